@@ -1,0 +1,250 @@
+"""Every setting once: frozen dataclasses with their reasons, laid over by YAML, strictly.
+
+`load` and `override` refuse an unknown key (and name the near one), a value of the wrong type and a value out of range.
+A setting's description and range also become its ROS parameter descriptor, so `ros2 param describe` tells the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import yaml
+
+
+class ConfigError(ValueError):
+    """A setting is wrong; the message says which, what was expected and what to do."""
+
+
+def setting(default: Any, doc: str, low: float | None = None, high: float | None = None) -> Any:
+    """A dataclass field with its description and inclusive range; `choices` follow from the default's type."""
+    metadata = {"doc": doc, "low": low, "high": high}
+    if isinstance(default, tuple):
+        return field(default_factory=lambda: default, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class VehicleConfig:
+    """Measures of the car; the defaults are those of nuPlan's and PandaSet's minivan."""
+
+    length_m: float = setting(5.176, "bumper to bumper", 1.0, 25.0)
+    width_m: float = setting(2.297, "mirrors included", 0.5, 4.0)
+    wheel_base_m: float = setting(3.089, "front axle to rear axle", 0.5, 15.0)
+    rear_axle_to_center_m: float = setting(1.461, "from base_link forward to the middle of the box", -5.0, 10.0)
+    max_steering_rad: float = setting(1.0472, "largest road-wheel angle", 0.1, 1.4)
+
+
+@dataclass(frozen=True)
+class CamerasConfig:
+    """The three front cameras, left to right."""
+
+    names: tuple[str, ...] = setting(("front_left", "front", "front_right"), "one name per camera, left to right")
+    anchor: str = setting("front", "the camera whose picture starts a planning step")
+    topics: tuple[str, ...] = setting((), "image topics, one per name; empty: ~/input/camera/<name>/image")
+    info_topics: tuple[str, ...] = setting((), "camera_info topics; empty: ~/input/camera/<name>/camera_info")
+    compressed: bool = setting(True, "image topics carry CompressedImage rather than Image")
+    width: int = setting(640, "px; pictures are brought to this width at decoding", 16, 4096)
+    height: int = setting(360, "px; likewise", 16, 4096)
+    match_tolerance_s: float = setting(0.06, "cameras of one instant may differ by this much", 0.0, 1.0)
+    pair_interval_s: float = setting(0.5, "age of the older of the two instants a planner sees", 0.0, 5.0)
+    pair_tolerance_s: float = setting(0.12, "how far the older instant may be off", 0.0, 1.0)
+    frozen_after: int = setting(10, "so many identical pictures in a row mean that the camera is frozen", 2, 1000)
+    required: bool = setting(True, "without cameras there is no plan but to stop; false for planners that are blind")
+
+
+@dataclass(frozen=True)
+class InputsConfig:
+    """Which inputs are used, and how old each may be against the newest picture (or odometry without cameras)."""
+
+    image_max_age_s: float = setting(0.25, "oldest picture that may start a step", 0.0, 10.0)
+    odometry_max_age_s: float = setting(0.2, "odometry against the picture", 0.0, 10.0)
+    acceleration_max_age_s: float = setting(0.5, "acceleration; older counts as 0 and is said so", 0.0, 10.0)
+    objects_max_age_s: float = setting(0.5, "objects; older counts as unknown and is said so", 0.0, 10.0)
+    route_type: str = setting("path", "path (nav_msgs/Path) or lanelet (autoware_planning_msgs/LaneletRoute)")
+    objects_type: str = setting("predicted", "predicted, tracked or none")
+    route_points_max: int = setting(2000, "points kept of a route; longer ones are thinned", 2, 1_000_000)
+    objects_max: int = setting(500, "objects kept, nearest first; the rest is counted in the diagnostics", 1, 100_000)
+    object_extent_max_m: float = setting(40.0, "a longer box is refused as a perception fault", 1.0, 60.0)
+    clock_jump_s: float = setting(1.0, "stamps that step back by more are a restart: buffers are cleared", 0.0, 100.0)
+
+
+@dataclass(frozen=True)
+class GuardConfig:
+    """The last word on a plan: what the vehicle can follow and what is safe."""
+
+    safe_horizon_s: float = setting(3.0, "a plan must stay clear of others for this long", 0.5, 10.0)
+    clearance_m: float = setting(0.0, "gap to other boxes that a plan must keep", 0.0, 2.0)
+    max_speed_mps: float = setting(40.0, "no plan is faster", 0.5, 80.0)
+    max_acceleration_mps2: float = setting(5.0, "speeding up", 0.5, 15.0)
+    max_deceleration_mps2: float = setting(9.0, "braking", 0.5, 15.0)
+    max_lateral_acceleration_mps2: float = setting(6.0, "speed squared times curvature", 0.5, 15.0)
+    max_curvature_per_m: float = setting(0.35, "tightest turn", 0.01, 2.0)
+    max_start_gap_m: float = setting(2.0, "first pose against where the present speed leads", 0.1, 10.0)
+    comfort_braking_mps2: float = setting(2.5, "the stop plan's first choice", 0.5, 5.0)
+    hard_braking_mps2: float = setting(5.0, "its second, when the first would hit something", 0.5, 9.0)
+    emergency_braking_mps2: float = setting(8.0, "its last", 0.5, 12.0)
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    deadline_ms: float = setting(80.0, "a plan that took longer is LATE", 1.0, 10_000.0)
+    carry_max_s: float = setting(1.0, "how long a good plan may be carried forward in place of a bad one", 0.0, 5.0)
+    watchdog_ms: float = setting(250.0, "without a finished step for this long the watchdog sends the stop", 20.0, 1e4)
+
+
+@dataclass(frozen=True)
+class IdmConfig:
+    """How route_follower keeps its distance (Intelligent Driver Model)."""
+
+    max_acceleration_mps2: float = setting(1.5, "speeding up", 0.1, 5.0)
+    comfortable_braking_mps2: float = setting(2.0, "braking that feels normal", 0.1, 8.0)
+    headway_s: float = setting(1.5, "time gap to the car ahead", 0.2, 5.0)
+    min_gap_m: float = setting(2.0, "gap at standstill", 0.0, 20.0)
+    lane_margin_m: float = setting(0.3, "others this close to the car's path are in it", 0.0, 5.0)
+    max_lateral_acceleration_mps2: float = setting(2.0, "slows down in curves so as not to exceed it", 0.2, 6.0)
+
+
+@dataclass(frozen=True)
+class OutputConfig:
+    dt_s: float = setting(0.1, "interval of published points; Autoware's smoothers assume 0.1", 0.02, 1.0)
+    horizon_s: float = setting(8.0, "length of the baselines' plans", 1.0, 20.0)
+    map_frame: str = setting("map", "frame of the published plans")
+    generator_name: str = setting("ReflectDrive", "candidates are called <generator_name>_<slot>")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    file: str = setting("", "weights or graph; empty for planners without a model")
+    sha256: str = setting("", "expected hash of that file; a file with another hash is refused")
+
+
+@dataclass(frozen=True)
+class Config:
+    planner: str = setting("route_follower", "which recipe plans: constant_velocity or route_follower")
+    speed_limit_mps: float = setting(13.9, "where no map tells a limit", 0.5, 60.0)
+    vehicle: VehicleConfig = field(default_factory=VehicleConfig)
+    cameras: CamerasConfig = field(default_factory=CamerasConfig)
+    inputs: InputsConfig = field(default_factory=InputsConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    guard: GuardConfig = field(default_factory=GuardConfig)
+    idm: IdmConfig = field(default_factory=IdmConfig)
+    output: OutputConfig = field(default_factory=OutputConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+
+    def __post_init__(self) -> None:
+        cameras, count = self.cameras, len(self.cameras.names)
+        if len(set(cameras.names)) != count or count == 0:
+            raise ConfigError(f"cameras.names is {list(cameras.names)}, expected different names")
+        if cameras.anchor not in cameras.names:
+            raise ConfigError(f"cameras.anchor is '{cameras.anchor}', expected one of {list(cameras.names)}")
+        for name in ("topics", "info_topics"):
+            if len(getattr(cameras, name)) not in (0, count):
+                raise ConfigError(f"cameras.{name} has {len(getattr(cameras, name))} entries for {count} cameras")
+        for name, value, allowed in (
+            ("inputs.route_type", self.inputs.route_type, ("path", "lanelet")),
+            ("inputs.objects_type", self.inputs.objects_type, ("predicted", "tracked", "none")),
+        ):
+            if value not in allowed:
+                raise ConfigError(f"{name} is '{value}', expected one of {', '.join(allowed)}")
+        if bool(self.model.file) != bool(self.model.sha256):
+            raise ConfigError("model.file and model.sha256 go together: give both or neither")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One leaf of the configuration, as the parameter table of the node shows it."""
+
+    name: str  # dotted
+    value: Any
+    kind: type
+    doc: str
+    low: float | None
+    high: float | None
+
+
+def settings(config: Any, prefix: str = "") -> Iterator[Setting]:
+    """Every leaf of a configuration, in order."""
+    hints = get_type_hints(type(config))
+    for entry in dataclasses.fields(config):
+        value = getattr(config, entry.name)
+        if dataclasses.is_dataclass(value):
+            yield from settings(value, f"{prefix}{entry.name}.")
+        else:
+            kind = tuple if isinstance(value, tuple) else hints[entry.name]
+            meta = entry.metadata
+            yield Setting(prefix + entry.name, value, kind, meta["doc"], meta["low"], meta["high"])
+
+
+def _number(name: str, kind: type, value: Any, low: float | None, high: float | None) -> Any:
+    right = isinstance(value, int) if kind is int else isinstance(value, (int, float))
+    if isinstance(value, bool) or not right:
+        raise ConfigError(f"setting {name} is {value!r} ({type(value).__name__}), expected {kind.__name__}")
+    if not (low is None or value >= low) or not (high is None or value <= high):
+        raise ConfigError(f"setting {name} is {value}, expected {low} to {high}")
+    return kind(value)
+
+
+def _leaf(name: str, kind: type, value: Any, low: float | None, high: float | None) -> Any:
+    if kind in (int, float):
+        return _number(name, kind, value, low, high)
+    if kind is tuple:
+        if isinstance(value, str) or not hasattr(value, "__iter__") or not all(isinstance(v, str) for v in value):
+            raise ConfigError(f"setting {name} is {value!r}, expected a list of strings")
+        return tuple(value)
+    if not isinstance(value, kind):
+        raise ConfigError(f"setting {name} is {value!r} ({type(value).__name__}), expected {kind.__name__}")
+    return value
+
+
+def override(config: Any, values: Mapping[str, Any], prefix: str = "") -> Any:
+    """The configuration with nested `values` laid over it. Raises ConfigError naming the setting and what to do."""
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"section {prefix[:-1] or 'of the file'} is {values!r}, expected settings as key: value")
+    leaves = {entry.name: entry for entry in dataclasses.fields(config)}
+    hints = get_type_hints(type(config))
+    changed: dict[str, Any] = {}
+    for key, value in values.items():
+        if key not in leaves:
+            near = difflib.get_close_matches(str(key), leaves, n=1, cutoff=0.5)
+            hint = f"; did you mean '{prefix}{near[0]}'?" if near else f"; expected one of {', '.join(leaves)}"
+            raise ConfigError(f"unknown setting '{prefix}{key}'{hint}")
+        present, meta = getattr(config, key), leaves[key].metadata
+        if dataclasses.is_dataclass(present):
+            changed[key] = override(present, value, f"{prefix}{key}.")
+        else:
+            kind = tuple if isinstance(present, tuple) else hints[key]
+            changed[key] = _leaf(prefix + key, kind, value, meta["low"], meta["high"])
+    return dataclasses.replace(config, **changed)
+
+
+def override_dotted(config: Any, values: Mapping[str, Any]) -> Any:
+    """As `override`, with names such as `guard.max_speed_mps`."""
+    nested: dict[str, Any] = {}
+    for name, value in values.items():
+        *path, last = name.split(".")
+        at = nested
+        for part in path:
+            at = at.setdefault(part, {})
+        at[last] = value
+    return override(config, nested)
+
+
+def load(path: str | Path) -> Config:
+    """The configuration in a YAML file over the defaults. Raises ConfigError for a file that cannot be used."""
+    path = Path(path)
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"configuration file {path} does not exist") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as fault:
+        first = str(fault).splitlines()[0]
+        raise ConfigError(f"configuration file {path} cannot be read as YAML: {first}") from None
+    try:
+        return override(Config(), content or {})  # type: ignore[no-any-return]
+    except ConfigError as fault:
+        raise ConfigError(f"{path}: {fault}") from None

@@ -1,0 +1,277 @@
+"""The types that cross from one file to another, with shapes, units and frames.
+
+Metres, seconds, radians, m/s; stamps are int64 nanoseconds of the sensor clock. A pose is (x, y, heading), heading
+counter-clockwise from +x. The ego frame is x forward, y left, at the rear-axle centre (`base_link`). A transform is
+named by what it does: `map_from_ego` takes ego points to the map.
+
+Every type checks itself when it is made: wrong shapes, non-finite numbers and impossible values raise a ValueError that
+names the field. Arrays are made read-only, so that a shared observation cannot change under its readers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+class Command(IntEnum):
+    """What the route asks for next, as NAVSIM's driving command."""
+
+    FOLLOW = 0
+    LEFT = 1
+    STRAIGHT = 2
+    RIGHT = 3
+
+
+class AgentKind(IntEnum):
+    """Kinds of road users; the numbers are stored in recordings."""
+
+    UNKNOWN = 0
+    VEHICLE = 1
+    PEDESTRIAN = 2
+    BICYCLE = 3
+    STATIC = 4  # cones, barriers, debris
+
+
+class ForecastSource(Enum):
+    """Where the agents' future comes from. Only an evaluation may know the LOGGED one."""
+
+    CONSTANT_VELOCITY = "constant_velocity"
+    PREDICTED = "predicted"
+    LOGGED = "logged"
+
+
+class StepKind(Enum):
+    FULL = "full"
+    LITE = "lite"
+    BASELINE = "baseline"
+
+
+class Verdict(IntEnum):
+    """What the guard says of a plan; the numbers are those of PlannerStatus.msg."""
+
+    OK = 0
+    LATE = 1
+    UNSAFE = 2
+    INFEASIBLE = 3
+
+
+class PlanSource(IntEnum):
+    """Which plan went out; the numbers are those of PlannerStatus.msg."""
+
+    PLANNER = 0
+    CARRIED = 1
+    STOP = 2
+
+
+def checked(owner: str, name: str, value: Any, shape: tuple[int | None, ...], dtype: Any = np.float64) -> Array:
+    """`value` as a read-only array of the given shape (None matches any length), finite if it holds floats.
+
+    Raises ValueError naming `owner.name`, the shape it has and the shape expected.
+    """
+    array = np.asarray(value, dtype)
+    expected = ", ".join("any" if size is None else str(size) for size in shape)
+    if array.ndim != len(shape) or any(want is not None and have != want for have, want in zip(array.shape, shape)):
+        raise ValueError(f"{owner}.{name} has shape {array.shape}, expected ({expected})")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise ValueError(f"{owner}.{name} holds NaN or infinity")
+    if array.flags.writeable:
+        array = array.view()
+        array.flags.writeable = False
+    return array
+
+
+def _check_finite(owner: object, *names: str) -> None:
+    for name in names:
+        if not np.isfinite(getattr(owner, name)):
+            raise ValueError(f"{type(owner).__name__}.{name} is {getattr(owner, name)}, expected a finite number")
+
+
+def _keep(owner: object, name: str, shape: tuple[int | None, ...], dtype: Any = np.float64) -> None:
+    object.__setattr__(owner, name, checked(type(owner).__name__, name, getattr(owner, name), shape, dtype))
+
+
+@dataclass(frozen=True, eq=False)
+class EgoState:
+    """The vehicle itself at one stamp."""
+
+    stamp_ns: int
+    map_from_ego: Array  # (3,) x m, y m, heading rad
+    speed_mps: float  # along the heading; negative in reverse
+    acceleration_mps2: float = 0.0  # along the heading
+    yaw_rate_rps: float = 0.0
+    steering_rad: float = 0.0  # at the road wheel, left positive
+
+    def __post_init__(self) -> None:
+        _keep(self, "map_from_ego", (3,))
+        _check_finite(self, "speed_mps", "acceleration_mps2", "yaw_rate_rps", "steering_rad")
+
+
+@dataclass(frozen=True, eq=False)
+class CameraFrame:
+    """One picture with what is needed to draw on it."""
+
+    stamp_ns: int
+    name: str
+    pixels: Array  # (H, W, 3) uint8 RGB
+    pixels_from_camera: Array  # (3, 3) px, pinhole; camera axes are z forward, x right, y down
+    camera_from_ego: Array  # (4, 4) m
+
+    def __post_init__(self) -> None:
+        if getattr(self.pixels, "dtype", None) != np.uint8:
+            raise ValueError(f"CameraFrame.pixels of {self.name} is not uint8")
+        _keep(self, "pixels", (None, None, 3), np.uint8)
+        _keep(self, "pixels_from_camera", (3, 3))
+        _keep(self, "camera_from_ego", (4, 4))
+
+
+@dataclass(frozen=True, eq=False)
+class Agents:
+    """Other road users at the stamp of the observation, in the ego frame; poses are box centres."""
+
+    poses: Array  # (A, 3) x m, y m, heading rad
+    velocities_mps: Array  # (A, 2) in ego axes, over ground
+    sizes: Array  # (A, 2) length m, width m
+    kinds: Array  # (A,) AgentKind
+    predicted_poses: Array | None = None  # (A, P, 3) poses at 1, 2, .. P times predicted_dt_s
+    predicted_dt_s: float = 0.5
+    MAX_EXTENT_M = 60.0  # longer than any road vehicle: a larger box is a perception fault
+
+    def __post_init__(self) -> None:
+        count = len(np.atleast_1d(self.poses))
+        _keep(self, "poses", (count, 3))
+        _keep(self, "velocities_mps", (count, 2))
+        _keep(self, "sizes", (count, 2))
+        _keep(self, "kinds", (count,), np.int64)
+        if (self.sizes <= 0).any():
+            raise ValueError("Agents.sizes holds a length or width that is not positive")
+        if (self.sizes > self.MAX_EXTENT_M).any():
+            raise ValueError(f"Agents.sizes holds a box of {self.sizes.max():.1f} m, more than {self.MAX_EXTENT_M} m")
+        if self.predicted_poses is not None:
+            _keep(self, "predicted_poses", (count, None, 3))
+            if not self.predicted_dt_s > 0:
+                raise ValueError(f"Agents.predicted_dt_s is {self.predicted_dt_s}, expected more than 0")
+
+    def __len__(self) -> int:
+        return len(self.poses)
+
+    @staticmethod
+    def none() -> Agents:
+        """An empty road: known to hold nobody (not the same as an unknown road)."""
+        return Agents(np.zeros((0, 3)), np.zeros((0, 2)), np.zeros((0, 2)), np.zeros(0, np.int64))
+
+
+@dataclass(frozen=True, eq=False)
+class Forecast:
+    """Where the agents will be, at equal intervals from now on; index 0 is now."""
+
+    poses: Array  # (A, T, 3) box centres, ego frame of now
+    sizes: Array  # (A, 2) length m, width m
+    dt_s: float
+    source: ForecastSource
+
+    def __post_init__(self) -> None:
+        count = len(np.atleast_1d(self.poses))
+        _keep(self, "poses", (count, None, 3))
+        _keep(self, "sizes", (count, 2))
+        if not self.dt_s > 0:
+            raise ValueError(f"Forecast.dt_s is {self.dt_s}, expected more than 0")
+
+
+@dataclass(frozen=True, eq=False)
+class DrivableGrid:
+    """Signed distance to the edge of the drivable space, sampled on a grid fixed to the ego frame."""
+
+    distance_m: Array  # (H, W) float32, positive inside; cell (i, j) is centred at (i, j) * resolution_m in grid axes
+    resolution_m: float
+    ego_from_grid: Array  # (3,) pose of the grid's first cell centre and axes
+
+    def __post_init__(self) -> None:
+        _keep(self, "distance_m", (None, None), np.float32)
+        _keep(self, "ego_from_grid", (3,))
+        if not self.resolution_m > 0:
+            raise ValueError(f"DrivableGrid.resolution_m is {self.resolution_m}, expected more than 0")
+
+
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """All that a planner may know at one stamp. None means unknown, which is not the same as empty."""
+
+    stamp_ns: int
+    ego: EgoState
+    route: Array  # (L, 3) polyline from behind the ego onwards, ego frame; heading along the route
+    command: Command = Command.FOLLOW
+    speed_limit_mps: float = 13.9
+    cameras: tuple[CameraFrame, ...] = ()  # oldest instant first, each instant left to right
+    agents: Agents | None = None
+    drivable: DrivableGrid | None = None
+    instruction: str = ""
+
+    def __post_init__(self) -> None:
+        _keep(self, "route", (None, 3))
+        if len(self.route) == 1:
+            raise ValueError("Observation.route has 1 point, expected none or at least 2")
+        if not self.speed_limit_mps > 0:
+            raise ValueError(f"Observation.speed_limit_mps is {self.speed_limit_mps}, expected more than 0")
+
+
+@dataclass(frozen=True, eq=False)
+class Trajectory:
+    """Poses at equal intervals, in the ego frame of the moment it was planned; poses[0] is one interval ahead."""
+
+    poses: Array  # (T, 3)
+    dt_s: float
+
+    def __post_init__(self) -> None:
+        _keep(self, "poses", (None, 3))
+        if len(self.poses) == 0:
+            raise ValueError("Trajectory.poses is empty, expected at least one pose")
+        if not self.dt_s > 0:
+            raise ValueError(f"Trajectory.dt_s is {self.dt_s}, expected more than 0")
+
+    @property
+    def horizon_s(self) -> float:
+        return len(self.poses) * self.dt_s
+
+    @property
+    def times_s(self) -> Array:
+        """(T,) seconds after the plan's stamp."""
+        return self.dt_s * np.arange(1, len(self.poses) + 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A trajectory with the moment and the place it starts from."""
+
+    stamp_ns: int
+    map_from_ego: Array  # (3,) where the ego stood; the frame of the trajectory
+    trajectory: Trajectory
+    step: StepKind = StepKind.BASELINE
+    candidates: tuple[Trajectory, ...] = ()  # further proposals, best first, same frame
+    scores: tuple[float, ...] = ()  # of (trajectory, *candidates), 0..1, where they were scored
+    tokens: Array | None = None  # (2 N,) int32 ids, x1, y1, .. xN, yN
+
+    def __post_init__(self) -> None:
+        _keep(self, "map_from_ego", (3,))
+        if self.scores and len(self.scores) != 1 + len(self.candidates):
+            raise ValueError(f"Plan.scores has {len(self.scores)} numbers for {1 + len(self.candidates)} trajectories")
+        if self.tokens is not None:
+            _keep(self, "tokens", (None,), np.int32)
+
+
+@dataclass(frozen=True, eq=False)
+class StepReport:
+    """What the engine answers: a plan that may be driven, and the truth about how it came to be."""
+
+    plan: Plan
+    verdict: Verdict  # of the planner's own plan
+    source: PlanSource  # of the plan given here
+    reason: str = ""  # one sentence when the verdict is not OK
+    timings_ms: Mapping[str, float] = field(default_factory=dict)  # by stage

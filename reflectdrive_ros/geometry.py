@@ -1,0 +1,165 @@
+"""Rigid motions of the plane, polylines, oriented boxes.
+
+Poses are (..., 3): x m, y m, heading rad. A pose used as a motion takes points of its own frame to the outer frame, so
+`compose(map_from_ego, ego_from_x)` is `map_from_x`: the inner names meet and cancel.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .domain import Array
+
+
+def wrap(angle: Array | float) -> Array:
+    """Angles brought to [-pi, pi)."""
+    return np.asarray((np.asarray(angle) + np.pi) % (2 * np.pi) - np.pi)
+
+
+def compose(a_from_b: Array, b_from_c: Array) -> Array:
+    """a_from_c, broadcasting over leading axes; headings in [-pi, pi)."""
+    a, b = np.asarray(a_from_b, float), np.asarray(b_from_c, float)
+    cos, sin = np.cos(a[..., 2]), np.sin(a[..., 2])
+    x = a[..., 0] + cos * b[..., 0] - sin * b[..., 1]
+    y = a[..., 1] + sin * b[..., 0] + cos * b[..., 1]
+    return np.stack([x, y, wrap(a[..., 2] + b[..., 2])], axis=-1)
+
+
+def invert(a_from_b: Array) -> Array:
+    """b_from_a."""
+    a = np.asarray(a_from_b, float)
+    cos, sin = np.cos(a[..., 2]), np.sin(a[..., 2])
+    x = -cos * a[..., 0] - sin * a[..., 1]
+    y = sin * a[..., 0] - cos * a[..., 1]
+    return np.stack([x, y, wrap(-a[..., 2])], axis=-1)
+
+
+def transform_points(a_from_b: Array, points: Array) -> Array:
+    """Points (..., 2) of frame b in frame a."""
+    a, p = np.asarray(a_from_b, float), np.asarray(points, float)
+    cos, sin = np.cos(a[..., 2]), np.sin(a[..., 2])
+    x = a[..., 0] + cos * p[..., 0] - sin * p[..., 1]
+    y = a[..., 1] + sin * p[..., 0] + cos * p[..., 1]
+    return np.stack([x, y], axis=-1)
+
+
+def rotate(vectors: Array, angle: Array | float) -> Array:
+    """Vectors (..., 2) turned by `angle` (broadcast over leading axes)."""
+    v = np.asarray(vectors, float)
+    cos, sin = np.cos(angle), np.sin(angle)
+    return np.stack([cos * v[..., 0] - sin * v[..., 1], sin * v[..., 0] + cos * v[..., 1]], axis=-1)
+
+
+def matrix_from_pose(pose: Array, z: float = 0.0) -> Array:
+    """(4, 4) homogeneous matrix of a planar pose (3,) at height z."""
+    x, y, heading = np.asarray(pose, float)
+    cos, sin = np.cos(heading), np.sin(heading)
+    return np.array([[cos, -sin, 0.0, x], [sin, cos, 0.0, y], [0.0, 0.0, 1.0, z], [0.0, 0.0, 0.0, 1.0]])
+
+
+def invert_matrix(a_from_b: Array) -> Array:
+    """(4, 4) inverse of a rigid motion of space."""
+    rotation, translation = a_from_b[:3, :3], a_from_b[:3, 3]
+    inverse = np.eye(4)
+    inverse[:3, :3] = rotation.T
+    inverse[:3, 3] = -rotation.T @ translation
+    return inverse
+
+
+# --- polylines -------------------------------------------------------------------------------------------------------
+
+
+def arc_lengths(points: Array) -> Array:
+    """(L,) distance travelled along points (L, 2+) up to each of them."""
+    steps = np.diff(np.asarray(points, float)[:, :2], axis=0)
+    return np.concatenate([[0.0], np.cumsum(np.hypot(steps[:, 0], steps[:, 1]))])
+
+
+def headings_along(points: Array) -> Array:
+    """(L,) heading of each point's outgoing segment; the last repeats; points that do not move keep the one before."""
+    points = np.asarray(points, float)[:, :2]
+    steps = np.diff(points, axis=0)
+    moving = np.hypot(steps[:, 0], steps[:, 1]) > 1e-6
+    if not moving.any():
+        return np.zeros(len(points))
+    segment = np.arctan2(steps[:, 1], steps[:, 0])
+    index = np.maximum.accumulate(np.where(moving, np.arange(len(steps)), -1))
+    index = np.where(index < 0, np.argmax(moving), index)
+    heading = segment[index]
+    return np.concatenate([heading, heading[-1:]])
+
+
+def distinct_points(points: Array, closer_than: float = 1e-6) -> Array:
+    """The polyline without points that repeat the one before."""
+    points = np.asarray(points, float)
+    if len(points) < 2:
+        return points
+    step = np.diff(points[:, :2], axis=0)
+    return points[np.concatenate([[True], np.hypot(step[:, 0], step[:, 1]) > closer_than])]
+
+
+def project(polyline: Array, points: Array) -> tuple[Array, Array]:
+    """Nearest place on a polyline (L >= 2, 2+) for each of points (N, 2).
+
+    Returns arc length (N,) along the polyline, clamped to its ends, and signed lateral offset (N,), left positive.
+    """
+    line = np.asarray(polyline, float)[:, :2]
+    p = np.asarray(points, float)
+    start, step = line[:-1], np.diff(line, axis=0)
+    length2 = np.maximum((step**2).sum(1), 1e-18)
+    relative = p[:, None] - start  # (N, L-1, 2)
+    share = np.clip((relative * step).sum(-1) / length2, 0.0, 1.0)
+    gap = relative - share[..., None] * step
+    nearest = np.argmin((gap**2).sum(-1), axis=1)
+    rows = np.arange(len(p))
+    along = arc_lengths(line)[nearest] + share[rows, nearest] * np.sqrt(length2[nearest])
+    side = step[nearest, 0] * relative[rows, nearest, 1] - step[nearest, 1] * relative[rows, nearest, 0]
+    return along, np.copysign(np.hypot(gap[rows, nearest, 0], gap[rows, nearest, 1]), side)
+
+
+def sample(polyline: Array, along: Array) -> Array:
+    """Poses (N, 3) at arc lengths (N,) along a polyline (L >= 2, 2+); beyond its ends it goes on straight."""
+    line = distinct_points(polyline)
+    at = arc_lengths(line)
+    along = np.asarray(along, float)
+    segment = np.clip(np.searchsorted(at, along, side="right") - 1, 0, len(line) - 2)
+    heading = headings_along(line)[segment]
+    beyond = along - at[segment]
+    x = line[segment, 0] + beyond * np.cos(heading)
+    y = line[segment, 1] + beyond * np.sin(heading)
+    return np.stack([x, y, wrap(heading)], axis=-1)
+
+
+# --- oriented boxes --------------------------------------------------------------------------------------------------
+
+
+def box_corners(poses: Array, sizes: Array) -> Array:
+    """(..., 4, 2) corners front-left, rear-left, rear-right, front-right of boxes with centre poses (..., 3)."""
+    poses, sizes = np.asarray(poses, float), np.asarray(sizes, float)
+    half = 0.5 * sizes[..., None, :] * np.array([[1, 1], [-1, 1], [-1, -1], [1, -1]])
+    return transform_points(poses[..., None, :], half)
+
+
+def boxes_overlap(poses_a: Array, sizes_a: Array, poses_b: Array, sizes_b: Array) -> Array:
+    """Whether oriented boxes touch or overlap, by separating axes; poses (..., 3) and sizes (..., 2) broadcast."""
+    return box_separation(poses_a, sizes_a, poses_b, sizes_b) <= 0.0
+
+
+def box_separation(poses_a: Array, sizes_a: Array, poses_b: Array, sizes_b: Array) -> Array:
+    """Largest gap in metres over the four separating axes of two oriented boxes; <= 0 where they touch or overlap.
+
+    It never exceeds the true distance, so a positive value is a safe clearance.
+    """
+    a, b = np.asarray(poses_a, float), np.asarray(poses_b, float)
+    half_a, half_b = 0.5 * np.asarray(sizes_a, float), 0.5 * np.asarray(sizes_b, float)
+    turn = b[..., 2] - a[..., 2]
+    cos, sin = np.abs(np.cos(turn)), np.abs(np.sin(turn))
+    between = b[..., :2] - a[..., :2]
+    in_a, in_b = np.abs(rotate(between, -a[..., 2])), np.abs(rotate(between, -b[..., 2]))
+    gaps = (
+        in_a[..., 0] - half_a[..., 0] - half_b[..., 0] * cos - half_b[..., 1] * sin,
+        in_a[..., 1] - half_a[..., 1] - half_b[..., 0] * sin - half_b[..., 1] * cos,
+        in_b[..., 0] - half_b[..., 0] - half_a[..., 0] * cos - half_a[..., 1] * sin,
+        in_b[..., 1] - half_b[..., 1] - half_a[..., 0] * sin - half_a[..., 1] * cos,
+    )
+    return np.asarray(np.maximum(np.maximum(gaps[0], gaps[1]), np.maximum(gaps[2], gaps[3])))

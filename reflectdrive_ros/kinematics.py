@@ -1,0 +1,122 @@
+"""Motion along paths: speeds and accelerations of a trajectory, resampling in time, braking, following, steering."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.interpolate import CubicHermiteSpline, PchipInterpolator
+
+from . import geometry
+from .domain import Array, Plan, Trajectory
+
+SAME_PLACE_M = 1e-3  # knots closer than this are one place: the car stands
+
+
+def with_origin(poses: Array) -> Array:
+    """(T + 1, 3): the pose now, which is the origin of the ego frame, in front of the trajectory's poses."""
+    return np.concatenate([np.zeros((1, 3)), np.asarray(poses, float)])
+
+
+def speeds(trajectory: Trajectory) -> Array:
+    """(T,) m/s, mean over the interval that ends at each pose; negative where the car moves against its heading."""
+    poses = with_origin(trajectory.poses)
+    step = np.diff(poses[:, :2], axis=0)
+    middle = poses[:-1, 2] + 0.5 * geometry.wrap(np.diff(poses[:, 2]))
+    forward = step[:, 0] * np.cos(middle) + step[:, 1] * np.sin(middle)
+    return np.asarray(np.copysign(np.hypot(step[:, 0], step[:, 1]), forward) / trajectory.dt_s)
+
+
+def accelerations(trajectory: Trajectory) -> Array:
+    """(T,) m/s^2 along the path after each pose; the last is 0, as Autoware's learned planners publish it."""
+    speed = speeds(trajectory)
+    return np.concatenate([np.diff(speed) / trajectory.dt_s, [0.0]])
+
+
+def yaw_rates(trajectory: Trajectory) -> Array:
+    """(T,) rad/s, mean over the interval that ends at each pose."""
+    headings = with_origin(trajectory.poses)[:, 2]
+    return np.asarray(geometry.wrap(np.diff(headings)) / trajectory.dt_s)
+
+
+def curvatures(trajectory: Trajectory, slowest_mps: float = 1.0) -> Array:
+    """(T,) 1/m, yaw rate over speed; speeds below `slowest_mps` count as that, where the ratio would be noise."""
+    return np.asarray(yaw_rates(trajectory) / np.maximum(np.abs(speeds(trajectory)), slowest_mps))
+
+
+def resample(trajectory: Trajectory, times_s: Array) -> Array:
+    """Poses (N, 3) at times after the plan's stamp, within [0, horizon].
+
+    Distance runs monotonically in time (PCHIP), so a stop stays a stop; the path through the knots is a cubic in
+    distance, and the heading is linear in distance. Both turn with the frame. Raises ValueError beyond the horizon.
+    """
+    times_s = np.asarray(times_s, float)
+    horizon = trajectory.horizon_s
+    if len(times_s) and (times_s.min() < -1e-9 or times_s.max() > horizon + 1e-9):
+        raise ValueError(f"times_s spans {times_s.min():.2f}..{times_s.max():.2f} s, the plan 0..{horizon:.2f} s")
+    poses = with_origin(trajectory.poses)
+    knots_s = np.concatenate([[0.0], trajectory.times_s])
+    step = np.diff(poses[:, :2], axis=0)
+    along = np.concatenate([[0.0], np.cumsum(np.hypot(step[:, 0], step[:, 1]))])
+    moved = np.concatenate([[True], np.diff(along) > SAME_PLACE_M])
+    path_along, path = along[moved], poses[moved]
+    heading = np.unwrap(poses[:, 2])[moved]
+    if len(path) < 2:
+        return np.repeat(poses[:1], len(times_s), axis=0)
+    distance = np.clip(PchipInterpolator(knots_s, along)(np.clip(times_s, 0.0, horizon)), 0.0, path_along[-1])
+    tangents = np.gradient(path[:, :2], path_along, axis=0)
+    xy = CubicHermiteSpline(path_along, path[:, :2], tangents)(distance)
+    return np.concatenate([xy, geometry.wrap(np.interp(distance, path_along, heading))[:, None]], axis=1)
+
+
+def carried_forward(plan: Plan, stamp_ns: int, map_from_ego: Array) -> Trajectory | None:
+    """What is left of a plan at a later stamp, in the ego frame of that moment; None when less than one interval is.
+
+    The part already driven falls away and nothing is added at the end: the horizon shrinks, honestly.
+    """
+    elapsed_s = (stamp_ns - plan.stamp_ns) * 1e-9
+    trajectory = plan.trajectory
+    left = int(np.floor((trajectory.horizon_s - elapsed_s) / trajectory.dt_s + 1e-6))
+    if elapsed_s < 0 or left < 1:
+        return None
+    times_s = np.minimum(elapsed_s + trajectory.dt_s * np.arange(1, left + 1), trajectory.horizon_s)
+    now_from_then = geometry.compose(geometry.invert(map_from_ego), plan.map_from_ego)
+    return Trajectory(geometry.compose(now_from_then, resample(trajectory, times_s)), trajectory.dt_s)
+
+
+def braking_distances(speed_mps: float, deceleration_mps2: float, times_s: Array) -> Array:
+    """(N,) metres travelled at the given times when braking at a constant rate to a stop."""
+    until_stop = np.minimum(np.asarray(times_s, float), max(speed_mps, 0.0) / deceleration_mps2)
+    return np.asarray(max(speed_mps, 0.0) * until_stop - 0.5 * deceleration_mps2 * until_stop**2)
+
+
+def arc(curvature: float, distances: Array) -> Array:
+    """Poses (N, 3) at distances along a circle that leaves the origin forwards; curvature 1/m, left positive."""
+    s = np.asarray(distances, float)
+    turned = curvature * s
+    half = 0.5 * turned
+    chord = s * np.sinc(half / np.pi)
+    return np.stack([chord * np.cos(half), chord * np.sin(half), geometry.wrap(turned)], axis=-1)
+
+
+def idm_acceleration(
+    speed_mps: Array | float,
+    desired_mps: Array | float,
+    gap_m: Array | float,
+    lead_mps: Array | float,
+    *,
+    max_acceleration_mps2: float,
+    comfortable_braking_mps2: float,
+    headway_s: float,
+    min_gap_m: float,
+) -> Array:
+    """Intelligent Driver Model (Treiber, Hennecke, Helbing 2000, eq. 3); inf as `gap_m` means a free road."""
+    v, v0 = np.asarray(speed_mps, float), np.maximum(np.asarray(desired_mps, float), 0.1)
+    gap = np.maximum(np.asarray(gap_m, float), 0.1)
+    closing = v - np.asarray(lead_mps, float)
+    braking = 2.0 * np.sqrt(max_acceleration_mps2 * comfortable_braking_mps2)
+    wanted = min_gap_m + np.maximum(0.0, v * headway_s + v * closing / braking)
+    return np.asarray(max_acceleration_mps2 * (1.0 - (v / v0) ** 4 - (wanted / gap) ** 2))
+
+
+def steering_from_curvature(curvature: Array | float, wheel_base_m: float) -> Array:
+    """Road-wheel angle (rad) of a kinematic bicycle that drives the given curvature (1/m)."""
+    return np.arctan(np.asarray(curvature) * wheel_base_m)
