@@ -1,0 +1,57 @@
+"""Quaternions (x, y, z, w) as ROS writes them: through tf_transformations where ROS has it, else through transforms3d.
+
+tf_transformations is a thin wrapper around transforms3d that only exists as a ROS package; both give the same numbers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..domain import Array
+
+try:
+    from tf_transformations import quaternion_from_matrix as _quaternion_from_matrix
+    from tf_transformations import quaternion_matrix as _matrix_from_quaternion
+except ImportError:
+    from transforms3d.quaternions import mat2quat, quat2mat
+
+    def _quaternion_from_matrix(matrix: Array) -> Array:
+        w, x, y, z = mat2quat(matrix[:3, :3])
+        return np.array([x, y, z, w])
+
+    def _matrix_from_quaternion(xyzw: Array) -> Array:
+        x, y, z, w = xyzw
+        matrix = np.eye(4)
+        matrix[:3, :3] = quat2mat([w, x, y, z])
+        return matrix
+
+
+Quaternion = tuple[float, float, float, float]
+
+
+def quaternion_from_matrix(matrix: Array) -> Quaternion:
+    """(x, y, z, w) of the rotation in a (4, 4) or (3, 3) matrix."""
+    full = np.eye(4)
+    full[:3, :3] = np.asarray(matrix, float)[:3, :3]
+    x, y, z, w = (float(value) for value in _quaternion_from_matrix(full))
+    return x, y, z, w
+
+
+def quaternion_from_yaw(yaw: float) -> Quaternion:
+    """(x, y, z, w) of a turn about +z."""
+    return 0.0, 0.0, float(np.sin(0.5 * yaw)), float(np.cos(0.5 * yaw))
+
+
+def matrix_from_quaternion(xyzw: Quaternion) -> Array:
+    """(4, 4) rotation. Raises ValueError for a quaternion that is zero or not finite: it says nothing of orientation."""
+    q = np.asarray(xyzw, float)
+    length = float(np.linalg.norm(q))
+    if not np.isfinite(length) or length < 1e-6:
+        raise ValueError(f"quaternion {tuple(q.tolist())} is zero or not finite")
+    return np.asarray(_matrix_from_quaternion(q / length), float)
+
+
+def yaw_from_quaternion(xyzw: Quaternion) -> float:
+    """Heading of the rotated x axis in the plane, rad. Raises ValueError as `matrix_from_quaternion`."""
+    matrix = matrix_from_quaternion(xyzw)
+    return float(np.arctan2(matrix[1, 0], matrix[0, 0]))
