@@ -1,0 +1,135 @@
+"""Where the car may stand: polygons, exact, and a signed-distance grid made from them, fast and never too kind.
+
+The polygons are the truth: an evaluation asks them. Search and the car ask the grid, which costs one look-up per point.
+The grid is conservative by two facts. Its cells hold lower bounds of the exact signed distance at their centres, and
+signed distance is 1-Lipschitz: it falls by no more than the way walked. So the value of a cell less the way from its
+centre bounds the distance at any point from below, even outside the grid. A point that the grid calls clear is clear;
+the price is caution within half a cell of a straight edge.
+
+A point on an edge is off-road, as in NAVSIM (its point-in-polygon test is strict). Unlike there, an edge shared by two
+polygons is none: they are joined first, and a seam between two lanes is road.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import shapely
+
+from reflectdrive_ros import geometry
+from reflectdrive_ros.domain import Array, DrivableGrid
+
+RESOLUTION_M = 0.2  # costs up to 0.1 m beside a straight kerb; a lane leaves a car some 0.6 m on either side
+ROUNDING_M = 1e-4  # pays for float32 cells and for points moved between frames some kilometres across
+
+
+def joined(polygons: Sequence[Any], name: str = "drivable") -> Any:
+    """One shapely geometry, the union of polygons given as rings (V >= 3, 2) in metres or as shapely Polygons.
+
+    Raises ValueError naming `name` and the polygon's index when there is none, or one is empty, crosses itself, has no
+    area or holds NaN.
+    """
+    if len(polygons) == 0:
+        raise ValueError(f"{name} holds no polygon, expected at least one")
+    return shapely.union_all([_polygon(shape, f"{name}[{index}]") for index, shape in enumerate(polygons)])
+
+
+def _polygon(shape: Any, name: str) -> Any:
+    if not isinstance(shape, shapely.Polygon):
+        ring = np.asarray(shape, float)
+        if ring.ndim != 2 or ring.shape[1] != 2 or len(ring) < 3:
+            raise ValueError(f"{name} has shape {ring.shape}, expected (3 or more, 2)")
+        if not np.isfinite(ring).all():
+            raise ValueError(f"{name} holds NaN or infinity")
+        shape = shapely.Polygon(ring)
+    if shape.is_empty or not np.isfinite(shapely.get_coordinates(shape)).all():
+        raise ValueError(f"{name} is empty or holds NaN or infinity")
+    if not shape.is_valid:
+        raise ValueError(f"{name} is not a simple polygon: {shapely.is_valid_reason(shape)}")
+    if not shape.area > 0:
+        raise ValueError(f"{name} has no area")
+    return shape
+
+
+def contains(space: Any, points: Array) -> Array:
+    """Whether points (..., 2) lie strictly inside `space` (of `joined`): (...) bool, exact."""
+    points = np.asarray(points, float)
+    shapely.prepare(space)
+    return np.asarray(shapely.contains_xy(space, points[..., 0], points[..., 1]))
+
+
+def signed_distances(space: Any, points: Array) -> Array:
+    """(...) metres from points (..., 2) to the edge of `space`, positive inside, exact."""
+    points = np.asarray(points, float)
+    edge = space.boundary
+    shapely.prepare(edge)
+    distance = np.asarray(shapely.distance(shapely.points(points), edge))
+    return np.where(contains(space, points), distance, -distance)
+
+
+def grid(
+    space: Any,
+    ego_from_grid: Array,
+    size_m: tuple[float, float],
+    resolution_m: float = RESOLUTION_M,
+) -> DrivableGrid:
+    """The signed-distance grid of a space in the ego frame, over a rectangle of `size_m` (along grid x, along grid y).
+
+    `ego_from_grid` (3,) is the rectangle's first corner and axes. The space may reach beyond the rectangle: distances
+    are to its true edge. Exact distances, about 1.5 us a cell: 0.2 s for 100 m x 60 m. Built once per scene; a grid
+    of a map is carried along with the car by replacing `ego_from_grid`. Raises ValueError on an empty rectangle.
+    """
+    if not (np.isfinite(size_m).all() and min(size_m) > 0 and resolution_m > 0):
+        raise ValueError(f"size_m is {size_m} and resolution_m {resolution_m}, expected positive metres")
+    rows, columns = (int(np.ceil(side / resolution_m)) + 1 for side in size_m)
+    cells = np.stack(np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij"), axis=-1) * resolution_m
+    distance = signed_distances(space, geometry.transform_points(np.asarray(ego_from_grid, float), cells))
+    return DrivableGrid((distance - ROUNDING_M).astype(np.float32), resolution_m, ego_from_grid)
+
+
+def grid_around_ego(space: Any, behind_m: float = 20.0, ahead_m: float = 100.0, side_m: float = 40.0) -> DrivableGrid:
+    """The grid of a space in the ego frame over what a plan of 4 s can reach."""
+    return grid(space, np.array([-behind_m, -side_m, 0.0]), (behind_m + ahead_m, 2 * side_m))
+
+
+def clearances(lookup: DrivableGrid, points: Array) -> Array:
+    """(...) metres that points (..., 2) of the ego frame are at least inside the drivable space.
+
+    Positive means surely inside: it is the best of the bounds from the four cells around the point. Along a straight
+    edge it is short by half a cell at most, and nowhere by more than a cell's diagonal. Beyond the grid the bound falls
+    with the distance to it. Any leading shape, (N, T, 4) for corners of candidates.
+    """
+    at = geometry.transform_points(geometry.invert(lookup.ego_from_grid), points) / lookup.resolution_m
+    rows, columns = lookup.distance_m.shape
+    row = np.clip(np.floor(at[..., 0]), 0, max(rows - 2, 0)).astype(np.intp)
+    column = np.clip(np.floor(at[..., 1]), 0, max(columns - 2, 0)).astype(np.intp)
+    below, above = at[..., 0] - row, at[..., 0] - row - 1  # cells along grid x from the two rows around the point
+    left, right = at[..., 1] - column, at[..., 1] - column - 1
+    cell = row * columns + column
+    best = np.full(cell.shape, -np.inf)
+    for step, dx, dy in ((0, below, left), (1, below, right), (columns, above, left), (columns + 1, above, right)):
+        bound = lookup.distance_m.ravel()[cell + step] - lookup.resolution_m * np.sqrt(dx * dx + dy * dy)
+        np.maximum(best, bound, out=best)
+    return best
+
+
+def corner_clearances(lookup: DrivableGrid, centers: Array, size: Array) -> Array:
+    """(...) the least clearance of the corners of a box (length, width) at centre poses (..., 3): NAVSIM's rule."""
+    return np.asarray(clearances(lookup, geometry.box_corners(centers, size)).min(axis=-1))
+
+
+def outline_clearances(lookup: DrivableGrid, centers: Array, size: Array) -> Array:
+    """(...) as `corner_clearances`, for the whole outline of the box: stricter, it sees a kerb between the corners.
+
+    The outline is sampled every cell or closer; between two samples the bound falls by half their spacing.
+    """
+    length, width = np.asarray(size, float)
+    along, across = (np.linspace(-0.5, 0.5, int(np.ceil(s / lookup.resolution_m)) + 1) for s in (length, width))
+    spacing = max(length * (along[1] - along[0]), width * (across[1] - across[0]))
+    sides = [np.stack(np.broadcast_arrays(along * length, end * width), axis=-1) for end in (-0.5, 0.5)]
+    ends = [np.stack(np.broadcast_arrays(end * length, across * width), axis=-1) for end in (-0.5, 0.5)]
+    outline = np.concatenate(sides + ends)  # (P, 2) in the box's frame
+    points = geometry.transform_points(np.asarray(centers, float)[..., None, :], outline)
+    return np.asarray(clearances(lookup, points).min(axis=-1) - 0.5 * spacing)
