@@ -5,7 +5,7 @@ counter-clockwise from +x. The ego frame is x forward, y left, at the rear-axle 
 named by what it does: `map_from_ego` takes ego points to the map.
 
 Every type checks itself when it is made: wrong shapes, non-finite numbers and impossible values raise a ValueError that
-names the field. Arrays are made read-only, so that a shared observation cannot change under its readers.
+names the field. Arrays are kept as read-only copies, so that a shared observation cannot change under its readers.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -72,26 +73,49 @@ class PlanSource(IntEnum):
 
 
 def checked(owner: str, name: str, value: Any, shape: tuple[int | None, ...], dtype: Any = np.float64) -> Array:
-    """`value` as a read-only array of the given shape (None matches any length), finite if it holds floats.
+    """`value` as a read-only array of the given shape (None matches any length), finite, whole where `dtype` is.
 
-    Raises ValueError naming `owner.name`, the shape it has and the shape expected.
+    Raises ValueError naming `owner.name`, what it is and what was expected.
     """
-    array = np.asarray(value, dtype)
+    whole = np.dtype(dtype).kind in "iu"
+    try:
+        array = np.asarray(value, None if whole else dtype)
+    except (TypeError, ValueError) as fault:  # ragged lists, strings
+        raise ValueError(f"{owner}.{name} is not an array of numbers: {fault}") from None
+    if whole and array.dtype.kind not in "iu" and array.size:
+        raise ValueError(f"{owner}.{name} holds {array.dtype}, expected whole numbers")
+    array = array.astype(dtype, copy=False)
     expected = ", ".join("any" if size is None else str(size) for size in shape)
-    if array.ndim != len(shape) or any(want is not None and have != want for have, want in zip(array.shape, shape)):
+    if array.ndim != len(shape) or any(
+        want is not None and have != want for have, want in zip(array.shape, shape, strict=True)
+    ):
         raise ValueError(f"{owner}.{name} has shape {array.shape}, expected ({expected})")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise ValueError(f"{owner}.{name} holds NaN or infinity")
     if array.flags.writeable:
-        array = array.view()
+        array = array.copy()
         array.flags.writeable = False
     return array
 
 
 def _check_finite(owner: object, *names: str) -> None:
     for name in names:
-        if not np.isfinite(getattr(owner, name)):
-            raise ValueError(f"{type(owner).__name__}.{name} is {getattr(owner, name)}, expected a finite number")
+        value = getattr(owner, name)
+        if not isinstance(value, Real) or not np.isfinite(float(value)):
+            raise ValueError(f"{type(owner).__name__}.{name} is {value!r}, expected a finite number")
+
+
+def _check_positive(owner: object, *names: str) -> None:
+    _check_finite(owner, *names)
+    for name in names:
+        if not getattr(owner, name) > 0:
+            raise ValueError(f"{type(owner).__name__}.{name} is {getattr(owner, name)}, expected more than 0")
+
+
+def _check_stamp(owner: object) -> None:
+    stamp = getattr(owner, "stamp_ns")  # noqa: B009 (any of the stamped types)
+    if not isinstance(stamp, Integral):  # a float would lose nanoseconds
+        raise ValueError(f"{type(owner).__name__}.stamp_ns is {stamp!r}, expected whole nanoseconds")
 
 
 def _keep(owner: object, name: str, shape: tuple[int | None, ...], dtype: Any = np.float64) -> None:
@@ -110,6 +134,7 @@ class EgoState:
     steering_rad: float = 0.0  # at the road wheel, left positive
 
     def __post_init__(self) -> None:
+        _check_stamp(self)
         _keep(self, "map_from_ego", (3,))
         _check_finite(self, "speed_mps", "acceleration_mps2", "yaw_rate_rps", "steering_rad")
 
@@ -125,9 +150,12 @@ class CameraFrame:
     camera_from_ego: Array  # (4, 4) m
 
     def __post_init__(self) -> None:
+        _check_stamp(self)
         if getattr(self.pixels, "dtype", None) != np.uint8:
             raise ValueError(f"CameraFrame.pixels of {self.name} is not uint8")
         _keep(self, "pixels", (None, None, 3), np.uint8)
+        if self.pixels.size == 0:
+            raise ValueError(f"CameraFrame.pixels of {self.name} has no pixels, its shape is {self.pixels.shape}")
         _keep(self, "pixels_from_camera", (3, 3))
         _keep(self, "camera_from_ego", (4, 4))
 
@@ -145,8 +173,8 @@ class Agents:
     MAX_EXTENT_M = 60.0  # longer than any road vehicle: a larger box is a perception fault
 
     def __post_init__(self) -> None:
-        count = len(np.atleast_1d(self.poses))
-        _keep(self, "poses", (count, 3))
+        _keep(self, "poses", (None, 3))
+        count = len(self.poses)
         _keep(self, "velocities_mps", (count, 2))
         _keep(self, "sizes", (count, 2))
         _keep(self, "kinds", (count,), np.int64)
@@ -154,10 +182,11 @@ class Agents:
             raise ValueError("Agents.sizes holds a length or width that is not positive")
         if (self.sizes > self.MAX_EXTENT_M).any():
             raise ValueError(f"Agents.sizes holds a box of {self.sizes.max():.1f} m, more than {self.MAX_EXTENT_M} m")
+        if not np.isin(self.kinds, list(AgentKind)).all():
+            raise ValueError(f"Agents.kinds holds a number that is no AgentKind: {sorted(set(self.kinds.tolist()))}")
         if self.predicted_poses is not None:
             _keep(self, "predicted_poses", (count, None, 3))
-            if not self.predicted_dt_s > 0:
-                raise ValueError(f"Agents.predicted_dt_s is {self.predicted_dt_s}, expected more than 0")
+            _check_positive(self, "predicted_dt_s")
 
     def __len__(self) -> int:
         return len(self.poses)
@@ -178,11 +207,11 @@ class Forecast:
     source: ForecastSource
 
     def __post_init__(self) -> None:
-        count = len(np.atleast_1d(self.poses))
-        _keep(self, "poses", (count, None, 3))
-        _keep(self, "sizes", (count, 2))
-        if not self.dt_s > 0:
-            raise ValueError(f"Forecast.dt_s is {self.dt_s}, expected more than 0")
+        _keep(self, "poses", (None, None, 3))
+        _keep(self, "sizes", (len(self.poses), 2))
+        if (self.sizes <= 0).any():
+            raise ValueError("Forecast.sizes holds a length or width that is not positive")
+        _check_positive(self, "dt_s")
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,8 +225,7 @@ class DrivableGrid:
     def __post_init__(self) -> None:
         _keep(self, "distance_m", (None, None), np.float32)
         _keep(self, "ego_from_grid", (3,))
-        if not self.resolution_m > 0:
-            raise ValueError(f"DrivableGrid.resolution_m is {self.resolution_m}, expected more than 0")
+        _check_positive(self, "resolution_m")
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,11 +243,11 @@ class Observation:
     instruction: str = ""
 
     def __post_init__(self) -> None:
+        _check_stamp(self)
         _keep(self, "route", (None, 3))
         if len(self.route) == 1:
             raise ValueError("Observation.route has 1 point, expected none or at least 2")
-        if not self.speed_limit_mps > 0:
-            raise ValueError(f"Observation.speed_limit_mps is {self.speed_limit_mps}, expected more than 0")
+        _check_positive(self, "speed_limit_mps")
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,8 +261,7 @@ class Trajectory:
         _keep(self, "poses", (None, 3))
         if len(self.poses) == 0:
             raise ValueError("Trajectory.poses is empty, expected at least one pose")
-        if not self.dt_s > 0:
-            raise ValueError(f"Trajectory.dt_s is {self.dt_s}, expected more than 0")
+        _check_positive(self, "dt_s")
 
     @property
     def horizon_s(self) -> float:
@@ -259,6 +286,7 @@ class Plan:
     tokens: Array | None = None  # (2 N,) int32 ids, x1, y1, .. xN, yN
 
     def __post_init__(self) -> None:
+        _check_stamp(self)
         _keep(self, "map_from_ego", (3,))
         if self.scores and len(self.scores) != 1 + len(self.candidates):
             raise ValueError(f"Plan.scores has {len(self.scores)} numbers for {1 + len(self.candidates)} trajectories")

@@ -1,0 +1,26 @@
+"""Every test run has its own corner of DDS, its own home and no hypothesis deadlines.
+
+Set before anything imports rclpy. A domain of its own keeps two runs on one machine apart (LOCALHOST alone does not),
+and pytest-xdist's workers, which inherit the controller's environment, apart from each other.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+
+worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
+base = int(os.environ.setdefault("_REFLECTDRIVE_TEST_DOMAIN_BASE", str(os.getpid() % 80 + 1)))
+os.environ["ROS_DOMAIN_ID"] = str((base + worker) % 101 + 1)
+os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
+os.environ["ROS_PYTHON_CHECK_FIELDS"] = "1"  # Jazzy sends an int in a float field as garbage unless told to check
+
+home = tempfile.TemporaryDirectory(prefix="reflectdrive-test-home-")  # removed when the interpreter ends
+os.environ["HOME"] = home.name
+os.environ["ROS_LOG_DIR"] = str(Path(home.name) / "ros-log")
+
+# Machines are shared and noisy: a slow example is not a wrong one. The same examples every time, so that a red build
+# is red for the next person too.
+settings.register_profile("reflectdrive", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("reflectdrive")
