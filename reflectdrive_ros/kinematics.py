@@ -6,7 +6,7 @@ import numpy as np
 from scipy.interpolate import CubicHermiteSpline, PchipInterpolator
 
 from . import geometry
-from .domain import Array, Plan, Trajectory
+from .domain import Agents, Array, Forecast, ForecastSource, Plan, Trajectory
 
 SAME_PLACE_M = 1e-3  # knots closer than this are one place: the car stands
 
@@ -56,11 +56,13 @@ def resample(trajectory: Trajectory, times_s: Array) -> Array:
     knots_s = np.concatenate([[0.0], trajectory.times_s])
     step = np.diff(poses[:, :2], axis=0)
     along = np.concatenate([[0.0], np.cumsum(np.hypot(step[:, 0], step[:, 1]))])
-    moved = np.concatenate([[True], np.diff(along) > SAME_PLACE_M])
-    path_along, path = along[moved], poses[moved]
-    heading = np.unwrap(poses[:, 2])[moved]
-    if len(path) < 2:
+    kept = [0]  # against the last one kept, so that creeping is still moving
+    for knot in range(1, len(along)):
+        if along[knot] - along[kept[-1]] > SAME_PLACE_M:
+            kept.append(knot)
+    if len(kept) < 2:
         return np.repeat(poses[:1], len(times_s), axis=0)
+    path_along, path, heading = along[kept], poses[kept], np.unwrap(poses[:, 2])[kept]
     distance = np.clip(PchipInterpolator(knots_s, along)(np.clip(times_s, 0.0, horizon)), 0.0, path_along[-1])
     tangents = np.gradient(path[:, :2], path_along, axis=0)
     xy = CubicHermiteSpline(path_along, path[:, :2], tangents)(distance)
@@ -80,6 +82,28 @@ def carried_forward(plan: Plan, stamp_ns: int, map_from_ego: Array) -> Trajector
     times_s = np.minimum(elapsed_s + trajectory.dt_s * np.arange(1, left + 1), trajectory.horizon_s)
     now_from_then = geometry.compose(geometry.invert(map_from_ego), plan.map_from_ego)
     return Trajectory(geometry.compose(now_from_then, resample(trajectory, times_s)), trajectory.dt_s)
+
+
+def forecast(agents: Agents, dt_s: float, steps: int) -> Forecast:
+    """Where agents will be at 0, 1, .. `steps` intervals: along their predicted paths where the observation has them
+    (straight on at the present velocity beyond their end), else at constant velocity with the heading kept."""
+    times_s = dt_s * np.arange(steps + 1)
+    now = agents.poses[:, None, :]
+    poses = np.repeat(now, steps + 1, axis=1)
+    poses[..., :2] += agents.velocities_mps[:, None, :] * times_s[None, :, None]
+    if agents.predicted_poses is None:
+        return Forecast(poses, agents.sizes, dt_s, ForecastSource.CONSTANT_VELOCITY)
+    knots = np.concatenate([now, agents.predicted_poses], axis=1)
+    knots[..., 2] = np.unwrap(knots[..., 2], axis=1)
+    last = knots.shape[1] - 1
+    at = np.minimum(times_s / agents.predicted_dt_s, last)
+    before = np.minimum(at.astype(int), max(last - 1, 0))
+    share = (at - before)[None, :, None]
+    poses = (1 - share) * knots[:, before] + share * knots[:, np.minimum(before + 1, last)]
+    beyond = np.maximum(times_s - last * agents.predicted_dt_s, 0.0)
+    poses[..., :2] += agents.velocities_mps[:, None, :] * beyond[None, :, None]
+    poses[..., 2] = geometry.wrap(poses[..., 2])
+    return Forecast(poses, agents.sizes, dt_s, ForecastSource.PREDICTED)
 
 
 def braking_distances(speed_mps: float, deceleration_mps2: float, times_s: Array) -> Array:

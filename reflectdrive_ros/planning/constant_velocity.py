@@ -1,0 +1,17 @@
+"""Baseline: go on straight at the present speed. Every planner worth its name must beat it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..domain import Observation, Plan, Trajectory
+from .planner import PlannerState, Tools
+
+
+def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[PlannerState, Plan]:
+    output = tools.config.output
+    times_s = output.dt_s * np.arange(1, round(output.horizon_s / output.dt_s) + 1)
+    poses = np.zeros((len(times_s), 3))
+    poses[:, 0] = max(observation.ego.speed_mps, 0.0) * times_s
+    made = Plan(observation.stamp_ns, observation.ego.map_from_ego, Trajectory(poses, output.dt_s))
+    return PlannerState(previous=made), made

@@ -1,0 +1,160 @@
+"""The last word on a plan: can the vehicle follow it, and is it safe? And the stop plan, which exists first.
+
+`check` asks soundness first and lateness last, so that a late plan is known to be sound: the engine may still carry it
+into the next step, and a slow planner does not hold the car at a stop for ever.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .. import geometry, kinematics
+from ..config import Config, VehicleConfig
+from ..domain import Agents, Array, EgoState, Forecast, ForecastSource, Observation, Plan, Trajectory, Verdict
+
+STANDING_MPS = 0.05  # slower is standing, as the PDM score has it
+AVERAGE_S = 0.5  # accelerations are judged as means over this long: finer ones of a 2 Hz plan are noise
+BEHIND_RAD = np.deg2rad(150.0)  # an agent whose centre lies further round than this is behind, as the PDM score has it
+
+
+@dataclass(frozen=True)
+class Judgement:
+    verdict: Verdict
+    reason: str = ""  # one sentence when the verdict is not OK
+
+
+def check(
+    plan: Plan, observation: Observation, elapsed_ms: float, config: Config, forecast: Forecast | None = None
+) -> Judgement:
+    """The verdict on a plan made for this observation.
+
+    `forecast` replaces the one made from the observation's agents. Raises ValueError for a LOGGED one: what is only
+    known in hindsight must not decide on the road.
+    """
+    if forecast is not None and forecast.source is ForecastSource.LOGGED:
+        raise ValueError("the guard was given a LOGGED forecast: only an evaluation may know the future")
+    reason = infeasible(plan, observation, config)
+    if reason:
+        return Judgement(Verdict.INFEASIBLE, reason)
+    reason = unsafe(plan, observation, config, forecast)
+    if reason:
+        return Judgement(Verdict.UNSAFE, reason)
+    if elapsed_ms > config.engine.deadline_ms:
+        return Judgement(
+            Verdict.LATE, f"the plan took {elapsed_ms:.0f} ms, the deadline is {config.engine.deadline_ms:.0f} ms"
+        )
+    return Judgement(Verdict.OK)
+
+
+def infeasible(plan: Plan, observation: Observation, config: Config) -> str:
+    """Why the vehicle cannot follow this plan; empty when it can."""
+    guard, trajectory = config.guard, plan.trajectory
+    if plan.stamp_ns != observation.stamp_ns:
+        return f"the plan is stamped {(observation.stamp_ns - plan.stamp_ns) * 1e-9:.2f} s before its observation"
+    expected = np.array([observation.ego.speed_mps * trajectory.dt_s, 0.0])
+    gap = float(np.hypot(*(trajectory.poses[0, :2] - expected)))
+    if gap > guard.max_start_gap_m:
+        return f"the plan starts {gap:.1f} m from where the car will be, allowed {guard.max_start_gap_m:.1f} m"
+
+    stride = max(1, round(AVERAGE_S / trajectory.dt_s))
+    coarse = (
+        Trajectory(trajectory.poses[stride - 1 :: stride], stride * trajectory.dt_s)
+        if (len(trajectory.poses) >= stride)
+        else trajectory
+    )
+    speed = kinematics.speeds(coarse)
+    acceleration = np.diff(np.concatenate([[observation.ego.speed_mps], speed]))
+    # the present speed is a moment, the first speed a mean over half an interval later: that step spans half of one
+    acceleration[0] *= 2.0
+    acceleration /= coarse.dt_s
+    lateral = np.abs(speed * kinematics.yaw_rates(coarse))
+    curvature = np.abs(kinematics.curvatures(coarse)) * (np.abs(speed) > 1.0)
+    limits = (
+        ("drives backwards at", -speed.min(), 0.5, "m/s"),
+        ("is as fast as", speed.max(), guard.max_speed_mps, "m/s"),
+        ("speeds up at", acceleration.max(), guard.max_acceleration_mps2, "m/s^2"),
+        ("brakes at", -acceleration.min(), guard.max_deceleration_mps2, "m/s^2"),
+        ("turns with a lateral acceleration of", lateral.max(), guard.max_lateral_acceleration_mps2, "m/s^2"),
+        ("turns with a curvature of", curvature.max(), guard.max_curvature_per_m, "1/m"),
+    )
+    for what, value, limit, unit in limits:
+        if value > limit:
+            return f"the plan {what} {value:.2f} {unit}, allowed {limit:.2f} {unit}"
+    return ""
+
+
+def unsafe(plan: Plan, observation: Observation, config: Config, forecast: Forecast | None = None) -> str:
+    """Whom or what this plan hits within the safe horizon; empty when it stays clear. Unknown objects hit nobody."""
+    trajectory, guard = plan.trajectory, config.guard
+    steps = min(len(trajectory.poses), int(guard.safe_horizon_s / trajectory.dt_s + 1e-6))
+    centres = box_centres(trajectory.poses[:steps], config.vehicle)
+    if forecast is None and observation.agents is not None and len(observation.agents):
+        forecast = kinematics.forecast(observation.agents, trajectory.dt_s, steps)
+    if forecast is not None and len(forecast.poses):
+        hit = first_contact(trajectory, centres, forecast, config)
+        if hit:
+            return hit
+    return ""
+
+
+def first_contact(trajectory: Trajectory, centres: Array, forecast: Forecast, config: Config) -> str:
+    """The earliest contact of the ego boxes (T, 3) with the forecast; contacts while standing or from behind are not
+    the plan's doing."""
+    vehicle, clearance = config.vehicle, config.guard.clearance_m
+    ego_size = np.array([vehicle.length_m, vehicle.width_m]) + 2 * clearance
+    others = forecast.poses[:, np.minimum(np.arange(1, len(centres) + 1), forecast.poses.shape[1] - 1)]  # (A, T, 3)
+    reach = 0.5 * (np.hypot(*ego_size) + np.hypot(forecast.sizes[:, 0], forecast.sizes[:, 1]))
+    apart = np.hypot(others[..., 0] - centres[:, 0], others[..., 1] - centres[:, 1])
+    who, when = np.nonzero(apart <= reach[:, None])
+    touching = geometry.boxes_overlap(centres[when], ego_size, others[who, when], forecast.sizes[who])
+    moving = np.abs(kinematics.speeds(trajectory)[when]) > STANDING_MPS
+    rear_axles = trajectory.poses[when]
+    bearing = geometry.wrap(
+        np.arctan2(others[who, when, 1] - rear_axles[:, 1], others[who, when, 0] - rear_axles[:, 0]) - rear_axles[:, 2]
+    )
+    counts = touching & moving & (np.abs(bearing) <= BEHIND_RAD)
+    if not counts.any():
+        return ""
+    first = int(np.flatnonzero(counts)[np.argmin(when[counts])])
+    x, y = forecast.poses[who[first], 0, :2]
+    return f"the plan hits the object now at x {x:.1f} m, y {y:.1f} m after {(when[first] + 1) * trajectory.dt_s:.1f} s"
+
+
+def box_centres(poses: Array, vehicle: VehicleConfig) -> Array:
+    """(..., 3) centres of the car's box for rear-axle poses (..., 3)."""
+    return geometry.compose(poses, np.array([vehicle.rear_axle_to_center_m, 0.0, 0.0]))
+
+
+def stop(ego: EgoState, agents: Agents | None, path: Array | None, config: Config) -> Plan:
+    """Brake to a stand along `path` (poses (T, 3), ego frame of now) or, without one, along the present curve.
+
+    The mildest of three decelerations that hits nobody; the hardest when all do. Never fails: it needs only the ego.
+    """
+    output, guard = config.output, config.guard
+    times_s = output.dt_s * np.arange(1, round(output.horizon_s / output.dt_s) + 1)
+    observation = Observation(ego.stamp_ns, ego, np.zeros((0, 3)), agents=agents)
+    for deceleration in (guard.comfort_braking_mps2, guard.hard_braking_mps2, guard.emergency_braking_mps2):
+        distances = kinematics.braking_distances(ego.speed_mps, deceleration, times_s)
+        poses = along_path(path, distances) if path is not None else along_present_curve(ego, distances, config)
+        plan = Plan(ego.stamp_ns, ego.map_from_ego, Trajectory(poses, output.dt_s))
+        if not unsafe(plan, observation, config):
+            break
+    return plan
+
+
+def along_path(path: Array, distances: Array) -> Array:
+    """Poses (N, 3) at distances along the path of a plan; where the plan ended, straight on."""
+    line = geometry.distinct_points(kinematics.with_origin(path), closer_than=0.05)
+    if len(line) < 2:
+        return kinematics.arc(0.0, distances)
+    return geometry.sample(line, distances)
+
+
+def along_present_curve(ego: EgoState, distances: Array, config: Config) -> Array:
+    """Poses (N, 3) at distances along the circle the car is on now."""
+    guard, speed = config.guard, max(abs(ego.speed_mps), 1.0)
+    gripping = guard.max_lateral_acceleration_mps2 / speed**2
+    tightest = min(guard.max_curvature_per_m, gripping)
+    return kinematics.arc(float(np.clip(ego.yaw_rate_rps / speed, -tightest, tightest)), distances)

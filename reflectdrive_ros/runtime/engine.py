@@ -1,0 +1,117 @@
+"""One step: an observation goes in, a plan that may be driven comes out. Never raises, and never has no answer.
+
+The clock is handed in; topics, devices and files are elsewhere. Replay, demo, closed loop and the node call this same
+engine. What goes out when the planner's own plan may not:
+
+1. the last good plan carried forward, while it is younger than `engine.carry_max_s` and still passes the guard;
+2. else the stop plan, along the path of the last good plan where there is one.
+
+A plan that is late but sound is not sent (a fresher picture exists by then) but remembered as the last good one, so a
+planner that is always a little slow drives on plans that are one step old, checked anew, with LATE in the diagnostics;
+dropping it would hold the car at a stop for ever.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from ..config import Config, ConfigError
+from ..domain import Agents, EgoState, Observation, Plan, PlanSource, StepReport, Verdict
+from ..kinematics import carried_forward
+from ..planning import PLANNERS, guard
+from ..planning.planner import Planner, PlannerState, PlanningError, Tools
+
+log = logging.getLogger(__name__)
+
+Clock = Callable[[], float]  # seconds, monotonic
+
+
+def planner_named(name: str) -> Planner:
+    """The recipe of that name. Raises ConfigError naming those there are."""
+    if name not in PLANNERS:
+        raise ConfigError(f"planner is '{name}', expected one of {', '.join(PLANNERS)}")
+    return PLANNERS[name]
+
+
+class Engine:
+    """Holds the planner's memory and the last good plan; everything else comes with each call."""
+
+    def __init__(self, config: Config, clock: Clock, planner: Planner | None = None) -> None:
+        self._config = config
+        self._clock = clock
+        self._planner = planner or planner_named(config.planner)
+        self._tools = Tools(config)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything, as after a jump of the clock or a new drive."""
+        self._state = PlannerState()
+        self._last_good: Plan | None = None
+
+    def step(self, observation: Observation) -> StepReport:
+        """Plan for one observation. Timings in the report are milliseconds by stage."""
+        begun = self._clock()
+        carried = self._carried(observation.stamp_ns, observation.ego)
+        stop = self._stop(observation.ego, observation.agents, carried)
+        planning = self._clock()
+        plan: Plan | None = None
+        try:
+            state, plan = self._planner(self._state, observation, self._tools)
+            judging = self._clock()
+            judged = guard.check(plan, observation, 1e3 * (judging - begun), self._config)
+        except PlanningError as fault:
+            state, judging = self._state, self._clock()
+            judged = guard.Judgement(Verdict.INFEASIBLE, str(fault))
+        except Exception as fault:  # a planner that throws is a planner that must not drive
+            log.exception("planner failed")
+            state, judging = self._state, self._clock()
+            judged = guard.Judgement(Verdict.INFEASIBLE, f"the planner failed with {type(fault).__name__}: {fault}")
+
+        sound = judged.verdict in (Verdict.OK, Verdict.LATE)
+        self._state = state if sound else PlannerState()
+        if judged.verdict is Verdict.OK and plan is not None:
+            sent, source = plan, PlanSource.PLANNER
+        elif carried is not None and self._passes(carried, observation):
+            sent, source = carried, PlanSource.CARRIED
+        else:
+            sent, source = stop, PlanSource.STOP
+        if sound:
+            self._last_good = plan
+        done = self._clock()
+        timings = {
+            "stop": 1e3 * (planning - begun),
+            "plan": 1e3 * (judging - planning),
+            "guard": 1e3 * (done - judging),
+            "total": 1e3 * (done - begun),
+        }
+        return StepReport(sent, judged.verdict, source, judged.reason, timings)
+
+    def stop(self, ego: EgoState, agents: Agents | None, reason: str) -> StepReport:
+        """The answer when there is nothing to plan from: brake along the last good path, saying why."""
+        begun = self._clock()
+        plan = self._stop(ego, agents, self._carried(ego.stamp_ns, ego))
+        took = 1e3 * (self._clock() - begun)
+        return StepReport(plan, Verdict.INFEASIBLE, PlanSource.STOP, reason, {"stop": took, "total": took})
+
+    def _carried(self, stamp_ns: int, ego: EgoState) -> Plan | None:
+        """The last good plan in today's ego frame, if it is young enough."""
+        last = self._last_good
+        if last is None or not 0 <= stamp_ns - last.stamp_ns <= self._config.engine.carry_max_s * 1e9:
+            return None
+        left = carried_forward(last, stamp_ns, ego.map_from_ego)
+        return None if left is None else Plan(stamp_ns, ego.map_from_ego, left, last.step)
+
+    def _passes(self, carried: Plan, observation: Observation) -> bool:
+        try:
+            return guard.check(carried, observation, 0.0, self._config).verdict is Verdict.OK
+        except Exception:  # the fallback must not fail where the planner did
+            log.exception("the carried plan could not be checked")
+            return False
+
+    def _stop(self, ego: EgoState, agents: Agents | None, carried: Plan | None) -> Plan:
+        try:
+            return guard.stop(ego, agents, None if carried is None else carried.trajectory.poses, self._config)
+        except Exception:  # agents or a path that break the arithmetic must not take the stop away
+            log.exception("the stop plan was made without agents and path")
+            return guard.stop(ego, None, None, self._config)
