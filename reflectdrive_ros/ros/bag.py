@@ -1,0 +1,395 @@
+"""Rosbag2 folders: written with the definitions of the installed messages, read with a sentence for every fault.
+
+Everything works on raw CDR bytes; a message object is made only where somebody asks for it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import yaml
+from ament_index_python.packages import PackageNotFoundError, get_package_share_directory
+from rclpy.serialization import deserialize_message, serialize_message
+from rosbags.interfaces import Connection, Qos, QosDurability, QosHistory, QosLiveliness, QosReliability, QosTime
+from rosbags.rosbag2 import Reader, StoragePlugin, Writer
+from rosbags.typesys import Stores, get_types_from_msg, get_typestore
+
+from .mcap_salvage import salvage
+
+STORAGES = {"mcap": StoragePlugin.MCAP, "sqlite3": StoragePlugin.SQLITE3}
+SUFFIXES = {"mcap": ".mcap", "sqlite3": ".db3"}
+FOREVER = QosTime(9223372036, 854775807)
+
+
+class BagError(ValueError):
+    """A bag cannot be read or written; the message is one sentence that says why and what to do."""
+
+
+@dataclass(frozen=True)
+class BagTopic:
+    name: str
+    type_name: str  # such as nav_msgs/msg/Odometry
+    count: int
+    latched: bool  # offered as transient local: late subscribers get the last message
+    type_hash: str = ""  # RIHS01_..; empty in bags from before ROS 2 Jazzy
+
+
+@dataclass(frozen=True)
+class BagMessage:
+    topic: str
+    type_name: str
+    received_ns: int  # when the recorder got it; the sensor's own stamp is inside
+    data: bytes  # CDR
+
+    def message(self) -> Any:
+        """The message as an object of the installed package. Raises BagError where that cannot be."""
+        return decode(self.data, self.type_name)
+
+
+# --- message types ---------------------------------------------------------------------------------------------------
+
+
+def type_name_of(message_class: type) -> str:
+    """nav_msgs/msg/Odometry for the class nav_msgs.msg.Odometry."""
+    return f"{message_class.__module__.split('.')[0]}/msg/{message_class.__name__}"
+
+
+@cache
+def message_class(type_name: str) -> type:
+    """The installed class of a message type. Raises BagError when its package is not installed."""
+    package, _, name = type_name.partition("/msg/")
+    try:
+        return getattr(import_module(f"{package}.msg"), name)  # type: ignore[no-any-return]
+    except (ImportError, AttributeError):
+        raise BagError(f"messages of type {type_name} cannot be used: install the ROS package '{package}'") from None
+
+
+@cache
+def _definition(type_name: str) -> tuple[str, str]:
+    """The full text of a message type as rosbag2 stores it, and its hash, from the installed .msg files."""
+    store = get_typestore(Stores.EMPTY)
+    wanted, known = [type_name], set(store.fielddefs)
+    while wanted:
+        name = wanted.pop()
+        if name in known:
+            continue
+        package, _, short = name.partition("/msg/")
+        try:
+            file = Path(get_package_share_directory(package)) / "msg" / f"{short}.msg"
+            types = get_types_from_msg(file.read_text(encoding="utf-8"), name)
+        except (PackageNotFoundError, OSError):
+            raise BagError(f"the definition of {name} is not installed: install the ROS package '{package}'") from None
+        store.register(types)
+        known.add(name)
+        wanted += _types_used(types[name][1])
+    return store.generate_msgdef(type_name, ros_version=2)[0], store.hash_rihs01(type_name)
+
+
+def _types_used(fields: Any) -> list[str]:
+    """Names of the message types that appear in rosbags' field descriptions, inside arrays and sequences too."""
+    if isinstance(fields, str):
+        return [fields] if "/msg/" in fields else []
+    if isinstance(fields, (list, tuple)):
+        return [name for entry in fields for name in _types_used(entry)]
+    return []
+
+
+def type_hash(type_name: str) -> str:
+    """RIHS01 hash of the installed definition. Raises BagError when it is not installed."""
+    return _definition(type_name)[1]
+
+
+def decode(data: bytes, type_name: str) -> Any:
+    """The message in CDR bytes. Raises BagError for bytes that are no such message."""
+    kind = message_class(type_name)
+    try:
+        return deserialize_message(data, kind)
+    except Exception as fault:  # the middleware raises its own kinds, and MemoryError for absurd lengths
+        raise BagError(f"{len(data)} bytes are not a message of type {type_name} ({fault})") from None
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def _qos(latched: bool) -> Qos:
+    return Qos(
+        history=QosHistory.KEEP_LAST,
+        depth=1 if latched else 10,
+        reliability=QosReliability.RELIABLE,
+        durability=QosDurability.TRANSIENT_LOCAL if latched else QosDurability.VOLATILE,
+        deadline=FOREVER,
+        lifespan=FOREVER,
+        liveliness=QosLiveliness.AUTOMATIC,
+        liveliness_lease_duration=FOREVER,
+        avoid_ros_namespace_conventions=False,
+    )
+
+
+class BagWriter:
+    """Writes one bag; used as a context manager, it is closed and readable whatever ends the block."""
+
+    def __init__(self, path: str | Path, storage: str = "mcap", *, replace: bool = False) -> None:
+        """Raises BagError for an unknown storage, and for a path in use (with `replace`: in use by no bag)."""
+        self.path = Path(path)
+        if storage not in STORAGES:
+            raise BagError(f"storage '{storage}' is unknown; expected {' or '.join(STORAGES)}")
+        if self.path.exists():
+            if not replace:
+                raise BagError(f"{self.path} exists already; choose another name or pass --force to replace it")
+            if not _looks_like_a_bag(self.path):
+                raise BagError(f"{self.path} is not a bag, so it is not replaced; choose another name")
+            shutil.rmtree(self.path)
+        self._writer = Writer(self.path, version=9, storage_plugin=STORAGES[storage])
+        self._connections: dict[str, Connection] = {}
+
+    def __enter__(self) -> BagWriter:
+        try:
+            self._writer.open()
+        except OSError as fault:
+            raise BagError(f"bag {self.path} cannot be created: {fault.strerror}") from None
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # rosbags' own context manager throws away what is not flushed when the block fails; a recording must not
+        self._writer.close()
+
+    def add_topic(self, name: str, type_name: str, *, latched: bool = False) -> None:
+        """Declares a topic; latched ones are offered as transient local. Declaring the same again does nothing."""
+        if name not in self._connections:
+            definition, digest = _definition(type_name)
+            self._connections[name] = self._writer.add_connection(
+                name, type_name, msgdef=definition, rihs01=digest, offered_qos_profiles=[_qos(latched)]
+            )
+
+    def write(self, topic: str, received_ns: int, message: Any) -> None:
+        """Adds a message object, or the CDR bytes of one, to a topic declared before."""
+        if topic not in self._connections:
+            raise BagError(f"topic {topic} was not declared in bag {self.path} before it was written")
+        data = message if isinstance(message, (bytes, memoryview)) else serialize_message(message)
+        self._writer.write(self._connections[topic], int(received_ns), data)
+
+
+def _looks_like_a_bag(path: Path) -> bool:
+    """Whether a folder holds a bag and nothing else, so that replacing it destroys nothing else."""
+    if not path.is_dir():
+        return False
+    names = [entry.name for entry in path.iterdir()]
+    return all(name.startswith("metadata.yaml") or Path(name).suffix in SUFFIXES.values() for name in names)
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+class _Salvaged:
+    """An mcap file without its index, walked from the front; has what `BagReader` uses of a rosbags Reader."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        counts: Counter[tuple[str, str]] = Counter()
+        self.start_ns, self.end_ns = 2**63 - 1, 0
+        for found in salvage(path):
+            counts[found.topic, found.type_name] += 1
+            self.start_ns, self.end_ns = min(self.start_ns, found.received_ns), max(self.end_ns, found.received_ns)
+        self.topics = [BagTopic(topic, kind, count, latched=False) for (topic, kind), count in counts.items()]
+
+    def messages(self, names: Collection[str], start_ns: int | None, stop_ns: int | None) -> Iterator[BagMessage]:
+        for found in salvage(self.path):
+            late = stop_ns is not None and found.received_ns >= stop_ns
+            early = start_ns is not None and found.received_ns < start_ns
+            if found.topic in names and not late and not early:
+                yield BagMessage(found.topic, found.type_name, found.received_ns, found.data)
+
+    def close(self) -> None:
+        """Nothing is held open between walks."""
+
+
+class _Indexed:
+    """A bag folder, or one of its files, as rosbags reads it."""
+
+    def __init__(self, path: Path) -> None:
+        self._reader = Reader(path)
+        self._reader.open()
+        if self._reader.message_count:
+            self.start_ns, self.end_ns = self._reader.start_time, self._reader.end_time - 1
+        else:
+            self.start_ns, self.end_ns = 2**63 - 1, 0
+        self.topics = []
+        for connection in self._reader.connections:
+            profiles = getattr(connection.ext, "offered_qos_profiles", [])
+            latched = any(profile.durability is QosDurability.TRANSIENT_LOCAL for profile in profiles)
+            self.topics.append(
+                BagTopic(connection.topic, connection.msgtype, connection.msgcount, latched, connection.digest)
+            )
+
+    def messages(self, names: Collection[str], start_ns: int | None, stop_ns: int | None) -> Iterator[BagMessage]:
+        wanted = [connection for connection in self._reader.connections if connection.topic in names]
+        if wanted:
+            for connection, received_ns, data in self._reader.messages(wanted, start=start_ns, stop=stop_ns):
+                yield BagMessage(connection.topic, connection.msgtype, received_ns, bytes(data))
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+class BagReader:
+    """Reads a bag folder, or a single .mcap or .db3 file. `notice` says what had to be recovered; usually empty.
+
+    Raises BagError for a path that is missing, holds no bag, or is damaged beyond recovery.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.notice = ""
+        self._sources: list[_Indexed | _Salvaged] = []
+        if not self.path.exists():
+            raise BagError(f"bag {self.path} does not exist")
+        try:
+            if (self.path / "metadata.yaml").is_file():
+                self._open_folder(_files_of(self.path))
+            else:
+                self._open_files(_files_without_metadata(self.path))
+        except BaseException:
+            self.close()
+            raise
+        self.topics = _merged([topic for source in self._sources for topic in source.topics])
+        self.message_count = sum(topic.count for topic in self.topics)
+        self.start_ns = min(source.start_ns for source in self._sources)
+        self.end_ns = max(source.end_ns for source in self._sources)
+
+    def _open_folder(self, files: list[Path]) -> None:
+        try:
+            self._sources = [_Indexed(self.path)]
+        except Exception as fault:  # damage shows as many kinds of exception inside the storage readers
+            self._open_damaged(files, fault)
+
+    def _open_files(self, files: list[Path]) -> None:
+        for file in files:
+            try:
+                self._sources.append(_Indexed(file))
+            except Exception as fault:  # as above
+                self._open_damaged([file], fault)
+        if not self.notice and self.path.is_dir():
+            self.notice = f"bag {self.path} has no metadata.yaml (its recorder was stopped hard); its files are whole"
+
+    def _open_damaged(self, files: list[Path], fault: Exception) -> None:
+        why = str(fault).splitlines()[0].rstrip(".") if str(fault) else type(fault).__name__
+        if any(file.suffix != ".mcap" for file in files):
+            raise BagError(
+                f"bag {self.path} is damaged ({why}); try `sqlite3 FILE.db3 .recover`, or record it again as mcap"
+            ) from None
+        salvaged = [_Salvaged(file) for file in files]
+        count = sum(topic.count for source in salvaged for topic in source.topics)
+        if count == 0:
+            raise BagError(f"bag {self.path} is damaged ({why}) and holds no message that can be recovered") from None
+        self._sources += salvaged
+        self.notice = f"bag {self.path} is damaged ({why}); {count} messages were recovered"
+
+    def __enter__(self) -> BagReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for source in self._sources:
+            source.close()
+        self._sources = []
+
+    @property
+    def duration_s(self) -> float:
+        return max(0, self.end_ns - self.start_ns) * 1e-9
+
+    def require(self, type_name: str, topic: str | None = None) -> tuple[BagTopic, ...]:
+        """The topics of a type, or the one named. Raises BagError saying what the bag has instead."""
+        found = tuple(t for t in self.topics if t.type_name == type_name and topic in (None, t.name) and t.count)
+        if not found:
+            wanted = f"topic of type {type_name}" if topic is None else f"topic {topic} of type {type_name}"
+            have = ", ".join(f"{t.name} ({t.type_name}, {t.count})" for t in self.topics) or "nothing at all"
+            raise BagError(f"bag {self.path} has no {wanted}; it has: {have}")
+        return found
+
+    def messages(
+        self, topics: Collection[str] | None = None, start_ns: int | None = None, stop_ns: int | None = None
+    ) -> Iterator[BagMessage]:
+        """Messages in the order received, of all topics or of those named, from start up to but without stop.
+
+        Raises BagError where a topic's type differs from the installed one (decoding it would give nonsense), and
+        where the bag turns out to be damaged.
+        """
+        names = {topic.name for topic in self.topics} if topics is None else set(topics)
+        for topic in self.topics:
+            if topic.name in names and topic.type_hash:
+                self._check_same_type(topic)
+        count = 0
+        try:
+            for source in self._sources:
+                for message in source.messages(names, start_ns, stop_ns):
+                    yield message
+                    count += 1
+        except Exception as fault:  # damage in the middle of a file, in whatever way the storage reader meets it
+            why = str(fault).splitlines()[0].rstrip(".") if str(fault) else type(fault).__name__
+            raise BagError(f"bag {self.path} is damaged after {count} messages ({why})") from None
+
+    def _check_same_type(self, topic: BagTopic) -> None:
+        try:
+            installed = type_hash(topic.type_name)
+        except BagError:
+            return  # not installed: its raw bytes may be used, and decoding says what to install
+        if installed != topic.type_hash:
+            raise BagError(
+                f"{topic.name} in bag {self.path} was recorded with another version of {topic.type_name} than the "
+                "installed one; install the version the bag was recorded with"
+            )
+
+
+def _files_of(folder: Path) -> list[Path]:
+    """Storage files that a bag's metadata.yaml names. Raises BagError for metadata that cannot be used."""
+    try:
+        content = yaml.safe_load((folder / "metadata.yaml").read_text(encoding="utf-8"))
+        information = content["rosbag2_bagfile_information"]
+        storage = information["storage_identifier"]
+        files = [folder / Path(name).name for name in information["relative_file_paths"]]
+    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
+        raise BagError(
+            f"metadata.yaml of bag {folder} cannot be read; delete it and the bag is read without it"
+        ) from None
+    if storage not in STORAGES:
+        raise BagError(f"bag {folder} is stored as '{storage}', which is unknown; expected {' or '.join(STORAGES)}")
+    missing = [file.name for file in files if not file.is_file()]
+    if missing:
+        raise BagError(f"bag {folder} lacks its file {missing[0]}")
+    return files
+
+
+def _files_without_metadata(path: Path) -> list[Path]:
+    """Storage files in a folder, or the one file, in the order in which a recorder numbers them."""
+    files = [path] if path.is_file() else [entry for entry in path.iterdir() if entry.is_file()]
+    files = [file for file in files if file.suffix in SUFFIXES.values()]
+    if not files:
+        raise BagError(f"{path} is not a bag: it has no metadata.yaml and no .mcap or .db3 file")
+    return sorted(files, key=lambda file: (len(file.name), file.name))
+
+
+def _merged(topics: list[BagTopic]) -> tuple[BagTopic, ...]:
+    """One entry for each name and type, with the counts of all files added."""
+    counts: Counter[tuple[str, str]] = Counter()
+    first: dict[tuple[str, str], BagTopic] = {}
+    for topic in topics:
+        counts[topic.name, topic.type_name] += topic.count
+        first.setdefault((topic.name, topic.type_name), topic)
+    return tuple(
+        BagTopic(name, kind, counts[name, kind], entry.latched, entry.type_hash)
+        for (name, kind), entry in sorted(first.items())
+    )

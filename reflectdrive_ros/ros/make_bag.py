@@ -1,0 +1,117 @@
+"""`reflectdrive make-bag SOURCE OUT`: one of the recordings that come with the package, as a rosbag2."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import track
+from rich.table import Table
+
+from ..evaluation.provenance import provenance
+from .bag import STORAGES, BagError, BagReader, BagWriter
+from .recordings import Recording, RecordingError, open_recording
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", type=Path, help="recording: test/data/pandaset_002 or test/data/comma2k19_example")
+    parser.add_argument("out", type=Path, help="folder to make; it holds the bag")
+    parser.add_argument("--storage", choices=list(STORAGES), default="mcap", help="storage of the bag (default: mcap)")
+    parser.add_argument("--force", action="store_true", help="replace a bag that is there already")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the table here too")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0; 2 with one sentence on stderr when the source or the target cannot be used."""
+    errors = Console(stderr=True)
+    signal.signal(signal.SIGTERM, _leave)
+    try:
+        recording = open_recording(args.source)
+        with BagWriter(args.out, args.storage, replace=args.force) as bag:
+            _copy(recording, bag, errors)
+        numbers = _numbers(args.out)
+        if args.json is not None:
+            origin = provenance(["reflectdrive", *sys.argv[1:]])
+            content = {"source": recording.name, "storage": args.storage, **numbers, **origin}
+            args.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    except (RecordingError, BagError) as fault:
+        errors.print(escape(str(fault)), soft_wrap=True)
+        return 2
+    except OSError as fault:
+        errors.print(escape(f"{fault.filename or args.out} cannot be written: {fault.strerror}"), soft_wrap=True)
+        return 2
+    except KeyboardInterrupt:
+        errors.print(escape(f"stopped; what was written until then is a whole bag: {args.out}"), soft_wrap=True)
+        return 130
+    console = Console()
+    if not console.is_terminal:  # a log is wide enough for a topic's name
+        console = Console(width=120)
+    console.print(_table(recording.name, args.out, numbers))
+    return 0
+
+
+def _leave(_signal: int, _frame: FrameType | None) -> None:
+    """SIGTERM ends a Python process on the spot; as Ctrl-C it lets the bag be closed first."""
+    raise KeyboardInterrupt
+
+
+def _copy(recording: Recording, bag: BagWriter, console: Console) -> None:
+    for topic in recording.topics:
+        bag.add_topic(topic.name, topic.type_name, latched=topic.latched)
+    steps = track(
+        recording.messages(), f"writing {recording.name}", recording.message_count, console=console, transient=True
+    )
+    for message in steps:
+        bag.write(message.topic, message.stamp_ns, message.message)
+
+
+def _numbers(path: Path) -> dict[str, Any]:
+    """What the bag holds, read back from it: the proof that it can be read."""
+    received: dict[str, list[int]] = {}
+    with BagReader(path) as bag:
+        for message in bag.messages():
+            received.setdefault(message.topic, []).append(message.received_ns)
+        topics = [
+            {
+                "name": topic.name,
+                "type": topic.type_name,
+                "messages": topic.count,
+                "hz": _rate(received.get(topic.name, [])),
+            }
+            for topic in bag.topics
+        ]
+        return {
+            "bag": str(path),
+            "messages": bag.message_count,
+            "duration_s": round(bag.duration_s, 3),
+            "topics": topics,
+        }
+
+
+def _rate(received_ns: list[int]) -> float | None:
+    """Messages per second between the first and the last; None for a single one."""
+    if len(received_ns) < 2 or received_ns[-1] <= received_ns[0]:
+        return None
+    return round((len(received_ns) - 1) / (received_ns[-1] - received_ns[0]) * 1e9, 2)
+
+
+def _table(name: str, path: Path, numbers: dict[str, Any]) -> Table:
+    size_mb = sum(file.stat().st_size for file in path.iterdir()) / 1e6
+    title = f"{name}: {numbers['messages']} messages, {numbers['duration_s']:.1f} s, {size_mb:.1f} MB in {path}"
+    table = Table(title=escape(title), title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("topic")
+    table.add_column("type")
+    table.add_column("messages", justify="right")
+    table.add_column("Hz", justify="right")
+    for topic in numbers["topics"]:
+        hz = "latched" if topic["hz"] is None else f"{topic['hz']:.1f}"
+        table.add_row(topic["name"], topic["type"], str(topic["messages"]), hz)
+    return table

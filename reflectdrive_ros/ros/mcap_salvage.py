@@ -1,0 +1,80 @@
+"""What is left of an mcap file whose writer was killed: such a file has no index and may end in mid-record.
+
+Records are walked from the front, as the format allows (https://mcap.dev/spec), until one is cut short.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import BinaryIO
+
+from rosbags.rosbag2.storage_mcap import decompress
+
+MAGIC = b"\x89MCAP0\r\n"
+SCHEMA, CHANNEL, MESSAGE, CHUNK, DATA_END = 0x03, 0x04, 0x05, 0x06, 0x0F
+
+
+@dataclass(frozen=True)
+class SalvagedMessage:
+    topic: str
+    type_name: str
+    received_ns: int
+    data: bytes  # CDR
+
+
+def salvage(path: Path) -> Iterator[SalvagedMessage]:
+    """Every whole message of the file, in the order in which it was written; nothing for a file that is no mcap."""
+    with path.open("rb") as file:
+        if file.read(len(MAGIC)) == MAGIC:
+            yield from _messages(file, {}, {})
+
+
+def _messages(
+    stream: BinaryIO, types: dict[int, str], channels: dict[int, tuple[str, str]]
+) -> Iterator[SalvagedMessage]:
+    """Messages of a stream of records; fills `types` by schema id and `channels` (topic, type) by channel id."""
+    while len(head := stream.read(9)) == 9:
+        kind, length = struct.unpack("<BQ", head)
+        if kind == DATA_END:
+            return
+        record = stream.read(length)
+        if kind == CHUNK:  # one that was cut short still gives its first messages, unless it is compressed
+            try:
+                inside = _chunk_records(record, whole=len(record) == length)
+            except Exception:  # each decompressor has its own exceptions for damaged data
+                return
+            yield from _messages(BytesIO(inside), types, channels)
+        if len(record) < length:
+            return
+        if kind == SCHEMA:
+            (schema_id,) = struct.unpack_from("<H", record)
+            types[schema_id] = _string(record, 2)[0]
+        elif kind == CHANNEL:
+            channel_id, schema_id = struct.unpack_from("<HH", record)
+            channels[channel_id] = (_string(record, 4)[0], types.get(schema_id, ""))
+        elif kind == MESSAGE:
+            channel_id, _, logged_ns, _ = struct.unpack_from("<HIQQ", record)
+            if channel_id in channels:
+                topic, type_name = channels[channel_id]
+                yield SalvagedMessage(topic, type_name, logged_ns, record[22:])
+
+
+def _string(record: bytes, offset: int) -> tuple[str, int]:
+    """A length-prefixed string, and where the next field begins."""
+    (length,) = struct.unpack_from("<I", record, offset)
+    end = offset + 4 + length
+    return record[offset + 4 : end].decode(errors="replace"), end
+
+
+def _chunk_records(record: bytes, whole: bool) -> bytes:
+    """The records inside a chunk. Raises for a chunk that is compressed and cut short or damaged."""
+    _, _, size, checksum = struct.unpack_from("<QQQI", record)
+    compression, offset = _string(record, 28)
+    content = record[offset + 8 :]
+    if not compression and not whole:
+        return content
+    return bytes(decompress(content, compression, size, checksum))

@@ -1,0 +1,388 @@
+"""Recordings that come with the package, as streams of real ROS messages.
+
+`pandaset_002`: three cameras (JPEG, with their own stamps), odometry, acceleration, labelled road users, a route.
+`comma2k19_example`: odometry and acceleration from GNSS, CAN and gyroscope, a route; it has no video.
+
+What a recording does not know is left out, not invented; what had to be assumed is said where it is done.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import numpy as np
+from autoware_perception_msgs.msg import (
+    ObjectClassification,
+    PredictedObject,
+    PredictedObjects,
+    PredictedPath,
+    Shape,
+)
+from builtin_interfaces.msg import Duration, Time
+from geometry_msgs.msg import AccelWithCovarianceStamped, Point, Pose, PoseStamped, Quaternion, TransformStamped
+from nav_msgs.msg import Odometry
+from nav_msgs.msg import Path as PathMessage
+from sensor_msgs.msg import CameraInfo, CompressedImage
+from std_msgs.msg import Header
+from tf2_msgs.msg import TFMessage
+
+from .. import geometry
+from ..config import VehicleConfig
+from ..domain import Array
+from .bag import type_name_of
+from .rotations import quaternion_from_matrix, quaternion_from_yaw
+
+ROUTE_BEYOND_M = 60.0  # the route goes on straight after the last pose, so that a planner has somewhere to go
+ROUTE_SPACING_M = 1.0
+PREDICTION_STEP_S, PREDICTION_STEPS = 0.5, 10
+PANDASET_ORIGIN_ABOVE_ROAD_M = 0.39  # inferred from the bottoms of the labelled boxes; see the recording's README
+PANDASET_CAMERAS = {"front_left": "front_left_camera", "front": "front_camera", "front_right": "front_right_camera"}
+PANDASET_SIZE = (640, 360)
+GPS_EPOCH_UNIX_S, GPS_LEAP_SECONDS = 315_964_800, 18  # leap seconds since 2017
+
+LABELS = {
+    "Car": ObjectClassification.CAR,
+    "Pickup Truck": ObjectClassification.TRUCK,
+    "Medium-sized Truck": ObjectClassification.TRUCK,
+    "Semi-truck": ObjectClassification.TRUCK,
+    "Other Vehicle - Construction Vehicle": ObjectClassification.TRUCK,
+    "Bus": ObjectClassification.BUS,
+    "Towed Object": ObjectClassification.TRAILER,
+    "Motorcycle": ObjectClassification.MOTORCYCLE,
+    "Bicycle": ObjectClassification.BICYCLE,
+    "Pedestrian": ObjectClassification.PEDESTRIAN,
+    "Pedestrian with Object": ObjectClassification.PEDESTRIAN,
+}  # the rest (cones, barriers, signs, ..) is UNKNOWN
+
+
+class RecordingError(ValueError):
+    """A folder is no recording that we know, or a part of it is missing."""
+
+
+class RecordedTopic(NamedTuple):
+    name: str
+    type_name: str
+    latched: bool
+
+
+class RecordedMessage(NamedTuple):
+    topic: str
+    stamp_ns: int
+    message: Any
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Topics and their messages in the order of their stamps; `messages` starts a fresh walk each time."""
+
+    name: str
+    topics: tuple[RecordedTopic, ...]
+    message_count: int
+    messages: Callable[[], Iterator[RecordedMessage]]
+
+
+def open_recording(folder: str | Path) -> Recording:
+    """The recording in a folder. Raises RecordingError saying what is missing."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise RecordingError(f"recording {folder} does not exist or is no folder")
+    for name, reader in (("sequence.npz", _pandaset), ("segment.npz", _comma2k19)):
+        if (folder / name).is_file():
+            try:
+                with np.load(folder / name, allow_pickle=False) as file:
+                    content = {key: file[key] for key in file.files}
+                return reader(folder, content)
+            except KeyError as fault:
+                raise RecordingError(f"{folder / name} has no array named {fault}; copy the recording again") from None
+            except (OSError, ValueError, EOFError, zipfile.BadZipFile) as fault:
+                if isinstance(fault, RecordingError):
+                    raise
+                raise RecordingError(f"{folder / name} is damaged ({fault}); copy the recording again") from None
+    raise RecordingError(
+        f"{folder} is no known recording: expected pandaset_002 (sequence.npz) or comma2k19_example (segment.npz)"
+    )
+
+
+class _Event(NamedTuple):
+    """A message to be made when its turn comes: pictures are too large to be held all at once."""
+
+    stamp_ns: int
+    topic: str
+    make: Callable[[], Any]
+
+
+def _recording(name: str, topics: dict[str, tuple[type, bool]], events: list[_Event]) -> Recording:
+    """`topics`: name -> (message class, latched); at equal stamps messages come in the order of this table."""
+    rank = {topic: index for index, topic in enumerate(topics)}
+    ordered = sorted(events, key=lambda event: (event.stamp_ns, rank[event.topic]))
+    table = tuple(RecordedTopic(topic, type_name_of(kind), latched) for topic, (kind, latched) in topics.items())
+
+    def messages() -> Iterator[RecordedMessage]:
+        for event in ordered:
+            yield RecordedMessage(event.topic, event.stamp_ns, event.make())
+
+    return Recording(name, table, len(ordered), messages)
+
+
+# --- PandaSet --------------------------------------------------------------------------------------------------------
+
+
+def _pandaset(folder: Path, data: Mapping[str, Array]) -> Recording:
+    stamps = _stamps(data["t_unix0"], data["t"])
+    # Autoware's base_link lies on the road; the published origin hangs above it
+    origin_from_base = np.eye(4)
+    origin_from_base[2, 3] = -PANDASET_ORIGIN_ABOVE_ROAD_M
+    map_from_base = data["world_T_ego"] @ origin_from_base  # (80, 4, 4)
+    base_from_camera = {
+        name: geometry.invert_matrix(origin_from_base) @ data[f"{source}_ego_T_cam"]
+        for name, source in PANDASET_CAMERAS.items()
+    }
+    camera_stamps = {name: _stamps(data["t_unix0"], data[f"{c}_t"]) for name, c in PANDASET_CAMERAS.items()}
+    begin = min(stamps[0], *(camera_stamps[name][0] for name in PANDASET_CAMERAS))
+
+    topics: dict[str, tuple[type, bool]] = {
+        "/tf_static": (TFMessage, True),
+        "/planning/reflectdrive/route": (PathMessage, True),
+        "/localization/kinematic_state": (Odometry, False),
+        "/localization/acceleration": (AccelWithCovarianceStamped, False),
+        "/perception/object_recognition/objects": (PredictedObjects, False),
+    }
+    events = [
+        _Event(begin, "/tf_static", partial(_static_transforms, begin, base_from_camera)),
+        _Event(begin, "/planning/reflectdrive/route", partial(_route, begin, map_from_base[:, :3, 3], data["yaw"])),
+    ]
+    lateral = data["v_forward"] * data["yaw_rate"]  # steady turning; the source measures no lateral acceleration
+    twists = np.stack([data["v_forward"], data["v_left"], data["yaw_rate"]], axis=1)
+    velocities = _track_velocities(data)
+    for i, stamp in enumerate(stamps):
+        acceleration = (data["accel_forward"][i], lateral[i])
+        events += [
+            _Event(stamp, "/localization/kinematic_state", partial(_odometry, stamp, map_from_base[i], twists[i])),
+            _Event(stamp, "/localization/acceleration", partial(_acceleration, stamp, acceleration)),
+            _Event(
+                stamp,
+                "/perception/object_recognition/objects",
+                partial(_objects, stamp, data, i, velocities, map_from_base[i]),
+            ),
+        ]
+    for name, source in PANDASET_CAMERAS.items():
+        info, image = f"/sensing/camera/{name}/camera_info", f"/sensing/camera/{name}/image/compressed"
+        topics |= {info: (CameraInfo, False), image: (CompressedImage, False)}
+        for i, stamp in enumerate(camera_stamps[name]):
+            file = folder / "images" / source / f"{i:02d}.jpg"
+            if not file.is_file():
+                raise RecordingError(f"picture {file} is missing; copy the recording again")
+            events += [
+                _Event(stamp, info, partial(_camera_info, stamp, name, data[f"{source}_K"])),
+                _Event(stamp, image, partial(_picture, stamp, name, file)),
+            ]
+    return _recording("pandaset_002", topics, events)
+
+
+def _track_velocities(data: Mapping[str, Array]) -> Array:
+    """(N, 3) m/s along world x and y, and rad/s, of each labelled box, by differencing its track over 0.4 s.
+
+    The span is centred: a label knows its future, and a backward one would lag. Boxes labelled as standing stand.
+    """
+    time = np.asarray(data["t"])[data["cub_frame"]]
+    place = np.column_stack([data["cub_xyz"][:, :2], data["cub_yaw"]]).astype(float)
+    velocity = np.zeros((len(time), 3))
+    for track in np.unique(data["cub_uuid"]):
+        rows = np.flatnonzero(data["cub_uuid"] == track)
+        rows = rows[np.argsort(time[rows])]
+        here = np.arange(len(rows))
+        after, before = rows[np.minimum(here + 2, len(rows) - 1)], rows[np.maximum(here - 2, 0)]
+        change = place[after] - place[before]
+        change[:, 2] = geometry.wrap(change[:, 2])
+        velocity[rows] = change / np.maximum(time[after] - time[before], 1e-3)[:, None]
+    velocity[data["cub_stationary"]] = 0.0
+    return velocity
+
+
+def _objects(stamp: int, data: Mapping[str, Array], frame: int, velocities: Array, map_from_base: Array) -> Any:
+    """The boxes of one frame; one whose centre is inside our own car is our own car, and left out."""
+    vehicle = VehicleConfig()
+    rows = np.flatnonzero(data["cub_frame"] == frame)
+    in_base = (geometry.invert_matrix(map_from_base) @ np.c_[data["cub_xyz"][rows], np.ones(len(rows))].T)[:2].T
+    in_base[:, 0] -= vehicle.rear_axle_to_center_m
+    inside = (np.abs(in_base) < 0.5 * np.array([vehicle.length_m, vehicle.width_m])).all(axis=1)
+    message = PredictedObjects(header=_header(stamp, "map"))
+    message.objects = [_object(data, row, velocities[row]) for row in rows[~inside]]
+    return message
+
+
+def _object(data: Mapping[str, Array], row: int, velocity: Array) -> Any:
+    """One box with its twist in its own axes and a path at constant velocity whose first pose is now, as Autoware's."""
+    xyz, yaw = data["cub_xyz"][row].astype(float), float(data["cub_yaw"][row])
+    times = PREDICTION_STEP_S * np.arange(PREDICTION_STEPS + 1)
+    places = xyz[:2] + times[:, None] * velocity[:2]
+    path = PredictedPath(time_step=Duration(sec=0, nanosec=int(PREDICTION_STEP_S * 1e9)), confidence=1.0)
+    path.path = [_planar_pose(x, y, xyz[2], yaw) for x, y in places]
+
+    thing = PredictedObject(existence_probability=1.0)
+    thing.object_id.uuid = np.frombuffer(UUID(str(data["cub_uuid"][row])).bytes, np.uint8)
+    label = LABELS.get(str(data["cub_label"][row]), ObjectClassification.UNKNOWN)
+    thing.classification = [ObjectClassification(label=int(label), probability=1.0)]
+    thing.kinematics.initial_pose_with_covariance.pose = _planar_pose(xyz[0], xyz[1], xyz[2], yaw)
+    twist = thing.kinematics.initial_twist_with_covariance.twist
+    twist.linear.x, twist.linear.y = (float(value) for value in geometry.rotate(velocity[:2], -yaw))
+    twist.angular.z = float(velocity[2])
+    thing.kinematics.predicted_paths = [path]
+    length, width, height = (float(value) for value in data["cub_lwh"][row])
+    thing.shape.type = Shape.BOUNDING_BOX
+    thing.shape.dimensions.x, thing.shape.dimensions.y, thing.shape.dimensions.z = length, width, height
+    return thing
+
+
+def _picture(stamp: int, camera: str, file: Path) -> Any:
+    """The JPEG bytes as they are."""
+    message = CompressedImage(header=_header(stamp, f"{camera}_optical"), format="jpeg")
+    message.data = array("B", file.read_bytes())
+    return message
+
+
+def _camera_info(stamp: int, camera: str, pixels_from_camera: Array) -> Any:
+    """Pinhole numbers of the 640x360 picture.
+
+    D stays empty although the lenses distort: the recording's README gives the coefficients only roughly, and a
+    consumer that trusted a rough D would do worse than one that takes the picture as it is.
+    """
+    width, height = PANDASET_SIZE
+    message = CameraInfo(header=_header(stamp, f"{camera}_optical"), width=width, height=height)
+    message.k = [float(value) for value in pixels_from_camera.ravel()]
+    message.r = [float(value) for value in np.eye(3).ravel()]
+    message.p = [float(value) for value in np.c_[pixels_from_camera, np.zeros(3)].ravel()]
+    return message
+
+
+def _static_transforms(stamp: int, base_from_camera: Mapping[str, Array]) -> Any:
+    transforms = []
+    for camera, matrix in base_from_camera.items():
+        transform = TransformStamped(header=_header(stamp, "base_link"), child_frame_id=f"{camera}_optical")
+        place = transform.transform.translation
+        place.x, place.y, place.z = (float(value) for value in matrix[:3, 3])
+        transform.transform.rotation = _quaternion(quaternion_from_matrix(matrix))
+        transforms.append(transform)
+    return TFMessage(transforms=transforms)
+
+
+# --- comma2k19 -------------------------------------------------------------------------------------------------------
+
+
+def _comma2k19(folder: Path, data: Mapping[str, Array]) -> Recording:
+    """Speed from CAN, turning from the gyroscope, place from GNSS; heading is the camera's, less its mounting angle.
+
+    The pose is that of the device behind the windscreen: where it sits on the car is not recorded, so it is not moved.
+    """
+    time = np.asarray(data["frame_t"])
+    week, second = (float(value) for value in data["gps_time"][0])
+    begin_s = GPS_EPOCH_UNIX_S + 604_800 * int(week) + second - GPS_LEAP_SECONDS
+    stamps = _stamps(np.asarray(begin_s), time - time[0])
+
+    course = np.arctan2(data["enu_vel"][:, 1], data["enu_vel"][:, 0])
+    mounting = float(np.median(geometry.wrap(course - data["yaw"])))
+    yaw = np.asarray(data["yaw"]) + mounting
+    speed = np.interp(time, data["can_speed_t"], data["can_speed"])
+    yaw_rate = np.interp(time, data["imu_t"], _smoothed(-data["gyro_frd"][:, 2], 11))  # about 0.1 s of samples
+    forward = np.interp(time, data["can_speed_t"], _slope(data["can_speed_t"], data["can_speed"], 0.25))
+    poses = np.column_stack([data["enu_xyz"][:, :2], yaw])
+    heights = np.asarray(data["enu_xyz"])[:, 2]
+    map_from_base = np.stack([geometry.matrix_from_pose(pose, z) for pose, z in zip(poses, heights, strict=True)])
+
+    topics: dict[str, tuple[type, bool]] = {
+        "/planning/reflectdrive/route": (PathMessage, True),
+        "/localization/kinematic_state": (Odometry, False),
+        "/localization/acceleration": (AccelWithCovarianceStamped, False),
+    }
+    route = partial(_route, stamps[0], map_from_base[:, :3, 3], yaw)
+    events = [_Event(stamps[0], "/planning/reflectdrive/route", route)]
+    for i, stamp in enumerate(stamps):
+        twist, acceleration = (speed[i], 0.0, yaw_rate[i]), (forward[i], speed[i] * yaw_rate[i])
+        events += [
+            _Event(stamp, "/localization/kinematic_state", partial(_odometry, stamp, map_from_base[i], twist)),
+            _Event(stamp, "/localization/acceleration", partial(_acceleration, stamp, acceleration)),
+        ]
+    return _recording("comma2k19_example", topics, events)
+
+
+def _smoothed(values: Array, width: int) -> Array:
+    """Moving mean over `width` samples, shorter at the ends."""
+    kernel = np.ones(width)
+    return np.asarray(np.convolve(values, kernel, "same") / np.convolve(np.ones(len(values)), kernel, "same"))
+
+
+def _slope(time: Array, values: Array, half_span_s: float) -> Array:
+    """Change per second over a span centred on each sample: a gradient would magnify the steps of CAN speed."""
+    before, after = np.maximum(time - half_span_s, time[0]), np.minimum(time + half_span_s, time[-1])
+    return np.asarray((np.interp(after, time, values) - np.interp(before, time, values)) / (after - before))
+
+
+# --- messages that both have -----------------------------------------------------------------------------------------
+
+
+def _stamps(unix0_s: Array, seconds: Array) -> list[int]:
+    """Nanoseconds since 1970. Whole and broken seconds apart: a double holds Unix time only to 0.2 microseconds."""
+    whole, broken = divmod(float(unix0_s), 1.0)
+    return [int(whole) * 10**9 + round((broken + float(second)) * 1e9) for second in seconds]
+
+
+def _header(stamp: int, frame: str) -> Any:
+    return Header(stamp=Time(sec=stamp // 10**9, nanosec=stamp % 10**9), frame_id=frame)
+
+
+def _quaternion(xyzw: tuple[float, float, float, float]) -> Any:
+    x, y, z, w = xyzw
+    return Quaternion(x=float(x), y=float(y), z=float(z), w=float(w))
+
+
+def _planar_pose(x: float, y: float, z: float, yaw: float) -> Any:
+    position = Point(x=float(x), y=float(y), z=float(z))
+    return Pose(position=position, orientation=_quaternion(quaternion_from_yaw(yaw)))
+
+
+def _odometry(stamp: int, map_from_base: Array, twist: tuple[float, float, float] | Array) -> Any:
+    """`twist`: m/s forward, m/s left, rad/s about z, in base_link."""
+    message = Odometry(header=_header(stamp, "map"), child_frame_id="base_link")
+    place = message.pose.pose.position
+    place.x, place.y, place.z = (float(value) for value in map_from_base[:3, 3])
+    message.pose.pose.orientation = _quaternion(quaternion_from_matrix(map_from_base))
+    linear, angular = message.twist.twist.linear, message.twist.twist.angular
+    linear.x, linear.y, angular.z = (float(value) for value in twist)
+    return message
+
+
+def _acceleration(stamp: int, forward_left: tuple[float, float]) -> Any:
+    message = AccelWithCovarianceStamped(header=_header(stamp, "base_link"))
+    linear = message.accel.accel.linear
+    linear.x, linear.y = (float(value) for value in forward_left)
+    return message
+
+
+def _route(stamp: int, driven: Array, yaw: Array) -> Any:
+    """The driven path (N, 3), every metre, and straight on from the last pose along its heading (N,)."""
+    kept = [0]
+    for i in range(1, len(driven)):  # a standing car's poses jitter: a point counts once the car has moved on
+        if np.hypot(*(driven[i, :2] - driven[kept[-1], :2])) >= ROUTE_SPACING_M:
+            kept.append(i)
+    if kept[-1] != len(driven) - 1 and len(kept) > 1:
+        kept.pop()  # the last pose takes the place of the one before, so that no short piece bends the route
+    if kept[-1] != len(driven) - 1:
+        kept.append(len(driven) - 1)
+    beyond = driven[-1] + ROUTE_BEYOND_M * np.array([np.cos(yaw[-1]), np.sin(yaw[-1]), 0.0])
+    line = np.concatenate([driven[kept], beyond[None]])
+    along = geometry.arc_lengths(line)
+    poses = geometry.sample(line, np.arange(0.0, along[-1], ROUTE_SPACING_M))
+    heights = np.interp(np.arange(0.0, along[-1], ROUTE_SPACING_M), along, line[:, 2])
+    message = PathMessage(header=_header(stamp, "map"))
+    message.poses = [
+        PoseStamped(header=_header(stamp, "map"), pose=_planar_pose(x, y, z, heading))
+        for (x, y, heading), z in zip(poses, heights, strict=True)
+    ]
+    return message
