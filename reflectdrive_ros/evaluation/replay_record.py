@@ -1,0 +1,188 @@
+"""What a replay leaves behind: every plan with the world around it, and the numbers that sum them up.
+
+The record is plain data in the map frame, so that the report, the plans' bag and a test can all look at the same thing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import geometry
+from ..config import VehicleConfig
+from ..domain import Array, PlanSource, StepKind, Verdict, checked
+
+COMPARED_S = np.arange(0.5, 4.01, 0.5)  # after the plan's stamp: where it is held against the driven path
+STANDING_M = 0.5  # a plan shorter than this has no direction to be compared with
+
+
+class Diagnostic(NamedTuple):
+    """One status as it was published: level 0 OK, 1 WARN, 2 ERROR, 3 STALE."""
+
+    name: str
+    level: int
+    message: str
+
+
+@dataclass(frozen=True, eq=False)
+class ReplayPicture:
+    """A camera picture as the planner had it, with what is needed to draw on it."""
+
+    name: str
+    stamp_ns: int
+    jpeg: bytes
+    width: int  # px that `pixels_from_camera` counts in; the JPEG itself may be smaller
+    height: int
+    pixels_from_camera: Array  # (3, 3)
+    camera_from_ego: Array  # (4, 4) m; camera axes are z forward, x right, y down
+
+    def __post_init__(self) -> None:
+        for name, shape in (("pixels_from_camera", (3, 3)), ("camera_from_ego", (4, 4))):
+            object.__setattr__(self, name, checked("ReplayPicture", name, getattr(self, name), shape))
+
+
+@dataclass(frozen=True, eq=False)
+class ReplayFrame:
+    """One plan that went out. Poses are in the map frame; T poses at `dt_s`, the first one interval after the stamp."""
+
+    stamp_ns: int
+    map_from_ego: Array  # (3,)
+    speed_mps: float  # of the ego
+    plan_poses: Array  # (T, 3)
+    plan_speeds: Array  # (T,) m/s
+    dt_s: float
+    verdict: Verdict
+    source: PlanSource
+    reason: str
+    step: StepKind
+    timings_ms: Mapping[str, float]  # by stage
+    agent_poses: Array = field(default_factory=lambda: np.zeros((0, 3)))  # (A, 3) box centres
+    agent_sizes: Array = field(default_factory=lambda: np.zeros((0, 2)))  # (A, 2) length m, width m
+    agent_kinds: Array = field(default_factory=lambda: np.zeros(0, np.int64))  # (A,) AgentKind
+    pictures: tuple[ReplayPicture, ...] = ()  # left to right; empty where the planner is blind
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+    def __post_init__(self) -> None:
+        count = len(np.atleast_1d(self.agent_poses))
+        for name, shape, dtype in (
+            ("map_from_ego", (3,), np.float64),
+            ("plan_poses", (None, 3), np.float64),
+            ("plan_speeds", (len(np.atleast_1d(self.plan_poses)),), np.float64),
+            ("agent_poses", (count, 3), np.float64),
+            ("agent_sizes", (count, 2), np.float64),
+            ("agent_kinds", (count,), np.int64),
+        ):
+            object.__setattr__(self, name, checked("ReplayFrame", name, getattr(self, name), shape, dtype))
+        if not self.dt_s > 0:
+            raise ValueError(f"ReplayFrame.dt_s is {self.dt_s}, expected more than 0")
+
+
+@dataclass(frozen=True, eq=False)
+class ReplayRecord:
+    """A whole replay. `details` (dropped and late inputs, provenance, ..) goes into the summary as it is."""
+
+    planner: str
+    bag: str
+    frames: Sequence[ReplayFrame]  # by stamp
+    route: Array  # (L, 3) map frame; (0, 3) when there was none
+    driven_path: Array  # (M, 3) map frame: where the recorded car really went
+    driven_stamps_ns: Array  # (M,) int64, rising
+    vehicle: VehicleConfig = field(default_factory=VehicleConfig)
+    road_height_m: float = 0.0  # of the road in the ego frame; 0 where base_link lies on the road, as Autoware has it
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "route", checked("ReplayRecord", "route", self.route, (None, 3)))
+        driven = checked("ReplayRecord", "driven_path", self.driven_path, (None, 3))
+        object.__setattr__(self, "driven_path", driven)
+        stamps = checked("ReplayRecord", "driven_stamps_ns", self.driven_stamps_ns, (len(driven),), np.int64)
+        if (np.diff(stamps) <= 0).any():
+            raise ValueError("ReplayRecord.driven_stamps_ns does not rise")
+        object.__setattr__(self, "driven_stamps_ns", stamps)
+
+
+def driven_poses(record: ReplayRecord, stamps_ns: Array) -> Array:
+    """(N, 3) where the recorded car was at the stamps, between its odometry messages; held at both ends."""
+    # from the first stamp on: nanoseconds since 1970 do not fit into a double
+    known = (record.driven_stamps_ns - record.driven_stamps_ns[0]) * 1e-9
+    asked = (np.asarray(stamps_ns, np.int64) - record.driven_stamps_ns[0]) * 1e-9
+    x, y = (np.interp(asked, known, record.driven_path[:, axis]) for axis in (0, 1))
+    heading = np.interp(asked, known, np.unwrap(record.driven_path[:, 2]))
+    return np.stack([x, y, geometry.wrap(heading)], axis=-1)
+
+
+def summary(record: ReplayRecord) -> dict[str, Any]:
+    """Numbers of a replay, ready for JSON; what cannot be computed (no plans, no future) is None.
+
+    `ade_m` and `fde_m` hold the plans that went out against the driven path, at 0.5, 1, .. 4 s and at 4 s; only
+    `plans_compared` of them reach 4 s ahead with a recording that does so too. `max_lateral_shift_m` is the farthest
+    that a plan lies to the side of the one before it.
+    """
+    frames = record.frames
+    span_s = (frames[-1].stamp_ns - frames[0].stamp_ns) * 1e-9 if len(frames) > 1 else 0.0
+    errors = [error for frame in frames if (error := _displacements(record, frame)) is not None]
+    shifts = [shift for one, two in pairwise(frames) if (shift := _shift(one, two)) is not None]
+    verdicts, sources = Counter(frame.verdict for frame in frames), Counter(frame.source for frame in frames)
+    return {
+        "planner": record.planner,
+        "bag": record.bag,
+        "plans": len(frames),
+        "duration_s": round(span_s, 3),
+        "rates": {"plans_hz": round((len(frames) - 1) / span_s, 3) if span_s > 0 else None},
+        "verdicts": {verdict.name: verdicts[verdict] for verdict in Verdict},
+        "sources": {source.name: sources[source] for source in PlanSource},
+        "latency_ms": _latencies(frames),
+        "ade_m": _rounded(np.mean(errors)) if errors else None,
+        "fde_m": _rounded(np.mean([error[-1] for error in errors])) if errors else None,
+        "plans_compared": len(errors),
+        "max_lateral_shift_m": _rounded(max(shifts)) if shifts else None,
+        **record.details,
+    }
+
+
+def _rounded(value: Any) -> float:
+    return round(float(value), 4)
+
+
+def _latencies(frames: Sequence[ReplayFrame]) -> dict[str, dict[str, float]]:
+    """p50, p99 and maximum of each stage, in the order in which the stages first appear."""
+    times: dict[str, list[float]] = {}
+    for frame in frames:
+        for stage, milliseconds in frame.timings_ms.items():
+            times.setdefault(stage, []).append(milliseconds)
+    return {
+        stage: {
+            "p50": _rounded(np.percentile(values, 50)),
+            "p99": _rounded(np.percentile(values, 99)),
+            "max": _rounded(max(values)),
+        }
+        for stage, values in times.items()
+    }
+
+
+def _displacements(record: ReplayRecord, frame: ReplayFrame) -> Array | None:
+    """(8,) metres between plan and driven path at `COMPARED_S`; None when either ends sooner."""
+    times = frame.dt_s * np.arange(1, len(frame.plan_poses) + 1)
+    stamps = frame.stamp_ns + np.round(COMPARED_S * 1e9).astype(np.int64)
+    if len(record.driven_path) < 2 or len(times) == 0 or times[-1] < COMPARED_S[-1] - 1e-6:
+        return None
+    if stamps[-1] > record.driven_stamps_ns[-1] or frame.stamp_ns < record.driven_stamps_ns[0]:
+        return None
+    knots, poses = np.concatenate([[0.0], times]), np.concatenate([frame.map_from_ego[None], frame.plan_poses])
+    planned = np.stack([np.interp(COMPARED_S, knots, poses[:, axis]) for axis in (0, 1)], axis=-1)
+    return np.asarray(np.linalg.norm(planned - driven_poses(record, stamps)[:, :2], axis=1))
+
+
+def _shift(before: ReplayFrame, after: ReplayFrame) -> float | None:
+    """The farthest that the later plan lies to the side of the earlier one, where they run beside each other."""
+    line = geometry.distinct_points(np.concatenate([before.map_from_ego[None], before.plan_poses]), 1e-3)
+    if len(line) < 2 or geometry.arc_lengths(line)[-1] < STANDING_M or len(after.plan_poses) == 0:
+        return None
+    along, lateral = geometry.project(line, after.plan_poses[:, :2])
+    beside = (along > 0) & (along < geometry.arc_lengths(line)[-1] - 1e-6)
+    return float(np.abs(lateral[beside]).max()) if beside.any() else None
