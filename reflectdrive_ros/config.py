@@ -2,13 +2,20 @@
 
 `load` and `override` refuse an unknown key (and name the near one), a value of the wrong type and a value out of range.
 A setting's description and range also become its ROS parameter descriptor, so `ros2 param describe` tells the same.
+`config/reflectdrive.yaml` is `as_yaml` of the defaults:
+
+    python -m reflectdrive_ros.config > config/reflectdrive.yaml
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Iterator, Mapping
+import re
+import reprlib
+import sys
+import textwrap
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -92,6 +99,8 @@ class GuardConfig:
 
 @dataclass(frozen=True)
 class EngineConfig:
+    """Time: when a plan is late, and what drives the car meanwhile."""
+
     deadline_ms: float = setting(80.0, "a plan that took longer is LATE", 1.0, 10_000.0)
     carry_max_s: float = setting(1.0, "how long a good plan may be carried forward in place of a bad one", 0.0, 5.0)
     watchdog_ms: float = setting(250.0, "without a finished step for this long the watchdog sends the stop", 20.0, 1e4)
@@ -111,6 +120,8 @@ class IdmConfig:
 
 @dataclass(frozen=True)
 class OutputConfig:
+    """What is published."""
+
     dt_s: float = setting(0.1, "interval of published points; Autoware's smoothers assume 0.1", 0.02, 1.0)
     horizon_s: float = setting(8.0, "length of the baselines' plans", 1.0, 20.0)
     map_frame: str = setting("map", "frame of the published plans")
@@ -119,12 +130,16 @@ class OutputConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
+    """The weights of learned planners."""
+
     file: str = setting("", "weights or graph; empty for planners without a model")
     sha256: str = setting("", "expected hash of that file; a file with another hash is refused")
 
 
 @dataclass(frozen=True)
 class Config:
+    """Everything that can be set."""
+
     planner: str = setting("route_follower", "which recipe plans: constant_velocity or route_follower")
     speed_limit_mps: float = setting(13.9, "where no map tells a limit", 0.5, 60.0)
     vehicle: VehicleConfig = field(default_factory=VehicleConfig)
@@ -140,6 +155,9 @@ class Config:
         cameras, count = self.cameras, len(self.cameras.names)
         if len(set(cameras.names)) != count or count == 0:
             raise ConfigError(f"cameras.names is {list(cameras.names)}, expected different names")
+        for name in cameras.names:
+            if not re.fullmatch("[A-Za-z][A-Za-z0-9_]*", name):  # it becomes part of topic names
+                raise ConfigError(f"cameras.names holds {name!r}, expected letters, digits and underscores")
         if cameras.anchor not in cameras.names:
             raise ConfigError(f"cameras.anchor is '{cameras.anchor}', expected one of {list(cameras.names)}")
         for name in ("topics", "info_topics"):
@@ -180,10 +198,14 @@ def settings(config: Any, prefix: str = "") -> Iterator[Setting]:
             yield Setting(prefix + entry.name, value, kind, meta["doc"], meta["low"], meta["high"])
 
 
+_short = reprlib.Repr()  # what a person wrote wrong may be long, nested or its own part
+_short.maxstring = _short.maxother = 80
+
+
 def _number(name: str, kind: type, value: Any, low: float | None, high: float | None) -> Any:
     right = isinstance(value, int) if kind is int else isinstance(value, (int, float))
     if isinstance(value, bool) or not right:
-        raise ConfigError(f"setting {name} is {value!r} ({type(value).__name__}), expected {kind.__name__}")
+        raise ConfigError(f"setting {name} is {_short.repr(value)} ({type(value).__name__}), expected {kind.__name__}")
     if not (low is None or value >= low) or not (high is None or value <= high):
         raise ConfigError(f"setting {name} is {value}, expected {low} to {high}")
     return kind(value)
@@ -193,26 +215,27 @@ def _leaf(name: str, kind: type, value: Any, low: float | None, high: float | No
     if kind in (int, float):
         return _number(name, kind, value, low, high)
     if kind is tuple:
-        if isinstance(value, str) or not hasattr(value, "__iter__") or not all(isinstance(v, str) for v in value):
-            raise ConfigError(f"setting {name} is {value!r}, expected a list of strings")
+        if not isinstance(value, (list, tuple)) or not all(isinstance(entry, str) for entry in value):
+            raise ConfigError(f"setting {name} is {_short.repr(value)}, expected a list of strings")
         return tuple(value)
     if not isinstance(value, kind):
-        raise ConfigError(f"setting {name} is {value!r} ({type(value).__name__}), expected {kind.__name__}")
+        raise ConfigError(f"setting {name} is {_short.repr(value)} ({type(value).__name__}), expected {kind.__name__}")
     return value
 
 
 def override(config: Any, values: Mapping[str, Any], prefix: str = "") -> Any:
     """The configuration with nested `values` laid over it. Raises ConfigError naming the setting and what to do."""
     if not isinstance(values, Mapping):
-        raise ConfigError(f"section {prefix[:-1] or 'of the file'} is {values!r}, expected settings as key: value")
+        section = f"section {prefix[:-1]}" if prefix else "the configuration"
+        raise ConfigError(f"{section} is {_short.repr(values)}, expected settings as key: value")
     leaves = {entry.name: entry for entry in dataclasses.fields(config)}
     hints = get_type_hints(type(config))
     changed: dict[str, Any] = {}
     for key, value in values.items():
         if key not in leaves:
             near = difflib.get_close_matches(str(key), leaves, n=1, cutoff=0.5)
-            hint = f"; did you mean '{prefix}{near[0]}'?" if near else f"; expected one of {', '.join(leaves)}"
-            raise ConfigError(f"unknown setting '{prefix}{key}'{hint}")
+            hint = f"did you mean '{prefix}{near[0]}'?" if near else f"expected one of {', '.join(leaves)}"
+            raise ConfigError(f"unknown setting {_short.repr(prefix + str(key))}; {hint}")
         present, meta = getattr(config, key), leaves[key].metadata
         if dataclasses.is_dataclass(present):
             changed[key] = override(present, value, f"{prefix}{key}.")
@@ -223,7 +246,11 @@ def override(config: Any, values: Mapping[str, Any], prefix: str = "") -> Any:
 
 
 def override_dotted(config: Any, values: Mapping[str, Any]) -> Any:
-    """As `override`, with names such as `guard.max_speed_mps`."""
+    """As `override`, with names such as `guard.max_speed_mps`. A name may not be given beside a part of itself."""
+    for name in values:
+        for outer in values:
+            if name.startswith(f"{outer}."):
+                raise ConfigError(f"'{outer}' and '{name}' are both given; give one of them")
     nested: dict[str, Any] = {}
     for name, value in values.items():
         *path, last = name.split(".")
@@ -234,17 +261,73 @@ def override_dotted(config: Any, values: Mapping[str, Any]) -> Any:
     return override(config, nested)
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML's safe loader, which also refuses a key given twice: the first would silently lose."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(
+                        problem=f"'{key.value}' is given twice", problem_mark=key.start_mark
+                    )
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _why(fault: Exception) -> str:
+    """A reader's complaint in one line, with the line it is about where it knows one."""
+    if isinstance(fault, yaml.MarkedYAMLError) and fault.problem_mark is not None:
+        return f"{fault.problem or fault.context} in line {fault.problem_mark.line + 1}"
+    return " ".join(str(fault).split()) or type(fault).__name__
+
+
 def load(path: str | Path) -> Config:
     """The configuration in a YAML file over the defaults. Raises ConfigError for a file that cannot be used."""
     path = Path(path)
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except FileNotFoundError:
         raise ConfigError(f"configuration file {path} does not exist") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as fault:
-        first = str(fault).splitlines()[0]
-        raise ConfigError(f"configuration file {path} cannot be read as YAML: {first}") from None
+    except UnicodeDecodeError as fault:
+        raise ConfigError(
+            f"configuration file {path} is not UTF-8 text: {fault.reason} at byte {fault.start}"
+        ) from None
+    except OSError as fault:
+        raise ConfigError(f"configuration file {path} cannot be read: {fault.strerror}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as fault:  # ValueError: such as the date 2026-99-99
+        raise ConfigError(f"configuration file {path} is not YAML: {_why(fault)}") from None
     try:
-        return override(Config(), content or {})  # type: ignore[no-any-return]
+        return override(Config(), {} if content is None else content)  # type: ignore[no-any-return]
     except ConfigError as fault:
         raise ConfigError(f"{path}: {fault}") from None
+
+
+def as_yaml(config: Config) -> str:
+    """The configuration as YAML that `load` takes, each setting with its description and range as a comment."""
+    lines = [
+        "# Every setting of reflectdrive with its default. Keep what you change; what is left out has its default.",
+        "# An unknown key, a wrong type or a value out of range is refused with a sentence that says what to do.",
+    ]
+    present = ""
+    for leaf in settings(config):
+        *section, key = leaf.name.split(".")
+        if section and section[0] != present:
+            present = section[0]
+            summary = (type(getattr(config, present)).__doc__ or "").splitlines()[0]
+            lines += ["", f"# {summary}", f"{present}:"]
+        indent = "  " * len(section)
+        bounds = "" if leaf.low is None else f" ({leaf.low:g} to {leaf.high:g})"
+        lines += [""] if not section else []
+        lines += textwrap.wrap(
+            leaf.doc + bounds, 118 - len(indent), initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# "
+        )
+        value = list(leaf.value) if isinstance(leaf.value, tuple) else leaf.value
+        text = yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("...\n").strip()
+        lines.append(f"{indent}{key}: {text}")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(as_yaml(Config()))

@@ -12,7 +12,7 @@ from .domain import Array
 
 
 def wrap(angle: Array | float) -> Array:
-    """Angles brought to [-pi, pi)."""
+    """Angles brought to [-pi, pi), up to rounding."""
     return np.asarray((np.asarray(angle) + np.pi) % (2 * np.pi) - np.pi)
 
 
@@ -95,7 +95,8 @@ def distinct_points(points: Array, closer_than: float = 1e-6) -> Array:
     if len(points) < 2:
         return points
     step = np.diff(points[:, :2], axis=0)
-    return points[np.concatenate([[True], np.hypot(step[:, 0], step[:, 1]) > closer_than])]
+    moved = np.concatenate([[True], np.hypot(step[:, 0], step[:, 1]) > closer_than])
+    return np.asarray(points[moved])
 
 
 def project(polyline: Array, points: Array) -> tuple[Array, Array]:
@@ -113,7 +114,8 @@ def project(polyline: Array, points: Array) -> tuple[Array, Array]:
     nearest = np.argmin((gap**2).sum(-1), axis=1)
     rows = np.arange(len(p))
     along = arc_lengths(line)[nearest] + share[rows, nearest] * np.sqrt(length2[nearest])
-    side = step[nearest, 0] * relative[rows, nearest, 1] - step[nearest, 1] * relative[rows, nearest, 0]
+    heading = headings_along(line)[nearest]  # not the step itself: a repeated point has none
+    side = np.cos(heading) * relative[rows, nearest, 1] - np.sin(heading) * relative[rows, nearest, 0]
     return along, np.copysign(np.hypot(gap[rows, nearest, 0], gap[rows, nearest, 1]), side)
 
 

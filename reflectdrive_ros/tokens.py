@@ -22,9 +22,9 @@ class Codebook:
     bins: int = 667
 
     def __post_init__(self) -> None:
-        if not self.bin_m > 0:
-            raise ValueError(f"Codebook.bin_m is {self.bin_m}, expected more than 0")
-        if self.bins < 3 or self.bins % 2 == 0:
+        if not 0 < self.bin_m < float("inf"):
+            raise ValueError(f"Codebook.bin_m is {self.bin_m}, expected a finite number more than 0")
+        if not isinstance(self.bins, int) or self.bins < 3 or self.bins % 2 == 0:
             raise ValueError(f"Codebook.bins is {self.bins}, expected an odd number of at least 3 (one bin must be 0)")
 
     @property
@@ -45,22 +45,28 @@ class Codebook:
         values = np.asarray(values_m, float)
         if not np.isfinite(values).all():
             raise ValueError("Codebook.to_ids got NaN or infinity")
-        steps = np.clip(np.rint(values / self.bin_m), -self.zero_id, self.zero_id)
-        return (steps + self.zero_id).astype(np.int32)
+        steps = np.rint(np.clip(values, -self.reach_m, self.reach_m) / self.bin_m)
+        return np.asarray(steps + self.zero_id, np.int32)
 
     def to_values(self, ids: Array) -> Array:
-        """Metres of ids, any shape. Raises ValueError on ids outside the grid, the mask included."""
+        """Metres of ids, any shape. Raises ValueError on ids outside the grid, the mask included, or not whole."""
         ids = np.asarray(ids)
+        if ids.size and ids.dtype.kind not in "iu":
+            raise ValueError(f"Codebook.to_values got {ids.dtype}, expected whole numbers")
         if ids.size and (ids.min() < 0 or ids.max() >= self.bins):
             raise ValueError(f"Codebook.to_values got ids {ids.min()}..{ids.max()}, expected 0..{self.bins - 1}")
-        return np.asarray((ids - self.zero_id) * self.bin_m)
+        return np.asarray((ids.astype(np.int64) - self.zero_id) * self.bin_m)
 
     def encode(self, points: Array) -> Array:
-        """Points (..., T, 2) -> int32 ids (..., 2 T)."""
+        """Points (..., T, 2) -> int32 ids (..., 2 T). Raises ValueError on another shape, NaN or infinity."""
         points = np.asarray(points, float)
-        return self.to_ids(points).reshape(*points.shape[:-2], -1)
+        if points.ndim < 2 or points.shape[-1] != 2:
+            raise ValueError(f"Codebook.encode got points of shape {points.shape}, expected (.., T, 2)")
+        return self.to_ids(points).reshape(*points.shape[:-2], 2 * points.shape[-2])
 
     def decode(self, ids: Array) -> Array:
-        """Ids (..., 2 T) -> points (..., T, 2)."""
+        """Ids (..., 2 T) -> points (..., T, 2). Raises ValueError on an odd number of ids or ids outside the grid."""
         ids = np.asarray(ids)
-        return self.to_values(ids).reshape(*ids.shape[:-1], -1, 2)
+        if ids.ndim < 1 or ids.shape[-1] % 2:
+            raise ValueError(f"Codebook.decode got ids of shape {ids.shape}, expected (.., 2 T)")
+        return self.to_values(ids).reshape(*ids.shape[:-1], ids.shape[-1] // 2, 2)

@@ -1,0 +1,118 @@
+"""Metres to ids and back: within half a bin, and zero stays zero."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+from reflectdrive_ros.tokens import Codebook
+
+codebooks = st.builds(
+    Codebook, bin_m=st.sampled_from([0.3, 0.05, 0.1, 1.0]), bins=st.integers(1, 1000).map(lambda half: 2 * half + 1)
+)
+
+
+@given(codebooks, st.data())
+def test_a_round_trip_is_within_half_a_bin(codebook, data):
+    reach = codebook.reach_m
+    points = data.draw(arrays(float, array_shapes(min_dims=1, max_dims=2), elements=st.floats(-reach, reach)))
+    points = np.stack([points, -points], axis=-1)
+    ids = codebook.encode(points)
+    assert ids.dtype == np.int32
+    assert ids.shape == (*points.shape[:-2], 2 * points.shape[-2])
+    np.testing.assert_allclose(codebook.decode(ids), points, atol=0.5 * codebook.bin_m * (1 + 1e-9))
+
+
+@given(codebooks)
+def test_zero_stays_zero(codebook):
+    assert codebook.to_ids(np.zeros(3)).tolist() == [codebook.zero_id] * 3
+    assert (codebook.to_values(np.array([codebook.zero_id])) == 0.0).all()  # exactly: a parked car stays where it is
+
+
+@given(codebooks)
+def test_every_id_comes_back(codebook):
+    ids = np.arange(codebook.bins)
+    np.testing.assert_array_equal(codebook.to_ids(codebook.to_values(ids)), ids)
+
+
+@given(codebooks, st.floats(allow_nan=False, allow_infinity=False))
+def test_what_is_out_of_reach_is_clipped_to_the_last_bin(codebook, value):
+    clipped = np.clip(value, -codebook.reach_m, codebook.reach_m)
+    np.testing.assert_array_equal(codebook.to_ids(np.array([value])), codebook.to_ids(np.array([clipped])))
+
+
+@given(codebooks, st.data())
+def test_further_left_is_never_a_smaller_id(codebook, data):
+    values = np.sort(data.draw(arrays(float, 20, elements=st.floats(-1e3, 1e3))))
+    assert (np.diff(codebook.to_ids(values)) >= 0).all()
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint64, np.int8, np.int32, np.int64])
+def test_the_type_of_the_ids_does_not_matter(dtype):
+    codebook = Codebook()
+    np.testing.assert_allclose(codebook.to_values(np.array([0, 5, 100], dtype)), [-99.9, -98.4, -69.9])
+
+
+def test_the_order_is_x_y_x_y():
+    codebook = Codebook()
+    ids = codebook.encode(np.array([[3.0, -0.3], [6.0, 0.6]]))
+    assert (ids - codebook.zero_id).tolist() == [10, -1, 20, 2]
+
+
+def test_the_default_grid_is_reflectdrives():
+    codebook = Codebook()
+    assert (codebook.bins, codebook.zero_id, codebook.mask_id) == (667, 333, 667)
+    assert codebook.reach_m == pytest.approx(99.9)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_has_no_id(bad):
+    with pytest.raises(ValueError, match="to_ids got NaN or infinity"):
+        Codebook().to_ids(np.array([0.0, bad]))
+
+
+@pytest.mark.parametrize("ids", [[667], [-1], [0, 700]], ids=["mask", "negative", "beyond"])
+def test_ids_outside_the_grid_have_no_value(ids):
+    with pytest.raises(ValueError, match=r"to_values got ids .*, expected 0\.\.666"):
+        Codebook().to_values(np.array(ids))
+
+
+def test_ids_are_whole_numbers():
+    with pytest.raises(ValueError, match=r"to_values got float64, expected whole numbers"):
+        Codebook().to_values(np.array([1.5]))
+
+
+@pytest.mark.parametrize("shape", [(8, 3), (2,), ()])
+def test_points_of_another_shape_are_not_encoded(shape):
+    with pytest.raises(ValueError, match="encode got points of shape"):
+        Codebook().encode(np.zeros(shape))
+
+
+@pytest.mark.parametrize("shape", [(15,), (2, 3), ()])
+def test_an_odd_number_of_ids_is_not_decoded(shape):
+    with pytest.raises(ValueError, match="decode got ids of shape"):
+        Codebook().decode(np.zeros(shape, np.int32))
+
+
+@pytest.mark.parametrize("shape", [(0, 2), (3, 0, 2), (0, 8, 2)])
+def test_no_points_are_no_ids(shape):
+    ids = Codebook().encode(np.zeros(shape))
+    assert Codebook().decode(ids).shape == shape
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ({"bin_m": 0.0}, "bin_m"),
+        ({"bin_m": -0.3}, "bin_m"),
+        ({"bin_m": np.nan}, "bin_m"),
+        ({"bin_m": np.inf}, "bin_m"),
+        ({"bins": 668}, "bins"),
+        ({"bins": 1}, "bins"),
+        ({"bins": 667.0}, "bins"),
+    ],
+)
+def test_a_grid_without_a_zero_bin_is_refused(arguments, name):
+    with pytest.raises(ValueError, match=rf"Codebook.{name} is"):
+        Codebook(**arguments)
