@@ -1,0 +1,205 @@
+"""The import rule of the house: a module imports from its own room or from lower floors.
+
+Read from the source with `ast`, so that an import inside a function counts too. `breaches` is shown planted breaches
+first: a rule that finds nothing must be known to find something.
+"""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = "reflectdrive_ros"
+ROOT = Path(__file__).parents[1]
+
+# Rooms by floor; rooms on one floor are strangers. Those that do not exist yet have their place already.
+FLOORS = {
+    "ground": 0,
+    "features": 1,
+    "scoring": 1,
+    "model": 1,
+    "planning": 2,
+    "sim": 2,
+    "runtime": 3,
+    "evaluation": 4,
+    "ros": 5,
+    "training": 5,
+    "__main__": 6,
+}
+GROUND = ("__init__", "domain", "geometry", "kinematics", "tokens", "config")
+RECIPES = ("constant_velocity", "route_follower", "reflectdrive2", "reflectdrive", "drivefine", "reflexdiffusion")
+
+# Where a library may be imported: rooms, or single modules.
+ONLY_IN = {
+    "torch": ("model", "training", "runtime.torch_backend"),
+    "torchvision": ("model", "training", "runtime.torch_backend"),
+    "onnxruntime": ("runtime.ort_backend",),
+    "tensorrt": ("runtime.trt_backend",),
+    "rclpy": ("ros",),
+    "reflectdrive": ("ros",),  # our messages
+    "builtin_interfaces": ("ros",),
+    "*_msgs": ("ros",),
+    "libsumo": ("sim",),
+    "sumolib": ("sim",),
+    "traci": ("sim",),
+}
+
+
+def room_of(module):
+    """The room of a module given without the package's name: `scoring.metrics` is in `scoring`."""
+    first = module.split(".")[0]
+    return "ground" if first in GROUND else first
+
+
+def imports_of(module, tree, is_package):
+    """(line, full dotted name) of everything that a module imports, wherever it does so."""
+    here = [PACKAGE, *module.split(".")] if module != "__init__" else [PACKAGE]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            up = here if is_package else here[:-1]
+            base = up[: len(up) - node.level + 1] if node.level else []
+            origin = ".".join([*base, *([node.module] if node.module else [])])
+            for alias in node.names:
+                yield node.lineno, f"{origin}.{alias.name}"
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if called in ("import_module", "__import__") and isinstance(node.args[0].value, str):
+                yield node.lineno, node.args[0].value
+
+
+def library_rule(name):
+    """The entry of ONLY_IN for a library, None where anyone may import it."""
+    if name in ONLY_IN:
+        return name
+    return "*_msgs" if name.endswith("_msgs") else None
+
+
+def breaches(sources):
+    """One sentence per forbidden import in `sources`: module without the package's name -> (text, is a package)."""
+    found = []
+    for module, (text, is_package) in sources.items():
+        room = room_of(module)
+        if room not in FLOORS:
+            found.append(f"{module} is in no room of the house")
+            continue
+        for line, name in imports_of(module, ast.parse(text), is_package):
+            library, *inside = name.split(".")
+            if library != PACKAGE:
+                rule = library_rule(library)
+                if rule and room not in ONLY_IN[rule] and module not in ONLY_IN[rule]:
+                    found.append(f"{module}:{line} imports {library}, which belongs to {', '.join(ONLY_IN[rule])}")
+                continue
+            target = ".".join(inside)
+            # what is no room is on the ground, as `from reflectdrive_ros import __version__`
+            other = room_of(target) if room_of(target) in FLOORS else "ground"
+            if other != room and FLOORS[other] >= FLOORS[room]:
+                found.append(f"{module}:{line} ({room}, floor {FLOORS[room]}) imports {target} (floor {FLOORS[other]})")
+            pair = [name.removeprefix("planning.").split(".")[0] for name in (module, target)]
+            if room == other == "planning" and pair[0] != pair[1] and set(pair) <= set(RECIPES):
+                found.append(f"{module}:{line} imports the recipe {pair[1]}; recipes do not know each other")
+    return found
+
+
+def house():
+    """Every module of the package as it is on disk."""
+    sources = {}
+    for file in sorted((ROOT / PACKAGE).rglob("*.py")):
+        parts = list(file.relative_to(ROOT / PACKAGE).with_suffix("").parts)
+        is_package = parts[-1] == "__init__"
+        if is_package and len(parts) > 1:
+            parts.pop()
+        sources[".".join(parts)] = (file.read_text(), is_package)
+    return sources
+
+
+def test_the_house_stands():
+    assert breaches(house()) == []
+
+
+def test_every_folder_is_a_package():
+    for folder in (path for path in (ROOT / PACKAGE).rglob("*") if path.is_dir() and any(path.glob("*.py"))):
+        assert (folder / "__init__.py").exists(), (
+            f"{folder.relative_to(ROOT)} has no __init__.py, so it is not installed"
+        )
+
+
+ROOMS = dict.fromkeys(
+    (
+        *("__init__", "domain", "geometry", "features", "scoring.scorer", "model.layers", "sim.world"),
+        *("runtime.engine", "evaluation.drive", "ros.node", "training.rl"),
+        *("planning.guard", "planning.reflectdrive", "planning.drivefine"),
+    ),
+    ("", False),
+)
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "complaint"),
+    [
+        ("geometry", "from .scoring import scorer", "imports scoring.scorer (floor 1)"),
+        ("domain", "from reflectdrive_ros.planning.guard import check", "imports planning.guard.check (floor 2)"),
+        ("scoring.scorer", "from ..features import inputs", "imports features.inputs (floor 1)"),
+        ("features", "from .model import layers", "imports model.layers (floor 1)"),
+        ("planning.guard", "from ..sim import world", "imports sim.world (floor 2)"),
+        ("sim.world", "import reflectdrive_ros.planning.guard", "imports planning.guard (floor 2)"),
+        ("planning.guard", "def f():\n    from ..runtime.engine import Engine", "planning.guard:2 (planning, floor 2)"),
+        ("runtime.engine", "from ..evaluation import drive", "imports evaluation.drive (floor 4)"),
+        ("evaluation.drive", "from .. import ros", "imports ros (floor 5)"),
+        ("ros.node", "from ..training.rl import train", "imports training.rl.train (floor 5)"),
+        ("ros.node", "from ..__main__ import main", "imports __main__.main (floor 6)"),
+        (
+            "runtime.engine",
+            "import importlib\nimportlib.import_module('reflectdrive_ros.ros.node')",
+            "imports ros.node",
+        ),
+        ("planning.drivefine", "from .reflectdrive import plan", "recipes do not know each other"),
+        ("planning.reflectdrive", "from . import drivefine", "recipes do not know each other"),
+        ("features", "import torch.nn as nn", "features:1 imports torch, which belongs to model"),
+        ("runtime.engine", "if True:\n    import torch", "runtime.engine:2 imports torch"),
+        ("runtime.torch_backend", "import onnxruntime", "imports onnxruntime"),
+        ("runtime.ort_backend", "from tensorrt import Runtime", "imports tensorrt"),
+        ("runtime.engine", "import rclpy", "imports rclpy, which belongs to ros"),
+        ("__main__", "from rclpy.node import Node", "imports rclpy"),
+        ("evaluation.drive", "from nav_msgs.msg import Path", "imports nav_msgs, which belongs to ros"),
+        (
+            "evaluation.drive",
+            "from reflectdrive.msg import PlannerStatus",
+            "imports reflectdrive, which belongs to ros",
+        ),
+        ("planning.guard", "import libsumo", "imports libsumo, which belongs to sim"),
+        ("helpers", "", "helpers is in no room of the house"),
+        ("utils.angles", "", "utils.angles is in no room of the house"),
+    ],
+)
+def test_a_planted_breach_is_found(module, text, complaint):
+    found = breaches({**ROOMS, module: (text, False)})
+    assert len(found) == 1, found
+    assert complaint in found[0]
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        ("geometry", "from .domain import Array\nimport numpy as np"),
+        ("planning.guard", "from .. import geometry, kinematics\nfrom ..scoring import scorer\nfrom . import planner"),
+        ("planning.planner", "from . import drivefine, reflectdrive\nfrom .reflectdrive import plan"),
+        ("planning.reflectdrive", "from .guard import check"),
+        ("runtime.torch_backend", "import torch\nfrom ..model.layers import Block"),
+        ("runtime.trt_backend", "import tensorrt"),
+        ("ros.node", "import rclpy\nfrom nav_msgs.msg import Path\nfrom reflectdrive.msg import PlannerStatus"),
+        ("training.rl", "import torch\nfrom ..evaluation import drive"),
+        ("sim.world", "import sumolib, libsumo"),
+        ("__main__", "from . import __version__\nfrom .ros import node\nfrom .training import rl"),
+        ("evaluation.drive", "from reflectdrive_ros import __version__\nfrom .. import __version__"),
+    ],
+)
+def test_what_the_rule_allows_is_no_breach(module, text):
+    assert breaches({**ROOMS, module: (text, False)}) == []
+
+
+def test_a_package_counts_its_dots_from_itself():
+    assert breaches({**ROOMS, "scoring": ("from .scorer import score\nfrom .. import domain", True)}) == []
+    assert len(breaches({**ROOMS, "scoring": ("from ..planning import guard", True)})) == 1
