@@ -129,6 +129,23 @@ class OutputConfig:
 
 
 @dataclass(frozen=True)
+class ScoringConfig:
+    """Which driving score counts, and the weights of its averaged part; the defaults are NAVSIM's."""
+
+    form: str = setting("pdms", "pdms (NAVSIM v1.1) or epdms (v2: more multipliers, lane keeping, extended comfort)")
+    progress_weight: float = setting(5.0, "ego progress", 0.0, 100.0)
+    ttc_weight: float = setting(5.0, "time to collision", 0.0, 100.0)
+    comfort_weight: float = setting(2.0, "comfort", 0.0, 100.0)
+    lane_keeping_weight: float = setting(2.0, "lane keeping; epdms only", 0.0, 100.0)
+    extended_comfort_weight: float = setting(2.0, "likeness to the plan before; epdms with such a plan only", 0.0, 100.0)
+    clearance_max_m: float = setting(5.0, "gaps to other boxes are told up to this", 0.5, 50.0)
+
+    def __post_init__(self) -> None:
+        if self.form not in ("pdms", "epdms"):
+            raise ConfigError(f"scoring.form is '{self.form}', expected pdms or epdms")
+
+
+@dataclass(frozen=True)
 class ModelConfig:
     """The weights of learned planners."""
 

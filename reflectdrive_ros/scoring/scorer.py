@@ -1,0 +1,298 @@
+"""The driving score: how well N candidate trajectories drive in one scene, NAVSIM's PDMS (v1.1) or EPDMS (v2).
+
+How to build a Scene (everything in the ego frame of now: x forward, y left, origin at the rear axle):
+
+    scene = Scene.of_observation(observation, forecast, reference=Reference(progress_m=31.0))       # on the car
+    scene = Scene(motion, agents, ForecastSource.LOGGED, centerline, areas=MapAreas(...), ...)      # from a map
+    card = score(scene, candidates)          # (N, 8, 3) poses at 0.5 .. 4 s, or (N, 40, 3) at 0.1 .. 4 s
+    best = card.score.argmax()
+
+- `motion` (8,) comes from `motion_of(ego_state)`; `agents` from `AgentTracks.of_forecast(forecast, kinds)`.
+- Drivable space is `areas` (polygons, exact), or `grid` (a DrivableGrid of `drivable.grid_around_ego`), or both: then
+  the grid alone says what is off-road and the polygons the rest. With neither, nothing is known to be off-road.
+- `centerline` (L, 2+) is the route ahead: progress and lane keeping are measured along it.
+- `reference` is the progress of a rule-based planner that progress is shared out by. Without one each candidate is
+  measured by itself, and EP is 1 for all that move: give one when candidates are to be compared.
+- `Scene` keeps what it has prepared (the index of its polygons), so score many candidates with one Scene.
+
+`official=True` reproduces the official code, quirks included (section 15 of the spec), to compare with published
+numbers. The default, for driving and for rewards, departs from it where the official rule is an accident:
+
+- An agent's speed is the present one, not the one it was first seen with (Q1): a parked car that starts and hits the
+  ego is not at rest.
+- TTC asks whether agent and ego, both at the time of their meeting, are one ahead of the other; officially the agent
+  of then is compared with the ego of now (Q2), and a tailgater may be "ahead".
+- An agent that touched the ego without its fault is pardoned until that contact ends, not for the rest of the plan: a
+  second, frontal hit counts.
+- A contact that is there at t = 0 is pardoned in the same way: no plan can undo it.
+- Comfort reads the accelerations of the box centre by the right formulas. Officially the yaw acceleration acts along
+  the car, and lateral acceleration is 0 in v2 and v1.1 alike. Windows are 7 and 15 samples: v1.1's 41 average every
+  short brake away (Q9), v2's 8 shift by half a sample (Q7).
+- Intersections are spared by the driving direction in both forms, traffic lights multiply both forms, and progress
+  counts times the multipliers in both forms.
+- The angle to an agent is never NaN, in both modes: the official acos may be, by rounding, for an agent straight ahead
+  (Q3). The golden set has no such case.
+
+Kept, because every published number has them: the tracker's penalty on acceleration, DAC without tolerance and from
+t = 0 on, lane joints that count as "between lanes" (Q11).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ..config import ScoringConfig, VehicleConfig
+from ..domain import Array, DrivableGrid, EgoState, Forecast, ForecastSource, Observation, checked
+from . import contacts, metrics
+from .areas import MapAreas, checked_rings
+from .contacts import AgentTracks
+from .simulate import STATE_SIZE, STEPS, simulate
+
+WAYPOINTS = 8
+STEPS_PER_WAYPOINT = STEPS // WAYPOINTS
+WAYPOINT_STEPS = STEPS_PER_WAYPOINT * np.arange(1, WAYPOINTS + 1)
+CANDIDATE_LENGTHS = (WAYPOINTS, STEPS)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """How far the reference planner gets, the yardstick of progress (section 8)."""
+
+    progress_m: float  # along the centreline in 4 s, after simulation
+    multiplier: float = 1.0  # product of its own multiplicative metrics; one that fails is no yardstick
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.progress_m) and self.progress_m >= 0):
+            raise ValueError(f"Reference.progress_m is {self.progress_m}, expected a finite number of at least 0")
+        if not 0 <= self.multiplier <= 1:
+            raise ValueError(f"Reference.multiplier is {self.multiplier}, expected 0 to 1")
+
+
+@dataclass(frozen=True, eq=False)
+class RedLights:
+    """Connectors across intersections that are on the route and red at some time."""
+
+    connectors: tuple[Array, ...] = ()  # R rings (V, 2), ego frame
+    red: Array = field(default_factory=lambda: np.zeros((0, STEPS + 1), bool))  # (R, 41) at 0, 0.1, .. 4 s
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "connectors", checked_rings("RedLights", "connectors", self.connectors))
+        shape = (len(self.connectors), STEPS + 1)
+        object.__setattr__(self, "red", checked("RedLights", "red", self.red, shape, np.bool_))
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """All that the scorer knows, in the ego frame of now. See the top of this file for how to build one."""
+
+    motion: Array  # (8,) vx, vy, ax, ay, steering, steering rate, yaw rate, yaw acceleration (`motion_of`)
+    agents: AgentTracks
+    source: ForecastSource  # where the agents' future comes from; a guard refuses LOGGED
+    centerline: Array  # (L >= 2, 2+)
+    areas: MapAreas | None = None
+    grid: DrivableGrid | None = None
+    reference: Reference | None = None
+    red_lights: RedLights = field(default_factory=RedLights)
+    history: Array | None = None  # (H, 11) states at 10 Hz before now, for the comfort of EPDMS
+    vehicle: VehicleConfig = field(default_factory=VehicleConfig)
+    start_us: int | None = None  # clock of a recording, for the official sampling times (`simulate.sample_times`)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "motion", checked("Scene", "motion", self.motion, (STATE_SIZE - 3,)))
+        columns = np.shape(self.centerline)[1] if np.ndim(self.centerline) == 2 else 2
+        object.__setattr__(self, "centerline", checked("Scene", "centerline", self.centerline, (None, max(columns, 2))))
+        if len(self.centerline) < 2:
+            raise ValueError(f"Scene.centerline has shape {self.centerline.shape}, expected (2 or more, 2 or more)")
+        if self.history is not None:
+            object.__setattr__(self, "history", checked("Scene", "history", self.history, (None, STATE_SIZE)))
+
+    @staticmethod
+    def of_observation(
+        observation: Observation,
+        forecast: Forecast | None,
+        *,
+        reference: Reference | None = None,
+        vehicle: VehicleConfig | None = None,
+    ) -> Scene:
+        """What a planner may know: its route, drivable grid and a forecast of its agents (None: nobody is there).
+
+        Raises ValueError if the observation has no route, or the forecast other agents than the observation.
+        """
+        if len(observation.route) < 2:
+            raise ValueError("Observation.route has no points, expected at least 2 to measure progress along")
+        agents, source = AgentTracks.none(), ForecastSource.CONSTANT_VELOCITY
+        if forecast is not None:
+            known = 0 if observation.agents is None else len(observation.agents)
+            if observation.agents is None or len(forecast.poses) != known:
+                raise ValueError(f"Forecast.poses holds {len(forecast.poses)} agents, the observation {known}")
+            agents, source = AgentTracks.of_forecast(forecast, observation.agents.kinds), forecast.source
+        return Scene(
+            motion_of(observation.ego),
+            agents,
+            source,
+            observation.route,
+            grid=observation.drivable,
+            reference=reference,
+            vehicle=vehicle or VehicleConfig(),
+        )
+
+
+def motion_of(ego: EgoState) -> Array:
+    """(8,) `Scene.motion` of an ego state."""
+    return np.array([ego.speed_mps, 0.0, ego.acceleration_mps2, 0.0, ego.steering_rad, 0.0, ego.yaw_rate_rps, 0.0])
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreCard:
+    """Scores of N trajectories, each (N,) in 0..1 and never NaN unless said otherwise."""
+
+    nc: Array  # no at-fault collision: 1, 0.5, 0
+    dac: Array  # drivable area: 1, 0
+    ddc: Array  # driving direction: 1, 0.5, 0; multiplies EPDMS
+    tlc: Array  # traffic lights: 1, 0; multiplies EPDMS, and PDMS unless official
+    ep: Array  # ego progress, 0..1
+    ttc: Array  # time to collision: 1, 0
+    comfort: Array  # 1, 0
+    lk: Array  # lane keeping: 1, 0; counts in EPDMS
+    ec: Array | None  # extended comfort: 1, 0; counts in EPDMS; None without an earlier plan
+    multiplier: Array  # product of the multiplicative metrics
+    score: Array  # PDMS or EPDMS
+    progress_m: Array  # m along the centreline in 4 s
+    clearance_m: Array  # (N, 8) m from the box to the nearest agent at each waypoint, 0 where they touch, capped
+    waypoint_safety: Array  # (N, 8) worst NC x DAC within 0.5 s of each waypoint: 1, 0.5, 0
+    states: Array  # (N, 41, 11) what the simulated car did (columns of `simulate`)
+
+    def __len__(self) -> int:
+        return len(self.score)
+
+
+def score(
+    scene: Scene,
+    candidates: Array,
+    config: ScoringConfig | None = None,
+    *,
+    official: bool = False,
+    previous_states: Array | None = None,
+) -> ScoreCard:
+    """Scores of candidates (N, 8, 3) at 0.5 .. 4 s or (N, 40, 3) at 0.1 .. 4 s, simulated and judged in the scene.
+
+    `previous_states` (41, 11), or (N, 41, 11), are the `states` of the plan made 0.5 s earlier, for extended comfort.
+    A candidate's score does not depend on the others of its batch. Raises ValueError on another shape or NaN.
+    """
+    poses = checked("score", "candidates", candidates, (None, None, 3))
+    if len(poses) == 0 or poses.shape[1] not in CANDIDATE_LENGTHS:
+        raise ValueError(f"score.candidates has shape {poses.shape}, expected (1 or more, {WAYPOINTS} or {STEPS}, 3)")
+    states = simulate(poses, scene.motion, scene.vehicle, scene.start_us)
+    return judge(scene, states, config, official=official, previous_states=previous_states)
+
+
+def judge(
+    scene: Scene,
+    states: Array,
+    config: ScoringConfig | None = None,
+    *,
+    official: bool = False,
+    previous_states: Array | None = None,
+) -> ScoreCard:
+    """As `score`, of trajectories that are driven already: states (N, 41, 11) of `simulate`, from the ego's place."""
+    config = config or ScoringConfig()
+    states = checked("judge", "states", states, (None, STEPS + 1, STATE_SIZE))
+    second = config.form == "epdms"
+    vehicle, agents = scene.vehicle, scene.agents
+    size = np.array([vehicle.length_m, vehicle.width_m])
+    center = metrics.centers(states, vehicle)
+    areas = metrics.ego_areas(center, size, scene.areas, scene.grid)
+
+    nc_by_step = metrics.no_collision(states, center, vehicle, agents, areas, official)
+    dac_by_step = metrics.drivable_area(areas)
+    nc, dac = nc_by_step.min(axis=1), dac_by_step.min(axis=1)
+    ddc = metrics.driving_direction(center, areas, spare_intersections=second or not official)
+    tlc = metrics.traffic_lights(center, vehicle, scene.red_lights.connectors, scene.red_lights.red)
+    multiplier = nc * dac
+    if second:
+        multiplier = multiplier * ddc
+    if second or not official:
+        multiplier = multiplier * tlc
+
+    last_step = STEPS - int(metrics.TTC_STEPS[-1]) if second else STEPS
+    ttc = metrics.time_to_collision(states, center, vehicle, agents, areas, scene.areas, last_step, official)
+    progress_m = metrics.progress(center, scene.centerline)
+    reference_m = scene.reference.progress_m * scene.reference.multiplier if scene.reference else 0.0
+    ep = metrics.ego_progress(progress_m, multiplier, reference_m, masked=not (second and official))
+
+    official_rule = metrics.COMFORT_V2 if second else metrics.COMFORT_V1
+    rule = official_rule if official else metrics.COMFORT_SANE
+    card = ScoreCard(
+        nc=nc,
+        dac=dac,
+        ddc=ddc,
+        tlc=tlc,
+        ep=ep,
+        ttc=ttc,
+        comfort=_comfort(scene, states, rule, with_history=second),
+        lk=metrics.lane_keeping(center, scene.centerline, areas),
+        ec=None if previous_states is None else metrics.extended_comfort(states, _previous(previous_states, states)),
+        multiplier=multiplier,
+        score=multiplier,
+        progress_m=progress_m,
+        clearance_m=contacts.clearances(
+            center[:, WAYPOINT_STEPS], size, agents, WAYPOINT_STEPS, config.clearance_max_m
+        ),
+        waypoint_safety=_around_waypoints(nc_by_step * dac_by_step),
+        states=states,
+    )
+    return replace(card, score=total(card, config))
+
+
+def total(card: ScoreCard, config: ScoringConfig) -> Array:
+    """(N,) multipliers times the weighted mean of the others (section 13)."""
+    parts = [(config.progress_weight, card.ep), (config.ttc_weight, card.ttc), (config.comfort_weight, card.comfort)]
+    if config.form == "epdms":
+        parts.append((config.lane_keeping_weight, card.lk))
+        if card.ec is not None:
+            parts.append((config.extended_comfort_weight, card.ec))
+    weight = sum(share for share, _ in parts)
+    if weight == 0:
+        return card.multiplier
+    return np.asarray(card.multiplier * sum(share * values for share, values in parts) / weight)
+
+
+def forgiven(card: ScoreCard, human: ScoreCard, config: ScoringConfig) -> ScoreCard:
+    """The card with v2's human filter: what the human scored 0 in, nobody is blamed for (section 13).
+
+    `human` is the card of the human's own trajectory, scored alone: in a Scene without reference and history. EC is not
+    forgiven, nor is a 0.5.
+    """
+    names = ("nc", "dac", "ddc", "tlc", "ep", "ttc", "comfort", "lk")
+    pardon = {name: np.ones(len(card)) for name in names if getattr(human, name)[0] == 0.0}
+    card = replace(card, **pardon)
+    card = replace(card, multiplier=card.nc * card.dac * card.ddc * card.tlc)
+    return replace(card, score=total(card, config))
+
+
+def _comfort(scene: Scene, states: Array, rule: metrics.ComfortRule, with_history: bool) -> Array:
+    if with_history and scene.history is not None:
+        before = np.broadcast_to(scene.history, (len(states), *scene.history.shape))
+        states = np.concatenate([before, states], axis=1)
+    return np.where(metrics.comfort_flags(states, scene.vehicle, rule).all(axis=1), 1.0, 0.0)
+
+
+def _previous(previous_states: Array, states: Array) -> Array:
+    previous = np.asarray(previous_states, float)
+    previous = previous[None] if previous.ndim == 2 else previous
+    if previous.shape[1:] != states.shape[1:] or len(previous) not in (1, len(states)):
+        raise ValueError(
+            f"score.previous_states has shape {previous.shape}, expected {states.shape[1:]} or {states.shape}"
+        )
+    if not np.isfinite(previous).all():
+        raise ValueError("score.previous_states holds NaN or infinity")
+    return previous
+
+
+def _around_waypoints(by_step: Array) -> Array:
+    """(N, 8) least value of (N, 41) within 0.5 s of each waypoint."""
+    windows = [by_step[:, max(0, step - STEPS_PER_WAYPOINT) : step + STEPS_PER_WAYPOINT + 1] for step in WAYPOINT_STEPS]
+    return np.stack([window.min(axis=1) for window in windows], axis=1)

@@ -1,0 +1,215 @@
+"""What the car does when it is asked to follow a plan: NAVSIM's tracker and bicycle, for N plans at once.
+
+A plan of poses is interpolated at 10 Hz, its speeds and curvatures are fitted, a one-step LQR tracks them and a
+kinematic bicycle with lagging actuators moves. Source: section 1 of NAVSIM's PDM score (`batch_lqr.py`,
+`batch_lqr_utils.py`, `batch_kinematic_bicycle.py`). The results equal those of the official code to rounding; what is
+computed differs:
+
+- The speed fit is linear with a matrix that is the same for all plans (cos^2 + sin^2 = 1), so it is one product.
+- The curvature fit, written in curvatures instead of their rates, is tridiagonal: 40 vector operations instead of a
+  40 x 40 pseudo-inverse per plan.
+- Rolling the lateral error 10 steps ahead at constant steering rate is a polynomial in the speed and the acceleration;
+  its coefficients are sums known beforehand, so no matrices are multiplied in the loop.
+
+Everything happens in the ego frame of now: the car starts at the origin with heading 0.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from .. import geometry
+from ..config import VehicleConfig
+from ..domain import Array
+
+DT_S = 0.1
+STEPS = 40  # 4 s
+HORIZON_S = DT_S * STEPS
+
+# Columns of a state; all at the rear axle, velocities and accelerations in the car's own axes.
+X, Y, HEADING, VX, VY, AX, AY, STEERING, STEERING_RATE, YAW_RATE, YAW_ACCELERATION = range(11)
+STATE_SIZE = 11
+
+ACCELERATION_PENALTY = 1e-4  # section 1.1: meant to be on jerk, falls on acceleration in the official code
+CURVATURE_PENALTY = 1e-10
+CURVATURE_RATE_PENALTY = 1e-2
+LOOK_AHEAD = 10  # steps
+STOPPING_SPEED_MPS = 0.2
+STOPPING_GAIN = 0.5
+SPEED_GAIN = 10.0 / 11.0  # q B / (q B^2 + r) with q = 10, r = 1, B = 1 s
+HEADING_WEIGHT = 10.0  # against 1 for the lateral error and for the steering rate
+ACCELERATION_SHARE = DT_S / (DT_S + 0.2)  # low pass of 0.2 s
+STEERING_SHARE = DT_S / (DT_S + 0.05)  # low pass of 0.05 s
+
+
+def simulate(plans: Array, motion: Array, vehicle: VehicleConfig, start_us: int | None = None) -> Array:
+    """States (N, 41, 11) at 0, 0.1, .. 4 s of cars that follow plans (N, T, 3), poses at equal intervals up to 4 s.
+
+    `motion` (8,) is how the car moves now: vx, vy m/s, ax, ay m/s^2, steering rad, steering rate rad/s, yaw rate rad/s,
+    yaw acceleration rad/s^2. `start_us` asks for the official sampling of a clock that shows this now (see
+    `sample_times`). Ego frame throughout.
+    """
+    return follow(interpolated(plans, start_us), motion, vehicle)
+
+
+# --- 0 and 1.1: what there is to follow -------------------------------------------------------------------------------
+
+
+def sample_times(knots: int, start_us: int | None = None) -> tuple[Array, Array]:
+    """Seconds of `knots` poses (first: now) and of the 41 samples between them.
+
+    With `start_us`, both are cut to whole microseconds of an absolute clock as in the official code, where seconds of
+    an epoch clock are too coarse for a float: a sample may come 1 us early, which moves it by up to 2e-5 m.
+    """
+    knot_times = np.linspace(0.0, HORIZON_S, knots)
+    times = DT_S * np.arange(STEPS + 1)
+    if start_us is None:
+        return knot_times, times
+    start_s = start_us * 1e-6
+    knots_us = np.floor((knot_times + start_s) * 1e6)
+    knots_us[0] = start_us
+    times_us = np.clip(np.floor((np.arange(0.0, HORIZON_S + DT_S, DT_S) + start_s) * 1e6), start_us, knots_us[-1])
+    return (knots_us - start_us) * 1e-6, (times_us - start_us) * 1e-6
+
+
+@lru_cache(maxsize=8)
+def _interpolation(knots: int, start_us: int | None) -> Array:
+    knot_times, times = sample_times(knots, start_us)
+    return np.stack([np.interp(times, knot_times, row) for row in np.eye(knots)], axis=1)  # (41, knots)
+
+
+def interpolated(plans: Array, start_us: int | None = None) -> Array:
+    """Poses (N, 41, 3) at 10 Hz of plans (N, T, 3), linear between poses; headings are unwrapped, the first is 0."""
+    plans = np.asarray(plans, float)
+    knots = np.concatenate([np.zeros_like(plans[:, :1]), plans], axis=1)
+    knots[:, :, 2] = np.unwrap(knots[:, :, 2], axis=1)
+    return np.asarray(_interpolation(knots.shape[1], start_us) @ knots)
+
+
+@lru_cache(maxsize=1)
+def _speed_fit() -> Array:
+    """(40, 40) matrix from displacements along the heading to fitted speeds."""
+    integrate = np.tril(np.full((STEPS, STEPS), DT_S**2), -1)[:, : STEPS - 1]
+    model = np.concatenate([np.full((STEPS, 1), DT_S), integrate], axis=1)  # displacement from v0, a_0 .. a_38
+    penalty = np.zeros((STEPS - 2, STEPS))
+    penalty[:, 1:-1] = -np.eye(STEPS - 2)
+    penalty[-1, -1] = 1.0  # the one difference that survives in the official matrix: a_38 - a_37
+    normal = model.T @ model + ACCELERATION_PENALTY * penalty.T @ penalty
+    return np.asarray(model / DT_S @ np.linalg.pinv(normal) @ model.T)
+
+
+def _curvatures(turns: Array, distances: Array) -> Array:
+    """(40, N) curvatures c with c * distance = turn, smooth in time: turns (40, N) rad, distances (40, N) m.
+
+    Minimises sum (turn - distance c)^2 + 1e-10 c_0^2 + 1e-2 sum ((c_k+1 - c_k) / dt)^2, which is tridiagonal.
+    """
+    stiffness = CURVATURE_RATE_PENALTY / DT_S**2
+    diagonal = distances**2 + 2 * stiffness
+    diagonal[0] += CURVATURE_PENALTY - stiffness
+    diagonal[-1] -= stiffness
+    right = distances * turns
+    for k in range(1, STEPS):
+        share = stiffness / diagonal[k - 1]
+        diagonal[k] -= stiffness * share
+        right[k] += share * right[k - 1]
+    right[-1] /= diagonal[-1]
+    for k in range(STEPS - 2, -1, -1):
+        right[k] = (right[k] + stiffness * right[k + 1]) / diagonal[k]
+    return right
+
+
+def profiles(reference: Array) -> tuple[Array, Array]:
+    """Speeds m/s and curvatures 1/m, both (40, N), fitted to poses (N, 41, 3) at 10 Hz."""
+    step = np.diff(reference, axis=1)
+    heading = reference[:, :-1, 2]
+    along = np.cos(heading) * step[..., 0] + np.sin(heading) * step[..., 1]
+    speeds = _speed_fit() @ along.T
+    turns = geometry.wrap(step[..., 2].T)
+    return speeds, _curvatures(turns, DT_S * speeds)
+
+
+# --- 1.2: the tracker -------------------------------------------------------------------------------------------------
+
+_J = np.arange(LOOK_AHEAD)
+_TAIL_STEPS = LOOK_AHEAD - 1 - _J  # steps that come after j
+_TAIL_TIMES = _J.sum() - np.cumsum(_J)  # sum of their indices
+_EARLIER = np.concatenate([[0], np.cumsum(_J)[:-1]])  # sum of j < k
+_EARLIER_SQUARES = np.concatenate([[0], np.cumsum(_J**2)[:-1]])
+# With way alpha + beta k in step k: sums over k, and over pairs j < k, that multiply alpha^2, alpha beta, beta^2.
+_PAIRS = (float(_J.sum()), float((_J * _J + _EARLIER).sum()), float((_J * _EARLIER).sum()))
+_RATE_PAIRS = (
+    float(_EARLIER.sum()),
+    float((_J * _EARLIER + _EARLIER_SQUARES).sum()),
+    float((_J * _EARLIER_SQUARES).sum()),
+)
+
+
+@lru_cache(maxsize=1)
+def _curvature_windows() -> Array:
+    """(200, 40): for each step and each of five weights, the weighted sum over the ten curvatures ahead."""
+    weights = np.stack([np.ones(LOOK_AHEAD), _J, _TAIL_STEPS, _TAIL_TIMES + _J * _TAIL_STEPS, _J * _TAIL_TIMES])
+    windows = np.zeros((STEPS, 5, STEPS))
+    for i in range(STEPS):
+        last = min(i + LOOK_AHEAD, STEPS - 1)  # past the look-ahead index its curvature repeats
+        for j in range(LOOK_AHEAD):
+            windows[i, :, min(i + j, last)] += weights[:, j]
+    return windows.reshape(STEPS * 5, STEPS)
+
+
+def follow(reference: Array, motion: Array, vehicle: VehicleConfig) -> Array:
+    """States (N, 41, 11) of cars that track poses (N, 41, 3) at 10 Hz, all from the origin with one `motion` (8,)."""
+    count = len(reference)
+    base = vehicle.wheel_base_m
+    speeds, curvatures = profiles(reference)
+    windows = (_curvature_windows() @ curvatures).reshape(STEPS, 5, count)
+    reference_x, reference_y, reference_h = np.ascontiguousarray(reference.transpose(2, 1, 0))
+    reference_cos, reference_sin = np.cos(reference_h), np.sin(reference_h)
+
+    states = np.zeros((STEPS + 1, STATE_SIZE, count))
+    states[0, VX:] = np.asarray(motion, float)[:, None]
+    for i in range(STEPS):
+        x, y, h, v, _, a, _, steering, _, yaw_rate, _ = states[i]
+
+        gap_x, gap_y = x - reference_x[i], y - reference_y[i]
+        lateral = gap_y * reference_cos[i] - gap_x * reference_sin[i]
+        turned = h - reference_h[i]
+
+        wanted = speeds[min(i + LOOK_AHEAD, STEPS - 1)]
+        excess = v - wanted
+        stopping = (wanted <= STOPPING_SPEED_MPS) & (v <= STOPPING_SPEED_MPS)
+        command = np.where(stopping, -STOPPING_GAIN, -SPEED_GAIN) * excess
+
+        # Ten steps ahead at constant steering rate u: error = A x0 + B u + g, in closed form.
+        alpha, beta = DT_S * v, DT_S * DT_S * command
+        aa, ab, bb = alpha * alpha, alpha * beta, beta * beta
+        way = LOOK_AHEAD * alpha + _PAIRS[0] * beta
+        way_pairs = (_PAIRS[0] * aa + _PAIRS[1] * ab + _PAIRS[2] * bb) / base
+        k = windows[i]
+        heading_ahead = turned + steering * way / base - (alpha * k[0] + beta * k[1])
+        lateral_ahead = lateral + _wrap(turned) * way + steering * way_pairs
+        lateral_ahead -= aa * k[2] + ab * k[3] + bb * k[4]
+        rate_heading = (_PAIRS[0] * alpha + float((_J**2).sum()) * beta) * (DT_S / base)
+        rate_lateral = (_RATE_PAIRS[0] * aa + _RATE_PAIRS[1] * ab + _RATE_PAIRS[2] * bb) * (DT_S / base)
+        weighted = rate_lateral * lateral_ahead + HEADING_WEIGHT * rate_heading * _wrap(heading_ahead)
+        rate = -weighted / (rate_lateral**2 + HEADING_WEIGHT * rate_heading**2 + 1.0)
+        rate = np.where(stopping, 0.0, STEERING_SHARE * rate)
+
+        # 1.3: the bicycle, explicit Euler, every right-hand side at the old state.
+        now = states[i + 1]
+        now[X] = x + v * np.cos(h) * DT_S
+        now[Y] = y + v * np.sin(h) * DT_S
+        now[HEADING] = _wrap(h + v * np.tan(steering) / base * DT_S)
+        now[AX] = a + ACCELERATION_SHARE * (command - a)
+        now[VX] = v + now[AX] * DT_S  # not clamped: a late brake rolls back a little
+        now[STEERING] = np.clip(steering + rate * DT_S, -vehicle.max_steering_rad, vehicle.max_steering_rad)
+        now[STEERING_RATE] = rate
+        now[YAW_RATE] = now[VX] * np.tan(now[STEERING]) / base
+        now[YAW_ACCELERATION] = (now[YAW_RATE] - yaw_rate) / DT_S
+    return np.ascontiguousarray(states.transpose(2, 0, 1))
+
+
+def _wrap(angle: Array) -> Array:
+    """As geometry.wrap, and exact for angles that need no wrapping."""
+    return np.asarray(angle - 2 * np.pi * np.floor((angle + np.pi) / (2 * np.pi)))
