@@ -1,0 +1,49 @@
+# Every target makes its own set-up in .venv first (quick when nothing changed) and works from any path:
+#     make -C /path/to/reflectdrive test
+# ARGS goes to the command behind the target: make test ARGS="-k geometry", make demo ARGS="--help".
+
+ROOT := $(shell cd "$$(dirname "$(strip $(MAKEFILE_LIST))")" && pwd)
+BIN := .venv/bin
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-long doctor lint format bench clean
+
+help:
+	@echo "make demo       a real recording through the real node, with a report to look at"
+	@echo "make test       the tests (minutes)"
+	@echo "make test-long  the tests that take long too: builds from scratch, both message layouts"
+	@echo "make doctor     what is installed, what is missing, what to do"
+	@echo "make lint       ruff and mypy"
+	@echo "make format     let ruff put the code in shape"
+	@echo "make bench      timings of the node on this machine"
+	@echo "make clean      remove .venv and everything built"
+	@echo 'Each sets itself up. More for the command behind it: make test ARGS="-k geometry"'
+
+setup:
+	@"$(ROOT)/tools/setup"
+
+demo: setup
+	@cd "$(ROOT)" && $(BIN)/reflectdrive demo $(ARGS)
+
+test: setup
+	@cd "$(ROOT)" && $(BIN)/python -m pytest $(ARGS)
+
+test-long: setup
+	@cd "$(ROOT)" && $(BIN)/python -m pytest -m "long or not long" --timeout 1800 $(ARGS)
+
+doctor: setup
+	@cd "$(ROOT)" && $(BIN)/reflectdrive doctor $(ARGS)
+
+lint: setup
+	@cd "$(ROOT)" && $(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy
+
+format: setup
+	@cd "$(ROOT)" && $(BIN)/ruff check --fix && $(BIN)/ruff format
+
+bench: setup
+	@cd "$(ROOT)" && $(BIN)/reflectdrive bench node $(ARGS)
+
+clean:
+	cd "$(ROOT)" && rm -rf .venv build install log out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	cd "$(ROOT)" && find . -name __pycache__ -type d -prune -exec rm -rf {} +
