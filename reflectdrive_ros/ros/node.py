@@ -1,2 +1,233 @@
-def main() -> None:
-    raise SystemExit("nothing yet")
+"""The planner node: a thin shell around the pilot.
+
+Three threads share the work. The executor's thread runs the subscriptions, which only store. One worker plans; it takes
+the newest of everything each time, so a slow plan never makes a queue. The watchdog has its own callback group and its
+own, steady clock: when the worker hangs or the pictures stop coming, it sends the stop plan itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import threading
+import time
+from importlib import import_module
+from typing import Any
+
+import rclpy
+from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
+from rclpy.clock import Clock, ClockType
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+
+from ..config import Config, ConfigError
+from ..domain import Command, StepReport
+from ..runtime.model_file import ModelFileError, verified_sha256
+from . import outputs, topics
+from .params import configured
+from .pilot import Pilot, PilotStep
+
+WATCHDOG_PERIOD_S = 0.02
+HOLD_PERIOD_S = 0.1  # how often the watchdog repeats the stop
+DIAGNOSTICS_PERIOD_S = 0.2
+
+
+def profile(qos: topics.Qos) -> QoSProfile:
+    reliability, durability, depth = qos.value
+    return QoSProfile(
+        history=HistoryPolicy.KEEP_LAST,
+        depth=depth,
+        reliability=ReliabilityPolicy[reliability.upper()],
+        durability=DurabilityPolicy[durability.upper()],
+    )
+
+
+def message_class(name: str) -> Any:
+    """The class of `package/msg/Name`."""
+    package, _, kind = name.split("/")
+    return getattr(import_module(f"{package}.msg"), kind)
+
+
+class PlannerNode(Node):
+    def __init__(self, pilot: Pilot | None = None) -> None:
+        """Raises ConfigError or ModelFileError: one sentence that says what to change."""
+        super().__init__("reflectdrive", automatically_declare_parameters_from_overrides=True)
+        self.config: Config = configured(self)
+        self._pilot = pilot or Pilot(self.config, time.perf_counter, verified_sha256(self.config.model))
+        self._arrived: tuple[int, float] = (0, 0.0)  # stamp of the newest anchor picture, when it came
+        self._busy_since: float | None = None
+        self._sent_at = time.perf_counter()
+        self._sequence = 0
+        self._command = Command.FOLLOW
+        self._planner_level: int | None = None
+        self._closing = False
+        self._wake = threading.Condition()
+        self._send_lock = threading.Lock()
+
+        self._publishers_by_key = {
+            topic.key: self.create_publisher(message_class(topic.type), topic.name, profile(topic.qos))
+            for topic in topics.OUTPUTS
+        }
+        anchor = f"image:{self.config.cameras.anchor}"
+        for topic in topics.inputs(self.config):
+            self.create_subscription(
+                message_class(topic.type), topic.name, self._storing(topic.key, topic.key == anchor), profile(topic.qos)
+            )
+        steady = Clock(clock_type=ClockType.STEADY_TIME)
+        self.create_timer(WATCHDOG_PERIOD_S, self._watch, MutuallyExclusiveCallbackGroup(), clock=steady)
+        self.create_timer(DIAGNOSTICS_PERIOD_S, self._diagnose, MutuallyExclusiveCallbackGroup(), clock=steady)
+        self._worker = threading.Thread(target=self._work, name="planner", daemon=True)
+        self._worker.start()
+        self.get_logger().info(
+            f"planner {self.config.planner}, model {self._pilot.model_sha256[:12] or 'none'}, "
+            f"cameras {', '.join(self.config.cameras.names)}"
+        )
+
+    def _now_ns(self) -> int:
+        return int(self.get_clock().now().nanoseconds)
+
+    # --- executor thread: store, and wake the worker -----------------------------------------------------------------
+
+    def _storing(self, key: str, is_anchor: bool) -> Any:
+        def store(message: Any) -> None:
+            if is_anchor:
+                stamp = message.header.stamp
+                self._arrived = (stamp.sec * 1_000_000_000 + stamp.nanosec, time.perf_counter())
+            now_ns = self._now_ns()
+            self._pilot.put(key, message, now_ns)
+            if key.startswith("image:") or key == "odometry":
+                self._wake_if_due(now_ns)
+
+        return store
+
+    def _wake_if_due(self, now_ns: int) -> None:
+        if self._busy_since is None and self._pilot.due(now_ns):
+            with self._wake:
+                self._wake.notify()
+
+    # --- worker thread: plan, publish --------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while True:
+            with self._wake:
+                self._wake.wait_for(lambda: self._closing or self._pilot.due(self._now_ns()))
+                if self._closing:
+                    return
+                self._busy_since = time.perf_counter()
+            try:
+                step = self._pilot.step(self._now_ns())
+                if step.report is not None:
+                    self._send(step.report, step)
+            except Exception as fault:  # a fault of ours must leave the node alive, watched and heard
+                if self._closing:
+                    return
+                self.get_logger().error(f"step failed: {type(fault).__name__}: {fault}", throttle_duration_sec=1.0)
+            finally:
+                self._busy_since = None
+
+    def _send(self, report: StepReport, step: PilotStep | None = None) -> None:
+        """Publish the plan first, everything that explains it afterwards."""
+        begun = time.perf_counter()
+        trajectory = outputs.trajectory(report.plan, self.config)
+        if step is not None and step.snapshot.observation is not None:
+            self._command = step.snapshot.observation.command
+        with self._send_lock:
+            if self._closing:
+                return
+            self._publish("trajectory", trajectory)
+            done = self._sent_at = time.perf_counter()
+            self._sequence += 1
+        image_ns = None if step is None else step.snapshot.image_stamp_ns
+        stamp, arrived = self._arrived
+        total_ms = 1e3 * (done - (arrived if image_ns == stamp else begun))
+        age_s = float("nan") if image_ns is None else (report.plan.stamp_ns - image_ns) * 1e-9
+        stages = {} if step is None else {**step.timings_ms, "publish": 1e3 * (done - begun), "overall": total_ms}
+        sha = self._pilot.model_sha256
+        self._publish("status", outputs.status(report, self.config, sha, self._sequence, age_s, total_ms))
+        self._publish("processing_time", outputs.processing_time(report.plan.stamp_ns, total_ms))
+        self._publish("candidates", outputs.candidates(report.plan, trajectory.points, self._command, self.config))
+        self._publish("turn_indicators", outputs.indicator(self._command, report.plan.stamp_ns))
+        if self._heard("path"):
+            self._publish("path", outputs.path(trajectory))
+        if self._heard("markers"):
+            self._publish("markers", outputs.markers(report, trajectory, self.config))
+        if self._heard("debug"):
+            self._publish("debug", outputs.debug(report, self.config, stages))
+
+    def _publish(self, key: str, message: Any) -> None:
+        self._publishers_by_key[key].publish(message)
+
+    def _heard(self, key: str) -> bool:
+        return int(self._publishers_by_key[key].get_subscription_count()) > 0
+
+    # --- watchdog and diagnostics ------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Wake the worker when companions of a picture are overdue; send the stop when it has been silent too long."""
+        now_ns = self._now_ns()
+        self._wake_if_due(now_ns)
+        now, limit_s = time.perf_counter(), 1e-3 * self.config.engine.watchdog_ms
+        busy_since = self._busy_since
+        if now - self._sent_at < max(limit_s, HOLD_PERIOD_S):
+            return
+        if busy_since is not None and now - busy_since > limit_s:
+            reason = f"the planner has been busy for {now - busy_since:.1f} s"
+        elif busy_since is None:
+            reason = self._pilot.problems(now_ns) or "no new picture"
+        else:
+            return
+        report = self._pilot.stop(now_ns, reason)
+        if report is not None:
+            self._send(report)
+            self._sent_at = time.perf_counter() - max(limit_s, HOLD_PERIOD_S) + HOLD_PERIOD_S
+        self.get_logger().warning(f"stop sent: {reason}", throttle_duration_sec=5.0)
+
+    def _diagnose(self) -> None:
+        statuses = self._pilot.statuses(self._now_ns())
+        self._publish("diagnostics", outputs.diagnostics(statuses, self._now_ns(), self.get_name()))
+
+    def close(self) -> None:
+        """Stop the worker; nothing is published after this returns."""
+        with self._wake, self._send_lock:
+            self._closing = True
+            self._wake.notify_all()
+        self._worker.join(timeout=1.0)
+
+
+def main(args: list[str] | None = None) -> int:
+    """`ros2 run reflectdrive planner [--ros-args -p config_file:=FILE -p SETTING:=VALUE ...]`"""
+    given = sys.argv[1:] if args is None else args
+    parser = argparse.ArgumentParser(
+        prog="planner",
+        description=__doc__,
+        epilog="Settings are ROS parameters: --ros-args -p config_file:=FILE -p planner:=route_follower -p "
+        "guard.max_speed_mps:=15.0 ..; config/reflectdrive.yaml lists them all with their meaning.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--ros-args", nargs=argparse.REMAINDER, help="remappings and parameters, see the epilog")
+    parser.parse_args(given)
+    rclpy.init(args=given)
+    node = None
+    try:
+        node = PlannerNode()
+        executor = SingleThreadedExecutor()
+        executor.add_node(node)
+        executor.spin()
+    except (ConfigError, ModelFileError) as fault:
+        sys.stderr.write(f"reflectdrive: {fault}\n")
+        return 2
+    except (KeyboardInterrupt, ExternalShutdownException):
+        pass
+    finally:
+        if node is not None:
+            node.close()
+            node.destroy_node()
+        rclpy.try_shutdown()
+        sys.stdout.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    os._exit(main())

@@ -43,7 +43,7 @@ def quaternion_from_yaw(yaw: float) -> Quaternion:
 
 
 def matrix_from_quaternion(xyzw: Quaternion) -> Array:
-    """(4, 4) rotation. Raises ValueError for a quaternion that is zero or not finite: it says nothing of orientation."""
+    """(4, 4) rotation. Raises ValueError for a quaternion that is zero or not finite: it gives no orientation."""
     q = np.asarray(xyzw, float)
     length = float(np.linalg.norm(q))
     if not np.isfinite(length) or length < 1e-6:

@@ -1,0 +1,295 @@
+"""Messages -> domain, pure functions. Each refuses a message that would mislead with a BadMessage: one sentence.
+
+They read attributes only, so they serve rclpy's messages and those of a bag alike. Speeds matter here: a planning step
+converts everything it uses, so loops over objects gather plain floats and leave the arithmetic to numpy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+import numpy as np
+
+from .. import geometry
+from ..domain import AgentKind, Agents, Array, EgoState
+from . import rotations
+
+
+class BadMessage(Exception):
+    """A message cannot be used; the text says what is wrong and what to do."""
+
+
+def stamp_ns(header: Any) -> int:
+    """Nanoseconds of a std_msgs/Header."""
+    return int(header.stamp.sec) * 1_000_000_000 + int(header.stamp.nanosec)
+
+
+def require_frame(header: Any, frame: str, what: str) -> None:
+    if header.frame_id.lstrip("/") != frame:
+        raise BadMessage(f"{what} is in frame '{header.frame_id}', expected '{frame}': publish it in that frame")
+
+
+def ego_state(message: Any, map_frame: str) -> EgoState:
+    """nav_msgs/Odometry (pose in the map, twist in base_link); acceleration is added by the caller."""
+    require_frame(message.header, map_frame, "odometry")
+    pose, twist = message.pose.pose, message.twist.twist
+    q = pose.orientation
+    try:
+        yaw = rotations.yaw_from_quaternion((q.x, q.y, q.z, q.w))
+        return EgoState(
+            stamp_ns(message.header),
+            np.array([pose.position.x, pose.position.y, yaw]),
+            float(twist.linear.x),
+            yaw_rate_rps=float(twist.angular.z),
+        )
+    except ValueError as fault:
+        raise BadMessage(f"odometry cannot be used: {fault}") from None
+
+
+def acceleration(message: Any) -> float:
+    """m/s^2 along the heading, of an AccelWithCovarianceStamped."""
+    value = float(message.accel.accel.linear.x)
+    if not np.isfinite(value):
+        raise BadMessage("acceleration is NaN or infinite")
+    return value
+
+
+def path_route(message: Any, map_frame: str, points_max: int) -> Array:
+    """(L, 3) route in the map of a nav_msgs/Path, thinned to `points_max` points; headings follow the points."""
+    require_frame(message.header, map_frame, "the route")
+    if len(message.poses) < 2:
+        raise BadMessage(f"the route has {len(message.poses)} points: publish a path of at least two")
+    stride = -(-len(message.poses) // points_max)
+    kept = [*message.poses[:-1:stride], message.poses[-1]]
+    points = np.array([(p.pose.position.x, p.pose.position.y) for p in kept], float)
+    if not np.isfinite(points).all():
+        raise BadMessage("the route holds NaN or infinity")
+    points = geometry.distinct_points(points, closer_than=1e-3)
+    if len(points) < 2:
+        raise BadMessage("the route stays on one spot: publish a path with at least two different points")
+    return np.concatenate([points, geometry.headings_along(points)[:, None]], axis=1)
+
+
+# --- pictures --------------------------------------------------------------------------------------------------------
+
+TO_RGB = {  # encoding: (channels, OpenCV conversion)
+    "rgb8": (3, None),
+    "bgr8": (3, cv2.COLOR_BGR2RGB),
+    "rgba8": (4, cv2.COLOR_RGBA2RGB),
+    "bgra8": (4, cv2.COLOR_BGRA2RGB),
+    "mono8": (1, cv2.COLOR_GRAY2RGB),
+    "8UC3": (3, cv2.COLOR_BGR2RGB),
+    "yuv422_yuy2": (2, cv2.COLOR_YUV2RGB_YUY2),
+    "yuv422": (2, cv2.COLOR_YUV2RGB_UYVY),
+}
+
+
+def raw_pixels(message: Any, name: str) -> Array:
+    """(H, W, 3) uint8 RGB of a sensor_msgs/Image."""
+    if message.encoding not in TO_RGB:
+        raise BadMessage(
+            f"camera {name}: encoding '{message.encoding}' is unknown, expected one of {', '.join(TO_RGB)}"
+        )
+    channels, conversion = TO_RGB[message.encoding]
+    height, width, step = int(message.height), int(message.width), int(message.step)
+    data = np.frombuffer(message.data, np.uint8)
+    if height == 0 or width == 0 or step < width * channels or len(data) < height * step:
+        raise BadMessage(
+            f"camera {name}: {len(data)} bytes are not {width}x{height} {message.encoding} with rows of {step} bytes"
+        )
+    rows = data[: height * step].reshape(height, step)[:, : width * channels].reshape(height, width, channels)
+    if conversion is None:
+        return rows
+    return np.asarray(cv2.cvtColor(np.ascontiguousarray(rows), conversion))
+
+
+def jpeg_pixels(message: Any, name: str) -> Array:
+    """(H, W, 3) uint8 RGB of a sensor_msgs/CompressedImage (JPEG or PNG)."""
+    data = np.frombuffer(message.data, np.uint8)
+    bgr = cv2.imdecode(data, cv2.IMREAD_COLOR) if len(data) else None
+    if bgr is None:
+        raise BadMessage(f"camera {name}: {len(data)} bytes of format '{message.format}' are no picture")
+    return np.asarray(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB))
+
+
+def pixels(message: Any, name: str, width: int, height: int) -> tuple[Array, tuple[float, float]]:
+    """(height, width, 3) uint8 RGB of an Image or CompressedImage, and how much x and y were scaled to get there."""
+    full = raw_pixels(message, name) if hasattr(message, "encoding") else jpeg_pixels(message, name)
+    scale = width / full.shape[1], height / full.shape[0]
+    if scale != (1.0, 1.0):
+        full = cv2.resize(full, (width, height), interpolation=cv2.INTER_AREA)
+    return full, scale
+
+
+def digest(message: Any) -> int:
+    """A number that differs between two pictures of a living camera; a sample of the bytes of large ones."""
+    data = memoryview(message.data).cast("B") if not isinstance(message.data, bytes) else memoryview(message.data)
+    return hash(bytes(data[:: max(1, len(data) // 8192)]))
+
+
+def intrinsics(message: Any, name: str) -> Array:
+    """(3, 3) pixels_from_camera of a sensor_msgs/CameraInfo, for its own width and height."""
+    matrix = np.array(message.k, float).reshape(3, 3)
+    if not np.isfinite(matrix).all() or matrix[0, 0] <= 0 or matrix[1, 1] <= 0:
+        raise BadMessage(f"camera {name}: camera_info has no focal length; calibrate it or fill k")
+    return matrix
+
+
+def static_transforms(message: Any) -> dict[str, tuple[str, Array]]:
+    """child frame -> (parent frame, (4, 4) parent_from_child) of a tf2_msgs/TFMessage; unusable ones are left out."""
+    found = {}
+    for transform in message.transforms:
+        t, q = transform.transform.translation, transform.transform.rotation
+        try:
+            matrix = rotations.matrix_from_quaternion((q.x, q.y, q.z, q.w))
+        except ValueError:
+            continue
+        matrix[:3, 3] = t.x, t.y, t.z
+        if np.isfinite(matrix).all():
+            found[transform.child_frame_id.lstrip("/")] = (transform.header.frame_id.lstrip("/"), matrix)
+    return found
+
+
+# --- other road users ------------------------------------------------------------------------------------------------
+
+KINDS = {  # autoware_perception_msgs/ObjectClassification labels
+    0: AgentKind.UNKNOWN,
+    1: AgentKind.VEHICLE,
+    2: AgentKind.VEHICLE,
+    3: AgentKind.VEHICLE,
+    4: AgentKind.VEHICLE,
+    5: AgentKind.BICYCLE,  # motorcycle
+    6: AgentKind.BICYCLE,
+    7: AgentKind.PEDESTRIAN,
+    8: AgentKind.PEDESTRIAN,  # animal
+    9: AgentKind.STATIC,
+}
+DRIVEN_OVER = (10, 11)  # OVER_DRIVABLE, UNDER_DRIVABLE: nothing to keep clear of
+CYLINDER, POLYGON = 1, 2
+PREDICTED_DT_S = 0.5
+PREDICTED_STEPS = 10
+SMALLEST_M = 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class MapAgents:
+    """Other road users as a message had them: at its stamp, in the map."""
+
+    stamp_ns: int
+    agents: Agents  # poses, velocities and predictions in map axes
+    ignored: dict[str, int]  # reason -> how many objects were left out
+
+
+def map_agents(message: Any, map_frame: str, near: Array, extent_max_m: float, count_max: int) -> MapAgents:
+    """Agents of PredictedObjects or TrackedObjects, nearest to `near` (x, y in the map) first.
+
+    An object that cannot be used (NaN, no orientation, a box longer than `extent_max_m`) is left out and counted by
+    reason; the others stay. Twists are taken in the object's own axes, as Autoware publishes them.
+    """
+    require_frame(message.header, map_frame, "objects")
+    predicted = len(message.objects) > 0 and hasattr(message.objects[0].kinematics, "predicted_paths")
+    usable, ignored, rows = [], dict[str, int](), []
+    for item in message.objects:
+        kinematics = item.kinematics
+        pose = (kinematics.initial_pose_with_covariance if predicted else kinematics.pose_with_covariance).pose
+        twist = (kinematics.initial_twist_with_covariance if predicted else kinematics.twist_with_covariance).twist
+        q, at, speed, shape = pose.orientation, pose.position, twist.linear, item.shape
+        label = max(item.classification, key=lambda c: c.probability).label if item.classification else 0
+        if label in DRIVEN_OVER:
+            ignored["driven over"] = ignored.get("driven over", 0) + 1
+            continue
+        usable.append(item)
+        length, width = extent(shape)
+        rows.append((at.x, at.y, q.x, q.y, q.z, q.w, speed.x, speed.y, length, width, KINDS.get(label, 0)))
+    table = np.array(rows, float).reshape(-1, 11)
+    x, y, qx, qy, qz, qw, vx, vy, length, width, kind = table.T
+    heading = np.arctan2(2 * (qw * qz + qx * qy), 1 - 2 * (qy**2 + qz**2))
+    for reason, bad in (
+        ("not finite", ~np.isfinite(table).all(axis=1)),
+        ("no orientation", np.abs(qx**2 + qy**2 + qz**2 + qw**2 - 1) > 0.1),
+        (f"longer than {extent_max_m:.0f} m", np.maximum(length, width) > extent_max_m),
+        ("no size", np.minimum(length, width) <= 0),
+    ):
+        fresh = bad & np.isfinite(x)
+        if fresh.any():
+            ignored[reason] = int(fresh.sum())
+        x = np.where(bad, np.nan, x)
+    distance = np.hypot(x - near[0], y - near[1])
+    order = np.argsort(distance, kind="stable")
+    order = order[np.isfinite(distance[order])]
+    if len(order) > count_max:
+        ignored[f"beyond the nearest {count_max}"] = len(order) - count_max
+        order = order[:count_max]
+
+    turn = heading[order]
+    velocities = geometry.rotate(np.stack([vx, vy], axis=1)[order], turn)
+    poses = np.stack([x[order], y[order], turn], axis=1)
+    sizes = np.maximum(np.stack([length, width], axis=1)[order], SMALLEST_M)
+    paths = predicted_poses([usable[i] for i in order], poses, velocities) if predicted else None
+    agents = Agents(poses, velocities, sizes, kind[order].astype(np.int64), paths, PREDICTED_DT_S)
+    return MapAgents(stamp_ns(message.header), agents, ignored)
+
+
+def extent(shape: Any) -> tuple[float, float]:
+    """(length, width) m of an autoware_perception_msgs/Shape."""
+    if shape.type == POLYGON and len(shape.footprint.points):
+        return (
+            2.0 * max(abs(p.x) for p in shape.footprint.points),
+            2.0 * max(abs(p.y) for p in shape.footprint.points),
+        )
+    if shape.type == CYLINDER:
+        return shape.dimensions.x, shape.dimensions.x
+    return shape.dimensions.x, shape.dimensions.y
+
+
+def predicted_poses(items: list[Any], poses: Array, velocities: Array) -> Array | None:
+    """(A, PREDICTED_STEPS, 3) along each object's most confident path, at PREDICTED_DT_S; constant velocity where an
+    object has none or beyond its end. None when nobody has one."""
+    times = PREDICTED_DT_S * np.arange(1, PREDICTED_STEPS + 1)
+    result = np.repeat(poses[:, None, :], PREDICTED_STEPS, axis=1)
+    result[..., :2] += velocities[:, None, :] * times[None, :, None]
+    any_path = False
+    for row, item in enumerate(items):
+        paths = item.kinematics.predicted_paths
+        if not paths:
+            continue
+        best = max(paths, key=lambda path: path.confidence)
+        step_s = best.time_step.sec + 1e-9 * best.time_step.nanosec
+        if step_s <= 0 or len(best.path) < 2:
+            continue
+        raw = [(p.position.x, p.position.y, p.orientation.z, p.orientation.w) for p in best.path]
+        knots = np.array(raw, float)
+        if not np.isfinite(knots).all():
+            continue
+        # Autoware's paths begin at the object's present pose: knot k lies k steps ahead
+        at = step_s * np.arange(len(knots))
+        inside = times <= at[-1] + 1e-9
+        heading = np.unwrap(2.0 * np.arctan2(knots[:, 2], knots[:, 3]))
+        for column, values in enumerate((knots[:, 0], knots[:, 1], heading)):
+            result[row, inside, column] = np.interp(times[inside], at, values)
+        any_path = True
+    return result if any_path else None
+
+
+def in_ego_frame(found: MapAgents, ego: EgoState) -> Agents:
+    """The agents moved on at constant velocity to the ego's stamp, in the ego frame of that moment.
+
+    Pairing a picture of the past with an ego of now misplaces a car at 15 m/s by 1.5 m every 0.1 s.
+    """
+    late_s = (ego.stamp_ns - found.stamp_ns) * 1e-9
+    agents, ego_from_map = found.agents, geometry.invert(ego.map_from_ego)
+    shift = np.zeros((len(agents), 3))
+    shift[:, :2] = agents.velocities_mps * late_s
+    paths = agents.predicted_poses
+    if paths is not None:
+        paths = geometry.compose(ego_from_map, paths + shift[:, None, :])
+    return Agents(
+        geometry.compose(ego_from_map, agents.poses + shift),
+        geometry.rotate(agents.velocities_mps, ego_from_map[2]),
+        agents.sizes,
+        agents.kinds,
+        paths,
+        agents.predicted_dt_s,
+    )

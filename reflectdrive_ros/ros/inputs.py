@@ -1,0 +1,480 @@
+"""The latest of everything: is it there, fresh enough, and do the pictures belong together?
+
+Callbacks `put` messages, which only stores them; the planning thread takes a `snapshot`, which converts what it needs.
+What is missing, late, malformed or frozen becomes a sentence, never an exception and never an old value passed as new.
+All ages are against the given `now_ns`, the node's clock (or a bag's).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from .. import geometry
+from ..config import Config
+from ..domain import Agents, Array, CameraFrame, Command, EgoState, Observation
+from . import convert
+from .convert import BadMessage
+
+IN_FUTURE_S = 0.1  # a stamp further ahead of our clock means that the clocks are not synchronised
+RATE_WINDOW = 20  # messages over which a rate is measured
+ROUTE_BEHIND_M, ROUTE_AHEAD_M = 20.0, 250.0  # the part of the route that a planner sees
+TURN_AHEAD_M, TURN_RAD = 25.0, np.deg2rad(25.0)  # a route that bends this much this soon is a turn
+
+
+class Level(IntEnum):
+    """diagnostic_msgs/DiagnosticStatus levels."""
+
+    OK = 0
+    WARN = 1
+    ERROR = 2
+    STALE = 3
+
+
+@dataclass(frozen=True)
+class InputStatus:
+    """One line of the diagnostics."""
+
+    name: str
+    level: Level
+    message: str
+    values: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What the planning thread works with: an observation, or the sentences that say why there is none."""
+
+    observation: Observation | None
+    ego: EgoState | None  # usable even without pictures or route: enough to stop
+    agents: Agents | None
+    problems: tuple[str, ...]
+    image_stamp_ns: int | None  # of the anchor camera
+
+
+@dataclass
+class Channel:
+    """One topic: its newest messages and what happened to the others."""
+
+    name: str
+    required: bool
+    max_age_s: float | None  # None: latched, stays valid
+    keep: int = 1
+    messages: deque[tuple[int, Any]] = field(default_factory=deque)  # (stamp, message), oldest first
+    received: int = 0
+    duplicates: int = 0
+    out_of_order: int = 0
+    refused: int = 0
+    lost: int = 0
+    fault: str = ""  # why the newest message cannot be used
+    stamps: deque[int] = field(default_factory=lambda: deque(maxlen=RATE_WINDOW))
+
+    def put(self, stamp_ns: int, message: Any) -> bool:
+        """Store a message; False when it is no news (a duplicate, or older than the newest)."""
+        self.received += 1
+        if self.messages and stamp_ns <= self.messages[-1][0]:
+            if stamp_ns == self.messages[-1][0]:
+                self.duplicates += 1
+            else:
+                self.out_of_order += 1
+            return False
+        self._count_lost(stamp_ns)
+        self.stamps.append(stamp_ns)
+        self.messages.append((stamp_ns, message))
+        while len(self.messages) > self.keep:
+            self.messages.popleft()
+        self.fault = ""
+        return True
+
+    def _count_lost(self, stamp_ns: int) -> None:
+        """A gap of about n periods means that n - 1 messages went missing on the way."""
+        if len(self.stamps) >= 5:
+            period = float(np.median(np.diff(np.array(self.stamps))))
+            gap = (stamp_ns - self.stamps[-1]) / max(period, 1.0)
+            if 1.5 < gap < 20:  # longer silences are a sensor that was off, not lost messages
+                self.lost += round(gap) - 1
+
+    def refuse(self, fault: str) -> None:
+        if fault != self.fault:
+            self.fault = fault
+        self.refused += 1
+
+    def newest(self) -> tuple[int, Any] | None:
+        return self.messages[-1] if self.messages else None
+
+    def nearest(self, stamp_ns: int) -> tuple[int, Any] | None:
+        return min(self.messages, key=lambda item: abs(item[0] - stamp_ns), default=None)
+
+    def rate_hz(self) -> float:
+        spread = self.stamps[-1] - self.stamps[0] if len(self.stamps) > 1 else 0
+        return (len(self.stamps) - 1) * 1e9 / spread if spread else 0.0
+
+    def problem(self, now_ns: int) -> str:
+        """Why this input cannot be used now; empty when it can."""
+        if self.fault:
+            return self.fault
+        newest = self.newest()
+        if newest is None:
+            return f"{self.name}: nothing received yet"
+        if self.max_age_s is None:
+            return ""
+        age_s = (now_ns - newest[0]) * 1e-9
+        if age_s > self.max_age_s:
+            return f"{self.name}: newest is {age_s:.2f} s old, allowed {self.max_age_s:.2f} s"
+        if age_s < -IN_FUTURE_S:
+            return f"{self.name}: stamped {-age_s:.2f} s in the future: synchronise the clocks"
+        return ""
+
+    def status(self, now_ns: int) -> InputStatus:
+        problem, newest = self.problem(now_ns), self.newest()
+        age_s = float("nan") if newest is None else (now_ns - newest[0]) * 1e-9
+        level, message = Level.OK, f"{self.rate_hz():.1f} Hz"
+        if problem:
+            level, message = (Level.ERROR if self.required else Level.WARN), problem
+        elif self.lost > 0.02 * max(self.received, 50):
+            level, message = Level.WARN, f"{self.name}: {self.lost} messages lost on the way; use config/fastdds.xml"
+        counters = ("received", "lost", "duplicates", "out_of_order", "refused")
+        values = {key: str(getattr(self, key)) for key in counters}
+        return InputStatus(
+            self.name, level, message, {"age_s": f"{age_s:.3f}", "rate_hz": f"{self.rate_hz():.2f}", **values}
+        )
+
+
+class Inputs:
+    """All channels of the node. `put` and the queries may be called from different threads."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._lock = threading.Lock()
+        cameras, limits = config.cameras, config.inputs
+        needed = cameras.required
+        self._images = {
+            name: Channel(f"image {name}", needed, limits.image_max_age_s, keep=4) for name in cameras.names
+        }
+        self._infos = {name: Channel(f"camera_info {name}", needed, None) for name in cameras.names}
+        self._odometry = Channel("odometry", True, limits.odometry_max_age_s)
+        self._acceleration = Channel("acceleration", False, limits.acceleration_max_age_s)
+        self._objects = Channel("objects", False, limits.objects_max_age_s)
+        self._route = Channel("route", True, None)
+        self._tf_static = Channel("tf_static", needed, None)
+        self._instruction = ""
+        self.restarts = 0
+        self.ignored_objects: dict[str, int] = {}  # reason -> count, of the newest message
+        self._forget()
+
+    def _forget(self) -> None:
+        """Drop what was derived from messages; the counters stay."""
+        self._transforms: dict[str, tuple[str, Array]] = {}
+        self._frozen: dict[str, int] = dict.fromkeys(self._images, 0)
+        self._digests: dict[str, int] = {}
+        self._decoded: deque[tuple[int, tuple[CameraFrame, ...]]] = deque()
+        self._planned_image_ns = self._planned_odometry_ns = -(1 << 62)
+        self._route_made: tuple[Any, Array] | None = None
+        self._route_at_m: float | None = None
+
+    def channels(self) -> list[Channel]:
+        latched = [*self._infos.values(), self._tf_static] if self._config.cameras.required else []
+        objects = [] if self._config.inputs.objects_type == "none" else [self._objects]
+        images = list(self._images.values())
+        return [*images, *latched, self._odometry, self._acceleration, *objects, self._route]
+
+    # --- storing -----------------------------------------------------------------------------------------------------
+
+    def put(self, key: str, message: Any, now_ns: int) -> None:
+        """Store one message; `key` is that of the topic table. `now_ns` stamps what carries no stamp of its own."""
+        kind, _, camera = key.partition(":")
+        with self._lock:
+            if kind == "instruction":
+                self._instruction = str(message.data)
+                return
+            if kind == "tf_static":
+                self._transforms.update(convert.static_transforms(message))
+                self._tf_static.put(self._tf_static.received + 1, message)
+                return
+            channel = self._channel(kind, camera)
+            stamp = convert.stamp_ns(message.header)
+            if kind in ("route", "info"):  # latched: the newest arrival counts, whatever its stamp
+                stamp = channel.received + 1
+            elif self._stepped_back(channel, stamp):
+                self._restart()
+            news = channel.put(stamp, message)
+            if kind == "image" and news:
+                self._watch_for_frozen(camera, message)
+
+    def _channel(self, kind: str, camera: str) -> Channel:
+        if kind in ("image", "info"):
+            return (self._images if kind == "image" else self._infos)[camera]
+        by_kind = {
+            "odometry": self._odometry,
+            "acceleration": self._acceleration,
+            "objects": self._objects,
+            "route": self._route,
+        }
+        return by_kind[kind]
+
+    def _stepped_back(self, channel: Channel, stamp_ns: int) -> bool:
+        newest = channel.newest()
+        return newest is not None and newest[0] - stamp_ns > self._config.inputs.clock_jump_s * 1e9
+
+    def _restart(self) -> None:
+        """Time went back (a bag loops, a simulator restarts): what was received before is from another time."""
+        transforms = self._transforms
+        for channel in (*self._images.values(), self._odometry, self._acceleration, self._objects):
+            channel.messages.clear()
+            channel.stamps.clear()
+        self._forget()
+        self._transforms = transforms
+        self.restarts += 1
+
+    def _watch_for_frozen(self, camera: str, message: Any) -> None:
+        digest = convert.digest(message)
+        same = self._digests.get(camera) == digest
+        self._frozen[camera] = self._frozen[camera] + 1 if same else 0
+        self._digests[camera] = digest
+        if self._frozen[camera] >= self._config.cameras.frozen_after:
+            self._images[camera].refuse(
+                f"image {camera}: the same picture {self._frozen[camera] + 1} times in a row: the camera is frozen"
+            )
+
+    # --- when to plan ------------------------------------------------------------------------------------------------
+
+    def due(self, now_ns: int) -> bool:
+        """Whether a planning step should start: a new picture of the anchor camera whose companions have come (or are
+        overdue); without any pictures, where the planner needs none, new odometry every 0.1 s."""
+        with self._lock:
+            anchor = self._images[self._config.cameras.anchor].newest()
+            if anchor is not None and anchor[0] > self._planned_image_ns:
+                if all(self._match(channel, anchor[0]) for channel in self._images.values()):
+                    return True
+                return (now_ns - anchor[0]) * 1e-9 > 2 * self._config.cameras.match_tolerance_s
+            if self._config.cameras.required or (
+                anchor is not None and (now_ns - anchor[0]) * 1e-9 <= self._config.inputs.image_max_age_s
+            ):
+                return False
+            odometry = self._odometry.newest()
+            return odometry is not None and odometry[0] - self._planned_odometry_ns >= 99_000_000
+
+    def _match(self, channel: Channel, stamp_ns: int) -> tuple[int, Any] | None:
+        found = channel.nearest(stamp_ns)
+        tolerance_ns = self._config.cameras.match_tolerance_s * 1e9
+        return found if found is not None and abs(found[0] - stamp_ns) <= tolerance_ns else None
+
+    # --- what to plan from -------------------------------------------------------------------------------------------
+
+    def snapshot(self, now_ns: int) -> Snapshot:
+        """The newest of everything as an observation, or why there is none."""
+        with self._lock:
+            anchor = self._images[self._config.cameras.anchor].newest()
+            pictures = {} if anchor is None else {n: self._match(c, anchor[0]) for n, c in self._images.items()}
+            odometry, acceleration = self._odometry.newest(), self._acceleration.newest()
+            objects, route = self._objects.newest(), self._route.newest()
+            if anchor is not None:
+                self._planned_image_ns = anchor[0]
+            if odometry is not None:
+                self._planned_odometry_ns = odometry[0]
+        problems: list[str] = []
+        ego = self._ego(odometry, acceleration, now_ns, problems)
+        agents = None if ego is None else self._agents(objects, ego, now_ns)
+        route_map = self._route_in_map(route, problems)
+        image_ns = None if anchor is None else anchor[0]
+        cameras = self._cameras(image_ns, pictures, now_ns, problems)
+        if ego is None or route_map is None or cameras is None:
+            return Snapshot(None, ego, agents, tuple(problems), image_ns)
+        ahead = self._route_ahead(route_map, ego)
+        observation = Observation(
+            ego.stamp_ns,
+            ego,
+            ahead,
+            command_along(ahead),
+            self._config.speed_limit_mps,
+            cameras,
+            agents,
+            instruction=self._instruction,
+        )
+        return Snapshot(observation, ego, agents, tuple(problems), image_ns)
+
+    def ego(self, now_ns: int) -> tuple[EgoState | None, Agents | None]:
+        """Enough to stop, without touching pictures; None when even odometry is missing or stale."""
+        with self._lock:
+            odometry, acceleration, objects = (
+                channel.newest() for channel in (self._odometry, self._acceleration, self._objects)
+            )
+        ego = self._ego(odometry, acceleration, now_ns, [])
+        return ego, (None if ego is None else self._agents(objects, ego, now_ns))
+
+    def _ego(
+        self,
+        odometry: tuple[int, Any] | None,
+        acceleration: tuple[int, Any] | None,
+        now_ns: int,
+        problems: list[str],
+    ) -> EgoState | None:
+        ego = None
+        if odometry is not None:
+            try:
+                ego = convert.ego_state(odometry[1], self._config.output.map_frame)
+            except BadMessage as fault:
+                self._odometry.refuse(str(fault))
+        problem = self._odometry.problem(now_ns)
+        if problem or ego is None:
+            problems.append(problem)
+            return None
+        if acceleration is not None and not self._acceleration.problem(now_ns):
+            try:
+                ego = replace(ego, acceleration_mps2=convert.acceleration(acceleration[1]))
+            except BadMessage as fault:
+                self._acceleration.refuse(str(fault))
+        return ego
+
+    def _agents(self, objects: tuple[int, Any] | None, ego: EgoState, now_ns: int) -> Agents | None:
+        """Unknown (None) when objects are missing, stale or unusable: that is not an empty road."""
+        if objects is None or self._objects.problem(now_ns):
+            return None
+        limits = self._config.inputs
+        try:
+            found = convert.map_agents(
+                objects[1],
+                self._config.output.map_frame,
+                ego.map_from_ego[:2],
+                limits.object_extent_max_m,
+                limits.objects_max,
+            )
+        except BadMessage as fault:
+            self._objects.refuse(str(fault))
+            return None
+        self.ignored_objects = found.ignored
+        return convert.in_ego_frame(found, ego)
+
+    def _route_in_map(self, route: tuple[int, Any] | None, problems: list[str]) -> Array | None:
+        if route is None:
+            problems.append(self._route.problem(0))
+            return None
+        if self._route_made is None or self._route_made[0] is not route[1]:
+            try:
+                made = self._converted_route(route[1])
+            except BadMessage as fault:
+                self._route.refuse(str(fault))
+                problems.append(str(fault))
+                return None
+            self._route_made, self._route_at_m = (route[1], made), None
+        return self._route_made[1]
+
+    def _converted_route(self, message: Any) -> Array:
+        config = self._config
+        if config.inputs.route_type == "path":
+            return convert.path_route(message, config.output.map_frame, config.inputs.route_points_max)
+        raise BadMessage("a LaneletRoute holds lanelet ids only: set inputs.lanelet_map to the map's .osm file")
+
+    def _route_ahead(self, route: Array, ego: EgoState) -> Array:
+        """(L, 3) the part of the route around the car, ego frame. Looks near the last place first: routes cross."""
+        along = geometry.arc_lengths(route)
+        here = ego.map_from_ego[None, :2]
+        place = None
+        if self._route_at_m is not None:
+            near = np.flatnonzero((along > self._route_at_m - 30.0) & (along < self._route_at_m + 60.0))
+            if len(near) >= 2:
+                (at,), (offset,) = geometry.project(route[near], here)
+                place = along[near[0]] + at if abs(offset) < 15.0 else None
+        if place is None:
+            (place,), _ = geometry.project(route, here)
+        self._route_at_m = float(place)
+        wanted = (along >= place - ROUTE_BEHIND_M) & (along <= place + ROUTE_AHEAD_M)
+        wanted[max(int(np.searchsorted(along, place, side="right")) - 1, 0)] = True
+        wanted[min(int(np.searchsorted(along, place, side="right")), len(route) - 1)] = True
+        return geometry.compose(geometry.invert(ego.map_from_ego), route[wanted])
+
+    def _cameras(
+        self, image_ns: int | None, pictures: dict[str, Any], now_ns: int, problems: list[str]
+    ) -> tuple[CameraFrame, ...] | None:
+        """Both instants, oldest first; () where cameras are optional and unusable; None where they are required."""
+        faults: list[str] = []
+        current = self._current_instant(image_ns, pictures, now_ns, faults)
+        if current is None:
+            problems.extend(faults)
+            return None if self._config.cameras.required else ()
+        assert image_ns is not None
+        settings = self._config.cameras
+        target = image_ns - settings.pair_interval_s * 1e9
+        older = min(self._decoded, key=lambda item: abs(item[0] - target), default=None)
+        self._decoded.append((image_ns, current))
+        horizon = image_ns - (settings.pair_interval_s + settings.pair_tolerance_s) * 1e9
+        while self._decoded and self._decoded[0][0] < horizon:
+            self._decoded.popleft()
+        if older is None or abs(older[0] - target) > settings.pair_tolerance_s * 1e9:
+            return current
+        return (*older[1], *current)
+
+    def _current_instant(
+        self, image_ns: int | None, pictures: dict[str, Any], now_ns: int, faults: list[str]
+    ) -> tuple[CameraFrame, ...] | None:
+        frames = []
+        for name, channel in self._images.items():
+            problem, found = channel.problem(now_ns), pictures.get(name)
+            if not problem and found is None and image_ns is not None:
+                near = channel.nearest(image_ns)
+                apart = abs(near[0] - image_ns) * 1e-9 if near else float("inf")
+                allowed = self._config.cameras.match_tolerance_s
+                problem = f"image {name}: nearest picture is {apart:.2f} s from the anchor's, allowed {allowed:.2f} s"
+            if problem:
+                faults.append(problem)
+                continue
+            try:
+                frames.append(self._frame(name, *found))
+            except BadMessage as fault:
+                channel.refuse(str(fault))
+                faults.append(str(fault))
+        return None if faults or not frames else tuple(frames)
+
+    def _frame(self, name: str, stamp_ns: int, message: Any) -> CameraFrame:
+        info = self._infos[name].newest()
+        if info is None:
+            raise BadMessage(f"camera {name}: no camera_info received")
+        width, height = self._config.cameras.width, self._config.cameras.height
+        pixels, _ = convert.pixels(message, name, width, height)
+        matrix = convert.intrinsics(info[1], name)
+        scale = np.diag([width / max(info[1].width, 1), height / max(info[1].height, 1), 1.0])
+        return CameraFrame(stamp_ns, name, pixels, scale @ matrix, self._camera_from_ego(name, message.header.frame_id))
+
+    def _camera_from_ego(self, name: str, frame: str) -> Array:
+        """(4, 4) through the static transforms from the camera up to base_link."""
+        ego_from_camera, at = np.eye(4), frame.lstrip("/")
+        for _ in range(len(self._transforms) + 1):
+            if at == "base_link":
+                return geometry.invert_matrix(ego_from_camera)
+            if at not in self._transforms:
+                break
+            at, parent_from_child = self._transforms[at]
+            ego_from_camera = parent_from_child @ ego_from_camera
+        raise BadMessage(f"camera {name}: /tf_static has no way from base_link to '{frame}'")
+
+    # --- diagnostics -------------------------------------------------------------------------------------------------
+
+    def statuses(self, now_ns: int) -> list[InputStatus]:
+        with self._lock:
+            statuses = [channel.status(now_ns) for channel in self.channels()]
+        if self.ignored_objects:
+            listed = ", ".join(f"{count} {reason}" for reason, count in sorted(self.ignored_objects.items()))
+            statuses = [
+                replace(s, level=max(s.level, Level.WARN), message=f"{s.message}; ignored: {listed}")
+                if s.name == "objects"
+                else s
+                for s in statuses
+            ]
+        return statuses
+
+
+def command_along(route: Array) -> Command:
+    """What the route asks for next, from how much it bends within TURN_AHEAD_M; route (L, 3) in the ego frame."""
+    if len(route) < 2:
+        return Command.FOLLOW
+    (here,), _ = geometry.project(route, np.zeros((1, 2)))
+    now, then = geometry.sample(route, np.array([here, here + TURN_AHEAD_M]))
+    bend = float(geometry.wrap(then[2] - now[2]))
+    if abs(bend) < TURN_RAD:
+        return Command.FOLLOW
+    return Command.LEFT if bend > 0 else Command.RIGHT

@@ -1,0 +1,106 @@
+"""Inputs and engine put together: messages in, reports out. The node, the replay and the bench all drive this one.
+
+It knows no topics, threads or executors, and its clock is handed in, so a replay of it is deterministic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..config import Config
+from ..domain import PlanSource, StepReport, Verdict
+from ..runtime.engine import Clock, Engine
+from .inputs import Inputs, InputStatus, Level, Snapshot
+
+
+@dataclass(frozen=True)
+class PilotStep:
+    """One planning step: what was known, what was answered (None without odometry: nothing honest can be sent)."""
+
+    snapshot: Snapshot
+    report: StepReport | None
+    timings_ms: dict[str, float]  # snapshot (conversion and decoding), then the engine's stages
+
+
+class Pilot:
+    def __init__(self, config: Config, clock: Clock, model_sha256: str = "", engine: Engine | None = None) -> None:
+        self.config = config
+        self.inputs = Inputs(config)
+        self.model_sha256 = model_sha256
+        self._clock = clock
+        self._engine = engine or Engine(config, clock)
+        self._restarts = 0
+        self._late_in_a_row = 0
+        self._last: PilotStep | None = None
+
+    def put(self, key: str, message: Any, now_ns: int) -> None:
+        self.inputs.put(key, message, now_ns)
+
+    def due(self, now_ns: int) -> bool:
+        return self.inputs.due(now_ns)
+
+    def step(self, now_ns: int) -> PilotStep:
+        """Plan from the newest of everything; stop, saying why, where that is not enough."""
+        begun = self._clock()
+        snapshot = self.inputs.snapshot(now_ns)
+        if self._restarts != self.inputs.restarts:
+            self._restarts = self.inputs.restarts
+            self._engine.reset()
+        took = {"snapshot": 1e3 * (self._clock() - begun)}
+        report = None
+        if snapshot.observation is not None:
+            report = self._engine.step(snapshot.observation)
+        elif snapshot.ego is not None:
+            report = self._engine.stop(snapshot.ego, snapshot.agents, "; ".join(snapshot.problems))
+        if report is not None:
+            took.update(report.timings_ms)
+            self._late_in_a_row = self._late_in_a_row + 1 if report.verdict is Verdict.LATE else 0
+        self._last = PilotStep(snapshot, report, took)
+        return self._last
+
+    def stop(self, now_ns: int, reason: str) -> StepReport | None:
+        """The watchdog's answer, safe to ask for while a step runs: stop from the newest odometry; None without any."""
+        ego, agents = self.inputs.ego(now_ns)
+        return None if ego is None else self._engine.stop(ego, agents, reason)
+
+    def problems(self, now_ns: int) -> str:
+        """What keeps the planner from planning, in one line; empty when nothing does."""
+        return "; ".join(s.message for s in self.inputs.statuses(now_ns) if s.level >= Level.ERROR)
+
+    def statuses(self, now_ns: int) -> list[InputStatus]:
+        """The diagnostics: one line per input, then the planner's."""
+        return [*self.inputs.statuses(now_ns), self._planner_status(now_ns)]
+
+    def _planner_status(self, now_ns: int) -> InputStatus:
+        last = self._last
+        if last is None or last.report is None:
+            return InputStatus("planner", Level.ERROR, self.problems(now_ns) or "no step yet", {})
+        report = last.report
+        level = Level.OK if report.verdict is Verdict.OK else Level.WARN
+        if report.source is PlanSource.STOP or self._late_in_a_row >= 5:
+            level = Level.ERROR
+        observation = last.snapshot.observation
+        unchecked = observation is not None and observation.agents is None
+        message = report.reason or f"{report.plan.step.value} step, {report.source.name.lower()}'s plan sent"
+        if unchecked and level is Level.OK:
+            level, message = Level.WARN, f"{message}; unchecked: objects are unknown"
+        times = {f"{stage}_ms": f"{value:.2f}" for stage, value in last.timings_ms.items()}
+        return InputStatus(
+            "planner",
+            level,
+            message,
+            {
+                "planner": self.config.planner,
+                "verdict": report.verdict.name,
+                "source": report.source.name,
+                "step": report.plan.step.value,
+                "late_in_a_row": str(self._late_in_a_row),
+                "objects": "unknown"
+                if observation is None or observation.agents is None
+                else str(len(observation.agents)),
+                "model_sha256": self.model_sha256,
+                "restarts": str(self._restarts),
+                **times,
+            },
+        )

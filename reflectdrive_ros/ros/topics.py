@@ -1,0 +1,113 @@
+"""Every topic of the node, once: the node subscribes and publishes from this table, docs and tests read it.
+
+Reliability and durability equal Autoware's component interface specification exactly: its admission check refuses
+"stronger" as well as weaker. Names are private and remapped in launch files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from ..config import Config
+
+
+class Qos(Enum):
+    """(reliability, durability, depth)"""
+
+    NEWEST = ("reliable", "volatile", 1)
+    LATCHED = ("reliable", "transient_local", 1)
+    SENSOR = ("best_effort", "volatile", 1)  # pictures: a lost one is not worth waiting for
+    STATIC_TF = ("reliable", "transient_local", 100)  # one message from each static publisher
+    LIST = ("reliable", "volatile", 10)
+
+
+@dataclass(frozen=True)
+class Topic:
+    key: str  # how the code calls it
+    name: str
+    type: str  # package/msg/Name
+    qos: Qos
+    doc: str
+    required: bool = True
+
+
+def inputs(config: Config) -> tuple[Topic, ...]:
+    """What the node subscribes to under this configuration."""
+    cameras, settings = config.cameras, config.inputs
+    image = "sensor_msgs/msg/CompressedImage" if cameras.compressed else "sensor_msgs/msg/Image"
+    pictures = cameras.topics or tuple(f"~/input/camera/{name}/image" for name in cameras.names)
+    infos = cameras.info_topics or tuple(f"~/input/camera/{name}/camera_info" for name in cameras.names)
+    table = [
+        Topic(f"image:{name}", topic, image, Qos.SENSOR, f"picture of the camera {name}", cameras.required)
+        for name, topic in zip(cameras.names, pictures, strict=True)
+    ]
+    table += [
+        Topic(
+            f"info:{name}", topic, "sensor_msgs/msg/CameraInfo", Qos.SENSOR, f"intrinsics of {name}", cameras.required
+        )
+        for name, topic in zip(cameras.names, infos, strict=True)
+    ]
+    table += [
+        Topic("tf_static", "/tf_static", "tf2_msgs/msg/TFMessage", Qos.STATIC_TF, "camera poses", cameras.required),
+        Topic("odometry", "~/input/odometry", "nav_msgs/msg/Odometry", Qos.NEWEST, "pose in map, twist in base_link"),
+        Topic(
+            "acceleration",
+            "~/input/acceleration",
+            "geometry_msgs/msg/AccelWithCovarianceStamped",
+            Qos.NEWEST,
+            "acceleration in base_link; without it 0 is assumed",
+            False,
+        ),
+        Topic("route", "~/input/route", ROUTE_TYPES[settings.route_type], Qos.LATCHED, "where to go, in map"),
+        Topic("instruction", "~/input/instruction", "std_msgs/msg/String", Qos.NEWEST, "route in words", False),
+    ]
+    if settings.objects_type != "none":
+        table.append(
+            Topic(
+                "objects",
+                "~/input/objects",
+                OBJECT_TYPES[settings.objects_type],
+                Qos.NEWEST,
+                "other road users; without them plans are not checked against anyone, and the diagnostics say so",
+                False,
+            )
+        )
+    return tuple(table)
+
+
+ROUTE_TYPES = {"path": "nav_msgs/msg/Path", "lanelet": "autoware_planning_msgs/msg/LaneletRoute"}
+OBJECT_TYPES = {
+    "predicted": "autoware_perception_msgs/msg/PredictedObjects",
+    "tracked": "autoware_perception_msgs/msg/TrackedObjects",
+}
+
+OUTPUTS = (
+    Topic("trajectory", "~/output/trajectory", "autoware_planning_msgs/msg/Trajectory", Qos.NEWEST, "the plan, 0.1 s"),
+    Topic(
+        "candidates",
+        "~/output/candidate_trajectories",
+        "autoware_internal_planning_msgs/msg/CandidateTrajectories",
+        Qos.NEWEST,
+        "the plan and its rivals, one stable UUID per slot",
+    ),
+    Topic(
+        "turn_indicators",
+        "~/output/turn_indicators",
+        "autoware_vehicle_msgs/msg/TurnIndicatorsCommand",
+        Qos.NEWEST,
+        "turn signal that belongs to the plan",
+    ),
+    Topic("status", "~/output/status", "reflectdrive/msg/PlannerStatus", Qos.NEWEST, "verdict and source of the plan"),
+    Topic("path", "~/debug/path", "nav_msgs/msg/Path", Qos.NEWEST, "the plan for RViz", False),
+    Topic("markers", "~/debug/markers", "visualization_msgs/msg/MarkerArray", Qos.NEWEST, "plan for RViz", False),
+    Topic("debug", "~/debug/planner", "reflectdrive/msg/PlannerDebug", Qos.NEWEST, "candidates, tokens, times", False),
+    Topic(
+        "processing_time",
+        "~/debug/processing_time_ms",
+        "autoware_internal_debug_msgs/msg/Float64Stamped",
+        Qos.NEWEST,
+        "front image received to trajectory published",
+    ),
+    Topic("diagnostics", "/diagnostics", "diagnostic_msgs/msg/DiagnosticArray", Qos.LIST, "inputs and planner"),
+)
