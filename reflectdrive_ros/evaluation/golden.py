@@ -1,0 +1,339 @@
+"""Scenes with known official scores: reads them, and scores them as NAVSIM does.
+
+A file of scenes has one JSON object a line (gzipped or not); its fields are described in `test/data/golden/SCHEMA.md`.
+Everything there is in a global frame; what comes out here is in the ego frame of each scene.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import geometry
+from ..config import ScoringConfig, VehicleConfig
+from ..domain import AgentKind, Array, ForecastSource
+from ..scoring import metrics
+from ..scoring.areas import MapAreas
+from ..scoring.contacts import SAMPLES, AgentTracks
+from ..scoring.scorer import RedLights, Reference, Scene, ScoreCard, forgiven, score, total
+from ..scoring.simulate import (
+    AX,
+    DT_S,
+    STATE_SIZE,
+    STEERING,
+    STEERING_RATE,
+    STEPS,
+    VX,
+    YAW_ACCELERATION,
+    YAW_RATE,
+    simulate,
+)
+
+VEHICLE = VehicleConfig(max_steering_rad=np.pi / 3)  # nuPlan's Pacifica
+KINDS = {"vehicle": AgentKind.VEHICLE, "pedestrian": AgentKind.PEDESTRIAN, "bicycle": AgentKind.BICYCLE}
+STATIC_TYPES = ("traffic_cone", "barrier", "czone_sign", "generic_object")
+FRAME_STEPS = 5  # 10 Hz samples between two annotated frames
+NOW, BEFORE = 3, 2  # places in ego_frames
+FRAMES_V1, FRAMES_V2 = 11, 9  # annotated frames that each version sees: 5 s and 4 s
+
+
+class GoldenError(ValueError):
+    """A file of scenes cannot be used; the message says where and why."""
+
+
+@dataclass(frozen=True, eq=False)
+class GoldenScene:
+    """One scene as both versions of the official code see it, and what is to be scored in it."""
+
+    scene_id: str
+    kind: str
+    map_from_ego: Array  # (3,)
+    first: Scene  # v1.1
+    second: Scene  # v2
+    candidates: Array  # (N, 8, 3) at 0.5 .. 4 s, ego frame
+    candidate_kinds: tuple[str, ...]
+    human: Array  # (8, 3) what the human did, for v2's filter
+    previous: tuple[Array | None, ...]  # N plans (8, 3) made 0.5 s earlier, in the ego frame of then
+    previous_motion: Array  # (8,) of then
+    previous_start_us: int
+
+
+def lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The JSON objects of a file with their line numbers. Raises GoldenError for what is not a file of such objects."""
+    number = 0
+    try:
+        with path.open("rb") as probe:
+            packed = probe.read(2) == b"\x1f\x8b"
+        with gzip.open(path, "rt", encoding="utf-8") if packed else path.open(encoding="utf-8") as stream:
+            for number, line in enumerate(stream, 1):
+                if line.strip():
+                    entry = json.loads(line)
+                    if not isinstance(entry, dict):
+                        raise GoldenError(
+                            f"{path}, line {number}: expected a JSON object, found {type(entry).__name__}"
+                        )
+                    yield number, entry
+    except json.JSONDecodeError as fault:
+        raise GoldenError(f"{path}, line {number}: not JSON ({fault.msg})") from None
+    except (OSError, EOFError, UnicodeDecodeError) as fault:
+        raise GoldenError(f"{path} cannot be read: {fault}") from None
+
+
+def read_scenes(path: Path) -> Iterator[GoldenScene]:
+    """The scenes of a file, one at a time. Raises GoldenError naming the file, the line and the field."""
+    for number, entry in lines(path):
+        try:
+            yield scene_of(entry)
+        except KeyError as fault:
+            raise GoldenError(f"{path}, line {number}: field {fault} is missing") from None
+        except (ValueError, TypeError, IndexError) as fault:
+            raise GoldenError(f"{path}, line {number}: {fault}") from None
+
+
+def scene_of(entry: Mapping[str, Any]) -> GoldenScene:
+    """The scene of one JSON object. Raises KeyError for a missing field, ValueError for a wrong one."""
+    stamps = np.asarray(entry["frame_time_us"], np.int64)
+    if stamps.ndim != 1 or len(stamps) <= NOW or (np.diff(stamps) <= 0).any():
+        raise ValueError("frame_time_us does not rise from frame to frame")
+    ego = entry["ego"]
+    map_from_ego = np.array([ego["x"], ego["y"], ego["heading"]], float)
+    ego_from_map = geometry.invert(map_from_ego)
+    frames = np.asarray(entry["ego_frames"], float)
+    if frames.shape != (len(stamps), 7):
+        raise ValueError(f"ego_frames has shape {frames.shape}, expected ({len(stamps)}, 7)")
+
+    names = [candidate["kind"] for candidate in entry["candidates"]]
+    plans = [_plan(candidate["poses"], f"candidates[{i}].poses") for i, candidate in enumerate(entry["candidates"])]
+    if not plans:
+        raise ValueError("candidates is empty, expected at least one")
+    previous = [candidate.get("prev") for candidate in entry["candidates"]]
+    common = Scene(
+        motion=np.array([ego["vx"], ego["vy"], ego["ax"], ego["ay"], ego.get("steering", 0.0), 0, 0, 0], float),
+        agents=AgentTracks.none(),
+        source=ForecastSource.LOGGED,
+        centerline=geometry.transform_points(ego_from_map, np.asarray(entry["centerline"], float)[:, :2]),
+        areas=_areas(entry, ego_from_map),
+        vehicle=VEHICLE,
+        start_us=int(stamps[NOW]),
+    )
+    seen_by_second = _agents(entry, ego_from_map, FRAMES_V2)
+    return GoldenScene(
+        scene_id=str(entry["scene_id"]),
+        kind=str(entry["kind"]),
+        map_from_ego=map_from_ego,
+        first=replace(
+            common, agents=_agents(entry, ego_from_map, FRAMES_V1), reference=_reference(entry["pdm_ref_v1"])
+        ),
+        second=replace(
+            common,
+            agents=_without_those_touching(seen_by_second),
+            reference=_reference(entry["pdm_ref_v2"]),
+            red_lights=_red_lights(entry, ego_from_map),
+            history=_history(frames[: NOW + 1], stamps[: NOW + 1], ego_from_map),
+        ),
+        candidates=np.stack(plans),
+        candidate_kinds=tuple(names),
+        human=_plan(entry["human_poses"], "human_poses"),
+        previous=tuple(
+            None if plan is None else _plan(plan, f"candidates[{i}].prev") for i, plan in enumerate(previous)
+        ),
+        previous_motion=np.concatenate([frames[BEFORE, 3:], np.zeros(4)]),
+        previous_start_us=int(stamps[BEFORE]),
+    )
+
+
+def _plan(poses: Any, name: str) -> Array:
+    plan = np.asarray(poses, float)
+    if plan.shape != (8, 3):
+        raise ValueError(f"{name} has shape {plan.shape}, expected (8, 3)")
+    if not np.isfinite(plan).all():
+        raise ValueError(f"{name} holds NaN or infinity")
+    return plan
+
+
+def _reference(entry: Mapping[str, Any]) -> Reference:
+    return Reference(
+        entry["progress_raw"], float(np.prod([entry.get(name, 1.0) for name in ("NC", "DAC", "TLC", "DDC")]))
+    )
+
+
+def _rings(shapes: list[Mapping[str, Any]], ego_from_map: Array) -> tuple[Array, ...]:
+    return tuple(geometry.transform_points(ego_from_map, np.asarray(shape["xy"], float)) for shape in shapes)
+
+
+def _areas(entry: Mapping[str, Any], ego_from_map: Array) -> MapAreas:
+    """The polygons that the official drivable map holds, which is not all of the map: no roadblock connectors."""
+    shapes = {
+        shape["id"]: shape
+        for layer in ("lanes", "roadblocks", "intersections", "carparks")
+        for shape in entry["map"][layer]
+    }
+    layers: dict[str, list[Mapping[str, Any]]] = {}
+    for name, layer in entry["drivable_area_map"]:
+        layers.setdefault(layer, []).append(shapes[name])
+    lanes = layers.get("LANE", []) + layers.get("LANE_CONNECTOR", [])
+    on_route = set(entry["route_lane_ids"])
+    return MapAreas(
+        lanes=_rings(lanes, ego_from_map),
+        lane_on_route=tuple(lane["id"] in on_route for lane in lanes),
+        roadblocks=_rings(layers.get("ROADBLOCK", []), ego_from_map),
+        intersections=_rings(layers.get("INTERSECTION", []), ego_from_map),
+        carparks=_rings(layers.get("CARPARK_AREA", []), ego_from_map),
+    )
+
+
+def _red_lights(entry: Mapping[str, Any], ego_from_map: Array) -> RedLights:
+    """Red connectors of the route (as given, not as corrected); a state at 2 Hz holds for half a second (section 7)."""
+    on_route = set(entry["route_roadblock_ids"])
+    frame = np.arange(STEPS + 1) // FRAME_STEPS
+    rings, red = [], []
+    for lane in entry["map"]["lanes"]:
+        if lane["roadblock"] in on_route and any(lane["id"] in names for names in entry["red_lights"]):
+            rings += _rings([lane], ego_from_map)
+            red.append([lane["id"] in entry["red_lights"][k] for k in frame])
+    return RedLights(tuple(rings), np.array(red, bool).reshape(len(rings), STEPS + 1))
+
+
+def _agents(entry: Mapping[str, Any], ego_from_map: Array, frames: int) -> AgentTracks:
+    """Tracks at 10 Hz, linear between annotated frames; one seen in a single frame stands there always (section 2)."""
+    count, times = len(entry["tracks"]), np.arange(SAMPLES) / FRAME_STEPS
+    poses, present = np.zeros((count, SAMPLES, 3)), np.zeros((count, SAMPLES), bool)
+    speeds, sizes, kinds = np.zeros((count, SAMPLES)), np.ones((count, 2)), np.zeros(count, np.int64)
+    for i, track in enumerate(entry["tracks"]):
+        if track["type"] not in KINDS and track["type"] not in STATIC_TYPES:
+            raise ValueError(f"tracks[{i}].type is '{track['type']}', expected {', '.join([*KINDS, *STATIC_TYPES])}")
+        kinds[i] = KINDS.get(track["type"], AgentKind.STATIC)
+        sizes[i] = track["length"], track["width"]
+        states = np.asarray(track["states"], float).reshape(-1, 6)
+        if (np.diff(states[:, 0]) <= 0).any():
+            raise ValueError(f"tracks[{i}].states does not rise in k")
+        states = states[states[:, 0] < frames]
+        if len(states) == 0:
+            continue
+        frame = states[:, 0]
+        states[:, 3] = np.unwrap(states[:, 3])
+        at = np.stack([np.interp(times, frame, column) for column in states[:, 1:].T], axis=-1)  # (51, 5)
+        poses[i] = geometry.compose(ego_from_map, at[:, :3])
+        speeds[i] = np.hypot(at[:, 3], at[:, 4])
+        present[i] = (times >= frame[0]) & (times <= frame[-1]) if len(states) > 1 else True
+        present[i, (frames - 1) * FRAME_STEPS + 1 :] = False
+    return AgentTracks(poses, present, speeds, sizes, kinds)
+
+
+def _without_those_touching(agents: AgentTracks) -> AgentTracks:
+    """v2's log replay forgets whoever touches the ego at t = 0 (section 2)."""
+    ego = np.array([VEHICLE.rear_axle_to_center_m, 0.0, 0.0])
+    touching = geometry.boxes_overlap(
+        ego, np.array([VEHICLE.length_m, VEHICLE.width_m]), agents.poses[:, 0], agents.sizes
+    )
+    keep = ~(touching & agents.present[:, 0])
+    fields = ("poses", "present", "speeds_mps", "sizes", "kinds")
+    return AgentTracks(*(getattr(agents, name)[keep] for name in fields))
+
+
+def _history(frames: Array, stamps: Array, ego_from_map: Array) -> Array:
+    """(H, 11) states before now: every 0.1 s from the oldest frame, without the last of them (section 10)."""
+    times = np.arange(stamps[0], stamps[-1], round(DT_S * 1e6))[:-1]
+    values = frames.copy()
+    values[:, 2] = np.unwrap(values[:, 2])
+    at = np.stack([np.interp(times, stamps, column) for column in values.T], axis=-1)
+    states = np.zeros((len(times), STATE_SIZE))
+    states[:, :VX] = geometry.compose(ego_from_map, at[:, :3])
+    states[:, VX : VX + 4] = at[:, 3:]
+    return states
+
+
+# --- scoring as the official scripts do -------------------------------------------------------------------------------
+
+FIRST, SECOND = ScoringConfig(form="pdms"), ScoringConfig(form="epdms")
+
+
+@dataclass(frozen=True, eq=False)
+class OfficialScores:
+    """All that the official scripts of both versions say of a scene's candidates."""
+
+    first: ScoreCard  # v1.1
+    raw: ScoreCard  # v2 without the human filter
+    filtered: ScoreCard  # v2 with it
+    ec: tuple[float | None, ...]  # extended comfort, where there is a plan made before
+
+
+def score_officially(golden: GoldenScene) -> OfficialScores:
+    """PDMS of v1.1 and EPDMS of v2 of every candidate, quirks included."""
+    first = score(golden.first, golden.candidates, FIRST, official=True)
+    raw = score(golden.second, golden.candidates, SECOND, official=True)
+    alone = replace(golden.second, reference=None, history=None)
+    human = score(alone, golden.human[None], SECOND, official=True)
+    human = replace(human, comfort=np.ones(1))  # without a past, the official comfort is 1
+    return OfficialScores(first, raw, forgiven(raw, human, SECOND), extended_comfort(golden, raw.states))
+
+
+def extended_comfort(golden: GoldenScene, states: Array) -> tuple[float | None, ...]:
+    """EC of candidates with states (N, 41, 11) against the plans made 0.5 s earlier; None where there is none."""
+    known = [i for i, plan in enumerate(golden.previous) if plan is not None]
+    values: list[float | None] = [None] * len(golden.previous)
+    if known:
+        plans = np.stack([plan for plan in golden.previous if plan is not None])
+        before = simulate(plans, golden.previous_motion, VEHICLE, golden.previous_start_us)
+        for i, value in zip(known, metrics.extended_comfort(states[known], before), strict=True):
+            values[i] = float(value)
+    return tuple(values)
+
+
+def rows(golden: GoldenScene, scores: OfficialScores, *, states: bool = False) -> Iterator[dict[str, Any]]:
+    """One JSON object per candidate with the keys of `scores.jsonl`; `states` adds what the simulated car did."""
+    ec = np.array([1.0 if value is None else value for value in scores.ec])
+    with_ec = {
+        name: total(replace(card, ec=ec), SECOND) for name, card in (("raw", scores.raw), ("filt", scores.filtered))
+    }
+    for i, name in enumerate(golden.candidate_kinds):
+        first, raw = scores.first, scores.raw
+        epdms = {"EPDMS_raw_noEC": float(raw.score[i]), "EPDMS_filt_noEC": float(scores.filtered.score[i])}
+        if scores.ec[i] is not None:
+            epdms |= {f"EPDMS_{form}_EC": float(values[i]) for form, values in with_ec.items()}
+        row: dict[str, Any] = {
+            "scene_id": golden.scene_id,
+            "traj": i,
+            "kind": name,
+            "v1": _values(first, i, {"NC": "nc", "DAC": "dac", "EP": "ep", "TTC": "ttc", "C": "comfort", "DDC": "ddc"})
+            | {"PDMS": float(first.score[i])},
+            "v2_raw": _values(raw, i, SECOND_COLUMNS) | {"pdm_score": float(raw.score[i])},
+            "v2": _values(scores.filtered, i, SECOND_COLUMNS) | {"pdm_score": float(raw.score[i])},  # stale, officially
+            "EC": scores.ec[i],
+            "epdms": epdms,
+        }
+        if states:
+            row["sim"] = simulated(golden, raw.states[i]).round(7).tolist()
+        yield row
+
+
+SECOND_COLUMNS = {
+    "NC": "nc",
+    "DAC": "dac",
+    "DDC": "ddc",
+    "TLC": "tlc",
+    "EP": "ep",
+    "TTC": "ttc",
+    "LK": "lk",
+    "HC": "comfort",
+    "mult": "multiplier",
+}
+
+
+def _values(card: ScoreCard, i: int, columns: Mapping[str, str]) -> dict[str, float]:
+    return {column: float(getattr(card, name)[i]) for column, name in columns.items()}
+
+
+SIMULATED = (VX, AX, STEERING, STEERING_RATE, YAW_RATE, YAW_ACCELERATION)
+
+
+def simulated(golden: GoldenScene, states: Array) -> Array:
+    """(.., 40, 9) x, y, heading in the global frame, vx, ax, steering, steering rate, yaw rate, yaw acceleration."""
+    poses = geometry.compose(golden.map_from_ego, states[..., 1:, :VX])
+    return np.concatenate([poses, states[..., 1:, SIMULATED]], axis=-1)
