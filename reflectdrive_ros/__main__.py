@@ -1,2 +1,60 @@
-def main() -> None:
-    raise SystemExit("nothing yet")
+"""The command line: `reflectdrive COMMAND`, also `python -m reflectdrive_ros COMMAND`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+
+from . import __version__
+
+# command -> (module with add_arguments(parser) and run(args) -> exit code, what it does). Modules are imported when
+# their command is asked for: a laptop without ROS can score, a car without scipy can plan.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("ros.demo", "the recorded drive through the real node over real topics; writes a report to look at"),
+    "replay": ("ros.replay", "a rosbag2 through the engine or the node: plans, numbers, report"),
+    "make-bag": ("ros.make_bag", "a rosbag2 from a recording that comes with the package"),
+    "doctor": ("ros.doctor", "what is installed, what is missing, what to do"),
+}
+BENCHES: dict[str, tuple[str, str]] = {
+    "node": ("ros.bench_node", "what the node adds to the planner's time, frames lost, memory"),
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    given = sys.argv[1:] if argv is None else argv
+    parser = argparse.ArgumentParser(prog="reflectdrive", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"reflectdrive {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    chosen = next((word for word in given if not word.startswith("-")), "")
+    for name, (module, doc) in COMMANDS.items():
+        add_command(commands, name, module, doc, name == chosen)
+    if BENCHES:
+        doc = "figures with the physical bound beside them"
+        bench = commands.add_parser("bench", help=doc, description=doc)
+        benches = bench.add_subparsers(title="benches", metavar="BENCH", required=True)
+        for name, (module, doc) in BENCHES.items():
+            add_command(benches, name, module, doc, chosen == "bench" and name in given)
+    args = parser.parse_args(given)
+    try:
+        return int(args.run(args))
+    except BrokenPipeError:  # `reflectdrive .. | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def add_command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, module: str, doc: str, wanted: bool
+) -> None:
+    parser = commands.add_parser(name, help=doc, description=doc)
+    if wanted:
+        loaded = importlib.import_module(f"{__package__}.{module}")
+        parser.description = loaded.__doc__
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
+        loaded.add_arguments(parser)
+        parser.set_defaults(run=loaded.run)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -152,6 +152,19 @@ def static_transforms(message: Any) -> dict[str, tuple[str, Array]]:
     return found
 
 
+def camera_from_ego(transforms: dict[str, tuple[str, Array]], name: str, frame: str) -> Array:
+    """(4, 4) through the static transforms (as `static_transforms` gives them) from the camera up to base_link."""
+    ego_from_camera, at = np.eye(4), frame.lstrip("/")
+    for _ in range(len(transforms) + 1):
+        if at == "base_link":
+            return geometry.invert_matrix(ego_from_camera)
+        if at not in transforms:
+            break
+        at, parent_from_child = transforms[at]
+        ego_from_camera = parent_from_child @ ego_from_camera
+    raise BadMessage(f"camera {name}: /tf_static has no way from base_link to '{frame}'")
+
+
 # --- other road users ------------------------------------------------------------------------------------------------
 
 KINDS = {  # autoware_perception_msgs/ObjectClassification labels

@@ -438,19 +438,13 @@ class Inputs:
         pixels, _ = convert.pixels(message, name, width, height)
         matrix = convert.intrinsics(info[1], name)
         scale = np.diag([width / max(info[1].width, 1), height / max(info[1].height, 1), 1.0])
-        return CameraFrame(stamp_ns, name, pixels, scale @ matrix, self._camera_from_ego(name, message.header.frame_id))
-
-    def _camera_from_ego(self, name: str, frame: str) -> Array:
-        """(4, 4) through the static transforms from the camera up to base_link."""
-        ego_from_camera, at = np.eye(4), frame.lstrip("/")
-        for _ in range(len(self._transforms) + 1):
-            if at == "base_link":
-                return geometry.invert_matrix(ego_from_camera)
-            if at not in self._transforms:
-                break
-            at, parent_from_child = self._transforms[at]
-            ego_from_camera = parent_from_child @ ego_from_camera
-        raise BadMessage(f"camera {name}: /tf_static has no way from base_link to '{frame}'")
+        return CameraFrame(
+            stamp_ns,
+            name,
+            pixels,
+            scale @ matrix,
+            convert.camera_from_ego(self._transforms, name, message.header.frame_id),
+        )
 
     # --- diagnostics -------------------------------------------------------------------------------------------------
 

@@ -121,6 +121,17 @@ def path(message: TrajectoryMessage) -> Path:
     return Path(header=message.header, poses=poses)
 
 
+def route_path(route: Array, frame: str) -> Path:
+    """A route (L, 3) in the map as the message that the node reads."""
+    made = Path(header=header(0, frame))
+    for x, y, _ in route.tolist():
+        pose = PoseStamped(header=made.header)
+        pose.pose.position.x, pose.pose.position.y = x, y
+        pose.pose.orientation.w = 1.0
+        made.poses.append(pose)
+    return made
+
+
 COLOURS = {0: (0.1, 0.8, 0.3), 1: (0.95, 0.75, 0.1), 2: (0.9, 0.15, 0.15)}  # by source: planner, carried, stop
 
 

@@ -1,0 +1,316 @@
+"""`reflectdrive replay BAG`: a bag through the engine, or through the real node, and a report of what it planned.
+
+Engine only (the default): messages go through the same pilot as on the car, in the order received, as fast as they go.
+Lateness is not judged, because this machine's speed is not the car's; everything else is, and the plans are equal bit
+for bit on every run. With `--node` the node runs in its own process and the bag is published over DDS in recorded time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from rclpy.serialization import serialize_message
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+from rich.table import Table
+
+from ..config import Config, ConfigError, load, override_dotted
+from ..domain import Array
+from ..evaluation.provenance import provenance
+from ..evaluation.replay_record import summary
+from ..evaluation.report import write_report
+from ..runtime.model_file import ModelFileError, verified_sha256
+from . import outputs, topics
+from .bag import BagError, BagReader, BagWriter
+from .inputs import InputStatus
+from .pilot import Pilot
+from .replay_world import assemble
+
+NEVER_LATE_MS = 10_000.0
+PLANS_PREFIX = "/planning/reflectdrive"
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One plan as it went out, with what was said of it."""
+
+    trajectory: Any  # autoware_planning_msgs/Trajectory
+    status: Any  # reflectdrive/PlannerStatus
+    stages_ms: dict[str, float]
+    statuses: tuple[InputStatus, ...]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("bag", type=Path, help="rosbag2 folder or file (mcap or sqlite3)")
+    parser.add_argument("--out", type=Path, help="folder for plans, summary.json and report.html (default: out/<bag>)")
+    parser.add_argument("--node", action="store_true", help="through the real node over DDS, in recorded time")
+    parser.add_argument("--rate", type=float, default=1.0, help="with --node: speed of playing (default: 1.0)")
+    parser.add_argument("--planner", help="recipe to use instead of the configured one")
+    parser.add_argument("--config", type=Path, help="configuration file (YAML)")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="one setting, may be repeated")
+    parser.add_argument(
+        "--topic", action="append", default=[], metavar="KEY=NAME", help="topic of the bag for an input"
+    )
+    parser.add_argument(
+        "--route", choices=("bag", "driven"), default="bag", help="driven: the path driven, in hindsight"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write summary.json here too")
+    parser.add_argument("--no-report", action="store_true", help="leave report.html out")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0; 2 with one sentence on stderr when bag or configuration cannot be used."""
+    errors = Console(stderr=True)
+    try:
+        config = configuration(args)
+        numbers, out = replay(args, config, errors)
+    except (BagError, ConfigError, ModelFileError) as fault:
+        errors.print(escape(str(fault)), soft_wrap=True)
+        return 2
+    except OSError as fault:
+        errors.print(escape(f"{fault.filename or args.out} cannot be used: {fault.strerror}"), soft_wrap=True)
+        return 2
+    console = Console() if sys.stdout.isatty() else Console(width=110)
+    console.print(table(numbers))
+    console.print(escape(f"report: {out / 'report.html'}" if not args.no_report else f"summary: {out}"), soft_wrap=True)
+    return 0
+
+
+def configuration(args: argparse.Namespace) -> Config:
+    """Defaults, then the file, then --planner and --set. Raises ConfigError."""
+    config = load(args.config) if args.config else Config()
+    values: dict[str, Any] = {"planner": args.planner} if args.planner else {}
+    for pair in args.set:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {pair}: expected NAME=VALUE, such as guard.max_speed_mps=15")
+        values[name] = yaml.safe_load(value)
+    return override_dotted(config, values) if values else config  # type: ignore[no-any-return]
+
+
+def replay(args: argparse.Namespace, config: Config, errors: Console) -> tuple[dict[str, Any], Path]:
+    """Run the bag and write plans, summary and report; returns the summary and the folder."""
+    out = args.out or Path("out") / args.bag.name
+    with BagReader(args.bag) as reader:
+        if reader.notice:
+            errors.print(escape(reader.notice), soft_wrap=True)
+        config, sources = mapped(config, reader, args)
+        out.mkdir(parents=True, exist_ok=True)
+        begun = time.perf_counter()
+        if args.node:
+            from .replay_node import through_node
+
+            sent = through_node(reader, sources, config, args.rate, out, errors)
+            mode = "node"
+        else:
+            sent = through_engine(reader, sources, config, args.route, errors)
+            mode = "engine"
+        took_s = time.perf_counter() - begun
+        if not sent:
+            errors.print("no plan came out: see the diagnostics in summary.json")
+        record = assemble(
+            reader,
+            sources,
+            config,
+            sent,
+            {
+                "mode": mode,
+                "route": args.route,
+                "plans_sha256": plans_sha256(sent),
+                "inputs": input_counters(sent),
+                "took_s": round(took_s, 3),
+                "notice": reader.notice,
+                **provenance(["reflectdrive", *sys.argv[1:]]),
+            },
+        )
+    write_plans(sent, config, out / "plans")
+    numbers = summary(record)
+    text = json.dumps(numbers, indent=2) + "\n"
+    for target in [out / "summary.json", *([args.json] if args.json else [])]:
+        target.write_text(text, encoding="utf-8")
+    if not args.no_report:
+        write_report(record, out / "report.html")
+    return numbers, out
+
+
+# --- which topic of the bag feeds which input ------------------------------------------------------------------------
+
+
+def mapped(config: Config, reader: BagReader, args: argparse.Namespace) -> tuple[Config, dict[str, str]]:
+    """The configuration fitted to what the bag holds (raw or compressed pictures, kind of objects), and the bag's topic
+    for each input key. Raises BagError naming what is missing."""
+    by_type: dict[str, list[str]] = {}
+    for topic in reader.topics:
+        if topic.count:
+            by_type.setdefault(topic.type_name, []).append(topic.name)
+    if "sensor_msgs/msg/CompressedImage" not in by_type and "sensor_msgs/msg/Image" in by_type:
+        config = override_dotted(config, {"cameras.compressed": False})
+    objects = next((kind for kind, name in topics.OBJECT_TYPES.items() if name in by_type), "none")
+    config = override_dotted(config, {"inputs.objects_type": objects})
+    asked = dict(pair.partition("=")[::2] for pair in args.topic)
+    sources: dict[str, str] = {}
+    for entry in topics.inputs(config):
+        names = by_type.get(entry.type, [])
+        camera = entry.key.partition(":")[2]
+        if camera:
+            names = [name for name in names if camera in name.split("/")]
+        if entry.key in asked:
+            sources[entry.key] = reader.require(entry.type, asked[entry.key])[0].name
+        elif entry.key == "route" and args.route == "driven":
+            continue
+        elif len(names) == 1 or (names and not camera):
+            sources[entry.key] = preferred(names, entry.key)
+        elif entry.required:
+            try:
+                reader.require(entry.type)
+            except BagError as fault:
+                raise BagError(f"{fault}; {advice(entry.key)}") from None
+            raise BagError(f"no topic of {entry.type} in the bag is named after camera '{camera}'; {advice(entry.key)}")
+    unknown = set(asked) - {entry.key for entry in topics.inputs(config)}
+    if unknown:
+        keys = ", ".join(entry.key for entry in topics.inputs(config))
+        raise BagError(f"--topic {min(unknown)}: no such input; expected one of {keys}")
+    return config, sources
+
+
+def preferred(names: list[str], key: str) -> str:
+    """Among several topics of the right type, the one that sounds like it."""
+    words = {"odometry": ("kinematic_state", "odom"), "route": ("route",), "objects": ("objects",)}.get(key, ())
+    return min(names, key=lambda name: (not any(word in name for word in words), len(name), name))
+
+
+def advice(key: str) -> str:
+    if key == "route":
+        return "pass --route driven to follow the path that was driven (in hindsight)"
+    if key.startswith(("image", "info", "tf_static")):
+        return "name it with --topic, or run a planner that needs no pictures with --set cameras.required=false"
+    return f"name it with --topic {key}=/its/name"
+
+
+# --- through the engine ----------------------------------------------------------------------------------------------
+
+
+def through_engine(
+    reader: BagReader, sources: dict[str, str], config: Config, route: str, errors: Console
+) -> list[Sent]:
+    """Every plan the pilot makes of the bag, in order; deterministic."""
+    engine_config = dataclasses.replace(config, engine=dataclasses.replace(config.engine, deadline_ms=NEVER_LATE_MS))
+    pilot = Pilot(engine_config, time.perf_counter, verified_sha256(config.model))
+    if route == "driven":
+        pilot.put("route", outputs.route_path(driven(reader, sources, config), config.output.map_frame), 0)
+    keys = {name: key for key, name in sources.items()}
+    sent: list[Sent] = []
+    with Progress(console=errors, transient=True) as progress:
+        task = progress.add_task("replaying", total=max(reader.end_ns - reader.start_ns, 1))
+        for message in reader.messages(keys):
+            now_ns = message.received_ns
+            pilot.put(keys[message.topic], message.message(), now_ns)
+            if not pilot.due(now_ns):
+                continue
+            begun = time.perf_counter()
+            step = pilot.step(now_ns)
+            if step.report is not None:
+                trajectory = outputs.trajectory(step.report.plan, config)
+                total_ms = 1e3 * (time.perf_counter() - begun)
+                image_ns = step.snapshot.image_stamp_ns
+                age_s = float("nan") if image_ns is None else (step.report.plan.stamp_ns - image_ns) * 1e-9
+                status = outputs.status(step.report, config, pilot.model_sha256, len(sent) + 1, age_s, total_ms)
+                sent.append(Sent(trajectory, status, step.timings_ms, tuple(pilot.statuses(now_ns))))
+            progress.update(task, completed=now_ns - reader.start_ns)
+    return sent
+
+
+def driven(reader: BagReader, sources: dict[str, str], config: Config) -> Array:
+    """(M, 3) where the car went, map frame, one pose per metre."""
+    from . import convert
+
+    poses = [
+        convert.ego_state(message.message(), config.output.map_frame).map_from_ego
+        for message in reader.messages([sources["odometry"]])
+    ]
+    kept = poses[:1]
+    for pose in poses:
+        if np.hypot(*(pose[:2] - kept[-1][:2])) >= 1.0:
+            kept.append(pose)
+    return np.array(kept)
+
+
+# --- what is left behind ---------------------------------------------------------------------------------------------
+
+
+def plans_sha256(sent: list[Sent]) -> str:
+    """One hash over the bytes of every trajectory: equal runs have equal hashes."""
+    digest = hashlib.sha256()
+    for item in sent:
+        digest.update(serialize_message(item.trajectory))
+    return digest.hexdigest()
+
+
+def input_counters(sent: list[Sent]) -> dict[str, dict[str, int]]:
+    """What arrived, was lost, came twice, came late or was refused, per input, as the last diagnostics tell."""
+    if not sent:
+        return {}
+    counters = ("received", "lost", "duplicates", "out_of_order", "refused")
+    return {
+        item.name: {key: int(item.values[key]) for key in counters}
+        for item in sent[-1].statuses
+        if "received" in item.values
+    }
+
+
+def write_plans(sent: list[Sent], config: Config, path: Path) -> None:
+    """The plans as a bag: trajectories, candidates and status, received at their own stamps."""
+    names = {topic.key: topic.name.replace("~", PLANS_PREFIX) for topic in topics.OUTPUTS}
+    types = {topic.key: topic.type for topic in topics.OUTPUTS}
+    with BagWriter(path, replace=True) as bag:
+        for key in ("trajectory", "status"):
+            bag.add_topic(names[key], types[key])
+        for stamp_ns, key, message in plan_messages(sent):
+            bag.write(names[key], stamp_ns, message)
+
+
+def plan_messages(sent: list[Sent]) -> Iterator[tuple[int, str, Any]]:
+    for item in sent:
+        stamp = item.trajectory.header.stamp
+        stamp_ns = stamp.sec * 1_000_000_000 + stamp.nanosec
+        yield stamp_ns, "trajectory", item.trajectory
+        yield stamp_ns, "status", item.status
+
+
+def table(numbers: dict[str, Any]) -> Table:
+    """The summary on one screen."""
+    made = Table(title=f"{numbers['bag']} · {numbers['planner']} · {numbers['mode']}", show_header=False)
+    counts = {name: count for name, count in numbers["verdicts"].items() if count}
+    sources = {name: count for name, count in numbers["sources"].items() if count}
+    rows = {
+        "plans": f"{numbers['plans']} in {numbers['duration_s']:.1f} s",
+        "verdicts": ", ".join(f"{count} {name}" for name, count in counts.items()) or "none",
+        "sent": ", ".join(f"{count} {name}" for name, count in sources.items()) or "none",
+        "ADE / FDE over 4 s": "no plan reaches 4 s of recorded future"
+        if numbers["ade_m"] is None
+        else f"{numbers['ade_m']:.2f} m / {numbers['fde_m']:.2f} m ({numbers['plans_compared']} plans)",
+        "largest lateral shift": "-"
+        if numbers["max_lateral_shift_m"] is None
+        else f"{numbers['max_lateral_shift_m']:.2f} m between cycles",
+        **{
+            f"{stage} p50 / p99": f"{values['p50']:.2f} / {values['p99']:.2f} ms"
+            for stage, values in numbers["latency_ms"].items()
+        },
+        "lost inputs": str(sum(values["lost"] for values in numbers["inputs"].values())),
+        "plans SHA-256": numbers["plans_sha256"][:16],
+    }
+    for name, value in rows.items():
+        made.add_row(name, value)
+    return made

@@ -1,0 +1,220 @@
+"""The world around each plan of a replay, read back from the bag: pictures, road users, the path really driven."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import cv2
+import numpy as np
+
+from ..config import Config
+from ..domain import Agents, Array, EgoState, PlanSource, StepKind, Verdict
+from ..evaluation.replay_record import Diagnostic, ReplayFrame, ReplayPicture, ReplayRecord
+from . import convert
+from .bag import BagReader
+from .convert import BadMessage
+from .inputs import InputStatus
+
+PICTURES_MAX = 400  # instants with pictures in a report; a longer drive shows every n-th
+PICTURE_WIDTH = 480
+
+
+class Planned(Protocol):
+    """What is needed of a plan that went out."""
+
+    trajectory: Any
+    status: Any
+    stages_ms: dict[str, float]
+    statuses: tuple[InputStatus, ...]
+
+
+def assemble(
+    reader: BagReader, sources: dict[str, str], config: Config, sent: Sequence[Planned], details: dict[str, Any]
+) -> ReplayRecord:
+    """The record of a replay: every plan, and for up to PICTURES_MAX of them what the cameras saw."""
+    odometry = _odometry(reader, sources, config)
+    stamps = np.array(sorted(odometry), np.int64)
+    pictures = _pictures(reader, sources, config, _shown(sent))
+    objects = _objects(reader, sources, [_stamp(item) for item in sent])
+    frames = []
+    for k, item in enumerate(sent):
+        ego = odometry[_stamp(item)]
+        agents = _agents(objects.get(k), ego, config)
+        frames.append(_frame(item, ego, agents, pictures.get(k, ())))
+    return ReplayRecord(
+        planner=config.planner,
+        bag=Path(reader.path).name,
+        frames=frames,
+        route=_route(reader, sources, config),
+        driven_path=np.array([odometry[stamp].map_from_ego for stamp in stamps.tolist()]).reshape(-1, 3),
+        driven_stamps_ns=stamps,
+        vehicle=config.vehicle,
+        details=details,
+    )
+
+
+def _stamp(item: Planned) -> int:
+    return convert.stamp_ns(item.trajectory.header)
+
+
+def _frame(item: Planned, ego: EgoState, agents: Agents, pictures: tuple[ReplayPicture, ...]) -> ReplayFrame:
+    points, status = item.trajectory.points, item.status
+    poses = [
+        (p.pose.position.x, p.pose.position.y, 2.0 * np.arctan2(p.pose.orientation.z, p.pose.orientation.w))
+        for p in points
+    ]
+    interval = points[0].time_from_start
+    return ReplayFrame(
+        stamp_ns=_stamp(item),
+        map_from_ego=ego.map_from_ego,
+        speed_mps=ego.speed_mps,
+        plan_poses=np.array(poses),
+        plan_speeds=np.array([p.longitudinal_velocity_mps for p in points]),
+        dt_s=interval.sec + 1e-9 * interval.nanosec,
+        verdict=Verdict(status.verdict),
+        source=PlanSource(status.source),
+        reason=status.reason,
+        step=StepKind(status.step_kind),
+        timings_ms=item.stages_ms,
+        agent_poses=agents.poses,
+        agent_sizes=agents.sizes,
+        agent_kinds=agents.kinds,
+        pictures=pictures,
+        diagnostics=tuple(Diagnostic(s.name, int(s.level), s.message) for s in item.statuses),
+    )
+
+
+def _odometry(reader: BagReader, sources: dict[str, str], config: Config) -> dict[int, EgoState]:
+    """Every usable odometry message by its stamp."""
+    found = {}
+    for message in reader.messages([sources["odometry"]]):
+        try:
+            ego = convert.ego_state(message.message(), config.output.map_frame)
+        except BadMessage:
+            continue  # the inputs refused it too, and said so
+        found[ego.stamp_ns] = ego
+    return found
+
+
+def _route(reader: BagReader, sources: dict[str, str], config: Config) -> Array:
+    """(L, 3) the last route of the bag; (0, 3) without one that can be drawn."""
+    route = np.zeros((0, 3))
+    if "route" in sources and config.inputs.route_type == "path":
+        for message in reader.messages([sources["route"]]):
+            try:
+                route = convert.path_route(message.message(), config.output.map_frame, config.inputs.route_points_max)
+            except BadMessage:
+                continue
+    return route
+
+
+def _objects(reader: BagReader, sources: dict[str, str], stamps: Sequence[int]) -> dict[int, Any]:
+    """For each plan (by index) the newest objects message from before it, no older than half a second."""
+    if "objects" not in sources or not len(stamps):
+        return {}
+    order = np.argsort(np.array(stamps, np.int64), kind="stable")
+    found: dict[int, Any] = {}
+    newest: tuple[int, Any] | None = None
+    messages = ((convert.stamp_ns(m.header), m) for m in (e.message() for e in reader.messages([sources["objects"]])))
+    coming = next(messages, None)
+    for k in order.tolist():
+        while coming is not None and coming[0] <= stamps[k]:
+            newest, coming = coming, next(messages, None)
+        if newest is not None and stamps[k] - newest[0] <= 500_000_000:
+            found[k] = newest[1]
+    return found
+
+
+def _agents(message: Any, ego: EgoState, config: Config) -> Agents:
+    """The road users of a message in the map, near the ego; none where there is no message."""
+    if message is None:
+        return Agents.none()
+    limits = config.inputs
+    try:
+        return convert.map_agents(
+            message, config.output.map_frame, ego.map_from_ego[:2], limits.object_extent_max_m, limits.objects_max
+        ).agents
+    except BadMessage:
+        return Agents.none()
+
+
+# --- pictures --------------------------------------------------------------------------------------------------------
+
+
+def _shown(sent: Sequence[Planned]) -> dict[int, int]:
+    """Plan index -> stamp of the front picture it was made from, for at most PICTURES_MAX plans, evenly."""
+    stride = max(1, -(-len(sent) // PICTURES_MAX))
+    return {
+        k: _stamp(item) - round(item.status.age_of_image * 1e9)
+        for k, item in enumerate(sent)
+        if k % stride == 0 and np.isfinite(item.status.age_of_image)
+    }
+
+
+def _pictures(
+    reader: BagReader, sources: dict[str, str], config: Config, shown: dict[int, int]
+) -> dict[int, tuple[ReplayPicture, ...]]:
+    """The cameras' pictures that belong to the front pictures at the given stamps, made small."""
+    names = [name for name in config.cameras.names if f"image:{name}" in sources]
+    if not shown or not names:
+        return {}
+    transforms = _transforms(reader, sources)
+    by_camera = {}
+    for name in names:
+        matrix = _intrinsics(reader, sources.get(f"info:{name}"), name)
+        if matrix is not None:
+            by_camera[name] = _of_camera(reader, sources[f"image:{name}"], name, config, shown, matrix, transforms)
+    return {k: tuple(made[k] for made in by_camera.values() if k in made) for k in shown}
+
+
+def _of_camera(
+    reader: BagReader,
+    topic: str,
+    name: str,
+    config: Config,
+    shown: dict[int, int],
+    intrinsics: tuple[Array, int, int],
+    transforms: dict[str, tuple[str, Array]],
+) -> dict[int, ReplayPicture]:
+    # float32 seconds in the status round a stamp by some nanoseconds, so pictures are looked up by nearness
+    tolerance_ns = config.cameras.match_tolerance_s * 1e9
+    wanted = np.array(list(shown.values()), np.int64)
+    best: dict[int, tuple[float, ReplayPicture]] = {}
+    matrix, width, height = intrinsics
+    for entry in reader.messages([topic]):
+        message = entry.message()
+        stamp_ns = convert.stamp_ns(message.header)
+        apart = np.abs(wanted - stamp_ns)
+        near = [int(i) for i in np.flatnonzero(apart <= tolerance_ns) if apart[i] < best.get(i, (np.inf,))[0]]
+        if not near:
+            continue
+        try:
+            pixels, _ = convert.pixels(message, name, PICTURE_WIDTH, round(PICTURE_WIDTH * height / max(width, 1)))
+            camera_from_ego = convert.camera_from_ego(transforms, name, message.header.frame_id)
+        except BadMessage:
+            continue
+        jpeg = cv2.imencode(".jpg", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, 75])[1]
+        picture = ReplayPicture(name, stamp_ns, jpeg.tobytes(), width, height, matrix, camera_from_ego)
+        best.update({i: (float(apart[i]), picture) for i in near})
+    keys = list(shown)
+    return {keys[i]: picture for i, (_, picture) in best.items()}
+
+
+def _intrinsics(reader: BagReader, topic: str | None, name: str) -> tuple[Array, int, int] | None:
+    """(3, 3) matrix, width and height of the first usable camera_info."""
+    for entry in reader.messages([topic] if topic else []):
+        message = entry.message()
+        try:
+            return convert.intrinsics(message, name), int(message.width), int(message.height)
+        except BadMessage:
+            continue
+    return None
+
+
+def _transforms(reader: BagReader, sources: dict[str, str]) -> dict[str, tuple[str, Array]]:
+    found: dict[str, tuple[str, Array]] = {}
+    for entry in reader.messages([sources["tf_static"]] if "tf_static" in sources else []):
+        found.update(convert.static_transforms(entry.message()))
+    return found
