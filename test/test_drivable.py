@@ -55,6 +55,12 @@ def poses_near(space, rng, count):
     return np.concatenate([at, rng.uniform(-np.pi, np.pi, (len(at), 1))], axis=1)
 
 
+def signed_distances(space, points):
+    """Exact, by another way than the grid's: shapely's distance of each point to the whole edge."""
+    distance = shapely.distance(shapely.points(points), space.boundary)
+    return np.where(drivable.contains(space, points), distance, -distance)
+
+
 @settings(max_examples=60, deadline=None)
 @given(grids())
 def test_corners_called_clear_are_inside_the_polygons(case):
@@ -80,7 +86,18 @@ def test_an_outline_called_clear_lies_inside_the_polygons(case, length, width):
 def test_the_grid_never_promises_more_room_than_there_is(case):
     space, lookup, rng = case
     points = poses_near(space, rng, 400)[:, :2]
-    assert (drivable.clearances(lookup, points) <= drivable.signed_distances(space, points)).all()
+    room = np.clip(signed_distances(space, points), -drivable.REACH_M, drivable.REACH_M)
+    assert (drivable.clearances(lookup, points) <= room).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(grids())
+def test_cells_hold_the_distance_to_the_edge(case):
+    space, lookup, _ = case
+    rows, columns = np.indices(lookup.distance_m.shape)
+    at = geometry.transform_points(lookup.ego_from_grid, lookup.resolution_m * np.stack([rows, columns], axis=-1))
+    room = np.clip(signed_distances(space, at), -drivable.REACH_M, drivable.REACH_M)
+    np.testing.assert_allclose(lookup.distance_m, room, atol=2 * drivable.ROUNDING_M)
 
 
 @settings(max_examples=60, deadline=None)
@@ -93,7 +110,7 @@ def test_caution_stays_within_a_cell_of_the_edge(case):
     corners = geometry.box_corners(poses, CAR)
     on_grid = geometry.transform_points(geometry.invert(lookup.ego_from_grid), corners) / lookup.resolution_m
     covered = ((on_grid > 0) & (on_grid < np.array(lookup.distance_m.shape) - 1)).all(axis=(1, 2))
-    inside_by = drivable.signed_distances(space, corners).min(axis=1)
+    inside_by = signed_distances(space, corners).min(axis=1)
     found = drivable.corner_clearances(lookup, poses, CAR) > 0
     assert found[covered & (inside_by > DIAGONAL * lookup.resolution_m + 2 * drivable.ROUNDING_M)].all()
     outline = shapely.linearrings(corners)

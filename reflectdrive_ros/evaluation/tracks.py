@@ -1,0 +1,434 @@
+"""Recorded traffic (`real_tracks`) as the scenes a scorer scores and the observations a planner sees.
+
+A recording is cut into starts, one every two seconds while five seconds of future are left: the scorer looks at 4 s of
+driving and 0.9 s beyond. Everything leaves this file in the ego frame of its start, at the rear axle.
+
+What the recordings do not tell is filled in as follows, and the docs of `reflectdrive eval` say so:
+
+- Rear axle and wheel base. Tracks are of box centres; both lie where they do on the default minivan, scaled by length.
+- Speed limits. Where a lane has none, that of NAVSIM's reference planner (15 m/s) on streets and California's general
+  limit (65 mph) on motorways.
+- Acceleration, steering and yaw rate at the start are 0: differences of overhead tracks are noise.
+- The route. A navigator knows the streets, not the lane changes of the driver: from the lane of the start, with as few
+  lane changes as possible, to the road on which the human's drive ends.
+- Drivable space is the union of the lanes, each grown by 5 cm: neighbours are drawn apart and leave hairline slits.
+
+A recording without a map (`pandaset_002`) has no drivable space and no route, so there is nothing to score it by: it is
+left out, by name.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import shapely
+
+from .. import geometry
+from ..config import VehicleConfig
+from ..domain import Agents, Array, EgoState, ForecastSource, Observation
+from ..kinematics import forecast
+from ..scoring import drivable, reference
+from ..scoring.areas import MapAreas
+from ..scoring.contacts import AgentTracks
+from ..scoring.scorer import Scene, motion_of
+
+STEP_S = 0.1
+START_EVERY_STEPS = 20
+PLAN_STEPS = 40
+FUTURE_STEPS = 50
+WAYPOINT_STEPS = 5 * np.arange(1, 9)  # 0.5 .. 4 s
+
+LANE_CENTERLINE, LANE_POLYGON = 1, 8  # codes of ml_type; README of real_tracks
+SEAM_M = 0.05
+STREET_LIMIT_MPS = 15.0
+MOTORWAY_LIMIT_MPS = 29.06
+SAME_WAY_RAD = np.pi / 3  # a car within this of a lane's direction drives along it
+LANE_REACH_M = 5.0  # inside a crossing, the lane that a turning car is about to meet may begin this far away
+LANE_CHANGE_COST_M = 1000.0  # a lane change is worth this detour
+ROUTE_BEHIND_M = 30.0
+ROUTE_AHEAD_M = 250.0  # 8 s at the motorway limit
+
+
+class TracksError(ValueError):
+    """A set or a recording cannot be used; the message says which, why and what is expected."""
+
+
+@dataclass(frozen=True, eq=False)
+class Lane:
+    centerline: Array  # (V, 2) m, in driving direction
+    polygons: tuple[Any, ...]  # shapely; more than one where the drawn ring crosses itself
+    successors: tuple[int, ...]
+    predecessors: tuple[int, ...]
+    beside: tuple[int, ...]  # neighbours in the same direction
+    speed_limit_mps: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """One file of real_tracks: T steps of 0.1 s, A agents, poses of box centres in the frame of the recording."""
+
+    name: str
+    family: str  # the site; recordings of one site share roads and drivers' habits, often the very traffic
+    motorway: bool
+    overhead: bool  # tracks from cameras above the road: positions good, their derivatives noise
+    ego_centers: Array  # (T, 3)
+    ego_speeds_mps: Array  # (T,)
+    ego_size: Array  # (2,) length, width m
+    agent_centers: Array  # (A, T, 3), NaN where not seen
+    agent_velocities_mps: Array  # (A, T, 2), NaN where not seen
+    agent_sizes: Array  # (A, 2)
+    agent_kinds: Array  # (A,) AgentKind
+    lanes: Mapping[int, Lane]
+
+    @property
+    def steps(self) -> int:
+        return len(self.ego_centers)
+
+    @cached_property
+    def vehicle(self) -> VehicleConfig:
+        """The car that was driven: its own box, axles placed as on the default car."""
+        usual = VehicleConfig()
+        length, width = (float(side) for side in self.ego_size)
+        scale = length / usual.length_m
+        return replace(
+            usual,
+            length_m=length,
+            width_m=width,
+            wheel_base_m=scale * usual.wheel_base_m,
+            rear_axle_to_center_m=scale * usual.rear_axle_to_center_m,
+        )
+
+    @cached_property
+    def ego_poses(self) -> Array:
+        """(T, 3) rear-axle poses in the frame of the recording."""
+        return geometry.compose(self.ego_centers, np.array([-self.vehicle.rear_axle_to_center_m, 0.0, 0.0]))
+
+    @cached_property
+    def drivable_polygons(self) -> tuple[Any, ...]:
+        grown = (
+            part.buffer(SEAM_M, join_style="mitre", mitre_limit=2.0)
+            for lane in self.lanes.values()
+            for part in lane.polygons
+        )
+        return tuple(grown)
+
+    @cached_property
+    def drivable_space(self) -> Any:
+        return drivable.joined(self.drivable_polygons, f"{self.name}: lane polygons")
+
+
+def load(path: Path) -> Recording:
+    """One recording. Raises TracksError for a file that is none, naming the file and what is wrong."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (OSError, ValueError, zipfile.BadZipFile) as fault:
+        raise TracksError(f"{path} cannot be read as a recording of real_tracks: {fault}") from None
+    try:
+        return _recording(path.stem, json.loads(str(arrays["meta_json"])), arrays)
+    except KeyError as fault:
+        raise TracksError(f"{path} has no field {fault}; expected the schema of real_tracks/README.md") from None
+
+
+def _recording(name: str, meta: Mapping[str, Any], arrays: Mapping[str, Array]) -> Recording:
+    ego_centers = np.column_stack([arrays["ego_xy"], arrays["ego_yaw"]]).astype(float)
+    if not (arrays["ego_valid"].all() and np.isfinite(ego_centers).all()):
+        raise TracksError(f"{name}: ego_xy or ego_yaw holds NaN or steps that are not valid")
+    if not np.allclose(np.diff(arrays["t"]), STEP_S, atol=1e-3):
+        raise TracksError(f"{name}: t does not advance by {STEP_S} s from step to step")
+    seen = arrays["ag_valid"].astype(bool)
+    agent_centers = np.concatenate([arrays["ag_xy"], arrays["ag_yaw"][..., None]], axis=-1).astype(float)
+    agent_velocities = arrays["ag_vel"].astype(float)
+    if not (np.isfinite(agent_centers[seen]).all() and np.isfinite(agent_velocities[seen]).all()):
+        raise TracksError(f"{name}: ag_xy, ag_yaw or ag_vel holds NaN at steps that are called valid")
+    return Recording(
+        name=name,
+        family=str(meta["site"]),
+        motorway="highway" in meta.get("tags", ()) or "US101" in str(meta["site"]),
+        overhead="overhead" in str(meta.get("ego_kind", "")),
+        ego_centers=ego_centers,
+        ego_speeds_mps=arrays["ego_speed"].astype(float),
+        ego_size=arrays["ego_lwh"][:2].astype(float),
+        agent_centers=np.where(seen[..., None], agent_centers, np.nan),
+        agent_velocities_mps=np.where(seen[..., None], agent_velocities, np.nan),
+        agent_sizes=arrays["ag_lwh"][:, :2].astype(float),
+        agent_kinds=arrays["ag_type"].astype(np.int64),  # the same numbers as AgentKind
+        lanes=_lanes(meta, arrays),
+    )
+
+
+def _lanes(meta: Mapping[str, Any], arrays: Mapping[str, Array]) -> dict[int, Lane]:
+    drawn: dict[tuple[int, int], Array] = {}
+    for index, (kind, lane) in enumerate(zip(arrays["ml_type"], arrays["ml_lane"], strict=True)):
+        drawn[int(kind), int(lane)] = arrays["ml_xy"][arrays["ml_start"][index] : arrays["ml_start"][index + 1]]
+    known = {
+        entry["id"]: entry
+        for entry in meta.get("lanes", ())
+        if (LANE_CENTERLINE, entry["id"]) in drawn and (LANE_POLYGON, entry["id"]) in drawn
+    }
+    lanes = {}
+    for key, entry in known.items():
+        # Some rings of the source cross themselves where two lanes merge: they are taken apart, nothing is dropped.
+        healed = shapely.make_valid(shapely.Polygon(drawn[LANE_POLYGON, key].astype(float)))
+        parts = (part for part in shapely.get_parts(healed) if isinstance(part, shapely.Polygon) and part.area > 0)
+        lanes[key] = Lane(
+            centerline=geometry.distinct_points(drawn[LANE_CENTERLINE, key].astype(float), closer_than=1e-3),
+            polygons=tuple(parts),
+            successors=tuple(other for other in entry["succ"] if other in known),
+            predecessors=tuple(other for other in entry["pred"] if other in known),
+            beside=tuple(other for other in (entry["left"], entry["right"]) if other in known),
+            speed_limit_mps=entry.get("speed_limit"),
+        )
+    return lanes
+
+
+# --- what a planner sees and a scorer scores --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """One moment of a recording, in the ego frame of that moment."""
+
+    name: str
+    family: str
+    overhead: bool
+    vehicle: VehicleConfig
+    observation: Observation  # what a planner may know
+    scene: Scene  # what came after, with the reference planner's progress
+    human: Array  # (8, 3) rear-axle poses that the recorded driver reached at 0.5 .. 4 s
+
+
+def starts(recording: Recording) -> Iterator[Start]:
+    """The starts of a recording. One is passed over where the recorded car itself stands off the mapped road: every
+    plan from there scores 0. Raises TracksError for a recording without a map."""
+    if not recording.lanes:
+        raise TracksError(f"{recording.name} has no map: no drivable space and no route to score by")
+    size = recording.ego_size
+    for step in range(0, recording.steps - FUTURE_STEPS, START_EVERY_STEPS):
+        corners = geometry.box_corners(recording.ego_centers[step], size)
+        if drivable.contains(recording.drivable_space, corners).all():
+            yield start_at(recording, step)
+
+
+def start_at(recording: Recording, step: int) -> Start:
+    """The start at a step with FUTURE_STEPS after it."""
+    map_from_ego = recording.ego_poses[step]
+    ego_from_map = geometry.invert(map_from_ego)
+    lanes, line = route(recording, step)
+    limit = recording.lanes[lanes[0]].speed_limit_mps
+    limit = limit or (MOTORWAY_LIMIT_MPS if recording.motorway else STREET_LIMIT_MPS)
+    ego = EgoState(step * round(STEP_S * 1e9), map_from_ego, float(recording.ego_speeds_mps[step]))
+    centerline = geometry.transform_points(ego_from_map, line)
+    seen = np.isfinite(recording.agent_centers[:, step, 0])
+    agents = Agents(
+        poses=geometry.compose(ego_from_map, recording.agent_centers[seen, step]),
+        velocities_mps=geometry.rotate(recording.agent_velocities_mps[seen, step], -map_from_ego[2]),
+        sizes=recording.agent_sizes[seen],
+        kinds=recording.agent_kinds[seen],
+    )
+    polygons = [_moved(ego_from_map, polygon) for polygon in recording.drivable_polygons]
+    observation = Observation(
+        stamp_ns=ego.stamp_ns,
+        ego=ego,
+        route=np.column_stack([centerline, geometry.headings_along(centerline)]),
+        speed_limit_mps=limit,
+        agents=agents,
+        drivable=drivable.grid_around_ego(drivable.joined(polygons, "Observation.drivable")),
+    )
+    on_route = _same_road(recording.lanes, lanes)
+    drawn = [(key, part) for key, lane in recording.lanes.items() for part in lane.polygons]
+    believed = Scene(
+        motion=motion_of(ego),
+        agents=AgentTracks.of_forecast(forecast(agents, STEP_S, FUTURE_STEPS), agents.kinds),
+        source=ForecastSource.CONSTANT_VELOCITY,
+        centerline=centerline,
+        areas=MapAreas(
+            lanes=tuple(_ring(_moved(ego_from_map, part)) for _, part in drawn),
+            lane_on_route=tuple(key in on_route for key, _ in drawn),
+            roadblocks=tuple(_ring(polygon) for polygon in polygons),
+        ),
+        vehicle=recording.vehicle,
+    )
+    came_true = replace(believed, agents=_logged(recording, step, ego_from_map), source=ForecastSource.LOGGED)
+    plan = reference.reference_plan(believed, limit)
+    return Start(
+        name=f"{recording.name}@{step * STEP_S:.1f}s",
+        family=recording.family,
+        overhead=recording.overhead,
+        vehicle=recording.vehicle,
+        observation=observation,
+        scene=replace(came_true, reference=reference.yardstick(came_true, plan)),
+        human=geometry.compose(ego_from_map, recording.ego_poses[step + WAYPOINT_STEPS]),
+    )
+
+
+def _logged(recording: Recording, step: int, ego_from_map: Array) -> AgentTracks:
+    poses = geometry.compose(ego_from_map, recording.agent_centers[:, step : step + FUTURE_STEPS + 1])
+    velocities = recording.agent_velocities_mps[:, step : step + FUTURE_STEPS + 1]
+    present = np.isfinite(poses[..., 0])
+    ever = present.any(axis=1)
+    return AgentTracks(
+        poses=np.where(present[ever, :, None], poses[ever], 0.0),
+        present=present[ever],
+        speeds_mps=np.where(present[ever], np.hypot(velocities[ever, :, 0], velocities[ever, :, 1]), 0.0),
+        sizes=recording.agent_sizes[ever],
+        kinds=recording.agent_kinds[ever],
+    )
+
+
+def _moved(a_from_b: Array, polygon: Any) -> Any:
+    return shapely.transform(polygon, lambda points: geometry.transform_points(a_from_b, points))
+
+
+def _ring(polygon: Any) -> Array:
+    if len(polygon.interiors):
+        raise TracksError("a lane polygon has a hole, expected none")
+    return np.asarray(polygon.exterior.coords)[:-1]
+
+
+# --- the route -------------------------------------------------------------------------------------------------------
+
+
+def route(recording: Recording, step: int) -> tuple[list[int], Array]:
+    """Lanes from where the ego is at `step`, and the line (L, 2) along them, both in the frame of the recording.
+
+    The line begins ROUTE_BEHIND_M behind the ego and goes on straight where the map ends. Raises TracksError when the
+    ego is on no lane.
+    """
+    starts = lanes_at(recording.lanes, recording.ego_centers[step])
+    if not starts:
+        raise TracksError(f"{recording.name}: at {step * STEP_S:.0f} s the ego is on no lane")
+    ends = _same_road(recording.lanes, lanes_at(recording.lanes, recording.ego_centers[-1]))
+    driven = recording.ego_centers[step:, :2]
+
+    def strays(lanes: list[int]) -> float:  # how far the human drove from the line, m
+        return float(np.abs(geometry.project(along(recording.lanes, lanes, driven[0]), driven)[1]).mean())
+
+    found = [path for path in (cheapest(recording.lanes, start, ends) for start in starts) if path]
+    # Lanes overlap where roads cross or fork: of the ways that are as cheap, the one that the human drove.
+    lanes = min(found or [[start] for start in starts], key=strays)
+    return lanes, along(recording.lanes, lanes, driven[0])
+
+
+def lanes_at(lanes: Mapping[int, Lane], pose: Array) -> list[int]:
+    """Ids of the lanes that a pose lies in and drives along; where it lies in none, of the nearest in reach."""
+    point = shapely.Point(pose[:2])
+    gaps = {key: min(part.distance(point) for part in lane.polygons) for key, lane in lanes.items()}
+    along_it = {
+        key: gap
+        for key, gap in gaps.items()
+        if gap < LANE_REACH_M
+        and abs(geometry.wrap(_heading_near(lanes[key].centerline, pose) - pose[2])) < SAME_WAY_RAD
+    }
+    nearest = min(along_it.values(), default=0.0)
+    return [key for key, gap in along_it.items() if gap == nearest]
+
+
+def _heading_near(line: Array, pose: Array) -> float:
+    (at,), _ = geometry.project(line, pose[None, :2])
+    return float(geometry.sample(line, np.array([at]))[0, 2])
+
+
+def _same_road(lanes: Mapping[int, Lane], some: Sequence[int]) -> set[int]:
+    road, todo = set(some), list(some)
+    while todo:
+        for other in lanes[todo.pop()].beside:
+            if other not in road:
+                road.add(other)
+                todo.append(other)
+    return road
+
+
+def cheapest(lanes: Mapping[int, Lane], start: int, ends: set[int]) -> list[int]:
+    """The shortest way from a lane to any of `ends` with as few lane changes as possible; empty if there is none."""
+    queue: list[tuple[float, int, list[int]]] = [(0.0, start, [start])]
+    done = set()
+    while queue:
+        cost, lane, path = heapq.heappop(queue)
+        if lane in ends:
+            return path
+        if lane in done:
+            continue
+        done.add(lane)
+        length = geometry.arc_lengths(lanes[lane].centerline)[-1]
+        for other in lanes[lane].successors:
+            heapq.heappush(queue, (cost + length, other, [*path, other]))
+        for other in lanes[lane].beside:
+            heapq.heappush(queue, (cost + LANE_CHANGE_COST_M, other, [*path, other]))
+    return []
+
+
+def along(lanes: Mapping[int, Lane], path: Sequence[int], ego: Array) -> Array:
+    """The line (L, 2) along a path of lanes, from ROUTE_BEHIND_M behind `ego` (2,) to ROUTE_AHEAD_M ahead of it."""
+    before, after = [path[0]], [path[-1]]
+    while lanes[before[0]].predecessors and before[0] not in before[1:]:
+        before.insert(0, _straightest(lanes, before[0], lanes[before[0]].predecessors, -1))
+    while lanes[after[-1]].successors and after[-1] not in after[:-1]:
+        after.append(_straightest(lanes, after[-1], lanes[after[-1]].successors, 1))
+    pieces = [lanes[key].centerline for key in before[:-1]]
+    for changed in _stretches(lanes, [*path, *after[1:]]):
+        pieces.append(_crossing(lanes[changed[0]].centerline, lanes[changed[-1]].centerline, ego))
+    line = _onwards(np.concatenate(pieces))
+    (at,), _ = geometry.project(line, ego[None])
+    ends = geometry.sample(line, at + np.array([-ROUTE_BEHIND_M, ROUTE_AHEAD_M]))[:, :2]
+    here = geometry.arc_lengths(line)
+    inner = line[(here > at - ROUTE_BEHIND_M + 0.05) & (here < at + ROUTE_AHEAD_M - 0.05)]
+    return np.concatenate([ends[:1], inner, ends[1:]])
+
+
+def _onwards(line: Array) -> Array:
+    """The line without points that repeat the one before or turn back: at joints, lanes may overlap by some metres."""
+    kept = list(geometry.distinct_points(line, closer_than=0.3)[:2])
+    for point in line:
+        step = point - kept[-1]
+        if step @ step > 0.3**2 and step @ (kept[-1] - kept[-2]) > 0:
+            kept.append(point)
+    return np.array(kept)
+
+
+def _straightest(lanes: Mapping[int, Lane], lane: int, others: Sequence[int], way: int) -> int:
+    """Of the lanes that continue a lane (`way` 1 ahead, -1 behind), the one with the least change of direction."""
+
+    def turn(other: int) -> float:
+        ahead, behind = (other, lane) if way > 0 else (lane, other)
+        end = geometry.headings_along(lanes[behind].centerline)[-1]
+        return abs(float(geometry.wrap(_chord(lanes[ahead].centerline) - end)))
+
+    return min(others, key=turn)
+
+
+def _chord(line: Array) -> float:
+    return float(np.arctan2(*(line[-1] - line[0])[::-1]))
+
+
+def _stretches(lanes: Mapping[int, Lane], path: Sequence[int]) -> Iterator[list[int]]:
+    """The path cut where it goes on along the road: [a], [b, c] for a, then b with a change to c beside it."""
+    stretch = [path[0]]
+    for lane in path[1:]:
+        if lane in lanes[stretch[-1]].successors:
+            yield stretch
+            stretch = []
+        stretch.append(lane)
+    yield stretch
+
+
+def _crossing(one: Array, other: Array, ego: Array) -> Array:
+    """The line that leaves centreline `one` at the ego, or at its start, and reaches `other` where the lanes end."""
+    if one is other:
+        return one
+    length = geometry.arc_lengths(one)[-1]
+    (at,), (offset,) = geometry.project(one, ego[None])
+    share = np.linspace(0.0, 1.0, max(2, int(np.ceil(length))))
+    begin = at / length if abs(offset) < 5.0 else 0.0
+    u = np.clip((share - begin) / max(1.0 - begin, 1e-3), 0.0, 1.0)
+    weight = (3 * u**2 - 2 * u**3)[:, None]
+    lines = [geometry.sample(line, share * geometry.arc_lengths(line)[-1])[:, :2] for line in (one, other)]
+    return (1 - weight) * lines[0] + weight * lines[1]

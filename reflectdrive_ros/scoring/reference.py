@@ -1,0 +1,129 @@
+"""The yardstick of progress: how far a plain, rule-based planner gets in the same scene.
+
+PDM-Closed's idea (section 8 of NAVSIM's score): follow the centreline or a line 1 m to either side of it, at 20, 40, ..
+100 % of the speed limit, behind whoever is ahead by the Intelligent Driver Model; others keep their velocity. The best
+of the fifteen by the driving score is the reference. Its parameters are PDM-Closed's; its emergency brake is left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from .. import geometry, kinematics
+from ..config import ScoringConfig
+from ..domain import Array
+from . import metrics
+from .contacts import AgentTracks
+from .scorer import Reference, Scene, score, total
+from .simulate import DT_S, STEPS
+
+OFFSETS_M = (0.0, -1.0, 1.0)
+SPEED_SHARES = (0.2, 0.4, 0.6, 0.8, 1.0)
+SPEED_LIMIT_MPS = 15.0  # where the map tells none
+MAX_ACCELERATION_MPS2 = 1.5
+COMFORTABLE_BRAKING_MPS2 = 3.0
+HEADWAY_S = 1.5
+MIN_GAP_M = 1.0
+HARDEST_BRAKING_MPS2 = 8.0  # the model asks for more when it is cut in on; a car cannot
+PATH_STEP_M = 2.0
+BEYOND_M = 50.0  # others are looked for this far past where a proposal can get
+
+
+def yardstick(scene: Scene, plan: Array) -> Reference:
+    """The reference that a plan (40, 3) is, once it is simulated in a scene and scored there."""
+    card = score(scene, plan[None])
+    return Reference(float(card.progress_m[0]), float(card.multiplier[0]))
+
+
+def reference_plan(scene: Scene, speed_limit_mps: float = SPEED_LIMIT_MPS) -> Array:
+    """Poses (40, 3) at 0.1 .. 4 s of the best proposal; the slowest on the centreline where none is better.
+
+    The planner believes `scene.agents`: give it a scene whose agents keep their velocity, and measure its plan in the
+    scene that is scored. Progress is shared out among the proposals themselves. Raises ValueError on a speed limit
+    that is not positive.
+    """
+    plans = proposals(scene, speed_limit_mps)
+    card = score(replace(scene, reference=None), plans)
+    farthest = float((card.progress_m * card.multiplier).max())
+    shared = replace(card, ep=metrics.ego_progress(card.progress_m, card.multiplier, farthest, masked=True))
+    return np.asarray(plans[np.argmax(total(shared, ScoringConfig()))])
+
+
+def proposals(scene: Scene, speed_limit_mps: float) -> Array:
+    """Poses (15, 40, 3) at 0.1 .. 4 s: each offset at each speed, the slowest on the centreline first."""
+    if not speed_limit_mps > 0:
+        raise ValueError(f"speed_limit_mps is {speed_limit_mps}, expected more than 0")
+    line = geometry.distinct_points(scene.centerline[:, :2])
+    if len(line) < 2:
+        raise ValueError("Scene.centerline has no two different points")
+    (start,), _ = geometry.project(line, np.zeros((1, 2)))
+    speed = max(float(scene.motion[0]), 0.0)
+    reach = max(speed, speed_limit_mps) * STEPS * DT_S + BEYOND_M
+    along = np.arange(-scene.vehicle.length_m, reach, PATH_STEP_M)
+    path = geometry.sample(line, start + along)
+    rear, lead_speed, beside = _others(scene.agents, path, along[0])
+
+    offset = np.repeat(OFFSETS_M, len(SPEED_SHARES))
+    desired = np.tile(speed_limit_mps * np.array(SPEED_SHARES), len(OFFSETS_M))
+    half_width = 0.5 * scene.vehicle.width_m
+    travelled = _drive(
+        speed,
+        desired,
+        scene.vehicle.rear_axle_to_center_m + 0.5 * scene.vehicle.length_m,
+        rear,
+        lead_speed,
+        (beside[0] - half_width <= offset[:, None, None]) & (offset[:, None, None] <= beside[1] + half_width),
+    )
+    poses = geometry.sample(path, travelled.ravel() - along[0]).reshape(*travelled.shape, 3)
+    normal = np.stack([-np.sin(poses[..., 2]), np.cos(poses[..., 2])], axis=-1)
+    poses[..., :2] += offset[:, None, None] * normal
+    return np.asarray(poses)
+
+
+def _others(agents: AgentTracks, path: Array, path_start: float) -> tuple[Array, Array, tuple[Array, Array]]:
+    """Where the A agents near the path are: arc length of the rear (A, 41) from where the ego stands, inf where absent,
+    speed along the path (A, 41), and the lateral span they cover, lowest and highest (A, 41) m, left positive."""
+    samples = STEPS + 1
+    margin = agents.sizes.max(initial=0.0)
+    low, high = path[:, :2].min(axis=0) - margin, path[:, :2].max(axis=0) + margin
+    near = ((agents.poses[..., :2] >= low) & (agents.poses[..., :2] <= high)).all(axis=2).any(axis=1)
+    poses, present, speeds = (array[near, :samples] for array in (agents.poses, agents.present, agents.speeds_mps))
+    count = len(poses)
+    corners = geometry.box_corners(poses, agents.sizes[near, None])
+    along, lateral = geometry.project(path, corners.reshape(-1, 2))
+    along, lateral = along.reshape(count, samples, 4), lateral.reshape(count, samples, 4)
+    middle, _ = geometry.project(path, poses[..., :2].reshape(-1, 2))
+    turn = poses[..., 2] - geometry.sample(path, middle)[:, 2].reshape(count, samples)
+    speed = speeds * np.cos(turn)
+    # What is beyond an end of the path projects onto the end: it is not there.
+    length = geometry.arc_lengths(path)[-1]
+    elsewhere = ~present | (along.max(axis=2) <= 0) | (along.min(axis=2) >= length)
+    rear = np.where(elsewhere, np.inf, along.min(axis=2) + path_start)
+    return rear, speed, (lateral.min(axis=2), lateral.max(axis=2))
+
+
+def _drive(speed: float, desired: Array, front_m: float, rear: Array, lead_speed: Array, in_way: Array) -> Array:
+    """Metres (P, 40) travelled at 0.1 .. 4 s by P drivers; `in_way` (P, A, 41) says who is in whose way."""
+    distance, speeds = np.zeros(len(desired)), np.full(len(desired), speed)
+    travelled = np.empty((len(desired), STEPS))
+    for k in range(STEPS):
+        gap = rear[:, k] - (distance[:, None] + front_m)
+        ahead = in_way[:, :, k] & (rear[:, k] > distance[:, None])  # a rear behind our axle is beside or behind us
+        wanted = kinematics.idm_acceleration(
+            speeds[:, None],
+            desired[:, None],
+            np.concatenate([np.where(ahead, gap, np.inf), np.full((len(desired), 1), np.inf)], axis=1),
+            np.concatenate([np.broadcast_to(lead_speed[:, k], gap.shape), np.zeros((len(desired), 1))], axis=1),
+            max_acceleration_mps2=MAX_ACCELERATION_MPS2,
+            comfortable_braking_mps2=COMFORTABLE_BRAKING_MPS2,
+            headway_s=HEADWAY_S,
+            min_gap_m=MIN_GAP_M,
+        ).min(axis=1)
+        acceleration = np.maximum(wanted, -HARDEST_BRAKING_MPS2)
+        after = np.maximum(speeds + acceleration * DT_S, 0.0)
+        distance = distance + 0.5 * (speeds + after) * DT_S
+        speeds = after
+        travelled[:, k] = distance
+    return travelled

@@ -1,0 +1,77 @@
+"""Better places for one waypoint: every token pair nearby, tried in the trajectory and scored in one batch.
+
+ReflectDrive's local search (its section on safety-guided regeneration; the ball N_delta and delta = 10 are the
+paper's): where a waypoint is unsafe, its pair of tokens is replaced by each pair within a Manhattan distance, all else
+kept, and the pair of the best trajectory becomes an anchor that the planner plans around again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..config import ScoringConfig
+from ..domain import Array
+from ..tokens import Codebook
+from .scorer import Scene, ScoreCard, score
+
+DELTA = 10  # bins; 221 pairs, 3 m either way with bins of 0.3 m
+SAME_SCORE = 1e-9  # scores closer than this differ by rounding only
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What a search tried, nearest pair first; pair 0 is the one that was there."""
+
+    pairs: Array  # (M, 2) int32 ids of x and y
+    ids: Array  # (M, 2 T) int32 ids of the whole trajectories
+    card: ScoreCard  # of the M trajectories
+    best: int  # index of the best; the nearest of those that score the same
+
+
+def ball(codebook: Codebook, pair: Array, delta: int = DELTA) -> Array:
+    """Ids (M, 2) within Manhattan distance `delta` of a pair (2,), nearest first, those off the codebook left out.
+
+    M is 2 delta^2 + 2 delta + 1 away from the codebook's edge. Pairs of one Manhattan distance come straightest first
+    (along an axis last), then by id, so the order is the same everywhere. Raises ValueError on a pair off the codebook.
+    """
+    if delta < 0:
+        raise ValueError(f"delta is {delta}, expected 0 or more")
+    center = np.asarray(pair)
+    codebook.to_values(center)  # refuses the mask and ids off the grid
+    reach = np.arange(-delta, delta + 1)
+    steps = np.stack(np.meshgrid(reach, reach, indexing="ij"), axis=-1).reshape(-1, 2)
+    far = np.abs(steps).sum(axis=1)
+    order = np.lexsort((steps[:, 1], steps[:, 0], (steps**2).sum(axis=1), far))
+    near = center + steps[order][: (far <= delta).sum()]
+    return near[((near >= 0) & (near < codebook.bins)).all(axis=1)].astype(np.int32)
+
+
+def search(
+    scene: Scene,
+    ids: Array,
+    waypoint: int,
+    codebook: Codebook,
+    poses_of: Callable[[Array], Array],
+    config: ScoringConfig | None = None,
+    delta: int = DELTA,
+) -> Found:
+    """Tries every pair of the ball around waypoint `waypoint` (0 is the first) of a trajectory, ids (2 T,).
+
+    `poses_of` gives points (M, T, 2) in metres their headings: poses (M, T, 3), as the planner itself does when it
+    decodes. Raises ValueError on ids that hold the mask and on a waypoint that the trajectory does not have.
+    """
+    ids = np.asarray(ids)
+    if ids.ndim != 1 or len(ids) % 2 or len(ids) == 0:
+        raise ValueError(f"search.ids has shape {ids.shape}, expected (2 T,)")
+    if not 0 <= waypoint < len(ids) // 2:
+        raise ValueError(f"search.waypoint is {waypoint}, expected 0..{len(ids) // 2 - 1}")
+    here = slice(2 * waypoint, 2 * waypoint + 2)
+    pairs = ball(codebook, ids[here], delta)
+    tried = np.tile(ids.astype(np.int32), (len(pairs), 1))
+    tried[:, here] = pairs
+    card = score(scene, poses_of(codebook.decode(tried)), config)
+    best = int(np.argmax(card.score >= card.score.max() - SAME_SCORE))
+    return Found(pairs, tried, card, best)
