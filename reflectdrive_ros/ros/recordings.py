@@ -42,7 +42,6 @@ from .rotations import quaternion_from_matrix, quaternion_from_yaw
 ROUTE_BEYOND_M = 60.0  # the route goes on straight after the last pose, so that a planner has somewhere to go
 ROUTE_SPACING_M = 1.0
 PREDICTION_STEP_S, PREDICTION_STEPS = 0.5, 10
-PANDASET_ORIGIN_ABOVE_ROAD_M = 0.39  # inferred from the bottoms of the labelled boxes; see the recording's README
 PANDASET_CAMERAS = {"front_left": "front_left_camera", "front": "front_camera", "front_right": "front_right_camera"}
 PANDASET_SIZE = (640, 360)
 GPS_EPOCH_UNIX_S, GPS_LEAP_SECONDS = 315_964_800, 18  # leap seconds since 2017
@@ -136,9 +135,7 @@ def _recording(name: str, topics: dict[str, tuple[type, bool]], events: list[_Ev
 
 def _pandaset(folder: Path, data: Mapping[str, Array]) -> Recording:
     stamps = _stamps(data["t_unix0"], data["t"])
-    # Autoware's base_link lies on the road; the published origin hangs above it
-    origin_from_base = np.eye(4)
-    origin_from_base[2, 3] = -PANDASET_ORIGIN_ABOVE_ROAD_M
+    origin_from_base = _origin_from_base(data)
     map_from_base = data["world_T_ego"] @ origin_from_base  # (80, 4, 4)
     base_from_camera = {
         name: geometry.invert_matrix(origin_from_base) @ data[f"{source}_ego_T_cam"]
@@ -184,6 +181,28 @@ def _pandaset(folder: Path, data: Mapping[str, Array]) -> Recording:
                 _Event(stamp, image, partial(_picture, stamp, name, file)),
             ]
     return _recording("pandaset_002", topics, events)
+
+
+def _origin_from_base(data: Mapping[str, Array]) -> Array:
+    """(4, 4) from Autoware's base_link, which lies on the road, to the published origin, which does not.
+
+    The origin is that of the positioning unit: some 0.35 m above the road and rolled against it by 1.2 degrees. The
+    road is the plane through the bottoms of the labelled cars around ours, one for the whole drive.
+    """
+    cars = np.flatnonzero(data["cub_label"] == "Car")
+    bottoms = data["cub_xyz"][cars].astype(float)
+    bottoms[:, 2] -= 0.5 * data["cub_lwh"][cars, 2]
+    origin_from_map = np.stack([geometry.invert_matrix(pose) for pose in data["world_T_ego"]])[data["cub_frame"][cars]]
+    at = np.einsum("nij,nj->ni", origin_from_map[:, :3], np.c_[bottoms, np.ones(len(bottoms))])
+    at = at[(np.abs(at[:, 1]) < 12.0) & (at[:, 0] > -20.0) & (at[:, 0] < 40.0)]
+    (ahead, left, height), *_ = np.linalg.lstsq(np.c_[at[:, :2], np.ones(len(at))], at[:, 2], rcond=None)
+
+    up = np.array([-ahead, -left, 1.0]) / np.linalg.norm([ahead, left, 1.0])
+    forward = np.array([1.0, 0.0, ahead]) / np.hypot(1.0, ahead)  # the origin's x axis, laid onto the road
+    origin_from_base = np.eye(4)
+    origin_from_base[:3, :3] = np.column_stack([forward, np.cross(up, forward), up])
+    origin_from_base[2, 3] = height
+    return origin_from_base
 
 
 def _track_velocities(data: Mapping[str, Array]) -> Array:
