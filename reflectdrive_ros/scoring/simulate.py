@@ -133,23 +133,20 @@ def profiles(reference: Array) -> tuple[Array, Array]:
 # --- 1.2: the tracker -------------------------------------------------------------------------------------------------
 
 _J = np.arange(LOOK_AHEAD)
-_TAIL_STEPS = LOOK_AHEAD - 1 - _J  # steps that come after j
-_TAIL_TIMES = _J.sum() - np.cumsum(_J)  # sum of their indices
 _EARLIER = np.concatenate([[0], np.cumsum(_J)[:-1]])  # sum of j < k
 _EARLIER_SQUARES = np.concatenate([[0], np.cumsum(_J**2)[:-1]])
-# With way alpha + beta k in step k: sums over k, and over pairs j < k, that multiply alpha^2, alpha beta, beta^2.
-_PAIRS = (float(_J.sum()), float((_J * _J + _EARLIER).sum()), float((_J * _EARLIER).sum()))
-_RATE_PAIRS = (
-    float(_EARLIER.sum()),
-    float((_J * _EARLIER + _EARLIER_SQUARES).sum()),
-    float((_J * _EARLIER_SQUARES).sum()),
-)
 
 
 @lru_cache(maxsize=1)
 def _curvature_windows() -> Array:
-    """(200, 40): for each step and each of five weights, the weighted sum over the ten curvatures ahead."""
-    weights = np.stack([np.ones(LOOK_AHEAD), _J, _TAIL_STEPS, _TAIL_TIMES + _J * _TAIL_STEPS, _J * _TAIL_TIMES])
+    """(200, 40): for each step and each of five weights, the weighted sum over the ten curvatures ahead.
+
+    With way alpha + beta j in step j, the sums multiply alpha and beta (how far the heading is turned by them), and
+    alpha^2, alpha beta and beta^2 (how far the lateral error).
+    """
+    after = LOOK_AHEAD - 1 - _J  # steps that follow j
+    after_sum = _J.sum() - np.cumsum(_J)  # of their indices
+    weights = np.stack([np.ones(LOOK_AHEAD), _J, after, after_sum + _J * after, _J * after_sum])
     windows = np.zeros((STEPS, 5, STEPS))
     for i in range(STEPS):
         last = min(i + LOOK_AHEAD, STEPS - 1)  # past the look-ahead index its curvature repeats
@@ -158,56 +155,99 @@ def _curvature_windows() -> Array:
     return windows.reshape(STEPS * 5, STEPS)
 
 
+@lru_cache(maxsize=8)
+def _ten_steps(wheel_base_m: float) -> Array:
+    """(5, 5) what ten steps do, as multiples of (alpha, beta, alpha^2, alpha beta, beta^2).
+
+    Rows: way driven; turn per steering angle; lateral error per steering angle; turn and lateral error per steering
+    rate. The lateral ones are sums over pairs of steps j < k.
+    """
+    one, squares = float(_J.sum()), float((_J**2).sum())
+    pairs = (float(_J.sum()), float((_J * _J + _EARLIER).sum()), float((_J * _EARLIER).sum()))
+    rate_pairs = (
+        float(_EARLIER.sum()),
+        float((_J * _EARLIER + _EARLIER_SQUARES).sum()),
+        float((_J * _EARLIER_SQUARES).sum()),
+    )
+    way = np.array([LOOK_AHEAD, one, 0, 0, 0])
+    lateral = np.array([0, 0, *pairs]) / wheel_base_m
+    rate_turn = np.array([one, squares, 0, 0, 0]) * (DT_S / wheel_base_m)
+    rate_lateral = np.array([0, 0, *rate_pairs]) * (DT_S / wheel_base_m)
+    return np.stack([way, way / wheel_base_m, lateral, rate_turn, rate_lateral])
+
+
 def follow(reference: Array, motion: Array, vehicle: VehicleConfig) -> Array:
     """States (N, 41, 11) of cars that track poses (N, 41, 3) at 10 Hz, all from the origin with one `motion` (8,)."""
-    count = len(reference)
-    base = vehicle.wheel_base_m
+    states, far_off = _drive(reference, motion, vehicle, wrapping=False)
+    if far_off.any():  # a heading error beyond half a turn, in a plan that no car follows: angles must be wrapped
+        states[far_off], _ = _drive(reference[far_off], motion, vehicle, wrapping=True)
+    states[..., HEADING] = _wrap(states[..., HEADING])
+    return states
+
+
+def _drive(reference: Array, motion: Array, vehicle: VehicleConfig, *, wrapping: bool) -> tuple[Array, Array]:
+    """States with headings not wrapped, and (N,) bool, whose heading error left [-pi, pi) on the way."""
+    count, base = len(reference), vehicle.wheel_base_m
     speeds, curvatures = profiles(reference)
     windows = (_curvature_windows() @ curvatures).reshape(STEPS, 5, count)
-    reference_x, reference_y, reference_h = np.ascontiguousarray(reference.transpose(2, 1, 0))
-    reference_cos, reference_sin = np.cos(reference_h), np.sin(reference_h)
+    ten_steps = _ten_steps(base)
+    place = np.ascontiguousarray(reference.transpose(1, 2, 0))  # (41, 3, N)
+    normal = np.stack([-np.sin(place[:, HEADING]), np.cos(place[:, HEADING])], axis=1)
+    slow = speeds <= STOPPING_SPEED_MPS
 
     states = np.zeros((STEPS + 1, STATE_SIZE, count))
     states[0, VX:] = np.asarray(motion, float)[:, None]
+    errors = np.zeros((STEPS, 2, count))  # of the heading, now and ten steps ahead
+    basis = np.empty((5, count))  # alpha, beta, alpha^2, alpha beta, beta^2
+    direction = np.empty((2, count))
+    bend = np.tan(states[0, STEERING]) / base
     for i in range(STEPS):
-        x, y, h, v, _, a, _, steering, _, yaw_rate, _ = states[i]
+        state, now = states[i], states[i + 1]
+        v, steering = state[VX], state[STEERING]
 
-        gap_x, gap_y = x - reference_x[i], y - reference_y[i]
-        lateral = gap_y * reference_cos[i] - gap_x * reference_sin[i]
-        turned = h - reference_h[i]
+        gap = (state[:2] - place[i, :2]) * normal[i]
+        turned = state[HEADING] - place[i, HEADING]
+        errors[i, 0] = turned
+        if wrapping:
+            turned = _wrap(turned)
 
-        wanted = speeds[min(i + LOOK_AHEAD, STEPS - 1)]
-        excess = v - wanted
-        stopping = (wanted <= STOPPING_SPEED_MPS) & (v <= STOPPING_SPEED_MPS)
-        command = np.where(stopping, -STOPPING_GAIN, -SPEED_GAIN) * excess
+        look = min(i + LOOK_AHEAD, STEPS - 1)
+        stopping = slow[look] & (v <= STOPPING_SPEED_MPS)
+        command = np.where(stopping, -STOPPING_GAIN, -SPEED_GAIN) * (v - speeds[look])
 
         # Ten steps ahead at constant steering rate u: error = A x0 + B u + g, in closed form.
-        alpha, beta = DT_S * v, DT_S * DT_S * command
-        aa, ab, bb = alpha * alpha, alpha * beta, beta * beta
-        way = LOOK_AHEAD * alpha + _PAIRS[0] * beta
-        way_pairs = (_PAIRS[0] * aa + _PAIRS[1] * ab + _PAIRS[2] * bb) / base
-        k = windows[i]
-        heading_ahead = turned + steering * way / base - (alpha * k[0] + beta * k[1])
-        lateral_ahead = lateral + _wrap(turned) * way + steering * way_pairs
-        lateral_ahead -= aa * k[2] + ab * k[3] + bb * k[4]
-        rate_heading = (_PAIRS[0] * alpha + float((_J**2).sum()) * beta) * (DT_S / base)
-        rate_lateral = (_RATE_PAIRS[0] * aa + _RATE_PAIRS[1] * ab + _RATE_PAIRS[2] * bb) * (DT_S / base)
-        weighted = rate_lateral * lateral_ahead + HEADING_WEIGHT * rate_heading * _wrap(heading_ahead)
-        rate = -weighted / (rate_lateral**2 + HEADING_WEIGHT * rate_heading**2 + 1.0)
-        rate = np.where(stopping, 0.0, STEERING_SHARE * rate)
+        np.multiply(v, DT_S, out=basis[0])
+        np.multiply(command, DT_S * DT_S, out=basis[1])
+        np.multiply(basis[0], basis[:2], out=basis[2:4])
+        np.multiply(basis[1], basis[1], out=basis[4])
+        way, turn, lateral, rate_turn, rate_lateral = ten_steps @ basis
+        road = windows[i] * basis
+        turned_ahead = turned + steering * turn - (road[0] + road[1])
+        errors[i, 1] = turned_ahead
+        if wrapping:
+            turned_ahead = _wrap(turned_ahead)
+        lateral_ahead = gap[0] + gap[1] + turned * way + steering * lateral - (road[2] + road[3] + road[4])
+        weighted_turn = HEADING_WEIGHT * rate_turn
+        rate = rate_lateral * lateral_ahead + weighted_turn * turned_ahead
+        rate /= rate_lateral * rate_lateral + weighted_turn * rate_turn + 1.0
+        rate *= np.where(stopping, 0.0, -STEERING_SHARE)
+        now[STEERING_RATE] = rate
 
         # 1.3: the bicycle, explicit Euler, every right-hand side at the old state.
-        now = states[i + 1]
-        now[X] = x + v * np.cos(h) * DT_S
-        now[Y] = y + v * np.sin(h) * DT_S
-        now[HEADING] = _wrap(h + v * np.tan(steering) / base * DT_S)
-        now[AX] = a + ACCELERATION_SHARE * (command - a)
-        now[VX] = v + now[AX] * DT_S  # not clamped: a late brake rolls back a little
-        now[STEERING] = np.clip(steering + rate * DT_S, -vehicle.max_steering_rad, vehicle.max_steering_rad)
-        now[STEERING_RATE] = rate
-        now[YAW_RATE] = now[VX] * np.tan(now[STEERING]) / base
-        now[YAW_ACCELERATION] = (now[YAW_RATE] - yaw_rate) / DT_S
-    return np.ascontiguousarray(states.transpose(2, 0, 1))
+        np.cos(state[HEADING], out=direction[0])
+        np.sin(state[HEADING], out=direction[1])
+        np.add(state[:2], direction * basis[0], out=now[:2])
+        np.add(state[HEADING], basis[0] * bend, out=now[HEADING])
+        now[AX] = state[AX] + ACCELERATION_SHARE * (command - state[AX])
+        np.add(v, now[AX] * DT_S, out=now[VX])  # not clamped: a late brake rolls back a little
+        rate *= DT_S
+        rate += steering
+        np.minimum(rate, vehicle.max_steering_rad, out=rate)
+        np.maximum(rate, -vehicle.max_steering_rad, out=now[STEERING])
+        bend = np.tan(now[STEERING]) / base
+    states[1:, YAW_RATE] = states[1:, VX] * np.tan(states[1:, STEERING]) / base
+    states[1:, YAW_ACCELERATION] = np.diff(states[:, YAW_RATE], axis=0) / DT_S
+    return np.ascontiguousarray(states.transpose(2, 0, 1)), (np.abs(errors) >= np.pi).any(axis=(0, 1))
 
 
 def _wrap(angle: Array) -> Array:
