@@ -106,17 +106,17 @@ def project(polyline: Array, points: Array) -> tuple[Array, Array]:
     """
     line = np.asarray(polyline, float)[:, :2]
     p = np.asarray(points, float)
-    start, step = line[:-1], np.diff(line, axis=0)
-    length2 = np.maximum((step**2).sum(1), 1e-18)
-    relative = p[:, None] - start  # (N, L-1, 2)
-    share = np.clip((relative * step).sum(-1) / length2, 0.0, 1.0)
-    gap = relative - share[..., None] * step
-    nearest = np.argmin((gap**2).sum(-1), axis=1)
+    (step_x, step_y), (start_x, start_y) = np.diff(line, axis=0).T, line[:-1].T
+    length2 = np.maximum(step_x**2 + step_y**2, 1e-18)
+    dx, dy = p[:, :1] - start_x, p[:, 1:2] - start_y  # (N, L - 1)
+    share = np.minimum(np.maximum((dx * step_x + dy * step_y) / length2, 0.0), 1.0)
+    gap2 = (dx - share * step_x) ** 2 + (dy - share * step_y) ** 2
+    nearest = np.argmin(gap2, axis=1)
     rows = np.arange(len(p))
     along = arc_lengths(line)[nearest] + share[rows, nearest] * np.sqrt(length2[nearest])
     heading = headings_along(line)[nearest]  # not the step itself: a repeated point has none
-    side = np.cos(heading) * relative[rows, nearest, 1] - np.sin(heading) * relative[rows, nearest, 0]
-    return along, np.copysign(np.hypot(gap[rows, nearest, 0], gap[rows, nearest, 1]), side)
+    side = np.cos(heading) * dy[rows, nearest] - np.sin(heading) * dx[rows, nearest]
+    return along, np.copysign(np.sqrt(gap2[rows, nearest]), side)
 
 
 def sample(polyline: Array, along: Array) -> Array:

@@ -192,7 +192,8 @@ def _red_lights(entry: Mapping[str, Any], ego_from_map: Array) -> RedLights:
     """Red connectors of the route (as given, not as corrected); a state at 2 Hz holds for half a second (section 7)."""
     on_route = set(entry["route_roadblock_ids"])
     frame = np.arange(STEPS + 1) // FRAME_STEPS
-    rings, red = [], []
+    rings: list[Array] = []
+    red: list[list[bool]] = []
     for lane in entry["map"]["lanes"]:
         if lane["roadblock"] in on_route and any(lane["id"] in names for names in entry["red_lights"]):
             rings += _rings([lane], ego_from_map)

@@ -93,131 +93,192 @@ class AreaIndex:
     def __init__(self, rings: Sequence[Array]) -> None:
         self.count = len(rings)
         self.words = max(1, -(-self.count // 64))
-        self._polygons = np.array([shapely.Polygon(ring) for ring in rings], dtype=object)
         if not self.count:
             return
+        self._polygons = np.array([shapely.Polygon(ring) for ring in rings], dtype=object)
         shapely.prepare(self._polygons)
         start = np.concatenate(rings)
         stop = np.concatenate([np.roll(ring, -1, axis=0) for ring in rings])
-        owner = np.repeat(np.arange(self.count), [len(ring) for ring in rings])
-        self._bounds = start.min(axis=0), start.max(axis=0)
-        self._low = np.maximum(self._bounds[0], -REACH_M) - CELL_M
-        high = np.minimum(self._bounds[1], REACH_M) + CELL_M
-        columns, rows = np.maximum(np.ceil((high - self._low) / CELL_M).astype(int), 1)
-        self._shape = (int(rows), int(columns))
+        owner = self._bit(np.repeat(np.arange(self.count), [len(ring) for ring in rings]))
+        start, stop, owner = _joined(start, stop, owner)
+        low, high = start.min(axis=0), start.max(axis=0)
+        self._cut = bool((low < -REACH_M).any() or (high > REACH_M).any())
+        self._grid = _Grid.over(np.maximum(low, -REACH_M), np.minimum(high, REACH_M))
         self._draw(start, stop, owner)
-        self._list(start, stop, owner)
+        edge, cell, self._first = self._grid.cells_of(start, stop, 0.0)
+        ax, ay = (start[edge] - self._grid.references(cell)).T
+        bx, by = (stop[edge] - self._grid.references(cell)).T
+        self._pairs = np.stack([ax, ay, bx, by, ax * by - ay * bx, CLOSE_M * np.hypot(bx - ax, by - ay)])
+        self._pair_bits = np.ascontiguousarray(owner[edge].T)  # (words, pairs)
 
     def mask(self, polygons: Array) -> Array:
         """(words,) with the bits of the given polygons."""
-        return np.bitwise_or.reduce(self._bit(np.asarray(polygons, int)), axis=0, initial=np.uint64(0))
+        return np.asarray(np.bitwise_or.reduce(self._bit(np.asarray(polygons, int)), axis=0, initial=np.uint64(0)))
 
     def _bit(self, polygons: Array) -> Array:
         bits = np.zeros((len(polygons), self.words), np.uint64)
         bits[np.arange(len(polygons)), polygons // 64] = np.uint64(1) << (polygons % 64).astype(np.uint64)
         return bits
 
-    def _references(self, cells: Array) -> Array:
-        row, column = np.divmod(cells, self._shape[1])
-        return self._low + CELL_M * (np.stack([column, row], axis=-1) + np.array(REFERENCE))
-
     def _draw(self, start: Array, stop: Array, owner: Array) -> None:
-        """The bits of every cell's reference: each row of references is walked from the left, edges flip their bit."""
-        rows, columns = self._shape
-        y = (self._low[1] + CELL_M * REFERENCE[1], CELL_M)  # of the first row, between rows
-        first = np.ceil((np.minimum(start[:, 1], stop[:, 1]) - y[0]) / y[1]).astype(int)
-        end = np.ceil((np.maximum(start[:, 1], stop[:, 1]) - y[0]) / y[1]).astype(
-            int
-        )  # half open: a vertex counts once
-        first, end = np.clip(first, 0, rows), np.clip(end, 0, rows)
-        edge, row = _expand(first, end)
-        share = (y[0] + y[1] * row - start[edge, 1]) / (stop[edge, 1] - start[edge, 1])
+        """The bits of every cell's reference: each row of references is walked from the left, edges flip their bits."""
+        grid = self._grid
+        low, high = np.minimum(start[:, 1], stop[:, 1]), np.maximum(start[:, 1], stop[:, 1])
+        first = np.ceil((low - grid.low[1]) / CELL_M - REFERENCE[1]).astype(int)
+        end = np.ceil((high - grid.low[1]) / CELL_M - REFERENCE[1]).astype(int)  # half open: a vertex counts once
+        edge, row = _expand(np.clip(first, 0, grid.rows), np.clip(end, 0, grid.rows))
+        y = grid.low[1] + CELL_M * (row + REFERENCE[1])
+        share = (y - start[edge, 1]) / (stop[edge, 1] - start[edge, 1])
         x = start[edge, 0] + share * (stop[edge, 0] - start[edge, 0])
-        column = np.ceil((x - self._low[0]) / CELL_M - REFERENCE[0]).astype(int)  # first reference right of the edge
-        seen = column < columns
-        flips = np.zeros((rows, columns, self.words), np.uint64)
-        at = (row[seen], np.maximum(column[seen], 0))
-        np.bitwise_xor.at(flips, at, self._bit(owner[edge[seen]]))
-        self._reference_bits = np.bitwise_xor.accumulate(flips, axis=1).reshape(rows * columns, self.words)
+        column = np.ceil((x - grid.low[0]) / CELL_M - REFERENCE[0]).astype(int)  # first reference right of the edge
+        seen = column < grid.columns
+        flips = np.zeros((grid.rows, grid.columns, self.words), np.uint64)
+        np.bitwise_xor.at(flips, (row[seen], np.maximum(column[seen], 0)), owner[edge[seen]])
+        drawn = np.bitwise_xor.accumulate(flips, axis=1)
+        self._reference_bits = np.ascontiguousarray(drawn.reshape(-1, self.words).T)  # (words, cells)
 
-    def _list(self, start: Array, stop: Array, owner: Array) -> None:
-        """For every cell the edges that pass through it, in coordinates relative to the cell's reference."""
-        rows, columns = self._shape
-        slack = 1e-6
-        a, b = start - self._low, stop - self._low
-        first = np.floor((np.minimum(a[:, 1], b[:, 1]) - slack) / CELL_M).astype(int)
-        end = np.floor((np.maximum(a[:, 1], b[:, 1]) + slack) / CELL_M).astype(int) + 1
-        edge, row = _expand(np.clip(first, 0, rows), np.clip(end, 0, rows))
-        # Within the band of a row, an edge covers one stretch of columns.
-        step = b[edge] - a[edge]
-        level = np.abs(step[:, 1]) < slack
-        slope = np.where(level, 0.0, step[:, 0] / np.where(level, 1.0, step[:, 1]))
-        band = np.stack([row * CELL_M - slack, (row + 1) * CELL_M + slack])
-        y = np.clip(band, np.minimum(a[edge, 1], b[edge, 1]), np.maximum(a[edge, 1], b[edge, 1]))
-        x = a[edge, 0] + slope * (y - a[edge, 1])
-        x = np.where(level, np.stack([a[edge, 0], b[edge, 0]]), x)
-        left = np.clip(np.floor((x.min(axis=0) - slack) / CELL_M).astype(int), 0, columns)
-        right = np.clip(np.floor((x.max(axis=0) + slack) / CELL_M).astype(int) + 1, 0, columns)
-        stretch, column = _expand(left, right)
-        edge, cell = edge[stretch], row[stretch] * columns + column
-        order = np.argsort(cell, kind="stable")
-        edge, cell = edge[order], cell[order]
-        self._first = np.concatenate([[0], np.cumsum(np.bincount(cell, minlength=rows * columns))])
-        self._pair_start = start[edge] - self._references(cell)
-        self._pair_step = stop[edge] - start[edge]
-        self._pair_stop = stop[edge] - self._references(cell)
-        self._pair_left = _cross(self._pair_step, -self._pair_start) > 0
-        self._pair_close = CLOSE_M * np.hypot(self._pair_step[:, 0], self._pair_step[:, 1])
-        self._pair_bits = self._bit(owner[edge])
+    def bits(self, x: Array, y: Array) -> Array:
+        """(words, ..) sets of the polygons that strictly contain points with coordinates x and y (..)."""
+        if not self.count or not x.size:
+            return np.zeros((self.words, *x.shape), np.uint64)
+        shape, x, y = x.shape, x.ravel(), y.ravel()
+        cell, u, v = self._grid.place(x, y)
+        bits = self._reference_bits[:, cell]
+        near, begin, edges, pair = _listed(self._first, cell)
+        if len(near):
+            u, v = np.repeat(u[near], edges), np.repeat(v[near], edges)
+            ax, ay, bx, by, left, close = np.take(self._pairs, pair, axis=1)
+            side_a, side_b = ax * v - ay * u, bx * v - by * u
+            side = side_b - side_a + left
+            crosses = ((side > 0) != (left > 0)) & ((side_a > 0) != (side_b > 0))
+            for word in range(self.words):
+                flips = self._pair_bits[word, pair] * crosses
+                bits[word, near] ^= np.bitwise_xor.reduceat(flips, begin)
+            doubtful = np.abs(side) < close
+            if doubtful.any():
+                point = near[np.unique(np.repeat(np.arange(len(near)), edges)[doubtful])]
+                bits[:, point] = self._exact(x[point], y[point])
+        if self._cut:
+            beyond = np.flatnonzero(np.maximum(np.abs(x), np.abs(y)) > REACH_M)
+            if len(beyond):
+                bits[:, beyond] = self._exact(x[beyond], y[beyond])
+        return bits.reshape(self.words, *shape)
 
-    def bits(self, points: Array) -> Array:
-        """(P, words) sets of the polygons that strictly contain points (P, 2)."""
-        points = np.asarray(points, float)
-        if not self.count or not len(points):
-            return np.zeros((len(points), self.words), np.uint64)
-        place = (points - self._low) / CELL_M
-        column, row = np.floor(place[:, 0]).astype(np.intp), np.floor(place[:, 1]).astype(np.intp)
-        inside = (column >= 0) & (row >= 0) & (column < self._shape[1]) & (row < self._shape[0])
-        if not inside.all():
-            bits = np.zeros((len(points), self.words), np.uint64)
-            bits[inside] = self.bits(points[inside])
-            beyond = ~inside & ((points >= self._bounds[0]) & (points <= self._bounds[1])).all(axis=1)
-            bits[beyond] = self._exact(points[beyond])
-            return bits
-        cell = row * self._shape[1] + column
-        bits = self._reference_bits[cell]
-        first = self._first[cell]
-        edges = self._first[cell + 1] - first
-        near = np.flatnonzero(edges)
-        if len(near) == 0:
-            return bits
-        edges, first = edges[near], first[near]
-        begin = np.cumsum(edges) - edges
-        pair = np.arange(begin[-1] + edges[-1]) + np.repeat(first - begin, edges)
-        offset = points[near] - self._references(cell[near])
-        qx, qy = np.repeat(offset[:, 0], edges), np.repeat(offset[:, 1], edges)
-        start, step, stop = self._pair_start[pair], self._pair_step[pair], self._pair_stop[pair]
-        side = step[:, 0] * (qy - start[:, 1]) - step[:, 1] * (qx - start[:, 0])
-        crosses = (side > 0) != self._pair_left[pair]
-        crosses &= (qx * start[:, 1] > qy * start[:, 0]) != (qx * stop[:, 1] > qy * stop[:, 0])
-        flips = np.where(crosses[:, None], self._pair_bits[pair], np.uint64(0))
-        bits[near] ^= np.bitwise_xor.reduceat(flips, begin, axis=0)
-        close = np.abs(side) < self._pair_close[pair]
-        if close.any():
-            doubtful = near[np.unique(np.repeat(np.arange(len(near)), edges)[close])]
-            bits[doubtful] = self._exact(points[doubtful])
-        return bits
-
-    def _exact(self, points: Array) -> Array:
-        bits = np.zeros((len(points), self.words), np.uint64)
+    def _exact(self, x: Array, y: Array) -> Array:
+        bits = np.zeros((self.words, len(x)), np.uint64)
         for polygon in range(self.count):
-            within = shapely.contains_xy(self._polygons[polygon], points[:, 0], points[:, 1])
-            bits[within] |= self._bit(np.array([polygon]))[0]
+            within = shapely.contains_xy(self._polygons[polygon], x, y)
+            bits[:, within] |= self._bit(np.array([polygon])).T
         return bits
 
 
-def _cross(a: Array, b: Array) -> Array:
-    return np.asarray(a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0])
+class LineIndex:
+    """A polyline (L >= 2, 2+) prepared for `beyond`: whether points are further away than a given distance."""
+
+    def __init__(self, line: Array, distance_m: float) -> None:
+        points = np.asarray(line, float)[:, :2]
+        self._distance2 = distance_m**2
+        start, stop = points[:-1], points[1:]
+        low, high = np.maximum(points.min(axis=0), -REACH_M), np.minimum(points.max(axis=0), REACH_M)
+        self._cut = bool((points.min(axis=0) < low).any() or (points.max(axis=0) > high).any())
+        self._line = shapely.LineString(points)
+        self._distance = distance_m
+        self._grid = _Grid.over(low - distance_m, np.maximum(high, low) + distance_m)
+        edge, cell, self._first = self._grid.cells_of(start, stop, distance_m)
+        step = stop - start
+        length2 = np.maximum((step**2).sum(axis=1), 1e-18)
+        relative = start[edge] - self._grid.references(cell)
+        self._pairs = np.stack([*relative.T, *step[edge].T, length2[edge]])
+
+    def beyond(self, x: Array, y: Array) -> Array:
+        """(..) bool, whether points with coordinates x and y (..) are further from the line than the distance."""
+        shape, x, y = x.shape, x.ravel(), y.ravel()
+        cell, u, v = self._grid.place(x, y)
+        far = np.ones(len(x), bool)
+        near, begin, edges, pair = _listed(self._first, cell)
+        if len(near):
+            u, v = np.repeat(u[near], edges), np.repeat(v[near], edges)
+            sx, sy, step_x, step_y, length2 = np.take(self._pairs, pair, axis=1)
+            u, v = u - sx, v - sy
+            share = np.minimum(np.maximum((u * step_x + v * step_y) / length2, 0.0), 1.0)
+            gap2 = (u - share * step_x) ** 2 + (v - share * step_y) ** 2
+            far[near] = np.minimum.reduceat(gap2, begin) > self._distance2
+        if self._cut:
+            outside = np.flatnonzero(np.maximum(np.abs(x), np.abs(y)) > REACH_M)
+            far[outside] = shapely.distance(self._line, shapely.points(x[outside], y[outside])) > self._distance
+        return far.reshape(shape)
+
+
+@dataclass(frozen=True, eq=False)
+class _Grid:
+    """Square cells over a rectangle, each with a reference point; what lies beyond belongs to the cells at the rim."""
+
+    low: Array  # (2,)
+    rows: int
+    columns: int
+
+    @staticmethod
+    def over(low: Array, high: Array) -> _Grid:
+        columns, rows = np.floor((high - low) / CELL_M).astype(int) + 3  # an empty rim on every side
+        return _Grid(low - CELL_M, int(rows), int(columns))
+
+    def references(self, cells: Array) -> Array:
+        row, column = np.divmod(cells, self.columns)
+        return np.asarray(self.low + CELL_M * (np.stack([column, row], axis=-1) + np.array(REFERENCE)))
+
+    def place(self, x: Array, y: Array) -> tuple[Array, Array, Array]:
+        """Cells of points, and the points relative to their cells' references."""
+        u, v = (x - self.low[0]) / CELL_M, (y - self.low[1]) / CELL_M
+        column = np.minimum(np.maximum(u, 0.0), self.columns - 1.0).astype(np.intp)
+        row = np.minimum(np.maximum(v, 0.0), self.rows - 1.0).astype(np.intp)
+        return row * self.columns + column, (u - column - REFERENCE[0]) * CELL_M, (v - row - REFERENCE[1]) * CELL_M
+
+    def cells_of(self, start: Array, stop: Array, margin: float) -> tuple[Array, Array, Array]:
+        """Segments against cells: pairs (segment, cell) sorted by cell, and (cells + 1,) where each cell's pairs begin.
+
+        Holds every pair nearer than `margin`, and some that are not.
+        """
+        slack = margin + 1e-6
+        a, b = start - self.low, stop - self.low
+        low, high = np.minimum(a[:, 1], b[:, 1]), np.maximum(a[:, 1], b[:, 1])
+        first = np.floor((low - slack) / CELL_M).astype(int)
+        end = np.floor((high + slack) / CELL_M).astype(int) + 1
+        edge, row = _expand(np.clip(first, 0, self.rows), np.clip(end, 0, self.rows))
+        # Within the band of a row, an edge covers one stretch of columns.
+        rise = b[edge, 1] - a[edge, 1]
+        level = np.abs(rise) < 1e-9
+        slope = (b[edge, 0] - a[edge, 0]) / np.where(level, 1.0, rise)
+        band = np.stack([row * CELL_M - slack, (row + 1) * CELL_M + slack])
+        x = a[edge, 0] + slope * (np.clip(band, low[edge], high[edge]) - a[edge, 1])
+        x = np.where(level, np.stack([a[edge, 0], b[edge, 0]]), x)
+        left = np.floor((x.min(axis=0) - slack) / CELL_M).astype(int)
+        right = np.floor((x.max(axis=0) + slack) / CELL_M).astype(int) + 1
+        stretch, column = _expand(np.clip(left, 0, self.columns), np.clip(right, 0, self.columns))
+        edge, cell = edge[stretch], row[stretch] * self.columns + column
+        order = np.argsort(cell, kind="stable")
+        counts = np.bincount(cell, minlength=self.rows * self.columns)
+        return edge[order], cell[order], np.concatenate([[0], np.cumsum(counts)])
+
+
+def _joined(start: Array, stop: Array, bits: Array) -> tuple[Array, Array, Array]:
+    """Edges that several polygons share, made one edge with all their bits; direction does not matter for crossings."""
+    turned = (start[:, 0] > stop[:, 0]) | ((start[:, 0] == stop[:, 0]) & (start[:, 1] > stop[:, 1]))
+    ends = np.where(turned[:, None], np.concatenate([stop, start], axis=1), np.concatenate([start, stop], axis=1))
+    order = np.lexsort(ends.T)
+    ends = ends[order]
+    begins = np.flatnonzero(np.concatenate([[True], (ends[1:] != ends[:-1]).any(axis=1)]))
+    return ends[begins, :2], ends[begins, 2:], np.bitwise_xor.reduceat(bits[order], begins, axis=0)
+
+
+def _listed(first: Array, cell: Array) -> tuple[Array, Array, Array, Array]:
+    """Points whose cells have entries, where each point's entries begin, how many they are, and all the entries."""
+    begin = first[cell]
+    count = first[cell + 1] - begin
+    near = np.flatnonzero(count)
+    begin, count = begin[near], count[near]
+    place = np.cumsum(count) - count
+    total = int(place[-1] + count[-1]) if len(near) else 0
+    return near, place, count, np.arange(total) + np.repeat(begin - place, count)
 
 
 def _expand(first: Array, end: Array) -> tuple[Array, Array]:

@@ -7,6 +7,7 @@ instant, then circles, then the two axes of the ego box, and only what is left t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -72,6 +73,15 @@ class AgentTracks:
         at[:, :, 2] = geometry.wrap(at[:, :, 2])
         return AgentTracks(at, np.ones(at.shape[:2], bool), speeds, forecast.sizes, kinds)
 
+    @cached_property
+    def cosines(self) -> Array:
+        """(A, 51) of the headings."""
+        return np.cos(self.poses[:, :, 2])
+
+    @cached_property
+    def sines(self) -> Array:
+        return np.sin(self.poses[:, :, 2])
+
     @property
     def first_speeds_mps(self) -> Array:
         """(A,) speed when first present: what the official code calls the agent's speed at all times (quirk Q1)."""
@@ -83,66 +93,65 @@ class AgentTracks:
         return np.asarray(self.kinds == AgentKind.STATIC)
 
 
-def touching(centers: Array, size: Array, agents: AgentTracks, samples: Array) -> tuple[Array, Array, Array]:
+def touching(
+    x: Array, y: Array, heading: Array, size: Array, agents: AgentTracks, samples: Array
+) -> tuple[Array, Array, Array]:
     """Which boxes touch or overlap: indices (candidate, instant, agent) of all contacts, three arrays (C,).
 
-    `centers` (N, K, 3) are poses of the ego box (length, width) at K instants, `samples` (K,) the agents' sample of
-    each instant. Equals geometry.boxes_overlap on all pairs.
+    Ego boxes (length, width) have centre poses in arrays (K, N), at K instants of N candidates; `samples` (K,) is the
+    agents' sample of each instant. Equals geometry.boxes_overlap on all pairs.
     """
-    nearby = _nearby(centers, 0.5 * float(np.hypot(*size)), agents, samples)
-    candidate, instant, agent = nearby
-    if len(candidate) == 0:
-        return nearby
-    ego, other = centers[candidate, instant], agents.poses[agent, samples[instant]]
-    turn = other[:, 2] - ego[:, 2]
-    cos, sin = np.abs(np.cos(turn)), np.abs(np.sin(turn))
-    dx, dy = other[:, 0] - ego[:, 0], other[:, 1] - ego[:, 1]
+    candidate, instant, agent, dx, dy = _nearby(x, y, 0.5 * float(np.hypot(*size)), agents, samples)
+    ego_heading, sample = heading[instant, candidate], samples[instant]
+    ego_cos, ego_sin = np.cos(ego_heading), np.sin(ego_heading)
+    other_cos, other_sin = agents.cosines[agent, sample], agents.sines[agent, sample]
+    cos = np.abs(ego_cos * other_cos + ego_sin * other_sin)
+    sin = np.abs(ego_cos * other_sin - ego_sin * other_cos)
     half_length, half_width = 0.5 * size
-    half = 0.5 * agents.sizes[agent]
-    ego_cos, ego_sin = np.cos(ego[:, 2]), np.sin(ego[:, 2])
-    touch = np.abs(dx * ego_cos + dy * ego_sin) <= half_length + half[:, 0] * cos + half[:, 1] * sin
-    touch &= np.abs(dy * ego_cos - dx * ego_sin) <= half_width + half[:, 0] * sin + half[:, 1] * cos
-    left = np.flatnonzero(touch)
-    cos, sin, dx, dy, half = cos[left], sin[left], dx[left], dy[left], half[left]
-    heading = other[left, 2]
-    other_cos, other_sin = np.cos(heading), np.sin(heading)
-    touch = np.abs(dx * other_cos + dy * other_sin) <= half[:, 0] + half_length * cos + half_width * sin
-    touch &= np.abs(dy * other_cos - dx * other_sin) <= half[:, 1] + half_length * sin + half_width * cos
-    left = left[touch]
-    return candidate[left], instant[left], agent[left]
+    other_length, other_width = 0.5 * agents.sizes[agent].T
+    touch = np.abs(dx * ego_cos + dy * ego_sin) <= half_length + other_length * cos + other_width * sin
+    touch &= np.abs(dy * ego_cos - dx * ego_sin) <= half_width + other_length * sin + other_width * cos
+    touch &= np.abs(dx * other_cos + dy * other_sin) <= other_length + half_length * cos + half_width * sin
+    touch &= np.abs(dy * other_cos - dx * other_sin) <= other_width + half_length * sin + half_width * cos
+    return candidate[touch], instant[touch], agent[touch]
 
 
-def _nearby(centers: Array, radius: float, agents: AgentTracks, samples: Array) -> tuple[Array, Array, Array]:
-    """Indices (candidate, instant, agent) of pairs whose circumscribed circles meet."""
+def _nearby(
+    x: Array, y: Array, radius: float, agents: AgentTracks, samples: Array
+) -> tuple[Array, Array, Array, Array, Array]:
+    """Pairs whose circumscribed circles meet: indices (candidate, instant, agent) and dx, dy from ego to agent."""
     reach = radius + 0.5 * np.hypot(agents.sizes[:, 0], agents.sizes[:, 1])  # (A,)
-    at = agents.poses[:, samples, :2]  # (A, K, 2)
-    low, high = centers[:, :, :2].min(axis=0), centers[:, :, :2].max(axis=0)  # (K, 2)
-    apart = np.maximum(low - at, at - high).max(axis=2)  # (A, K) m outside the box around all candidates
-    agent, instant = np.nonzero((apart <= reach[:, None]) & agents.present[:, samples])
-    x, y = np.ascontiguousarray(centers[:, :, 0].T), np.ascontiguousarray(centers[:, :, 1].T)  # (K, N)
-    found_candidate, found_pair = [np.zeros(0, np.intp)], [np.zeros(0, np.intp)]
-    at_once = max(1, PAIRS_AT_ONCE // max(1, len(centers)))
+    at_x, at_y = agents.poses[:, samples, 0], agents.poses[:, samples, 1]  # (A, K)
+    apart_x = np.maximum(x.min(axis=1) - at_x, at_x - x.max(axis=1))  # outside the box around all candidates
+    apart_y = np.maximum(y.min(axis=1) - at_y, at_y - y.max(axis=1))
+    near = (np.maximum(apart_x, apart_y) <= reach[:, None]) & agents.present[:, samples]
+    agent, instant = np.nonzero(near)
+    at_x, at_y, reach2 = at_x[near], at_y[near], reach[agent] ** 2
+    found: list[tuple[Array, ...]] = [(np.zeros(0, np.intp), np.zeros(0, np.intp), np.zeros(0), np.zeros(0))]
+    at_once = max(1, PAIRS_AT_ONCE // x.shape[1])
     for first in range(0, len(agent), at_once):
         part = slice(first, first + at_once)
-        dx = x[instant[part]] - at[agent[part], instant[part], 0, None]
-        dy = y[instant[part]] - at[agent[part], instant[part], 1, None]
-        pair, candidate = np.nonzero(dx * dx + dy * dy <= (reach[agent[part]] ** 2)[:, None])
-        found_candidate.append(candidate)
-        found_pair.append(pair + first)
-    pair = np.concatenate(found_pair)
-    return np.concatenate(found_candidate), instant[pair], agent[pair]
+        dx, dy = at_x[part, None] - x[instant[part]], at_y[part, None] - y[instant[part]]
+        flat = np.flatnonzero(dx * dx + dy * dy <= reach2[part, None])
+        pair, candidate = np.divmod(flat, x.shape[1])
+        found.append((candidate, pair + first, dx.ravel()[flat], dy.ravel()[flat]))
+    candidate, pair, dx, dy = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return candidate, instant[pair], agent[pair], dx, dy
 
 
-def clearances(centers: Array, size: Array, agents: AgentTracks, samples: Array, at_most_m: float) -> Array:
-    """(N, K) metres from the ego box at poses (N, K, 3) to the nearest agent, 0 where they touch, at most `at_most_m`.
+def clearances(
+    x: Array, y: Array, heading: Array, size: Array, agents: AgentTracks, samples: Array, at_most_m: float
+) -> Array:
+    """(N, K) metres from ego boxes, as in `touching`, to the nearest agent: 0 where they touch, at most `at_most_m`.
 
     A lower bound by separating axes (see geometry.box_separation): exact unless corner faces corner.
     """
-    clearance = np.full(centers.shape[:2], at_most_m)
-    candidate, instant, agent = _nearby(centers, 0.5 * float(np.hypot(*size)) + at_most_m, agents, samples)
-    gaps = geometry.box_separation(
-        centers[candidate, instant], size, agents.poses[agent, samples[instant]], agents.sizes[agent]
-    )
+    radius = 0.5 * float(np.hypot(*size)) + at_most_m
+    candidate, instant, agent, dx, dy = _nearby(x, y, radius, agents, samples)
+    ego = np.stack([np.zeros_like(dx), np.zeros_like(dx), heading[instant, candidate]], axis=-1)
+    other = np.stack([dx, dy, agents.poses[agent, samples[instant], 2]], axis=-1)
+    gaps = geometry.box_separation(ego, size, other, agents.sizes[agent])
+    clearance = np.full(x.T.shape, at_most_m)
     np.minimum.at(clearance, (candidate, instant), np.maximum(gaps, 0.0))
     return clearance
 

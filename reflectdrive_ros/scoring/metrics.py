@@ -17,7 +17,7 @@ from .. import geometry
 from ..config import VehicleConfig
 from ..domain import Array, DrivableGrid
 from . import contacts, drivable
-from .areas import MapAreas
+from .areas import LineIndex, MapAreas
 from .contacts import AgentTracks
 from .simulate import (
     AX,
@@ -71,26 +71,55 @@ class EgoAreas:
 
 def ego_areas(center: Array, size: Array, areas: MapAreas | None, grid: DrivableGrid | None) -> EgoAreas:
     """Flags of boxes (length, width) at poses (N, 41, 3). What is unknown is False; a grid, if given, says off_road."""
-    shape = center.shape[:2]
-    unknown = np.zeros(shape, bool)
-    corners = geometry.box_corners(center, size)
-    off_road = unknown if grid is None else (drivable.clearances(grid, corners) <= 0).any(axis=2)
+    unknown = np.zeros(center.shape[:2], bool)
+    if areas is None and grid is None:
+        return EgoAreas(unknown, unknown, unknown, unknown)
+    x, y, heading = np.moveaxis(center, -1, 0)
+    ahead_x, ahead_y = 0.5 * size[0] * np.cos(heading), 0.5 * size[0] * np.sin(heading)
+    left_x, left_y = -0.5 * size[1] * np.sin(heading), 0.5 * size[1] * np.cos(heading)
+    corner_x = np.stack([x + ahead_x + left_x, x - ahead_x + left_x, x - ahead_x - left_x, x + ahead_x - left_x])
+    corner_y = np.stack([y + ahead_y + left_y, y - ahead_y + left_y, y - ahead_y - left_y, y + ahead_y - left_y])
+    off_road = unknown
+    if grid is not None:
+        off_road = drivable.clearances(grid, np.stack([corner_x, corner_y], axis=-1)).min(axis=0) <= 0
     if areas is None:
         return EgoAreas(unknown, off_road, unknown, unknown)
-    points = np.concatenate([corners, center[:, :, None, :2]], axis=2)
-    bits = areas.index.bits(points.reshape(-1, 2)).reshape(*shape, 5, -1)
-    corner = bits[:, :, :4]
+
+    bits = areas.index.bits(np.concatenate([corner_x, x[None]]), np.concatenate([corner_y, y[None]]))  # (W, 5, N, 41)
+    front_left, rear_left, rear_right, front_right, middle = np.moveaxis(bits, 1, 0)
     if grid is None:
-        off_road = ~(corner & areas.drivable_bits).any(axis=3).all(axis=2)
-    some = np.bitwise_or.reduce(corner, axis=2) & areas.lane_bits
-    every = np.bitwise_and.reduce(corner, axis=2) & areas.lane_bits
-    several = (some & (some - np.uint64(1))).any(axis=2) | ((some != 0).sum(axis=2) > 1)
+        bad = np.zeros(unknown.shape, bool)
+        for corner in (front_left, rear_left, rear_right, front_right):
+            bad |= ~_some(corner, areas.drivable_bits)
+        off_road = bad
+    touched = front_left | rear_left | rear_right | front_right
+    within = front_left & rear_left & rear_right & front_right
     return EgoAreas(
-        several & ~every.any(axis=2),
+        _several(touched, areas.lane_bits) & ~_some(within, areas.lane_bits),
         off_road,
-        ~(bits[:, :, 4] & areas.route_bits).any(axis=2),
-        (bits[:, :, 4] & areas.intersection_bits).any(axis=2),
+        ~_some(middle, areas.route_bits),
+        _some(middle, areas.intersection_bits),
     )
+
+
+def _some(bits: Array, mask: Array) -> Array:
+    """(..) bool, whether sets (words, ..) have a member in the mask (words,)."""
+    found = (bits[0] & mask[0]) != 0
+    for word in range(1, len(mask)):
+        found |= (bits[word] & mask[word]) != 0
+    return np.asarray(found)
+
+
+def _several(bits: Array, mask: Array) -> Array:
+    """(..) bool, whether sets (words, ..) have at least two members in the mask (words,)."""
+    one = np.zeros(bits.shape[1:], bool)
+    two = one.copy()
+    for word in range(len(mask)):
+        left = bits[word] & mask[word]
+        some = left != 0
+        two |= (one & some) | ((left & (left - np.uint64(1))) != 0)
+        one |= some
+    return np.asarray(two)
 
 
 def _bearing(x: Array, y: Array, heading: Array, target: Array) -> Array:
@@ -117,7 +146,8 @@ def no_collision(
     between lanes or off the road; never if the ego stands or the agent comes from behind.
     """
     size = np.array([vehicle.length_m, vehicle.width_m])
-    candidate, instant, agent = contacts.touching(center, size, agents, SAMPLE_TIMES)
+    x, y, heading = np.ascontiguousarray(center.T)  # (41, N) each
+    candidate, instant, agent = contacts.touching(x, y, heading, size, agents, SAMPLE_TIMES)
     score = np.ones(states.shape[:2])
     if len(candidate) == 0:
         return score
@@ -196,22 +226,17 @@ def time_to_collision(
     (section 9).
     """
     score = np.ones(len(states))
-    steps = last_step + 1
+    steps, looks = last_step + 1, len(TTC_STEPS)
     speed = np.hypot(states[:, :steps, VX], states[:, :steps, VY])
-    heading = center[:, :steps, 2]
-    way = speed[:, :, None] * (DT_S * TTC_STEPS)
-    projected = np.stack(
-        [
-            center[:, :steps, 0, None] + way * np.cos(heading)[:, :, None],
-            center[:, :steps, 1, None] + way * np.sin(heading)[:, :, None],
-            np.broadcast_to(heading[:, :, None], way.shape),
-        ],
-        axis=-1,
-    ).reshape(len(states), -1, 3)
-    looks = len(TTC_STEPS)
+    x, y, heading = np.ascontiguousarray(center[:, :steps].T)[:, :, None]  # (steps, 1, N) each
+    ways = DT_S * TTC_STEPS[:, None] * speed.T[:, None]  # (steps, looks, N)
+    shape = (steps * looks, len(states))
+    ahead_x, ahead_y = (x + ways * np.cos(heading)).reshape(shape), (y + ways * np.sin(heading)).reshape(shape)
     samples = (np.arange(steps)[:, None] + TTC_STEPS).reshape(-1)
     size = np.array([vehicle.length_m, vehicle.width_m])
-    candidate, instant, agent = contacts.touching(projected, size, agents, samples)
+    candidate, instant, agent = contacts.touching(
+        ahead_x, ahead_y, np.repeat(heading[:, 0], looks, axis=0), size, agents, samples
+    )
     moving = speed[candidate, instant // looks] >= STANDING_MPS
     candidate, instant, agent = candidate[moving], instant[moving], agent[moving]
     if len(candidate) == 0:
@@ -219,14 +244,14 @@ def time_to_collision(
     order, _, begins = contacts.grouped(candidate, instant, agent, len(agents), whole=official, per_step=looks)
     n, k, a = candidate[order][begins], instant[order][begins], agent[order][begins]
     t = k // looks
-    x, y, heading = states[n, t, X], states[n, t, Y], states[n, t, HEADING]
+    rear_x, rear_y, rear_heading = states[n, t, X], states[n, t, Y], states[n, t, HEADING]
     intersection = np.zeros(len(n), bool)
     if map_areas is not None:
-        rear_axle = map_areas.index.bits(np.stack([x, y], axis=-1))
-        intersection = (rear_axle & map_areas.intersection_bits).any(axis=1)
+        intersection = _some(map_areas.index.bits(rear_x, rear_y), map_areas.intersection_bits)
     if not official:  # both at the time of the meeting; the official code asks where the agent will be from here (Q2)
-        x, y = x + way[n, t, k % looks] * np.cos(heading), y + way[n, t, k % looks] * np.sin(heading)
-    bearing = _bearing(x, y, heading, agents.poses[a, samples[k]])
+        way = ways[t, k % looks, n]
+        rear_x, rear_y = rear_x + way * np.cos(rear_heading), rear_y + way * np.sin(rear_heading)
+    bearing = _bearing(rear_x, rear_y, rear_heading, agents.poses[a, samples[k]])
     beside_counts = areas.multiple_lanes[n, t] | areas.off_road[n, t] | intersection
     score[n[(bearing < AHEAD_RAD) | (beside_counts & (bearing <= BEHIND_RAD))]] = 0.0
     return score
@@ -251,36 +276,19 @@ def ego_progress(progress_m: Array, multiplier: Array, reference_m: float, *, ma
     return np.where(best > LEAST_PROGRESS_M, share, nobody_moves)
 
 
-def lane_keeping(center: Array, centerline: Array, areas: EgoAreas) -> Array:
-    """LK (N,): 0 if the centre is 0.5 m or more off the centreline for 2 s, not counting intersections (section 11)."""
-    count = len(center)
-    off = beyond(centerline, center[:, :, :2].reshape(-1, 2), LANE_OFFSET_M).reshape(count, -1)
-    score = np.ones(count)
-    running = np.zeros(count, int)
-    for t in range(off.shape[1]):
-        running = np.where(areas.in_intersection[:, t], running, np.where(off[:, t], running + 1, 0))
+def lane_keeping(center: Array, centerline: LineIndex, areas: EgoAreas) -> Array:
+    """LK (N,): 0 if the centre is off the centreline (indexed for LANE_OFFSET_M) for 2 s, intersections not counted.
+
+    Section 11: time in an intersection neither counts nor interrupts.
+    """
+    x, y = np.ascontiguousarray(center.T)[:2]  # (41, N)
+    off, spared = centerline.beyond(x, y), areas.in_intersection.T
+    score = np.ones(len(center))
+    running = np.zeros(len(center), int)
+    for t in range(len(off)):
+        running = np.where(spared[t], running, (running + 1) * off[t])
         score[running >= LANE_STEPS] = 0.0
     return score
-
-
-def beyond(line: Array, points: Array, distance_m: float) -> Array:
-    """(P,) bool, whether points (P, 2) are further than `distance_m` from a polyline (L, 2+)."""
-    start, stop = line[:-1, :2], line[1:, :2]
-    middle, half = 0.5 * (start + stop), 0.5 * np.hypot(*(stop - start).T)
-    step = stop - start
-    length2 = np.maximum((step**2).sum(axis=1), 1e-18)
-    order = np.argsort(points[:, 0], kind="stable")
-    x = points[order, 0]
-    reach = half + distance_m
-    first, end = np.searchsorted(x, middle[:, 0] - reach), np.searchsorted(x, middle[:, 0] + reach, side="right")
-    far = np.ones(len(points), bool)
-    for segment in range(len(start)):
-        near = order[first[segment] : end[segment]]
-        relative = points[near] - start[segment]
-        share = np.clip(relative @ step[segment] / length2[segment], 0.0, 1.0)
-        gap = relative - share[:, None] * step[segment]
-        far[near[(gap**2).sum(axis=1) <= distance_m**2]] = False
-    return far
 
 
 # --- comfort ----------------------------------------------------------------------------------------------------------
@@ -316,7 +324,7 @@ def _filter(count: int, window: int, order: int, derivative: int) -> Array:
 
 
 def _filtered(values: Array, window: int, order: int = 2, derivative: int = 0) -> Array:
-    return np.asarray(values @ _filter(values.shape[-1], window, order, derivative)).round(DECIMALS)
+    return np.round(values @ _filter(values.shape[-1], window, order, derivative), DECIMALS)
 
 
 def _yaw(states: Array, order: int, derivative: int) -> Array:

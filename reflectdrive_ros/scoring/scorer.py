@@ -41,13 +41,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
 from ..config import ScoringConfig, VehicleConfig
 from ..domain import Array, DrivableGrid, EgoState, Forecast, ForecastSource, Observation, checked
 from . import contacts, metrics
-from .areas import MapAreas, checked_rings
+from .areas import LineIndex, MapAreas, checked_rings
 from .contacts import AgentTracks
 from .simulate import STATE_SIZE, STEPS, simulate
 
@@ -108,6 +109,11 @@ class Scene:
             raise ValueError(f"Scene.centerline has shape {self.centerline.shape}, expected (2 or more, 2 or more)")
         if self.history is not None:
             object.__setattr__(self, "history", checked("Scene", "history", self.history, (None, STATE_SIZE)))
+
+    @cached_property
+    def line(self) -> LineIndex:
+        """The centreline, prepared for lane keeping."""
+        return LineIndex(self.centerline, metrics.LANE_OFFSET_M)
 
     @staticmethod
     def of_observation(
@@ -233,14 +239,12 @@ def judge(
         ep=ep,
         ttc=ttc,
         comfort=_comfort(scene, states, rule, with_history=second),
-        lk=metrics.lane_keeping(center, scene.centerline, areas),
+        lk=metrics.lane_keeping(center, scene.line, areas),
         ec=None if previous_states is None else metrics.extended_comfort(states, _previous(previous_states, states)),
         multiplier=multiplier,
         score=multiplier,
         progress_m=progress_m,
-        clearance_m=contacts.clearances(
-            center[:, WAYPOINT_STEPS], size, agents, WAYPOINT_STEPS, config.clearance_max_m
-        ),
+        clearance_m=_clearances(center, size, agents, config.clearance_max_m),
         waypoint_safety=_around_waypoints(nc_by_step * dac_by_step),
         states=states,
     )
@@ -278,6 +282,11 @@ def _comfort(scene: Scene, states: Array, rule: metrics.ComfortRule, with_histor
         before = np.broadcast_to(scene.history, (len(states), *scene.history.shape))
         states = np.concatenate([before, states], axis=1)
     return np.where(metrics.comfort_flags(states, scene.vehicle, rule).all(axis=1), 1.0, 0.0)
+
+
+def _clearances(center: Array, size: Array, agents: AgentTracks, at_most_m: float) -> Array:
+    x, y, heading = np.ascontiguousarray(center[:, WAYPOINT_STEPS].T)  # (8, N) each
+    return contacts.clearances(x, y, heading, size, agents, WAYPOINT_STEPS, at_most_m)
 
 
 def _previous(previous_states: Array, states: Array) -> Array:
