@@ -42,8 +42,8 @@ from ..scoring.scorer import Scene, motion_of
 
 STEP_S = 0.1
 START_EVERY_STEPS = 20
-PLAN_STEPS = 40
 FUTURE_STEPS = 50
+FUTURE_S = STEP_S * FUTURE_STEPS
 WAYPOINT_STEPS = 5 * np.arange(1, 9)  # 0.5 .. 4 s
 
 LANE_CENTERLINE, LANE_POLYGON = 1, 8  # codes of ml_type; README of real_tracks
@@ -123,6 +123,16 @@ class Recording:
     @cached_property
     def drivable_space(self) -> Any:
         return drivable.joined(self.drivable_polygons, f"{self.name}: lane polygons")
+
+
+def recordings_in(folder: Path) -> list[Path]:
+    """The files of a set, by name. Raises TracksError for a folder that is missing or holds none."""
+    if not folder.is_dir():
+        raise TracksError(f"{folder} is not a folder; expected one with recordings of real_tracks (*.npz)")
+    paths = sorted(folder.glob("*.npz"))
+    if not paths:
+        raise TracksError(f"{folder} holds no recordings; expected files of real_tracks (*.npz)")
+    return paths
 
 
 def load(path: Path) -> Recording:
@@ -206,14 +216,18 @@ class Start:
     human: Array  # (8, 3) rear-axle poses that the recorded driver reached at 0.5 .. 4 s
 
 
+def start_steps(recording: Recording) -> range:
+    """Every two seconds while enough future is left."""
+    return range(0, recording.steps - FUTURE_STEPS, START_EVERY_STEPS)
+
+
 def starts(recording: Recording) -> Iterator[Start]:
     """The starts of a recording. One is passed over where the recorded car itself stands off the mapped road: every
     plan from there scores 0. Raises TracksError for a recording without a map."""
     if not recording.lanes:
         raise TracksError(f"{recording.name} has no map: no drivable space and no route to score by")
-    size = recording.ego_size
-    for step in range(0, recording.steps - FUTURE_STEPS, START_EVERY_STEPS):
-        corners = geometry.box_corners(recording.ego_centers[step], size)
+    for step in start_steps(recording):
+        corners = geometry.box_corners(recording.ego_centers[step], recording.ego_size)
         if drivable.contains(recording.drivable_space, corners).all():
             yield start_at(recording, step)
 
