@@ -84,6 +84,14 @@ def carried_forward(plan: Plan, stamp_ns: int, map_from_ego: Array) -> Trajector
     return Trajectory(geometry.compose(now_from_then, resample(trajectory, times_s)), trajectory.dt_s)
 
 
+def path_ahead(plan: Plan, map_from_ego: Array) -> Array:
+    """(L, 3) the part of a plan's path that lies ahead of the ego, in the ego frame of now; may be empty."""
+    now_from_then = geometry.compose(geometry.invert(map_from_ego), plan.map_from_ego)
+    path = geometry.compose(now_from_then, plan.trajectory.poses)
+    ahead = path[:, 0] > 0.0
+    return path[int(np.argmax(ahead)) :] if ahead.any() else path[:0]
+
+
 def forecast(agents: Agents, dt_s: float, steps: int) -> Forecast:
     """Where agents will be at 0, 1, .. `steps` intervals: along their predicted paths where the observation has them
     (straight on at the present velocity beyond their end), else at constant velocity with the heading kept."""

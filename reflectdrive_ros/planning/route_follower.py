@@ -13,6 +13,7 @@ from ..domain import Agents, Array, Observation, Plan, Trajectory
 from .planner import PlannerState, PlanningError, Tools
 
 PATH_STEP_M = 0.5
+THINNED_M = 4.0  # spacing at which others are first compared with the path
 MERGE_TIME_S = 3.0  # an offset from the route is brought to zero over the distance of this time ..
 MERGE_MIN_M = 10.0  # .. and over at least this distance
 AGENT_STEP_S = 0.5  # others are looked up this often and interpolated between
@@ -62,30 +63,28 @@ def follow(
     allowed = curve_speeds(path, along, idm.max_lateral_acceleration_mps2, observation.speed_limit_mps)
     lead_rear, lead_speed, in_path = others_on_path(path, observation.agents, idm, vehicle, dt_s, steps)
     front_m = vehicle.rear_axle_to_center_m + 0.5 * vehicle.length_m
+    end, room = float(along[-1]), -0.5 * vehicle.length_m
     distance, speed = 0.0, max(observation.ego.speed_mps, 0.0)
     distances = np.empty(steps)
     for k in range(steps):
         gap = lead_rear[:, k] - (distance + front_m)
         # someone whose rear is level with our seats is beside or behind us, not ahead
-        ahead = in_path[:, k] & (gap > -0.5 * vehicle.length_m)
-        gaps = np.append(gap[ahead], along[-1] - distance)  # the end of the route is a wall
-        speeds = np.append(lead_speed[ahead, k], 0.0)
-        desired = np.interp(distance, along, allowed)
+        ahead = in_path[:, k] & (gap > room)
         wanted = kinematics.idm_acceleration(
             speed,
-            desired,
-            gaps,
-            speeds,
+            allowed[min(int(distance / PATH_STEP_M), len(allowed) - 1)],
+            np.append(gap[ahead], end - distance),  # the end of the route is a wall
+            np.append(lead_speed[ahead, k], 0.0),
             max_acceleration_mps2=idm.max_acceleration_mps2,
             comfortable_braking_mps2=idm.comfortable_braking_mps2,
             headway_s=idm.headway_s,
             min_gap_m=idm.min_gap_m,
         )
-        acceleration = float(np.clip(wanted.min(), -3.0 * idm.comfortable_braking_mps2, idm.max_acceleration_mps2))
-        moved = speed * dt_s + 0.5 * acceleration * dt_s**2
+        acceleration = min(max(float(wanted.min()), -3.0 * idm.comfortable_braking_mps2), idm.max_acceleration_mps2)
         if speed + acceleration * dt_s < 0.0:  # stops within the interval
-            moved = -0.5 * speed**2 / acceleration
-        distance += max(moved, 0.0)
+            distance -= 0.5 * speed**2 / acceleration
+        else:
+            distance += speed * dt_s + 0.5 * acceleration * dt_s**2
         speed = max(speed + acceleration * dt_s, 0.0)
         distances[k] = distance
     return distances
@@ -105,6 +104,13 @@ def curve_speeds(path: Array, along: Array, max_lateral_mps2: float, limit_mps: 
     return allowed
 
 
+def near_path(path: Array, poses: Array, sizes: Array, vehicle: VehicleConfig) -> Array:
+    """(A,) whether an agent (poses (A, T, 3)) ever comes so close to the path that a closer look is worth it."""
+    thinned = path[:: max(1, round(THINNED_M / PATH_STEP_M)), :2]
+    apart = np.hypot(*(poses[:, :, None, :2] - thinned).transpose(3, 0, 1, 2)).min(axis=(1, 2))
+    return np.asarray(apart < THINNED_M + 0.5 * np.hypot(*sizes.T) + vehicle.width_m)
+
+
 def others_on_path(
     path: Array, agents: Agents | None, idm: IdmConfig, vehicle: VehicleConfig, dt_s: float, steps: int
 ) -> tuple[Array, Array, Array]:
@@ -116,8 +122,7 @@ def others_on_path(
         return np.zeros((0, steps)), np.zeros((0, steps)), np.zeros((0, steps), bool)
     coarse = np.arange(0.0, dt_s * steps + AGENT_STEP_S, AGENT_STEP_S)
     forecast = kinematics.forecast(agents, AGENT_STEP_S, len(coarse) - 1)
-    reach = np.hypot(*np.ptp(path[:, :2], axis=0)) + 20.0
-    near = (np.hypot(forecast.poses[..., 0], forecast.poses[..., 1]) < reach).any(axis=1)
+    near = near_path(path, forecast.poses, agents.sizes, vehicle)
     poses, sizes = forecast.poses[near], agents.sizes[near]
     along, offset = geometry.project(path, poses[..., :2].reshape(-1, 2))
     along, offset = along.reshape(poses.shape[:2]), offset.reshape(poses.shape[:2])
@@ -133,4 +138,5 @@ def others_on_path(
     ]
     blocked = in_path[:, np.minimum((times_s / AGENT_STEP_S).round().astype(int), len(coarse) - 1)]
     shape = (len(poses), steps)
-    return interpolated[0].reshape(shape), interpolated[1].reshape(shape), blocked
+    ever = blocked.any(axis=1)
+    return interpolated[0].reshape(shape)[ever], interpolated[1].reshape(shape)[ever], blocked[ever]

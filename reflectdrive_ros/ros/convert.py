@@ -86,6 +86,9 @@ TO_RGB = {  # encoding: (channels, OpenCV conversion)
 }
 
 
+DECODE_AS = getattr(cv2, "IMREAD_COLOR_RGB", cv2.IMREAD_COLOR)  # the former is newer than Ubuntu 24.04's OpenCV
+
+
 def raw_pixels(message: Any, name: str) -> Array:
     """(H, W, 3) uint8 RGB of a sensor_msgs/Image."""
     if message.encoding not in TO_RGB:
@@ -108,10 +111,10 @@ def raw_pixels(message: Any, name: str) -> Array:
 def jpeg_pixels(message: Any, name: str) -> Array:
     """(H, W, 3) uint8 RGB of a sensor_msgs/CompressedImage (JPEG or PNG)."""
     data = np.frombuffer(message.data, np.uint8)
-    bgr = cv2.imdecode(data, cv2.IMREAD_COLOR) if len(data) else None
-    if bgr is None:
+    decoded = cv2.imdecode(data, DECODE_AS) if len(data) else None
+    if decoded is None:
         raise BadMessage(f"camera {name}: {len(data)} bytes of format '{message.format}' are no picture")
-    return np.asarray(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB))
+    return np.asarray(decoded if DECODE_AS != cv2.IMREAD_COLOR else cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB))
 
 
 def pixels(message: Any, name: str, width: int, height: int) -> tuple[Array, tuple[float, float]]:
@@ -263,27 +266,29 @@ def predicted_poses(items: list[Any], poses: Array, velocities: Array) -> Array 
     times = PREDICTED_DT_S * np.arange(1, PREDICTED_STEPS + 1)
     result = np.repeat(poses[:, None, :], PREDICTED_STEPS, axis=1)
     result[..., :2] += velocities[:, None, :] * times[None, :, None]
-    any_path = False
+    alike: dict[tuple[float, int], tuple[list[int], list[Any]]] = {}  # paths of one step and length go together
     for row, item in enumerate(items):
         paths = item.kinematics.predicted_paths
-        if not paths:
-            continue
-        best = max(paths, key=lambda path: path.confidence)
-        step_s = best.time_step.sec + 1e-9 * best.time_step.nanosec
-        if step_s <= 0 or len(best.path) < 2:
-            continue
-        raw = [(p.position.x, p.position.y, p.orientation.z, p.orientation.w) for p in best.path]
-        knots = np.array(raw, float)
-        if not np.isfinite(knots).all():
-            continue
+        if paths:
+            best = max(paths, key=lambda path: path.confidence)
+            step_s = best.time_step.sec + 1e-9 * best.time_step.nanosec
+            if step_s > 0 and len(best.path) >= 2:
+                rows, knots = alike.setdefault((step_s, len(best.path)), ([], []))
+                rows.append(row)
+                knots.append([(p.position.x, p.position.y, p.orientation.z, p.orientation.w) for p in best.path])
+    for (step_s, count), (rows, knots) in alike.items():
+        table = np.array(knots, float)  # (R, count, 4)
+        heading = np.unwrap(2.0 * np.arctan2(table[..., 2], table[..., 3]), axis=1)
+        path = np.concatenate([table[..., :2], heading[..., None]], axis=2)
+        usable = np.isfinite(path).all(axis=(1, 2))
         # Autoware's paths begin at the object's present pose: knot k lies k steps ahead
-        at = step_s * np.arange(len(knots))
-        inside = times <= at[-1] + 1e-9
-        heading = np.unwrap(2.0 * np.arctan2(knots[:, 2], knots[:, 3]))
-        for column, values in enumerate((knots[:, 0], knots[:, 1], heading)):
-            result[row, inside, column] = np.interp(times[inside], at, values)
-        any_path = True
-    return result if any_path else None
+        inside = times <= step_s * (count - 1) + 1e-9
+        at = np.minimum(times[inside] / step_s, count - 1)
+        before = np.minimum(at.astype(int), count - 2)
+        share = (at - before)[None, :, None]
+        along = (1 - share) * path[:, before] + share * path[:, before + 1]
+        result[np.ix_(np.array(rows)[usable], np.flatnonzero(inside))] = along[usable]
+    return result if alike else None
 
 
 def in_ego_frame(found: MapAgents, ego: EgoState) -> Agents:

@@ -96,7 +96,7 @@ class Channel:
         if len(self.stamps) >= 5:
             period = float(np.median(np.diff(np.array(self.stamps))))
             gap = (stamp_ns - self.stamps[-1]) / max(period, 1.0)
-            if 1.5 < gap < 20:  # longer silences are a sensor that was off, not lost messages
+            if 1.75 < gap < 20:  # less is jitter; longer silences are a sensor that was off, not lost messages
                 self.lost += round(gap) - 1
 
     def refuse(self, fault: str) -> None:

@@ -32,6 +32,8 @@ from .pilot import Pilot, PilotStep
 WATCHDOG_PERIOD_S = 0.02
 HOLD_PERIOD_S = 0.1  # how often the watchdog repeats the stop
 DIAGNOSTICS_PERIOD_S = 0.2
+ARRIVALS_KEPT = 32
+SWITCH_INTERVAL_S = 0.0005
 
 
 def profile(qos: topics.Qos) -> QoSProfile:
@@ -56,12 +58,11 @@ class PlannerNode(Node):
         super().__init__("reflectdrive", automatically_declare_parameters_from_overrides=True)
         self.config: Config = configured(self)
         self._pilot = pilot or Pilot(self.config, time.perf_counter, verified_sha256(self.config.model))
-        self._arrived: tuple[int, float] = (0, 0.0)  # stamp of the newest anchor picture, when it came
+        self._arrived: dict[int, float] = {}  # stamp of an anchor picture -> when it came; the newest few
         self._busy_since: float | None = None
         self._sent_at = time.perf_counter()
         self._sequence = 0
         self._command = Command.FOLLOW
-        self._planner_level: int | None = None
         self._closing = False
         self._wake = threading.Condition()
         self._send_lock = threading.Lock()
@@ -94,7 +95,9 @@ class PlannerNode(Node):
         def store(message: Any) -> None:
             if is_anchor:
                 stamp = message.header.stamp
-                self._arrived = (stamp.sec * 1_000_000_000 + stamp.nanosec, time.perf_counter())
+                self._arrived[stamp.sec * 1_000_000_000 + stamp.nanosec] = time.perf_counter()
+                while len(self._arrived) > ARRIVALS_KEPT:
+                    del self._arrived[next(iter(self._arrived))]
             now_ns = self._now_ns()
             self._pilot.put(key, message, now_ns)
             if key.startswith("image:") or key == "odometry":
@@ -140,8 +143,7 @@ class PlannerNode(Node):
             done = self._sent_at = time.perf_counter()
             self._sequence += 1
         image_ns = None if step is None else step.snapshot.image_stamp_ns
-        stamp, arrived = self._arrived
-        total_ms = 1e3 * (done - (arrived if image_ns == stamp else begun))
+        total_ms = 1e3 * (done - self._arrived.get(image_ns or 0, begun))
         age_s = float("nan") if image_ns is None else (report.plan.stamp_ns - image_ns) * 1e-9
         stages = {} if step is None else {**step.timings_ms, "publish": 1e3 * (done - begun), "overall": total_ms}
         sha = self._pilot.model_sha256
@@ -179,9 +181,11 @@ class PlannerNode(Node):
         else:
             return
         report = self._pilot.stop(now_ns, reason)
-        if report is not None:
-            self._send(report)
-            self._sent_at = time.perf_counter() - max(limit_s, HOLD_PERIOD_S) + HOLD_PERIOD_S
+        if report is None:
+            self.get_logger().warning(f"nothing sent: {reason}", throttle_duration_sec=5.0)
+            return
+        self._send(report)
+        self._sent_at = time.perf_counter() - max(limit_s, HOLD_PERIOD_S) + HOLD_PERIOD_S
         self.get_logger().warning(f"stop sent: {reason}", throttle_duration_sec=5.0)
 
     def _diagnose(self) -> None:
@@ -208,6 +212,8 @@ def main(args: list[str] | None = None) -> int:
     )
     parser.add_argument("--ros-args", nargs=argparse.REMAINDER, help="remappings and parameters, see the epilog")
     parser.parse_args(given)
+    # Python hands its lock from thread to thread every 5 ms by default; the planner must not wait that long
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     rclpy.init(args=given)
     node = None
     try:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from ..config import Config, ConfigError
 from ..domain import Agents, EgoState, Observation, Plan, PlanSource, StepReport, Verdict
-from ..kinematics import carried_forward
+from ..kinematics import carried_forward, path_ahead
 from ..planning import PLANNERS, guard
 from ..planning.planner import Planner, PlannerState, PlanningError, Tools
 
@@ -52,8 +52,7 @@ class Engine:
     def step(self, observation: Observation) -> StepReport:
         """Plan for one observation. Timings in the report are milliseconds by stage."""
         begun = self._clock()
-        carried = self._carried(observation.stamp_ns, observation.ego)
-        stop = self._stop(observation.ego, observation.agents, carried)
+        stop = self._stop(observation.ego, observation.agents)
         planning = self._clock()
         plan: Plan | None = None
         try:
@@ -72,7 +71,7 @@ class Engine:
         self._state = state if sound else PlannerState()
         if judged.verdict is Verdict.OK and plan is not None:
             sent, source = plan, PlanSource.PLANNER
-        elif carried is not None and self._passes(carried, observation):
+        elif (carried := self._carried(observation)) is not None:
             sent, source = carried, PlanSource.CARRIED
         else:
             sent, source = stop, PlanSource.STOP
@@ -90,28 +89,37 @@ class Engine:
     def stop(self, ego: EgoState, agents: Agents | None, reason: str) -> StepReport:
         """The answer when there is nothing to plan from: brake along the last good path, saying why."""
         begun = self._clock()
-        plan = self._stop(ego, agents, self._carried(ego.stamp_ns, ego))
+        plan = self._stop(ego, agents)
         took = 1e3 * (self._clock() - begun)
         return StepReport(plan, Verdict.INFEASIBLE, PlanSource.STOP, reason, {"stop": took, "total": took})
 
-    def _carried(self, stamp_ns: int, ego: EgoState) -> Plan | None:
-        """The last good plan in today's ego frame, if it is young enough."""
+    def _recent(self, stamp_ns: int) -> Plan | None:
+        """The last good plan, if it is young enough to be used again."""
         last = self._last_good
         if last is None or not 0 <= stamp_ns - last.stamp_ns <= self._config.engine.carry_max_s * 1e9:
             return None
-        left = carried_forward(last, stamp_ns, ego.map_from_ego)
-        return None if left is None else Plan(stamp_ns, ego.map_from_ego, left, last.step)
+        return last
 
-    def _passes(self, carried: Plan, observation: Observation) -> bool:
+    def _carried(self, observation: Observation) -> Plan | None:
+        """The last good plan in today's ego frame, if it is young enough and still passes the guard."""
+        last = self._recent(observation.stamp_ns)
+        if last is None:
+            return None
         try:
-            return guard.check(carried, observation, 0.0, self._config).verdict is Verdict.OK
+            left = carried_forward(last, observation.stamp_ns, observation.ego.map_from_ego)
+            if left is None:
+                return None
+            plan = Plan(observation.stamp_ns, observation.ego.map_from_ego, left, last.step)
+            return plan if guard.check(plan, observation, 0.0, self._config).verdict is Verdict.OK else None
         except Exception:  # the fallback must not fail where the planner did
-            log.exception("the carried plan could not be checked")
-            return False
+            log.exception("the last good plan could not be carried forward")
+            return None
 
-    def _stop(self, ego: EgoState, agents: Agents | None, carried: Plan | None) -> Plan:
+    def _stop(self, ego: EgoState, agents: Agents | None) -> Plan:
         try:
-            return guard.stop(ego, agents, None if carried is None else carried.trajectory.poses, self._config)
+            last = self._recent(ego.stamp_ns)
+            path = None if last is None else path_ahead(last, ego.map_from_ego)
+            return guard.stop(ego, agents, path, self._config)
         except Exception:  # agents or a path that break the arithmetic must not take the stop away
             log.exception("the stop plan was made without agents and path")
             return guard.stop(ego, None, None, self._config)

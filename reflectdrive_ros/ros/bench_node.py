@@ -1,0 +1,231 @@
+"""`reflectdrive bench node`: what the node adds to the planner's own time, whether it loses pictures, whether it grows.
+
+The recording's pictures are sent at 10 Hz by this process to the node in its own process, over DDS. Overhead is the time
+from the front picture's arrival to the trajectory's publication, minus the planner's; the node measures it with its own
+clock, so it does not depend on this process being on time. Beside it stands the bound: decoding the three pictures,
+which no node that looks at them can avoid, timed here on one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import cv2
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import track
+from rich.table import Table
+from sensor_msgs.msg import Image
+
+from ..config import Config, override_dotted
+from ..evaluation.provenance import provenance
+from . import convert, outputs
+from .bag import BagError
+from .demo import RECORDING
+from .recordings import RecordingError, open_recording
+from .replay_node import Harness, running_node
+
+PERIOD_S = 0.1
+WARM_UP_S = 2.0
+RAW_SIZE = (1920, 1080)
+KEY_BY_SUFFIX = {
+    "kinematic_state": "odometry",
+    "localization/acceleration": "acceleration",
+    "reflectdrive/route": "route",
+    "recognition/objects": "objects",
+    "tf_static": "tf_static",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--runs", type=int, default=5, help="runs to take medians over (default: 5)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="length of a run (default: 60)")
+    parser.add_argument("--planner", default="constant_velocity", help="recipe (default: constant_velocity)")
+    parser.add_argument("--objects", action="store_true", help="send the recording's road users too")
+    parser.add_argument("--raw", action="store_true", help="three raw 1920x1080 streams instead of 640x360 JPEG")
+    parser.add_argument("--recording", type=Path, default=RECORDING, help="pictures to send")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
+
+
+def run(args: argparse.Namespace) -> int:
+    console, errors = Console(), Console(stderr=True)
+    try:
+        messages = by_key(args.recording, args.raw)
+        runs = [one_run(args, messages, errors, number) for number in range(args.runs)]
+    except (RecordingError, BagError) as fault:
+        errors.print(escape(str(fault)), soft_wrap=True)
+        return 2
+    numbers = figures(runs, messages, args)
+    if args.json:
+        content = {**numbers, **provenance(["reflectdrive", *sys.argv[1:]])}
+        args.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    console.print(table(numbers))
+    return 0
+
+
+def by_key(recording: Path, raw: bool) -> dict[str, list[Any]]:
+    """The recording's messages by input key, in order; pictures blown up to raw Full HD on request."""
+    found: dict[str, list[Any]] = {}
+    for item in open_recording(recording).messages():
+        parts = item.topic.split("/")
+        key = next((key for suffix, key in KEY_BY_SUFFIX.items() if item.topic.endswith(suffix)), "")
+        if "camera" in parts:
+            key = f"{'image' if 'image' in parts else 'info'}:{parts[parts.index('camera') + 1]}"
+        if key:
+            found.setdefault(key, []).append(item.message)
+    if raw:
+        for key in [key for key in found if key.startswith("image:")]:
+            found[key] = [full_hd(message) for message in found[key][:8]]  # 50 MB for each camera are enough
+    return found
+
+
+def full_hd(message: Any) -> Image:
+    pixels = cv2.resize(convert.jpeg_pixels(message, "bench"), RAW_SIZE)
+    made = Image(header=message.header, width=RAW_SIZE[0], height=RAW_SIZE[1], encoding="rgb8", step=RAW_SIZE[0] * 3)
+    made.data.frombytes(pixels.tobytes())
+    return made
+
+
+def one_run(args: argparse.Namespace, messages: dict[str, list[Any]], errors: Console, number: int) -> dict[str, Any]:
+    """One run of the node: overheads, frames sent and answered, memory."""
+    config = override_dotted(
+        Config(),
+        {
+            "planner": args.planner,
+            "cameras.compressed": not args.raw,
+            "inputs.objects_type": "predicted" if args.objects else "none",
+            "speed_limit_mps": 13.9,
+        },
+    )
+    keys = [key for key in messages if key != "objects" or args.objects]
+    with TemporaryDirectory() as folder:
+        log = Path(folder) / "node.log"
+        harness = Harness(config, keys, heard=("trajectory", "status", "diagnostics"))
+        try:
+            with running_node(config, {}, log, sim_time=False) as process:
+                harness.wait_for_node(process, log)
+                for key in ("route", "tf_static"):
+                    harness.inputs[key].publish(messages[key][0])
+                memory = send(args, messages, harness, errors, number, process.pid)
+                time.sleep(0.5)
+        finally:
+            harness.close()
+    statuses = [message for _, message in harness.received["status"]]
+    counted = statuses[round(WARM_UP_S / PERIOD_S) :]
+    overheads = [s.time_received_to_published - s.time_planner for s in counted if np.isfinite(s.age_of_image)]
+    last = harness.received["diagnostics"][-1][1]
+    frames = round(args.seconds / PERIOD_S)
+    arrived = sum(
+        int(value.value) for s in last.status if ": image" in s.name for value in s.values if value.key == "received"
+    )
+    return {
+        "overhead_ms": overheads,
+        "frames_sent": frames,
+        "plans": sum(bool(np.isfinite(s.age_of_image)) for s in statuses),
+        "pictures_lost": frames * len(config.cameras.names) - arrived,
+        "memory_mb": memory,
+    }
+
+
+def send(
+    args: argparse.Namespace, messages: dict[str, list[Any]], harness: Harness, errors: Console, number: int, pid: int
+) -> list[float]:
+    """Send pictures at 10 Hz and odometry at 50 Hz, stamped now; returns the node's memory (MB) once a second."""
+    memory, ticks = [], round(args.seconds / PERIOD_S)
+    began = time.perf_counter()
+    steps = track(range(ticks), f"run {number + 1} of {args.runs}", console=errors, transient=True)
+    for tick in steps:
+        pictures = [key for key in harness.inputs if key.startswith(("image", "info"))]
+        others = [key for key in ("acceleration", "objects") if key in harness.inputs]
+        for fifth in range(5):
+            ahead = began + (tick + 0.2 * fifth) * PERIOD_S - time.perf_counter()
+            if ahead > 0:
+                time.sleep(ahead)
+            stamp = outputs.time_message(int(harness.node.get_clock().now().nanoseconds))
+            for key in ["odometry", *([*others, *pictures] if fifth == 0 else [])]:
+                choices = messages[key]
+                message = choices[tick % len(choices)]
+                message.header.stamp = stamp
+                harness.inputs[key].publish(message)
+        if tick % 10 == 0:
+            memory.append(resident_mb(pid))
+    return memory
+
+
+def resident_mb(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
+        if line.startswith("VmRSS"):
+            return float(line.split()[1]) / 1024.0
+    return float("nan")
+
+
+def figures(runs: list[dict[str, Any]], messages: dict[str, list[Any]], args: argparse.Namespace) -> dict[str, Any]:
+    """Medians over the runs, and the bounds."""
+    p50 = [float(np.percentile(r["overhead_ms"], 50)) for r in runs]
+    p99 = [float(np.percentile(r["overhead_ms"], 99)) for r in runs]
+    growth = [growth_percent(r["memory_mb"]) for r in runs]
+    pictures = [messages[key][0] for key in messages if key.startswith("image:")]
+    return {
+        "overhead_ms_p50": median(p50),
+        "overhead_ms_p99": median(p99),
+        "overhead_ms_p50_runs": p50,
+        "overhead_ms_p99_runs": p99,
+        "bound_decode_ms": decode_ms(pictures),
+        "bytes_per_instant": sum(len(picture.data) for picture in pictures),
+        "frames_sent": [r["frames_sent"] for r in runs],
+        "plans": [r["plans"] for r in runs],
+        "pictures_lost": [r["pictures_lost"] for r in runs],
+        "memory_mb": [r["memory_mb"][-1] for r in runs],
+        "memory_growth_percent": growth,
+        "runs": len(runs),
+        "seconds": args.seconds,
+        "planner": args.planner,
+        "pictures": "raw 1920x1080" if args.raw else "JPEG 640x360",
+        "objects": args.objects,
+    }
+
+
+def growth_percent(memory_mb: list[float]) -> float:
+    """From the mean of the second tenth of the run (everything is loaded by then) to that of the last tenth."""
+    tenth = max(1, len(memory_mb) // 10)
+    early = float(np.mean(memory_mb[tenth : 2 * tenth] or memory_mb[:1]))
+    return 100.0 * (float(np.mean(memory_mb[-tenth:])) - early) / early
+
+
+def decode_ms(pictures: list[Any]) -> float:
+    """Decoding and resizing one instant on one thread, median of 50."""
+    config, times = Config(), []
+    for _ in range(50):
+        begun = time.perf_counter()
+        for picture in pictures:
+            convert.pixels(picture, "bench", config.cameras.width, config.cameras.height)
+        times.append(1e3 * (time.perf_counter() - begun))
+    return median(times)
+
+
+def table(numbers: dict[str, Any]) -> Table:
+    made = Table(
+        title=f"node · {numbers['pictures']} · {numbers['runs']} runs of {numbers['seconds']:.0f} s", show_header=False
+    )
+    rows = {
+        "overhead p50": f"{numbers['overhead_ms_p50']:.2f} ms (bound: {numbers['bound_decode_ms']:.2f} ms to decode)",
+        "overhead p99": f"{numbers['overhead_ms_p99']:.2f} ms",
+        "plans of frames": ", ".join(f"{p}/{f}" for p, f in zip(numbers["plans"], numbers["frames_sent"], strict=True)),
+        "pictures lost": ", ".join(map(str, numbers["pictures_lost"])),
+        "memory": ", ".join(
+            f"{m:.0f} MB ({g:+.1f} %)"
+            for m, g in zip(numbers["memory_mb"], numbers["memory_growth_percent"], strict=True)
+        ),
+        "input": f"{numbers['bytes_per_instant'] / 1e3:.0f} kB an instant",
+    }
+    for name, value in rows.items():
+        made.add_row(name, value)
+    return made

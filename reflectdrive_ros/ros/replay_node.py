@@ -1,0 +1,238 @@
+"""A bag through the real node: its own process, Fast DDS in between, recorded time on /clock.
+
+The same harness serves the replay, the demo, the bench and the tests: it isolates itself on a free ROS domain of this
+machine, uses the DDS profile that does not lose pictures, and ends every process it began, whatever happens.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import rclpy
+from rclpy.context import Context
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.node import Node
+from rich.console import Console
+from rich.progress import Progress
+from rosgraph_msgs.msg import Clock
+
+from ..config import Config, as_yaml
+from . import convert, outputs, topics
+from .bag import BagError, BagReader
+from .inputs import InputStatus, Level
+from .node import message_class, profile
+
+NODE_NAME = "/planning/reflectdrive/reflectdrive"
+MATCH_TIMEOUT_S = 30.0  # a loaded machine takes its time to start a process
+LAST_PLAN_S = 1.0  # what the node still answers after the last message
+CLOCK_PERIOD_S = 0.01
+REPLAYED = ("trajectory", "status", "debug", "diagnostics")
+REPO_PROFILE = Path(__file__).resolve().parents[2] / "config" / "fastdds.xml"
+
+
+def dds_profile() -> Path | None:
+    """The shipped DDS profile: from the installed share folder, or from the source tree."""
+    from ament_index_python.packages import PackageNotFoundError, get_package_share_directory
+
+    try:
+        installed = Path(get_package_share_directory("reflectdrive")) / "config" / "fastdds.xml"
+    except PackageNotFoundError:
+        installed = REPO_PROFILE
+    return next((path for path in (installed, REPO_PROFILE) if path.is_file()), None)
+
+
+def isolated_environment() -> dict[str, str]:
+    """Environment for processes that talk among themselves only: own domain, this machine, the shipped DDS profile.
+
+    What the caller has set already is kept, so a person may point the replay at their own domain.
+    """
+    found = dict(os.environ)
+    found.setdefault("ROS_DOMAIN_ID", str(os.getpid() % 100 + 1))
+    found.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+    profile_file = dds_profile()
+    if profile_file is not None:
+        found.setdefault("FASTRTPS_DEFAULT_PROFILES_FILE", str(profile_file))
+    return found
+
+
+@contextmanager
+def running_node(
+    config: Config, remaps: dict[str, str], log: Path, sim_time: bool = True
+) -> Iterator[subprocess.Popen]:  # type: ignore[type-arg]
+    """The planner node in its own process, under its usual namespace; ended on leaving, killed if it will not end.
+
+    `remaps`: private topic name -> the name to use instead.
+    """
+    with tempfile.TemporaryDirectory() as folder, log.open("w", encoding="utf-8") as output:
+        file = Path(folder) / "config.yaml"
+        file.write_text(as_yaml(config), encoding="utf-8")
+        command = [
+            sys.executable,
+            "-m",
+            "reflectdrive_ros.ros.node",
+            "--ros-args",
+            "-r",
+            "__ns:=/planning/reflectdrive",
+        ]
+        command += ["-p", f"config_file:={file}", "-p", f"use_sim_time:={str(sim_time).lower()}"]
+        for private, name in remaps.items():
+            command += ["-r", f"{private}:={name}"]
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=dict(os.environ))
+        try:
+            yield process
+        finally:
+            end(process)
+
+
+def end(process: subprocess.Popen, patience_s: float = 3.0) -> int:  # type: ignore[type-arg]
+    """Interrupt a process, then kill it; returns its exit code."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    return process.wait()
+
+
+class Harness:
+    """Our side of the conversation: publishers for the node's inputs, everything it publishes collected."""
+
+    def __init__(self, config: Config, keys: list[str], heard: tuple[str, ...] = REPLAYED) -> None:
+        os.environ.update(isolated_environment())
+        self._context = Context()
+        rclpy.init(context=self._context, signal_handler_options=rclpy.SignalHandlerOptions.NO)
+        self.node = Node("reflectdrive_harness", context=self._context)
+        self.received: dict[str, list[tuple[float, Any]]] = {topic.key: [] for topic in topics.OUTPUTS}
+        self.inputs = {
+            entry.key: self.node.create_publisher(message_class(entry.type), resolved(entry.name), profile(entry.qos))
+            for entry in topics.inputs(config)
+            if entry.key in keys
+        }
+        self.clock = self.node.create_publisher(Clock, "/clock", 10)
+        for topic in topics.OUTPUTS:
+            if topic.key in heard:
+                self.node.create_subscription(
+                    message_class(topic.type), resolved(topic.name), self._collecting(topic.key), 100
+                )
+        self._executor = SingleThreadedExecutor(context=self._context)
+        self._executor.add_node(self.node)
+        self._spinning = threading.Thread(target=self._spin, daemon=True)
+        self._spinning.start()
+
+    def _spin(self) -> None:
+        with suppress(ExternalShutdownException):
+            self._executor.spin()
+
+    def _collecting(self, key: str) -> Any:
+        def collect(message: Any) -> None:
+            self.received[key].append((time.perf_counter(), message))
+
+        return collect
+
+    def wait_for_node(self, process: subprocess.Popen, log: Path) -> None:  # type: ignore[type-arg]
+        """Until the node listens to every input and we hear it. Raises BagError with its last words when it dies."""
+        until = time.perf_counter() + MATCH_TIMEOUT_S
+        while time.perf_counter() < until:
+            if process.poll() is not None:
+                last = (log.read_text(encoding="utf-8").strip().splitlines() or ["no output"])[-1]
+                raise BagError(f"the node ended with code {process.returncode}: {last}")
+            heard = self.node.count_publishers(resolved("~/output/trajectory")) > 0
+            if heard and all(publisher.get_subscription_count() > 0 for publisher in self.inputs.values()):
+                return
+            time.sleep(0.05)
+        raise BagError(f"the node did not connect within {MATCH_TIMEOUT_S:.0f} s: is another DDS profile in use?")
+
+    def tell_time(self, now_ns: int) -> None:
+        self.clock.publish(Clock(clock=outputs.time_message(now_ns)))
+
+    def close(self) -> None:
+        self._executor.shutdown(timeout_sec=1.0)
+        self.node.destroy_node()
+        rclpy.try_shutdown(context=self._context)
+        self._spinning.join(timeout=1.0)
+
+
+def resolved(name: str) -> str:
+    """The full name of one of the node's private topics."""
+    return name.replace("~", NODE_NAME)
+
+
+def through_node(
+    reader: BagReader, sources: dict[str, str], config: Config, rate: float, out: Path, errors: Console
+) -> list[Any]:
+    """Play the bag to the node in recorded time; every plan it sent, with what it said of it."""
+    from .replay import Sent
+
+    log = out / "node.log"
+    harness = Harness(config, list(sources))
+    try:
+        with running_node(config, {}, log) as process:
+            harness.wait_for_node(process, log)
+            play(reader, sources, harness, rate, errors)
+            time.sleep(LAST_PLAN_S)
+    finally:
+        harness.close()
+    statuses = {convert.stamp_ns(m.header): m for _, m in harness.received["status"]}
+    debugs = {convert.stamp_ns(m.header): m for _, m in harness.received["debug"]}
+    said = [(at, diagnostics_of(m)) for at, m in harness.received["diagnostics"]]
+    sent: dict[int, Sent] = {}
+    for at, trajectory in harness.received["trajectory"]:
+        stamp = convert.stamp_ns(trajectory.header)
+        if stamp not in statuses:
+            continue
+        debug = debugs.get(stamp)
+        stages = {} if debug is None else dict(zip(debug.stage_names, map(float, debug.stage_times), strict=True))
+        lines = next((lines for when, lines in reversed(said) if when <= at), ())
+        sent.setdefault(stamp, Sent(trajectory, statuses[stamp], stages, lines))
+    if sent and said:  # the counters of the end belong to the last plan
+        last = max(sent)
+        sent[last] = Sent(sent[last].trajectory, sent[last].status, sent[last].stages_ms, said[-1][1])
+    return [sent[stamp] for stamp in sorted(sent)]
+
+
+def play(reader: BagReader, sources: dict[str, str], harness: Harness, rate: float, errors: Console) -> None:
+    """Publish the bag's messages at their times; /clock runs along at 100 Hz."""
+    keys = {name: key for key, name in sources.items()}
+    began, clock_ns = time.perf_counter(), reader.start_ns
+    harness.tell_time(clock_ns)
+    with Progress(console=errors, transient=True) as progress:
+        task = progress.add_task("playing to the node", total=max(reader.end_ns - reader.start_ns, 1))
+        for message in reader.messages(keys):
+            while True:
+                now_ns = reader.start_ns + int((time.perf_counter() - began) * rate * 1e9)
+                if now_ns - clock_ns >= CLOCK_PERIOD_S * 1e9:
+                    clock_ns = min(now_ns, message.received_ns)
+                    harness.tell_time(clock_ns)
+                ahead_s = (message.received_ns - now_ns) * 1e-9 / rate
+                if ahead_s <= 0:
+                    break
+                time.sleep(min(ahead_s, CLOCK_PERIOD_S / rate))
+            harness.inputs[keys[message.topic]].publish(message.data)
+            progress.update(task, completed=message.received_ns - reader.start_ns)
+    for step in range(1, int(LAST_PLAN_S / CLOCK_PERIOD_S / 4)):
+        harness.tell_time(reader.end_ns + step * int(CLOCK_PERIOD_S * 1e9))
+        time.sleep(CLOCK_PERIOD_S)
+
+
+def diagnostics_of(message: Any) -> tuple[InputStatus, ...]:
+    """The lines of a DiagnosticArray, names without the node's."""
+    return tuple(
+        InputStatus(
+            status.name.partition(": ")[2],
+            Level(int.from_bytes(status.level, "little")),
+            status.message,
+            {value.key: value.value for value in status.values},
+        )
+        for status in message.status
+    )
