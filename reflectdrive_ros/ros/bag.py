@@ -75,22 +75,26 @@ def message_class(type_name: str) -> type:
 @cache
 def _definition(type_name: str) -> tuple[str, str]:
     """The full text of a message type as rosbag2 stores it, and its hash, from the installed .msg files."""
-    store = get_typestore(Stores.EMPTY)
-    wanted, known = [type_name], set(store.fielddefs)
+    wanted, types = [type_name], {}
     while wanted:
         name = wanted.pop()
-        if name in known:
-            continue
-        package, _, short = name.partition("/msg/")
-        try:
-            file = Path(get_package_share_directory(package)) / "msg" / f"{short}.msg"
-            types = get_types_from_msg(file.read_text(encoding="utf-8"), name)
-        except (PackageNotFoundError, OSError):
-            raise BagError(f"the definition of {name} is not installed: install the ROS package '{package}'") from None
-        store.register(types)
-        known.add(name)
-        wanted += _types_used(types[name][1])
+        if name not in types:
+            types[name] = _fields(name)
+            wanted += _types_used(types[name][1])
+    store = get_typestore(Stores.EMPTY)
+    store.register({name: fields for name, fields in types.items() if name not in store.fielddefs})
     return store.generate_msgdef(type_name, ros_version=2)[0], store.hash_rihs01(type_name)
+
+
+@cache
+def _fields(type_name: str) -> Any:
+    """rosbags' description of one message type. Raises BagError when its package is not installed."""
+    package, _, name = type_name.partition("/msg/")
+    try:
+        text = (Path(get_package_share_directory(package)) / "msg" / f"{name}.msg").read_text(encoding="utf-8")
+    except (PackageNotFoundError, OSError):
+        raise BagError(f"the definition of {type_name} is not installed: install the ROS package '{package}'") from None
+    return get_types_from_msg(text, type_name)[type_name]
 
 
 def _types_used(fields: Any) -> list[str]:
@@ -254,10 +258,7 @@ class BagReader:
         if not self.path.exists():
             raise BagError(f"bag {self.path} does not exist")
         try:
-            if (self.path / "metadata.yaml").is_file():
-                self._open_folder(_files_of(self.path))
-            else:
-                self._open_files(_files_without_metadata(self.path))
+            self._open(_files_of(self.path))
         except BaseException:
             self.close()
             raise
@@ -266,33 +267,33 @@ class BagReader:
         self.start_ns = min(source.start_ns for source in self._sources)
         self.end_ns = max(source.end_ns for source in self._sources)
 
-    def _open_folder(self, files: list[Path]) -> None:
+    def _open(self, files: list[Path]) -> None:
+        """All by the bag's metadata; where that fails, each file by its own index; else what can be recovered."""
         try:
             self._sources = [_Indexed(self.path)]
-        except Exception as fault:  # damage shows as many kinds of exception inside the storage readers
-            self._open_damaged(files, fault)
-
-    def _open_files(self, files: list[Path]) -> None:
+            return
+        except Exception:  # damage shows as many kinds of exception inside the storage readers
+            self._sources = []
         for file in files:
             try:
                 self._sources.append(_Indexed(file))
             except Exception as fault:  # as above
-                self._open_damaged([file], fault)
-        if not self.notice and self.path.is_dir():
-            self.notice = f"bag {self.path} has no metadata.yaml (its recorder was stopped hard); its files are whole"
+                self._open_damaged(file, fault)
+        if not self.notice:
+            self.notice = f"bag {self.path} has no usable metadata.yaml (was its recorder killed?); its files are whole"
 
-    def _open_damaged(self, files: list[Path], fault: Exception) -> None:
-        why = str(fault).splitlines()[0].rstrip(".") if str(fault) else type(fault).__name__
-        if any(file.suffix != ".mcap" for file in files):
+    def _open_damaged(self, file: Path, fault: Exception) -> None:
+        why = _in_a_line(fault)
+        if file.suffix != ".mcap":
             raise BagError(
-                f"bag {self.path} is damaged ({why}); try `sqlite3 FILE.db3 .recover`, or record it again as mcap"
+                f"bag {self.path} is damaged ({why}); try `sqlite3 {file.name} .recover`, or record it again as mcap"
             ) from None
-        salvaged = [_Salvaged(file) for file in files]
-        count = sum(topic.count for source in salvaged for topic in source.topics)
+        salvaged = _Salvaged(file)
+        count = sum(topic.count for topic in salvaged.topics)
         if count == 0:
             raise BagError(f"bag {self.path} is damaged ({why}) and holds no message that can be recovered") from None
-        self._sources += salvaged
-        self.notice = f"bag {self.path} is damaged ({why}); {count} messages were recovered"
+        self._sources.append(salvaged)
+        self.notice = f"bag {self.path} is damaged ({why}); {count} messages of {file.name} were recovered"
 
     def __enter__(self) -> BagReader:
         return self
@@ -339,8 +340,7 @@ class BagReader:
                     yield message
                     count += 1
         except Exception as fault:  # damage in the middle of a file, in whatever way the storage reader meets it
-            why = str(fault).splitlines()[0].rstrip(".") if str(fault) else type(fault).__name__
-            raise BagError(f"bag {self.path} is damaged after {count} messages ({why})") from None
+            raise BagError(f"bag {self.path} is damaged after {count} messages ({_in_a_line(fault)})") from None
 
     def _check_same_type(self, topic: BagTopic) -> None:
         try:
@@ -354,32 +354,36 @@ class BagReader:
             )
 
 
-def _files_of(folder: Path) -> list[Path]:
-    """Storage files that a bag's metadata.yaml names. Raises BagError for metadata that cannot be used."""
+def _in_a_line(fault: Exception) -> str:
+    return str(fault).splitlines()[0].rstrip(".") if str(fault) else type(fault).__name__
+
+
+def _files_of(path: Path) -> list[Path]:
+    """Storage files of a bag in the order of recording: as metadata.yaml names them, or as they lie there without it.
+
+    Raises BagError for a storage that is unknown, a file that is missing, and a path that holds no bag.
+    """
     try:
-        content = yaml.safe_load((folder / "metadata.yaml").read_text(encoding="utf-8"))
-        information = content["rosbag2_bagfile_information"]
-        storage = information["storage_identifier"]
-        files = [folder / Path(name).name for name in information["relative_file_paths"]]
+        information = yaml.safe_load((path / "metadata.yaml").read_text(encoding="utf-8"))[
+            "rosbag2_bagfile_information"
+        ]
+        storage, files = information["storage_identifier"], [Path(f).name for f in information["relative_file_paths"]]
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
-        raise BagError(
-            f"metadata.yaml of bag {folder} cannot be read; delete it and the bag is read without it"
-        ) from None
+        return _files_without_metadata(path)
     if storage not in STORAGES:
-        raise BagError(f"bag {folder} is stored as '{storage}', which is unknown; expected {' or '.join(STORAGES)}")
-    missing = [file.name for file in files if not file.is_file()]
-    if missing:
-        raise BagError(f"bag {folder} lacks its file {missing[0]}")
-    return files
+        raise BagError(f"bag {path} is stored as '{storage}', which is unknown; expected {' or '.join(STORAGES)}")
+    for file in files:
+        if not (path / file).is_file():
+            raise BagError(f"bag {path} lacks its file {file}; copy the bag again")
+    return [path / file for file in files]
 
 
 def _files_without_metadata(path: Path) -> list[Path]:
-    """Storage files in a folder, or the one file, in the order in which a recorder numbers them."""
     files = [path] if path.is_file() else [entry for entry in path.iterdir() if entry.is_file()]
     files = [file for file in files if file.suffix in SUFFIXES.values()]
     if not files:
         raise BagError(f"{path} is not a bag: it has no metadata.yaml and no .mcap or .db3 file")
-    return sorted(files, key=lambda file: (len(file.name), file.name))
+    return sorted(files, key=lambda file: (len(file.name), file.name))  # bag_2 before bag_10
 
 
 def _merged(topics: list[BagTopic]) -> tuple[BagTopic, ...]:

@@ -29,25 +29,29 @@ class SalvagedMessage:
 def salvage(path: Path) -> Iterator[SalvagedMessage]:
     """Every whole message of the file, in the order in which it was written; nothing for a file that is no mcap."""
     with path.open("rb") as file:
-        if file.read(len(MAGIC)) == MAGIC:
-            yield from _messages(file, {}, {})
+        if file.read(len(MAGIC)) != MAGIC:
+            return
+        try:
+            yield from _messages(file, path.stat().st_size, {}, {})
+        except struct.error:  # a record that is too short for what it says it is: from here on it is noise
+            return
 
 
 def _messages(
-    stream: BinaryIO, types: dict[int, str], channels: dict[int, tuple[str, str]]
+    stream: BinaryIO, size: int, types: dict[int, str], channels: dict[int, tuple[str, str]]
 ) -> Iterator[SalvagedMessage]:
-    """Messages of a stream of records; fills `types` by schema id and `channels` (topic, type) by channel id."""
+    """Messages in `size` bytes of records; fills `types` by schema id and `channels` (topic, type) by channel id."""
     while len(head := stream.read(9)) == 9:
         kind, length = struct.unpack("<BQ", head)
         if kind == DATA_END:
             return
-        record = stream.read(length)
+        record = stream.read(min(length, size - stream.tell()))  # noise may claim any length
         if kind == CHUNK:  # one that was cut short still gives its first messages, unless it is compressed
             try:
                 inside = _chunk_records(record, whole=len(record) == length)
             except Exception:  # each decompressor has its own exceptions for damaged data
                 return
-            yield from _messages(BytesIO(inside), types, channels)
+            yield from _messages(BytesIO(inside), len(inside), types, channels)
         if len(record) < length:
             return
         if kind == SCHEMA:

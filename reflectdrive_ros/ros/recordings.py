@@ -243,13 +243,15 @@ def _object(data: Mapping[str, Array], row: int, velocity: Array) -> Any:
     times = PREDICTION_STEP_S * np.arange(PREDICTION_STEPS + 1)
     places = xyz[:2] + times[:, None] * velocity[:2]
     path = PredictedPath(time_step=Duration(sec=0, nanosec=int(PREDICTION_STEP_S * 1e9)), confidence=1.0)
-    path.path = [_planar_pose(x, y, xyz[2], yaw) for x, y in places]
+    now = _planar_pose(xyz[0], xyz[1], xyz[2], yaw)
+    z, facing = now.position.z, now.orientation  # the same all along
+    path.path = [Pose(position=Point(x=x, y=y, z=z), orientation=facing) for x, y in places.tolist()]
 
     thing = PredictedObject(existence_probability=1.0)
     thing.object_id.uuid = np.frombuffer(UUID(str(data["cub_uuid"][row])).bytes, np.uint8)
     label = LABELS.get(str(data["cub_label"][row]), ObjectClassification.UNKNOWN)
     thing.classification = [ObjectClassification(label=int(label), probability=1.0)]
-    thing.kinematics.initial_pose_with_covariance.pose = _planar_pose(xyz[0], xyz[1], xyz[2], yaw)
+    thing.kinematics.initial_pose_with_covariance.pose = now
     twist = thing.kinematics.initial_twist_with_covariance.twist
     twist.linear.x, twist.linear.y = (float(value) for value in geometry.rotate(velocity[:2], -yaw))
     twist.angular.z = float(velocity[2])

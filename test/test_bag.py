@@ -1,0 +1,291 @@
+"""Bags: what goes in comes out, and whatever is wrong with one is said in a sentence."""
+
+import json
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+from ament_index_python.packages import get_package_share_directory
+from geometry_msgs.msg import Point
+from nav_msgs.msg import Odometry
+from rclpy.serialization import serialize_message
+from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin, Writer
+from sensor_msgs.msg import CompressedImage
+from std_msgs.msg import String
+
+from reflectdrive_ros.ros.bag import BagError, BagReader, BagWriter, decode, message_class, type_hash
+
+TYPES = [
+    "nav_msgs/msg/Odometry",
+    "nav_msgs/msg/Path",
+    "sensor_msgs/msg/CameraInfo",
+    "sensor_msgs/msg/CompressedImage",
+    "geometry_msgs/msg/AccelWithCovarianceStamped",
+    "tf2_msgs/msg/TFMessage",
+    "autoware_perception_msgs/msg/PredictedObjects",
+    "autoware_planning_msgs/msg/Trajectory",
+    "reflectdrive/msg/PlannerDebug",
+]
+
+
+def write(path, storage="mcap", messages=5, picture_bytes=0):
+    """A bag with a latched text, odometry at 10 Hz and, if asked for, pictures."""
+    with BagWriter(path, storage) as bag:
+        bag.add_topic("/words", "std_msgs/msg/String", latched=True)
+        bag.add_topic("/odometry", "nav_msgs/msg/Odometry")
+        bag.add_topic("/picture", "sensor_msgs/msg/CompressedImage")
+        bag.write("/words", 0, String(data="straight on"))
+        for i in range(messages):
+            message = Odometry()
+            message.pose.pose.position = Point(x=float(i), y=-1.0, z=0.0)
+            bag.write("/odometry", i * 10**8, message)
+            if picture_bytes:
+                bag.write("/picture", i * 10**8, CompressedImage(format="jpeg", data=bytes(picture_bytes)))
+
+
+def storage_file(path):
+    return next(file for file in path.iterdir() if file.suffix in (".mcap", ".db3"))
+
+
+@pytest.mark.parametrize("storage", ["mcap", "sqlite3"])
+def test_what_goes_in_comes_out(tmp_path, storage):
+    write(tmp_path / "bag", storage)
+    with BagReader(tmp_path / "bag") as bag:
+        assert [(t.name, t.type_name, t.count, t.latched) for t in bag.topics] == [
+            ("/odometry", "nav_msgs/msg/Odometry", 5, False),
+            ("/picture", "sensor_msgs/msg/CompressedImage", 0, False),
+            ("/words", "std_msgs/msg/String", 1, True),
+        ]
+        assert bag.duration_s == pytest.approx(0.4)
+        assert bag.message_count == 6
+        assert bag.notice == ""
+        found = list(bag.messages())
+        assert [entry.received_ns for entry in found] == [0, 0, 10**8, 2 * 10**8, 3 * 10**8, 4 * 10**8]
+        poses = [entry.message().pose.pose.position.x for entry in found if entry.topic == "/odometry"]
+        assert poses == [0.0, 1.0, 2.0, 3.0, 4.0]
+        words = [entry.message().data for entry in bag.messages(["/words"])]
+        assert words == ["straight on"]
+        middle = list(bag.messages(["/odometry"], start_ns=10**8, stop_ns=3 * 10**8))
+        assert [entry.received_ns for entry in middle] == [10**8, 2 * 10**8]
+
+
+def test_raw_bytes_pass_through_unchanged(tmp_path):
+    write(tmp_path / "one")
+    with BagReader(tmp_path / "one") as source, BagWriter(tmp_path / "two") as copy:
+        for topic in source.topics:
+            copy.add_topic(topic.name, topic.type_name, latched=topic.latched)
+        for entry in source.messages():
+            copy.write(entry.topic, entry.received_ns, entry.data)
+    with BagReader(tmp_path / "one") as one, BagReader(tmp_path / "two") as two:
+        assert list(one.messages()) == list(two.messages())
+        assert one.topics == two.topics
+
+
+@pytest.mark.parametrize("type_name", TYPES)
+def test_type_hashes_equal_those_of_the_installed_packages(type_name):
+    package, _, name = type_name.partition("/msg/")
+    description = Path(get_package_share_directory(package)) / "msg" / f"{name}.json"
+    if not description.is_file():
+        pytest.skip(f"{package} was built by a ROS 2 without type hashes (before Jazzy)")
+    hashes = json.loads(description.read_text(encoding="utf-8"))["type_hashes"]
+    assert type_hash(type_name) == next(entry["hash_string"] for entry in hashes if entry["type_name"] == type_name)
+
+
+@pytest.mark.parametrize("storage", ["mcap", "sqlite3"])
+def test_a_recording_that_fails_half_way_is_still_a_whole_bag(tmp_path, storage):
+    def record():
+        with BagWriter(tmp_path / "bag", storage) as bag:
+            bag.add_topic("/words", "std_msgs/msg/String")
+            bag.write("/words", 1, String(data="before"))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        record()
+    with BagReader(tmp_path / "bag") as bag:
+        assert [entry.message().data for entry in bag.messages()] == ["before"]
+        assert bag.notice == ""
+
+
+def test_a_killed_mcap_recording_gives_back_what_was_flushed(tmp_path):
+    write(tmp_path / "bag", messages=40, picture_bytes=100_000)
+    file = storage_file(tmp_path / "bag")
+    (tmp_path / "bag" / "metadata.yaml").unlink()
+    file.write_bytes(file.read_bytes()[:2_500_000])  # 40 pictures would be 4 MB
+    with BagReader(tmp_path / "bag") as bag:
+        found = list(bag.messages())
+        pictures = [entry for entry in found if entry.topic == "/picture"]
+        assert 20 <= len(pictures) < 40
+        assert all(len(entry.message().data) == 100_000 for entry in pictures)
+        assert f"is damaged (File end magic is invalid); {len(found)} messages of bag.mcap were recovered" in bag.notice
+        assert len(bag.require("nav_msgs/msg/Odometry")) == 1
+        part = list(bag.messages(["/odometry"], start_ns=10**8, stop_ns=3 * 10**8))
+        assert [entry.message().pose.pose.position.x for entry in part] == [1.0, 2.0]
+
+
+def test_a_cut_mcap_beside_its_metadata_is_recovered_too(tmp_path):
+    write(tmp_path / "bag", messages=20, picture_bytes=100_000)
+    file = storage_file(tmp_path / "bag")
+    file.write_bytes(file.read_bytes()[:1_500_000])
+    with BagReader(tmp_path / "bag") as bag:
+        assert bag.message_count == len(list(bag.messages())) > 10
+        assert "messages of bag.mcap were recovered" in bag.notice
+
+
+def test_compressed_chunks_are_recovered(tmp_path):
+    digest = type_hash("std_msgs/msg/String")
+    writer = Writer(tmp_path / "bag", version=9, storage_plugin=StoragePlugin.MCAP)
+    writer.set_compression(CompressionMode.STORAGE, CompressionFormat.ZSTD)
+    with writer:
+        connection = writer.add_connection("/words", "std_msgs/msg/String", msgdef="string data\n", rihs01=digest)
+        for i in range(30):
+            text = serialize_message(String(data=str(i) * 200_000))
+            writer.write(connection, i, text)
+    file = storage_file(tmp_path / "bag")
+    file.write_bytes(file.read_bytes()[:-400])  # the index and the end are gone
+    with BagReader(tmp_path / "bag") as bag:
+        assert "messages of bag.mcap were recovered" in bag.notice
+        assert next(bag.messages()).message().data == "0" * 200_000
+
+
+@pytest.mark.parametrize("storage", ["mcap", "sqlite3"])
+@pytest.mark.parametrize("left", [0.0, 0.1, 0.5, 0.9], ids=["missing", "cut at once", "cut in half", "cut late"])
+def test_whole_files_without_whole_metadata_are_read_and_said(tmp_path, storage, left):
+    write(tmp_path / "bag", storage)
+    metadata = tmp_path / "bag" / "metadata.yaml"
+    metadata.write_text(metadata.read_text()[: int(left * metadata.stat().st_size)])
+    if not left:
+        metadata.unlink()
+    with BagReader(tmp_path / "bag") as bag:
+        assert bag.message_count == 6
+        assert "has no usable metadata.yaml (was its recorder killed?); its files are whole" in bag.notice
+    with BagReader(storage_file(tmp_path / "bag")) as bag:
+        assert bag.message_count == 6
+        assert bag.notice == ""
+
+
+def test_files_of_a_split_recording_are_read_in_turn(tmp_path):
+    for part in range(2):
+        write(tmp_path / f"part{part}", messages=3)
+    (tmp_path / "bag").mkdir()
+    for part in range(2):
+        shutil.copy(storage_file(tmp_path / f"part{part}"), tmp_path / "bag" / f"bag_{part}.mcap")
+    with BagReader(tmp_path / "bag") as bag:
+        assert bag.require("nav_msgs/msg/Odometry")[0].count == 6
+        assert len(list(bag.messages(["/odometry"]))) == 6
+
+
+def test_bad_bags_are_refused_in_one_sentence(tmp_path):
+    with pytest.raises(BagError, match=r"bag .*nowhere does not exist"):
+        BagReader(tmp_path / "nowhere")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "notes.txt").write_text("no bag")
+    with pytest.raises(BagError, match=r"is not a bag: it has no metadata\.yaml and no \.mcap or \.db3 file"):
+        BagReader(tmp_path / "folder")
+    with pytest.raises(BagError, match="is not a bag"):
+        BagReader(tmp_path / "folder" / "notes.txt")
+
+    write(tmp_path / "sqlite", "sqlite3", messages=300)
+    file = storage_file(tmp_path / "sqlite")
+    file.write_bytes(file.read_bytes()[:60_000])
+    with pytest.raises(BagError, match=r"is damaged .*sqlite3 sqlite\.db3 \.recover"):
+        BagReader(tmp_path / "sqlite")
+    file.write_bytes(b"")
+    with pytest.raises(BagError, match="is damaged"):
+        BagReader(tmp_path / "sqlite")
+
+    for name, content in (
+        ("empty", b""),
+        ("noise", b"\x89MCAP0\r\n" + bytes(range(256)) * 4),
+        ("text", b"hello " * 99),
+    ):
+        write(tmp_path / name)
+        storage_file(tmp_path / name).write_bytes(content)
+        with pytest.raises(BagError, match=r"is damaged .* holds no message that can be recovered"):
+            BagReader(tmp_path / name)
+
+    for name, change, sentence in (
+        (
+            "rocks",
+            lambda text: text.replace("storage_identifier: mcap", "storage_identifier: rocks"),
+            "stored as 'rocks'",
+        ),
+        ("lost", lambda text: text.replace("lost.mcap", "other.mcap"), r"lacks its file other\.mcap"),
+    ):
+        write(tmp_path / name)
+        metadata = tmp_path / name / "metadata.yaml"
+        metadata.write_text(change(metadata.read_text()))
+        with pytest.raises(BagError, match=sentence):
+            BagReader(tmp_path / name)
+
+
+def test_damage_inside_an_sqlite_bag_shows_while_reading(tmp_path):
+    write(tmp_path / "bag", "sqlite3", messages=300)
+    file = storage_file(tmp_path / "bag")
+    content = bytearray(file.read_bytes())
+    content[len(content) // 3 : 2 * len(content) // 3] = b"\xff" * (len(content) // 3)
+    file.write_bytes(content)
+    with pytest.raises(BagError, match="is damaged"), BagReader(tmp_path / "bag") as bag:
+        list(bag.messages())
+
+
+def test_a_topic_that_is_missing_is_named_with_those_that_are_there(tmp_path):
+    write(tmp_path / "bag")
+    with BagReader(tmp_path / "bag") as bag:
+        assert bag.require("nav_msgs/msg/Odometry", "/odometry")[0].count == 5
+        with pytest.raises(
+            BagError, match=r"has no topic of type nav_msgs/msg/Path; it has: /odometry \(nav_msgs/msg/O"
+        ):
+            bag.require("nav_msgs/msg/Path")
+        with pytest.raises(BagError, match="has no topic /odom of type nav_msgs/msg/Odometry"):
+            bag.require("nav_msgs/msg/Odometry", "/odom")
+        with pytest.raises(BagError, match="has no topic of type sensor_msgs/msg/CompressedImage"):
+            bag.require("sensor_msgs/msg/CompressedImage")  # declared, but without a single message
+
+
+def test_another_version_of_a_message_is_refused_instead_of_misread(tmp_path):
+    write(tmp_path / "bag", "sqlite3")
+    for file, change in ((storage_file(tmp_path / "bag"), None), (tmp_path / "bag" / "metadata.yaml", "text")):
+        if change:
+            file.write_text(file.read_text().replace(type_hash("nav_msgs/msg/Odometry"), "RIHS01_" + "0" * 64))
+        else:
+            with sqlite3.connect(file) as connection:
+                connection.execute(
+                    "UPDATE topics SET type_description_hash = ? WHERE name = '/odometry'", ("RIHS01_" + "0" * 64,)
+                )
+    with BagReader(tmp_path / "bag") as bag:
+        assert len(list(bag.messages(["/words"]))) == 1
+        with pytest.raises(BagError, match=r"another version of nav_msgs/msg/Odometry than the installed one"):
+            list(bag.messages())
+
+
+def test_types_and_bytes_that_cannot_be_used_are_named():
+    with pytest.raises(BagError, match="install the ROS package 'moon_msgs'"):
+        message_class("moon_msgs/msg/Crater")
+    with pytest.raises(BagError, match="install the ROS package 'moon_msgs'"):
+        type_hash("moon_msgs/msg/Crater")
+    with pytest.raises(BagError, match=r"7 bytes are not a message of type nav_msgs/msg/Odometry"):
+        decode(b"\x00\x01\x00\x00abc", "nav_msgs/msg/Odometry")
+
+
+def test_a_writer_destroys_nothing(tmp_path):
+    write(tmp_path / "bag")
+    with pytest.raises(BagError, match="exists already; choose another name or pass --force"):
+        BagWriter(tmp_path / "bag")
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.tex").write_text("years of work")
+    with pytest.raises(BagError, match="is not a bag, so it is not replaced"):
+        BagWriter(tmp_path / "home", replace=True)
+    assert (tmp_path / "home" / "thesis.tex").exists()
+    with BagWriter(tmp_path / "bag", replace=True) as bag:
+        bag.add_topic("/words", "std_msgs/msg/String")
+    with BagReader(tmp_path / "bag") as bag:
+        assert bag.message_count == 0
+        assert bag.duration_s == 0.0
+    with pytest.raises(BagError, match="storage 'tape' is unknown; expected mcap or sqlite3"):
+        BagWriter(tmp_path / "other", "tape")
+    with BagWriter(tmp_path / "third") as bag, pytest.raises(BagError, match="topic /x was not declared"):
+        bag.write("/x", 0, String())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BagError, match="cannot be created"), BagWriter(tmp_path / "file" / "bag"):
+        pass

@@ -1,0 +1,259 @@
+"""The report of a replay: true numbers, every plan on the page, nothing fetched from anywhere."""
+
+import base64
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from reflectdrive_ros import geometry
+from reflectdrive_ros.domain import AgentKind, PlanSource, StepKind, Verdict
+from reflectdrive_ros.evaluation.provenance import provenance
+from reflectdrive_ros.evaluation.replay_record import (
+    Diagnostic,
+    ReplayFrame,
+    ReplayPicture,
+    ReplayRecord,
+    driven_poses,
+    summary,
+)
+from reflectdrive_ros.evaluation.report import write_report
+
+BEGIN_NS = 1_557_539_956_500_000_000
+JPEG = Path(__file__).parent / "data" / "pandaset_002" / "images" / "front_camera" / "00.jpg"
+
+
+def driven(seconds):
+    """A left turn at a steady 8 m/s with a radius of 80 m, somewhere in the map."""
+    turned = 0.1 * np.asarray(seconds, float)
+    circle = np.stack([80 * np.sin(turned), 80 * (1 - np.cos(turned)), turned], axis=-1)
+    return geometry.compose(np.array([500.0, -300.0, 2.0]), circle)
+
+
+def frame(at_s, ahead, **changes):
+    """A plan made at `at_s` that says where the car is `ahead` (s) after that."""
+    ahead = np.asarray(ahead, float)
+    values = {
+        "stamp_ns": BEGIN_NS + round(at_s * 1e9),
+        "map_from_ego": driven(at_s),
+        "speed_mps": 8.0,
+        "plan_poses": driven(at_s + ahead),
+        "plan_speeds": np.full(len(ahead), 8.0),
+        "dt_s": 0.1,
+        "verdict": Verdict.OK,
+        "source": PlanSource.PLANNER,
+        "reason": "",
+        "step": StepKind.BASELINE,
+        "timings_ms": {"planner": 2.0, "total": 5.0},
+        **changes,
+    }
+    return ReplayFrame(**values)
+
+
+def record(frames, seconds=10.0, **changes):
+    times = np.arange(0.0, seconds + 1e-9, 0.02)
+    stamps = BEGIN_NS + np.round(times * 1e9).astype(np.int64)
+    values = {"planner": "route_follower", "bag": "town", "frames": frames, "route": driven(np.arange(0, 12, 0.2))}
+    return ReplayRecord(**{**values, "driven_path": driven(times), "driven_stamps_ns": stamps, **changes})
+
+
+EIGHT_S = np.arange(0.1, 8.05, 0.1)
+
+
+def embedded(path):
+    page = path.read_text(encoding="utf-8")
+    return json.loads(re.search(r'<script id="data" type="application/json">(.*?)</script>', page, re.DOTALL).group(1))
+
+
+# --- numbers ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_that_equals_the_driven_path_has_no_error():
+    numbers = summary(record([frame(t, EIGHT_S) for t in np.arange(0.0, 9.0, 0.1)]))
+    assert numbers["ade_m"] == pytest.approx(0.0, abs=2e-3)
+    assert numbers["fde_m"] == pytest.approx(0.0, abs=2e-3)
+    assert numbers["plans"] == 90
+    assert numbers["plans_compared"] == 61  # the recording ends at 10 s, so the last plan compared is that at 6 s
+    assert numbers["rates"]["plans_hz"] == pytest.approx(10.0)
+    assert numbers["max_lateral_shift_m"] < 0.02
+
+
+def test_a_plan_beside_the_driven_path_is_off_by_as_much():
+    shifted = geometry.compose(driven(1.1 + EIGHT_S), np.array([0.0, 1.5, 0.0]))
+    numbers = summary(record([frame(1.0, EIGHT_S), frame(1.1, EIGHT_S, plan_poses=shifted)]))
+    assert numbers["ade_m"] == pytest.approx(1.5 / 2, abs=0.01)
+    assert numbers["fde_m"] == pytest.approx(1.5 / 2, abs=0.01)
+    assert numbers["max_lateral_shift_m"] == pytest.approx(1.5, abs=0.05)
+
+
+def test_a_plan_that_lags_grows_its_error_with_time():
+    numbers = summary(record([frame(0.0, 0.75 * EIGHT_S)]))  # 2 m/s too slow
+    assert numbers["fde_m"] == pytest.approx(8.0, abs=0.1)
+    assert numbers["ade_m"] == pytest.approx(2.0 * np.mean(np.arange(0.5, 4.1, 0.5)), abs=0.1)
+
+
+def test_plans_that_cannot_be_compared_are_counted_out():
+    short, late = frame(1.0, EIGHT_S[:39]), frame(9.0, EIGHT_S)
+    numbers = summary(record([short, late]))
+    assert numbers["plans_compared"] == 0
+    assert numbers["ade_m"] is None
+    assert numbers["fde_m"] is None
+
+
+def test_verdicts_sources_and_latencies_are_counted_by_name():
+    frames = [frame(0.1 * i, EIGHT_S, timings_ms={"planner": float(i), "total": 2.0 * i}) for i in range(101)]
+    frames[3] = replace(frames[3], verdict=Verdict.UNSAFE, source=PlanSource.STOP, reason="hits vehicle 3")
+    frames[4] = replace(frames[4], verdict=Verdict.LATE, source=PlanSource.CARRIED)
+    numbers = summary(record(frames, details={"mode": "engine", "dropped": {"image front": 2}}))
+    assert numbers["verdicts"] == {"OK": 99, "LATE": 1, "UNSAFE": 1, "INFEASIBLE": 0}
+    assert numbers["sources"] == {"PLANNER": 99, "CARRIED": 1, "STOP": 1}
+    assert numbers["latency_ms"]["planner"] == {"p50": 50.0, "p99": 99.0, "max": 100.0}
+    assert numbers["latency_ms"]["total"]["p50"] == 100.0
+    assert numbers["mode"] == "engine"
+    assert numbers["dropped"] == {"image front": 2}
+    json.dumps(numbers, allow_nan=False)
+
+
+def test_a_standing_car_shifts_nothing():
+    stands = np.repeat(driven(1.0)[None], 80, axis=0)
+    numbers = summary(record([frame(1.0, EIGHT_S, plan_poses=stands), frame(1.1, EIGHT_S, plan_poses=stands)]))
+    assert numbers["max_lateral_shift_m"] is None
+
+
+def test_driven_poses_turn_the_short_way():
+    seconds = np.array([0.0, 1.0])
+    path = np.array([[0.0, 0.0, 3.1], [1.0, 0.0, -3.1]])
+    stamps = BEGIN_NS + (seconds * 1e9).astype(np.int64)
+    halfway = driven_poses(record([], driven_path=path, driven_stamps_ns=stamps), stamps[:1] + 500_000_000)
+    assert halfway[0, 0] == pytest.approx(0.5)
+    assert abs(halfway[0, 2]) == pytest.approx(np.pi, abs=1e-3)
+
+
+def test_records_that_contradict_themselves_are_refused():
+    with pytest.raises(ValueError, match=r"ReplayFrame.plan_speeds has shape \(3,\), expected \(80\)"):
+        frame(0.0, EIGHT_S, plan_speeds=np.zeros(3))
+    with pytest.raises(ValueError, match="driven_stamps_ns does not rise"):
+        record([], driven_path=np.zeros((2, 3)), driven_stamps_ns=np.array([5, 5]))
+
+
+def test_provenance_names_version_machine_date_and_command():
+    said = provenance(["reflectdrive", "replay", "my bag"])
+    assert said["command"] == "reflectdrive replay 'my bag'"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", said["date"])
+    assert said["version"]
+    assert re.search(r", \d+ cores$", said["device"])
+    assert re.fullmatch(r"([0-9a-f]{40}(-dirty)?)?", said["commit"])
+
+
+# --- page ------------------------------------------------------------------------------------------------------------
+
+
+def picture(at_s, name="front", jpeg=None):
+    camera_from_ego = np.array([[0.0, -1, 0, 0], [0, 0, -1, 2.0], [1, 0, 0, -1.0], [0, 0, 0, 1]])
+    pixels_from_camera = np.array([[650.0, 0, 320], [0, 650, 180], [0, 0, 1]])
+    stamp = BEGIN_NS + round(at_s * 1e9)
+    return ReplayPicture(name, stamp, jpeg or JPEG.read_bytes(), 640, 360, pixels_from_camera, camera_from_ego)
+
+
+def full_record(count=12):
+    frames = []
+    for i in range(count):
+        diagnostics = (
+            Diagnostic("reflectdrive: odometry", 0, "age 0.02 s"),
+            Diagnostic("reflectdrive: planner", 2 if i == 5 else 0, "stopped" if i == 5 else "ok"),
+        )
+        frames.append(
+            frame(
+                0.1 * i,
+                EIGHT_S,
+                reason=f"reason number {i}",
+                agent_poses=driven(0.1 * i + 2.0)[None],
+                agent_sizes=np.array([[4.6, 1.9]]),
+                agent_kinds=np.array([AgentKind.VEHICLE]),
+                pictures=tuple(picture(0.1 * i - 0.05, name) for name in ("front_left", "front", "front_right")),
+                diagnostics=diagnostics,
+            )
+        )
+    return record(frames)
+
+
+def test_the_page_holds_every_plan_and_what_stood_around_it(tmp_path):
+    original = full_record()
+    write_report(original, tmp_path / "report.html")
+    data = embedded(tmp_path / "report.html")
+    assert len(data["frames"]) == 12
+    for shown, made in zip(data["frames"], original.frames, strict=True):
+        np.testing.assert_allclose(np.array(shown["plan"])[:, :3], made.plan_poses, atol=1e-3)
+        np.testing.assert_allclose(shown["agents"][0][:2], made.agent_poses[0, :2], atol=0.01)
+        assert shown["reason"] == made.reason
+        assert shown["diagnostics"][0] == [0, "age 0.02 s"]
+    assert data["frames"][5]["diagnostics"][1] == [2, "stopped"]
+    assert data["statuses"] == ["reflectdrive: odometry", "reflectdrive: planner"]
+    assert data["summary"] == json.loads(json.dumps(summary(original)))
+    assert [camera["name"] for camera in data["pictures"][0]["cameras"]] == ["front_left", "front", "front_right"]
+
+
+def test_the_page_needs_nothing_from_outside(tmp_path):
+    write_report(full_record(3), tmp_path / "report.html")
+    page = re.sub(r'"jpeg":"[^"]*"', "", (tmp_path / "report.html").read_text(encoding="utf-8"))
+    assert "http:" not in page
+    assert "https:" not in page
+    assert not re.search(r"<(link|iframe|img|script)[^>]*\b(src|href)\s*=", page)
+    assert "@import" not in page
+    assert "fetch(" not in page
+    assert "XMLHttpRequest" not in page
+
+
+def test_pictures_are_made_small_and_placed_where_the_car_was_when_they_were_taken(tmp_path):
+    write_report(full_record(3), tmp_path / "report.html")
+    camera = embedded(tmp_path / "report.html")["pictures"][2]["cameras"][1]
+    content = np.frombuffer(base64.b64decode(camera["jpeg"]), np.uint8)
+    assert cv2.imdecode(content, cv2.IMREAD_COLOR).shape == (270, 480, 3)
+    np.testing.assert_allclose(camera["ego"], driven(0.15), atol=0.01)
+    assert camera["t"] == pytest.approx(0.15)
+
+
+def test_a_long_replay_keeps_every_plan_but_not_every_picture(tmp_path, monkeypatch):
+    monkeypatch.setattr("reflectdrive_ros.evaluation.report.PICTURES_MAX_BYTES", 500_000)
+    original = full_record(12)
+    write_report(original, tmp_path / "report.html")
+    data = embedded(tmp_path / "report.html")
+    assert len(data["frames"]) == 12
+    assert 1 <= len(data["pictures"]) < 12
+    for shown in data["frames"]:
+        newest = data["pictures"][shown["picture"]]["cameras"][0]
+        assert newest["t"] <= shown["t"]  # never a picture from after the plan
+    assert (tmp_path / "report.html").stat().st_size < 700_000
+
+
+def test_text_from_outside_cannot_break_out_of_the_page(tmp_path):
+    nasty = "</script><script>alert(1)</script><!--"
+    original = replace(full_record(2), bag=nasty, planner="__DATA__ __TITLE__")
+    original = replace(original, frames=[replace(entry, reason=nasty) for entry in original.frames])
+    write_report(original, tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert page.count("</script>") == 2
+    assert "<script>alert" not in page
+    assert embedded(tmp_path / "report.html")["frames"][0]["reason"] == nasty
+
+
+def test_a_replay_without_plans_pictures_or_odometry_still_gives_a_page(tmp_path):
+    nothing = {"driven_path": np.zeros((0, 3)), "driven_stamps_ns": np.zeros(0, np.int64), "route": np.zeros((0, 3))}
+    write_report(record([], **nothing), tmp_path / "empty.html")
+    data = embedded(tmp_path / "empty.html")
+    assert data["frames"] == []
+    assert data["summary"]["plans"] == 0
+    assert data["summary"]["ade_m"] is None
+    blind = record([frame(0.1 * i, EIGHT_S) for i in range(3)], **nothing)
+    write_report(blind, tmp_path / "blind.html")
+    assert [shown["picture"] for shown in embedded(tmp_path / "blind.html")["frames"]] == [None, None, None]
+
+
+def test_a_picture_that_is_no_jpeg_is_passed_on_as_it_is(tmp_path):
+    broken = record([frame(1.0, EIGHT_S, pictures=(picture(1.0, jpeg=b"no picture at all"),))])
+    write_report(broken, tmp_path / "report.html")
+    assert len(embedded(tmp_path / "report.html")["pictures"]) == 1
