@@ -1,0 +1,228 @@
+"""What a person installs: package.xml, setup.cfg and CMakeLists.txt tell the same, and an installed copy runs."""
+
+import ast
+import configparser
+import os
+import re
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+import yaml
+
+import reflectdrive_ros
+
+ROOT = Path(__file__).parents[1]
+MANIFEST = ElementTree.parse(ROOT / "package.xml").getroot()
+DEPENDENCIES = {entry.text for entry in MANIFEST if entry.tag in ("depend", "exec_depend")}
+CMAKE = (ROOT / "CMakeLists.txt").read_text()
+SETUP = configparser.ConfigParser()
+SETUP.read(ROOT / "setup.cfg")
+
+# module -> (rosdep key, name on PyPI) where they are not ROS packages of the module's own name
+PYTHON = {
+    "numpy": ("python3-numpy", "numpy"),
+    "scipy": ("python3-scipy", "scipy"),
+    "shapely": ("python3-shapely", "shapely"),
+    "cv2": ("python3-opencv", "opencv-python-headless"),
+    "yaml": ("python3-yaml", "PyYAML"),
+    "rich": ("python3-rich", "rich"),
+    "transforms3d": ("python3-transforms3d", "transforms3d"),
+    "rosbags": ("python3-rosbags-pip", "rosbags"),
+}
+# what a planner may use where it is there: learned planners and training, not the package itself
+OPTIONAL = {"torch", "torchvision", "onnx", "onnxruntime", "tensorrt", "safetensors", "libsumo", "sumolib", "traci"}
+
+
+def imported():
+    """Top-level names that the package and its launch files import, without Python's own and the package itself."""
+    names = set()
+    for file in [*(ROOT / "reflectdrive_ros").rglob("*.py"), *(ROOT / "launch").rglob("*.py")]:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                names.add(node.module.split(".")[0])
+    return names - set(sys.stdlib_module_names) - {"reflectdrive_ros"}
+
+
+# --- package.xml -----------------------------------------------------------------------------------------------------
+
+
+def test_the_manifest_is_format_3_and_ament_cmake():
+    assert MANIFEST.get("format") == "3"
+    assert MANIFEST.findtext("name") == "reflectdrive"
+    assert MANIFEST.findtext("export/build_type") == "ament_cmake"
+    assert MANIFEST.findtext("member_of_group") == "rosidl_interface_packages"
+
+
+def test_everything_imported_is_a_dependency():
+    for name in sorted(imported() - OPTIONAL - {"reflectdrive"}):
+        key = PYTHON[name][0] if name in PYTHON else name
+        assert key in DEPENDENCIES, f"the package imports {name}; package.xml needs <exec_depend>{key}</exec_depend>"
+
+
+def test_pip_installs_what_is_imported_and_not_from_ros():
+    required = SETUP["options"]["install_requires"].split()
+    for name in sorted(imported() & set(PYTHON)):
+        assert PYTHON[name][1] in required, f"setup.cfg needs {PYTHON[name][1]} in install_requires"
+
+
+def test_nothing_is_depended_on_twice():
+    names = [entry.text for entry in MANIFEST if entry.tag in ("depend", "exec_depend")]
+    assert len(names) == len(set(names))
+
+
+def test_what_the_messages_use_is_depended_on():
+    for file in (ROOT / "msg").glob("*.msg"):
+        for package in re.findall(r"^(\w+)/\w+", file.read_text(), re.MULTILINE):
+            assert package in {entry.text for entry in MANIFEST.findall("depend")}, f"{file.name} uses {package}"
+            assert f"find_package({package} REQUIRED)" in CMAKE
+
+
+def test_every_message_is_generated():
+    assert set(re.findall(r'"(msg/\w+\.msg)"', CMAKE)) == {f"msg/{file.name}" for file in (ROOT / "msg").glob("*.msg")}
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "msg").glob("*.msg")), ids=lambda file: file.stem)
+def test_every_field_says_what_it_is(file):
+    for line in file.read_text().splitlines():
+        if line and not line.startswith("#") and not re.match(r"\w+ [A-Z_0-9]+=", line):
+            assert "# " in line, f"{file.name}: no comment on {line}"
+
+
+# --- one version, one licence ----------------------------------------------------------------------------------------
+
+
+def test_versions_agree():
+    versions = {MANIFEST.findtext("version"), SETUP["metadata"]["version"], reflectdrive_ros.__version__}
+    assert len(versions) == 1, versions
+
+
+def test_the_licence_is_there_and_named():
+    assert "Apache License" in (ROOT / "LICENSE").read_text()
+    assert MANIFEST.find("license").get("file") == "LICENSE"
+    assert MANIFEST.findtext("license") == SETUP["metadata"]["license"] == "Apache-2.0"
+
+
+# --- what is in the package ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("line", SETUP["options.entry_points"]["console_scripts"].split("\n"))
+def test_console_scripts_exist(line):
+    if line:
+        module, function = line.split("=")[1].strip().split(":")
+        file = ROOT / (module.replace(".", "/") + ".py")
+        names = [node.name for node in ast.parse(file.read_text()).body if isinstance(node, ast.FunctionDef)]
+        assert function in names
+
+
+def test_files_beside_the_modules_are_package_data():
+    patterns = SETUP["options.package_data"]["*"].split()
+    for file in (ROOT / "reflectdrive_ros").rglob("*"):
+        if file.is_file() and file.suffix not in (".py", ".pyc"):
+            assert any(file.match(pattern) for pattern in patterns), f"setup.cfg: {file.name} is no package_data"
+
+
+def test_the_dds_profile_holds_three_cameras():
+    tree = ElementTree.parse(ROOT / "config/fastdds.xml")
+    space = {"dds": "http://www.eprosima.com/XMLSchemas/fastRTPS_Profiles"}
+    segment = tree.find(".//dds:segment_size", space)
+    largest = tree.find(".//dds:maxMessageSize", space)
+    assert int(segment.text) >= 64 * 2**20
+    assert int(largest.text) >= 1920 * 1080 * 3  # a raw picture goes through in one piece
+    made = {entry.text for entry in tree.findall(".//dds:transport_descriptor/dds:transport_id", space)}
+    used = {entry.text for entry in tree.findall(".//dds:userTransports/dds:transport_id", space)}
+    assert made == used
+
+
+def test_yaml_files_are_yaml():
+    for file in ROOT.glob("config/*.yaml"):
+        assert yaml.safe_load(file.read_text())
+
+
+# --- an installed copy -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """A prefix with the package built by colcon without symlinks, on top of the environment that runs the tests."""
+    prefix = Path(sys.prefix)
+    if not (prefix / "bin/colcon").exists():
+        pytest.skip("colcon is not in this environment")
+    scratch = tmp_path_factory.mktemp("installed")
+    # From a copy: CMake refuses include folders inside the source tree, which is where .venv and its numpy are.
+    # And without the tests, which an installed package does not need.
+    skipped = shutil.ignore_patterns(".*", "test", "build", "install", "log", "out", "__pycache__")
+    shutil.copytree(ROOT, scratch / "source", ignore=skipped)
+    command = [prefix / "bin/colcon", "--log-base", scratch / "log", "build", "--base-paths", scratch / "source"]
+    command += ["--packages-select", "reflectdrive", "--merge-install"]
+    command += ["--build-base", scratch / "build", "--install-base", scratch / "install"]
+    command += ["--cmake-args", f"-DPython3_EXECUTABLE={sys.executable}", "-DBUILD_TESTING=OFF"]
+    environment = {**os.environ, "PATH": f"{prefix / 'bin'}:{os.environ['PATH']}", "CMAKE_PREFIX_PATH": str(prefix)}
+    built = subprocess.run(command, env=environment, cwd=scratch, capture_output=True, text=True, timeout=900)
+    assert built.returncode == 0, built.stdout + built.stderr
+    return scratch / "install"
+
+
+def inside(install, command):
+    """A command in a shell that has sourced the installed prefix, away from the source tree."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(
+        ["sh", "-c", f". {install}/local_setup.sh && {command}"],
+        env={**environment, "PATH": f"{Path(sys.prefix) / 'bin'}:{os.environ['PATH']}"},
+        cwd=install.parent,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_an_installed_copy_is_whole(installed):
+    share = installed / "share/reflectdrive"
+    for folder in ("launch", "config", "models"):
+        for file in (file.relative_to(ROOT) for file in (ROOT / folder).rglob("*") if file.is_file()):
+            if "__pycache__" in file.parts or file.name.startswith("."):
+                continue
+            assert (share / file).is_file(), f"{file} is not installed"
+            assert not (share / file).is_symlink()
+    packages = next(installed.rglob("site-packages"))
+    for file in (ROOT / "reflectdrive_ros").rglob("*"):
+        if file.is_file() and file.suffix != ".pyc":
+            assert (packages / file.relative_to(ROOT)).is_file(), f"{file.relative_to(ROOT)} is not installed"
+    for file in (ROOT / "msg").glob("*.msg"):
+        assert (share / "msg" / file.name).is_file()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_an_installed_copy_imports_itself_and_not_the_source(installed):
+    ask = "import reflectdrive_ros as r, reflectdrive.msg as m; print(r.__file__, m.__file__, m.PlannerStatus())"
+    answer = inside(installed, f'python -c "{ask}"')
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.count(f"{installed}/") == 2, answer.stdout
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("script", ["planner", "reflectdrive"])
+def test_installed_commands_answer(installed, script):
+    answer = inside(installed, f"{installed}/lib/reflectdrive/{script} --help")
+    assert answer.returncode == 0, answer.stderr
+    assert "usage" in answer.stdout.lower()
+    assert "Traceback" not in answer.stderr
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_the_installed_doctor_finds_the_installed_files(installed):
+    answer = inside(
+        installed, f"{installed}/lib/reflectdrive/reflectdrive doctor --json {installed.parent}/doctor.json"
+    )
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert f"{installed}/share/reflectdrive/config/fastdds.xml" in (installed.parent / "doctor.json").read_text()
