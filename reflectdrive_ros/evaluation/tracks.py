@@ -143,22 +143,56 @@ def load(path: Path) -> Recording:
     except (OSError, ValueError, zipfile.BadZipFile) as fault:
         raise TracksError(f"{path} cannot be read as a recording of real_tracks: {fault}") from None
     try:
-        return _recording(path.stem, json.loads(str(arrays["meta_json"])), arrays)
+        meta = json.loads(str(arrays["meta_json"]))
+        _check_shapes(arrays)
+        return _recording(path.stem, meta, arrays)
     except KeyError as fault:
         raise TracksError(f"{path} has no field {fault}; expected the schema of real_tracks/README.md") from None
+    except json.JSONDecodeError as fault:
+        raise TracksError(f"{path}: meta_json is not JSON: {fault}") from None
+    except (ValueError, TypeError, AttributeError, shapely.errors.GEOSException) as fault:
+        raise TracksError(f"{path}: {fault}") from None
+
+
+def _check_shapes(arrays: Mapping[str, Array]) -> None:
+    """Raises ValueError naming the array whose shape or kind is not that of the schema."""
+    steps, agents = len(arrays["t"]), len(arrays["ag_type"])
+    lines, points = len(arrays["ml_type"]), len(arrays["ml_xy"])
+    for name, shape in {
+        "t": (steps,),
+        "ego_xy": (steps, 2),
+        "ego_yaw": (steps,),
+        "ego_speed": (steps,),
+        "ego_valid": (steps,),
+        "ego_lwh": (3,),
+        "ag_type": (agents,),
+        "ag_lwh": (agents, 3),
+        "ag_xy": (agents, steps, 2),
+        "ag_yaw": (agents, steps),
+        "ag_vel": (agents, steps, 2),
+        "ag_valid": (agents, steps),
+        "ml_xy": (points, 2),
+        "ml_start": (lines + 1,),
+        "ml_type": (lines,),
+        "ml_lane": (lines,),
+    }.items():
+        if arrays[name].shape != shape or arrays[name].dtype.kind not in "biuf":
+            raise ValueError(f"{name} is {arrays[name].dtype} {arrays[name].shape}, expected numbers {shape}")
 
 
 def _recording(name: str, meta: Mapping[str, Any], arrays: Mapping[str, Array]) -> Recording:
     ego_centers = np.column_stack([arrays["ego_xy"], arrays["ego_yaw"]]).astype(float)
     if not (arrays["ego_valid"].all() and np.isfinite(ego_centers).all()):
-        raise TracksError(f"{name}: ego_xy or ego_yaw holds NaN or steps that are not valid")
+        raise ValueError("ego_xy or ego_yaw holds NaN or steps that are not valid")
     if not np.allclose(np.diff(arrays["t"]), STEP_S, atol=1e-3):
-        raise TracksError(f"{name}: t does not advance by {STEP_S} s from step to step")
+        raise ValueError(f"t does not advance by {STEP_S} s from step to step")
+    if not ((arrays["ego_lwh"] > 0).all() and (arrays["ag_lwh"][:, :2] > 0).all()):
+        raise ValueError("ego_lwh or ag_lwh holds a length or width that is not positive")
     seen = arrays["ag_valid"].astype(bool)
     agent_centers = np.concatenate([arrays["ag_xy"], arrays["ag_yaw"][..., None]], axis=-1).astype(float)
     agent_velocities = arrays["ag_vel"].astype(float)
     if not (np.isfinite(agent_centers[seen]).all() and np.isfinite(agent_velocities[seen]).all()):
-        raise TracksError(f"{name}: ag_xy, ag_yaw or ag_vel holds NaN at steps that are called valid")
+        raise ValueError("ag_xy, ag_yaw or ag_vel holds NaN at steps that are called valid")
     return Recording(
         name=name,
         family=str(meta["site"]),
@@ -182,7 +216,8 @@ def _lanes(meta: Mapping[str, Any], arrays: Mapping[str, Array]) -> dict[int, La
     known = {
         entry["id"]: entry
         for entry in meta.get("lanes", ())
-        if (LANE_CENTERLINE, entry["id"]) in drawn and (LANE_POLYGON, entry["id"]) in drawn
+        if len(drawn.get((LANE_CENTERLINE, entry["id"]), ())) >= 2
+        and len(drawn.get((LANE_POLYGON, entry["id"]), ())) >= 3
     }
     lanes = {}
     for key, entry in known.items():
