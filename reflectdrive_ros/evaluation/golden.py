@@ -82,7 +82,8 @@ def lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     except json.JSONDecodeError as fault:
         raise GoldenError(f"{path}, line {number}: not JSON ({fault.msg})") from None
     except (OSError, EOFError, UnicodeDecodeError) as fault:
-        raise GoldenError(f"{path} cannot be read: {fault}") from None
+        reason = fault.strerror if isinstance(fault, OSError) and fault.strerror else str(fault)
+        raise GoldenError(f"{path} cannot be read: {reason}") from None
 
 
 def read_scenes(path: Path) -> Iterator[GoldenScene]:
@@ -338,3 +339,10 @@ def simulated(golden: GoldenScene, states: Array) -> Array:
     """(.., 40, 9) x, y, heading in the global frame, vx, ax, steering, steering rate, yaw rate, yaw acceleration."""
     poses = geometry.compose(golden.map_from_ego, states[..., 1:, :VX])
     return np.concatenate([poses, states[..., 1:, SIMULATED]], axis=-1)
+
+
+def state_error(mine: Array, official: Array) -> float:
+    """Largest difference between simulated states (.., 9) of `simulated`, headings compared around the circle."""
+    difference = np.abs(mine - official)
+    difference[..., 2] = np.abs(geometry.wrap(mine[..., 2] - official[..., 2]))
+    return float(difference.max())
