@@ -115,9 +115,14 @@ def first_contact(trajectory: Trajectory, centres: Array, forecast: Forecast, co
         np.arctan2(others[who, when, 1] - rear_axles[:, 1], others[who, when, 0] - rear_axles[:, 0]) - rear_axles[:, 2]
     )
     counts = touching & moving & (np.abs(bearing) <= BEHIND_RAD)
-    if not counts.any():
+    # Each agent's first contact decides, as in the PDM score: who has run into us from behind drives on through us in
+    # the forecast, and what follows is not the plan's doing either. (np.nonzero lists each agent's times in order.)
+    touched = np.flatnonzero(touching)
+    firsts = touched[np.unique(who[touched], return_index=True)[1]]
+    guilty = firsts[counts[firsts]]
+    if not len(guilty):
         return ""
-    first = int(np.flatnonzero(counts)[np.argmin(when[counts])])
+    first = int(guilty[np.argmin(when[guilty])])
     x, y = forecast.poses[who[first], 0, :2]
     return f"the plan hits the object now at x {x:.1f} m, y {y:.1f} m after {(when[first] + 1) * trajectory.dt_s:.1f} s"
 

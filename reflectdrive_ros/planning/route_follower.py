@@ -16,22 +16,29 @@ PATH_STEP_M = 0.5
 THINNED_M = 4.0  # spacing at which others are first compared with the path
 MERGE_TIME_S = 3.0  # an offset from the route is brought to zero over the distance of this time ..
 MERGE_MIN_M = 10.0  # .. and over at least this distance
+ANTICIPATION_S = 2.0  # who will come into our path is reacted to this long before
 AGENT_STEP_S = 0.5  # others are looked up this often and interpolated between
 CURVE_LOOKAHEAD_BRAKING_MPS2 = 1.5  # begins to slow down for a curve early enough for this
+SETTLE_S = 0.5  # a speed above what the curve allows is brought down within about this time
 OFF_ROUTE_M = 30.0  # further away there is no route to follow
 
 
 def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[PlannerState, Plan]:
     config = tools.config
-    path = path_to_route(observation, config.output.horizon_s)
-    distances = follow(path, observation, config.idm, config.vehicle, config.output.dt_s, config.output.horizon_s)
+    path, room_m = path_to_route(observation, config.output.horizon_s)
+    distances = follow(
+        path, room_m, observation, config.idm, config.vehicle, config.output.dt_s, config.output.horizon_s
+    )
     poses = geometry.sample(path, distances)
+    along = geometry.arc_lengths(path)
+    poses[:, 2] = geometry.wrap(np.interp(distances, along, np.unwrap(path[:, 2])))  # no steps from point to point
     made = Plan(observation.stamp_ns, observation.ego.map_from_ego, Trajectory(poses, config.output.dt_s))
     return PlannerState(previous=made), made
 
 
-def path_to_route(observation: Observation, horizon_s: float) -> Array:
-    """(P, 3) poses every PATH_STEP_M from the ego onto the route and along it to its end or the horizon."""
+def path_to_route(observation: Observation, horizon_s: float) -> tuple[Array, float]:
+    """(P, 3) poses every PATH_STEP_M from the ego onto the route and along it to its end or the horizon; and how many
+    metres of route there are ahead."""
     route = geometry.distinct_points(observation.route)
     if len(route) < 2:
         raise PlanningError("the route is empty: send a route with at least two different points")
@@ -51,11 +58,18 @@ def path_to_route(observation: Observation, horizon_s: float) -> Array:
     lateral = offset * (2 * u**3 - 3 * u**2 + 1) + merge * slope * (u**3 - 2 * u**2 + u)
     points = middle[:, :2] + lateral[:, None] * np.stack([-np.sin(middle[:, 2]), np.cos(middle[:, 2])], axis=1)
     points[0] = 0.0
-    return np.concatenate([points, geometry.headings_along(points)[:, None]], axis=1)
+    slopes = np.gradient(points, along, axis=0)
+    return np.concatenate([points, np.arctan2(slopes[:, 1], slopes[:, 0])[:, None]], axis=1), float(ahead)
 
 
 def follow(
-    path: Array, observation: Observation, idm: IdmConfig, vehicle: VehicleConfig, dt_s: float, horizon_s: float
+    path: Array,
+    room_m: float,
+    observation: Observation,
+    idm: IdmConfig,
+    vehicle: VehicleConfig,
+    dt_s: float,
+    horizon_s: float,
 ) -> Array:
     """(T,) distances along the path at dt, 2 dt, .. horizon: the driver model, rolled out."""
     steps = round(horizon_s / dt_s)
@@ -63,24 +77,28 @@ def follow(
     allowed = curve_speeds(path, along, idm.max_lateral_acceleration_mps2, observation.speed_limit_mps)
     lead_rear, lead_speed, in_path = others_on_path(path, observation.agents, idm, vehicle, dt_s, steps)
     front_m = vehicle.rear_axle_to_center_m + 0.5 * vehicle.length_m
-    end, room = float(along[-1]), -0.5 * vehicle.length_m
+    beside = -0.5 * vehicle.length_m
     distance, speed = 0.0, max(observation.ego.speed_mps, 0.0)
     distances = np.empty(steps)
     for k in range(steps):
         gap = lead_rear[:, k] - (distance + front_m)
         # someone whose rear is level with our seats is beside or behind us, not ahead
-        ahead = in_path[:, k] & (gap > room)
+        ahead = in_path[:, k] & (gap > beside)
+        soon = distance + SETTLE_S * speed  # the speed wanted there is aimed at now: following it lags as much
+        desired = allowed[min(int(soon / PATH_STEP_M), len(allowed) - 1)]
         wanted = kinematics.idm_acceleration(
             speed,
-            allowed[min(int(distance / PATH_STEP_M), len(allowed) - 1)],
-            np.append(gap[ahead], end - distance),  # the end of the route is a wall
+            desired,
+            np.append(gap[ahead], room_m - distance),  # the end of the route is a wall
             np.append(lead_speed[ahead, k], 0.0),
             max_acceleration_mps2=idm.max_acceleration_mps2,
             comfortable_braking_mps2=idm.comfortable_braking_mps2,
             headway_s=idm.headway_s,
             min_gap_m=idm.min_gap_m,
         )
-        acceleration = min(max(float(wanted.min()), -3.0 * idm.comfortable_braking_mps2), idm.max_acceleration_mps2)
+        # the driver model is lenient above its desired speed; a curve is not
+        slowest = min(float(wanted.min()), (desired - speed) / SETTLE_S if speed > desired else np.inf)
+        acceleration = min(max(slowest, -3.0 * idm.comfortable_braking_mps2), idm.max_acceleration_mps2)
         if speed + acceleration * dt_s < 0.0:  # stops within the interval
             distance -= 0.5 * speed**2 / acceleration
         else:
@@ -137,6 +155,12 @@ def others_on_path(
         np.array([np.interp(times_s, coarse, row) for row in table]) for table in (along - half_length, speed)
     ]
     blocked = in_path[:, np.minimum((times_s / AGENT_STEP_S).round().astype(int), len(coarse) - 1)]
-    shape = (len(poses), steps)
+    rear, speeds = (table.reshape(len(poses), steps) for table in interpolated)
+    # Who will come into the path is waited for where it comes in, some time before it does.
+    notice = round(ANTICIPATION_S / dt_s)
+    for row in np.flatnonzero(blocked.any(axis=1) & ~blocked[:, 0]):
+        entry = int(np.argmax(blocked[row]))
+        before = slice(max(entry - notice, 0), entry)
+        rear[row, before], speeds[row, before], blocked[row, before] = rear[row, entry], speeds[row, entry], True
     ever = blocked.any(axis=1)
-    return interpolated[0].reshape(shape)[ever], interpolated[1].reshape(shape)[ever], blocked[ever]
+    return rear[ever], speeds[ever], blocked[ever]

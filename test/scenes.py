@@ -1,0 +1,76 @@
+"""Small driving scenes that the tests share. A stopped clock is the default; a test about time moves it by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from reflectdrive_ros.config import Config
+from reflectdrive_ros.domain import Agents, EgoState, Observation
+
+SECOND_NS = 1_000_000_000
+
+
+class Clock:
+    """A clock that a test sets; it may step forward by itself at each reading."""
+
+    def __init__(self, step_s=0.0):
+        self.now_s, self.step_s = 0.0, step_s
+
+    def __call__(self):
+        self.now_s += self.step_s
+        return self.now_s
+
+
+def ego(speed=8.0, stamp_ns=SECOND_NS, at=(0.0, 0.0, 0.0), **more):
+    return EgoState(stamp_ns, np.array(at, float), speed, **more)
+
+
+def straight_route(length=200.0, behind=20.0, left=0.0):
+    x = np.arange(-behind, length, 1.0)
+    return np.stack([x, np.full_like(x, left), np.zeros_like(x)], axis=1)
+
+
+def turning_route(radius=12.0, before=30.0, turn=np.pi / 2, after=60.0):
+    """Straight, then a left turn of the given radius, then straight."""
+    straight = np.stack([np.arange(-20.0, before, 1.0), np.zeros(int(before) + 20)], axis=1)
+    angles = np.linspace(0.0, turn, 40)
+    bend = np.stack([before + radius * np.sin(angles), radius * (1 - np.cos(angles))], axis=1)
+    away = np.arange(1.0, after)[:, None] * np.array([np.cos(turn), np.sin(turn)]) + bend[-1]
+    points = np.concatenate([straight, bend, away])
+    from reflectdrive_ros.geometry import headings_along
+
+    return np.concatenate([points, headings_along(points)[:, None]], axis=1)
+
+
+def cars(*rows):
+    """Agents from (x, y, heading, forward speed) rows, 4.5 m by 1.9 m."""
+    table = np.array(rows, float).reshape(-1, 4)
+    velocities = table[:, 3:] * np.stack([np.cos(table[:, 2]), np.sin(table[:, 2])], axis=1)
+    return Agents(table[:, :3], velocities, np.tile([4.5, 1.9], (len(table), 1)), np.ones(len(table), np.int64))
+
+
+def observation(speed=8.0, route=None, agents=None, stamp_ns=SECOND_NS, **more):
+    state = ego(speed, stamp_ns)
+    route = straight_route() if route is None else route
+    return Observation(stamp_ns, state, route, agents=agents, **more)
+
+
+def later(scene, seconds, forward=None):
+    """The scene after the ego moved on along its heading (by default at its speed); the world stays where it was."""
+    moved = scene.ego.speed_mps * seconds if forward is None else forward
+    stamp_ns = scene.stamp_ns + round(seconds * SECOND_NS)
+    state = replace(scene.ego, stamp_ns=stamp_ns, map_from_ego=scene.ego.map_from_ego + np.array([moved, 0.0, 0.0]))
+    shift = np.array([moved, 0.0, 0.0])
+    agents = scene.agents
+    if agents is not None:
+        poses = agents.poses - shift
+        poses[:, :2] += agents.velocities_mps * seconds
+        agents = replace(agents, poses=poses)
+    return replace(scene, stamp_ns=stamp_ns, ego=state, route=scene.route - shift, agents=agents)
+
+
+def config(**changes):
+    """The default configuration with dotted settings: config(planner=.., guard__max_speed_mps=..)."""
+    from reflectdrive_ros.config import override_dotted
+
+    return override_dotted(Config(), {name.replace("__", "."): value for name, value in changes.items()})

@@ -1,0 +1,153 @@
+"""The guard's claims: what the car cannot follow, what it would hit, and that a stop always exists."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scenes import SECOND_NS, cars, config, ego, observation
+
+from reflectdrive_ros import kinematics
+from reflectdrive_ros.domain import Forecast, ForecastSource, Plan, Trajectory, Verdict
+from reflectdrive_ros.planning import guard
+
+
+def straight_plan(speed=8.0, dt=0.1, horizon=8.0, acceleration=0.0, stamp_ns=SECOND_NS):
+    times = dt * np.arange(1, round(horizon / dt) + 1)
+    poses = np.zeros((len(times), 3))
+    poses[:, 0] = speed * times + 0.5 * acceleration * times**2
+    return Plan(stamp_ns, np.zeros(3), Trajectory(poses, dt))
+
+
+def verdict(plan, scene, elapsed_ms=0.0, **settings):
+    return guard.check(plan, scene, elapsed_ms, config(**settings))
+
+
+def test_a_free_road_is_ok():
+    judged = verdict(straight_plan(), observation())
+    assert judged.verdict is Verdict.OK
+    assert judged.reason == ""
+
+
+def test_a_late_plan_is_sound_before_it_is_late():
+    scene = observation(agents=cars((12.0, 0.0, 0.0, 0.0)))
+    assert verdict(straight_plan(), observation(), elapsed_ms=90.0).verdict is Verdict.LATE
+    assert verdict(straight_plan(), scene, elapsed_ms=90.0).verdict is Verdict.UNSAFE
+    assert "90 ms" in verdict(straight_plan(), observation(), elapsed_ms=90.0).reason
+
+
+def test_a_standing_car_ahead_makes_going_on_unsafe_and_says_where_it_is():
+    judged = verdict(straight_plan(), observation(agents=cars((20.0, 0.0, 0.0, 0.0))))
+    assert judged.verdict is Verdict.UNSAFE
+    assert "x 20.0 m" in judged.reason
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ((20.0, 3.5, 0.0, 0.0), "parked in the next lane"),
+        ((20.0, 0.0, 0.0, 9.0), "drives away"),
+        ((-8.0, 0.0, 0.0, 14.0), "runs into us from behind: not the plan's doing"),
+        ((60.0, 0.0, 0.0, 0.0), "further than the safe horizon reaches"),
+    ],
+)
+def test_cars_that_are_not_hit_do_not_stop_us(row, why):
+    assert verdict(straight_plan(), observation(agents=cars(row))).verdict is Verdict.OK, why
+
+
+def test_contact_while_standing_is_not_the_plans_doing():
+    standing = Plan(SECOND_NS, np.zeros(3), Trajectory(np.zeros((80, 3)), 0.1))
+    scene = observation(speed=0.0, agents=cars((12.0, 0.0, np.pi, 6.0)))
+    assert verdict(standing, scene).verdict is Verdict.OK
+
+
+@pytest.mark.parametrize(
+    ("plan", "word"),
+    [
+        (straight_plan(speed=45.0), "as fast as"),
+        (straight_plan(acceleration=6.0, horizon=4.0), "speeds up"),
+        (straight_plan(speed=-3.0), "backwards"),
+        (straight_plan(stamp_ns=SECOND_NS // 2), "stamped 0.50 s before"),
+    ],
+)
+def test_what_the_car_cannot_do_is_infeasible(plan, word):
+    speed = float(kinematics.speeds(plan.trajectory)[0])
+    judged = verdict(plan, observation(speed=speed), guard__max_start_gap_m=10.0)
+    assert judged.verdict is Verdict.INFEASIBLE
+    assert word in judged.reason
+
+
+def test_braking_harder_than_tyres_grip_is_infeasible_but_an_emergency_stop_is_not():
+    scene = observation(speed=15.0)
+    for rate, wanted in ((8.0, Verdict.OK), (14.0, Verdict.INFEASIBLE)):
+        times = 0.1 * np.arange(1, 81)
+        poses = np.zeros((80, 3))
+        poses[:, 0] = kinematics.braking_distances(15.0, rate, times)
+        assert verdict(Plan(SECOND_NS, np.zeros(3), Trajectory(poses, 0.1)), scene).verdict is wanted
+
+
+def test_a_plan_that_starts_elsewhere_is_infeasible():
+    shifted = straight_plan().trajectory.poses + np.array([5.0, 0.0, 0.0])
+    judged = verdict(Plan(SECOND_NS, np.zeros(3), Trajectory(shifted, 0.1)), observation())
+    assert judged.verdict is Verdict.INFEASIBLE
+    assert "5.0 m" in judged.reason
+
+
+@pytest.mark.parametrize("dt", [0.1, 0.5])
+def test_a_curve_is_judged_by_its_lateral_acceleration(dt):
+    times = dt * np.arange(1, round(4.0 / dt) + 1)
+    for radius, wanted in ((30.0, Verdict.OK), (8.0, Verdict.INFEASIBLE)):
+        plan = Plan(SECOND_NS, np.zeros(3), Trajectory(kinematics.arc(1.0 / radius, 8.0 * times), dt))
+        assert verdict(plan, observation()).verdict is wanted
+
+
+def test_the_logged_future_is_refused():
+    logged = Forecast(np.zeros((1, 41, 3)), np.ones((1, 2)), 0.1, ForecastSource.LOGGED)
+    with pytest.raises(ValueError, match="LOGGED"):
+        guard.check(straight_plan(), observation(), 0.0, config(), logged)
+
+
+def test_predicted_paths_are_believed_over_constant_velocity():
+    """A car beside us that, as predicted, turns into our lane: constant velocity would not see it coming."""
+    scene = observation(agents=cars((14.0, 3.5, 0.0, 4.0)))
+    assert verdict(straight_plan(), scene).verdict is Verdict.OK
+    times = 0.5 * np.arange(1, 11)
+    path = np.stack([14.0 + 4.0 * times, np.maximum(3.5 - 2.0 * times, 0.0), np.zeros(10)], axis=1)
+    agents = type(scene.agents)(
+        scene.agents.poses, scene.agents.velocities_mps, scene.agents.sizes, scene.agents.kinds, path[None], 0.5
+    )
+    assert verdict(straight_plan(), observation(agents=agents)).verdict is Verdict.UNSAFE
+
+
+def test_the_stop_brakes_mildly_on_a_free_road_and_hard_before_a_wall():
+    free = guard.stop(ego(10.0), None, None, config())
+    assert kinematics.accelerations(free.trajectory).min() == pytest.approx(-2.5, abs=0.05)
+    blocked = guard.stop(ego(10.0), cars((19.0, 0.0, 0.0, 0.0)), None, config())
+    assert kinematics.accelerations(blocked.trajectory).min() < -4.0
+    front = blocked.trajectory.poses[-1, 0] + 1.461 + 2.588
+    assert front < 19.0 - 2.25
+
+
+@given(
+    speed=st.floats(-5.0, 40.0),
+    yaw_rate=st.floats(-1.5, 1.5),
+    where=st.tuples(st.floats(-1e5, 1e5), st.floats(-1e5, 1e5), st.floats(-4.0, 4.0)),
+    rows=st.lists(st.tuples(*[st.floats(-60.0, 60.0)] * 2, st.floats(-4, 4), st.floats(-20, 20)), max_size=4),
+)
+def test_there_is_always_a_stop_and_it_stops(speed, yaw_rate, where, rows):
+    settings = config()
+    plan = guard.stop(ego(speed, at=where, yaw_rate_rps=yaw_rate), cars(*rows), None, settings)
+    assert np.isfinite(plan.trajectory.poses).all()
+    speeds = kinematics.speeds(plan.trajectory)
+    assert (np.diff(speeds) < 1e-6).all()
+    assert speeds[0] <= max(speed, 0.0) + 1e-6
+    needed = max(speed, 0.0) / settings.guard.comfort_braking_mps2
+    if needed < settings.output.horizon_s - 0.1:
+        assert speeds[-1] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_the_stop_follows_the_path_that_was_good():
+    path = kinematics.arc(0.05, np.arange(1.0, 40.0))
+    plan = guard.stop(ego(8.0), None, path, config())
+    end = plan.trajectory.poses[-1]
+    assert end[1] > 2.0
+    assert np.hypot(end[0], end[1] - 20.0) == pytest.approx(20.0, abs=0.05)

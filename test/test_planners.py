@@ -1,0 +1,93 @@
+"""What the baselines promise: one goes straight on, the other follows the route as a calm driver would."""
+
+import numpy as np
+import pytest
+from scenes import cars, config, observation, straight_route, turning_route
+
+from reflectdrive_ros import geometry, kinematics
+from reflectdrive_ros.planning import constant_velocity, route_follower
+from reflectdrive_ros.planning.planner import PlannerState, PlanningError, Tools
+
+
+def planned(recipe, scene, **settings):
+    return recipe.plan(PlannerState(), scene, Tools(config(**settings)))[1].trajectory
+
+
+def test_constant_velocity_goes_straight_on():
+    plan = planned(constant_velocity, observation(speed=7.0))
+    np.testing.assert_allclose(kinematics.speeds(plan), 7.0)
+    np.testing.assert_array_equal(plan.poses[:, 1:], 0.0)
+
+
+def test_the_follower_reaches_the_limit_on_a_free_road_and_stays_below_it():
+    plan = planned(route_follower, observation(speed=2.0, speed_limit_mps=8.0))
+    speeds = kinematics.speeds(plan)
+    assert 6.0 < speeds[-1] <= 8.0
+    assert (np.diff(speeds) > 0.0).all()
+    assert kinematics.accelerations(plan).max() <= 1.5 + 1e-6
+
+
+def test_the_follower_stops_behind_a_standing_car():
+    plan = planned(route_follower, observation(speed=8.0, agents=cars((40.0, 0.0, 0.0, 0.0))))
+    bumper = plan.poses[-1, 0] + 1.461 + 2.588
+    assert 40.0 - 2.25 - 6.0 < bumper < 40.0 - 2.25 - 1.0
+    assert kinematics.speeds(plan)[-1] < 0.3
+
+
+def test_the_follower_keeps_behind_a_moving_car():
+    plan = planned(route_follower, observation(speed=10.0, agents=cars((30.0, 0.0, 0.0, 6.0))))
+    lead_rear = 30.0 - 2.25 + 6.0 * plan.times_s
+    bumper = plan.poses[:, 0] + 1.461 + 2.588
+    assert (bumper < lead_rear - 1.0).all()
+    assert kinematics.speeds(plan)[-1] == pytest.approx(6.0, abs=1.0)
+
+
+@pytest.mark.parametrize("row", [(40.0, 4.0, 0.0, 0.0), (-12.0, 0.0, 0.0, 9.0), (40.0, -12.0, 0.0, 0.0)])
+def test_the_follower_ignores_cars_beside_and_behind(row):
+    free = planned(route_follower, observation(speed=8.0))
+    beside = planned(route_follower, observation(speed=8.0, agents=cars(row)))
+    np.testing.assert_allclose(beside.poses, free.poses, atol=1e-9)
+
+
+def test_the_follower_waits_for_who_crosses():
+    crossing = cars((30.0, -14.0, np.pi / 2, 4.0))
+    plan = planned(route_follower, observation(speed=8.0, agents=crossing))
+    free = planned(route_follower, observation(speed=8.0))
+    at_crossing = round(3.5 / plan.dt_s)
+    assert plan.poses[at_crossing, 0] < free.poses[at_crossing, 0] - 2.0
+
+
+def test_the_follower_slows_down_before_a_curve():
+    plan = planned(route_follower, observation(speed=10.0, route=turning_route(radius=12.0)))
+    lateral = np.abs(kinematics.speeds(plan) * kinematics.yaw_rates(plan))
+    smooth = np.convolve(lateral, np.ones(5) / 5, mode="valid")
+    assert smooth.max() < 2.4
+    assert plan.poses[-1, 2] == pytest.approx(np.pi / 2, abs=0.1)
+
+
+def test_the_follower_stays_on_the_route_through_the_turn():
+    route = turning_route()
+    plan = planned(route_follower, observation(speed=6.0, route=route))
+    _, offset = geometry.project(route, plan.poses[:, :2])
+    assert np.abs(offset).max() < 0.3
+
+
+@pytest.mark.parametrize("left", [-2.0, 1.5])
+def test_the_follower_merges_onto_a_route_beside_it_without_a_jerk_of_the_wheel(left):
+    plan = planned(route_follower, observation(speed=8.0, route=straight_route(left=left)))
+    assert plan.poses[-1, 1] == pytest.approx(left, abs=0.05)
+    assert abs(plan.poses[0, 1]) < 0.1
+    assert np.abs(kinematics.speeds(plan) * kinematics.yaw_rates(plan)).max() < 2.0
+
+
+def test_the_follower_stops_where_the_route_ends():
+    plan = planned(route_follower, observation(speed=5.0, route=straight_route(length=25.0)))
+    assert plan.poses[-1, 0] < 24.0
+    assert kinematics.speeds(plan)[-1] < 0.5
+
+
+def test_no_route_is_a_sentence():
+    with pytest.raises(PlanningError, match="empty"):
+        planned(route_follower, observation(route=np.zeros((0, 3))))
+    with pytest.raises(PlanningError, match="80 m away"):
+        planned(route_follower, observation(route=straight_route(left=80.0)))
