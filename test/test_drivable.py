@@ -61,7 +61,7 @@ def signed_distances(space, points):
     return np.where(drivable.contains(space, points), distance, -distance)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(grids())
 def test_corners_called_clear_are_inside_the_polygons(case):
     space, lookup, rng = case
@@ -70,7 +70,7 @@ def test_corners_called_clear_are_inside_the_polygons(case):
     assert drivable.contains(space, geometry.box_corners(poses, CAR))[called_clear].all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(grids(), st.floats(0.5, 12.0), st.floats(0.3, 3.0))
 def test_an_outline_called_clear_lies_inside_the_polygons(case, length, width):
     space, lookup, rng = case
@@ -81,7 +81,7 @@ def test_an_outline_called_clear_lies_inside_the_polygons(case, length, width):
     assert shapely.contains_properly(space, outlines).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(grids())
 def test_the_grid_never_promises_more_room_than_there_is(case):
     space, lookup, rng = case
@@ -90,7 +90,7 @@ def test_the_grid_never_promises_more_room_than_there_is(case):
     assert (drivable.clearances(lookup, points) <= room).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(grids())
 def test_cells_hold_the_distance_to_the_edge(case):
     space, lookup, _ = case
@@ -100,7 +100,7 @@ def test_cells_hold_the_distance_to_the_edge(case):
     np.testing.assert_allclose(lookup.distance_m, room, atol=2 * drivable.ROUNDING_M)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(grids())
 def test_caution_stays_within_a_cell_of_the_edge(case):
     """On the grid, corners more than a cell's diagonal inside are always found inside, however jagged the edge; an
@@ -117,6 +117,17 @@ def test_caution_stays_within_a_cell_of_the_edge(case):
     room = np.where(shapely.contains_properly(space, outline), shapely.distance(outline, space.boundary), -1.0)
     found = drivable.outline_clearances(lookup, poses, CAR) > 0
     assert found[covered & (room > (DIAGONAL + 0.5) * lookup.resolution_m + 2 * drivable.ROUNDING_M)].all()
+
+
+@settings(max_examples=60)
+@given(spaces(), rings(), st.integers(0, 1000))
+def test_less_road_is_never_more_room(space, cut, seed):
+    less = space.difference(shapely.Polygon(cut))
+    if less.area == 0:
+        return
+    points = poses_near(space, np.random.default_rng(seed), 200)[:, :2]
+    before, after = (drivable.grid(one, np.array([-20.0, -20, 0.3]), (40.0, 40.0), 0.5) for one in (space, less))
+    assert (drivable.clearances(after, points) <= drivable.clearances(before, points) + 1e-6).all()
 
 
 def test_on_a_lane_the_grid_costs_a_car_half_a_cell():

@@ -1,16 +1,19 @@
 """Claims about recorded scenes: nothing moves when frames change, the route is where the human drove."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+import shapely
 
 from reflectdrive_ros import geometry
 from reflectdrive_ros.domain import ForecastSource
 from reflectdrive_ros.evaluation import tracks
 from reflectdrive_ros.scoring import drivable
+from reflectdrive_ros.scoring.scorer import score
 
 HERE = Path(__file__).parent / "data/real_tracks"
 WHOLE_SET = Path(__file__).parents[2] / "shared/data/real_tracks"
@@ -138,6 +141,32 @@ def test_the_reference_gets_somewhere(starts):
         assert 5 < start.scene.reference.progress_m < 4 * start.observation.speed_limit_mps
 
 
+def test_it_does_not_matter_where_the_map_has_its_origin(recording, starts):
+    """The whole recording turned and moved by kilometres: the same scene to the ego, the same scores."""
+    moved_from_map = np.array([3200.0, -4100.0, 2.2])
+    turned = replace(
+        recording,
+        ego_centers=geometry.compose(moved_from_map, recording.ego_centers),
+        agent_centers=geometry.compose(moved_from_map, recording.agent_centers),
+        agent_velocities_mps=geometry.rotate(recording.agent_velocities_mps, moved_from_map[2]),
+        lanes={key: _moved(lane, moved_from_map) for key, lane in recording.lanes.items()},
+    )
+    for here, there in zip(starts, tracks.starts(turned), strict=True):
+        np.testing.assert_allclose(there.human, here.human, atol=1e-6)
+        np.testing.assert_allclose(there.observation.route[:, :2], here.observation.route[:, :2], atol=1e-6)
+        assert there.scene.reference.progress_m == pytest.approx(here.scene.reference.progress_m, abs=1e-4)
+        cards = [score(start.scene, start.human[None]) for start in (here, there)]
+        assert cards[0].score == pytest.approx(cards[1].score, abs=1e-4)
+
+
+def _moved(lane, moved_from_map):
+    def move(points):
+        return geometry.transform_points(moved_from_map, points)
+
+    polygons = tuple(shapely.transform(polygon, move) for polygon in lane.polygons)
+    return replace(lane, centerline=move(lane.centerline), polygons=polygons)
+
+
 def test_a_start_off_the_mapped_road_is_passed_over():
     if not WHOLE_SET.is_dir():
         pytest.skip("needs ../shared/data/real_tracks")
@@ -151,6 +180,19 @@ def test_without_a_map_there_is_nothing_to_score():
     assert len(recording.agent_kinds) == 97
     with pytest.raises(tracks.TracksError, match="pandaset_002 has no map"):
         list(tracks.starts(recording))
+
+
+@pytest.mark.skipif(not WHOLE_SET.is_dir(), reason="needs ../shared/data/real_tracks")
+def test_the_recorded_car_stays_on_the_lanes_wherever_it_is_scored():
+    """What `docs/evaluation.md` says: where the human's drivable area is lost, the tracker lost it."""
+    for path in tracks.recordings_in(WHOLE_SET):
+        recording = tracks.load(path)
+        corners = geometry.box_corners(recording.ego_centers, recording.ego_size)
+        if not recording.lanes:
+            continue
+        on_road = drivable.contains(recording.drivable_space, corners).all(axis=1)
+        for step in tracks.start_steps(recording):
+            assert not on_road[step] or on_road[step : step + 41].all(), (recording.name, step)
 
 
 @pytest.mark.parametrize(

@@ -80,9 +80,11 @@ def grid(
     space = shapely.transform(space, lambda points: geometry.transform_points(grid_from_ego, points))
     x, y = (resolution_m * np.arange(int(np.ceil(side / resolution_m)) + 1) for side in size_m)
     squared = np.full((len(x), len(y)), REACH_M**2)
-    for start, stop in _edges(space):
+    edges = _edges(space)
+    lows, highs = edges.min(axis=1) - REACH_M, edges.max(axis=1) + REACH_M
+    near_grid = ((lows <= (x[-1], y[-1])) & (highs >= 0.0)).all(axis=1)
+    for (start, stop), low, high in zip(edges[near_grid], lows[near_grid], highs[near_grid], strict=True):
         # Only cells in reach of this piece of the edge can be nearer to it than to any other.
-        low, high = np.minimum(start, stop) - REACH_M, np.maximum(start, stop) + REACH_M
         rows = slice(*np.searchsorted(x, (low[0], high[0])))
         columns = slice(*np.searchsorted(y, (low[1], high[1])))
         dx, dy = x[rows, None] - start[0], y[None, columns] - start[1]
@@ -104,8 +106,8 @@ def _edges(space: Any) -> Array:
     return np.asarray(edges[(edges[:, 0] != edges[:, 1]).any(axis=1)])
 
 
-def grid_around_ego(space: Any, behind_m: float = 20.0, ahead_m: float = 100.0, side_m: float = 40.0) -> DrivableGrid:
-    """The grid of a space in the ego frame over what a plan of 4 s can reach."""
+def grid_around_ego(space: Any, behind_m: float = 20.0, ahead_m: float = 140.0, side_m: float = 40.0) -> DrivableGrid:
+    """The grid of a space in the ego frame over what a plan of 4 s can reach, on a motorway too."""
     return grid(space, np.array([-behind_m, -side_m, 0.0]), (behind_m + ahead_m, 2 * side_m))
 
 
