@@ -86,6 +86,18 @@ def test_the_follower_stops_where_the_route_ends():
     assert kinematics.speeds(plan)[-1] < 0.5
 
 
+def test_the_follower_keeps_its_branch_where_the_route_crosses_itself():
+    """Straight on over a crossing that the route comes back to from the side, a loop later."""
+    angles = np.linspace(np.pi / 2 - np.pi, np.pi, 100)
+    loop = np.stack([30.0 + 40.0 * np.cos(angles), 40.0 + 40.0 * np.sin(angles)], axis=1)
+    points = np.concatenate([straight_route(length=30.0)[:, :2], loop, [[-10.0, 0.2], [-10.0, -60.0]]])
+    route = np.concatenate([points, geometry.headings_along(points)[:, None]], axis=1)
+    scene = observation(speed=6.0, route=route - np.array([-9.9, 0.0, 0.0]))  # right at the crossing
+    plan = planned(route_follower, scene)
+    assert plan.poses[20, 0] > 5.0
+    assert abs(plan.poses[20, 1]) < 0.5
+
+
 def test_no_route_is_a_sentence():
     with pytest.raises(PlanningError, match="empty"):
         planned(route_follower, observation(route=np.zeros((0, 3))))

@@ -42,7 +42,7 @@ def path_to_route(observation: Observation, horizon_s: float) -> tuple[Array, fl
     route = geometry.distinct_points(observation.route)
     if len(route) < 2:
         raise PlanningError("the route is empty: send a route with at least two different points")
-    (start,), (offset,) = geometry.project(route, np.zeros((1, 2)))
+    start, offset = geometry.ego_on_route(route)
     if abs(offset) > OFF_ROUTE_M:
         raise PlanningError(f"the route is {abs(offset):.0f} m away: send a route that passes the vehicle")
     ahead = geometry.arc_lengths(route)[-1] - start

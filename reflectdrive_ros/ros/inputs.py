@@ -20,6 +20,7 @@ from ..config import Config
 from ..domain import Agents, Array, CameraFrame, Command, EgoState, Observation
 from . import convert
 from .convert import BadMessage
+from .lanelet_map import LaneletMap
 
 IN_FUTURE_S = 0.1  # a stamp further ahead of our clock means that the clocks are not synchronised
 RATE_WINDOW = 20  # messages over which a rate is measured
@@ -149,8 +150,10 @@ class Inputs:
     """All channels of the node. `put` and the queries may be called from different threads."""
 
     def __init__(self, config: Config) -> None:
+        """Raises ConfigError when routes come as lanelets and the map cannot be used."""
         self._config = config
         self._lock = threading.Lock()
+        self._lanelet_map = LaneletMap(config.inputs) if config.inputs.route_type == "lanelet" else None
         cameras, limits = config.cameras, config.inputs
         needed = cameras.required
         self._images = {
@@ -368,7 +371,9 @@ class Inputs:
         config = self._config
         if config.inputs.route_type == "path":
             return convert.path_route(message, config.output.map_frame, config.inputs.route_points_max)
-        raise BadMessage("a LaneletRoute holds lanelet ids only: set inputs.lanelet_map to the map's .osm file")
+        assert self._lanelet_map is not None
+        poses, _ = self._lanelet_map.route(message, config.output.map_frame, config.inputs.route_points_max)
+        return poses
 
     def _route_ahead(self, route: Array, ego: EgoState) -> Array:
         """(L, 3) the part of the route around the car, ego frame. Looks near the last place first: routes cross."""
@@ -466,7 +471,7 @@ def command_along(route: Array) -> Command:
     """What the route asks for next, from how much it bends within TURN_AHEAD_M; route (L, 3) in the ego frame."""
     if len(route) < 2:
         return Command.FOLLOW
-    (here,), _ = geometry.project(route, np.zeros((1, 2)))
+    here, _ = geometry.ego_on_route(route)
     now, then = geometry.sample(route, np.array([here, here + TURN_AHEAD_M]))
     bend = float(geometry.wrap(then[2] - now[2]))
     if abs(bend) < TURN_RAD:

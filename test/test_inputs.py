@@ -1,0 +1,310 @@
+"""What the inputs make of a stream: an observation when all is well, a sentence when it is not, never an old value."""
+
+import numpy as np
+import pytest
+from messages import (
+    CAMERAS,
+    acceleration,
+    camera_info,
+    jpeg,
+    ns,
+    odometry,
+    predicted_objects,
+    raw,
+    route,
+    tf_static,
+)
+from scenes import Clock, config
+
+from reflectdrive_ros.domain import Command, PlanSource, Verdict
+from reflectdrive_ros.ros.inputs import Inputs, Level, command_along
+from reflectdrive_ros.ros.pilot import Pilot
+
+
+def small(**settings):
+    return config(cameras__width=64, cameras__height=36, planner="constant_velocity", **settings)
+
+
+def latched(sink):
+    sink.put("route", route(), 0)
+    sink.put("tf_static", tf_static(), 0)
+    for camera in CAMERAS:
+        sink.put(f"info:{camera}", camera_info(camera), 0)
+
+
+def instant(sink, seconds, cameras=CAMERAS, objects=True, shade=None, **ego):
+    """Everything a car sends at one moment; pictures change from moment to moment."""
+    now = ns(seconds)
+    sink.put("odometry", odometry(seconds, x=5.0 * seconds, **ego), now)
+    sink.put("acceleration", acceleration(seconds), now)
+    if objects:
+        sink.put("objects", predicted_objects(seconds, (60.0, 0.0, 0.0, 5.0, 4.5)), now)
+    for camera in cameras:
+        sink.put(f"image:{camera}", jpeg(seconds, camera, round(10 * seconds) if shade is None else shade), now)
+
+
+def ready(**settings):
+    made = Inputs(small(**settings))
+    latched(made)
+    return made
+
+
+def levels(made, seconds):
+    return {status.name: status.level for status in made.statuses(ns(seconds))}
+
+
+def test_a_complete_instant_becomes_an_observation():
+    made = ready()
+    instant(made, 1.0)
+    assert made.due(ns(1.0))
+    scene = made.snapshot(ns(1.0)).observation
+    assert scene.stamp_ns == ns(1.0)
+    assert [frame.name for frame in scene.cameras] == list(CAMERAS)
+    assert len(scene.agents) == 1
+    assert scene.agents.poses[0, 0] == pytest.approx(55.0)
+    assert scene.ego.acceleration_mps2 == 0.5
+    assert not made.due(ns(1.0))
+    assert set(levels(made, 1.0).values()) == {Level.OK}
+
+
+def test_two_instants_half_a_second_apart_form_the_pair_oldest_first():
+    made = ready()
+    for k in range(10, 17):
+        instant(made, 0.1 * k)
+        made.due(ns(0.1 * k))
+        scene = made.snapshot(ns(0.1 * k)).observation
+    stamps = [frame.stamp_ns for frame in scene.cameras]
+    assert stamps == [ns(1.1)] * 3 + [ns(1.6)] * 3
+
+
+def test_nothing_is_due_before_the_companions_of_a_picture_have_come():
+    made = ready()
+    instant(made, 1.0, cameras=("front_left", "front"))
+    assert not made.due(ns(1.01))
+    made.put("image:front_right", jpeg(1.02, "front_right", 1), ns(1.02))
+    assert made.due(ns(1.02))
+
+
+def test_companions_that_never_come_are_not_waited_for_long():
+    made = ready()
+    instant(made, 1.0, cameras=("front_left", "front"))
+    assert made.due(ns(1.13))
+    snapshot = made.snapshot(ns(1.13))
+    assert snapshot.observation is None
+    assert "image front_right: nothing received yet" in snapshot.problems
+    assert snapshot.ego is not None
+
+
+@pytest.mark.parametrize(
+    ("late", "word"),
+    [(0.07, "nearest picture is 0.07 s from the anchor's"), (0.4, "front_right: newest is 0.40 s old")],
+)
+def test_a_camera_out_of_step_is_named(late, word):
+    made = ready()
+    made.put("image:front_right", jpeg(1.0 - late, "front_right"), ns(1.0))
+    instant(made, 1.0, cameras=("front_left", "front"))
+    snapshot = made.snapshot(ns(1.0))
+    assert snapshot.observation is None
+    assert any(word in problem for problem in snapshot.problems)
+
+
+def test_a_blind_planner_needs_no_cameras():
+    made = Inputs(small(cameras__required=False))
+    made.put("route", route(), 0)
+    for k in range(4):
+        instant(made, 1.0 + 0.05 * k, cameras=())
+        due = made.due(ns(1.0 + 0.05 * k))
+        assert due is (k % 2 == 0)
+        if due:
+            assert made.snapshot(ns(1.0 + 0.05 * k)).observation.cameras == ()
+
+
+@pytest.mark.parametrize(
+    ("key", "age", "level"),
+    [("odometry", 0.3, Level.ERROR), ("acceleration", 0.6, Level.WARN), ("objects", 0.6, Level.WARN)],
+)
+def test_every_input_has_an_age_gate(key, age, level):
+    made = ready()
+    instant(made, 1.0)
+    for camera in CAMERAS:
+        made.put(f"image:{camera}", jpeg(1.0 + age, camera, 3), ns(1.0 + age))
+    if key != "odometry":
+        made.put("odometry", odometry(1.0 + age), ns(1.0 + age))
+    snapshot = made.snapshot(ns(1.0 + age))
+    assert levels(made, 1.0 + age)[key] is level
+    if key == "odometry":
+        assert snapshot.observation is None
+        assert snapshot.ego is None
+        assert f"odometry: newest is {age:.2f} s old, allowed 0.20 s" in snapshot.problems
+    elif key == "acceleration":
+        assert snapshot.observation.ego.acceleration_mps2 == 0.0
+    else:
+        assert snapshot.observation.agents is None  # unknown, not an empty road
+
+
+def test_stale_pictures_do_not_plan():
+    made = ready()
+    instant(made, 1.0)
+    made.put("odometry", odometry(1.5), ns(1.5))
+    snapshot = made.snapshot(ns(1.5))
+    assert snapshot.observation is None
+    assert any("image front: newest is 0.50 s old" in problem for problem in snapshot.problems)
+
+
+def test_a_clock_that_runs_ahead_is_named():
+    made = ready()
+    instant(made, 5.0)
+    snapshot = made.snapshot(ns(2.0))
+    assert snapshot.observation is None
+    assert any("3.00 s in the future: synchronise the clocks" in problem for problem in snapshot.problems)
+
+
+def test_bad_odometry_is_a_sentence_and_good_odometry_heals_it():
+    made = ready()
+    instant(made, 1.0)
+    made.put("odometry", odometry(1.05, x=float("nan")), ns(1.05))
+    snapshot = made.snapshot(ns(1.05))
+    assert snapshot.ego is None
+    assert any("odometry cannot be used" in problem for problem in snapshot.problems)
+    assert levels(made, 1.05)["odometry"] is Level.ERROR
+    instant(made, 1.1)
+    assert made.snapshot(ns(1.1)).observation is not None
+
+
+def test_an_unknown_encoding_is_a_sentence():
+    made = ready(cameras__compressed=False)
+    instant(made, 1.0, cameras=())
+    for camera in CAMERAS:
+        made.put(f"image:{camera}", raw(1.0, camera, encoding="bayer_rggb8"), ns(1.0))
+    snapshot = made.snapshot(ns(1.0))
+    assert snapshot.observation is None
+    assert any("encoding 'bayer_rggb8' is unknown" in problem for problem in snapshot.problems)
+
+
+def test_duplicates_and_stragglers_are_counted_and_change_nothing():
+    made = ready()
+    instant(made, 1.0)
+    instant(made, 1.1)
+    made.snapshot(ns(1.1))
+    instant(made, 1.1)
+    made.put("odometry", odometry(1.05), ns(1.12))
+    assert not made.due(ns(1.12))
+    values = {status.name: status.values for status in made.statuses(ns(1.12))}
+    assert values["image front"]["duplicates"] == "1"
+    assert values["odometry"] | {"duplicates": "1", "out_of_order": "1"} == values["odometry"]
+    assert made.snapshot(ns(1.12)).ego.stamp_ns == ns(1.1)
+
+
+def test_a_looping_bag_starts_afresh():
+    made = ready()
+    for k in range(10, 21):
+        instant(made, 0.1 * k)
+        made.due(ns(0.1 * k))
+        made.snapshot(ns(0.1 * k))
+    instant(made, 0.5)
+    assert made.restarts == 1
+    assert made.due(ns(0.5))
+    scene = made.snapshot(ns(0.5)).observation
+    assert scene.stamp_ns == ns(0.5)
+    assert len(scene.cameras) == 3  # the older instant is from another time
+    assert made.snapshot(ns(0.5)).ego.map_from_ego[0] == pytest.approx(2.5)
+
+
+def test_a_frozen_camera_is_named_and_heals():
+    made = ready(cameras__frozen_after=3)
+    for k in range(10, 14):
+        instant(made, 0.1 * k, shade=7)
+    snapshot = made.snapshot(ns(1.3))
+    assert snapshot.observation is None
+    assert any("same picture 4 times in a row: the camera is frozen" in problem for problem in snapshot.problems)
+    instant(made, 1.4, shade=8)
+    assert made.snapshot(ns(1.4)).observation is not None
+
+
+def test_lost_pictures_are_counted_and_said():
+    made = ready()
+    for k in range(100):
+        if k % 5 != 4:
+            instant(made, 1.0 + 0.1 * k)
+    status = next(s for s in made.statuses(ns(10.8)) if s.name == "image front")
+    assert int(status.values["lost"]) == pytest.approx(19, abs=2)
+    assert status.level is Level.WARN
+    assert "config/fastdds.xml" in status.message
+
+
+def test_ignored_objects_are_in_the_diagnostics():
+    made = ready()
+    instant(made, 1.0)
+    made.put("objects", predicted_objects(1.05, (20.0, 0.0, 0.0, 0.0, 100.0)), ns(1.05))
+    made.snapshot(ns(1.05))
+    status = next(s for s in made.statuses(ns(1.05)) if s.name == "objects")
+    assert status.level is Level.WARN
+    assert "ignored: 1 longer than 40 m" in status.message
+
+
+@pytest.mark.parametrize("points", [[], [(0.0, 0.0)], [(3.0, 3.0)] * 4])
+def test_an_empty_route_is_a_sentence(points):
+    made = ready()
+    instant(made, 1.0)
+    made.put("route", route(points), ns(1.0))
+    snapshot = made.snapshot(ns(1.0))
+    assert snapshot.observation is None
+    assert any("route" in problem for problem in snapshot.problems)
+    assert levels(made, 1.0)["route"] is Level.ERROR
+
+
+def test_a_route_that_crosses_itself_is_followed_in_order():
+    """A figure of eight: at the crossing the car stays on the branch it came along."""
+    t = np.linspace(0.0, 2 * np.pi, 400)
+    eight = np.stack([80 * np.sin(t), 80 * np.sin(t) * np.cos(t)], axis=1)
+    made = Inputs(small(cameras__required=False))
+    made.put("route", route(eight), 0)
+    for k, index in enumerate(range(150, 260, 2)):
+        x, y = eight[index]
+        dx, dy = eight[index + 1] - eight[index]
+        seconds = 1.0 + 0.1 * k
+        made.put("odometry", odometry(seconds, x=x, y=y, yaw=float(np.arctan2(dy, dx))), ns(seconds))
+        ahead = made.snapshot(ns(seconds)).observation.route
+        near = ahead[np.argmin(np.hypot(ahead[:, 0] - 10.0, ahead[:, 1]))]
+        assert abs(near[2]) < 0.7, f"turned off at the crossing, step {k}"
+
+
+def test_the_command_follows_from_the_bend_of_the_route():
+    x = np.arange(0.0, 60.0)
+    straight = np.stack([x, 0 * x, 0 * x], axis=1)
+    assert command_along(straight) is Command.FOLLOW
+    for side, wanted in ((1.0, Command.LEFT), (-1.0, Command.RIGHT)):
+        turned = np.array([(10.0, side * k, side * np.pi / 2) for k in range(1, 40)])
+        assert command_along(np.concatenate([straight[:11], turned])) is wanted
+
+
+def test_the_pilot_stops_with_the_reason_when_a_camera_is_missing():
+    pilot = Pilot(small(), Clock())
+    latched(pilot)
+    instant(pilot, 1.0)
+    assert pilot.step(ns(1.0)).report.source is PlanSource.PLANNER
+    instant(pilot, 1.3, cameras=("front_left", "front"))
+    report = pilot.step(ns(1.5)).report
+    assert (report.verdict, report.source) == (Verdict.INFEASIBLE, PlanSource.STOP)
+    assert "front_right" in report.reason
+    planner = pilot.statuses(ns(1.5))[-1]
+    assert planner.level is Level.ERROR
+
+
+def test_the_pilot_sends_nothing_without_odometry():
+    pilot = Pilot(small(), Clock())
+    latched(pilot)
+    for camera in CAMERAS:
+        pilot.put(f"image:{camera}", jpeg(1.0, camera), ns(1.0))
+    assert pilot.step(ns(1.0)).report is None
+    assert "odometry: nothing received yet" in pilot.problems(ns(1.0))
+
+
+def test_unknown_objects_are_said_to_be_unchecked():
+    pilot = Pilot(small(), Clock())
+    latched(pilot)
+    instant(pilot, 1.0, objects=False)
+    pilot.step(ns(1.0))
+    planner = pilot.statuses(ns(1.0))[-1]
+    assert planner.level is Level.WARN
+    assert "unchecked" in planner.message
