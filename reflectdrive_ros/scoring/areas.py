@@ -100,10 +100,10 @@ class AreaIndex:
         start = np.concatenate(rings)
         stop = np.concatenate([np.roll(ring, -1, axis=0) for ring in rings])
         owner = self._bit(np.repeat(np.arange(self.count), [len(ring) for ring in rings]))
-        start, stop, owner = _joined(start, stop, owner)
         low, high = start.min(axis=0), start.max(axis=0)
+        start, stop, owner = _joined(start, stop, owner)
         self._cut = bool((low < -REACH_M).any() or (high > REACH_M).any())
-        self._grid = _Grid.over(np.maximum(low, -REACH_M), np.minimum(high, REACH_M))
+        self._grid = _Grid.over(np.clip(low, -REACH_M, REACH_M), np.clip(high, -REACH_M, REACH_M))
         self._draw(start, stop, owner)
         edge, cell, self._first = self._grid.cells_of(start, stop, 0.0)
         ax, ay = (start[edge] - self._grid.references(cell)).T
@@ -179,11 +179,11 @@ class LineIndex:
         points = np.asarray(line, float)[:, :2]
         self._distance2 = distance_m**2
         start, stop = points[:-1], points[1:]
-        low, high = np.maximum(points.min(axis=0), -REACH_M), np.minimum(points.max(axis=0), REACH_M)
-        self._cut = bool((points.min(axis=0) < low).any() or (points.max(axis=0) > high).any())
+        low, high = points.min(axis=0) - distance_m, points.max(axis=0) + distance_m
+        self._cut = bool((low < -REACH_M).any() or (high > REACH_M).any())
         self._line = shapely.LineString(points)
         self._distance = distance_m
-        self._grid = _Grid.over(low - distance_m, np.maximum(high, low) + distance_m)
+        self._grid = _Grid.over(np.clip(low, -REACH_M, REACH_M), np.clip(high, -REACH_M, REACH_M))
         edge, cell, self._first = self._grid.cells_of(start, stop, distance_m)
         step = stop - start
         length2 = np.maximum((step**2).sum(axis=1), 1e-18)
