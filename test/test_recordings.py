@@ -74,6 +74,9 @@ def test_pictures_carry_their_cameras_own_stamps_and_their_own_bytes(pandaset, s
     assert pictures[0].header.frame_id == infos[0].header.frame_id == f"{camera}_optical"
     assert (infos[0].width, infos[0].height) == (640, 360)
     np.testing.assert_array_equal(np.reshape(infos[0].k, (3, 3)), source[f"{CAMERAS[camera]}_K"])
+    assert infos[0].distortion_model == "plumb_bob"
+    assert len(infos[0].d) == 5
+    assert infos[0].d[0] < 0.0  # barrel: pictures are as the lens made them
 
 
 def test_cameras_look_left_ahead_and_right(pandaset):

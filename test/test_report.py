@@ -136,6 +136,10 @@ def test_driven_poses_turn_the_short_way():
 def test_records_that_contradict_themselves_are_refused():
     with pytest.raises(ValueError, match=r"ReplayFrame.plan_speeds has shape \(3,\), expected \(80\)"):
         frame(0.0, EIGHT_S, plan_speeds=np.zeros(3))
+    with pytest.raises(ValueError, match="ReplayFrame.speed_mps is nan"):
+        frame(0.0, EIGHT_S, speed_mps=float("nan"))
+    with pytest.raises(ValueError, match=r"ReplayPicture.distortion is \(0.1,\), expected 0, 4, 5 or 8"):
+        replace(picture(0.0), distortion=(0.1,))
     with pytest.raises(ValueError, match="driven_stamps_ns does not rise"):
         record([], driven_path=np.zeros((2, 3)), driven_stamps_ns=np.array([5, 5]))
 
@@ -251,6 +255,17 @@ def test_a_replay_without_plans_pictures_or_odometry_still_gives_a_page(tmp_path
     blind = record([frame(0.1 * i, EIGHT_S) for i in range(3)], **nothing)
     write_report(blind, tmp_path / "blind.html")
     assert [shown["picture"] for shown in embedded(tmp_path / "blind.html")["frames"]] == [None, None, None]
+
+
+def test_numbers_that_are_none_leave_gaps_and_not_a_broken_page(tmp_path):
+    times = {"planner": float("nan"), "total": 5.0}
+    gaps = record([frame(1.0, EIGHT_S, timings_ms=times)], details={"age_s": float("nan"), "out": Path("out")})
+    write_report(gaps, tmp_path / "report.html")
+    data = embedded(tmp_path / "report.html")
+    assert data["frames"][0]["ms"] == {"total": 5.0}
+    assert data["summary"]["age_s"] is None
+    assert data["summary"]["out"] == "out"
+    assert list(data["summary"]["latency_ms"]) == ["total"]
 
 
 def test_a_picture_that_is_no_jpeg_is_passed_on_as_it_is(tmp_path):

@@ -40,8 +40,11 @@ class ReplayPicture:
     height: int
     pixels_from_camera: Array  # (3, 3)
     camera_from_ego: Array  # (4, 4) m; camera axes are z forward, x right, y down
+    distortion: tuple[float, ...] = ()  # k1, k2, p1, p2, k3 (plumb_bob), k4, k5, k6 (rational); empty: none or unknown
 
     def __post_init__(self) -> None:
+        if len(self.distortion) not in (0, 4, 5, 8) or not np.isfinite(self.distortion).all():
+            raise ValueError(f"ReplayPicture.distortion is {self.distortion}, expected 0, 4, 5 or 8 finite numbers")
         for name, shape in (("pixels_from_camera", (3, 3)), ("camera_from_ego", (4, 4))):
             object.__setattr__(self, name, checked("ReplayPicture", name, getattr(self, name), shape))
 
@@ -78,6 +81,8 @@ class ReplayFrame:
             ("agent_kinds", (count,), np.int64),
         ):
             object.__setattr__(self, name, checked("ReplayFrame", name, getattr(self, name), shape, dtype))
+        if not np.isfinite(self.speed_mps):
+            raise ValueError(f"ReplayFrame.speed_mps is {self.speed_mps}, expected a finite number")
         if not self.dt_s > 0:
             raise ValueError(f"ReplayFrame.dt_s is {self.dt_s}, expected more than 0")
 
@@ -154,7 +159,8 @@ def _latencies(frames: Sequence[ReplayFrame]) -> dict[str, dict[str, float]]:
     times: dict[str, list[float]] = {}
     for frame in frames:
         for stage, milliseconds in frame.timings_ms.items():
-            times.setdefault(stage, []).append(milliseconds)
+            if np.isfinite(milliseconds):  # a stage that did not run has no time
+                times.setdefault(stage, []).append(milliseconds)
     return {
         stage: {
             "p50": _rounded(np.percentile(values, 50)),

@@ -49,7 +49,7 @@ def _content(record: ReplayRecord) -> dict[str, Any]:
         "planner": record.planner,
         "bag": record.bag,
         "origin": " · ".join(origin),
-        "summary": json.loads(json.dumps(numbers, default=str)),
+        "summary": json.loads(json.dumps(numbers, default=str), parse_constant=lambda _: None),  # NaN is no JSON
         "main_stage": "total" if "total" in numbers["latency_ms"] else _slowest(numbers["latency_ms"]),
         "vehicle": {
             "length": vehicle.length_m,
@@ -90,7 +90,7 @@ def _frame(frame: ReplayFrame, begin_ns: int, statuses: Sequence[str], picture: 
         "source": int(frame.source),
         "reason": frame.reason,
         "step": frame.step.value,
-        "ms": {stage: round(float(value), 3) for stage, value in frame.timings_ms.items()},
+        "ms": {stage: round(float(value), 3) for stage, value in frame.timings_ms.items() if np.isfinite(value)},
         "agents": [
             [*pose, *size, kind]
             for pose, size, kind in zip(
@@ -136,6 +136,7 @@ def _picture(record: ReplayRecord, picture: ReplayPicture) -> dict[str, Any]:
         "width": picture.width,
         "height": picture.height,
         "k": _rounded(picture.pixels_from_camera.ravel(), 4),
+        "distortion": [float(value) for value in picture.distortion],
         "camera_from_ego": _rounded(picture.camera_from_ego.ravel(), 6),
         "ego": _rounded(ego, 4),
         "jpeg": base64.b64encode(_jpeg(picture)).decode("ascii"),

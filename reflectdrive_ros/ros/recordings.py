@@ -44,6 +44,12 @@ ROUTE_SPACING_M = 1.0
 PREDICTION_STEP_S, PREDICTION_STEPS = 0.5, 10
 PANDASET_CAMERAS = {"front_left": "front_left_camera", "front": "front_camera", "front_right": "front_right_camera"}
 PANDASET_SIZE = (640, 360)
+# plumb_bob k1, k2, p1, p2, k3, published in docs/static_extrinsic_calibration.yaml of scaleapi/pandaset-devkit
+PANDASET_DISTORTION = {
+    "front_left": (-0.165, 0.0099, -0.00075376, 5.3699e-05, 0.01),
+    "front": (-0.5894, 0.66, 0.0011, -0.001, -1.0088),
+    "front_right": (-0.1614, -0.0027, -0.00029662, -0.00028927, 0.0181),
+}
 GPS_EPOCH_UNIX_S, GPS_LEAP_SECONDS = 315_964_800, 18  # leap seconds since 2017
 
 LABELS = {
@@ -270,13 +276,10 @@ def _picture(stamp: int, camera: str, file: Path) -> Any:
 
 
 def _camera_info(stamp: int, camera: str, pixels_from_camera: Array) -> Any:
-    """Pinhole numbers of the 640x360 picture.
-
-    D stays empty although the lenses distort: the recording's README gives the coefficients only roughly, and a
-    consumer that trusted a rough D would do worse than one that takes the picture as it is.
-    """
+    """Numbers of the 640x360 picture, which is as the lens made it: the distortion is given, not removed."""
     width, height = PANDASET_SIZE
     message = CameraInfo(header=_header(stamp, f"{camera}_optical"), width=width, height=height)
+    message.distortion_model, message.d = "plumb_bob", list(PANDASET_DISTORTION[camera])
     message.k = [float(value) for value in pixels_from_camera.ravel()]
     message.r = [float(value) for value in np.eye(3).ravel()]
     message.p = [float(value) for value in np.c_[pixels_from_camera, np.zeros(3)].ravel()]
