@@ -73,6 +73,11 @@ class InputsConfig:
     acceleration_max_age_s: float = setting(0.5, "acceleration; older counts as 0 and is said so", 0.0, 10.0)
     objects_max_age_s: float = setting(0.5, "objects; older counts as unknown and is said so", 0.0, 10.0)
     route_type: str = setting("path", "path (nav_msgs/Path) or lanelet (autoware_planning_msgs/LaneletRoute)")
+    lanelet_map: str = setting("", "the map's .osm file; needed for routes of type lanelet")
+    lanelet_origin_lat: float = setting(
+        0.0, "degrees; where the map frame (UTM) has its origin; 0, 0: the map's tags local_x, local_y", -90.0, 90.0
+    )
+    lanelet_origin_lon: float = setting(0.0, "degrees; likewise", -180.0, 180.0)
     objects_type: str = setting("predicted", "predicted, tracked or none")
     route_points_max: int = setting(2000, "points kept of a route; longer ones are thinned", 2, 1_000_000)
     objects_max: int = setting(500, "objects kept, nearest first; the rest is counted in the diagnostics", 1, 100_000)

@@ -1,0 +1,307 @@
+"""A LaneletRoute becomes a line to follow: on a real Autoware map with a drive on it, and in small scenes."""
+
+import sys
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from autoware_planning_msgs.msg import LaneletPrimitive, LaneletRoute, LaneletSegment
+from geometry_msgs.msg import Pose
+
+from reflectdrive_ros import geometry
+from reflectdrive_ros.config import Config, ConfigError, InputsConfig
+from reflectdrive_ros.ros.bag import BagReader
+from reflectdrive_ros.ros.convert import BadMessage
+from reflectdrive_ros.ros.inputs import Inputs
+from reflectdrive_ros.ros.lanelet_map import LaneletMap, speed_mps
+
+lanelet2 = pytest.importorskip("lanelet2")
+
+DATA = Path(__file__).parent / "data" / "lanelet2_maps"
+MAP = DATA / "cargo_transport_map.osm"
+LANE_WIDTH_M = 4.0
+
+
+def pose(x, y):
+    made = Pose()
+    made.position.x, made.position.y = float(x), float(y)
+    return made
+
+
+def route_message(ids, start, goal, frame="map"):
+    message = LaneletRoute(start_pose=pose(*start), goal_pose=pose(*goal))
+    message.header.frame_id = frame
+    for lanelet_id in ids:
+        lane = LaneletPrimitive(id=lanelet_id, primitive_type="lane")
+        message.segments.append(LaneletSegment(preferred_primitive=lane, primitives=[lane]))
+    return message
+
+
+def settings(path=MAP, **changes):
+    return InputsConfig(route_type="lanelet", lanelet_map=str(path), **changes)
+
+
+def line_of(ids, start, goal, path=MAP, points_max=2000):
+    return LaneletMap(settings(path)).route(route_message(ids, start, goal), "map", points_max)
+
+
+@cache
+def drive():
+    """The recorded odometry on the cargo map: messages, and positions (N, 2)."""
+    with BagReader(DATA / "cargo_transport_ego.db3") as bag:
+        messages = [entry.message() for entry in bag.messages(["/localization/kinematic_state"])]
+    return messages, np.array([(m.pose.pose.position.x, m.pose.pose.position.y) for m in messages])
+
+
+@cache
+def ids_along_the_site():
+    """The longest drive there is on the cargo map, found by lanelet2's own router."""
+    projector = lanelet2.projection.UtmProjector(lanelet2.io.Origin(35.247, 139.911))
+    the_map = lanelet2.io.load(str(MAP), projector)
+    places, people = lanelet2.traffic_rules.Locations, lanelet2.traffic_rules.Participants
+    rules = lanelet2.traffic_rules.create(places.Germany, people.Vehicle)
+    graph = lanelet2.routing.RoutingGraph(the_map, rules)
+    found = graph.getRoute(the_map.laneletLayer[211], the_map.laneletLayer[1550])
+    return tuple(lanelet.id for lanelet in found.shortestPath())
+
+
+# --- the real map ----------------------------------------------------------------------------------------------------
+
+
+def test_a_route_through_the_whole_site_is_one_line_without_jumps():
+    ids = ids_along_the_site()
+    assert len(ids) >= 72
+    everything, limits = line_of(ids, *ends_of_the_site())
+    steps = np.hypot(*np.diff(everything[:, :2], axis=0).T)
+    assert steps.max() < 2.1
+    assert geometry.arc_lengths(everything)[-1] == pytest.approx(2050, abs=30)
+    assert np.all(limits == pytest.approx(30 / 3.6))
+    bends = np.abs(geometry.wrap(np.diff(everything[:, 2])))
+    assert np.rad2deg(bends.max()) < 85  # the site has right-angled corners; lanelet2's own centreline turns by 92
+
+
+def ends_of_the_site():
+    """Middle of the first lanelet's entry and of the last one's exit, read from the tags."""
+    the_map = LaneletMap(settings())
+    ids = ids_along_the_site()
+    return the_map._lane(ids[0])[0, :2], the_map._lane(ids[-1])[-1, :2]
+
+
+def test_the_route_leads_from_start_to_goal():
+    start, goal = ends_of_the_site()
+    whole, _ = line_of(ids_along_the_site(), start, goal)
+    a, b = geometry.sample(whole, np.array([7.3, 1900.0]))
+    part, _ = line_of(ids_along_the_site(), a[:2], whole[-3, :2])
+    assert np.hypot(*(part[0, :2] - a[:2])) < 0.1
+    assert np.hypot(*(part[-1, :2] - whole[-3, :2])) < 1e-6
+    assert abs(geometry.wrap(part[0, 2] - a[2])) < 0.1
+    assert geometry.project(part, b[None, :2])[1][0] == pytest.approx(0.0, abs=0.2)
+
+
+def test_the_recorded_car_stays_in_the_lane_of_the_route():
+    _, places = drive()
+    line, _ = line_of(driven_ids(), places[0], places[-1])
+    _, offsets = geometry.project(line, places)
+    assert np.abs(offsets).max() < LANE_WIDTH_M / 2
+    assert np.abs(offsets).mean() < 0.25
+    assert np.hypot(*(line[0, :2] - places[0])) < 0.6
+    assert np.hypot(*(line[-1, :2] - places[-1])) < 1e-6
+    driven_m = np.hypot(*np.diff(places, axis=0).T).sum()
+    assert geometry.arc_lengths(line)[-1] == pytest.approx(driven_m, rel=0.02)
+
+
+@cache
+def driven_ids():
+    """The lanelets of the site's route that the recorded car drove through, found by its first and last place."""
+    _, places = drive()
+    lanes = [LaneletMap(settings())._lane(lanelet_id) for lanelet_id in ids_along_the_site()]
+    gaps = np.array([np.abs(geometry.project(lane, places[[0, -1]])[1]) for lane in lanes])
+    first, last = np.argmin(gaps, axis=0)
+    assert first < last
+    return ids_along_the_site()[first : last + 1]
+
+
+def test_inputs_turn_odometry_and_a_lanelet_route_into_an_observation():
+    messages, places = drive()
+    config = Config(inputs=settings(objects_type="none"))
+    config = replace(config, cameras=replace(config.cameras, required=False))
+    inputs = Inputs(config)
+    inputs.put("route", route_message(driven_ids(), places[0], places[-1]), 0)
+    for message in messages[::200]:
+        now_ns = message.header.stamp.sec * 1_000_000_000 + message.header.stamp.nanosec
+        inputs.put("odometry", message, now_ns)
+        snapshot = inputs.snapshot(now_ns)
+        assert not any("route" in problem for problem in snapshot.problems)
+        route = snapshot.observation.route
+        (along,), (offset,) = geometry.project(route, np.zeros((1, 2)))
+        assert abs(offset) < LANE_WIDTH_M / 2
+        heading = geometry.sample(route, np.array([along]))[0, 2]
+        assert abs(heading) < np.deg2rad(45)  # it leads on the way the car goes
+
+
+def test_a_route_that_inputs_cannot_use_is_a_sentence_in_the_diagnostics():
+    messages, places = drive()
+    config = Config(inputs=settings(objects_type="none"))
+    inputs = Inputs(replace(config, cameras=replace(config.cameras, required=False)))
+    now_ns = messages[0].header.stamp.sec * 1_000_000_000 + messages[0].header.stamp.nanosec
+    inputs.put("odometry", messages[0], now_ns)
+    inputs.put("route", route_message([999999], places[0], places[-1]), now_ns)
+    snapshot = inputs.snapshot(now_ns)
+    assert snapshot.observation is None
+    assert snapshot.ego is not None  # enough to stop
+    assert any("lanelet 999999 is not in cargo_transport_map.osm" in problem for problem in snapshot.problems)
+    (status,) = (s for s in inputs.statuses(now_ns) if s.name == "route")
+    assert "lanelet 999999" in status.message
+
+
+def test_without_tags_in_use_the_map_is_projected_around_the_origin():
+    ids = ids_along_the_site()
+    by_tags = LaneletMap(settings())._lane(ids[0])
+    projected = LaneletMap(settings(lanelet_origin_lat=35.247, lanelet_origin_lon=139.911))._lane(ids[0])
+    assert geometry.arc_lengths(projected)[-1] == pytest.approx(geometry.arc_lengths(by_tags)[-1], rel=0.01)
+    apart = np.hypot(*(projected[0, :2] - by_tags[0, :2]))
+    assert apart > 100  # another frame
+    message = route_message(ids, *ends_of_the_site())
+    with pytest.raises(BadMessage, match="different frames; check"):
+        LaneletMap(settings(lanelet_origin_lat=35.247, lanelet_origin_lon=139.911)).route(message, "map", 2000)
+
+
+def test_a_long_route_is_thinned():
+    line, limits = line_of(ids_along_the_site(), *ends_of_the_site(), points_max=100)
+    assert line.shape == (100, 3)
+    assert limits.shape == (100,)
+
+
+# --- small scenes ----------------------------------------------------------------------------------------------------
+
+
+def osm(lanes, tagged=True):
+    """A map of straight lanelets along x: id -> (x from, x to, y of the right bound, extra tags or members)."""
+    nodes, ways, relations = [], [], []
+
+    def way(points, name):
+        refs = []
+        for x, y in points:
+            nodes.append((len(nodes) + 1, x, y))
+            refs.append(f'<nd ref="{len(nodes)}"/>')
+        ways.append(f'<way id="{name}">{"".join(refs)}<tag k="type" v="line_thin"/></way>')
+
+    for lanelet_id, (begin, end, right_y, extra) in lanes.items():
+        way([(begin, right_y + 3.5), (end, right_y + 3.5)], 10 * lanelet_id + 1000)
+        way([(begin, right_y), (end, right_y)], 10 * lanelet_id + 1001)
+        if "centerline" in extra:
+            way([(begin, right_y + 1.0), (end, right_y + 1.0)], 10 * lanelet_id + 1002)
+            extra = f'<member type="way" role="centerline" ref="{10 * lanelet_id + 1002}"/>'
+        relations.append(
+            f'<relation id="{lanelet_id}"><member type="way" role="left" ref="{10 * lanelet_id + 1000}"/>'
+            f'<member type="way" role="right" ref="{10 * lanelet_id + 1001}"/>'
+            f'<tag k="type" v="lanelet"/><tag k="subtype" v="road"/>{extra}</relation>'
+        )
+    local = '<tag k="local_x" v="{x}"/><tag k="local_y" v="{y}"/>' if tagged else ""
+    # the degrees are left empty, as Autoware's map tool does for maps in a frame of their own
+    drawn = "".join(f'<node id="{i}" lat="" lon="">{local.format(x=x, y=y)}</node>' for i, x, y in nodes)
+    return f'<?xml version="1.0"?><osm>{drawn}{"".join(ways)}{"".join(relations)}</osm>'
+
+
+TWO_LANES = {
+    1: (0.0, 100.0, 0.0, '<tag k="speed_limit" v="50"/>'),
+    2: (100.0, 200.0, 0.0, '<tag k="speed_limit" v="20 mph"/>'),
+    3: (0.0, 100.0, 3.5, ""),
+    4: (100.0, 200.0, 3.5, "centerline"),
+}
+
+
+@pytest.fixture
+def two_lanes(tmp_path):
+    file = tmp_path / "two_lanes.osm"
+    file.write_text(osm(TWO_LANES))
+    return file
+
+
+def test_speed_limits_change_where_the_lanelet_changes(two_lanes):
+    line, limits = line_of([1, 2], (10, 1.75), (190, 1.75), two_lanes)
+    assert np.allclose(line[:, 1], 1.75)
+    assert np.allclose(limits[line[:, 0] < 99], 50 / 3.6)
+    assert np.allclose(limits[line[:, 0] > 103], 20 * 0.44704)
+    assert np.isnan(line_of([3], (10, 5), (90, 5), two_lanes)[1]).all()
+
+
+def test_a_lane_change_is_slanted_and_not_a_kink(two_lanes):
+    line, _ = line_of([1, 4], (10, 1.75), (190, 4.5), two_lanes)
+    assert line[0, 1] == pytest.approx(1.75)
+    assert line[-1, 1] == pytest.approx(4.5)  # along the centreline that the map's author drew
+    assert np.rad2deg(np.abs(line[:, 2]).max()) < 8
+    changing = (line[:, 1] > 1.8) & (line[:, 1] < 4.45)
+    assert np.ptp(line[changing, 0]) == pytest.approx(30.0, abs=6.0)
+    assert np.all(np.diff(line[:, 0]) > 0)
+
+
+def test_a_goal_beside_the_lane_is_approached_at_a_slant(two_lanes):
+    line, _ = line_of([1, 2], (10, 1.75), (190, -1.0), two_lanes)
+    assert line[-1, :2] == pytest.approx((190, -1))
+    assert np.rad2deg(np.abs(line[:, 2]).max()) < 15
+
+
+@pytest.mark.parametrize(
+    ("ids", "start", "goal", "frame", "sentence"),
+    [
+        ([], (10, 1), (90, 1), "map", "the route has no segments: set a goal"),
+        ([1, 77], (10, 1), (90, 1), "map", "lanelet 77 is not in two_lanes.osm: set inputs.lanelet_map to the map"),
+        ([1], (10, 1), (90, 1), "odom", "the route is in frame 'odom', expected 'map'"),
+        ([1], (float("nan"), 1), (90, 1), "map", "start or goal holds NaN or infinity"),
+        ([1], (90, 1.75), (10, 1.75), "map", "goal is not ahead of its start"),
+        ([1], (10, 1.75), (10, 1.75), "map", "goal is not ahead of its start"),
+        ([1, 2], (100, 1.75), (100, 1.75), "map", "goal is not ahead of its start"),
+        ([2, 1], (110, 1.75), (90, 1.75), "map", "jumps 200 m from lanelet 2 to lanelet 1"),
+        ([1], (10, 1.75), (90, 300), "map", "jumps 298 m from lanelet 1 to the goal"),
+        ([1], (10, 500), (90, 1.75), "map", "starts 498 m from its first lanelet 1"),
+    ],
+)
+def test_a_route_that_is_not_on_the_map_gets_a_sentence(two_lanes, ids, start, goal, frame, sentence):
+    the_map = LaneletMap(settings(two_lanes))
+    with pytest.raises(BadMessage) as told:
+        the_map.route(route_message(ids, start, goal, frame), "map", 2000)
+    assert sentence in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("none.osm", None, "which does not exist: give the map's .osm file"),
+        ("torn.osm", "<osm><node", "cannot be read: Errors occured while parsing osm file"),
+        ("empty.osm", "<osm></osm>", "holds no lanelet: give another map"),
+        ("map.txt", "words", "cannot be read: Requested extension .txt is not supported"),
+        ("bare.osm", osm(TWO_LANES, tagged=False), "set inputs.lanelet_origin_lat and inputs.lanelet_origin_lon"),
+        ("nan.osm", osm({1: (0.0, float("nan"), 0.0, "")}), "no usable local_x and local_y on node"),
+        ("odd.osm", osm({1: (0.0, float("nan"), 0.0, "")}).replace("nan", "east"), "no usable local_x and local_y"),
+    ],
+)
+def test_a_map_that_cannot_be_used_gets_a_sentence(tmp_path, name, text, sentence):
+    file = tmp_path / name
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(ConfigError) as told:
+        LaneletMap(settings(file))
+    assert sentence in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_lanelet_routes_without_a_map_are_refused_at_the_start():
+    with pytest.raises(ConfigError, match="a LaneletRoute holds lanelet ids only: set"):
+        Inputs(Config(inputs=InputsConfig(route_type="lanelet")))
+
+
+def test_without_the_bindings_a_sentence_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "lanelet2", None)
+    with pytest.raises(ConfigError, match="install the ROS package lanelet2, or `pip install lanelet2`"):
+        LaneletMap(settings())
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("36", 10.0), ("36 km/h", 10.0), ("36.0kmh", 10.0), ("10 mph", 4.4704), ("fast", None), ("-5", None), ("", None)],
+)
+def test_speed_limits_are_read_with_their_unit(text, expected):
+    assert np.isnan(speed_mps(text)) if expected is None else speed_mps(text) == pytest.approx(expected)
