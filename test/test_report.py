@@ -136,7 +136,7 @@ def test_driven_poses_turn_the_short_way():
 def test_records_that_contradict_themselves_are_refused():
     with pytest.raises(ValueError, match=r"ReplayFrame.plan_speeds has shape \(3,\), expected \(80\)"):
         frame(0.0, EIGHT_S, plan_speeds=np.zeros(3))
-    with pytest.raises(ValueError, match="ReplayFrame.speed_mps is nan"):
+    with pytest.raises(ValueError, match=r"ReplayFrame\.speed_mps is nan"):
         frame(0.0, EIGHT_S, speed_mps=float("nan"))
     with pytest.raises(ValueError, match=r"ReplayPicture.distortion is \(0.1,\), expected 0, 4, 5 or 8"):
         replace(picture(0.0), distortion=(0.1,))

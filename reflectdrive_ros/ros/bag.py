@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -138,7 +139,10 @@ def _qos(latched: bool) -> Qos:
 
 
 class BagWriter:
-    """Writes one bag; used as a context manager, it is closed and readable whatever ends the block."""
+    """Writes one bag; used as a context manager, it is closed and readable whatever ends the block.
+
+    The file is touched by a thread of its own: Ctrl-C breaks into the main thread only, and so cuts no record in two.
+    """
 
     def __init__(self, path: str | Path, storage: str = "mcap", *, replace: bool = False) -> None:
         """Raises BagError for an unknown storage, and for a path in use (with `replace`: in use by no bag)."""
@@ -153,11 +157,13 @@ class BagWriter:
             shutil.rmtree(self.path)
         self._writer = Writer(self.path, version=9, storage_plugin=STORAGES[storage])
         self._connections: dict[str, Connection] = {}
+        self._hand = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bag-writer")
 
     def __enter__(self) -> BagWriter:
         try:
-            self._writer.open()
+            self._hand.submit(self._writer.open).result()
         except OSError as fault:
+            self._hand.shutdown()
             raise BagError(f"bag {self.path} cannot be created: {fault.strerror}") from None
         return self
 
@@ -165,22 +171,30 @@ class BagWriter:
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
         # rosbags' own context manager throws away what is not flushed when the block fails; a recording must not
-        self._writer.close()
+        closing = self._hand.submit(self._writer.close)
+        self._hand.shutdown()
+        if kind is None:  # else what ended the block is the news
+            closing.result()
 
     def add_topic(self, name: str, type_name: str, *, latched: bool = False) -> None:
         """Declares a topic; latched ones are offered as transient local. Declaring the same again does nothing."""
         if name not in self._connections:
             definition, digest = _definition(type_name)
-            self._connections[name] = self._writer.add_connection(
-                name, type_name, msgdef=definition, rihs01=digest, offered_qos_profiles=[_qos(latched)]
-            )
+            self._connections[name] = self._hand.submit(
+                self._writer.add_connection,
+                name,
+                type_name,
+                msgdef=definition,
+                rihs01=digest,
+                offered_qos_profiles=[_qos(latched)],
+            ).result()
 
     def write(self, topic: str, received_ns: int, message: Any) -> None:
         """Adds a message object, or the CDR bytes of one, to a topic declared before."""
         if topic not in self._connections:
             raise BagError(f"topic {topic} was not declared in bag {self.path} before it was written")
         data = message if isinstance(message, (bytes, memoryview)) else serialize_message(message)
-        self._writer.write(self._connections[topic], int(received_ns), data)
+        self._hand.submit(self._writer.write, self._connections[topic], int(received_ns), data).result()
 
 
 def _looks_like_a_bag(path: Path) -> bool:
