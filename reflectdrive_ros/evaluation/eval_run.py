@@ -1,12 +1,12 @@
 """`reflectdrive eval`: planners and the recorded human, scored on recorded traffic.
 
-Each start of each recording is planned once, from a standing start: a planner sees the observation of that moment and
-has no memory of earlier ones. Its plan is then driven by the scorer's car among the others as they really went (they
-do not react), and gets the PDM score of NAVSIM v1.1 by the rules of `scoring.scorer` that are used for driving.
+Each start of each recording is planned once, from cold: a planner sees the observation of that moment and has no
+memory of earlier ones. Its plan is then driven by the scorer's car among the others as they really went (they do not
+react), and gets the PDM score of NAVSIM v1.1 by the rules of `scoring.scorer` that are used for driving.
 
-Comfort is not told of the human where the recording was made by cameras above the road: accelerations are second
-differences of noisy positions there, and the noise would be scored. His PDMS is then that of the other sub-scores, and
-to compare him with planners there is a column without comfort for all.
+The human's comfort is not told where the recording was made by cameras above the road: accelerations are second
+differences of noisy positions there, and the noise would be scored. The human's PDMS is then that of the other
+sub-scores, and for comparison with planners there is a column without comfort for all.
 """
 
 from __future__ import annotations
