@@ -1,0 +1,99 @@
+"""The planner beside Autoware: it listens to Autoware's topics and publishes in a namespace of its own (shadow mode).
+
+    ros2 launch reflectdrive planner.launch.py config_file:=car.yaml lanelet_map:=/maps/town/lanelet2_map.osm
+    ros2 launch reflectdrive planner.launch.py --show-args
+
+Nothing goes where other nodes would follow it, unless an output_* argument says so. Camera topics differ from car to
+car and are settings: cameras.topics and cameras.info_topics in the config file.
+"""
+
+from pathlib import Path
+
+from launch.actions import DeclareLaunchArgument, LogInfo, OpaqueFunction
+from launch.substitutions import LaunchConfiguration
+from launch_ros.actions import Node
+
+from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
+from reflectdrive_ros.planning import PLANNERS
+
+SHARE = Path(__file__).parent.parent
+
+INPUTS = {  # the node's name of a topic -> argument, Autoware's name, what it is
+    "~/input/odometry": ("input_odometry", "/localization/kinematic_state", "nav_msgs/Odometry in map"),
+    "~/input/acceleration": ("input_acceleration", "/localization/acceleration", "AccelWithCovarianceStamped"),
+    "~/input/route": ("input_route", "/planning/mission_planning/route", "LaneletRoute, or nav_msgs/Path"),
+    "~/input/objects": ("input_objects", "/perception/object_recognition/objects", "PredictedObjects"),
+    "~/input/instruction": ("input_instruction", "~/input/instruction", "std_msgs/String, the route in words"),
+}
+OUTPUTS = {  # by default they stay in the node's own namespace
+    "~/output/trajectory": ("output_trajectory", "Trajectory; /planning/trajectory makes the car follow it"),
+    "~/output/candidate_trajectories": ("output_candidates", "CandidateTrajectories, for a selector"),
+    "~/output/turn_indicators": ("output_turn_indicators", "TurnIndicatorsCommand"),
+}
+PROFILE_VARIABLES = ("FASTRTPS_DEFAULT_PROFILES_FILE", "FASTDDS_DEFAULT_PROFILES_FILE")  # Fast DDS 2 and 3
+
+
+def generate_launch_description() -> LaunchDescription:
+    yes_or_no = ["true", "false"]
+    return LaunchDescription(
+        [
+            argument("config_file", "", "YAML file laid over the defaults (config/reflectdrive.yaml lists them)"),
+            argument("planner", "", "which recipe plans; empty: as the config file says", ["", *PLANNERS]),
+            argument(
+                "lanelet_map", "", "the map's .osm file: the route is a LaneletRoute; empty: as the config file says"
+            ),
+            argument("namespace", "/planning/reflectdrive", "where the node lives"),
+            argument("use_sim_time", "false", "take the time from /clock, as with a replayed bag", yes_or_no),
+            argument("log_level", "info", "least severe message shown", ["debug", "info", "warn", "error", "fatal"]),
+            argument("respawn", "false", "start the node again when it ends", yes_or_no),
+            *(argument(name, topic, f"topic: {what}") for name, topic, what in INPUTS.values()),
+            *(argument(name, own, f"topic: {what}") for own, (name, what) in OUTPUTS.items()),
+            OpaqueFunction(function=planner),
+        ]
+    )
+
+
+def argument(name: str, default: str, description: str, choices: list[str] | None = None) -> DeclareLaunchArgument:
+    return DeclareLaunchArgument(name, default_value=default, description=description, choices=choices)
+
+
+def planner(context: LaunchContext) -> list[LaunchDescriptionEntity]:
+    def given(name: str) -> str:
+        return str(LaunchConfiguration(name).perform(context))
+
+    parameters: dict[str, object] = {"use_sim_time": given("use_sim_time") == "true"}
+    for name in ("config_file", "planner"):
+        if given(name):
+            parameters[name] = given(name)
+    if given("lanelet_map"):
+        parameters.update({"inputs.route_type": "lanelet", "inputs.lanelet_map": given("lanelet_map")})
+    inputs = [(own, given(name)) for own, (name, _, _) in INPUTS.items()]
+    outputs = [(own, given(name)) for own, (name, _) in OUTPUTS.items()]
+    node = Node(
+        package="reflectdrive",
+        executable="planner",
+        name="reflectdrive",
+        namespace=given("namespace"),
+        parameters=[parameters],
+        remappings=[(own, topic) for own, topic in (*inputs, *outputs) if topic != own],
+        ros_arguments=["--log-level", given("log_level")],
+        additional_env=dds_profile(context.environment),
+        respawn=given("respawn") == "true",
+        respawn_delay=2.0,
+        output="screen",
+    )
+    return [*(loud_warning(own, topic) for own, topic in outputs if topic != own), node]
+
+
+def dds_profile(environment: dict[str, str]) -> dict[str, str]:
+    """Fast DDS's default loses camera pictures; the profile that comes with the package does not. A user's own wins."""
+    if any(environment.get(name) for name in PROFILE_VARIABLES):
+        return {}
+    return dict.fromkeys(PROFILE_VARIABLES, str(SHARE / "config" / "fastdds.xml"))
+
+
+def loud_warning(own: str, topic: str) -> LogInfo:
+    return LogInfo(
+        msg=f"\n{'!' * 100}\n!! WARNING: no shadow mode: {own} is published as {topic}.\n"
+        f"!! Whatever listens there will act on it; make sure that nothing else publishes there.\n{'!' * 100}"
+    )
