@@ -1,11 +1,16 @@
 """Every topic of the node, once: the node subscribes and publishes from this table, docs and tests read it.
 
 Reliability and durability equal Autoware's component interface specification exactly: its admission check refuses
-"stronger" as well as weaker. Names are private and remapped in launch files.
+"stronger" as well as weaker. Names are private and remapped in launch files. `docs/topics.md` is `as_markdown` of the
+defaults:
+
+    python -m reflectdrive_ros.ros.topics > docs/topics.md
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -111,3 +116,52 @@ OUTPUTS = (
     ),
     Topic("diagnostics", "/diagnostics", "diagnostic_msgs/msg/DiagnosticArray", Qos.LIST, "inputs and planner"),
 )
+
+
+def as_markdown(config: Config) -> str:
+    """The topics under this configuration as a page for people."""
+    routes, objects = (
+        "\n".join(f"  - `{setting}`: {kind}" for setting, kind in kinds.items())
+        for kinds in (ROUTE_TYPES, OBJECT_TYPES)
+    )
+    return f"""# Topics
+
+Made from `reflectdrive_ros/ros/topics.py` with the default settings; `python -m reflectdrive_ros.ros.topics` prints it.
+`~` is the node's own name: in `/planning/reflectdrive` (the launch file's default namespace) `~/output/trajectory` is
+`/planning/reflectdrive/reflectdrive/output/trajectory`. Reliability and durability equal Autoware's interface
+specification, which admits neither weaker nor stronger ones.
+
+## Inputs
+{_rows(inputs(config))}
+
+- Pictures are CompressedImage, or Image with `cameras.compressed: false`; camera names and topics are settings
+  (`cameras.names`, `cameras.topics`, `cameras.info_topics`). With `cameras.required: false` none of them is required.
+- `inputs.route_type` says what the route is:
+{routes}
+- `inputs.objects_type` says what the objects are; with `none` there is no such topic:
+{objects}
+- What is required and missing, stale or malformed makes the car stop, and the diagnostics say why. What is not
+  required is done without, and the diagnostics say so.
+
+## Outputs
+{_rows(OUTPUTS)}
+
+- Trajectories are in `map`, stamped with the stamp of the odometry they were made from; points are 0.1 s apart, the
+  first at +0.1 s. A stop repeats its last pose with velocity 0.
+- `~/debug` topics marked "when heard" cost time and are made only while somebody listens.
+"""
+
+
+def _rows(table: Iterable[Topic]) -> str:
+    outgoing = table is OUTPUTS
+    lines = [f"| topic | type | QoS | {'sent' if outgoing else 'required'} | what |", "|---|---|---|---|---|"]
+    for topic in table:
+        reliability, durability, depth = topic.qos.value
+        need = ("always" if topic.required else "when heard") if outgoing else ("yes" if topic.required else "no")
+        qos = f"{reliability}, {durability}, {depth}"
+        lines.append(f"| `{topic.name}` | {topic.type} | {qos} | {need} | {topic.doc} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(as_markdown(Config()))
