@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from . import geometry
 from .domain import Array
 
 
@@ -70,3 +71,61 @@ class Codebook:
         if ids.ndim < 1 or ids.shape[-1] % 2:
             raise ValueError(f"Codebook.decode got ids of shape {ids.shape}, expected (.., 2 T)")
         return self.to_values(ids).reshape(*ids.shape[:-1], ids.shape[-1] // 2, 2)
+
+
+ROUNDING_M = 0.3 / np.sqrt(12)  # standard deviation of what the codebook rounds away
+CURVATURE_PER_M = 0.1  # usual curvature of a driven path: a radius of 10 m is not rare
+CURVATURE_CHANGE = 0.01  # usual change of curvature, 1/m per square root of a metre
+STANDING_RAD = 0.01  # how far a car turns that stands
+FIRST_NOISE = 10.0  # the first step also holds the gap between where the car is and where the plan begins
+SHORTEST_M = 0.3  # steps shorter than this tell nothing of curvature
+DIRECTION_M = 1.0  # a step of this length says which way the car faces
+
+
+def poses_from_points(points: Array) -> Array:
+    """Poses (.., T, 3) with headings read from rounded points (.., T, 2) of the ego frame; the points are kept.
+
+    The car starts at the origin with heading 0. The direction of each step is taken as a measurement of the mean
+    heading of its ends, the less certain the shorter the step (rounding moves both ends), and the headings that best
+    explain all steps are found under a prior that a path curves little and changes its curvature slowly: one linear
+    least-squares problem per trajectory. So a car that stands keeps its heading, and rounding at walking pace does not
+    make it zigzag. A step backwards is taken as reversing, not as a turn on the spot.
+
+    Plain directions of steps would cost several points of PDM score (docs/scoring.md). Raises ValueError on another
+    shape, NaN or infinity.
+    """
+    points = np.asarray(points, float)
+    if points.ndim < 2 or points.shape[-1] != 2 or points.shape[-2] == 0:
+        raise ValueError(f"poses_from_points got points of shape {points.shape}, expected (.., T, 2)")
+    if not np.isfinite(points).all():
+        raise ValueError("poses_from_points got NaN or infinity")
+    count = points.shape[-2]
+    step = np.diff(points, axis=-2, prepend=np.zeros_like(points[..., :1, :]))
+    length = np.hypot(step[..., 0], step[..., 1])
+    direction = _directions(step, length)
+
+    certainty = 0.5 * (length / ROUNDING_M) ** 2  # 1 / rad^2 of a measured direction
+    certainty[..., 0] /= FIRST_NOISE**2
+    stiffness = 1.0 / ((CURVATURE_PER_M * length) ** 2 + STANDING_RAD**2)  # of a turn within one step
+    turn = np.eye(count) - np.eye(count, k=-1)
+    mean = 0.5 * (np.eye(count) + np.eye(count, k=-1))
+    reach = np.maximum(length, SHORTEST_M)
+    bend = np.diff(turn / reach[..., None], axis=-2)  # (.., T - 1, T) change of curvature from step to step
+    slowness = 2.0 / (CURVATURE_CHANGE**2 * (reach[..., 1:] + reach[..., :-1]))
+
+    normal = mean.T @ (certainty[..., None] * mean) + turn.T @ (stiffness[..., None] * turn)
+    normal = normal + np.swapaxes(bend, -1, -2) @ (slowness[..., None] * bend)
+    heading = np.linalg.solve(normal, mean.T @ (certainty * direction)[..., None])
+    return np.concatenate([points, geometry.wrap(heading)], axis=-1)
+
+
+def _directions(step: Array, length: Array) -> Array:
+    """(.., T) directions of steps (.., T, 2), unwrapped; one that points backwards is turned round."""
+    direction = np.arctan2(step[..., 1], step[..., 0])
+    facing = np.zeros(direction.shape[:-1])
+    for k in range(direction.shape[-1]):
+        turn = geometry.wrap(direction[..., k] - facing)
+        turn = np.where(np.abs(turn) > 0.5 * np.pi, turn - np.copysign(np.pi, turn), turn)
+        direction[..., k] = facing + turn
+        facing = np.where(length[..., k] > DIRECTION_M, direction[..., k], facing)
+    return direction
