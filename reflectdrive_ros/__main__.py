@@ -15,9 +15,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("ros.demo", "the recorded drive through the real node over real topics; writes a report to look at"),
     "replay": ("ros.replay", "a rosbag2 through the engine or the node: plans, numbers, report"),
     "make-bag": ("ros.make_bag", "a rosbag2 from a recording that comes with the package"),
+    "eval": ("evaluation.eval_run", "planners and the recorded human on recorded traffic: PDM score table"),
+    "score": ("evaluation.score_run", "PDM score of given trajectories in given scenes"),
     "doctor": ("ros.doctor", "what is installed, what is missing, what to do"),
 }
 BENCHES: dict[str, tuple[str, str]] = {
+    "scoring": ("evaluation.bench_scoring", "the driving score: time against candidates and agents"),
     "node": ("ros.bench_node", "what the node adds to the planner's time, frames lost, memory"),
 }
 

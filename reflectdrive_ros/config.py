@@ -121,6 +121,9 @@ class IdmConfig:
     min_gap_m: float = setting(2.0, "gap at standstill", 0.0, 20.0)
     lane_margin_m: float = setting(0.3, "others this close to the car's path are in it", 0.0, 5.0)
     max_lateral_acceleration_mps2: float = setting(2.0, "slows down in curves so as not to exceed it", 0.2, 6.0)
+    max_jerk_mps3: float = setting(
+        3.0, "change of acceleration, unless harder braking than comfortable is needed", 0.5, 20.0
+    )
 
 
 @dataclass(frozen=True)
@@ -142,7 +145,9 @@ class ScoringConfig:
     ttc_weight: float = setting(5.0, "time to collision", 0.0, 100.0)
     comfort_weight: float = setting(2.0, "comfort", 0.0, 100.0)
     lane_keeping_weight: float = setting(2.0, "lane keeping; epdms only", 0.0, 100.0)
-    extended_comfort_weight: float = setting(2.0, "likeness to the plan before; epdms with such a plan only", 0.0, 100.0)
+    extended_comfort_weight: float = setting(
+        2.0, "likeness to the plan before; epdms with such a plan only", 0.0, 100.0
+    )
     clearance_max_m: float = setting(5.0, "gaps to other boxes are told up to this", 0.5, 50.0)
 
     def __post_init__(self) -> None:

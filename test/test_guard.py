@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scenes import SECOND_NS, cars, config, ego, observation
 
 from reflectdrive_ros import kinematics
-from reflectdrive_ros.domain import Forecast, ForecastSource, Plan, Trajectory, Verdict
+from reflectdrive_ros.domain import DrivableGrid, Forecast, ForecastSource, Plan, Trajectory, Verdict
 from reflectdrive_ros.planning import guard
 
 
@@ -151,3 +151,30 @@ def test_the_stop_follows_the_path_that_was_good():
     end = plan.trajectory.poses[-1]
     assert end[1] > 2.0
     assert np.hypot(end[0], end[1] - 20.0) == pytest.approx(20.0, abs=0.05)
+
+
+def road(half_width, length=60.0, resolution=0.2):
+    """A straight drivable strip around the x axis as a signed-distance grid."""
+    x, y = np.arange(-20.0, length, resolution), np.arange(-12.0, 12.0, resolution)
+    beside = half_width - np.abs(y)[None, :]
+    ends = np.minimum(x - x[0], x[-1] - x)[:, None]
+    return DrivableGrid(np.minimum(beside, ends).astype(np.float32), resolution, np.array([x[0], y[0], 0.0]))
+
+
+def test_leaving_the_drivable_space_is_unsafe():
+    assert verdict(straight_plan(), observation(drivable=road(half_width=2.0))).verdict is Verdict.OK
+    swerve = straight_plan().trajectory.poses.copy()
+    swerve[:, 1] = np.minimum(0.08 * np.arange(80), 2.0)
+    judged = verdict(Plan(SECOND_NS, np.zeros(3), Trajectory(swerve, 0.1)), observation(drivable=road(2.0)))
+    assert judged.verdict is Verdict.UNSAFE
+    assert "leaves the drivable space after" in judged.reason
+
+
+def test_a_car_that_stands_outside_may_drive_back_in():
+    outside = DrivableGrid(road(2.0).distance_m, 0.2, np.array([-20.0, -14.5, 0.0]))  # the strip is 2.5 m to the right
+    back, away = (straight_plan().trajectory.poses.copy() for _ in range(2))
+    back[:, 1] = np.maximum(-0.05 * np.arange(80), -2.5)
+    away[:, 1] = np.minimum(0.05 * np.arange(80), 2.5)
+    scene = observation(drivable=outside)
+    assert verdict(Plan(SECOND_NS, np.zeros(3), Trajectory(back, 0.1)), scene).verdict is Verdict.OK
+    assert verdict(Plan(SECOND_NS, np.zeros(3), Trajectory(away, 0.1)), scene).verdict is Verdict.UNSAFE

@@ -13,6 +13,7 @@ import numpy as np
 from .. import geometry, kinematics
 from ..config import Config, VehicleConfig
 from ..domain import Agents, Array, EgoState, Forecast, ForecastSource, Observation, Plan, Trajectory, Verdict
+from ..scoring import drivable
 
 STANDING_MPS = 0.05  # slower is standing, as the PDM score has it
 AVERAGE_S = 0.5  # accelerations are judged as means over this long: finer ones of a 2 Hz plan are noise
@@ -96,7 +97,25 @@ def unsafe(plan: Plan, observation: Observation, config: Config, forecast: Forec
         hit = first_contact(trajectory, centres, forecast, config)
         if hit:
             return hit
-    return ""
+    return leaves_the_road(trajectory, centres, observation, config)
+
+
+def leaves_the_road(trajectory: Trajectory, centres: Array, observation: Observation, config: Config) -> str:
+    """When the car's outline leaves the drivable space; empty when it stays, stands, or the space is unknown.
+
+    A car that is outside already may drive back in: then only what leads further out counts.
+    """
+    if observation.drivable is None:
+        return ""
+    size = np.array([config.vehicle.length_m, config.vehicle.width_m])
+    here = box_centres(np.zeros((1, 3)), config.vehicle)
+    clearance = drivable.outline_clearances(observation.drivable, np.concatenate([here, centres]), size)
+    moving = np.abs(kinematics.speeds(trajectory)[: len(centres)]) > STANDING_MPS
+    best_so_far = np.maximum.accumulate(clearance)[:-1]
+    out = (clearance[1:] <= 0.0) & (clearance[1:] < best_so_far - observation.drivable.resolution_m) & moving
+    if not out.any():
+        return ""
+    return f"the plan leaves the drivable space after {(int(np.argmax(out)) + 1) * trajectory.dt_s:.1f} s"
 
 
 def first_contact(trajectory: Trajectory, centres: Array, forecast: Forecast, config: Config) -> str:

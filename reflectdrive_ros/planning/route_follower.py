@@ -59,7 +59,8 @@ def path_to_route(observation: Observation, horizon_s: float) -> tuple[Array, fl
     points = middle[:, :2] + lateral[:, None] * np.stack([-np.sin(middle[:, 2]), np.cos(middle[:, 2])], axis=1)
     points[0] = 0.0
     slopes = np.gradient(points, along, axis=0)
-    return np.concatenate([points, np.arctan2(slopes[:, 1], slopes[:, 0])[:, None]], axis=1), float(ahead)
+    headings = np.arctan2(slopes[:, 1], slopes[:, 0])
+    return np.concatenate([points, headings[:, None]], axis=1), float(ahead)
 
 
 def follow(
@@ -78,7 +79,7 @@ def follow(
     lead_rear, lead_speed, in_path = others_on_path(path, observation.agents, idm, vehicle, dt_s, steps)
     front_m = vehicle.rear_axle_to_center_m + 0.5 * vehicle.length_m
     beside = -0.5 * vehicle.length_m
-    distance, speed = 0.0, max(observation.ego.speed_mps, 0.0)
+    distance, speed, acceleration = 0.0, max(observation.ego.speed_mps, 0.0), observation.ego.acceleration_mps2
     distances = np.empty(steps)
     for k in range(steps):
         gap = lead_rear[:, k] - (distance + front_m)
@@ -98,7 +99,9 @@ def follow(
         )
         # the driver model is lenient above its desired speed; a curve is not
         slowest = min(float(wanted.min()), (desired - speed) / SETTLE_S if speed > desired else np.inf)
-        acceleration = min(max(slowest, -3.0 * idm.comfortable_braking_mps2), idm.max_acceleration_mps2)
+        slowest = min(max(slowest, -3.0 * idm.comfortable_braking_mps2), idm.max_acceleration_mps2)
+        change = idm.max_jerk_mps3 * dt_s if slowest > -idm.comfortable_braking_mps2 else np.inf
+        acceleration = min(max(slowest, acceleration - change), acceleration + change)
         if speed + acceleration * dt_s < 0.0:  # stops within the interval
             distance -= 0.5 * speed**2 / acceleration
         else:
@@ -115,7 +118,7 @@ def curve_speeds(path: Array, along: Array, max_lateral_mps2: float, limit_mps: 
     ahead = np.minimum(np.arange(len(path)) + window, len(path) - 1)
     behind = np.maximum(np.arange(len(path)) - window, 0)
     curvature = np.abs(heading[ahead] - heading[behind]) / np.maximum(along[ahead] - along[behind], PATH_STEP_M)
-    allowed = np.minimum(np.sqrt(max_lateral_mps2 / np.maximum(curvature, 1e-6)), limit_mps)
+    allowed: Array = np.minimum(np.sqrt(max_lateral_mps2 / np.maximum(curvature, 1e-6)), limit_mps)
     for k in range(len(path) - 2, -1, -1):
         room = along[k + 1] - along[k]
         allowed[k] = min(allowed[k], np.sqrt(allowed[k + 1] ** 2 + 2 * CURVE_LOOKAHEAD_BRAKING_MPS2 * room))

@@ -1,9 +1,9 @@
 """`reflectdrive bench node`: what the node adds to the planner's own time, whether it loses pictures, whether it grows.
 
-The recording's pictures are sent at 10 Hz by this process to the node in its own process, over DDS. Overhead is the time
-from the front picture's arrival to the trajectory's publication, minus the planner's; the node measures it with its own
-clock, so it does not depend on this process being on time. Beside it stands the bound: decoding the three pictures,
-which no node that looks at them can avoid, timed here on one thread.
+The recording's pictures are sent at 10 Hz by this process to the node in its own process, over DDS. Overhead is the
+time from the front picture's arrival to the trajectory's publication, minus the planner's. The node measures it with
+its own clock, so it does not depend on this process being on time. Beside it stands the bound: decoding the three
+pictures, which no node that looks at them can avoid, timed here on one thread.
 """
 
 from __future__ import annotations

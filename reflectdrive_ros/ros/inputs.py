@@ -425,7 +425,7 @@ class Inputs:
                 apart = abs(near[0] - image_ns) * 1e-9 if near else float("inf")
                 allowed = self._config.cameras.match_tolerance_s
                 problem = f"image {name}: nearest picture is {apart:.2f} s from the anchor's, allowed {allowed:.2f} s"
-            if problem:
+            if problem or found is None:
                 faults.append(problem)
                 continue
             try:

@@ -24,15 +24,15 @@ def configured(node: Node) -> Config:
     The node must have been made with automatically_declare_parameters_from_overrides=True. Raises ConfigError.
     """
     given = {
-        name: parameter.value
-        for name, parameter in node.get_parameters_by_prefix("").items()
+        name: node.get_parameter(name).value
+        for name in node.list_parameters([], 0).result.names
         if name not in ROS_OWN and not name.startswith(ROS_OWN_PREFIX)
     }
     config_file = given.pop("config_file", "")
     if not isinstance(config_file, str):
         raise ConfigError(f"parameter config_file is {config_file!r}, expected a path")
-    config = load(config_file) if config_file else Config()
-    config = override_dotted(config, {name: plain(value) for name, value in given.items()})
+    base = load(config_file) if config_file else Config()
+    config: Config = override_dotted(base, {name: plain(value) for name, value in given.items()})
     for name in given:
         node.undeclare_parameter(name)
     if not node.has_parameter("config_file"):

@@ -27,9 +27,12 @@ from rich.table import Table
 
 from ..config import Config, ConfigError, load, override_dotted
 from ..domain import Array
+from ..evaluation import golden_replay
+from ..evaluation.golden_replay import GoldenError
 from ..evaluation.provenance import provenance
-from ..evaluation.replay_record import summary
+from ..evaluation.replay_record import ReplayRecord, summary
 from ..evaluation.report import write_report
+from ..runtime.engine import planner_named
 from ..runtime.model_file import ModelFileError, verified_sha256
 from . import outputs, topics
 from .bag import BagError, BagReader, BagWriter
@@ -65,17 +68,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--route", choices=("bag", "driven"), default="bag", help="driven: the path driven, in hindsight"
     )
+    parser.add_argument("--duration", type=float, metavar="S", help="only the first so many seconds of the bag")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write summary.json here too")
+    parser.add_argument(
+        "--golden", type=Path, metavar="FILE", help="compare the plans with a golden; differences: exit 1"
+    )
+    parser.add_argument("--update-golden", action="store_true", help="write the golden instead: a deliberate act")
     parser.add_argument("--no-report", action="store_true", help="leave report.html out")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 0; 2 with one sentence on stderr when bag or configuration cannot be used."""
+    """Exit code 0; 1 when plans differ from the golden; 2 with one sentence when something given cannot be used."""
     errors = Console(stderr=True)
     try:
         config = configuration(args)
-        numbers, out = replay(args, config, errors)
-    except (BagError, ConfigError, ModelFileError) as fault:
+        record, out = replay(args, config, errors)
+        numbers = written(record, out, args)
+        different = golden_differences(record, args)
+    except (BagError, ConfigError, GoldenError, ModelFileError) as fault:
         errors.print(escape(str(fault)), soft_wrap=True)
         return 2
     except OSError as fault:
@@ -83,8 +93,11 @@ def run(args: argparse.Namespace) -> int:
         return 2
     console = Console() if sys.stdout.isatty() else Console(width=110)
     console.print(table(numbers))
-    console.print(escape(f"report: {out / 'report.html'}" if not args.no_report else f"summary: {out}"), soft_wrap=True)
-    return 0
+    shown = out / ("summary.json" if args.no_report else "report.html")
+    console.print(escape(f"{shown.stem}: {shown}"), soft_wrap=True)
+    for line in different:
+        errors.print(escape(f"differs from the golden: {line}"), soft_wrap=True)
+    return 1 if different else 0
 
 
 def configuration(args: argparse.Namespace) -> Config:
@@ -96,11 +109,13 @@ def configuration(args: argparse.Namespace) -> Config:
         if not equals:
             raise ConfigError(f"--set {pair}: expected NAME=VALUE, such as guard.max_speed_mps=15")
         values[name] = yaml.safe_load(value)
-    return override_dotted(config, values) if values else config  # type: ignore[no-any-return]
+    config = override_dotted(config, values) if values else config
+    planner_named(config.planner)
+    return config
 
 
-def replay(args: argparse.Namespace, config: Config, errors: Console) -> tuple[dict[str, Any], Path]:
-    """Run the bag and write plans, summary and report; returns the summary and the folder."""
+def replay(args: argparse.Namespace, config: Config, errors: Console) -> tuple[ReplayRecord, Path]:
+    """Run the bag and write the plans; returns the record and the folder for what is made of it."""
     out = args.out or Path("out") / args.bag.name
     with BagReader(args.bag) as reader:
         if reader.notice:
@@ -108,13 +123,14 @@ def replay(args: argparse.Namespace, config: Config, errors: Console) -> tuple[d
         config, sources = mapped(config, reader, args)
         out.mkdir(parents=True, exist_ok=True)
         begun = time.perf_counter()
+        stop_ns = reader.end_ns + 1 if args.duration is None else reader.start_ns + round(args.duration * 1e9)
         if args.node:
             from .replay_node import through_node
 
-            sent = through_node(reader, sources, config, args.rate, out, errors)
+            sent = through_node(reader, sources, config, stop_ns, args.rate, out, errors)
             mode = "node"
         else:
-            sent = through_engine(reader, sources, config, args.route, errors)
+            sent = through_engine(reader, sources, config, stop_ns, args.route, errors)
             mode = "engine"
         took_s = time.perf_counter() - begun
         if not sent:
@@ -135,13 +151,28 @@ def replay(args: argparse.Namespace, config: Config, errors: Console) -> tuple[d
             },
         )
     write_plans(sent, config, out / "plans")
+    return record, out
+
+
+def written(record: ReplayRecord, out: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """summary.json and report.html; returns the summary."""
     numbers = summary(record)
     text = json.dumps(numbers, indent=2) + "\n"
     for target in [out / "summary.json", *([args.json] if args.json else [])]:
         target.write_text(text, encoding="utf-8")
     if not args.no_report:
         write_report(record, out / "report.html")
-    return numbers, out
+    return numbers
+
+
+def golden_differences(record: ReplayRecord, args: argparse.Namespace) -> list[str]:
+    if args.golden is None:
+        return []
+    if args.update_golden:
+        whole = not args.node and args.duration is None and not record.details["notice"]
+        golden_replay.update(record, args.golden, whole)
+        return []
+    return golden_replay.differences(record, args.golden)
 
 
 # --- which topic of the bag feeds which input ------------------------------------------------------------------------
@@ -159,6 +190,10 @@ def mapped(config: Config, reader: BagReader, args: argparse.Namespace) -> tuple
     objects = next((kind for kind, name in topics.OBJECT_TYPES.items() if name in by_type), "none")
     config = override_dotted(config, {"inputs.objects_type": objects})
     asked = dict(pair.partition("=")[::2] for pair in args.topic)
+    unknown = set(asked) - {entry.key for entry in topics.inputs(config)}
+    if unknown:
+        keys = ", ".join(entry.key for entry in topics.inputs(config))
+        raise BagError(f"--topic {min(unknown)}: no such input; expected one of {keys}")
     sources: dict[str, str] = {}
     for entry in topics.inputs(config):
         names = by_type.get(entry.type, [])
@@ -177,10 +212,6 @@ def mapped(config: Config, reader: BagReader, args: argparse.Namespace) -> tuple
             except BagError as fault:
                 raise BagError(f"{fault}; {advice(entry.key)}") from None
             raise BagError(f"no topic of {entry.type} in the bag is named after camera '{camera}'; {advice(entry.key)}")
-    unknown = set(asked) - {entry.key for entry in topics.inputs(config)}
-    if unknown:
-        keys = ", ".join(entry.key for entry in topics.inputs(config))
-        raise BagError(f"--topic {min(unknown)}: no such input; expected one of {keys}")
     return config, sources
 
 
@@ -202,7 +233,7 @@ def advice(key: str) -> str:
 
 
 def through_engine(
-    reader: BagReader, sources: dict[str, str], config: Config, route: str, errors: Console
+    reader: BagReader, sources: dict[str, str], config: Config, stop_ns: int, route: str, errors: Console
 ) -> list[Sent]:
     """Every plan the pilot makes of the bag, in order; deterministic."""
     engine_config = dataclasses.replace(config, engine=dataclasses.replace(config.engine, deadline_ms=NEVER_LATE_MS))
@@ -212,8 +243,8 @@ def through_engine(
     keys = {name: key for key, name in sources.items()}
     sent: list[Sent] = []
     with Progress(console=errors, transient=True) as progress:
-        task = progress.add_task("replaying", total=max(reader.end_ns - reader.start_ns, 1))
-        for message in reader.messages(keys):
+        task = progress.add_task("replaying", total=max(stop_ns - reader.start_ns, 1))
+        for message in reader.messages(keys, stop_ns=stop_ns):
             now_ns = message.received_ns
             pilot.put(keys[message.topic], message.message(), now_ns)
             if not pilot.due(now_ns):

@@ -68,7 +68,7 @@ def isolated_environment() -> dict[str, str]:
 @contextmanager
 def running_node(
     config: Config, remaps: dict[str, str], log: Path, sim_time: bool = True
-) -> Iterator[subprocess.Popen]:  # type: ignore[type-arg]
+) -> Iterator[subprocess.Popen]:
     """The planner node in its own process, under its usual namespace; ended on leaving, killed if it will not end.
 
     `remaps`: private topic name -> the name to use instead.
@@ -94,7 +94,7 @@ def running_node(
             end(process)
 
 
-def end(process: subprocess.Popen, patience_s: float = 3.0) -> int:  # type: ignore[type-arg]
+def end(process: subprocess.Popen, patience_s: float = 3.0) -> int:
     """Interrupt a process, then kill it; returns its exit code."""
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
@@ -140,7 +140,7 @@ class Harness:
 
         return collect
 
-    def wait_for_node(self, process: subprocess.Popen, log: Path) -> None:  # type: ignore[type-arg]
+    def wait_for_node(self, process: subprocess.Popen, log: Path) -> None:
         """Until the node listens to every input and we hear it. Raises BagError with its last words when it dies."""
         until = time.perf_counter() + MATCH_TIMEOUT_S
         while time.perf_counter() < until:
@@ -169,7 +169,7 @@ def resolved(name: str) -> str:
 
 
 def through_node(
-    reader: BagReader, sources: dict[str, str], config: Config, rate: float, out: Path, errors: Console
+    reader: BagReader, sources: dict[str, str], config: Config, stop_ns: int, rate: float, out: Path, errors: Console
 ) -> list[Any]:
     """Play the bag to the node in recorded time; every plan it sent, with what it said of it."""
     from .replay import Sent
@@ -179,7 +179,7 @@ def through_node(
     try:
         with running_node(config, {}, log) as process:
             harness.wait_for_node(process, log)
-            play(reader, sources, harness, rate, errors)
+            play(reader, sources, harness, stop_ns, rate, errors)
             time.sleep(LAST_PLAN_S)
     finally:
         harness.close()
@@ -201,14 +201,16 @@ def through_node(
     return [sent[stamp] for stamp in sorted(sent)]
 
 
-def play(reader: BagReader, sources: dict[str, str], harness: Harness, rate: float, errors: Console) -> None:
+def play(
+    reader: BagReader, sources: dict[str, str], harness: Harness, stop_ns: int, rate: float, errors: Console
+) -> None:
     """Publish the bag's messages at their times; /clock runs along at 100 Hz."""
     keys = {name: key for key, name in sources.items()}
     began, clock_ns = time.perf_counter(), reader.start_ns
     harness.tell_time(clock_ns)
     with Progress(console=errors, transient=True) as progress:
-        task = progress.add_task("playing to the node", total=max(reader.end_ns - reader.start_ns, 1))
-        for message in reader.messages(keys):
+        task = progress.add_task("playing to the node", total=max(stop_ns - reader.start_ns, 1))
+        for message in reader.messages(keys, stop_ns=stop_ns):
             while True:
                 now_ns = reader.start_ns + int((time.perf_counter() - began) * rate * 1e9)
                 if now_ns - clock_ns >= CLOCK_PERIOD_S * 1e9:
@@ -221,7 +223,7 @@ def play(reader: BagReader, sources: dict[str, str], harness: Harness, rate: flo
             harness.inputs[keys[message.topic]].publish(message.data)
             progress.update(task, completed=message.received_ns - reader.start_ns)
     for step in range(1, int(LAST_PLAN_S / CLOCK_PERIOD_S / 4)):
-        harness.tell_time(reader.end_ns + step * int(CLOCK_PERIOD_S * 1e9))
+        harness.tell_time(clock_ns + step * int(CLOCK_PERIOD_S * 1e9))
         time.sleep(CLOCK_PERIOD_S)
 
 

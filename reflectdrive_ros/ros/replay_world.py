@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import cv2
 import numpy as np
@@ -163,9 +163,9 @@ def _pictures(
     transforms = _transforms(reader, sources)
     by_camera = {}
     for name in names:
-        matrix = _intrinsics(reader, sources.get(f"info:{name}"), name)
-        if matrix is not None:
-            by_camera[name] = _of_camera(reader, sources[f"image:{name}"], name, config, shown, matrix, transforms)
+        lens = _lens(reader, sources.get(f"info:{name}"), name)
+        if lens is not None:
+            by_camera[name] = _of_camera(reader, sources[f"image:{name}"], name, config, shown, lens, transforms)
     return {k: tuple(made[k] for made in by_camera.values() if k in made) for k in shown}
 
 
@@ -175,39 +175,54 @@ def _of_camera(
     name: str,
     config: Config,
     shown: dict[int, int],
-    intrinsics: tuple[Array, int, int],
+    lens: Lens,
     transforms: dict[str, tuple[str, Array]],
 ) -> dict[int, ReplayPicture]:
     # float32 seconds in the status round a stamp by some nanoseconds, so pictures are looked up by nearness
     tolerance_ns = config.cameras.match_tolerance_s * 1e9
     wanted = np.array(list(shown.values()), np.int64)
     best: dict[int, tuple[float, ReplayPicture]] = {}
-    matrix, width, height = intrinsics
     for entry in reader.messages([topic]):
         message = entry.message()
         stamp_ns = convert.stamp_ns(message.header)
         apart = np.abs(wanted - stamp_ns)
-        near = [int(i) for i in np.flatnonzero(apart <= tolerance_ns) if apart[i] < best.get(i, (np.inf,))[0]]
+        within = np.flatnonzero(apart <= tolerance_ns).tolist()
+        near = [i for i in within if i not in best or apart[i] < best[i][0]]
         if not near:
             continue
         try:
-            pixels, _ = convert.pixels(message, name, PICTURE_WIDTH, round(PICTURE_WIDTH * height / max(width, 1)))
+            height = round(PICTURE_WIDTH * lens.height / max(lens.width, 1))
+            pixels, _ = convert.pixels(message, name, PICTURE_WIDTH, height)
             camera_from_ego = convert.camera_from_ego(transforms, name, message.header.frame_id)
         except BadMessage:
             continue
         jpeg = cv2.imencode(".jpg", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, 75])[1]
-        picture = ReplayPicture(name, stamp_ns, jpeg.tobytes(), width, height, matrix, camera_from_ego)
+        picture = ReplayPicture(
+            name, stamp_ns, jpeg.tobytes(), lens.width, lens.height, lens.matrix, camera_from_ego, lens.distortion
+        )
         best.update({i: (float(apart[i]), picture) for i in near})
     keys = list(shown)
     return {keys[i]: picture for i, (_, picture) in best.items()}
 
 
-def _intrinsics(reader: BagReader, topic: str | None, name: str) -> tuple[Array, int, int] | None:
-    """(3, 3) matrix, width and height of the first usable camera_info."""
+class Lens(NamedTuple):
+    """What a camera_info says, for its own picture size."""
+
+    matrix: Array  # (3, 3)
+    width: int
+    height: int
+    distortion: tuple[float, ...]  # empty for models that the report cannot draw
+
+
+def _lens(reader: BagReader, topic: str | None, name: str) -> Lens | None:
+    """Of the first usable camera_info."""
     for entry in reader.messages([topic] if topic else []):
         message = entry.message()
         try:
-            return convert.intrinsics(message, name), int(message.width), int(message.height)
+            matrix = convert.intrinsics(message, name)
+            known = message.distortion_model in ("plumb_bob", "rational_polynomial")
+            distortion = tuple(float(value) for value in message.d) if known else ()
+            return Lens(matrix, int(message.width), int(message.height), distortion)
         except BadMessage:
             continue
     return None

@@ -1,0 +1,87 @@
+"""Golden replays: recorded observations through the engine must give the plans they gave before.
+
+A golden holds, for every plan of a replay, its stamp, what became of it and where it leads; times are left out, they
+are this machine's. What may differ by how much stands in one table. A golden is changed on purpose only: `reflectdrive
+replay BAG --golden FILE --update-golden`, after looking at report.html, with the reason in the commit message.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..domain import Array
+from .replay_record import ReplayRecord
+
+TOLERANCES = {  # field: largest difference; the arithmetic of other processors differs in the last digits
+    "stamp_ns": 0,
+    "verdict": 0,
+    "source": 0,
+    "poses_xy": 1e-4,  # m, map frame
+    "poses_heading": 1e-4,  # rad
+    "speeds": 1e-3,  # m/s
+}
+EVERY = 5  # each fifth point of a plan: half a second apart
+
+
+class GoldenError(Exception):
+    """A golden is missing, does not fit, or may not be written; the message says what to do."""
+
+
+def fields(record: ReplayRecord) -> dict[str, Array]:
+    """The arrays of a golden: N plans, each with its every fifth point. Plans must be equally long."""
+    frames = record.frames
+    lengths = {len(frame.plan_poses) for frame in frames}
+    if len(lengths) != 1:
+        raise GoldenError(f"a golden needs plans of one length, this replay has {sorted(lengths)}")
+    poses = np.stack([frame.plan_poses[EVERY - 1 :: EVERY] for frame in frames])
+    return {
+        "stamp_ns": np.array([frame.stamp_ns for frame in frames], np.int64),
+        "verdict": np.array([frame.verdict for frame in frames], np.int64),
+        "source": np.array([frame.source for frame in frames], np.int64),
+        "poses_xy": poses[..., :2],
+        "poses_heading": poses[..., 2],
+        "speeds": np.stack([frame.plan_speeds[EVERY - 1 :: EVERY] for frame in frames]),
+    }
+
+
+def differences(record: ReplayRecord, golden: Path) -> list[str]:
+    """One sentence for each field that differs by more than its tolerance; empty when the replay is as before.
+
+    Raises GoldenError when there is no golden to compare with.
+    """
+    try:
+        with np.load(golden, allow_pickle=False) as file:
+            before = {name: file[name] for name in TOLERANCES}
+    except FileNotFoundError:
+        raise GoldenError(f"golden {golden} does not exist: make it with --update-golden") from None
+    except (KeyError, ValueError, OSError) as fault:
+        raise GoldenError(f"golden {golden} cannot be read ({fault}): make it anew with --update-golden") from None
+    now = fields(record)
+    found = []
+    for name, tolerance in TOLERANCES.items():
+        if now[name].shape != before[name].shape:
+            found.append(f"{name}: {now[name].shape} now, {before[name].shape} in the golden")
+            continue
+        apart = np.abs(now[name] - before[name])
+        if name == "poses_heading":
+            apart = np.minimum(apart, 2 * np.pi - apart)
+        if apart.size and apart.max() > tolerance:
+            first = int(np.argmax(apart.reshape(len(apart), -1).max(axis=1) > tolerance))
+            count = int((apart.reshape(len(apart), -1).max(axis=1) > tolerance).sum())
+            found.append(
+                f"{name}: {count} of {len(apart)} plans differ by up to {apart.max():.6g} (allowed {tolerance:g}), "
+                f"first at plan {first}"
+            )
+    return found
+
+
+def update(record: ReplayRecord, golden: Path, whole: bool) -> None:
+    """Write the golden. Raises GoldenError unless the whole bag ran: half a golden would pass half a test."""
+    if not whole:
+        raise GoldenError("a golden is only written from a replay of the whole bag through the engine")
+    golden.parent.mkdir(parents=True, exist_ok=True)
+    arrays: dict[str, Any] = fields(record)
+    np.savez_compressed(golden, **arrays)

@@ -1,0 +1,118 @@
+"""What goes out keeps Autoware's conventions: frame, stamp, spacing, stop, identity of candidates."""
+
+import numpy as np
+import pytest
+from scenes import SECOND_NS, config
+
+from reflectdrive_ros.domain import Command, Plan, PlanSource, StepReport, Trajectory, Verdict
+from reflectdrive_ros.kinematics import braking_distances
+from reflectdrive_ros.ros import outputs
+from reflectdrive_ros.ros.inputs import InputStatus, Level
+
+HERE = np.array([100.0, 50.0, np.pi / 2])
+
+
+def stopping_plan(dt=0.1, count=80, **more):
+    poses = np.zeros((count, 3))
+    poses[:, 0] = braking_distances(5.0, 2.5, dt * np.arange(1, count + 1))
+    return Plan(7 * SECOND_NS + 25, HERE, Trajectory(poses, dt), **more)
+
+
+def test_a_plan_becomes_autoware_points_in_the_map():
+    message = outputs.trajectory(stopping_plan(), config())
+    assert message.header.frame_id == "map"
+    assert (message.header.stamp.sec, message.header.stamp.nanosec) == (7, 25)
+    times = [p.time_from_start.sec + 1e-9 * p.time_from_start.nanosec for p in message.points]
+    np.testing.assert_allclose(times, 0.1 * np.arange(1, 81))
+    first = message.points[0]
+    assert (first.pose.position.x, first.pose.position.y) == pytest.approx((100.0, 50.0 + 0.4875))
+    assert 2 * np.arctan2(first.pose.orientation.z, first.pose.orientation.w) == pytest.approx(np.pi / 2)
+    assert first.longitudinal_velocity_mps == pytest.approx(4.875)
+    assert first.acceleration_mps2 == pytest.approx(-2.5)
+
+
+def test_a_stop_is_the_last_pose_repeated_at_speed_zero():
+    points = outputs.trajectory(stopping_plan(), config()).points
+    standing = [p for p in points if p.longitudinal_velocity_mps == 0.0]
+    assert len(standing) >= 55
+    assert len({(p.pose.position.x, p.pose.position.y) for p in standing}) == 1
+    assert points[-1].acceleration_mps2 == 0.0
+
+
+def test_a_plan_of_half_seconds_is_published_every_tenth():
+    poses = np.zeros((8, 3))
+    poses[:, 0] = 4.0 * np.arange(1, 9)
+    message = outputs.trajectory(Plan(0, np.zeros(3), Trajectory(poses, 0.5)), config())
+    assert len(message.points) == 40
+    np.testing.assert_allclose([p.longitudinal_velocity_mps for p in message.points], 8.0, atol=1e-4)
+    np.testing.assert_allclose([p.pose.position.x for p in message.points], 0.8 * np.arange(1, 41), atol=1e-9)
+
+
+def test_steering_follows_from_the_curve():
+    from reflectdrive_ros.kinematics import arc
+
+    plan = Plan(0, np.zeros(3), Trajectory(arc(0.1, 0.5 * np.arange(1, 41)), 0.1))
+    wheel = [p.front_wheel_angle_rad for p in outputs.trajectory(plan, config()).points]
+    np.testing.assert_allclose(wheel, np.arctan(0.1 * 3.089), rtol=1e-2)
+
+
+def test_each_slot_keeps_its_uuid_from_cycle_to_cycle():
+    rivals = (Trajectory(np.ones((80, 3)), 0.1),)
+    settings = config()
+    cycles = []
+    for _ in range(2):
+        plan = stopping_plan(candidates=rivals)
+        points = outputs.trajectory(plan, settings).points
+        cycles.append(outputs.candidates(plan, points, Command.LEFT, settings))
+    first, second = (
+        [bytes(candidate.generator_id.uuid) for candidate in cycle.candidate_trajectories] for cycle in cycles
+    )
+    assert first == second
+    assert len(set(first)) == 2
+    assert [info.generator_name.data for info in cycles[0].generator_info] == ["ReflectDrive_0", "ReflectDrive_1"]
+    assert [bytes(info.generator_id.uuid) for info in cycles[0].generator_info] == first
+
+
+@pytest.mark.skipif(not outputs.HAS_TURN_INDICATOR, reason="this CandidateTrajectory has no turn indicators")
+def test_every_candidate_carries_the_turn_signal():
+    plan = stopping_plan()
+    message = outputs.candidates(plan, outputs.trajectory(plan, config()).points, Command.RIGHT, config())
+    command = message.candidate_trajectories[0].turn_indicators_command
+    assert command.command == command.ENABLE_RIGHT
+    assert command.stamp.sec == 7
+
+
+def test_debug_arrays_are_flat_and_of_equal_length():
+    plan = stopping_plan(candidates=(Trajectory(np.ones((60, 3)), 0.1),), scores=(0.9, 0.4))
+    report = StepReport(plan, Verdict.OK, PlanSource.PLANNER, timings_ms={"plan": 1.5})
+    message = outputs.debug(report, config(), {"plan": 1.5, "guard": 0.25})
+    assert (message.candidate_count, message.points_per_candidate) == (2, 60)
+    assert len(message.candidate_x) == len(message.candidate_y) == len(message.candidate_heading) == 120
+    np.testing.assert_allclose(message.candidate_score, [0.9, 0.4], rtol=1e-6)
+    assert dict(zip(message.stage_names, message.stage_times, strict=True)) == {"plan": 1.5, "guard": 0.25}
+
+
+def test_status_tells_verdict_source_and_reason():
+    report = StepReport(stopping_plan(), Verdict.LATE, PlanSource.CARRIED, "the plan took 90 ms", {"plan": 90.0})
+    message = outputs.status(report, config(), "abc", 5, 0.05, 95.0)
+    assert (message.verdict, message.source) == (message.VERDICT_LATE, message.SOURCE_CARRIED)
+    assert (message.reason, message.sequence, message.model_sha256) == ("the plan took 90 ms", 5, "abc")
+    assert message.time_received_to_published == 95.0
+
+
+def test_diagnostics_name_node_and_input():
+    line = InputStatus("image front", Level.ERROR, "nothing received yet", {"age_s": "nan"})
+    message = outputs.diagnostics([line], 3 * SECOND_NS, "reflectdrive")
+    assert message.status[0].name == "reflectdrive: image front"
+    assert message.status[0].level == message.status[0].ERROR
+    assert message.status[0].values[0].key == "age_s"
+
+
+def test_markers_and_path_follow_the_plan():
+    report = StepReport(stopping_plan(), Verdict.OK, PlanSource.STOP)
+    trajectory = outputs.trajectory(report.plan, config())
+    ribbon, text = outputs.markers(report, trajectory, config()).markers
+    assert len(ribbon.points) == 80
+    assert ribbon.scale.x == pytest.approx(2.297)
+    assert "stop OK" in text.text
+    assert len(outputs.path(trajectory).poses) == 80

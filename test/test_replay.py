@@ -1,0 +1,162 @@
+"""Replays of the recording: deterministic, equal to the golden, and a sentence for every bag that cannot be used.
+
+The goldens in test/golden are changed on purpose only:
+    reflectdrive make-bag test/data/pandaset_002 out/pandaset
+    reflectdrive replay out/pandaset --planner NAME --golden test/golden/pandaset_002.NAME.npz --update-golden
+after looking at the report, with the reason in the commit message.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from reflectdrive_ros.__main__ import main
+from reflectdrive_ros.evaluation import golden_replay
+from reflectdrive_ros.evaluation.golden_replay import GoldenError
+from reflectdrive_ros.ros.bag import BagReader
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="session")
+def pandaset(tmp_path_factory):
+    bag = tmp_path_factory.mktemp("bags") / "pandaset"
+    assert main(["make-bag", str(HERE / "data" / "pandaset_002"), str(bag)]) == 0
+    return bag
+
+
+@pytest.fixture(scope="session")
+def comma(tmp_path_factory):
+    bag = tmp_path_factory.mktemp("bags") / "comma"
+    assert main(["make-bag", str(HERE / "data" / "comma2k19_example"), str(bag)]) == 0
+    return bag
+
+
+@pytest.fixture(scope="session")
+def followed(pandaset, tmp_path_factory):
+    """The whole recording through the default planner, with its report: exit code, summary, folder."""
+    out = tmp_path_factory.mktemp("followed")
+    return (*replayed(pandaset, out, "--json", str(out / "copy.json")), out)
+
+
+def replayed(bag, out, *words):
+    code = main(["replay", str(bag), "--out", str(out), *words])
+    numbers = json.loads((out / "summary.json").read_text()) if (out / "summary.json").exists() else {}
+    return code, numbers
+
+
+def test_the_recording_drives_as_the_golden_has_it_bit_for_bit_on_every_repeat(followed, pandaset, tmp_path, capsys):
+    golden = HERE / "golden" / "pandaset_002.route_follower.npz"
+    code, numbers = replayed(pandaset, tmp_path, "--no-report", "--golden", str(golden))
+    assert (code, capsys.readouterr().err.replace("\n", "")) == (0, "")
+    assert numbers["plans_sha256"] == followed[1]["plans_sha256"]
+
+
+def test_the_follower_drives_the_recording_better_than_going_straight_on(followed, pandaset, tmp_path):
+    golden = HERE / "golden" / "pandaset_002.constant_velocity.npz"
+    words = ["--no-report", "--planner", "constant_velocity", "--golden", str(golden)]
+    code, straight = replayed(pandaset, tmp_path, *words)
+    assert code == 0
+    for numbers in (straight, followed[1]):
+        assert numbers["plans"] == 79
+        assert numbers["sources"]["PLANNER"] >= 75
+        assert set(numbers["latency_ms"]["plan"]) >= {"p50", "p99"}
+    assert followed[1]["ade_m"] < 0.6 * straight["ade_m"]
+
+
+def test_plans_summary_and_report_are_left_behind(followed):
+    code, numbers, tmp_path = followed
+    assert code == 0
+    assert json.loads((tmp_path / "copy.json").read_text()) == numbers
+    assert {"version", "commit", "device", "date", "command"} <= set(numbers)
+    assert numbers["inputs"]["image front"]["lost"] == 0
+    with BagReader(tmp_path / "plans") as bag:
+        counts = {topic.name: topic.count for topic in bag.topics}
+    assert counts["/planning/reflectdrive/output/trajectory"] == numbers["plans"]
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("data:image/jpeg") + page.count("/9j/") >= 3 * numbers["plans"] * 0.9
+    assert "http://" not in page.replace("http://www.w3.org", "")
+
+
+def test_a_blind_planner_drives_a_bag_without_cameras(comma, tmp_path):
+    code, numbers = replayed(comma, tmp_path, "--set", "cameras.required=false", "--no-report", "--duration", "10")
+    assert code == 0
+    assert 80 < numbers["plans"] <= 101
+    assert numbers["sources"]["PLANNER"] > 0.95 * numbers["plans"]
+
+
+def test_the_driven_path_can_be_the_route(comma, tmp_path):
+    words = ["--set", "cameras.required=false", "--route", "driven", "--no-report", "--duration", "3"]
+    code, numbers = replayed(comma, tmp_path, *words)
+    assert code == 0
+    assert numbers["route"] == "driven"
+    assert numbers["plans"] > 20
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "has no topic of type sensor_msgs/msg/"),
+        (["--set", "guard.max_speeed_mps=3"], "did you mean 'guard.max_speed_mps'"),
+        (["--set", "guard.max_speed_mps=fast"], "expected float"),
+        (["--set", "nonsense"], "expected NAME=VALUE"),
+        (["--planner", "nobody"], "planner is 'nobody'"),
+        (["--config", "missing.yaml"], "missing.yaml does not exist"),
+        (["--set", "model.file=none.onnx", "--set", "model.sha256=ab"], "none.onnx cannot be read"),
+        (["--topic", "odometer=/x"], "no such input"),
+    ],
+)
+def test_what_cannot_be_used_is_one_sentence_and_exit_code_two(comma, tmp_path, capsys, words, sentence):
+    code, _ = replayed(comma, tmp_path, *words)
+    said = capsys.readouterr().err
+    assert code == 2
+    assert sentence in said
+    assert "Traceback" not in said
+
+
+def test_a_missing_bag_is_one_sentence(tmp_path, capsys):
+    assert main(["replay", str(tmp_path / "none")]) == 2
+    assert "does not exist" in capsys.readouterr().err
+
+
+def test_a_truncated_bag_gives_what_can_be_recovered_and_says_so(pandaset, tmp_path, capsys):
+    broken = tmp_path / "broken"
+    shutil.copytree(pandaset, broken)
+    (broken / "metadata.yaml").unlink()
+    file = next(broken.glob("*.mcap"))
+    with file.open("r+b") as handle:
+        handle.truncate(file.stat().st_size // 2)
+    code, numbers = replayed(broken, tmp_path / "out", "--no-report")
+    said = capsys.readouterr().err
+    assert code == 0
+    assert "recovered" in said
+    assert 20 < numbers["plans"] < 60
+
+
+def test_a_model_with_the_wrong_hash_is_refused(comma, tmp_path, capsys):
+    model = tmp_path / "model.onnx"
+    model.write_bytes(b"weights")
+    words = ["--set", "cameras.required=false", "--set", f"model.file={model}", "--set", "model.sha256=abc"]
+    code, _ = replayed(comma, tmp_path / "out", *words)
+    assert code == 2
+    assert "expected abc" in capsys.readouterr().err
+
+
+def test_a_golden_is_not_written_from_half_a_replay(tmp_path):
+    with pytest.raises(GoldenError, match="whole bag"):
+        golden_replay.update(None, tmp_path / "golden.npz", whole=False)
+
+
+def test_a_changed_plan_shows_against_the_golden(pandaset, tmp_path, capsys):
+    golden = tmp_path / "golden.npz"
+    with np.load(HERE / "golden" / "pandaset_002.route_follower.npz") as file:
+        before = dict(file)
+    before["speeds"] = before["speeds"].copy()
+    before["speeds"][7, 3] += 0.01
+    np.savez(golden, **before)
+    code, _ = replayed(pandaset, tmp_path / "out", "--no-report", "--golden", str(golden))
+    assert code == 1
+    assert "speeds: 1 of 79 plans differ by up to 0.01" in " ".join(capsys.readouterr().err.split())
