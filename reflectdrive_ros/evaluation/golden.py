@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from ..scoring.simulate import (
     YAW_RATE,
     simulate,
 )
+from ..tokens import Codebook, poses_from_points
 
 VEHICLE = VehicleConfig(max_steering_rad=np.pi / 3)  # nuPlan's Pacifica
 KINDS = {"vehicle": AgentKind.VEHICLE, "pedestrian": AgentKind.PEDESTRIAN, "bicycle": AgentKind.BICYCLE}
@@ -346,3 +347,34 @@ def state_error(mine: Array, official: Array) -> float:
     difference = np.abs(mine - official)
     difference[..., 2] = np.abs(geometry.wrap(mine[..., 2] - official[..., 2]))
     return float(difference.max())
+
+
+# --- the codebook's ceiling -------------------------------------------------------------------------------------------
+
+EXPERTS = ("human", "pdm_reference")
+
+
+def codebook_ceiling(scenes: Iterable[GoldenScene], book: Codebook) -> dict[str, dict[str, float]]:
+    """What rounding to a codebook costs the experts: mean official PDMS and EPDMS (no filter, no EC), in percent.
+
+    By form ("pdms", "epdms"): `exact`, the human's and the reference's trajectories as they are; `rounded`, their
+    points rounded and headings found by `tokens.poses_from_points`; `steps`, the same with the direction of each step
+    as its heading.
+    """
+    means: dict[str, list[Array]] = {FIRST.form: [], SECOND.form: []}
+    for golden in scenes:
+        experts = golden.candidates[[kind in EXPERTS for kind in golden.candidate_kinds]]
+        if len(experts) == 0:
+            continue
+        points = book.decode(book.encode(experts[..., :2]))
+        step = np.diff(points, axis=1, prepend=0.0)
+        steps = np.concatenate([points, np.arctan2(step[..., 1:], step[..., :1])], axis=-1)
+        plans = np.concatenate([experts, poses_from_points(points), steps])
+        for scene, config in ((golden.first, FIRST), (golden.second, SECOND)):
+            means[config.form].append(score(scene, plans, config, official=True).score.reshape(3, -1))
+    names = ("exact", "rounded", "steps")
+    return {
+        form: {name: 100 * float(np.concatenate([rows[i] for rows in found]).mean()) for i, name in enumerate(names)}
+        for form, found in means.items()
+        if found
+    }

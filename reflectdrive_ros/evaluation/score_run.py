@@ -24,6 +24,7 @@ from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
+from ..tokens import Codebook
 from . import golden
 from .golden import GoldenError
 from .provenance import provenance
@@ -44,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--against", type=Path, metavar="SCORES", help="known scores of these scenes: count differences"
     )
+    parser.add_argument("--codebook", action="store_true", help="what rounding to the 0.3 m codebook costs the experts")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the table here too")
 
 
@@ -56,6 +58,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         known = None if args.against is None else known_scores(args.against)
         numbers = score_file(args.scenes, args.out, known, states=args.states, console=errors)
+        if args.codebook:
+            numbers["codebook"] = golden.codebook_ceiling(golden.read_scenes(args.scenes), Codebook())
         if args.json is not None:
             written = args.json
             content = {**numbers, **provenance(["reflectdrive", *sys.argv[1:]])}
@@ -163,11 +167,18 @@ def table(numbers: Mapping[str, Any]) -> Table:
     ):
         keys = [f"{group}.{comfort if name == 'C' else name}" for name in names] + [total]
         shown.add_row(title, *(f"{means[key]:.2f}" if key in means else "" for key in keys))
+    captions = []
     if "compared" in numbers:
         compared = numbers["compared"]
         differing = ", ".join(f"{name} {count}" for name, count in sorted(compared["differing"].items())) or "none"
-        shown.caption = (
+        captions.append(
             f"{compared['rows']} rows compared with known scores; differing by more than {TOLERANCE:g}: {differing}; "
             f"worst simulated state {compared['worst_state_error']:.1e}"
         )
+    for form, means in numbers.get("codebook", {}).items():
+        captions.append(
+            f"experts' {form.upper()}: exact {means['exact']:.2f}, rounded to 0.3 m {means['rounded']:.2f}, "
+            f"rounded with directions of steps as headings {means['steps']:.2f}"
+        )
+    shown.caption = "\n".join(captions) or None
     return shown

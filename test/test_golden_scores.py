@@ -1,0 +1,205 @@
+"""Claims against NAVSIM's own code: every sub-score of every golden trajectory is the official one.
+
+The slice in test/data/golden covers every kind of scene and the rare rules; `-m long` takes the whole set of 4355
+trajectories, where it is at hand. Differences explained: there are none. All sub-scores are equal on all rows, EP, PDMS
+and EPDMS to 1e-9, simulated states to the 1e-7 that the official values are rounded to. (Two things could differ in
+principle and do not here: a contact or a corner within 1e-9 m of its limit, and an agent so exactly ahead that the
+official acos gives NaN, quirk Q3; the golden set has neither.)
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from reflectdrive_ros import geometry
+from reflectdrive_ros.config import VehicleConfig
+from reflectdrive_ros.evaluation import golden, score_run
+from reflectdrive_ros.tokens import Codebook, poses_from_points
+
+SLICE = Path(__file__).parent / "data" / "golden"
+WHOLE = Path(__file__).parents[2] / "shared" / "reference" / "golden"
+needs_whole_set = pytest.mark.skipif(
+    not WHOLE.is_dir(), reason="the whole golden set is not at ../shared/reference/golden"
+)
+
+
+def compare(folder, tmp_path):
+    """Numbers of `reflectdrive score` on a folder's scenes against its official scores."""
+    known = score_run.known_scores(folder / "scores.jsonl.gz")
+    out = tmp_path / "out.jsonl.gz"
+    numbers = score_run.score_file(folder / "scenes.jsonl.gz", out, known, states=True, console=score_run.Console())
+    return numbers, {(row["scene_id"], row["traj"]): row for _, row in golden.lines(out)}, known
+
+
+def assert_official(numbers, rows):
+    compared = numbers["compared"]
+    assert compared["rows"] == numbers["trajectories"] == rows
+    assert compared["differing"] == {}
+    assert compared["worst_state_error"] < 1e-6
+
+
+def test_the_slice_scores_as_official(tmp_path):
+    numbers, rows, known = compare(SLICE, tmp_path)
+    assert_official(numbers, len(known))
+    for key, row in rows.items():  # what was written can be read, and has the same keys
+        assert row.keys() == known[key].keys() - {"dbg1", "dbg2"}
+        assert {name for group in score_run.COMPARED for name in row[group]} == {
+            name for group in score_run.COMPARED for name in known[key][group]
+        }
+        assert golden.state_error(np.array(row["sim"]), np.array(known[key]["sim"])) < 1e-6
+
+
+def test_the_slice_has_every_kind_of_scene_and_outcome():
+    kinds, values = set(), {}
+    for scene in golden.read_scenes(SLICE / "scenes.jsonl.gz"):
+        kinds.add(scene.kind)
+    for row in score_run.known_scores(SLICE / "scores.jsonl.gz").values():
+        for group in ("v1", "v2_raw"):
+            for name in ("NC", "DAC", "DDC", "TTC", "C", "HC", "LK", "TLC"):
+                values.setdefault(name, set()).add(row[group].get(name))
+        values.setdefault("EC", set()).add(row["EC"])
+    assert len(kinds) == 14
+    assert {name: {v for v in found if v is not None} for name, found in values.items()} == {
+        "NC": {0.0, 0.5, 1.0},
+        "DDC": {0.0, 0.5, 1.0},
+        **{name: {0.0, 1.0} for name in ("DAC", "TTC", "C", "HC", "LK", "TLC", "EC")},
+    }
+
+
+@pytest.mark.long
+@needs_whole_set
+def test_the_whole_set_scores_as_official(tmp_path):
+    numbers, _, _ = compare(WHOLE, tmp_path)
+    assert_official(numbers, 4355)
+    assert numbers["scenes"] == 332
+
+
+@pytest.mark.parametrize("quirk", ["stale speed", "projected ego", "whole contacts", "v1 comfort"])
+def test_the_driving_rules_differ_from_the_official_ones(quirk):
+    """If one of these found no difference in the slice, official=True would be an option that nobody needs."""
+    name = {"stale speed": "nc", "projected ego": "ttc", "whole contacts": "nc", "v1 comfort": "comfort"}[quirk]
+    changed = 0
+    for scene in golden.read_scenes(SLICE / "scenes.jsonl.gz"):
+        official = golden.score(scene.first, scene.candidates, official=True)
+        driving = golden.score(scene.first, scene.candidates)
+        changed += int((getattr(official, name) != getattr(driving, name)).sum())
+    assert changed > 0
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def run(*words):
+    import argparse
+
+    parser = argparse.ArgumentParser()
+    score_run.add_arguments(parser)
+    return score_run.run(parser.parse_args([str(word) for word in words]))
+
+
+def one_scene(path, change=lambda entry: None):
+    _, entry = next(golden.lines(SLICE / "scenes.jsonl.gz"))
+    change(entry)
+    path.write_text(json.dumps(entry) + "\n", encoding="utf-8")
+    return path
+
+
+def test_the_command_writes_rows_and_numbers(tmp_path, capsys):
+    scenes = one_scene(tmp_path / "scenes.jsonl")
+    out, numbers = tmp_path / "out.jsonl", tmp_path / "numbers.json"
+    assert run(scenes, out, "--json", numbers, "--against", SLICE / "scores.jsonl.gz", "--codebook") == 0
+    rows = [row for _, row in golden.lines(out)]
+    content = json.loads(numbers.read_text(encoding="utf-8"))
+    assert content["trajectories"] == len(rows) == content["compared"]["rows"]
+    assert {"version", "commit", "device", "date", "command", "codebook"} <= content.keys()
+    assert all("sim" not in row for row in rows)
+    assert "PDMS" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("garbage\n", "line 1: not JSON"),
+        ("[1, 2]\n", "line 1: expected a JSON object, found list"),
+        ("\n", "holds no scene"),
+        ('{"scene_id": "s1"}\n', "is missing"),
+    ],
+)
+def test_a_bad_file_is_one_sentence_and_leaves_nothing(tmp_path, capsys, content, message):
+    scenes, out = tmp_path / "scenes.jsonl", tmp_path / "out.jsonl"
+    scenes.write_text(content, encoding="utf-8")
+    assert run(scenes, out) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert "Traceback" not in said
+    assert [path.name for path in tmp_path.iterdir()] == ["scenes.jsonl"]
+
+
+def test_a_missing_file_and_a_missing_folder_are_named(tmp_path, capsys):
+    assert run(tmp_path / "none.jsonl", tmp_path / "out.jsonl") == 2
+    assert "none.jsonl cannot be read: No such file" in capsys.readouterr().err
+    assert run(one_scene(tmp_path / "scenes.jsonl"), tmp_path / "no" / "out.jsonl") == 2
+    assert "out.jsonl cannot be written: No such file" in capsys.readouterr().err
+
+
+def test_a_truncated_file_is_named(tmp_path, capsys):
+    whole = (SLICE / "scenes.jsonl.gz").read_bytes()
+    (tmp_path / "scenes.jsonl.gz").write_bytes(whole[: len(whole) // 2])
+    assert run(tmp_path / "scenes.jsonl.gz", tmp_path / "out.jsonl") == 2
+    assert "scenes.jsonl.gz cannot be read" in capsys.readouterr().err
+
+
+# --- the rounded expert -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.long
+@needs_whole_set
+def test_a_rounded_expert_keeps_its_score():
+    """The ceiling of anything that speaks in 0.3 m bins: less than half a point below the exact trajectories."""
+    ceiling = golden.codebook_ceiling(golden.read_scenes(WHOLE / "scenes.jsonl.gz"), Codebook())
+    for form in ("pdms", "epdms"):
+        assert ceiling[form]["exact"] - ceiling[form]["rounded"] < 0.5
+        assert ceiling[form]["exact"] - ceiling[form]["steps"] > 1.0  # plain directions of steps would not do
+
+
+def test_headings_follow_an_arc_through_rounding():
+    angle = 0.125 * np.arange(1, 9)
+    arc = np.stack([30 * np.sin(angle), 30 * (1 - np.cos(angle)), angle], axis=-1)
+    book = Codebook()
+    poses = poses_from_points(book.decode(book.encode(arc[:, :2])))
+    np.testing.assert_allclose(poses[:, 2], arc[:, 2], atol=0.06)
+    np.testing.assert_allclose(poses_from_points(arc[:, :2])[:, 2], arc[:, 2], atol=0.03)
+
+
+def test_a_car_that_stands_or_reverses_keeps_its_heading():
+    flicker = np.array([[0.0, 0.3], [0.0, 0.0], [0.3, 0.0], [0.0, 0.3]] * 2)
+    assert np.abs(poses_from_points(flicker)[:, 2]).max() < 0.1
+    backwards = np.stack([-1.5 * np.arange(1, 9), np.zeros(8)], axis=-1)
+    np.testing.assert_allclose(poses_from_points(backwards)[:, 2], 0.0, atol=1e-9)
+
+
+@given(arrays(float, (2, 3, 8, 2), elements=st.floats(-100, 100, width=32)))
+def test_poses_keep_their_points_and_mirror_with_them(points):
+    poses = poses_from_points(points)
+    np.testing.assert_array_equal(poses[..., :2], points)
+    assert np.isfinite(poses).all()
+    mirrored = poses_from_points(points * [1, -1])
+    exact_opposites = np.abs(np.abs(poses[..., 2]) - np.pi) < 1e-6  # a half turn is its own mirror image
+    difference = geometry.wrap(poses[..., 2] + mirrored[..., 2])
+    half_turns = (np.diff(points, axis=-2, prepend=0.0)[..., 0] == 0).any(axis=-1)  # straight sideways: left or right
+    assert (np.abs(difference) < 1e-6)[~exact_opposites & ~half_turns[..., None]].all()
+
+
+@pytest.mark.parametrize("points", [np.zeros((8, 3)), np.zeros((0, 2)), np.full((8, 2), np.nan)])
+def test_points_that_are_no_plan_are_refused(points):
+    with pytest.raises(ValueError, match="poses_from_points got"):
+        poses_from_points(points)
+
+
+def test_the_official_car_is_nuplans():
+    assert VehicleConfig(max_steering_rad=np.pi / 3) == golden.VEHICLE
