@@ -16,6 +16,7 @@ from reflectdrive_ros.ros.bag import BagReader
 from reflectdrive_ros.ros.convert import BadMessage
 from reflectdrive_ros.ros.inputs import Inputs
 from reflectdrive_ros.ros.lanelet_map import LaneletMap, speed_mps
+from reflectdrive_ros.ros.pilot import Pilot
 
 lanelet2 = pytest.importorskip("lanelet2")
 
@@ -79,7 +80,7 @@ def test_a_route_through_the_whole_site_is_one_line_without_jumps():
     assert geometry.arc_lengths(everything)[-1] == pytest.approx(2050, abs=30)
     assert np.all(limits == pytest.approx(30 / 3.6))
     bends = np.abs(geometry.wrap(np.diff(everything[:, 2])))
-    assert np.rad2deg(bends.max()) < 85  # the site has right-angled corners; lanelet2's own centreline turns by 92
+    assert np.rad2deg(bends.max()) < 20  # lanelet2's own centreline turns by 92 degrees, the map's corners by 78
 
 
 def ends_of_the_site():
@@ -104,8 +105,8 @@ def test_the_recorded_car_stays_in_the_lane_of_the_route():
     _, places = drive()
     line, _ = line_of(driven_ids(), places[0], places[-1])
     _, offsets = geometry.project(line, places)
-    assert np.abs(offsets).max() < LANE_WIDTH_M / 2
-    assert np.abs(offsets).mean() < 0.25
+    assert np.abs(offsets).max() < 0.25  # a lane is 4 m wide
+    assert np.abs(offsets).mean() < 0.1
     assert np.hypot(*(line[0, :2] - places[0])) < 0.6
     assert np.hypot(*(line[-1, :2] - places[-1])) < 1e-6
     driven_m = np.hypot(*np.diff(places, axis=0).T).sum()
@@ -139,6 +140,21 @@ def test_inputs_turn_odometry_and_a_lanelet_route_into_an_observation():
         assert abs(offset) < LANE_WIDTH_M / 2
         heading = geometry.sample(route, np.array([along]))[0, 2]
         assert abs(heading) < np.deg2rad(45)  # it leads on the way the car goes
+
+
+def test_the_route_can_be_driven_where_the_recorded_car_drove():
+    """Every plan along it passes the guard; along the map's own corners a fifth of them turned too tightly."""
+    messages, places = drive()
+    config = replace(Config(inputs=settings(objects_type="none")), speed_limit_mps=4.0)
+    pilot = Pilot(replace(config, cameras=replace(config.cameras, required=False)), clock=lambda: 0.0)
+    pilot.put("route", route_message(driven_ids(), places[0], places[-1]), 0)
+    reasons = []
+    for message in messages[::20]:
+        now_ns = message.header.stamp.sec * 1_000_000_000 + message.header.stamp.nanosec
+        pilot.put("odometry", message, now_ns)
+        reasons.append(pilot.step(now_ns).report.reason)
+    assert len(reasons) > 100
+    assert set(reasons) == {""}
 
 
 def test_a_route_that_inputs_cannot_use_is_a_sentence_in_the_diagnostics():

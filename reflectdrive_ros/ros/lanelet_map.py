@@ -20,7 +20,12 @@ from ..config import ConfigError, InputsConfig
 from ..domain import Array
 from .convert import BadMessage, require_frame
 
-SPACING_M = 2.0  # of points along a lane, and of the route that comes out
+LANE_STEP_M = 2.0  # of points along a lane
+ROUND_M = (
+    6.0  # corners of the map are rounded over this length: so the car recorded on the test map drove them, to 0.2 m
+)
+ROUND_STEP_M = 0.5
+SPACING_M, BEND_RAD = 2.0, 0.1  # of the route's points: the next comes after this way, or earlier after this bend
 SIDESTEP_M = 0.5  # a lane that begins further than this from the end of the one before is a lane change
 GAP_MAX_M = 20.0  # further than any lane change leads: these lanelets do not follow each other
 LANE_CHANGE_M = 30.0  # a lane change takes this long
@@ -84,8 +89,8 @@ class LaneletMap:
         """Poses (L, 3) in the map from start to goal of an autoware_planning_msgs/LaneletRoute, and speed limits (L,)
         in m/s, NaN where the map has none.
 
-        Follows the centrelines of the preferred lanelets; points are SPACING_M apart, more where that would make more
-        than `points_max`. Raises BadMessage for a route that is not on this map.
+        Follows the centrelines of the preferred lanelets, corners rounded. Raises BadMessage for a route that is not on
+        this map.
         """
         require_frame(message.header, map_frame, "the route")
         if not message.segments:
@@ -108,13 +113,10 @@ class LaneletMap:
         lanes = [cut(lane, begin, end) for lane, begin, end in zip(lanes, begins, ends, strict=True)]
         lanes.append(np.column_stack([goal, lanes[-1][-1:, 2]]))
         line = joined(lanes, [*(f"lanelet {lanelet_id}" for lanelet_id in ids), "the goal"])
-        along = geometry.arc_lengths(line)
-        if along[-1] < SPACING_M:
+        if geometry.arc_lengths(line)[-1] < SPACING_M:
             raise BadMessage(NOT_AHEAD)
-        count = min(max(int(np.ceil(along[-1] / SPACING_M)) + 1, 2), points_max)
-        at = np.linspace(0.0, along[-1], count)
-        last = np.clip(np.searchsorted(along, at, side="right") - 1, 0, len(line) - 1)
-        return geometry.sample(line[:, :2], at), line[last, 2]
+        line = thinned(rounded(line), points_max)
+        return np.column_stack([line[:, :2], geometry.headings_along(line)]), line[:, 2]
 
     def _lane(self, lanelet_id: int) -> Array:
         """(N, 3) x, y and speed limit (m/s or NaN) along the middle of a lanelet."""
@@ -156,7 +158,7 @@ def between(left: Array, right: Array) -> Array:
     if np.dot(x, np.roll(y, -1)) > np.dot(np.roll(x, -1), y):  # counter-clockwise: left would be right
         bounds = [bound[::-1] for bound in bounds]
     longest_m = max(geometry.arc_lengths(bound)[-1] for bound in bounds)
-    count = max(int(np.ceil(longest_m / SPACING_M)) + 1, 2)
+    count = max(int(np.ceil(longest_m / LANE_STEP_M)) + 1, 2)
     return np.asarray(0.5 * (evenly(bounds[0], count) + evenly(bounds[1], count)))
 
 
@@ -194,6 +196,29 @@ def joined(lanes: list[Array], names: list[str]) -> Array:
             keep &= np.abs(along - (along[index] - 0.5 * gap)) > 0.5 * LANE_CHANGE_M
     keep[[0, -1]] = True
     return geometry.distinct_points(line[keep], closer_than=1e-3)
+
+
+def rounded(line: Array) -> Array:
+    """The line (N, 3) every ROUND_STEP_M, each point the mean of its neighbourhood; the ends stay where they are."""
+    along = geometry.arc_lengths(line)
+    count = max(int(np.ceil(along[-1] / ROUND_STEP_M)) + 1, 2)
+    at = np.linspace(0.0, along[-1], count)
+    index = np.arange(count)
+    reach = np.minimum(round(0.5 * ROUND_M / ROUND_STEP_M), np.minimum(index, count - 1 - index))
+    sums = np.concatenate([np.zeros((1, 2)), np.cumsum(evenly(line, count), axis=0)])
+    means = (sums[index + reach + 1] - sums[index - reach]) / (2 * reach + 1)[:, None]
+    limits = line[np.clip(np.searchsorted(along, at, side="right") - 1, 0, len(line) - 1), 2]
+    return np.column_stack([means, limits])
+
+
+def thinned(line: Array, points_max: int) -> Array:
+    """The points of a line (N, 3) that tell its shape, SPACING_M apart and closer in bends; at most `points_max`."""
+    step_m = np.diff(geometry.arc_lengths(line))
+    bend = np.abs(geometry.wrap(np.diff(geometry.headings_along(line))))
+    worth = np.concatenate([[0.0], np.cumsum(step_m / SPACING_M + bend / BEND_RAD)])
+    count = min(max(int(np.ceil(worth[-1])) + 1, 2), points_max)
+    kept = np.searchsorted(worth, np.linspace(0.0, worth[-1], count) - 1e-9)
+    return np.asarray(line[np.unique(np.minimum(kept, len(line) - 1))])
 
 
 def speed_mps(text: str) -> float:
