@@ -109,8 +109,12 @@ def project(polyline: Array, points: Array) -> tuple[Array, Array]:
     (step_x, step_y), (start_x, start_y) = np.diff(line, axis=0).T, line[:-1].T
     length2 = np.maximum(step_x**2 + step_y**2, 1e-18)
     dx, dy = p[:, :1] - start_x, p[:, 1:2] - start_y  # (N, L - 1)
-    share = np.minimum(np.maximum((dx * step_x + dy * step_y) / length2, 0.0), 1.0)
-    gap2 = (dx - share * step_x) ** 2 + (dy - share * step_y) ** 2
+    share = dx * (step_x / length2)
+    share += dy * (step_y / length2)
+    np.maximum(share, 0.0, out=share)
+    np.minimum(share, 1.0, out=share)
+    gap2 = (dx - share * step_x) ** 2
+    gap2 += (dy - share * step_y) ** 2
     nearest = np.argmin(gap2, axis=1)
     rows = np.arange(len(p))
     along = arc_lengths(line)[nearest] + share[rows, nearest] * np.sqrt(length2[nearest])

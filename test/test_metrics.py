@@ -414,7 +414,8 @@ def test_sifted_contacts_are_all_contacts(seed, count, spread):
     )
     x, y, heading = random.uniform(-spread, spread, (3, instants, candidates))
     samples = random.integers(0, SAMPLES, instants)
-    found = set(zip(*(part.tolist() for part in contacts.touching(x, y, heading, SIZE, crowd, samples)), strict=True))
+    touching = contacts.touching(x, y, np.cos(heading), np.sin(heading), SIZE, crowd, samples)
+    found = set(zip(*(part.tolist() for part in touching), strict=True))
     ego = np.stack([x, y, heading], axis=-1)[:, :, None]
     other = poses[:, samples].transpose(1, 0, 2)[:, None]
     gaps = geometry.box_separation(ego, SIZE, other, crowd.sizes)  # (K, N, A)

@@ -228,10 +228,21 @@ class _Grid:
 
     def place(self, x: Array, y: Array) -> tuple[Array, Array, Array]:
         """Cells of points, and the points relative to their cells' references."""
-        u, v = (x - self.low[0]) / CELL_M, (y - self.low[1]) / CELL_M
-        column = np.minimum(np.maximum(u, 0.0), self.columns - 1.0).astype(np.intp)
-        row = np.minimum(np.maximum(v, 0.0), self.rows - 1.0).astype(np.intp)
-        return row * self.columns + column, (u - column - REFERENCE[0]) * CELL_M, (v - row - REFERENCE[1]) * CELL_M
+        u, v = x - self.low[0], y - self.low[1]
+        column, row = self._along(u, self.columns), self._along(v, self.rows)
+        u -= (column + REFERENCE[0]) * CELL_M
+        v -= (row + REFERENCE[1]) * CELL_M
+        row *= self.columns
+        row += column
+        return row, u, v
+
+    @staticmethod
+    def _along(way: Array, count: int) -> Array:
+        """Rows or columns of distances from the first; those beyond the rim belong to it."""
+        place = way * (1.0 / CELL_M)
+        np.maximum(place, 0.0, out=place)
+        np.minimum(place, count - 1.0, out=place)
+        return place.astype(np.intp)
 
     def cells_of(self, start: Array, stop: Array, margin: float) -> tuple[Array, Array, Array]:
         """Segments against cells: pairs (segment, cell) sorted by cell, and (cells + 1,) where each cell's pairs begin.

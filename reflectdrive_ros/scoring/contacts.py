@@ -16,7 +16,7 @@ from ..domain import AgentKind, Array, Forecast, checked
 from .simulate import DT_S
 
 SAMPLES = 51  # 0, 0.1, .. 5.0 s: 4 s of driving and 1 s of looking ahead
-PAIRS_AT_ONCE = 2_000_000  # bounds the memory of the circle test
+PAIRS_AT_ONCE = 30_000  # keeps the circle test in the cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,32 +94,39 @@ class AgentTracks:
 
 
 def touching(
-    x: Array, y: Array, heading: Array, size: Array, agents: AgentTracks, samples: Array
+    x: Array, y: Array, cos: Array, sin: Array, size: Array, agents: AgentTracks, samples: Array
 ) -> tuple[Array, Array, Array]:
     """Which boxes touch or overlap: indices (candidate, instant, agent) of all contacts, three arrays (C,).
 
-    Ego boxes (length, width) have centre poses in arrays (K, N), at K instants of N candidates; `samples` (K,) is the
-    agents' sample of each instant. Equals geometry.boxes_overlap on all pairs.
+    Ego boxes (length, width) have their centres, and cosines and sines of their headings, in arrays (K, N), at K
+    instants of N candidates; `samples` (K,) is the agents' sample of each instant. Equals geometry.boxes_overlap on
+    all pairs.
     """
-    candidate, instant, agent, dx, dy = _nearby(x, y, 0.5 * float(np.hypot(*size)), agents, samples)
-    ego_heading, sample = heading[instant, candidate], samples[instant]
-    ego_cos, ego_sin = np.cos(ego_heading), np.sin(ego_heading)
-    other_cos, other_sin = agents.cosines[agent, sample], agents.sines[agent, sample]
-    cos = np.abs(ego_cos * other_cos + ego_sin * other_sin)
-    sin = np.abs(ego_cos * other_sin - ego_sin * other_cos)
+    ego, agent, dx, dy = _nearby(x, y, 0.5 * float(np.hypot(*size)), agents, samples)
     half_length, half_width = 0.5 * size
-    other_length, other_width = 0.5 * agents.sizes[agent].T
-    touch = np.abs(dx * ego_cos + dy * ego_sin) <= half_length + other_length * cos + other_width * sin
-    touch &= np.abs(dy * ego_cos - dx * ego_sin) <= half_width + other_length * sin + other_width * cos
-    touch &= np.abs(dx * other_cos + dy * other_sin) <= other_length + half_length * cos + half_width * sin
-    touch &= np.abs(dy * other_cos - dx * other_sin) <= other_width + half_length * sin + half_width * cos
-    return candidate[touch], instant[touch], agent[touch]
+    other_length, other_width = 0.5 * agents.sizes.T
+    sample = samples[ego // x.shape[1]] + agent * SAMPLES
+    other_cos, other_sin = agents.cosines.ravel()[sample], agents.sines.ravel()[sample]
+    ego_cos, ego_sin = cos.ravel()[ego], sin.ravel()[ego]
+    turn_cos = np.abs(ego_cos * other_cos + ego_sin * other_sin)
+    turn_sin = np.abs(ego_cos * other_sin - ego_sin * other_cos)
+    # Across the ego first: on a road most of what is near is beside, and done with here.
+    across = half_width + other_length[agent] * turn_sin + other_width[agent] * turn_cos
+    left = np.flatnonzero(np.abs(dy * ego_cos - dx * ego_sin) <= across)
+    ego, agent, dx, dy, turn_cos, turn_sin = (each[left] for each in (ego, agent, dx, dy, turn_cos, turn_sin))
+    ego_cos, ego_sin, other_cos, other_sin = (each[left] for each in (ego_cos, ego_sin, other_cos, other_sin))
+    length, width = other_length[agent], other_width[agent]
+    touch = np.abs(dx * ego_cos + dy * ego_sin) <= half_length + length * turn_cos + width * turn_sin
+    touch &= np.abs(dx * other_cos + dy * other_sin) <= length + half_length * turn_cos + half_width * turn_sin
+    touch &= np.abs(dy * other_cos - dx * other_sin) <= width + half_length * turn_sin + half_width * turn_cos
+    instant, candidate = np.divmod(ego[touch], x.shape[1])
+    return candidate, instant, agent[touch]
 
 
 def _nearby(
     x: Array, y: Array, radius: float, agents: AgentTracks, samples: Array
-) -> tuple[Array, Array, Array, Array, Array]:
-    """Pairs whose circumscribed circles meet: indices (candidate, instant, agent) and dx, dy from ego to agent."""
+) -> tuple[Array, Array, Array, Array]:
+    """Pairs whose circumscribed circles meet: flat index into (K, N), agent, and dx, dy from ego to agent."""
     reach = radius + 0.5 * np.hypot(agents.sizes[:, 0], agents.sizes[:, 1])  # (A,)
     at_x, at_y = agents.poses[:, samples, 0], agents.poses[:, samples, 1]  # (A, K)
     apart_x = np.maximum(x.min(axis=1) - at_x, at_x - x.max(axis=1))  # outside the box around all candidates
@@ -128,15 +135,19 @@ def _nearby(
     agent, instant = np.nonzero(near)
     at_x, at_y, reach2 = at_x[near], at_y[near], reach[agent] ** 2
     found: list[tuple[Array, ...]] = [(np.zeros(0, np.intp), np.zeros(0, np.intp), np.zeros(0), np.zeros(0))]
-    at_once = max(1, PAIRS_AT_ONCE // x.shape[1])
+    count = x.shape[1]
+    at_once = max(1, PAIRS_AT_ONCE // count)
     for first in range(0, len(agent), at_once):
         part = slice(first, first + at_once)
         dx, dy = at_x[part, None] - x[instant[part]], at_y[part, None] - y[instant[part]]
-        flat = np.flatnonzero(dx * dx + dy * dy <= reach2[part, None])
-        pair, candidate = np.divmod(flat, x.shape[1])
-        found.append((candidate, pair + first, dx.ravel()[flat], dy.ravel()[flat]))
-    candidate, pair, dx, dy = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    return candidate, instant[pair], agent[pair], dx, dy
+        apart2 = dx * dx
+        apart2 += dy * dy
+        flat = np.flatnonzero(apart2 <= reach2[part, None])
+        pair = flat // count
+        ego = flat + count * (instant[part] - np.arange(len(dx)))[pair]
+        found.append((ego, agent[part][pair], dx.ravel()[flat], dy.ravel()[flat]))
+    ego, agent, dx, dy = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return ego, agent, dx, dy
 
 
 def clearances(
@@ -146,14 +157,14 @@ def clearances(
 
     A lower bound by separating axes (see geometry.box_separation): exact unless corner faces corner.
     """
-    radius = 0.5 * float(np.hypot(*size)) + at_most_m
-    candidate, instant, agent, dx, dy = _nearby(x, y, radius, agents, samples)
-    ego = np.stack([np.zeros_like(dx), np.zeros_like(dx), heading[instant, candidate]], axis=-1)
-    other = np.stack([dx, dy, agents.poses[agent, samples[instant], 2]], axis=-1)
-    gaps = geometry.box_separation(ego, size, other, agents.sizes[agent])
-    clearance = np.full(x.T.shape, at_most_m)
-    np.minimum.at(clearance, (candidate, instant), np.maximum(gaps, 0.0))
-    return clearance
+    ego, agent, dx, dy = _nearby(x, y, 0.5 * float(np.hypot(*size)) + at_most_m, agents, samples)
+    origin = np.zeros_like(dx)
+    ego_poses = np.stack([origin, origin, heading.ravel()[ego]], axis=-1)
+    other = np.stack([dx, dy, agents.poses[agent, samples[ego // x.shape[1]], 2]], axis=-1)
+    gaps = geometry.box_separation(ego_poses, size, other, agents.sizes[agent])
+    clearance = np.full(x.size, at_most_m)
+    np.minimum.at(clearance, ego, np.maximum(gaps, 0.0))
+    return np.asarray(clearance.reshape(x.shape).T)
 
 
 def grouped(

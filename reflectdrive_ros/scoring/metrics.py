@@ -53,10 +53,9 @@ SAMPLE_TIMES = np.arange(STEPS + 1)
 
 def centers(states: Array, vehicle: VehicleConfig) -> Array:
     """(N, 41, 3) poses of the box centre (section 1.4)."""
-    heading = states[..., HEADING]
+    x, y, heading = states[..., X].T, states[..., Y].T, states[..., HEADING].T  # (41, N), as they lie in memory
     ahead = vehicle.rear_axle_to_center_m
-    x, y = states[..., X] + ahead * np.cos(heading), states[..., Y] + ahead * np.sin(heading)
-    return np.stack([x, y, heading], axis=-1)
+    return np.asarray(np.stack([x + ahead * np.cos(heading), y + ahead * np.sin(heading), heading]).T)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,31 +73,29 @@ def ego_areas(center: Array, size: Array, areas: MapAreas | None, grid: Drivable
     unknown = np.zeros(center.shape[:2], bool)
     if areas is None and grid is None:
         return EgoAreas(unknown, unknown, unknown, unknown)
-    x, y, heading = np.moveaxis(center, -1, 0)
+    x, y, heading = np.ascontiguousarray(center.T)  # (41, N) each
     ahead_x, ahead_y = 0.5 * size[0] * np.cos(heading), 0.5 * size[0] * np.sin(heading)
     left_x, left_y = -0.5 * size[1] * np.sin(heading), 0.5 * size[1] * np.cos(heading)
     corner_x = np.stack([x + ahead_x + left_x, x - ahead_x + left_x, x - ahead_x - left_x, x + ahead_x - left_x])
     corner_y = np.stack([y + ahead_y + left_y, y - ahead_y + left_y, y - ahead_y - left_y, y + ahead_y - left_y])
-    off_road = unknown
+    off_road = np.zeros(x.shape, bool)
     if grid is not None:
         off_road = drivable.clearances(grid, np.stack([corner_x, corner_y], axis=-1)).min(axis=0) <= 0
     if areas is None:
-        return EgoAreas(unknown, off_road, unknown, unknown)
+        return EgoAreas(unknown, off_road.T, unknown, unknown)
 
-    bits = areas.index.bits(np.concatenate([corner_x, x[None]]), np.concatenate([corner_y, y[None]]))  # (W, 5, N, 41)
+    bits = areas.index.bits(np.concatenate([corner_x, x[None]]), np.concatenate([corner_y, y[None]]))  # (W, 5, 41, N)
     front_left, rear_left, rear_right, front_right, middle = np.moveaxis(bits, 1, 0)
     if grid is None:
-        bad = np.zeros(unknown.shape, bool)
         for corner in (front_left, rear_left, rear_right, front_right):
-            bad |= ~_some(corner, areas.drivable_bits)
-        off_road = bad
+            off_road |= ~_some(corner, areas.drivable_bits)
     touched = front_left | rear_left | rear_right | front_right
     within = front_left & rear_left & rear_right & front_right
     return EgoAreas(
-        _several(touched, areas.lane_bits) & ~_some(within, areas.lane_bits),
-        off_road,
-        ~_some(middle, areas.route_bits),
-        _some(middle, areas.intersection_bits),
+        (_several(touched, areas.lane_bits) & ~_some(within, areas.lane_bits)).T,
+        off_road.T,
+        ~_some(middle, areas.route_bits).T,
+        _some(middle, areas.intersection_bits).T,
     )
 
 
@@ -147,7 +144,8 @@ def no_collision(
     """
     size = np.array([vehicle.length_m, vehicle.width_m])
     x, y, heading = np.ascontiguousarray(center.T)  # (41, N) each
-    candidate, instant, agent = contacts.touching(x, y, heading, size, agents, SAMPLE_TIMES)
+    cos, sin = np.cos(heading), np.sin(heading)
+    candidate, instant, agent = contacts.touching(x, y, cos, sin, size, agents, SAMPLE_TIMES)
     score = np.ones(states.shape[:2])
     if len(candidate) == 0:
         return score
@@ -231,12 +229,12 @@ def time_to_collision(
     x, y, heading = np.ascontiguousarray(center[:, :steps].T)[:, :, None]  # (steps, 1, N) each
     ways = DT_S * TTC_STEPS[:, None] * speed.T[:, None]  # (steps, looks, N)
     shape = (steps * looks, len(states))
-    ahead_x, ahead_y = (x + ways * np.cos(heading)).reshape(shape), (y + ways * np.sin(heading)).reshape(shape)
+    cos, sin = np.cos(heading), np.sin(heading)
+    ahead_x, ahead_y = (x + ways * cos).reshape(shape), (y + ways * sin).reshape(shape)
+    cos, sin = (np.broadcast_to(each, ways.shape).reshape(shape) for each in (cos, sin))
     samples = (np.arange(steps)[:, None] + TTC_STEPS).reshape(-1)
     size = np.array([vehicle.length_m, vehicle.width_m])
-    candidate, instant, agent = contacts.touching(
-        ahead_x, ahead_y, np.repeat(heading[:, 0], looks, axis=0), size, agents, samples
-    )
+    candidate, instant, agent = contacts.touching(ahead_x, ahead_y, cos, sin, size, agents, samples)
     moving = speed[candidate, instant // looks] >= STANDING_MPS
     candidate, instant, agent = candidate[moving], instant[moving], agent[moving]
     if len(candidate) == 0:

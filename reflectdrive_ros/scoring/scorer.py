@@ -192,6 +192,7 @@ def score(
     if len(poses) == 0 or poses.shape[1] not in CANDIDATE_LENGTHS:
         raise ValueError(f"score.candidates has shape {poses.shape}, expected (1 or more, {WAYPOINTS} or {STEPS}, 3)")
     states = simulate(poses, scene.motion, scene.vehicle, scene.start_us)
+    states.flags.writeable = False  # or `judge` would keep a copy
     return judge(scene, states, config, official=official, previous_states=previous_states)
 
 

@@ -248,7 +248,7 @@ def _drive(reference: Array, motion: Array, vehicle: VehicleConfig, *, wrapping:
     states[1:, YAW_RATE] = states[1:, VX] * np.tan(states[1:, STEERING]) / base
     states[1:, YAW_ACCELERATION] = np.diff(states[:, YAW_RATE], axis=0) / DT_S
     far_off = np.abs(errors).max(axis=(0, 1)) >= np.pi
-    return np.ascontiguousarray(states.transpose(2, 0, 1)), far_off
+    return states.transpose(2, 0, 1), far_off  # a view: what is computed next runs along candidates again
 
 
 def _wrap(angle: Array) -> Array:
