@@ -190,6 +190,13 @@ def test_a_long_route_is_thinned():
     assert limits.shape == (100,)
 
 
+def test_lanes_lead_the_way_that_lanelet2_reads_from_good_degrees():
+    the_map = LaneletMap(settings(lanelet_origin_lat=35.247, lanelet_origin_lon=139.911))
+    for lanelet in the_map._map.laneletLayer:
+        theirs = np.array([(point.x, point.y) for point in lanelet.centerline])
+        assert np.allclose(the_map._lane(lanelet.id)[[0, -1], :2], theirs[[0, -1]], atol=1e-6)
+
+
 # --- small scenes ----------------------------------------------------------------------------------------------------
 
 

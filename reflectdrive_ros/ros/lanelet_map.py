@@ -50,17 +50,17 @@ class LaneletMap:
         if not self.path.is_file():
             raise ConfigError(f"inputs.lanelet_map is {self.path}, which does not exist: give the map's .osm file")
         try:
-            import lanelet2  # late: only who drives on lanelets needs it
+            from lanelet2 import io, projection  # late: only who drives on lanelets needs it
         except ImportError as fault:
             raise ConfigError(
                 f"inputs.route_type is lanelet, but lanelet2 cannot be imported ({fault}): "
                 "install the ROS package lanelet2, or `pip install lanelet2`, or send the route as nav_msgs/Path"
             ) from None
         # where the tags decide, degrees only have to get through: UTM refuses what is far from its origin
-        projection = lanelet2.projection.UtmProjector if any(origin) else lanelet2.projection.MercatorProjector
+        project = projection.UtmProjector if any(origin) else projection.MercatorProjector
         try:
             # "robust": elements of Autoware that lanelet2 does not know are no reason to refuse a map
-            self._map, complaints = lanelet2.io.loadRobust(str(self.path), projection(lanelet2.io.Origin(*origin)))
+            self._map, complaints = io.loadRobust(str(self.path), project(io.Origin(*origin)))
         except RuntimeError as fault:
             why = " ".join(str(fault).split())
             raise ConfigError(f"inputs.lanelet_map {self.path} cannot be read: {why}") from None
