@@ -95,9 +95,24 @@ def test_companions_that_never_come_are_not_waited_for_long():
     assert snapshot.ego is not None
 
 
+def test_a_dead_camera_does_not_keep_the_others_waiting_for_ever():
+    """With every new front picture the wait could begin anew; it must not."""
+    made = ready()
+    due = []
+    for k in range(12):
+        seconds = 1.0 + 0.05 * k
+        made.put("odometry", odometry(seconds), ns(seconds))
+        for camera in ("front_left", "front"):
+            made.put(f"image:{camera}", jpeg(seconds, camera, k), ns(seconds))
+        due.append(made.due(ns(seconds)))
+        if due[-1]:
+            made.snapshot(ns(seconds))
+    assert due.count(True) == 3
+
+
 @pytest.mark.parametrize(
     ("late", "word"),
-    [(0.07, "nearest picture is 0.07 s from the anchor's"), (0.4, "front_right: newest is 0.40 s old")],
+    [(0.07, "nearest is 0.07 s from the anchor's picture"), (0.4, "front_right: newest is 0.40 s old")],
 )
 def test_a_camera_out_of_step_is_named(late, word):
     made = ready()

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,6 +23,8 @@ from ..domain import Agents, Array, CameraFrame, Command, EgoState, Observation
 from . import convert
 from .convert import BadMessage
 from .lanelet_map import LaneletMap
+
+T = TypeVar("T")
 
 IN_FUTURE_S = 0.1  # a stamp further ahead of our clock means that the clocks are not synchronised
 RATE_WINDOW = 20  # messages over which a rate is measured
@@ -71,8 +75,10 @@ class Channel:
     duplicates: int = 0
     out_of_order: int = 0
     refused: int = 0
+    refused_ns: int = 0  # stamp of the message refused last: looked at twice, it counts once
     lost: int = 0
-    fault: str = ""  # why the newest message cannot be used
+    fault: str = ""  # why the last message that was looked at could not be used
+    blocked: str = ""  # why none may be used until further notice
     stamps: deque[int] = field(default_factory=lambda: deque(maxlen=RATE_WINDOW))
 
     def put(self, stamp_ns: int, message: Any) -> bool:
@@ -89,7 +95,6 @@ class Channel:
         self.messages.append((stamp_ns, message))
         while len(self.messages) > self.keep:
             self.messages.popleft()
-        self.fault = ""
         return True
 
     def _count_lost(self, stamp_ns: int) -> None:
@@ -100,10 +105,19 @@ class Channel:
             if 1.75 < gap < 20:  # less is jitter; longer silences are a sensor that was off, not lost messages
                 self.lost += round(gap) - 1
 
-    def refuse(self, fault: str) -> None:
-        if fault != self.fault:
-            self.fault = fault
-        self.refused += 1
+    def used(self, item: tuple[int, Any] | None, now_ns: int, how: Callable[[Any], T]) -> T:
+        """What `how` makes of a message. Raises BadMessage when there is none, or it is stale, blocked or unusable."""
+        problem = self.problem(now_ns)
+        if problem or item is None:
+            raise BadMessage(problem or f"{self.name}: nothing received yet")
+        try:
+            made = how(item[1])
+        except BadMessage as fault:
+            self.refused += self.fault != str(fault) or item[0] != self.refused_ns
+            self.fault, self.refused_ns = str(fault), item[0]
+            raise
+        self.fault = ""
+        return made
 
     def newest(self) -> tuple[int, Any] | None:
         return self.messages[-1] if self.messages else None
@@ -116,9 +130,9 @@ class Channel:
         return (len(self.stamps) - 1) * 1e9 / spread if spread else 0.0
 
     def problem(self, now_ns: int) -> str:
-        """Why this input cannot be used now; empty when it can."""
-        if self.fault:
-            return self.fault
+        """Why this input may not be used now; empty when it may."""
+        if self.blocked:
+            return self.blocked
         newest = self.newest()
         if newest is None:
             return f"{self.name}: nothing received yet"
@@ -132,7 +146,7 @@ class Channel:
         return ""
 
     def status(self, now_ns: int) -> InputStatus:
-        problem, newest = self.problem(now_ns), self.newest()
+        problem, newest = self.problem(now_ns) or self.fault, self.newest()
         age_s = float("nan") if newest is None else (now_ns - newest[0]) * 1e-9
         level, message = Level.OK, f"{self.rate_hz():.1f} Hz"
         if problem:
@@ -177,6 +191,7 @@ class Inputs:
         self._digests: dict[str, int] = {}
         self._decoded: deque[tuple[int, tuple[CameraFrame, ...]]] = deque()
         self._planned_image_ns = self._planned_odometry_ns = -(1 << 62)
+        self._waiting_ns: int | None = None  # stamp of the first anchor picture that nobody has planned from yet
         self._route_made: tuple[Any, Array] | None = None
         self._route_at_m: float | None = None
 
@@ -208,6 +223,8 @@ class Inputs:
             news = channel.put(stamp, message)
             if kind == "image" and news:
                 self._watch_for_frozen(camera, message)
+                if camera == self._config.cameras.anchor and self._waiting_ns is None:
+                    self._waiting_ns = stamp
 
     def _channel(self, kind: str, camera: str) -> Channel:
         if kind in ("image", "info"):
@@ -239,10 +256,12 @@ class Inputs:
         same = self._digests.get(camera) == digest
         self._frozen[camera] = self._frozen[camera] + 1 if same else 0
         self._digests[camera] = digest
-        if self._frozen[camera] >= self._config.cameras.frozen_after:
-            self._images[camera].refuse(
-                f"image {camera}: the same picture {self._frozen[camera] + 1} times in a row: the camera is frozen"
-            )
+        times = self._frozen[camera] + 1
+        self._images[camera].blocked = (
+            f"image {camera}: the same picture {times} times in a row: the camera is frozen"
+            if times > self._config.cameras.frozen_after
+            else ""
+        )
 
     # --- when to plan ------------------------------------------------------------------------------------------------
 
@@ -254,7 +273,8 @@ class Inputs:
             if anchor is not None and anchor[0] > self._planned_image_ns:
                 if all(self._match(channel, anchor[0]) for channel in self._images.values()):
                     return True
-                return (now_ns - anchor[0]) * 1e-9 > 2 * self._config.cameras.match_tolerance_s
+                waiting_ns = anchor[0] if self._waiting_ns is None else self._waiting_ns
+                return (now_ns - waiting_ns) * 1e-9 > 2 * self._config.cameras.match_tolerance_s
             if self._config.cameras.required or (
                 anchor is not None and (now_ns - anchor[0]) * 1e-9 <= self._config.inputs.image_max_age_s
             ):
@@ -276,6 +296,7 @@ class Inputs:
             pictures = {} if anchor is None else {n: self._match(c, anchor[0]) for n, c in self._images.items()}
             odometry, acceleration = self._odometry.newest(), self._acceleration.newest()
             objects, route = self._objects.newest(), self._route.newest()
+            self._waiting_ns = None
             if anchor is not None:
                 self._planned_image_ns = anchor[0]
             if odometry is not None:
@@ -317,53 +338,42 @@ class Inputs:
         now_ns: int,
         problems: list[str],
     ) -> EgoState | None:
-        ego = None
-        if odometry is not None:
-            try:
-                ego = convert.ego_state(odometry[1], self._config.output.map_frame)
-            except BadMessage as fault:
-                self._odometry.refuse(str(fault))
-        problem = self._odometry.problem(now_ns)
-        if problem or ego is None:
-            problems.append(problem)
+        map_frame = self._config.output.map_frame
+        try:
+            ego = self._odometry.used(odometry, now_ns, lambda message: convert.ego_state(message, map_frame))
+        except BadMessage as fault:
+            problems.append(str(fault))
             return None
-        if acceleration is not None and not self._acceleration.problem(now_ns):
-            try:
-                ego = replace(ego, acceleration_mps2=convert.acceleration(acceleration[1]))
-            except BadMessage as fault:
-                self._acceleration.refuse(str(fault))
-        return ego
+        try:
+            return replace(ego, acceleration_mps2=self._acceleration.used(acceleration, now_ns, convert.acceleration))
+        except BadMessage:
+            return ego  # 0 is assumed; the channel's status says so
 
     def _agents(self, objects: tuple[int, Any] | None, ego: EgoState, now_ns: int) -> Agents | None:
         """Unknown (None) when objects are missing, stale or unusable: that is not an empty road."""
-        if objects is None or self._objects.problem(now_ns):
-            return None
-        limits = self._config.inputs
+        limits, frame = self._config.inputs, self._config.output.map_frame
+        here = ego.map_from_ego[:2]
         try:
-            found = convert.map_agents(
-                objects[1],
-                self._config.output.map_frame,
-                ego.map_from_ego[:2],
-                limits.object_extent_max_m,
-                limits.objects_max,
+            found = self._objects.used(
+                objects,
+                now_ns,
+                lambda message: convert.map_agents(
+                    message, frame, here, limits.object_extent_max_m, limits.objects_max
+                ),
             )
-        except BadMessage as fault:
-            self._objects.refuse(str(fault))
+        except BadMessage:
             return None
         self.ignored_objects = found.ignored
         return convert.in_ego_frame(found, ego)
 
     def _route_in_map(self, route: tuple[int, Any] | None, problems: list[str]) -> Array | None:
-        if route is None:
-            problems.append(self._route.problem(0))
-            return None
-        if self._route_made is None or self._route_made[0] is not route[1]:
+        if route is None or self._route_made is None or self._route_made[0] is not route[1]:
             try:
-                made = self._converted_route(route[1])
+                made = self._route.used(route, 0, self._converted_route)
             except BadMessage as fault:
-                self._route.refuse(str(fault))
                 problems.append(str(fault))
                 return None
+            assert route is not None
             self._route_made, self._route_at_m = (route[1], made), None
         return self._route_made[1]
 
@@ -419,23 +429,22 @@ class Inputs:
     ) -> tuple[CameraFrame, ...] | None:
         frames = []
         for name, channel in self._images.items():
-            problem, found = channel.problem(now_ns), pictures.get(name)
-            if not problem and found is None and image_ns is not None:
+            found = pictures.get(name)
+            if found is None and not channel.problem(now_ns) and image_ns is not None:
                 near = channel.nearest(image_ns)
                 apart = abs(near[0] - image_ns) * 1e-9 if near else float("inf")
                 allowed = self._config.cameras.match_tolerance_s
-                problem = f"image {name}: nearest picture is {apart:.2f} s from the anchor's, allowed {allowed:.2f} s"
-            if problem or found is None:
-                faults.append(problem)
+                faults.append(
+                    f"image {name}: nearest is {apart:.2f} s from the anchor's picture, allowed {allowed} s"
+                )
                 continue
             try:
-                frames.append(self._frame(name, *found))
+                frames.append(channel.used(found, now_ns, partial(self._frame, name)))
             except BadMessage as fault:
-                channel.refuse(str(fault))
                 faults.append(str(fault))
         return None if faults or not frames else tuple(frames)
 
-    def _frame(self, name: str, stamp_ns: int, message: Any) -> CameraFrame:
+    def _frame(self, name: str, message: Any) -> CameraFrame:
         info = self._infos[name].newest()
         if info is None:
             raise BadMessage(f"camera {name}: no camera_info received")
@@ -444,7 +453,7 @@ class Inputs:
         matrix = convert.intrinsics(info[1], name)
         scale = np.diag([width / max(info[1].width, 1), height / max(info[1].height, 1), 1.0])
         return CameraFrame(
-            stamp_ns,
+            convert.stamp_ns(message.header),
             name,
             pixels,
             scale @ matrix,

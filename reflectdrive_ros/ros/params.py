@@ -25,7 +25,7 @@ def configured(node: Node) -> Config:
     """
     given = {
         name: node.get_parameter(name).value
-        for name in node.list_parameters([], 0).result.names
+        for name in node.list_parameters([], 0).names
         if name not in ROS_OWN and not name.startswith(ROS_OWN_PREFIX)
     }
     config_file = given.pop("config_file", "")

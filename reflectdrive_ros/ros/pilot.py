@@ -32,6 +32,7 @@ class Pilot:
         self._engine = engine or Engine(config, clock)
         self._restarts = 0
         self._late_in_a_row = 0
+        self._interrupted = ""  # why the watchdog had to send the stop, until the next step
         self._last: PilotStep | None = None
 
     def put(self, key: str, message: Any, now_ns: int) -> None:
@@ -56,11 +57,13 @@ class Pilot:
         if report is not None:
             took.update(report.timings_ms)
             self._late_in_a_row = self._late_in_a_row + 1 if report.verdict is Verdict.LATE else 0
+        self._interrupted = ""
         self._last = PilotStep(snapshot, report, took)
         return self._last
 
     def stop(self, now_ns: int, reason: str) -> StepReport | None:
         """The watchdog's answer, safe to ask for while a step runs: stop from the newest odometry; None without any."""
+        self._interrupted = reason
         ego, agents = self.inputs.ego(now_ns)
         return None if ego is None else self._engine.stop(ego, agents, reason)
 
@@ -78,11 +81,15 @@ class Pilot:
             return InputStatus("planner", Level.ERROR, self.problems(now_ns) or "no step yet", {})
         report = last.report
         level = Level.OK if report.verdict is Verdict.OK else Level.WARN
-        if report.source is PlanSource.STOP or self._late_in_a_row >= 5:
+        if report.source is PlanSource.STOP or self._late_in_a_row >= 5 or self._interrupted:
             level = Level.ERROR
         observation = last.snapshot.observation
         unchecked = observation is not None and observation.agents is None
-        message = report.reason or f"{report.plan.step.value} step, {report.source.name.lower()}'s plan sent"
+        message = (
+            self._interrupted
+            or report.reason
+            or f"{report.plan.step.value} step, {report.source.name.lower()}'s plan sent"
+        )
         if unchecked and level is Level.OK:
             level, message = Level.WARN, f"{message}; unchecked: objects are unknown"
         times = {f"{stage}_ms": f"{value:.2f}" for stage, value in last.timings_ms.items()}

@@ -1,0 +1,312 @@
+"""The real node, in its own process, over real DDS: what it answers, and what it says when it cannot.
+
+Each test has the run's own domain (conftest) and ends every process it began, by id, also when it fails.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from messages import CAMERAS, acceleration, camera_info, jpeg, odometry, predicted_objects, raw, route, tf_static
+from scenes import config
+
+from reflectdrive_ros.ros import outputs
+from reflectdrive_ros.ros.replay_node import Harness, end, running_node
+
+pytestmark = pytest.mark.dds
+
+OK, WARN, ERROR = b"\x00", b"\x01", b"\x02"
+EVERYTHING = ("trajectory", "status", "candidates", "turn_indicators", "diagnostics", "processing_time")
+
+
+class Car:
+    """Our side: sends what a car sends, stamped with the node's wall clock, and looks at what comes back."""
+
+    def __init__(self, harness, process):
+        self.harness, self.process = harness, process
+        self.tick = 0
+
+    def now_s(self):
+        return self.harness.node.get_clock().now().nanoseconds * 1e-9
+
+    def latch(self):
+        self.harness.inputs["route"].publish(route([(float(x), 0.0) for x in range(-20, 200)]))
+        self.harness.inputs["tf_static"].publish(tf_static())
+
+    def send(self, cameras=CAMERAS, ego=None, objects=True, shade=None, make=jpeg):
+        self.tick += 1
+        now = self.now_s()
+        inputs = self.harness.inputs
+        ego = {} if ego is None else ego
+        inputs["odometry"].publish(odometry(now, **{"x": 0.5 * self.tick, **ego}))
+        inputs["acceleration"].publish(acceleration(now))
+        if objects:
+            inputs["objects"].publish(predicted_objects(now, (400.0, 0.0, 0.0, 5.0, 4.5)))
+        for camera in cameras:
+            info = camera_info(camera)
+            info.header.stamp = outputs.time_message(round(now * 1e9))
+            inputs[f"info:{camera}"].publish(info)
+            inputs[f"image:{camera}"].publish(make(now, camera, self.tick if shade is None else shade))
+
+    def drive(self, seconds, **what):
+        """Send at 10 Hz; returns the plans' statuses that came meanwhile."""
+        before = len(self.harness.received["status"])
+        until = time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            self.send(**what)
+            time.sleep(0.1)
+        return [message for _, message in self.harness.received["status"][before:]]
+
+    def until(self, wanted, timeout_s=15.0, **what):
+        """Keep driving until a status fits; returns it."""
+        deadline = time.perf_counter() + timeout_s
+        while time.perf_counter() < deadline:
+            for message in self.drive(0.3, **what):
+                if wanted(message):
+                    return message
+        pytest.fail(f"no such status within {timeout_s} s; last: {self.harness.received['status'][-1:]}")
+
+    def diagnostics(self):
+        """name -> (level, message) of the newest diagnostics."""
+        newest = self.harness.received["diagnostics"][-1][1]
+        return {status.name.partition(": ")[2]: (status.level, status.message) for status in newest.status}
+
+
+@contextmanager
+def car(tmp_path, **settings):
+    made = config(
+        **{"cameras__width": 64, "cameras__height": 36, "planner": "constant_velocity", **settings},
+        engine__watchdog_ms=400.0,
+        engine__deadline_ms=2000.0,  # shared machines stall; lateness has its own tests
+    )
+    harness = Harness(
+        made, [*(f"{kind}:{name}" for kind in ("image", "info") for name in CAMERAS), *LATCHED], EVERYTHING
+    )
+    try:
+        with running_node(made, {}, tmp_path / "node.log", sim_time=False) as process:
+            harness.wait_for_node(process, tmp_path / "node.log")
+            sender = Car(harness, process)
+            sender.latch()
+            yield sender
+    finally:
+        harness.close()
+
+
+LATCHED = ("route", "tf_static", "odometry", "acceleration", "objects")
+
+
+def planned(status):
+    return status.source == status.SOURCE_PLANNER
+
+
+def stopped(status):
+    return status.source == status.SOURCE_STOP
+
+
+def test_three_cameras_odometry_and_a_route_become_trajectories_with_diagnostics(tmp_path):
+    with car(tmp_path) as sender:
+        status = sender.until(planned)
+        sender.drive(2.0)
+        received = sender.harness.received
+        assert status.planner == "constant_velocity"
+        trajectory = received["trajectory"][-1][1]
+        assert trajectory.header.frame_id == "map"
+        assert len(trajectory.points) == 80
+        candidates = received["candidates"][-1][1]
+        assert len(candidates.generator_info) == len(candidates.candidate_trajectories) == 1
+        assert received["turn_indicators"]
+        assert received["processing_time"][-1][1].data > 0.0
+        sequence = [message.sequence for _, message in received["status"]]
+        assert sequence == sorted(set(sequence))
+        stamps = [(m.header.stamp.sec, m.header.stamp.nanosec) for _, m in received["trajectory"]]
+        assert stamps == sorted(stamps)
+        lines = sender.diagnostics()
+        assert {level for level, _ in lines.values()} == {OK}, lines
+        assert {"image front", "odometry", "route", "objects", "planner"} <= set(lines)
+
+
+def test_a_camera_that_dies_stops_the_car_and_its_return_heals_it(tmp_path):
+    with car(tmp_path) as sender:
+        sender.until(planned)
+        status = sender.until(stopped, cameras=("front_left", "front"))
+        assert "front_right" in status.reason
+        sender.drive(0.5, cameras=("front_left", "front"))
+        assert sender.diagnostics()["image front_right"][0] == ERROR
+        assert sender.diagnostics()["planner"][0] == ERROR
+        last = sender.harness.received["trajectory"][-1][1]
+        assert last.points[-1].longitudinal_velocity_mps == 0.0
+        sender.until(planned)
+
+
+def test_pictures_that_stop_are_noticed_by_the_watchdog(tmp_path):
+    with car(tmp_path) as sender:
+        sender.until(planned)
+        status = sender.until(stopped, cameras=())
+        assert "image front" in status.reason or "no new picture" in status.reason
+
+
+def test_a_frozen_picture_is_not_driven_on(tmp_path):
+    with car(tmp_path, cameras__frozen_after=3) as sender:
+        sender.until(planned)
+        status = sender.until(stopped, shade=7)
+        assert "frozen" in status.reason
+
+
+def test_nan_odometry_is_refused_and_healed(tmp_path):
+    with car(tmp_path) as sender:
+        sender.until(planned)
+        before = len(sender.harness.received["trajectory"])
+        sender.drive(1.0, ego={"x": float("nan")})
+        level, message = sender.diagnostics()["odometry"]
+        assert level == ERROR
+        assert "NaN" in message
+        sender.drive(0.3, ego={"x": float("nan")})
+        for _, trajectory in sender.harness.received["trajectory"][before:]:
+            assert np.isfinite([p.pose.position.x for p in trajectory.points]).all()
+        sender.until(planned)
+
+
+def test_raw_pictures_of_an_unknown_encoding_are_named(tmp_path):
+    def bayer(now, camera, shade):
+        return raw(now, camera, encoding="bayer_rggb8")
+
+    with car(tmp_path, cameras__compressed=False) as sender:
+        status = sender.until(stopped, make=bayer)
+        assert status.reason
+        sender.drive(0.5, make=bayer)
+        assert "encoding 'bayer_rggb8' is unknown" in sender.diagnostics()["image front"][1]
+
+
+def test_missing_objects_are_unchecked_not_free(tmp_path):
+    with car(tmp_path) as sender:
+        sender.until(planned, objects=False)
+        sender.drive(0.6, objects=False)
+        level, message = sender.diagnostics()["planner"]
+        assert level == WARN
+        assert "unchecked" in message
+
+
+def test_three_full_hd_streams_are_survived_and_the_newest_wins(tmp_path):
+    """Raw 1920x1080 at 10 Hz from three cameras: plans keep coming, from fresh pictures, with no queue behind them."""
+    pixels = np.random.default_rng(0).integers(0, 255, (1080, 1920, 3), dtype=np.uint8)
+    messages = {camera: raw(0.0, camera, pixels=pixels) for camera in CAMERAS}
+
+    def full_hd(now, camera, shade):
+        message = messages[camera]
+        message.data[:64] = type(message.data)("B", [shade % 256] * 64)
+        message.header.stamp = outputs.time_message(round(now * 1e9))
+        return message
+
+    environment = os.environ.pop("ROS_PYTHON_CHECK_FIELDS")  # checking 6 MB byte by byte takes half a second
+    try:
+        with car(
+            tmp_path, cameras__compressed=False, inputs__image_max_age_s=1.0, inputs__odometry_max_age_s=1.0,
+            cameras__match_tolerance_s=0.3,
+        ) as sender:  # fmt: skip
+            sender.until(planned, make=full_hd, timeout_s=30.0)
+            statuses = [s for s in sender.drive(6.0, make=full_hd) if planned(s)]
+    finally:
+        os.environ["ROS_PYTHON_CHECK_FIELDS"] = environment
+    assert len(statuses) >= 5
+    late = statuses[len(statuses) // 2 :]
+    assert np.median([s.age_of_image for s in late]) < 0.5  # a queue would age without end
+
+
+def run_node(*words, timeout=60):
+    command = [sys.executable, "-m", "reflectdrive_ros.ros.node", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["-p", "guard.max_speeed_mps:=3.0"], "did you mean 'guard.max_speed_mps'"),
+        (["-p", "guard.max_speed_mps:=fast"], "expected float"),
+        (["-p", "guard.max_speed_mps:=900.0"], "expected 0.5 to 80.0"),
+        (["-p", "planner:=nobody"], "planner is 'nobody'"),
+        (["-p", "config_file:=missing.yaml"], "missing.yaml does not exist"),
+        (["-p", "model.file:=none.onnx", "-p", "model.sha256:=ab"], "none.onnx cannot be read"),
+    ],
+)
+def test_a_wrong_setting_is_one_sentence_and_exit_code_two(words, sentence):
+    done = run_node("--ros-args", *words)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_configuration_file_of_the_wrong_type_is_one_sentence(tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text("guard: fast\n")
+    done = run_node("--ros-args", "-p", f"config_file:={file}")
+    assert done.returncode == 2
+    assert "guard" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_model_with_the_wrong_hash_is_refused(tmp_path):
+    model = tmp_path / "model.onnx"
+    model.write_bytes(b"weights")
+    done = run_node("--ros-args", "-p", f"model.file:={model}", "-p", "model.sha256:=abc")
+    assert done.returncode == 2
+    assert "expected abc" in done.stderr
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+def test_the_node_ends_quickly_and_cleanly(tmp_path, signal_number):
+    with car(tmp_path) as sender:
+        sender.until(planned)
+        begun = time.perf_counter()
+        sender.process.send_signal(signal_number)
+        assert sender.process.wait(10.0) == 0
+        assert time.perf_counter() - begun < 5.0
+    assert "Traceback" not in (tmp_path / "node.log").read_text()
+
+
+def test_parameters_tell_the_truth(tmp_path):
+    """What the node runs with is what `ros2 param` shows: read-only, described, with its range."""
+    from rcl_interfaces.srv import DescribeParameters, GetParameters, SetParameters
+    from rclpy.parameter import Parameter
+
+    with car(tmp_path) as sender:
+        node = sender.harness.node
+
+        def ask(kind, name, request):
+            client = node.create_client(kind, f"/planning/reflectdrive/reflectdrive/{name}")
+            assert client.wait_for_service(10.0)
+            future = client.call_async(request)
+            until = time.perf_counter() + 10.0
+            while not future.done() and time.perf_counter() < until:
+                time.sleep(0.02)
+            return future.result()
+
+        names = ["planner", "engine.watchdog_ms", "cameras.names"]
+        values = ask(GetParameters, "get_parameters", GetParameters.Request(names=names)).values
+        assert values[0].string_value == "constant_velocity"
+        assert values[1].double_value == 400.0
+        assert list(values[2].string_array_value) == list(CAMERAS)
+        described = ask(DescribeParameters, "describe_parameters", DescribeParameters.Request(names=names)).descriptors
+        assert all(entry.read_only and entry.description for entry in described)
+        assert described[1].floating_point_range[0].from_value == 20.0
+        change = Parameter("engine.watchdog_ms", value=500.0).to_parameter_msg()
+        result = ask(SetParameters, "set_parameters", SetParameters.Request(parameters=[change])).results[0]
+        assert not result.successful
+
+
+def test_help_needs_no_ros(tmp_path):
+    done = run_node("--help")
+    assert done.returncode == 0
+    assert "config_file" in done.stdout
+
+
+def test_a_process_that_will_not_end_is_killed():
+    stubborn = subprocess.Popen(
+        [sys.executable, "-c", "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)"]
+    )
+    time.sleep(0.5)
+    assert end(stubborn, patience_s=0.5) == -signal.SIGKILL
