@@ -17,7 +17,17 @@ from reflectdrive_ros.evaluation import golden
 from reflectdrive_ros.scoring import drivable
 from reflectdrive_ros.scoring.areas import MapAreas
 from reflectdrive_ros.scoring.contacts import SAMPLES, AgentTracks
-from reflectdrive_ros.scoring.scorer import RedLights, Reference, Scene, ScoreCard, judge, motion_of, score, total
+from reflectdrive_ros.scoring.scorer import (
+    BLOCK,
+    RedLights,
+    Reference,
+    Scene,
+    ScoreCard,
+    judge,
+    motion_of,
+    score,
+    total,
+)
 from reflectdrive_ros.scoring.simulate import STATE_SIZE, STEPS
 
 GOLDEN = Path(__file__).parent / "data" / "golden"
@@ -142,6 +152,20 @@ def test_a_batch_equals_its_single_runs(scene, official):
         single = score(scene.second, candidate[None], EPDMS, official=official)
         for name in (*SUB_SCORES, "clearance_m", "waypoint_safety", "progress_m", "multiplier"):
             np.testing.assert_allclose(getattr(batch, name)[k], getattr(single, name)[0], atol=1e-9, err_msg=name)
+
+
+def test_more_candidates_than_a_block_are_scored_alike():
+    scene = golden.scene_of(entries()[1])
+    many = np.concatenate([scene.candidates] * 30)
+    before = score(scene.second, many, EPDMS).states
+    card, few = score(scene.second, many, EPDMS, previous_states=before), score(scene.second, scene.candidates, EPDMS)
+    assert len(card) == len(many) > BLOCK
+    assert card.states.shape == (len(many), STEPS + 1, STATE_SIZE)
+    assert card.ec is not None
+    assert len(card.ec) == len(many)
+    np.testing.assert_allclose(card.lk, np.tile(few.lk, 30))
+    np.testing.assert_allclose(card.clearance_m, np.tile(few.clearance_m, (30, 1)), atol=1e-9)
+    np.testing.assert_allclose(score(scene.second, many, EPDMS).score, np.tile(few.score, 30), atol=1e-9)
 
 
 # --- what must not help -----------------------------------------------------------------------------------------------

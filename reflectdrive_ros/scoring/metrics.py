@@ -31,6 +31,7 @@ from .simulate import (
     YAW_RATE,
     X,
     Y,
+    product,
 )
 
 STOPPED_MPS = 0.05  # section 4: slower is stopped, for the ego and for others
@@ -316,13 +317,13 @@ COMFORT_SANE = ComfortRule(7, 7, 15, "center")
 
 @lru_cache(maxsize=64)
 def _filter(count: int, window: int, order: int, derivative: int) -> Array:
-    """(T, T) matrix of scipy's Savitzky-Golay filter, which is linear; rows of values times it are filtered rows."""
-    unit = np.eye(count)
-    return np.asarray(savgol_filter(unit, min(window, count), order, derivative, delta=DT_S, axis=0).T)
+    """(T, T) matrix of scipy's Savitzky-Golay filter, which is linear: times a column of values it filters them."""
+    return np.asarray(savgol_filter(np.eye(count), min(window, count), order, derivative, delta=DT_S, axis=0))
 
 
 def _filtered(values: Array, window: int, order: int = 2, derivative: int = 0) -> Array:
-    return np.round(values @ _filter(values.shape[-1], window, order, derivative), DECIMALS)
+    filtered = product(_filter(values.shape[-1], window, order, derivative), values.T)
+    return np.asarray(filtered.round(DECIMALS).T)
 
 
 def _yaw(states: Array, order: int, derivative: int) -> Array:

@@ -40,8 +40,9 @@ t = 0 on, lane joints that count as "between lanes" (Q11).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -56,6 +57,7 @@ WAYPOINTS = 8
 STEPS_PER_WAYPOINT = STEPS // WAYPOINTS
 WAYPOINT_STEPS = STEPS_PER_WAYPOINT * np.arange(1, WAYPOINTS + 1)
 CANDIDATE_LENGTHS = (WAYPOINTS, STEPS)
+BLOCK = 256  # candidates scored at once; the arrays of more fall out of the cache
 
 
 @dataclass(frozen=True)
@@ -191,9 +193,23 @@ def score(
     poses = checked("score", "candidates", candidates, (None, None, 3))
     if len(poses) == 0 or poses.shape[1] not in CANDIDATE_LENGTHS:
         raise ValueError(f"score.candidates has shape {poses.shape}, expected (1 or more, {WAYPOINTS} or {STEPS}, 3)")
-    states = simulate(poses, scene.motion, scene.vehicle, scene.start_us)
-    states.flags.writeable = False  # or `judge` would keep a copy
-    return judge(scene, states, config, official=official, previous_states=previous_states)
+    cards = []
+    for first in range(0, len(poses), BLOCK):
+        states = simulate(poses[first : first + BLOCK], scene.motion, scene.vehicle, scene.start_us)
+        states.flags.writeable = False  # or `judge` would keep a copy
+        before = None if previous_states is None else np.asarray(previous_states, float)
+        if before is not None and before.ndim == 3 and len(before) == len(poses):
+            before = before[first : first + BLOCK]
+        cards.append(judge(scene, states, config, official=official, previous_states=before))
+    return cards[0] if len(cards) == 1 else _joined(cards)
+
+
+def _joined(cards: list[ScoreCard]) -> ScoreCard:
+    joined: dict[str, Any] = {}
+    for entry in fields(ScoreCard):
+        parts = [getattr(card, entry.name) for card in cards]
+        joined[entry.name] = None if parts[0] is None else np.concatenate(parts)
+    return ScoreCard(**joined)
 
 
 def judge(

@@ -31,6 +31,7 @@ HORIZON_S = DT_S * STEPS
 # Columns of a state; all at the rear axle, velocities and accelerations in the car's own axes.
 X, Y, HEADING, VX, VY, AX, AY, STEERING, STEERING_RATE, YAW_RATE, YAW_ACCELERATION = range(11)
 STATE_SIZE = 11
+ONE_THREAD = 262_144  # multiplications up to which OpenBLAS keeps a product on one core
 
 ACCELERATION_PENALTY = 1e-4  # section 1.1: meant to be on jerk, falls on acceleration in the official code
 CURVATURE_PENALTY = 1e-10
@@ -52,6 +53,18 @@ def simulate(plans: Array, motion: Array, vehicle: VehicleConfig, start_us: int 
     `sample_times`). Ego frame throughout.
     """
     return follow(interpolated(plans, start_us), motion, vehicle)
+
+
+def product(matrix: Array, columns: Array) -> Array:
+    """(M, N) matrix (M, K) times columns (K, N), in pieces that BLAS does not spread over threads.
+
+    Waking threads costs more than these products, and a planner's other cores have work of their own.
+    """
+    count = columns.shape[1]
+    at_once = max(1, ONE_THREAD // (matrix.shape[0] * matrix.shape[1]))
+    if count <= at_once:
+        return np.asarray(matrix @ columns)
+    return np.concatenate([matrix @ columns[:, i : i + at_once] for i in range(0, count, at_once)], axis=1)
 
 
 # --- 0 and 1.1: what there is to follow -------------------------------------------------------------------------------
@@ -125,7 +138,7 @@ def profiles(reference: Array) -> tuple[Array, Array]:
     step = np.diff(reference, axis=1)
     heading = reference[:, :-1, 2]
     along = np.cos(heading) * step[..., 0] + np.sin(heading) * step[..., 1]
-    speeds = _speed_fit() @ along.T
+    speeds = product(_speed_fit(), along.T)
     turns = geometry.wrap(step[..., 2].T)
     return speeds, _curvatures(turns, DT_S * speeds)
 
@@ -189,7 +202,7 @@ def _drive(reference: Array, motion: Array, vehicle: VehicleConfig, *, wrapping:
     """States with headings not wrapped, and (N,) bool, whose heading error left [-pi, pi) on the way."""
     count, base = len(reference), vehicle.wheel_base_m
     speeds, curvatures = profiles(reference)
-    windows = (_curvature_windows() @ curvatures).reshape(STEPS, 5, count)
+    windows = product(_curvature_windows(), curvatures).reshape(STEPS, 5, count)
     ten_steps = _ten_steps(base)
     place = np.ascontiguousarray(reference.transpose(1, 2, 0))  # (41, 3, N)
     normal = np.stack([-np.sin(place[:, HEADING]), np.cos(place[:, HEADING])], axis=1)
@@ -220,7 +233,7 @@ def _drive(reference: Array, motion: Array, vehicle: VehicleConfig, *, wrapping:
         np.multiply(command, DT_S * DT_S, out=basis[1])
         np.multiply(basis[0], basis[:2], out=basis[2:4])
         np.multiply(basis[1], basis[1], out=basis[4])
-        way, turn, lateral, rate_turn, rate_lateral = ten_steps @ basis
+        way, turn, lateral, rate_turn, rate_lateral = product(ten_steps, basis)
         road = windows[i] * basis
         turned_ahead = turned + steering * turn - (road[0] + road[1])
         errors[i, 1] = turned_ahead
