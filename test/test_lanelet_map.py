@@ -1,5 +1,6 @@
 """A LaneletRoute becomes a line to follow: on a real Autoware map with a drive on it, and in small scenes."""
 
+import argparse
 import sys
 from dataclasses import replace
 from functools import cache
@@ -9,10 +10,13 @@ import numpy as np
 import pytest
 from autoware_planning_msgs.msg import LaneletPrimitive, LaneletRoute, LaneletSegment
 from geometry_msgs.msg import Pose
+from rich.console import Console
 
 from reflectdrive_ros import geometry
 from reflectdrive_ros.config import Config, ConfigError, InputsConfig
-from reflectdrive_ros.ros.bag import BagReader
+from reflectdrive_ros.domain import Verdict
+from reflectdrive_ros.ros import convert, replay
+from reflectdrive_ros.ros.bag import BagReader, BagWriter
 from reflectdrive_ros.ros.convert import BadMessage
 from reflectdrive_ros.ros.inputs import Inputs
 from reflectdrive_ros.ros.lanelet_map import LaneletMap, speed_mps
@@ -188,6 +192,36 @@ def test_a_long_route_is_thinned():
     line, limits = line_of(ids_along_the_site(), *ends_of_the_site(), points_max=100)
     assert line.shape == (100, 3)
     assert limits.shape == (100,)
+
+
+@pytest.fixture(scope="module")
+def bag(tmp_path_factory):
+    """Four seconds of the recorded drive, with a LaneletRoute for it."""
+    messages, places = drive()
+    path = tmp_path_factory.mktemp("lanelets") / "bag"
+    with BagWriter(path) as writer:
+        writer.add_topic("/localization/kinematic_state", "nav_msgs/msg/Odometry")
+        writer.add_topic("/planning/mission_planning/route", "autoware_planning_msgs/msg/LaneletRoute", latched=True)
+        begun_ns = convert.stamp_ns(messages[0].header)
+        goal = route_message(driven_ids(), places[0], places[-1])
+        writer.write("/planning/mission_planning/route", begun_ns, goal)
+        for message in messages[:160]:
+            writer.write("/localization/kinematic_state", convert.stamp_ns(message.header), message)
+    return path
+
+
+@pytest.mark.parametrize("words", [(), ("--route", "driven")])
+def test_a_bag_with_a_lanelet_route_is_replayed(bag, tmp_path, words):
+    given = ["inputs.route_type=lanelet", f"inputs.lanelet_map={MAP}", "cameras.required=false"]
+    words = [*words, *(word for pair in given for word in ("--set", pair))]
+    parser = argparse.ArgumentParser()
+    replay.add_arguments(parser)
+    args = parser.parse_args([str(bag), "--out", str(tmp_path), *words])
+    record, _ = replay.replay(args, replay.configuration(args), Console(stderr=True))
+    assert len(record.frames) > 30
+    assert {frame.verdict for frame in record.frames} == {Verdict.OK}
+    if record.details["route"] == "bag":
+        assert np.abs(geometry.project(record.route, drive()[1])[1]).max() < 0.25  # the report draws it
 
 
 def test_lanes_lead_the_way_that_lanelet2_reads_from_good_degrees():

@@ -189,6 +189,8 @@ def mapped(config: Config, reader: BagReader, args: argparse.Namespace) -> tuple
         config = override_dotted(config, {"cameras.compressed": False})
     objects = next((kind for kind, name in topics.OBJECT_TYPES.items() if name in by_type), "none")
     config = override_dotted(config, {"inputs.objects_type": objects})
+    if args.route == "driven":  # it is put in as a Path
+        config = override_dotted(config, {"inputs.route_type": "path"})
     asked = dict(pair.partition("=")[::2] for pair in args.topic)
     unknown = set(asked) - {entry.key for entry in topics.inputs(config)}
     if unknown:

@@ -16,6 +16,7 @@ from . import convert
 from .bag import BagReader
 from .convert import BadMessage
 from .inputs import InputStatus
+from .lanelet_map import LaneletMap
 
 PICTURES_MAX = 400  # instants with pictures in a report; a longer drive shows every n-th
 PICTURE_WIDTH = 480
@@ -100,13 +101,18 @@ def _odometry(reader: BagReader, sources: dict[str, str], config: Config) -> dic
 
 def _route(reader: BagReader, sources: dict[str, str], config: Config) -> Array:
     """(L, 3) the last route of the bag; (0, 3) without one that can be drawn."""
-    route = np.zeros((0, 3))
-    if "route" in sources and config.inputs.route_type == "path":
-        for message in reader.messages([sources["route"]]):
-            try:
-                route = convert.path_route(message.message(), config.output.map_frame, config.inputs.route_points_max)
-            except BadMessage:
-                continue
+    route, frame, points_max = np.zeros((0, 3)), config.output.map_frame, config.inputs.route_points_max
+    if "route" not in sources:
+        return route
+    lanelet_map = LaneletMap(config.inputs) if config.inputs.route_type == "lanelet" else None
+    for message in reader.messages([sources["route"]]):
+        try:
+            if lanelet_map is None:
+                route = convert.path_route(message.message(), frame, points_max)
+            else:
+                route, _ = lanelet_map.route(message.message(), frame, points_max)
+        except BadMessage:
+            continue
     return route
 
 
