@@ -88,12 +88,14 @@ def test_a_blind_planner_drives_a_bag_without_cameras(comma, tmp_path):
     assert numbers["sources"]["PLANNER"] > 0.95 * numbers["plans"]
 
 
-def test_the_driven_path_can_be_the_route(comma, tmp_path):
-    words = ["--set", "cameras.required=false", "--route", "driven", "--no-report", "--duration", "3"]
+@pytest.mark.parametrize("way", [(), pytest.param(("--node",), marks=pytest.mark.dds)])
+def test_the_driven_path_can_be_the_route(comma, tmp_path, way):
+    words = ["--set", "cameras.required=false", "--route", "driven", "--no-report", "--duration", "3", *way]
     code, numbers = replayed(comma, tmp_path, *words)
     assert code == 0
     assert numbers["route"] == "driven"
     assert numbers["plans"] > 20
+    assert numbers["sources"]["PLANNER"] > 15  # the first may come before the route has
 
 
 @pytest.mark.parametrize(

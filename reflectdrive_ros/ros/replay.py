@@ -124,13 +124,16 @@ def replay(args: argparse.Namespace, config: Config, errors: Console) -> tuple[R
         out.mkdir(parents=True, exist_ok=True)
         begun = time.perf_counter()
         stop_ns = reader.end_ns + 1 if args.duration is None else reader.start_ns + round(args.duration * 1e9)
+        route = None
+        if args.route == "driven":
+            route = outputs.route_path(driven(reader, sources, config), config.output.map_frame)
         if args.node:
             from .replay_node import through_node
 
-            sent = through_node(reader, sources, config, stop_ns, args.rate, out, errors)
+            sent = through_node(reader, sources, config, stop_ns, args.rate, route, out, errors)
             mode = "node"
         else:
-            sent = through_engine(reader, sources, config, stop_ns, args.route, errors)
+            sent = through_engine(reader, sources, config, stop_ns, route, errors)
             mode = "engine"
         took_s = time.perf_counter() - begun
         if not sent:
@@ -235,13 +238,13 @@ def advice(key: str) -> str:
 
 
 def through_engine(
-    reader: BagReader, sources: dict[str, str], config: Config, stop_ns: int, route: str, errors: Console
+    reader: BagReader, sources: dict[str, str], config: Config, stop_ns: int, route: Any | None, errors: Console
 ) -> list[Sent]:
-    """Every plan the pilot makes of the bag, in order; deterministic."""
+    """Every plan the pilot makes of the bag, in order; deterministic. `route`: a nav_msgs/Path instead of the bag's."""
     engine_config = dataclasses.replace(config, engine=dataclasses.replace(config.engine, deadline_ms=NEVER_LATE_MS))
     pilot = Pilot(engine_config, time.perf_counter, verified_sha256(config.model))
-    if route == "driven":
-        pilot.put("route", outputs.route_path(driven(reader, sources, config), config.output.map_frame), 0)
+    if route is not None:
+        pilot.put("route", route, 0)
     keys = {name: key for key, name in sources.items()}
     sent: list[Sent] = []
     with Progress(console=errors, transient=True) as progress:

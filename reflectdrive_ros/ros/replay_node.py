@@ -169,16 +169,28 @@ def resolved(name: str) -> str:
 
 
 def through_node(
-    reader: BagReader, sources: dict[str, str], config: Config, stop_ns: int, rate: float, out: Path, errors: Console
+    reader: BagReader,
+    sources: dict[str, str],
+    config: Config,
+    stop_ns: int,
+    rate: float,
+    route: Any | None,
+    out: Path,
+    errors: Console,
 ) -> list[Any]:
-    """Play the bag to the node in recorded time; every plan it sent, with what it said of it."""
+    """Play the bag to the node in recorded time; every plan it sent, with what it said of it.
+
+    `route`: a nav_msgs/Path to send beforehand instead of the bag's own.
+    """
     from .replay import Sent
 
     log = out / "node.log"
-    harness = Harness(config, list(sources))
+    harness = Harness(config, [*sources, *(["route"] if route is not None else [])])
     try:
         with running_node(config, {}, log) as process:
             harness.wait_for_node(process, log)
+            if route is not None:
+                harness.inputs["route"].publish(route)
             play(reader, sources, harness, stop_ns, rate, errors)
             time.sleep(LAST_PLAN_S)
     finally:
