@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import partial
+from itertools import pairwise
+from statistics import median
 from typing import Any, TypeVar
 
 import numpy as np
@@ -100,8 +102,8 @@ class Channel:
     def _count_lost(self, stamp_ns: int) -> None:
         """A gap of about n periods means that n - 1 messages went missing on the way."""
         if len(self.stamps) >= 5:
-            period = float(np.median(np.diff(np.array(self.stamps))))
-            gap = (stamp_ns - self.stamps[-1]) / max(period, 1.0)
+            period = median(later - earlier for earlier, later in pairwise(self.stamps))
+            gap = (stamp_ns - self.stamps[-1]) / max(period, 1)
             if 1.75 < gap < 20:  # less is jitter; longer silences are a sensor that was off, not lost messages
                 self.lost += round(gap) - 1
 
@@ -434,9 +436,7 @@ class Inputs:
                 near = channel.nearest(image_ns)
                 apart = abs(near[0] - image_ns) * 1e-9 if near else float("inf")
                 allowed = self._config.cameras.match_tolerance_s
-                faults.append(
-                    f"image {name}: nearest is {apart:.2f} s from the anchor's picture, allowed {allowed} s"
-                )
+                faults.append(f"image {name}: nearest is {apart:.2f} s from the anchor's picture, allowed {allowed} s")
                 continue
             try:
                 frames.append(channel.used(found, now_ns, partial(self._frame, name)))

@@ -18,9 +18,17 @@ from typing import Any
 import rclpy
 from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 from rclpy.clock import Clock, ClockType
+from rclpy.event_handler import PublisherEventCallbacks, SubscriptionEventCallbacks
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
-from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.qos import (
+    DurabilityPolicy,
+    HistoryPolicy,
+    QoSCompatibility,
+    QoSProfile,
+    ReliabilityPolicy,
+    qos_check_compatible,
+)
 
 from ..config import Config, ConfigError
 from ..domain import Command, StepReport
@@ -29,9 +37,10 @@ from . import outputs, topics
 from .params import configured
 from .pilot import Pilot, PilotStep
 
-WATCHDOG_PERIOD_S = 0.02
+WATCHDOG_PERIOD_S = 0.05
 HOLD_PERIOD_S = 0.1  # how often the watchdog repeats the stop
 DIAGNOSTICS_PERIOD_S = 0.2
+MISMATCH_PERIOD_S = 3.0
 ARRIVALS_KEPT = 32
 SWITCH_INTERVAL_S = 0.0005
 
@@ -68,17 +77,31 @@ class PlannerNode(Node):
         self._send_lock = threading.Lock()
 
         self._publishers_by_key = {
-            topic.key: self.create_publisher(message_class(topic.type), topic.name, profile(topic.qos))
+            topic.key: self.create_publisher(
+                message_class(topic.type),
+                topic.name,
+                profile(topic.qos),
+                event_callbacks=PublisherEventCallbacks(use_default_callbacks=False),
+            )
             for topic in topics.OUTPUTS
         }
         anchor = f"image:{self.config.cameras.anchor}"
-        for topic in topics.inputs(self.config):
-            self.create_subscription(
-                message_class(topic.type), topic.name, self._storing(topic.key, topic.key == anchor), profile(topic.qos)
+        self._subscriptions_by_key = {
+            topic.key: self.create_subscription(
+                message_class(topic.type),
+                topic.name,
+                self._storing(topic.key, topic.key == anchor),
+                profile(topic.qos),
+                # rclpy walks every event handler at every message: two for each topic cost more than the messages
+                event_callbacks=SubscriptionEventCallbacks(use_default_callbacks=False),
             )
+            for topic in topics.inputs(self.config)
+        }
+        self._silent = {key for key in self._subscriptions_by_key if not key.startswith("instruction")}
         steady = Clock(clock_type=ClockType.STEADY_TIME)
         self.create_timer(WATCHDOG_PERIOD_S, self._watch, MutuallyExclusiveCallbackGroup(), clock=steady)
         self.create_timer(DIAGNOSTICS_PERIOD_S, self._diagnose, MutuallyExclusiveCallbackGroup(), clock=steady)
+        self.create_timer(MISMATCH_PERIOD_S, self._look_for_mismatches, clock=steady)
         self._worker = threading.Thread(target=self._work, name="planner", daemon=True)
         self._worker.start()
         self.get_logger().info(
@@ -98,6 +121,7 @@ class PlannerNode(Node):
                 self._arrived[stamp.sec * 1_000_000_000 + stamp.nanosec] = time.perf_counter()
                 while len(self._arrived) > ARRIVALS_KEPT:
                     del self._arrived[next(iter(self._arrived))]
+            self._silent.discard(key)
             now_ns = self._now_ns()
             self._pilot.put(key, message, now_ns)
             if key.startswith("image:") or key == "odometry":
@@ -191,6 +215,18 @@ class PlannerNode(Node):
     def _diagnose(self) -> None:
         statuses = self._pilot.statuses(self._now_ns())
         self._publish("diagnostics", outputs.diagnostics(statuses, self._now_ns(), self.get_name()))
+
+    def _look_for_mismatches(self) -> None:
+        """Of topics that stay silent: is somebody sending with a QoS that can never reach us?"""
+        for key in sorted(self._silent):
+            subscription = self._subscriptions_by_key[key]
+            for publisher in self.get_publishers_info_by_topic(subscription.topic_name):
+                compatibility, why = qos_check_compatible(publisher.qos_profile, subscription.qos_profile)
+                if compatibility is QoSCompatibility.ERROR:
+                    self.get_logger().warning(
+                        f"{subscription.topic_name}: '{publisher.node_name}' sends, but its QoS cannot reach us: {why}",
+                        throttle_duration_sec=30.0,
+                    )
 
     def close(self) -> None:
         """Stop the worker; nothing is published after this returns."""
