@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    bag = args.out / "bag"
+    bag = args.out / args.recording.resolve().name
     args.out.mkdir(parents=True, exist_ok=True)
     code = call(make_bag, [str(args.recording), str(bag), "--force"])
     if code:
