@@ -22,6 +22,7 @@ from ..domain import Array
 CELL_M = 0.5
 REACH_M = 160.0  # the grid ends this far from the ego; beyond it shapely answers
 CLOSE_M = 1e-7  # a point nearer than this to an edge is put to shapely
+AT_ONCE = 8192  # points looked up together; what is computed of them fits in the cache
 REFERENCE = (0.4867, 0.5231)  # of a cell; off centre, so that round map coordinates do not run through it
 
 
@@ -139,9 +140,15 @@ class AreaIndex:
 
     def bits(self, x: Array, y: Array) -> Array:
         """(words, ..) sets of the polygons that strictly contain points with coordinates x and y (..)."""
-        if not self.count or not x.size:
-            return np.zeros((self.words, *x.shape), np.uint64)
-        shape, x, y = x.shape, x.ravel(), y.ravel()
+        bits = np.zeros((self.words, x.size), np.uint64)
+        if self.count:
+            flat_x, flat_y = x.ravel(), y.ravel()
+            for first in range(0, x.size, AT_ONCE):
+                part = slice(first, first + AT_ONCE)
+                bits[:, part] = self._bits(flat_x[part], flat_y[part])
+        return bits.reshape(self.words, *x.shape)
+
+    def _bits(self, x: Array, y: Array) -> Array:
         cell, u, v = self._grid.place(x, y)
         bits = self._reference_bits[:, cell]
         near, begin, edges, pair = _listed(self._first, cell)
@@ -162,7 +169,7 @@ class AreaIndex:
             beyond = np.flatnonzero(np.maximum(np.abs(x), np.abs(y)) > REACH_M)
             if len(beyond):
                 bits[:, beyond] = self._exact(x[beyond], y[beyond])
-        return bits.reshape(self.words, *shape)
+        return bits
 
     def _exact(self, x: Array, y: Array) -> Array:
         bits = np.zeros((self.words, len(x)), np.uint64)

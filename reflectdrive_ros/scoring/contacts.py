@@ -6,6 +6,7 @@ instant, then circles, then the two axes of the ego box, and only what is left t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,7 +17,7 @@ from ..domain import AgentKind, Array, Forecast, checked
 from .simulate import DT_S
 
 SAMPLES = 51  # 0, 0.1, .. 5.0 s: 4 s of driving and 1 s of looking ahead
-PAIRS_AT_ONCE = 30_000  # keeps the circle test in the cache
+PAIRS_AT_ONCE = 15_000  # keeps the circle test in the cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,31 +103,34 @@ def touching(
     instants of N candidates; `samples` (K,) is the agents' sample of each instant. Equals geometry.boxes_overlap on
     all pairs.
     """
-    ego, agent, dx, dy = _nearby(x, y, 0.5 * float(np.hypot(*size)), agents, samples)
     half_length, half_width = 0.5 * size
     other_length, other_width = 0.5 * agents.sizes.T
-    sample = samples[ego // x.shape[1]] + agent * SAMPLES
-    other_cos, other_sin = agents.cosines.ravel()[sample], agents.sines.ravel()[sample]
-    ego_cos, ego_sin = cos.ravel()[ego], sin.ravel()[ego]
-    turn_cos = np.abs(ego_cos * other_cos + ego_sin * other_sin)
-    turn_sin = np.abs(ego_cos * other_sin - ego_sin * other_cos)
-    # Across the ego first: on a road most of what is near is beside, and done with here.
-    across = half_width + other_length[agent] * turn_sin + other_width[agent] * turn_cos
-    left = np.flatnonzero(np.abs(dy * ego_cos - dx * ego_sin) <= across)
-    ego, agent, dx, dy, turn_cos, turn_sin = (each[left] for each in (ego, agent, dx, dy, turn_cos, turn_sin))
-    ego_cos, ego_sin, other_cos, other_sin = (each[left] for each in (ego_cos, ego_sin, other_cos, other_sin))
-    length, width = other_length[agent], other_width[agent]
-    touch = np.abs(dx * ego_cos + dy * ego_sin) <= half_length + length * turn_cos + width * turn_sin
-    touch &= np.abs(dx * other_cos + dy * other_sin) <= length + half_length * turn_cos + half_width * turn_sin
-    touch &= np.abs(dy * other_cos - dx * other_sin) <= width + half_length * turn_sin + half_width * turn_cos
-    instant, candidate = np.divmod(ego[touch], x.shape[1])
-    return candidate, instant, agent[touch]
+    found = [(np.zeros(0, np.intp), np.zeros(0, np.intp))]
+    for ego, agent, dx, dy in _nearby(x, y, 0.5 * float(np.hypot(*size)), agents, samples):
+        sample = samples[ego // x.shape[1]] + agent * SAMPLES
+        other_cos, other_sin = agents.cosines.ravel()[sample], agents.sines.ravel()[sample]
+        ego_cos, ego_sin = cos.ravel()[ego], sin.ravel()[ego]
+        turn_cos = np.abs(ego_cos * other_cos + ego_sin * other_sin)
+        turn_sin = np.abs(ego_cos * other_sin - ego_sin * other_cos)
+        # Across the ego first: on a road most of what is near is beside, and done with here.
+        across = half_width + other_length[agent] * turn_sin + other_width[agent] * turn_cos
+        left = np.flatnonzero(np.abs(dy * ego_cos - dx * ego_sin) <= across)
+        ego, agent, dx, dy, turn_cos, turn_sin = (each[left] for each in (ego, agent, dx, dy, turn_cos, turn_sin))
+        ego_cos, ego_sin, other_cos, other_sin = (each[left] for each in (ego_cos, ego_sin, other_cos, other_sin))
+        length, width = other_length[agent], other_width[agent]
+        touch = np.abs(dx * ego_cos + dy * ego_sin) <= half_length + length * turn_cos + width * turn_sin
+        touch &= np.abs(dx * other_cos + dy * other_sin) <= length + half_length * turn_cos + half_width * turn_sin
+        touch &= np.abs(dy * other_cos - dx * other_sin) <= width + half_length * turn_sin + half_width * turn_cos
+        found.append((ego[touch], agent[touch]))
+    ego, agent = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    instant, candidate = np.divmod(ego, x.shape[1])
+    return candidate, instant, agent
 
 
 def _nearby(
     x: Array, y: Array, radius: float, agents: AgentTracks, samples: Array
-) -> tuple[Array, Array, Array, Array]:
-    """Pairs whose circumscribed circles meet: flat index into (K, N), agent, and dx, dy from ego to agent."""
+) -> Iterator[tuple[Array, Array, Array, Array]]:
+    """Pairs whose circumscribed circles meet, by parts: flat index into (K, N), agent, and dx, dy from ego to agent."""
     reach = radius + 0.5 * np.hypot(agents.sizes[:, 0], agents.sizes[:, 1])  # (A,)
     at_x, at_y = agents.poses[:, samples, 0], agents.poses[:, samples, 1]  # (A, K)
     apart_x = np.maximum(x.min(axis=1) - at_x, at_x - x.max(axis=1))  # outside the box around all candidates
@@ -134,7 +138,6 @@ def _nearby(
     near = (np.maximum(apart_x, apart_y) <= reach[:, None]) & agents.present[:, samples]
     agent, instant = np.nonzero(near)
     at_x, at_y, reach2 = at_x[near], at_y[near], reach[agent] ** 2
-    found: list[tuple[Array, ...]] = [(np.zeros(0, np.intp), np.zeros(0, np.intp), np.zeros(0), np.zeros(0))]
     count = x.shape[1]
     at_once = max(1, PAIRS_AT_ONCE // count)
     for first in range(0, len(agent), at_once):
@@ -145,9 +148,7 @@ def _nearby(
         flat = np.flatnonzero(apart2 <= reach2[part, None])
         pair = flat // count
         ego = flat + count * (instant[part] - np.arange(len(dx)))[pair]
-        found.append((ego, agent[part][pair], dx.ravel()[flat], dy.ravel()[flat]))
-    ego, agent, dx, dy = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    return ego, agent, dx, dy
+        yield ego, agent[part][pair], dx.ravel()[flat], dy.ravel()[flat]
 
 
 def clearances(
@@ -157,13 +158,13 @@ def clearances(
 
     A lower bound by separating axes (see geometry.box_separation): exact unless corner faces corner.
     """
-    ego, agent, dx, dy = _nearby(x, y, 0.5 * float(np.hypot(*size)) + at_most_m, agents, samples)
-    origin = np.zeros_like(dx)
-    ego_poses = np.stack([origin, origin, heading.ravel()[ego]], axis=-1)
-    other = np.stack([dx, dy, agents.poses[agent, samples[ego // x.shape[1]], 2]], axis=-1)
-    gaps = geometry.box_separation(ego_poses, size, other, agents.sizes[agent])
     clearance = np.full(x.size, at_most_m)
-    np.minimum.at(clearance, ego, np.maximum(gaps, 0.0))
+    for ego, agent, dx, dy in _nearby(x, y, 0.5 * float(np.hypot(*size)) + at_most_m, agents, samples):
+        origin = np.zeros_like(dx)
+        ego_poses = np.stack([origin, origin, heading.ravel()[ego]], axis=-1)
+        other = np.stack([dx, dy, agents.poses[agent, samples[ego // x.shape[1]], 2]], axis=-1)
+        gaps = geometry.box_separation(ego_poses, size, other, agents.sizes[agent])
+        np.minimum.at(clearance, ego, np.maximum(gaps, 0.0))
     return np.asarray(clearance.reshape(x.shape).T)
 
 

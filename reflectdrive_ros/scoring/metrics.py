@@ -281,12 +281,17 @@ def lane_keeping(center: Array, centerline: LineIndex, areas: EgoAreas) -> Array
     Section 11: time in an intersection neither counts nor interrupts.
     """
     x, y = np.ascontiguousarray(center.T)[:2]  # (41, N)
-    off, spared = centerline.beyond(x, y), areas.in_intersection.T
+    spared = areas.in_intersection.T
+    off = centerline.beyond(x, y) & ~spared
     score = np.ones(len(center))
-    running = np.zeros(len(center), int)
+    doubtful = np.flatnonzero(off.sum(axis=0) >= LANE_STEPS)
+    if len(doubtful) == 0:
+        return score
+    off, spared = off[:, doubtful], spared[:, doubtful]
+    running = np.zeros(len(doubtful), int)
     for t in range(len(off)):
         running = np.where(spared[t], running, (running + 1) * off[t])
-        score[running >= LANE_STEPS] = 0.0
+        score[doubtful[running >= LANE_STEPS]] = 0.0
     return score
 
 

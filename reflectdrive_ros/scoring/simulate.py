@@ -207,6 +207,7 @@ def _drive(reference: Array, motion: Array, vehicle: VehicleConfig, *, wrapping:
     place = np.ascontiguousarray(reference.transpose(1, 2, 0))  # (41, 3, N)
     normal = np.stack([-np.sin(place[:, HEADING]), np.cos(place[:, HEADING])], axis=1)
     slow = speeds <= STOPPING_SPEED_MPS
+    somebody_slow: list[bool] = list(slow.any(axis=1))
 
     states = np.zeros((STEPS + 1, STATE_SIZE, count))
     states[0, VX:] = np.asarray(motion, float)[:, None]
@@ -225,15 +226,17 @@ def _drive(reference: Array, motion: Array, vehicle: VehicleConfig, *, wrapping:
             turned = _wrap(turned)
 
         look = min(i + LOOK_AHEAD, STEPS - 1)
-        stopping = slow[look] & (v <= STOPPING_SPEED_MPS)
-        command = np.where(stopping, -STOPPING_GAIN, -SPEED_GAIN) * (v - speeds[look])
+        command = -SPEED_GAIN * (v - speeds[look])
+        if somebody_slow[look]:
+            stopping = slow[look] & (v <= STOPPING_SPEED_MPS)
+            command[stopping] *= STOPPING_GAIN / SPEED_GAIN
 
         # Ten steps ahead at constant steering rate u: error = A x0 + B u + g, in closed form.
         np.multiply(v, DT_S, out=basis[0])
         np.multiply(command, DT_S * DT_S, out=basis[1])
         np.multiply(basis[0], basis[:2], out=basis[2:4])
         np.multiply(basis[1], basis[1], out=basis[4])
-        way, turn, lateral, rate_turn, rate_lateral = product(ten_steps, basis)
+        way, turn, lateral, rate_turn, rate_lateral = ten_steps @ basis
         road = windows[i] * basis
         turned_ahead = turned + steering * turn - (road[0] + road[1])
         errors[i, 1] = turned_ahead
@@ -243,7 +246,9 @@ def _drive(reference: Array, motion: Array, vehicle: VehicleConfig, *, wrapping:
         weighted_turn = HEADING_WEIGHT * rate_turn
         rate = rate_lateral * lateral_ahead + weighted_turn * turned_ahead
         rate /= rate_lateral * rate_lateral + weighted_turn * rate_turn + 1.0
-        rate *= np.where(stopping, 0.0, -STEERING_SHARE)
+        rate *= -STEERING_SHARE
+        if somebody_slow[look]:
+            rate[stopping] = 0.0
         now[STEERING_RATE] = rate
 
         # 1.3: the bicycle, explicit Euler, every right-hand side at the old state.
