@@ -207,7 +207,7 @@ def _drive(reference: Array, motion: Array, vehicle: VehicleConfig, *, wrapping:
     place = np.ascontiguousarray(reference.transpose(1, 2, 0))  # (41, 3, N)
     normal = np.stack([-np.sin(place[:, HEADING]), np.cos(place[:, HEADING])], axis=1)
     slow = speeds <= STOPPING_SPEED_MPS
-    somebody_slow: list[bool] = list(slow.any(axis=1))
+    somebody_slow = np.asarray(slow.any(axis=1))
 
     states = np.zeros((STEPS + 1, STATE_SIZE, count))
     states[0, VX:] = np.asarray(motion, float)[:, None]
