@@ -7,6 +7,7 @@ principle and do not here: a contact or a corner within 1e-9 m of its limit, and
 official acos gives NaN, quirk Q3; the golden set has neither.)
 """
 
+import argparse
 import json
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from hypothesis.extra.numpy import arrays
 
 from reflectdrive_ros import geometry
 from reflectdrive_ros.config import VehicleConfig
-from reflectdrive_ros.evaluation import golden, score_run
+from reflectdrive_ros.evaluation import bench_scoring, golden, score_run
 from reflectdrive_ros.tokens import Codebook, poses_from_points
 
 SLICE = Path(__file__).parent / "data" / "golden"
@@ -94,12 +95,10 @@ def test_the_driving_rules_differ_from_the_official_ones(quirk):
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-def run(*words):
-    import argparse
-
+def run(*words, command=score_run):
     parser = argparse.ArgumentParser()
-    score_run.add_arguments(parser)
-    return score_run.run(parser.parse_args([str(word) for word in words]))
+    command.add_arguments(parser)
+    return command.run(parser.parse_args([str(word) for word in words]))
 
 
 def one_scene(path, change=lambda entry: None):
@@ -152,6 +151,22 @@ def test_a_truncated_file_is_named(tmp_path, capsys):
     (tmp_path / "scenes.jsonl.gz").write_bytes(whole[: len(whole) // 2])
     assert run(tmp_path / "scenes.jsonl.gz", tmp_path / "out.jsonl") == 2
     assert "scenes.jsonl.gz cannot be read" in capsys.readouterr().err
+
+
+def test_the_bench_times_what_it_says(tmp_path, capsys):
+    assert run("--runs", 1, "--json", tmp_path / "bench.json", command=bench_scoring) == 0
+    numbers = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))
+    times = [numbers[f"ms_{count}"] for count in (1, 6, 64, 221, 1000)]
+    assert all(time > 0 for time in times)
+    assert all(numbers[f"ms_{key}"] > numbers[f"bound_ms_{key}"] for key in ("1", "221", "1000", "221_agents_500"))
+    assert {"version", "commit", "device", "date", "command"} <= numbers.keys()
+    assert (numbers["agents"], numbers["polygons"]) == (5, 21)  # the medians of the whole set
+    assert "221" in capsys.readouterr().out
+    assert (
+        run("--scenes", one_scene(tmp_path / "s.jsonl", lambda e: e.update(scene_id="other")), command=bench_scoring)
+        == 2
+    )
+    assert "does not hold scene s0016" in capsys.readouterr().err
 
 
 # --- the rounded expert -----------------------------------------------------------------------------------------------

@@ -327,7 +327,7 @@ def assert_sound(card: ScoreCard) -> None:
         assert ((getattr(card, name) >= 0) & (getattr(card, name) <= 1)).all(), name
 
 
-@given(scenes, st.integers(0, 2**32 - 1), st.sampled_from([0.0, 1.0, 30.0, 1e4]), st.booleans(), st.booleans())
+@given(scenes, st.integers(0, 2**32 - 1), st.sampled_from([0.0, 1.0, 30.0, 1e5]), st.booleans(), st.booleans())
 @settings(max_examples=25)
 def test_no_candidate_makes_a_score_nan(scene, seed, size, official, second):
     random = np.random.default_rng(seed)
@@ -350,6 +350,8 @@ NAN = float("nan")
         ),
         (lambda: score(road(), np.zeros((0, 8, 3))), r"score\.candidates has shape \(0, 8, 3\)"),
         (lambda: score(road(), np.zeros((8, 3))), r"score\.candidates has shape \(8, 3\), expected \(any, any, 3\)"),
+        (lambda: score(road(), straight() * 1e8), r"score\.candidates reaches 4e\+09, expected at most 1e\+06"),
+        (lambda: score(road(1e9), straight()), r"Scene\.motion reaches 1e\+09"),
         (lambda: score(road(), straight() * NAN), r"score\.candidates holds NaN"),
         (
             lambda: score(road(), straight(), previous_states=np.zeros((40, 11))),

@@ -57,6 +57,7 @@ WAYPOINTS = 8
 STEPS_PER_WAYPOINT = STEPS // WAYPOINTS
 WAYPOINT_STEPS = STEPS_PER_WAYPOINT * np.arange(1, WAYPOINTS + 1)
 CANDIDATE_LENGTHS = (WAYPOINTS, STEPS)
+FAR = 1e6  # m, m/s, ..: no plan and no car is beyond; the arithmetic stays finite
 BLOCK = 256  # candidates scored at once; the arrays of more fall out of the cache
 
 
@@ -105,6 +106,8 @@ class Scene:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "motion", checked("Scene", "motion", self.motion, (STATE_SIZE - 3,)))
+        if np.abs(self.motion).max() > FAR:
+            raise ValueError(f"Scene.motion reaches {np.abs(self.motion).max():.3g}, expected at most {FAR:g}")
         columns = np.shape(self.centerline)[1] if np.ndim(self.centerline) == 2 else 2
         object.__setattr__(self, "centerline", checked("Scene", "centerline", self.centerline, (None, max(columns, 2))))
         if len(self.centerline) < 2:
@@ -193,6 +196,8 @@ def score(
     poses = checked("score", "candidates", candidates, (None, None, 3))
     if len(poses) == 0 or poses.shape[1] not in CANDIDATE_LENGTHS:
         raise ValueError(f"score.candidates has shape {poses.shape}, expected (1 or more, {WAYPOINTS} or {STEPS}, 3)")
+    if np.abs(poses).max() > FAR:
+        raise ValueError(f"score.candidates reaches {np.abs(poses).max():.3g}, expected at most {FAR:g}")
     cards = []
     for first in range(0, len(poses), BLOCK):
         states = simulate(poses[first : first + BLOCK], scene.motion, scene.vehicle, scene.start_us)
