@@ -6,12 +6,12 @@ of the official code. `official` asks for the official rule where ours differs; 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 import shapely
-from scipy.signal import savgol_filter
 
 from .. import geometry
 from ..config import VehicleConfig
@@ -322,8 +322,26 @@ COMFORT_SANE = ComfortRule(7, 7, 15, "center")
 
 @lru_cache(maxsize=64)
 def _filter(count: int, window: int, order: int, derivative: int) -> Array:
-    """(T, T) matrix of scipy's Savitzky-Golay filter, which is linear: times a column of values it filters them."""
-    return np.asarray(savgol_filter(np.eye(count), min(window, count), order, derivative, delta=DT_S, axis=0))
+    """(T, T) matrix of a Savitzky-Golay filter: times a column of values it filters them.
+
+    Each row fits a polynomial to a window and reads it, or its derivative, at one sample; near the ends the first or
+    last window serves. As scipy's `savgol_filter`, whose even windows the official code relies on: they are read half
+    a sample late (Q7). Written out because not every scipy accepts even windows.
+    """
+    window = min(window, count)
+    half = window // 2
+    rows = np.zeros((count, count))
+    for i in range(count):
+        first, at = i - half, float(half)
+        if i < half:
+            first, at = 0, i
+        elif i >= count - half:
+            first, at = count - window, i - (count - window)
+        elif window % 2 == 0:
+            first, at = i - half + 1, half - 0.5
+        powers = (np.arange(window) - at)[:, None] ** np.arange(order + 1)
+        rows[i, first : first + window] = np.linalg.pinv(powers)[derivative]
+    return rows * (math.factorial(derivative) / DT_S**derivative)
 
 
 def _filtered(values: Array, window: int, order: int = 2, derivative: int = 0) -> Array:
