@@ -3,9 +3,9 @@
 The scene is the golden set's median in agents and polygons. Candidates are the scene's own, each with one waypoint
 moved by up to 10 bins of 0.3 m, as local search does. Times are CPU time, which on a quiet machine is the time on the
 clock (that stands beside, `wall_ms_*`) and on a busy one is what the scorer itself needs. Beside each stands a bound,
-the arithmetic alone: the array elements that every candidate must touch, at the rate at which this core multiplies
-arrays that fit in its cache. The official times are those of NAVSIM's code on another machine (two shared cores): read
-the ratios as orders.
+the arithmetic alone: the array elements that every candidate must touch before any agent is looked at, at the rate at
+which this core multiplies arrays that fit in its cache. The official times are those of NAVSIM's code on another
+machine (two shared cores): read the ratios as orders.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .. import geometry
 from ..domain import AgentKind, Array
 from ..scoring.areas import LineIndex, MapAreas
 from ..scoring.contacts import SAMPLES, AgentTracks
-from ..scoring.metrics import LANE_OFFSET_M, TTC_STEPS
+from ..scoring.metrics import LANE_OFFSET_M
 from ..scoring.scorer import Scene, score
 from ..scoring.simulate import DT_S, STATE_SIZE, STEPS
 from . import golden
@@ -48,9 +48,8 @@ DENSE = (50, 500)
 # ms, from TIMING.md of the golden set: v1.1 in one batch, v1.1 as NAVSIM calls it, v2.2 in one batch
 OFFICIAL_MS = {6: (49.0, 163.0, 86.0), 64: (330.0, 1830.0, 650.0), 221: (1120.0, 6210.0, 2260.0)}
 # Elements that a candidate touches at least: 50 array operations per step of the car, 5 points by 20 operations for the
-# map, 6 filters over 41 samples; per agent 5 operations at each instant of contact and of time to collision.
+# map, 6 filters over 41 samples, the states themselves.
 OPERATIONS = STEPS * 50 + (STEPS + 1) * (5 * 20 + 6 * (STEPS + 1) + STATE_SIZE)
-OPERATIONS_PER_AGENT = (STEPS + 1) * (1 + len(TTC_STEPS)) * 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -171,25 +170,25 @@ def figures(scene: GoldenScene, runs: int, console: Console) -> dict[str, Any]:
         "runs": runs,
     }
 
-    def time_of(name: str, count: int, action: Callable[[], object], agents: int) -> None:
+    def time_of(name: str, count: int, action: Callable[[], object]) -> None:
         numbers[f"ms_{name}"], numbers[f"wall_ms_{name}"] = median_ms(action, runs)
-        numbers[f"bound_ms_{name}"] = count * (OPERATIONS + agents * OPERATIONS_PER_AGENT) / rate
+        numbers[f"bound_ms_{name}"] = count * OPERATIONS / rate
 
     silent = not console.is_terminal
     for count in track(COUNTS, "candidates", console=console, disable=silent):
         plans = candidates(scene, count)
-        time_of(f"{count}", count, partial(score, scene.first, plans, FIRST, official=True), len(scene.first.agents))
+        time_of(f"{count}", count, partial(score, scene.first, plans, FIRST, official=True))
         if count in OFFICIAL_MS:
             batch, loop, _ = OFFICIAL_MS[count]
             numbers[f"times_faster_than_official_batch_{count}"] = batch / numbers[f"ms_{count}"]
             numbers[f"times_faster_than_official_loop_{count}"] = loop / numbers[f"ms_{count}"]
     plans = candidates(scene, 221)
-    time_of("221_v2", 221, partial(score, scene.second, plans, SECOND, official=True), len(scene.second.agents))
+    time_of("221_v2", 221, partial(score, scene.second, plans, SECOND, official=True))
     numbers["times_faster_than_official_batch_221_v2"] = OFFICIAL_MS[221][2] / numbers["ms_221_v2"]
-    time_of("221_driving", 221, partial(score, scene.first, plans), len(scene.first.agents))
+    time_of("221_driving", 221, partial(score, scene.first, plans))
     for agents in track(DENSE, "dense", console=console, disable=silent):
         dense = replace(scene.first, agents=crowd(scene.first, agents))
-        time_of(f"221_agents_{agents}", 221, partial(score, dense, plans, FIRST, official=True), agents)
+        time_of(f"221_agents_{agents}", 221, partial(score, dense, plans, FIRST, official=True))
     numbers["ms_prepare"], _ = median_ms(partial(prepare, scene.first), runs)
     return numbers
 
