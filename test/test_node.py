@@ -12,7 +12,13 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+import rclpy
+from autoware_perception_msgs.msg import PredictedObjects
 from messages import CAMERAS, acceleration, camera_info, jpeg, odometry, predicted_objects, raw, route, tf_static
+from nav_msgs.msg import Path
+from rclpy.context import Context
+from rclpy.node import Node
+from rclpy.qos import QoSProfile, ReliabilityPolicy
 from scenes import config
 
 from reflectdrive_ros.ros import outputs
@@ -296,6 +302,28 @@ def test_parameters_tell_the_truth(tmp_path):
         change = Parameter("engine.watchdog_ms", value=500.0).to_parameter_msg()
         result = ask(SetParameters, "set_parameters", SetParameters.Request(parameters=[change])).results[0]
         assert not result.successful
+
+
+def test_a_publisher_that_can_never_reach_us_is_named_in_the_log(tmp_path):
+    with car(tmp_path) as sender:
+        sender.harness.node.destroy_publisher(sender.harness.inputs.pop("odometry"))
+        context = Context()  # a topic has one type in a participant, so the stranger needs its own
+        rclpy.init(context=context)
+        stranger = Node("stranger", context=context)
+        try:
+            name = "/planning/reflectdrive/reflectdrive/input"
+            stranger.create_publisher(Path, f"{name}/odometry", 1)  # the wrong type
+            best_effort = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
+            stranger.create_publisher(PredictedObjects, f"{name}/objects", best_effort)
+            log, until = tmp_path / "node.log", time.perf_counter() + 20.0
+            while time.perf_counter() < until and log.read_text().count("'stranger'") < 2:
+                time.sleep(0.2)
+        finally:
+            stranger.destroy_node()
+            rclpy.try_shutdown(context=context)
+    said = log.read_text()
+    assert "sends nav_msgs/msg/Path, expected nav_msgs/msg/Odometry" in said
+    assert "input/objects: 'stranger' sends, but its QoS cannot reach us" in said
 
 
 def test_help_needs_no_ros(tmp_path):

@@ -34,7 +34,8 @@ from .recordings import RecordingError, open_recording
 from .replay_node import Harness, running_node
 
 PERIOD_S = 0.1
-WARM_UP_S = 2.0
+WARM_UP_S = 3.0
+SETTLE_S = 0.5  # until the last answers and the diagnostics that count them have come
 RAW_SIZE = (1920, 1080)
 KEY_BY_SUFFIX = {
     "kinematic_state": "odometry",
@@ -114,35 +115,46 @@ def one_run(args: argparse.Namespace, messages: dict[str, list[Any]], errors: Co
                 harness.wait_for_node(process, log)
                 for key in ("route", "tf_static"):
                     harness.inputs[key].publish(messages[key][0])
-                memory = send(args, messages, harness, errors, number, process.pid)
-                time.sleep(0.5)
+                send(WARM_UP_S, messages, harness, process.pid)
+                time.sleep(SETTLE_S)
+                before = len(harness.received["status"]), pictures_received(harness)
+                title = f"run {number + 1} of {args.runs}"
+                memory = send(args.seconds, messages, harness, process.pid, errors, title)
+                time.sleep(SETTLE_S)
         finally:
             harness.close()
-    statuses = [message for _, message in harness.received["status"]]
-    counted = statuses[round(WARM_UP_S / PERIOD_S) :]
-    overheads = [s.time_received_to_published - s.time_planner for s in counted if np.isfinite(s.age_of_image)]
-    last = harness.received["diagnostics"][-1][1]
+    statuses = [message for _, message in harness.received["status"]][before[0] :]
+    planned = [s for s in statuses if s.source == s.SOURCE_PLANNER]
     frames = round(args.seconds / PERIOD_S)
-    arrived = sum(
-        int(value.value) for s in last.status if ": image" in s.name for value in s.values if value.key == "received"
-    )
+    arrived = pictures_received(harness) - before[1]
     return {
-        "overhead_ms": overheads,
+        "overhead_ms": [s.time_received_to_published - s.time_planner for s in planned],
         "frames_sent": frames,
-        "plans": sum(bool(np.isfinite(s.age_of_image)) for s in statuses),
+        "plans": len(planned),
         "pictures_lost": frames * len(config.cameras.names) - arrived,
         "memory_mb": memory,
     }
 
 
+def pictures_received(harness: Harness) -> int:
+    """What the node's diagnostics count, over all cameras."""
+    last = harness.received["diagnostics"][-1][1]
+    lines = [status for status in last.status if ": image" in status.name]
+    return sum(int(value.value) for status in lines for value in status.values if value.key == "received")
+
+
 def send(
-    args: argparse.Namespace, messages: dict[str, list[Any]], harness: Harness, errors: Console, number: int, pid: int
+    seconds: float,
+    messages: dict[str, list[Any]],
+    harness: Harness,
+    pid: int,
+    errors: Console | None = None,
+    title: str = "",
 ) -> list[float]:
     """Send pictures at 10 Hz and odometry at 50 Hz, stamped now; returns the node's memory (MB) once a second."""
-    memory, ticks = [], round(args.seconds / PERIOD_S)
+    memory, ticks = [], range(round(seconds / PERIOD_S))
     began = time.perf_counter()
-    steps = track(range(ticks), f"run {number + 1} of {args.runs}", console=errors, transient=True)
-    for tick in steps:
+    for tick in ticks if errors is None else track(ticks, title, console=errors, transient=True):
         pictures = [key for key in harness.inputs if key.startswith(("image", "info"))]
         others = [key for key in ("acceleration", "objects") if key in harness.inputs]
         for fifth in range(5):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import partial
@@ -182,6 +183,7 @@ class Inputs:
         self._route = Channel("route", True, None)
         self._tf_static = Channel("tf_static", needed, None)
         self._instruction = ""
+        self._decoders = ThreadPoolExecutor(len(cameras.names), "decode")
         self.restarts = 0
         self.ignored_objects: dict[str, int] = {}  # reason -> count, of the newest message
         self._forget()
@@ -191,6 +193,7 @@ class Inputs:
         self._transforms: dict[str, tuple[str, Array]] = {}
         self._frozen: dict[str, int] = dict.fromkeys(self._images, 0)
         self._digests: dict[str, int] = {}
+        self._decoding: dict[str, tuple[Any, Future[tuple[Array, tuple[float, float]]]]] = {}
         self._decoded: deque[tuple[int, tuple[CameraFrame, ...]]] = deque()
         self._planned_image_ns = self._planned_odometry_ns = -(1 << 62)
         self._waiting_ns: int | None = None  # stamp of the first anchor picture that nobody has planned from yet
@@ -224,6 +227,7 @@ class Inputs:
                 self._restart()
             news = channel.put(stamp, message)
             if kind == "image" and news:
+                self._decode_ahead(camera, message)
                 self._watch_for_frozen(camera, message)
                 if camera == self._config.cameras.anchor and self._waiting_ns is None:
                     self._waiting_ns = stamp
@@ -252,6 +256,15 @@ class Inputs:
         self._forget()
         self._transforms = transforms
         self.restarts += 1
+
+    def _decode_ahead(self, camera: str, message: Any) -> None:
+        """Begin to decode while the other cameras' pictures are on their way (it leaves Python's lock to the rest);
+        a picture that comes while the one before is still being decoded waits until it is asked for."""
+        _, decoding = self._decoding.get(camera, (None, None))
+        if decoding is None or decoding.done():
+            settings = self._config.cameras
+            begun = self._decoders.submit(convert.pixels, message, camera, settings.width, settings.height)
+            self._decoding[camera] = message, begun
 
     def _watch_for_frozen(self, camera: str, message: Any) -> None:
         digest = convert.digest(message)
@@ -429,27 +442,33 @@ class Inputs:
     def _current_instant(
         self, image_ns: int | None, pictures: dict[str, Any], now_ns: int, faults: list[str]
     ) -> tuple[CameraFrame, ...] | None:
-        frames = []
-        for name, channel in self._images.items():
-            found = pictures.get(name)
+        def seen(name: str) -> CameraFrame | str:
+            """The camera's picture, or why there is none."""
+            channel, found = self._images[name], pictures.get(name)
             if found is None and not channel.problem(now_ns) and image_ns is not None:
                 near = channel.nearest(image_ns)
                 apart = abs(near[0] - image_ns) * 1e-9 if near else float("inf")
                 allowed = self._config.cameras.match_tolerance_s
-                faults.append(f"image {name}: nearest is {apart:.2f} s from the anchor's picture, allowed {allowed} s")
-                continue
+                return f"image {name}: nearest is {apart:.2f} s from the anchor's picture, allowed {allowed:.2f} s"
             try:
-                frames.append(channel.used(found, now_ns, partial(self._frame, name)))
+                return channel.used(found, now_ns, partial(self._frame, name))
             except BadMessage as fault:
-                faults.append(str(fault))
-        return None if faults or not frames else tuple(frames)
+                return str(fault)
+
+        results = [seen(name) for name in self._images]
+        faults += [result for result in results if isinstance(result, str)]
+        return None if faults else tuple(result for result in results if not isinstance(result, str))
 
     def _frame(self, name: str, message: Any) -> CameraFrame:
         info = self._infos[name].newest()
         if info is None:
             raise BadMessage(f"camera {name}: no camera_info received")
         width, height = self._config.cameras.width, self._config.cameras.height
-        pixels, _ = convert.pixels(message, name, width, height)
+        begun, decoding = self._decoding.get(name, (None, None))
+        if decoding is not None and begun is message:
+            pixels, _ = decoding.result()
+        else:
+            pixels, _ = convert.pixels(message, name, width, height)
         matrix = convert.intrinsics(info[1], name)
         scale = np.diag([width / max(info[1].width, 1), height / max(info[1].height, 1), 1.0])
         return CameraFrame(

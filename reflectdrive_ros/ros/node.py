@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import Any
 
 import rclpy
-from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
+from rclpy.callback_groups import CallbackGroup, MutuallyExclusiveCallbackGroup
 from rclpy.clock import Clock, ClockType
 from rclpy.event_handler import PublisherEventCallbacks, SubscriptionEventCallbacks
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
@@ -41,6 +41,7 @@ WATCHDOG_PERIOD_S = 0.05
 HOLD_PERIOD_S = 0.1  # how often the watchdog repeats the stop
 DIAGNOSTICS_PERIOD_S = 0.2
 MISMATCH_PERIOD_S = 3.0
+REPEATING_PERIOD_S = 1.0
 ARRIVALS_KEPT = 32
 SWITCH_INTERVAL_S = 0.0005
 
@@ -59,6 +60,26 @@ def message_class(name: str) -> Any:
     """The class of `package/msg/Name`."""
     package, _, kind = name.split("/")
     return getattr(import_module(f"{package}.msg"), kind)
+
+
+class RationedCallbackGroup(CallbackGroup):
+    """For subscriptions whose messages repeat themselves (camera_info comes with every picture and says the same): each
+    is attended at most once in a period. The newest message waits in the middleware meanwhile and costs nothing."""
+
+    def __init__(self, period_s: float) -> None:
+        super().__init__()
+        self._period_s = period_s
+        self._attended: dict[int, float] = {}
+
+    def can_execute(self, entity: Any) -> bool:
+        return time.perf_counter() - self._attended.get(id(entity), -1e9) >= self._period_s
+
+    def beginning_execution(self, entity: Any) -> bool:
+        self._attended[id(entity)] = time.perf_counter()
+        return True
+
+    def ending_execution(self, entity: Any) -> None:
+        """Nothing to do: the group does not keep its members apart, the executor has one thread."""
 
 
 class PlannerNode(Node):
@@ -86,17 +107,21 @@ class PlannerNode(Node):
             for topic in topics.OUTPUTS
         }
         anchor = f"image:{self.config.cameras.anchor}"
+        repeating = RationedCallbackGroup(REPEATING_PERIOD_S)
         self._subscriptions_by_key = {
             topic.key: self.create_subscription(
                 message_class(topic.type),
                 topic.name,
                 self._storing(topic.key, topic.key == anchor),
                 profile(topic.qos),
+                callback_group=repeating if topic.key.startswith("info:") else None,
                 # rclpy walks every event handler at every message: two for each topic cost more than the messages
                 event_callbacks=SubscriptionEventCallbacks(use_default_callbacks=False),
             )
             for topic in topics.inputs(self.config)
         }
+        self._types_by_key = {topic.key: topic.type for topic in topics.inputs(self.config)}
+        self._points: list[Any] = []  # of the worker's last trajectory message, filled anew each time
         self._silent = {key for key in self._subscriptions_by_key if not key.startswith("instruction")}
         steady = Clock(clock_type=ClockType.STEADY_TIME)
         self.create_timer(WATCHDOG_PERIOD_S, self._watch, MutuallyExclusiveCallbackGroup(), clock=steady)
@@ -157,7 +182,8 @@ class PlannerNode(Node):
     def _send(self, report: StepReport, step: PilotStep | None = None) -> None:
         """Publish the plan first, everything that explains it afterwards."""
         begun = time.perf_counter()
-        trajectory = outputs.trajectory(report.plan, self.config)
+        reused = self._points if threading.current_thread() is self._worker else None
+        trajectory = outputs.trajectory(report.plan, self.config, reused)
         if step is not None and step.snapshot.observation is not None:
             self._command = step.snapshot.observation.command
         with self._send_lock:
@@ -217,16 +243,19 @@ class PlannerNode(Node):
         self._publish("diagnostics", outputs.diagnostics(statuses, self._now_ns(), self.get_name()))
 
     def _look_for_mismatches(self) -> None:
-        """Of topics that stay silent: is somebody sending with a QoS that can never reach us?"""
+        """Of topics that stay silent: is somebody sending with a type or a QoS that can never reach us?"""
+        found = []
         for key in sorted(self._silent):
-            subscription = self._subscriptions_by_key[key]
+            subscription, wanted = self._subscriptions_by_key[key], self._types_by_key[key]
             for publisher in self.get_publishers_info_by_topic(subscription.topic_name):
                 compatibility, why = qos_check_compatible(publisher.qos_profile, subscription.qos_profile)
-                if compatibility is QoSCompatibility.ERROR:
-                    self.get_logger().warning(
-                        f"{subscription.topic_name}: '{publisher.node_name}' sends, but its QoS cannot reach us: {why}",
-                        throttle_duration_sec=30.0,
-                    )
+                who = f"{subscription.topic_name}: '{publisher.node_name}' sends"
+                if publisher.topic_type != wanted:
+                    found.append(f"{who} {publisher.topic_type}, expected {wanted}")
+                elif compatibility is QoSCompatibility.ERROR:
+                    found.append(f"{who}, but its QoS cannot reach us: {why}")
+        if found:
+            self.get_logger().warning("; ".join(found), throttle_duration_sec=30.0)
 
     def close(self) -> None:
         """Stop the worker; nothing is published after this returns."""

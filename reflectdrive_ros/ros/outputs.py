@@ -49,9 +49,15 @@ def published(trajectory: Trajectory, dt_s: float) -> Trajectory:
     return Trajectory(kinematics.resample(trajectory, dt_s * np.arange(1, count + 1)), dt_s)
 
 
-def trajectory_points(trajectory: Trajectory, map_from_ego: Array, wheel_base_m: float) -> list[TrajectoryPoint]:
+def trajectory_points(
+    trajectory: Trajectory, map_from_ego: Array, wheel_base_m: float, reused: list[TrajectoryPoint] | None = None
+) -> list[TrajectoryPoint]:
     """Autoware points in the map: speed over the interval before each point, acceleration after it, heading rate, wheel
-    angle. A stop is the last pose repeated at speed 0."""
+    angle. A stop is the last pose repeated at speed 0.
+
+    Making a point costs ten times what filling it does, so points of an earlier message may be `reused`: they are
+    overwritten, which is safe once that message has been published.
+    """
     poses = geometry.compose(map_from_ego, trajectory.poses)
     speed, rate = kinematics.speeds(trajectory), kinematics.yaw_rates(trajectory)
     acceleration = kinematics.accelerations(trajectory)
@@ -59,28 +65,25 @@ def trajectory_points(trajectory: Trajectory, map_from_ego: Array, wheel_base_m:
     times_ns = np.rint(1e9 * trajectory.times_s).astype(np.int64)
     half = 0.5 * poses[:, 2]
     columns = (poses[:, 0], poses[:, 1], np.sin(half), np.cos(half), speed, acceleration, rate, steering, times_ns)
-    points = []
-    for x, y, qz, qw, v, a, w, s, t in zip(*(column.tolist() for column in columns), strict=True):
-        point = TrajectoryPoint(
-            time_from_start=Duration(sec=t // 1_000_000_000, nanosec=t % 1_000_000_000),
-            longitudinal_velocity_mps=v,
-            acceleration_mps2=a,
-            heading_rate_rps=w,
-            front_wheel_angle_rad=s,
-        )
-        position, orientation = point.pose.position, point.pose.orientation
+    points = [] if reused is None else reused
+    points.extend(TrajectoryPoint() for _ in range(len(poses) - len(points)))
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    for point, (x, y, qz, qw, v, a, w, s, t) in zip(points, rows, strict=False):
+        after, position, orientation = point.time_from_start, point.pose.position, point.pose.orientation
+        after.sec, after.nanosec = t // 1_000_000_000, t % 1_000_000_000
         position.x, position.y = x, y
         orientation.z, orientation.w = qz, qw
-        points.append(point)
-    return points
+        point.longitudinal_velocity_mps, point.acceleration_mps2 = v, a
+        point.heading_rate_rps, point.front_wheel_angle_rad = w, s
+    return points[: len(poses)]
 
 
-def trajectory(plan: Plan, config: Config) -> TrajectoryMessage:
-    """The plan as control takes it: map frame, stamp of the odometry used."""
+def trajectory(plan: Plan, config: Config, reused: list[TrajectoryPoint] | None = None) -> TrajectoryMessage:
+    """The plan as control takes it: map frame, stamp of the odometry used. `reused` as in `trajectory_points`."""
     return TrajectoryMessage(
         header=header(plan.stamp_ns, config.output.map_frame),
         points=trajectory_points(
-            published(plan.trajectory, config.output.dt_s), plan.map_from_ego, config.vehicle.wheel_base_m
+            published(plan.trajectory, config.output.dt_s), plan.map_from_ego, config.vehicle.wheel_base_m, reused
         ),
     )
 
