@@ -120,6 +120,7 @@ class PlannerNode(Node):
             )
             for topic in topics.inputs(self.config)
         }
+        self._mismatches: list[str] = []  # said last: each news is said once
         self._types_by_key = {topic.key: topic.type for topic in topics.inputs(self.config)}
         self._points: list[Any] = []  # of the worker's last trajectory message, filled anew each time
         self._silent = {key for key in self._subscriptions_by_key if not key.startswith("instruction")}
@@ -244,7 +245,7 @@ class PlannerNode(Node):
 
     def _look_for_mismatches(self) -> None:
         """Of topics that stay silent: is somebody sending with a type or a QoS that can never reach us?"""
-        found = []
+        found: list[str] = []
         for key in sorted(self._silent):
             subscription, wanted = self._subscriptions_by_key[key], self._types_by_key[key]
             for publisher in self.get_publishers_info_by_topic(subscription.topic_name):
@@ -254,8 +255,9 @@ class PlannerNode(Node):
                     found.append(f"{who} {publisher.topic_type}, expected {wanted}")
                 elif compatibility is QoSCompatibility.ERROR:
                     found.append(f"{who}, but its QoS cannot reach us: {why}")
-        if found:
-            self.get_logger().warning("; ".join(found), throttle_duration_sec=30.0)
+        if found and found != self._mismatches:
+            self.get_logger().warning("; ".join(found))
+        self._mismatches = found
 
     def close(self) -> None:
         """Stop the worker; nothing is published after this returns."""
