@@ -253,7 +253,7 @@ class PlannerNode(Node):
                 who = f"{subscription.topic_name}: '{publisher.node_name}' sends"
                 if publisher.topic_type != wanted:
                     found.append(f"{who} {publisher.topic_type}, expected {wanted}")
-                elif compatibility is QoSCompatibility.ERROR:
+                elif compatibility == QoSCompatibility.ERROR:
                     found.append(f"{who}, but its QoS cannot reach us: {why}")
         if found and found != self._mismatches:
             self.get_logger().warning("; ".join(found))
