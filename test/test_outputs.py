@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+from autoware_planning_msgs.msg import Trajectory as TrajectoryMessage
+from rclpy.serialization import deserialize_message, serialize_message
 from scenes import SECOND_NS, config
 
 from reflectdrive_ros.domain import Command, Plan, PlanSource, StepReport, Trajectory, Verdict
-from reflectdrive_ros.kinematics import braking_distances
+from reflectdrive_ros.kinematics import arc, braking_distances
 from reflectdrive_ros.ros import outputs
 from reflectdrive_ros.ros.inputs import InputStatus, Level
 
@@ -31,6 +33,18 @@ def test_a_plan_becomes_autoware_points_in_the_map():
     assert first.acceleration_mps2 == pytest.approx(-2.5)
 
 
+@pytest.mark.parametrize("frame", ["map", "maps", "earth", "a_long_frame_name"])
+@pytest.mark.parametrize("dt", [0.1, 0.5])
+def test_the_bytes_that_are_sent_are_the_message(frame, dt):
+    """The quick way must say what the plain one says, wherever the frame's name puts the padding."""
+    settings = config(output__map_frame=frame)
+    plan = Plan(-3 * SECOND_NS // 2, HERE, Trajectory(arc(0.07, 0.4 * np.arange(1, 17)), dt))
+    sent = deserialize_message(outputs.trajectory_bytes(plan, settings), TrajectoryMessage)
+    assert sent == deserialize_message(serialize_message(outputs.trajectory(plan, settings)), TrajectoryMessage)
+    assert sent.header.frame_id == frame
+    assert len(sent.points) == len(outputs.trajectory(plan, settings).points)
+
+
 def test_a_stop_is_the_last_pose_repeated_at_speed_zero():
     points = outputs.trajectory(stopping_plan(), config()).points
     standing = [p for p in points if p.longitudinal_velocity_mps == 0.0]
@@ -49,8 +63,6 @@ def test_a_plan_of_half_seconds_is_published_every_tenth():
 
 
 def test_steering_follows_from_the_curve():
-    from reflectdrive_ros.kinematics import arc
-
     plan = Plan(0, np.zeros(3), Trajectory(arc(0.1, 0.5 * np.arange(1, 41)), 0.1))
     wheel = [p.front_wheel_angle_rad for p in outputs.trajectory(plan, config()).points]
     np.testing.assert_allclose(wheel, np.arctan(0.1 * 3.089), rtol=1e-2)

@@ -320,16 +320,17 @@ class Inputs:
         ego = self._ego(odometry, acceleration, now_ns, problems)
         agents = None if ego is None else self._agents(objects, ego, now_ns)
         route_map = self._route_in_map(route, problems)
+        ahead = None if ego is None or route_map is None else self._route_ahead(route_map, ego)
+        command = Command.FOLLOW if ahead is None else command_along(ahead)
         image_ns = None if anchor is None else anchor[0]
-        cameras = self._cameras(image_ns, pictures, now_ns, problems)
-        if ego is None or route_map is None or cameras is None:
+        cameras = self._cameras(image_ns, pictures, now_ns, problems)  # last: decoding goes on meanwhile
+        if ego is None or ahead is None or cameras is None:
             return Snapshot(None, ego, agents, tuple(problems), image_ns)
-        ahead = self._route_ahead(route_map, ego)
         observation = Observation(
             ego.stamp_ns,
             ego,
             ahead,
-            command_along(ahead),
+            command,
             self._config.speed_limit_mps,
             cameras,
             agents,

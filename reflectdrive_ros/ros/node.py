@@ -122,7 +122,6 @@ class PlannerNode(Node):
         }
         self._mismatches: list[str] = []  # said last: each news is said once
         self._types_by_key = {topic.key: topic.type for topic in topics.inputs(self.config)}
-        self._points: list[Any] = []  # of the worker's last trajectory message, filled anew each time
         self._silent = {key for key in self._subscriptions_by_key if not key.startswith("instruction")}
         steady = Clock(clock_type=ClockType.STEADY_TIME)
         self.create_timer(WATCHDOG_PERIOD_S, self._watch, MutuallyExclusiveCallbackGroup(), clock=steady)
@@ -183,14 +182,13 @@ class PlannerNode(Node):
     def _send(self, report: StepReport, step: PilotStep | None = None) -> None:
         """Publish the plan first, everything that explains it afterwards."""
         begun = time.perf_counter()
-        reused = self._points if threading.current_thread() is self._worker else None
-        trajectory = outputs.trajectory(report.plan, self.config, reused)
+        plan_bytes = outputs.trajectory_bytes(report.plan, self.config)
         if step is not None and step.snapshot.observation is not None:
             self._command = step.snapshot.observation.command
         with self._send_lock:
             if self._closing:
                 return
-            self._publish("trajectory", trajectory)
+            self._publish("trajectory", plan_bytes)
             done = self._sent_at = time.perf_counter()
             self._sequence += 1
         image_ns = None if step is None else step.snapshot.image_stamp_ns
@@ -198,6 +196,7 @@ class PlannerNode(Node):
         age_s = float("nan") if image_ns is None else (report.plan.stamp_ns - image_ns) * 1e-9
         stages = {} if step is None else {**step.timings_ms, "publish": 1e3 * (done - begun), "overall": total_ms}
         sha = self._pilot.model_sha256
+        trajectory = outputs.trajectory(report.plan, self.config)
         self._publish("status", outputs.status(report, self.config, sha, self._sequence, age_s, total_ms))
         self._publish("processing_time", outputs.processing_time(report.plan.stamp_ns, total_ms))
         self._publish("candidates", outputs.candidates(report.plan, trajectory.points, self._command, self.config))

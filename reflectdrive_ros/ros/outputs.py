@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import uuid
 from collections.abc import Iterable
 
@@ -49,43 +50,75 @@ def published(trajectory: Trajectory, dt_s: float) -> Trajectory:
     return Trajectory(kinematics.resample(trajectory, dt_s * np.arange(1, count + 1)), dt_s)
 
 
-def trajectory_points(
-    trajectory: Trajectory, map_from_ego: Array, wheel_base_m: float, reused: list[TrajectoryPoint] | None = None
-) -> list[TrajectoryPoint]:
-    """Autoware points in the map: speed over the interval before each point, acceleration after it, heading rate, wheel
-    angle. A stop is the last pose repeated at speed 0.
-
-    Making a point costs ten times what filling it does, so points of an earlier message may be `reused`: they are
-    overwritten, which is safe once that message has been published.
-    """
+def point_columns(trajectory: Trajectory, map_from_ego: Array, wheel_base_m: float) -> Array:
+    """(T,) of POINT: Autoware points in the map. Speed is that of the interval before each point, acceleration that of
+    the one after it; a stop is the last pose repeated at speed 0."""
     poses = geometry.compose(map_from_ego, trajectory.poses)
-    speed, rate = kinematics.speeds(trajectory), kinematics.yaw_rates(trajectory)
-    acceleration = kinematics.accelerations(trajectory)
-    steering = kinematics.steering_from_curvature(kinematics.curvatures(trajectory), wheel_base_m)
     times_ns = np.rint(1e9 * trajectory.times_s).astype(np.int64)
-    half = 0.5 * poses[:, 2]
-    columns = (poses[:, 0], poses[:, 1], np.sin(half), np.cos(half), speed, acceleration, rate, steering, times_ns)
-    points = [] if reused is None else reused
-    points.extend(TrajectoryPoint() for _ in range(len(poses) - len(points)))
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    for point, (x, y, qz, qw, v, a, w, s, t) in zip(points, rows, strict=False):
+    made = np.zeros(len(poses), POINT)
+    made["sec"], made["nanosec"] = np.divmod(times_ns, 1_000_000_000)
+    made["x"], made["y"] = poses[:, 0], poses[:, 1]
+    made["qz"], made["qw"] = np.sin(0.5 * poses[:, 2]), np.cos(0.5 * poses[:, 2])
+    made["longitudinal_velocity_mps"] = kinematics.speeds(trajectory)
+    made["acceleration_mps2"] = kinematics.accelerations(trajectory)
+    made["heading_rate_rps"] = kinematics.yaw_rates(trajectory)
+    made["front_wheel_angle_rad"] = kinematics.steering_from_curvature(kinematics.curvatures(trajectory), wheel_base_m)
+    return made
+
+
+POINT = np.dtype(  # autoware_planning_msgs/TrajectoryPoint, field by field in the order of its definition
+    [("sec", "<i4"), ("nanosec", "<u4")]
+    + [(name, "<f8") for name in ("x", "y", "z", "qx", "qy", "qz", "qw")]
+    + [
+        (name, "<f4")
+        for name in (
+            "longitudinal_velocity_mps",
+            "lateral_velocity_mps",
+            "acceleration_mps2",
+            "heading_rate_rps",
+            "front_wheel_angle_rad",
+            "rear_wheel_angle_rad",
+        )
+    ]
+)
+
+
+def trajectory_points(trajectory: Trajectory, map_from_ego: Array, wheel_base_m: float) -> list[TrajectoryPoint]:
+    """`point_columns` as message objects."""
+    points = []
+    for row in point_columns(trajectory, map_from_ego, wheel_base_m).tolist():
+        point = TrajectoryPoint()
         after, position, orientation = point.time_from_start, point.pose.position, point.pose.orientation
-        after.sec, after.nanosec = t // 1_000_000_000, t % 1_000_000_000
-        position.x, position.y = x, y
-        orientation.z, orientation.w = qz, qw
-        point.longitudinal_velocity_mps, point.acceleration_mps2 = v, a
-        point.heading_rate_rps, point.front_wheel_angle_rad = w, s
-    return points[: len(poses)]
+        after.sec, after.nanosec, position.x, position.y, position.z = row[:5]
+        orientation.x, orientation.y, orientation.z, orientation.w = row[5:9]
+        point.longitudinal_velocity_mps, point.lateral_velocity_mps, point.acceleration_mps2 = row[9:12]
+        point.heading_rate_rps, point.front_wheel_angle_rad, point.rear_wheel_angle_rad = row[12:]
+        points.append(point)
+    return points
 
 
-def trajectory(plan: Plan, config: Config, reused: list[TrajectoryPoint] | None = None) -> TrajectoryMessage:
-    """The plan as control takes it: map frame, stamp of the odometry used. `reused` as in `trajectory_points`."""
+def trajectory(plan: Plan, config: Config) -> TrajectoryMessage:
+    """The plan as control takes it: map frame, stamp of the odometry used."""
+    sent = published(plan.trajectory, config.output.dt_s)
     return TrajectoryMessage(
         header=header(plan.stamp_ns, config.output.map_frame),
-        points=trajectory_points(
-            published(plan.trajectory, config.output.dt_s), plan.map_from_ego, config.vehicle.wheel_base_m, reused
-        ),
+        points=trajectory_points(sent, plan.map_from_ego, config.vehicle.wheel_base_m),
     )
+
+
+def trajectory_bytes(plan: Plan, config: Config) -> bytes:
+    """`trajectory` serialised (CDR, little endian), without its eighty message objects: they cost more than planning
+    does, and the plan is what the car waits for."""
+    sent = published(plan.trajectory, config.output.dt_s)
+    points = point_columns(sent, plan.map_from_ego, config.vehicle.wheel_base_m)
+    frame = config.output.map_frame.encode() + b"\0"
+    sec, nanosec = divmod(int(plan.stamp_ns), 1_000_000_000)
+    head = struct.pack("<iII", sec, nanosec, len(frame)) + frame
+    head += b"\0" * (-len(head) % 4) + struct.pack("<I", len(points))
+    body = points.tobytes()
+    if len(head) % 8:  # doubles stand at multiples of 8: the first point is padded after its time, then all are in step
+        body = body[:8] + b"\0" * 4 + body[8:]
+    return b"\0\1\0\0" + head + body
 
 
 def slot_uuid(generator_name: str, slot: int) -> UUID:
