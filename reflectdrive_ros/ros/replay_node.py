@@ -22,6 +22,7 @@ import rclpy
 from rclpy.context import Context
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
+from rclpy.qos import QoSProfile
 from rich.console import Console
 from rich.progress import Progress
 from rosgraph_msgs.msg import Clock
@@ -36,6 +37,7 @@ NODE_NAME = "/planning/reflectdrive/reflectdrive"
 MATCH_TIMEOUT_S = 30.0  # a loaded machine takes its time to start a process
 LAST_PLAN_S = 1.0  # what the node still answers after the last message
 CLOCK_PERIOD_S = 0.01
+SENDER_DEPTH = 10
 REPLAYED = ("trajectory", "status", "debug", "diagnostics")
 REPO_PROFILE = Path(__file__).resolve().parents[2] / "config" / "fastdds.xml"
 
@@ -115,7 +117,7 @@ class Harness:
         self.node = Node("reflectdrive_harness", context=self._context)
         self.received: dict[str, list[tuple[float, Any]]] = {topic.key: [] for topic in topics.OUTPUTS}
         self.inputs = {
-            entry.key: self.node.create_publisher(message_class(entry.type), resolved(entry.name), profile(entry.qos))
+            entry.key: self.node.create_publisher(message_class(entry.type), resolved(entry.name), sending(entry.qos))
             for entry in topics.inputs(config)
             if entry.key in keys
         }
@@ -161,6 +163,13 @@ class Harness:
         self.node.destroy_node()
         rclpy.try_shutdown(context=self._context)
         self._spinning.join(timeout=1.0)
+
+
+def sending(qos: topics.Qos) -> QoSProfile:
+    """As the node listens, with room for what a recorder or driver keeps: depth is the sender's own affair."""
+    made = profile(qos)
+    made.depth = max(made.depth, SENDER_DEPTH)
+    return made
 
 
 def resolved(name: str) -> str:
