@@ -121,9 +121,6 @@ class IdmConfig:
     min_gap_m: float = setting(2.0, "gap at standstill", 0.0, 20.0)
     lane_margin_m: float = setting(0.3, "others this close to the car's path are in it", 0.0, 5.0)
     max_lateral_acceleration_mps2: float = setting(2.0, "slows down in curves so as not to exceed it", 0.2, 6.0)
-    max_jerk_mps3: float = setting(
-        3.0, "change of acceleration, unless harder braking than comfortable is needed", 0.5, 20.0
-    )
 
 
 @dataclass(frozen=True)
@@ -175,6 +172,7 @@ class Config:
     engine: EngineConfig = field(default_factory=EngineConfig)
     guard: GuardConfig = field(default_factory=GuardConfig)
     idm: IdmConfig = field(default_factory=IdmConfig)
+    scoring: ScoringConfig = field(default_factory=ScoringConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
 

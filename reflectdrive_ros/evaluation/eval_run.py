@@ -27,7 +27,7 @@ from rich.progress import track
 from rich.table import Table
 
 from .. import kinematics
-from ..config import Config, ScoringConfig
+from ..config import Config, ConfigError, load
 from ..domain import Array
 from ..planning import PLANNERS
 from ..planning.planner import Planner, PlannerState, PlanningError, Tools
@@ -40,7 +40,6 @@ HUMAN = "human"
 BASELINES = ("constant_velocity", "route_follower")
 SETS = ("real_tracks",)
 WAYPOINT_TIMES_S = HORIZON_S / WAYPOINTS * np.arange(1, WAYPOINTS + 1)
-COMFORTLESS = ScoringConfig(comfort_weight=0.0)
 SUB_SCORES = ("nc", "dac", "ttc", "comfort", "ep")
 MEASURES = ("pdms", *SUB_SCORES, "pdms_without_comfort")
 HEADINGS = ("PDMS", "NC", "DAC", "TTC", "C", "EP", "PDMS without C")
@@ -59,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"planners to score beside the human: {', '.join(sorted(PLANNERS))} (default: {' '.join(BASELINES)})",
     )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="settings of planners and score (YAML)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the table here too")
 
 
@@ -69,11 +69,12 @@ def run(args: argparse.Namespace) -> int:
         console = Console(width=120)
     try:
         planners = {name: PLANNERS[name] for name in args.planner}
-        result = evaluate(args.scenes or beside_the_package(), planners, errors)
+        config = load(args.config) if args.config else Config()
+        result = evaluate(args.scenes or beside_the_package(), planners, errors, config)
         if args.json is not None:
             content = {"set": args.set, **numbers(result), **provenance(["reflectdrive", *sys.argv[1:]])}
             args.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    except tracks.TracksError as fault:
+    except (tracks.TracksError, ConfigError) as fault:
         errors.print(escape(str(fault)), soft_wrap=True)
         return 2
     except OSError as fault:
@@ -110,8 +111,9 @@ class Result:
     failures: dict[str, list[str]] = field(default_factory=dict)  # by planner: starts without a plan, and why
 
 
-def evaluate(folder: Path, planners: Mapping[str, Planner], console: Console) -> Result:
+def evaluate(folder: Path, planners: Mapping[str, Planner], console: Console, config: Config | None = None) -> Result:
     """The recorded human and planners on every start of a set. Raises TracksError if there is nothing to score."""
+    config = config or Config()
     paths = tracks.recordings_in(folder)
     result = Result(scores={driver: [] for driver in (HUMAN, *planners)})
     for path in track(paths, "scoring", console=console, transient=True):
@@ -121,7 +123,7 @@ def evaluate(folder: Path, planners: Mapping[str, Planner], console: Console) ->
             continue
         begun = len(result.families)
         for start in tracks.starts(recording):
-            _score_start(start, planners, result)
+            _score_start(start, planners, config, result)
         result.recordings += 1
         result.passed_over += len(tracks.start_steps(recording)) - (len(result.families) - begun)
     if not result.families:
@@ -129,15 +131,15 @@ def evaluate(folder: Path, planners: Mapping[str, Planner], console: Console) ->
     return result
 
 
-def _score_start(start: tracks.Start, planners: Mapping[str, Planner], result: Result) -> None:
+def _score_start(start: tracks.Start, planners: Mapping[str, Planner], config: Config, result: Result) -> None:
     plans = {HUMAN: start.human}
     for name, planner in planners.items():
         try:
-            plans[name] = waypoints(planner, start)
+            plans[name] = waypoints(planner, start, config)
         except PlanningError as fault:
             result.failures.setdefault(name, []).append(f"{start.name}: {fault}")
-    card = score(start.scene, np.stack(list(plans.values())))
-    without_comfort = total(card, COMFORTLESS)
+    card = score(start.scene, np.stack(list(plans.values())), config=config.scoring)
+    without_comfort = total(card, replace(config.scoring, comfort_weight=0.0))
     rows = dict(zip(plans, _measures(card, without_comfort), strict=True))
     if start.overhead:
         rows[HUMAN][MEASURES.index("comfort")] = np.nan
@@ -152,10 +154,9 @@ def _measures(card: ScoreCard, without_comfort: Array) -> Iterator[list[float]]:
     return (list(map(float, row)) for row in zip(*columns, strict=True))
 
 
-def waypoints(planner: Planner, start: tracks.Start) -> Array:
+def waypoints(planner: Planner, start: tracks.Start, config: Config) -> Array:
     """Poses (8, 3) at 0.5 .. 4 s of what a planner plans without a past. Raises PlanningError if it cannot."""
-    config = replace(Config(), vehicle=start.vehicle)
-    _, plan = planner(PlannerState(), start.observation, Tools(config))
+    _, plan = planner(PlannerState(), start.observation, Tools(replace(config, vehicle=start.vehicle)))
     if plan.trajectory.horizon_s < HORIZON_S - 1e-9:
         raise PlanningError(f"the plan ends at {plan.trajectory.horizon_s:.1f} s, {HORIZON_S:.0f} s are scored")
     return kinematics.resample(plan.trajectory, WAYPOINT_TIMES_S)

@@ -79,7 +79,7 @@ def follow(
     lead_rear, lead_speed, in_path = others_on_path(path, observation.agents, idm, vehicle, dt_s, steps)
     front_m = vehicle.rear_axle_to_center_m + 0.5 * vehicle.length_m
     beside = -0.5 * vehicle.length_m
-    distance, speed, acceleration = 0.0, max(observation.ego.speed_mps, 0.0), observation.ego.acceleration_mps2
+    distance, speed = 0.0, max(observation.ego.speed_mps, 0.0)
     distances = np.empty(steps)
     for k in range(steps):
         gap = lead_rear[:, k] - (distance + front_m)
@@ -99,9 +99,7 @@ def follow(
         )
         # the driver model is lenient above its desired speed; a curve is not
         slowest = min(float(wanted.min()), (desired - speed) / SETTLE_S if speed > desired else np.inf)
-        slowest = min(max(slowest, -3.0 * idm.comfortable_braking_mps2), idm.max_acceleration_mps2)
-        change = idm.max_jerk_mps3 * dt_s if slowest > -idm.comfortable_braking_mps2 else np.inf
-        acceleration = min(max(slowest, acceleration - change), acceleration + change)
+        acceleration = min(max(slowest, -3.0 * idm.comfortable_braking_mps2), idm.max_acceleration_mps2)
         if speed + acceleration * dt_s < 0.0:  # stops within the interval
             distance -= 0.5 * speed**2 / acceleration
         else:
