@@ -7,8 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
@@ -17,12 +18,18 @@ from autoware_perception_msgs.msg import PredictedObjects
 from messages import CAMERAS, acceleration, camera_info, jpeg, odometry, predicted_objects, raw, route, tf_static
 from nav_msgs.msg import Path
 from rclpy.context import Context
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import QoSProfile, ReliabilityPolicy
 from scenes import config
 
+from reflectdrive_ros.config import as_yaml
+from reflectdrive_ros.planning import constant_velocity
 from reflectdrive_ros.ros import outputs
+from reflectdrive_ros.ros.node import PlannerNode
+from reflectdrive_ros.ros.pilot import Pilot
 from reflectdrive_ros.ros.replay_node import Harness, end, running_node
+from reflectdrive_ros.runtime.engine import Engine
 
 pytestmark = pytest.mark.dds
 
@@ -221,6 +228,59 @@ def test_three_full_hd_streams_are_survived_and_the_newest_wins(tmp_path):
     assert len(statuses) >= 5
     late = statuses[len(statuses) // 2 :]
     assert np.median([s.age_of_image for s in late]) < 0.5  # a queue would age without end
+
+
+def test_a_planner_that_hangs_is_overruled_and_its_old_plan_is_not_sent_afterwards(tmp_path):
+    """In this process, because the planner must be one that hangs; the topics are as real as elsewhere."""
+    hang = threading.Event()
+
+    def planner(state, scene, tools):
+        if hang.is_set():
+            hang.clear()
+            time.sleep(2.0)
+        return constant_velocity.plan(state, scene, tools)
+
+    made = config(
+        cameras__width=64, cameras__height=36, planner="constant_velocity", engine__watchdog_ms=400.0,
+        engine__deadline_ms=2000.0,
+    )  # fmt: skip
+    keys = [f"{kind}:{name}" for kind in ("image", "info") for name in CAMERAS]
+    harness = Harness(made, [*keys, *LATCHED], EVERYTHING)
+    context = Context()
+    file = tmp_path / "config.yaml"
+    file.write_text(as_yaml(made))
+    rclpy.init(args=["--ros-args", "-r", "__ns:=/planning/reflectdrive", "-p", f"config_file:={file}"], context=context)
+    node = PlannerNode(Pilot(made, time.perf_counter, engine=Engine(made, time.perf_counter, planner)), context=context)
+    executor = SingleThreadedExecutor(context=context)
+    executor.add_node(node)
+    spinning = threading.Thread(target=spin, args=(executor,), daemon=True)
+    spinning.start()
+    try:
+        sender = Car(harness, None)
+        until = time.perf_counter() + 20.0
+        while any(publisher.get_subscription_count() == 0 for publisher in harness.inputs.values()):
+            assert time.perf_counter() < until
+            time.sleep(0.05)
+        sender.latch()
+        sender.until(planned)
+        hang.set()
+        status = sender.until(stopped)
+        assert "busy" in status.reason
+        sender.until(planned)
+        stamps = [m.header.stamp.sec + 1e-9 * m.header.stamp.nanosec for _, m in harness.received["trajectory"]]
+        assert stamps == sorted(stamps)
+    finally:
+        node.close()
+        executor.shutdown(timeout_sec=1.0)
+        node.destroy_node()
+        rclpy.try_shutdown(context=context)
+        spinning.join(timeout=2.0)
+        harness.close()
+
+
+def spin(executor):
+    with suppress(ExternalShutdownException):
+        executor.spin()
 
 
 def run_node(*words, timeout=60):

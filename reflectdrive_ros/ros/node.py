@@ -18,6 +18,7 @@ from typing import Any
 import rclpy
 from rclpy.callback_groups import CallbackGroup, MutuallyExclusiveCallbackGroup
 from rclpy.clock import Clock, ClockType
+from rclpy.context import Context
 from rclpy.event_handler import PublisherEventCallbacks, SubscriptionEventCallbacks
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
@@ -83,15 +84,16 @@ class RationedCallbackGroup(CallbackGroup):
 
 
 class PlannerNode(Node):
-    def __init__(self, pilot: Pilot | None = None) -> None:
+    def __init__(self, pilot: Pilot | None = None, context: Context | None = None) -> None:
         """Raises ConfigError or ModelFileError: one sentence that says what to change."""
-        super().__init__("reflectdrive", automatically_declare_parameters_from_overrides=True)
+        super().__init__("reflectdrive", context=context, automatically_declare_parameters_from_overrides=True)
         self.config: Config = configured(self)
         self._pilot = pilot or Pilot(self.config, time.perf_counter, verified_sha256(self.config.model))
         self._arrived: dict[int, float] = {}  # stamp of an anchor picture -> when it came; the newest few
         self._busy_since: float | None = None
         self._sent_at = time.perf_counter()
         self._sequence = 0
+        self._newest_sent = (0, 0)  # restarts of the clock, stamp
         self._command = Command.FOLLOW
         self._closing = False
         self._wake = threading.Condition()
@@ -186,8 +188,10 @@ class PlannerNode(Node):
         if step is not None and step.snapshot.observation is not None:
             self._command = step.snapshot.observation.command
         with self._send_lock:
-            if self._closing:
-                return
+            newness = self._pilot.inputs.restarts, report.plan.stamp_ns
+            if self._closing or newness < self._newest_sent:
+                return  # the watchdog has answered for this moment already: an older plan must not follow a newer stop
+            self._newest_sent = newness
             self._publish("trajectory", plan_bytes)
             done = self._sent_at = time.perf_counter()
             self._sequence += 1
