@@ -111,6 +111,7 @@ def configuration(args: argparse.Namespace) -> Config:
         values[name] = yaml.safe_load(value)
     config = override_dotted(config, values) if values else config
     planner_named(config.planner)
+    verified_sha256(config.model)
     return config
 
 

@@ -72,10 +72,12 @@ def grid(
     `ego_from_grid` (3,) is the rectangle's first corner and axes. The space may reach beyond the rectangle: distances
     are to its true edge, exact up to REACH_M and cut off there, which leaves them 1-Lipschitz. Built once per scene, in
     about 0.1 s; a grid of a map rides along with the car by replacing `ego_from_grid`. Raises ValueError on a rectangle
-    without area.
+    without area and on a space that is not made of polygons.
     """
     if not (np.isfinite(size_m).all() and min(size_m) > 0 and resolution_m > 0):
         raise ValueError(f"size_m is {size_m} and resolution_m {resolution_m}, expected positive metres")
+    if space.geom_type not in ("Polygon", "MultiPolygon"):
+        raise ValueError(f"space is a {space.geom_type}, expected the Polygon or MultiPolygon that `joined` makes")
     grid_from_ego = geometry.invert(np.asarray(ego_from_grid, float))
     space = shapely.transform(space, lambda points: geometry.transform_points(grid_from_ego, points))
     x, y = (resolution_m * np.arange(int(np.ceil(side / resolution_m)) + 1) for side in size_m)
