@@ -161,6 +161,8 @@ def send(
             ahead = began + (tick + 0.2 * fifth) * PERIOD_S - time.perf_counter()
             if ahead > 0:
                 time.sleep(ahead)
+            elif ahead < -0.5 * PERIOD_S:
+                began -= ahead  # this process was held up: a camera would not send two pictures at once to catch up
             stamp = outputs.time_message(int(harness.node.get_clock().now().nanoseconds))
             for key in ["odometry", *([*others, *pictures] if fifth == 0 else [])]:
                 choices = messages[key]

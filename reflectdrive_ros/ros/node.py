@@ -8,6 +8,7 @@ own, steady clock: when the worker hangs or the pictures stop coming, it sends t
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 import threading
@@ -44,7 +45,7 @@ DIAGNOSTICS_PERIOD_S = 0.2
 MISMATCH_PERIOD_S = 3.0
 REPEATING_PERIOD_S = 1.0
 ARRIVALS_KEPT = 32
-SWITCH_INTERVAL_S = 0.0005
+SWITCH_INTERVAL_S = 0.001
 
 
 def profile(qos: topics.Qos) -> QoSProfile:
@@ -288,6 +289,7 @@ def main(args: list[str] | None = None) -> int:
     node = None
     try:
         node = PlannerNode()
+        gc.freeze()  # what start-up made stays; the collector need not walk it while the car drives
         executor = SingleThreadedExecutor()
         executor.add_node(node)
         executor.spin()
