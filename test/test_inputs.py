@@ -323,3 +323,15 @@ def test_unknown_objects_are_said_to_be_unchecked():
     planner = pilot.statuses(ns(1.0))[-1]
     assert planner.level is Level.WARN
     assert "unchecked" in planner.message
+
+
+def test_a_plan_begun_before_time_went_back_is_known_as_such():
+    """Sent late, it must not count as newer than the plans of the restarted clock."""
+    pilot = Pilot(small(), Clock())
+    latched(pilot)
+    instant(pilot, 10.0)
+    before = pilot.step(ns(10.0))
+    instant(pilot, 1.0)
+    after = pilot.step(ns(1.0))
+    assert (before.restarts, before.report.plan.stamp_ns) < (after.restarts, after.report.plan.stamp_ns)
+    assert after.report.source is PlanSource.PLANNER

@@ -174,7 +174,7 @@ class PlannerNode(Node):
             try:
                 step = self._pilot.step(self._now_ns())
                 if step.report is not None:
-                    self._send(step.report, step)
+                    self._send(step.report, step.restarts, step)
             except Exception as fault:  # a fault of ours must leave the node alive, watched and heard
                 if self._closing:
                     return
@@ -182,14 +182,14 @@ class PlannerNode(Node):
             finally:
                 self._busy_since = None
 
-    def _send(self, report: StepReport, step: PilotStep | None = None) -> None:
+    def _send(self, report: StepReport, restarts: int, step: PilotStep | None = None) -> None:
         """Publish the plan first, everything that explains it afterwards."""
         begun = time.perf_counter()
         plan_bytes = outputs.trajectory_bytes(report.plan, self.config)
         if step is not None and step.snapshot.observation is not None:
             self._command = step.snapshot.observation.command
         with self._send_lock:
-            newness = self._pilot.inputs.restarts, report.plan.stamp_ns
+            newness = restarts, report.plan.stamp_ns
             if self._closing or newness < self._newest_sent:
                 return  # the watchdog has answered for this moment already: an older plan must not follow a newer stop
             self._newest_sent = newness
@@ -235,11 +235,12 @@ class PlannerNode(Node):
             reason = self._pilot.problems(now_ns) or "no new picture"
         else:
             return
+        restarts = self._pilot.inputs.restarts
         report = self._pilot.stop(now_ns, reason)
         if report is None:
             self.get_logger().warning(f"nothing sent: {reason}", throttle_duration_sec=5.0)
             return
-        self._send(report)
+        self._send(report, restarts)
         self._sent_at = time.perf_counter() - max(limit_s, HOLD_PERIOD_S) + HOLD_PERIOD_S
         self.get_logger().warning(f"stop sent: {reason}", throttle_duration_sec=5.0)
 

@@ -21,6 +21,7 @@ class PilotStep:
     snapshot: Snapshot
     report: StepReport | None
     timings_ms: dict[str, float]  # snapshot (conversion and decoding), then the engine's stages
+    restarts: int  # how often time had gone back when the step began: plans of an earlier time must not be sent
 
 
 class Pilot:
@@ -44,10 +45,11 @@ class Pilot:
     def step(self, now_ns: int) -> PilotStep:
         """Plan from the newest of everything; stop, saying why, where that is not enough."""
         begun = self._clock()
-        snapshot = self.inputs.snapshot(now_ns)
         if self._restarts != self.inputs.restarts:
             self._restarts = self.inputs.restarts
             self._engine.reset()
+        restarts = self._restarts
+        snapshot = self.inputs.snapshot(now_ns)
         took = {"snapshot": 1e3 * (self._clock() - begun)}
         report = None
         if snapshot.observation is not None:
@@ -58,7 +60,7 @@ class Pilot:
             took.update(report.timings_ms)
             self._late_in_a_row = self._late_in_a_row + 1 if report.verdict is Verdict.LATE else 0
         self._interrupted = ""
-        self._last = PilotStep(snapshot, report, took)
+        self._last = PilotStep(snapshot, report, took, restarts)
         return self._last
 
     def stop(self, now_ns: int, reason: str) -> StepReport | None:
