@@ -32,7 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Exit code 0; 2 with one sentence on stderr when the source or the target cannot be used."""
     errors = Console(stderr=True)
-    signal.signal(signal.SIGTERM, _leave)
+    for ending in (signal.SIGTERM, signal.SIGINT):  # a shell that starts us in the background ignores the latter
+        signal.signal(ending, _leave)
     try:
         recording = open_recording(args.source)
         with BagWriter(args.out, args.storage, replace=args.force) as bag:
