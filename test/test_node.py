@@ -222,7 +222,9 @@ def test_three_full_hd_streams_are_survived_and_the_newest_wins(tmp_path):
             cameras__match_tolerance_s=0.3,
         ) as sender:  # fmt: skip
             sender.until(planned, make=full_hd, timeout_s=30.0)
-            statuses = [s for s in sender.drive(6.0, make=full_hd) if planned(s)]
+            statuses, until = [], time.perf_counter() + 60.0  # a busy machine loses most of 186 MB/s; some must come
+            while len(statuses) < 5 and time.perf_counter() < until:
+                statuses += [s for s in sender.drive(1.0, make=full_hd) if planned(s)]
     finally:
         os.environ["ROS_PYTHON_CHECK_FIELDS"] = environment
     assert len(statuses) >= 5
