@@ -53,7 +53,5 @@ def test_topics_of_cameras_follow_the_configuration():
 
 
 def test_every_type_exists():
-    from reflectdrive_ros.ros.node import message_class
-
     for topic in table().values():
-        assert message_class(topic.type).get_fields_and_field_types()
+        assert topics.message_class(topic.type).get_fields_and_field_types()

@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,6 +22,7 @@ from rosbags.interfaces import Connection, Qos, QosDurability, QosHistory, QosLi
 from rosbags.rosbag2 import Reader, StoragePlugin, Writer
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
+from . import topics
 from .mcap_salvage import salvage
 
 STORAGES = {"mcap": StoragePlugin.MCAP, "sqlite3": StoragePlugin.SQLITE3}
@@ -66,10 +66,10 @@ def type_name_of(message_class: type) -> str:
 @cache
 def message_class(type_name: str) -> type:
     """The installed class of a message type. Raises BagError when its package is not installed."""
-    package, _, name = type_name.partition("/msg/")
     try:
-        return getattr(import_module(f"{package}.msg"), name)  # type: ignore[no-any-return]
+        return topics.message_class(type_name)  # type: ignore[no-any-return]
     except (ImportError, AttributeError):
+        package = type_name.partition("/msg/")[0]
         raise BagError(f"messages of type {type_name} cannot be used: install the ROS package '{package}'") from None
 
 

@@ -13,7 +13,6 @@ import os
 import sys
 import threading
 import time
-from importlib import import_module
 from typing import Any
 
 import rclpy
@@ -38,6 +37,7 @@ from ..runtime.model_file import ModelFileError, verified_sha256
 from . import outputs, topics
 from .params import configured
 from .pilot import Pilot, PilotStep
+from .topics import message_class
 
 WATCHDOG_PERIOD_S = 0.05
 HOLD_PERIOD_S = 0.1  # how often the watchdog repeats the stop
@@ -56,12 +56,6 @@ def profile(qos: topics.Qos) -> QoSProfile:
         reliability=ReliabilityPolicy[reliability.upper()],
         durability=DurabilityPolicy[durability.upper()],
     )
-
-
-def message_class(name: str) -> Any:
-    """The class of `package/msg/Name`."""
-    package, _, kind = name.split("/")
-    return getattr(import_module(f"{package}.msg"), kind)
 
 
 class RationedCallbackGroup(CallbackGroup):

@@ -31,7 +31,8 @@ from ..config import Config, as_yaml
 from . import convert, outputs, topics
 from .bag import BagError, BagReader
 from .inputs import InputStatus, Level
-from .node import message_class, profile
+from .node import profile
+from .topics import message_class
 
 NODE_NAME = "/planning/reflectdrive/reflectdrive"
 MATCH_TIMEOUT_S = 30.0  # a loaded machine takes its time to start a process

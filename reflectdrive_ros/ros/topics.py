@@ -13,6 +13,8 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from importlib import import_module
+from typing import Any
 
 from ..config import Config
 
@@ -35,6 +37,12 @@ class Topic:
     qos: Qos
     doc: str
     required: bool = True
+
+
+def message_class(type_name: str) -> Any:
+    """The installed class of `package/msg/Name`. Raises ImportError or AttributeError when it is not installed."""
+    package, _, name = type_name.partition("/msg/")
+    return getattr(import_module(f"{package}.msg"), name)
 
 
 def inputs(config: Config) -> tuple[Topic, ...]:
