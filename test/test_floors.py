@@ -26,7 +26,7 @@ FLOORS = {
     "training": 5,
     "__main__": 6,
 }
-GROUND = ("__init__", "domain", "geometry", "kinematics", "tokens", "config")
+GROUND = ("__init__", "domain", "geometry", "kinematics", "lanes", "tokens", "config")
 RECIPES = ("constant_velocity", "route_follower", "reflectdrive2", "reflectdrive", "drivefine", "reflexdiffusion")
 
 # Where a library may be imported: rooms, or single modules.
@@ -39,10 +39,11 @@ ONLY_IN = {
     "reflectdrive": ("ros",),  # our messages
     "builtin_interfaces": ("ros",),
     "*_msgs": ("ros",),
-    "lanelet2": ("ros.lanelet_map",),
+    "lanelet2": ("ros.lanelet_map", "sim.lanelets"),
     "libsumo": ("sim",),
     "sumolib": ("sim",),
     "traci": ("sim",),
+    "webdataset": ("sim",),
 }
 
 

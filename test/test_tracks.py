@@ -12,6 +12,7 @@ import shapely
 from reflectdrive_ros import geometry
 from reflectdrive_ros.domain import ForecastSource
 from reflectdrive_ros.evaluation import tracks
+from reflectdrive_ros.lanes import ROUTE_BEHIND_M
 from reflectdrive_ros.scoring import drivable
 from reflectdrive_ros.scoring.scorer import score
 
@@ -99,7 +100,7 @@ def test_the_route_goes_where_the_human_drove(recording, starts):
         along, offset = geometry.project(route, np.concatenate([np.zeros((1, 2)), start.human[:, :2]]))
         assert (np.diff(along) > -0.3).all()
         assert np.abs(offset).max() < 4.5  # a lane beside, at most
-        assert along[0] == pytest.approx(tracks.ROUTE_BEHIND_M, abs=2.0)
+        assert along[0] == pytest.approx(ROUTE_BEHIND_M, abs=2.0)
         assert geometry.arc_lengths(route)[-1] - along[0] > 8.0 * start.observation.speed_limit_mps
         turns = geometry.wrap(np.diff(geometry.headings_along(route)))
         assert np.abs(turns).max() < 0.5  # it never turns back at a joint

@@ -19,10 +19,9 @@ left out, by name.
 
 from __future__ import annotations
 
-import heapq
 import json
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -35,6 +34,7 @@ from .. import geometry
 from ..config import VehicleConfig
 from ..domain import Agents, Array, EgoState, ForecastSource, Observation
 from ..kinematics import forecast
+from ..lanes import Lane, along, cheapest, lanes_at, same_road
 from ..scoring import drivable, reference
 from ..scoring.areas import MapAreas
 from ..scoring.contacts import AgentTracks
@@ -50,25 +50,10 @@ LANE_CENTERLINE, LANE_POLYGON = 1, 8  # codes of ml_type; README of real_tracks
 SEAM_M = 0.05
 STREET_LIMIT_MPS = 15.0
 MOTORWAY_LIMIT_MPS = 29.06
-SAME_WAY_RAD = np.pi / 3  # a car within this of a lane's direction drives along it
-LANE_REACH_M = 5.0  # inside a crossing, the lane that a turning car is about to meet may begin this far away
-LANE_CHANGE_COST_M = 1000.0  # a lane change is worth this detour
-ROUTE_BEHIND_M = 30.0
-ROUTE_AHEAD_M = 250.0  # 8 s at the motorway limit
 
 
 class TracksError(ValueError):
     """A set or a recording cannot be used; the message says which, why and what is expected."""
-
-
-@dataclass(frozen=True, eq=False)
-class Lane:
-    centerline: Array  # (V, 2) m, in driving direction
-    polygons: tuple[Any, ...]  # shapely; more than one where the drawn ring crosses itself
-    successors: tuple[int, ...]
-    predecessors: tuple[int, ...]
-    beside: tuple[int, ...]  # neighbours in the same direction
-    speed_limit_mps: float | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -292,7 +277,7 @@ def start_at(recording: Recording, step: int) -> Start:
         agents=agents,
         drivable=drivable.grid_around_ego(drivable.joined(polygons, "Observation.drivable")),
     )
-    on_route = _same_road(recording.lanes, lanes)
+    on_route = same_road(recording.lanes, lanes)
     drawn = [(key, part) for key, lane in recording.lanes.items() for part in lane.polygons]
     believed = Scene(
         motion=motion_of(ego),
@@ -355,7 +340,7 @@ def route(recording: Recording, step: int) -> tuple[list[int], Array]:
     starts = lanes_at(recording.lanes, recording.ego_centers[step])
     if not starts:
         raise TracksError(f"{recording.name}: at {step * STEP_S:.0f} s the ego is on no lane")
-    ends = _same_road(recording.lanes, lanes_at(recording.lanes, recording.ego_centers[-1]))
+    ends = same_road(recording.lanes, lanes_at(recording.lanes, recording.ego_centers[-1]))
     driven = recording.ego_centers[step:, :2]
 
     def strays(lanes: list[int]) -> float:  # how far the human drove from the line, m
@@ -365,119 +350,3 @@ def route(recording: Recording, step: int) -> tuple[list[int], Array]:
     # Lanes overlap where roads cross or fork: of the ways that are as cheap, the one that the human drove.
     lanes = min(found or [[start] for start in starts], key=strays)
     return lanes, along(recording.lanes, lanes, driven[0])
-
-
-def lanes_at(lanes: Mapping[int, Lane], pose: Array) -> list[int]:
-    """Ids of the lanes that a pose lies in and drives along; where it lies in none, of the nearest in reach."""
-    point = shapely.Point(pose[:2])
-    gaps = {key: min(part.distance(point) for part in lane.polygons) for key, lane in lanes.items()}
-    along_it = {
-        key: gap
-        for key, gap in gaps.items()
-        if gap < LANE_REACH_M
-        and abs(geometry.wrap(_heading_near(lanes[key].centerline, pose) - pose[2])) < SAME_WAY_RAD
-    }
-    nearest = min(along_it.values(), default=0.0)
-    return [key for key, gap in along_it.items() if gap == nearest]
-
-
-def _heading_near(line: Array, pose: Array) -> float:
-    (at,), _ = geometry.project(line, pose[None, :2])
-    return float(geometry.sample(line, np.array([at]))[0, 2])
-
-
-def _same_road(lanes: Mapping[int, Lane], some: Sequence[int]) -> set[int]:
-    road, todo = set(some), list(some)
-    while todo:
-        for other in lanes[todo.pop()].beside:
-            if other not in road:
-                road.add(other)
-                todo.append(other)
-    return road
-
-
-def cheapest(lanes: Mapping[int, Lane], start: int, ends: set[int]) -> list[int]:
-    """The shortest way from a lane to any of `ends` with as few lane changes as possible; empty if there is none."""
-    queue: list[tuple[float, int, list[int]]] = [(0.0, start, [start])]
-    done = set()
-    while queue:
-        cost, lane, path = heapq.heappop(queue)
-        if lane in ends:
-            return path
-        if lane in done:
-            continue
-        done.add(lane)
-        length = geometry.arc_lengths(lanes[lane].centerline)[-1]
-        for other in lanes[lane].successors:
-            heapq.heappush(queue, (cost + length, other, [*path, other]))
-        for other in lanes[lane].beside:
-            heapq.heappush(queue, (cost + LANE_CHANGE_COST_M, other, [*path, other]))
-    return []
-
-
-def along(lanes: Mapping[int, Lane], path: Sequence[int], ego: Array) -> Array:
-    """The line (L, 2) along a path of lanes, from ROUTE_BEHIND_M behind `ego` (2,) to ROUTE_AHEAD_M ahead of it."""
-    before, after = [path[0]], [path[-1]]
-    while lanes[before[0]].predecessors and before[0] not in before[1:]:
-        before.insert(0, _straightest(lanes, before[0], lanes[before[0]].predecessors, -1))
-    while lanes[after[-1]].successors and after[-1] not in after[:-1]:
-        after.append(_straightest(lanes, after[-1], lanes[after[-1]].successors, 1))
-    pieces = [lanes[key].centerline for key in before[:-1]]
-    for changed in _stretches(lanes, [*path, *after[1:]]):
-        pieces.append(_crossing(lanes[changed[0]].centerline, lanes[changed[-1]].centerline, ego))
-    line = _onwards(np.concatenate(pieces))
-    (at,), _ = geometry.project(line, ego[None])
-    ends = geometry.sample(line, at + np.array([-ROUTE_BEHIND_M, ROUTE_AHEAD_M]))[:, :2]
-    here = geometry.arc_lengths(line)
-    inner = line[(here > at - ROUTE_BEHIND_M + 0.05) & (here < at + ROUTE_AHEAD_M - 0.05)]
-    return np.concatenate([ends[:1], inner, ends[1:]])
-
-
-def _onwards(line: Array) -> Array:
-    """The line without points that repeat the one before or turn back: at joints, lanes may overlap by some metres."""
-    kept = list(geometry.distinct_points(line, closer_than=0.3)[:2])
-    for point in line:
-        step = point - kept[-1]
-        if step @ step > 0.3**2 and step @ (kept[-1] - kept[-2]) > 0:
-            kept.append(point)
-    return np.array(kept)
-
-
-def _straightest(lanes: Mapping[int, Lane], lane: int, others: Sequence[int], way: int) -> int:
-    """Of the lanes that continue a lane (`way` 1 ahead, -1 behind), the one with the least change of direction."""
-
-    def turn(other: int) -> float:
-        ahead, behind = (other, lane) if way > 0 else (lane, other)
-        end = geometry.headings_along(lanes[behind].centerline)[-1]
-        return abs(float(geometry.wrap(_chord(lanes[ahead].centerline) - end)))
-
-    return min(others, key=turn)
-
-
-def _chord(line: Array) -> float:
-    return float(np.arctan2(*(line[-1] - line[0])[::-1]))
-
-
-def _stretches(lanes: Mapping[int, Lane], path: Sequence[int]) -> Iterator[list[int]]:
-    """The path cut where it goes on along the road: [a], [b, c] for a, then b with a change to c beside it."""
-    stretch = [path[0]]
-    for lane in path[1:]:
-        if lane in lanes[stretch[-1]].successors:
-            yield stretch
-            stretch = []
-        stretch.append(lane)
-    yield stretch
-
-
-def _crossing(one: Array, other: Array, ego: Array) -> Array:
-    """The line that leaves centreline `one` at the ego, or at its start, and reaches `other` where the lanes end."""
-    if one is other:
-        return one
-    length = geometry.arc_lengths(one)[-1]
-    (at,), (offset,) = geometry.project(one, ego[None])
-    share = np.linspace(0.0, 1.0, max(2, int(np.ceil(length))))
-    begin = at / length if abs(offset) < 5.0 else 0.0
-    u = np.clip((share - begin) / max(1.0 - begin, 1e-3), 0.0, 1.0)
-    weight = (3 * u**2 - 2 * u**3)[:, None]
-    lines = [geometry.sample(line, share * geometry.arc_lengths(line)[-1])[:, :2] for line in (one, other)]
-    return (1 - weight) * lines[0] + weight * lines[1]
