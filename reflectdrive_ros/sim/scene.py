@@ -1,0 +1,182 @@
+"""One scene of the proving ground: what a planner sees at one moment, what then came, and how the expert drives it.
+
+Everything geometric is in the ego frame of the moment (`t = 0`), at the rear axle; only `map_from_ego` leads out of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from .. import geometry
+from ..config import VehicleConfig
+from ..domain import (
+    Agents,
+    Array,
+    CameraFrame,
+    Command,
+    DrivableGrid,
+    EgoState,
+    ForecastSource,
+    Observation,
+    checked,
+)
+from ..kinematics import forecast
+from ..scoring import drivable
+from ..scoring.areas import MapAreas
+from ..scoring.contacts import SAMPLES, AgentTracks
+from ..scoring.scorer import WAYPOINTS, RedLights, Reference, Scene, motion_of
+from ..scoring.simulate import DT_S
+
+HISTORY_STEPS = 20  # 2 s
+FUTURE_STEPS = SAMPLES - 1  # 5 s
+TRACK_STEPS = HISTORY_STEPS + 1 + FUTURE_STEPS
+NOW = HISTORY_STEPS  # index of t = 0 in a track
+INSTANTS_S = (-0.5, 0.0)  # when the pictures were taken
+
+# Families and their shares of a set, in percent.
+FAMILIES: Mapping[str, int] = {
+    "straight": 8,
+    "curve": 10,
+    "turn_left": 10,
+    "turn_right": 10,
+    "roundabout": 8,
+    "lane_end": 5,
+    "lead_brakes": 9,
+    "cut_in": 5,
+    "crossing_pedestrian": 7,
+    "bicycle": 5,
+    "narrow_oncoming": 4,
+    "red_light": 8,
+    "parked_door": 5,
+    "u_turn": 2,
+    "high_lateral_acceleration": 4,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Tracks:
+    """Road users from 2 s before to 5 s after the moment, at 10 Hz."""
+
+    poses: Array  # (A, 71, 3) box centres
+    speeds_mps: Array  # (A, 71) along the heading
+    present: Array  # (A, 71) bool; poses and speeds are 0 where absent
+    sizes: Array  # (A, 2) length, width m
+    kinds: Array  # (A,) AgentKind
+
+    def __post_init__(self) -> None:
+        count = len(np.atleast_1d(self.kinds))
+        for name, shape, dtype in (
+            ("poses", (count, TRACK_STEPS, 3), np.float64),
+            ("speeds_mps", (count, TRACK_STEPS), np.float64),
+            ("present", (count, TRACK_STEPS), np.bool_),
+            ("sizes", (count, 2), np.float64),
+            ("kinds", (count,), np.int64),
+        ):
+            object.__setattr__(self, name, checked("Tracks", name, getattr(self, name), shape, dtype))
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+
+@dataclass(frozen=True, eq=False)
+class DrivingScene:
+    """See the top of this file."""
+
+    name: str  # as "test-00003-042": set, shard, place in it
+    family: str
+    network: str  # name of the road map
+    network_hash: str  # of its geometry: no two sets share one
+    seed: int  # of the traffic
+    ego: EgoState
+    ego_history: Array  # (21, 3) rear-axle poses at -2.0 .. 0 s
+    command: Command
+    instruction: str  # as "turn left in 30 m"
+    speed_limit_mps: float
+    route: Array  # (L, 3) from behind the ego onwards
+    areas: MapAreas
+    red_lights: RedLights
+    tracks: Tracks
+    expert: Array  # (8, 3) at 0.5 .. 4 s
+    reference: Reference
+    cameras: tuple[CameraFrame, ...] = ()  # INSTANTS_S, each left to right
+    notes: Mapping[str, Any] = field(default_factory=dict)  # small JSON values that explain the scene
+
+    def __post_init__(self) -> None:
+        if self.family not in FAMILIES:
+            raise ValueError(f"DrivingScene.family is '{self.family}', expected one of {', '.join(FAMILIES)}")
+        for name, shape in (("ego_history", (HISTORY_STEPS + 1, 3)), ("route", (None, 3)), ("expert", (WAYPOINTS, 3))):
+            object.__setattr__(self, name, checked("DrivingScene", name, getattr(self, name), shape))
+
+    @cached_property
+    def agents(self) -> Agents:
+        """Who is there now."""
+        seen = self.tracks.present[:, NOW]
+        poses = self.tracks.poses[seen, NOW]
+        direction = np.stack([np.cos(poses[:, 2]), np.sin(poses[:, 2])], axis=-1)
+        return Agents(
+            poses=poses,
+            velocities_mps=self.tracks.speeds_mps[seen, NOW, None] * direction,
+            sizes=self.tracks.sizes[seen],
+            kinds=self.tracks.kinds[seen],
+        )
+
+    def observation(self, *, drivable: DrivableGrid | None = None) -> Observation:
+        """What a planner may know."""
+        return Observation(
+            stamp_ns=self.ego.stamp_ns,
+            ego=self.ego,
+            route=self.route,
+            command=self.command,
+            speed_limit_mps=self.speed_limit_mps,
+            cameras=self.cameras,
+            agents=self.agents,
+            drivable=drivable,
+            instruction=self.instruction,
+        )
+
+    def drivable_grid(self) -> DrivableGrid:
+        """Signed distance to the edge of the road; takes some 0.1 s."""
+        rings = (*self.areas.roadblocks, *self.areas.intersections, *self.areas.carparks)
+        return drivable.grid_around_ego(drivable.joined(rings, "DrivingScene.areas"))
+
+    def scored(self, source: ForecastSource = ForecastSource.LOGGED, vehicle: VehicleConfig | None = None) -> Scene:
+        """The scene as the scorer takes it: LOGGED with what really came, CONSTANT_VELOCITY with what one may believe."""
+        if source is ForecastSource.LOGGED:
+            later = slice(NOW, None)
+            ever = self.tracks.present[:, later].any(axis=1)
+            agents = AgentTracks(
+                poses=self.tracks.poses[ever, later],
+                present=self.tracks.present[ever, later],
+                speeds_mps=np.abs(self.tracks.speeds_mps[ever, later]),
+                sizes=self.tracks.sizes[ever],
+                kinds=self.tracks.kinds[ever],
+            )
+        else:
+            agents = AgentTracks.of_forecast(forecast(self.agents, DT_S, FUTURE_STEPS), self.agents.kinds)
+        return Scene(
+            motion_of(self.ego),
+            agents,
+            source,
+            self.route,
+            areas=self.areas,
+            reference=self.reference,
+            red_lights=self.red_lights,
+            vehicle=vehicle or VehicleConfig(),
+        )
+
+    def without_pictures(self) -> DrivingScene:
+        return replace(self, cameras=())
+
+    @property
+    def map_from_ego(self) -> Array:
+        return self.ego.map_from_ego
+
+
+def in_ego(map_from_ego: Array, map_poses: Array) -> Array:
+    """Poses (..., 3) of the map in the ego frame."""
+    return geometry.compose(geometry.invert(map_from_ego), map_poses)
