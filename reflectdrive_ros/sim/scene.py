@@ -145,7 +145,7 @@ class DrivingScene:
         return drivable.grid_around_ego(drivable.joined(rings, "DrivingScene.areas"))
 
     def scored(self, source: ForecastSource = ForecastSource.LOGGED, vehicle: VehicleConfig | None = None) -> Scene:
-        """The scene as the scorer takes it: LOGGED with what really came, CONSTANT_VELOCITY with what one may believe."""
+        """The scene as the scorer takes it: LOGGED with what came, CONSTANT_VELOCITY with a belief."""
         if source is ForecastSource.LOGGED:
             later = slice(NOW, None)
             ever = self.tracks.present[:, later].any(axis=1)
