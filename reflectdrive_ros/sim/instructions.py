@@ -1,0 +1,147 @@
+"""What a navigator would say now: the command and one short sentence, from the lanes of the route ahead.
+
+A place is only spoken of where there is a choice: a bend, a joint of two roads or a junction with a single way on is
+"the road". In a roundabout the choice is the exit, so the command is to go on until the next way out is the right one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+
+from .. import geometry
+from ..domain import Command
+from .roads import RoadLane, RoadMap, Special, Turn
+
+NOTICE_M = 40.0  # a turn is announced this far ahead
+ROUNDING_M = 10.0  # distances are spoken in these steps; less than half a step is not spoken at all
+
+COMMANDS = {Turn.STRAIGHT: Command.STRAIGHT, Turn.LEFT: Command.LEFT, Turn.RIGHT: Command.RIGHT}
+SENTENCES = {
+    Turn.STRAIGHT: "go straight at the junction",
+    Turn.LEFT: "turn left",
+    Turn.RIGHT: "turn right",
+    Turn.BACK: "turn back",
+}
+
+
+def of(road_map: RoadMap, lane_keys: Sequence[int], along_m: float) -> tuple[Command, str]:
+    """Command and sentence for a car that is `along_m` metres along the first lane of its route.
+
+    `lane_keys` is the route's lanes from the present one on, lane changes included. Raises ValueError without a lane.
+    """
+    if len(lane_keys) == 0:
+        raise ValueError("instructions.of got no lane of the route, expected the present one at least")
+    starts = _starts(road_map, lane_keys, along_m)
+    choices = _choices(road_map)
+    for place, (start_m, key) in enumerate(zip(starts, lane_keys, strict=True)):
+        if start_m > NOTICE_M:
+            break
+        lane = road_map.lanes[key]
+        if lane.special is Special.ROUNDABOUT:
+            return _roundabout(road_map, lane_keys[place:], starts[place:])
+        if key in choices:
+            command = COMMANDS.get(lane.turn, Command.LEFT if _turned(lane) > 0 else Command.RIGHT)
+            return command, SENTENCES[lane.turn] + _distance(start_m)
+    return Command.FOLLOW, "follow the road"
+
+
+def _starts(road_map: RoadMap, lane_keys: Sequence[int], along_m: float) -> list[float]:
+    """How far ahead each lane begins; a lane that is changed to begins where the one beside it does."""
+    starts = [-along_m]
+    for key, after in pairwise(lane_keys):
+        lane = road_map.lanes[key].lane
+        beside = after in lane.beside and after not in lane.successors
+        starts.append(starts[-1] + (0.0 if beside else float(geometry.arc_lengths(lane.centerline)[-1])))
+    return starts
+
+
+def _roundabout(road_map: RoadMap, lane_keys: Sequence[int], starts: Sequence[float]) -> tuple[Command, str]:
+    """`lane_keys` begins with the first lane in the roundabout."""
+    ring = 0
+    while ring < len(lane_keys) and road_map.lanes[lane_keys[ring]].special is Special.ROUNDABOUT:
+        ring += 1
+    if ring == len(lane_keys):  # the exit lies beyond what is known of the route
+        return Command.STRAIGHT, "take the roundabout" + _distance(starts[0])
+    exits = {road_map.lanes[key].edge: place for place, key in enumerate(lane_keys[:ring]) if _may_leave(road_map, key)}
+    side, leaving = ("right", Command.RIGHT) if _rings_turn_left(road_map) else ("left", Command.LEFT)
+    leave_m = 0.0  # on the way out
+    if exits:
+        last = list(exits.values())[-1]
+        leave_m = starts[last] + float(geometry.arc_lengths(road_map.lanes[lane_keys[last]].lane.centerline)[-1])
+    command = leaving if len(exits) < 2 else Command.STRAIGHT
+    return command, f"take the roundabout, leave to the {side}" + _distance(leave_m)
+
+
+def _may_leave(road_map: RoadMap, key: int) -> bool:
+    """Whether the ring's road of this lane has a way out at its end."""
+    lane = road_map.lanes[key]
+    if lane.across_junction is not None:
+        return False
+    onwards = road_map.edges_after.get(lane.edge, ())
+    return any(edge not in _ring_edges(road_map) for edge in onwards)
+
+
+def _turned(lane: RoadLane) -> float:
+    """Radians that a lane turns from begin to end, left positive."""
+    headings = np.unwrap(geometry.headings_along(lane.lane.centerline))
+    return float(headings[-1] - headings[0])
+
+
+def _distance(metres: float) -> str:
+    rounded = ROUNDING_M * round(metres / ROUNDING_M)
+    return f" in {rounded:.0f} m" if rounded > 0 else ""
+
+
+@lru_cache(maxsize=4)
+def _ring_edges(road_map: RoadMap) -> frozenset[str]:
+    return frozenset(lane.edge for lane in road_map.lanes.values() if lane.special is Special.ROUNDABOUT)
+
+
+@lru_cache(maxsize=4)
+def _rings_turn_left(road_map: RoadMap) -> bool:
+    """As they do where cars keep to the right."""
+    ring = [lane for lane in road_map.lanes.values() if lane.edge in _ring_edges(road_map) and not lane.across_junction]
+    return sum(map(_turned, ring)) >= 0
+
+
+@lru_cache(maxsize=4)
+def _choices(road_map: RoadMap) -> frozenset[int]:
+    """Lanes across junctions that are one of several ways on, and those that turn back."""
+    lanes = road_map.lanes
+    ways: dict[str, dict[int, frozenset[str]]] = {}
+    for lane in lanes.values():
+        if lane.across_junction is None:
+            for key in lane.lane.successors:
+                if lanes[key].across_junction is not None:
+                    ways.setdefault(lane.edge, {})[key] = _roads_after(lanes, key)
+    found = set()
+    for across in ways.values():
+        onwards = {road for key, roads in across.items() if lanes[key].turn is not Turn.BACK for road in roads}
+        for key in across:
+            if len(onwards) > 1 or lanes[key].turn is Turn.BACK:
+                found.update(_across(lanes, key))
+    return frozenset(found)
+
+
+def _across(lanes: Mapping[int, RoadLane], key: int) -> list[int]:
+    """A lane across a junction with those that continue it inside the junction."""
+    chain, todo = [key], [key]
+    while todo:
+        for after in lanes[todo.pop()].lane.successors:
+            if lanes[after].across_junction is not None and after not in chain:
+                chain.append(after)
+                todo.append(after)
+    return chain
+
+
+def _roads_after(lanes: Mapping[int, RoadLane], key: int) -> frozenset[str]:
+    return frozenset(
+        lanes[after].edge
+        for inner in _across(lanes, key)
+        for after in lanes[inner].lane.successors
+        if lanes[after].across_junction is None
+    )
