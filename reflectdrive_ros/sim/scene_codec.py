@@ -1,0 +1,247 @@
+"""A scene as a sample of WebDataset, and back: `meta.json`, `arrays.npz` and one JPEG per camera and instant.
+
+Geometry is kept on a grid of 2^-14 m (and rad, and m/s), some 0.06 mm: what float32 tells half a kilometre away. On
+that grid the tracks of cars are nearly straight in time and rings nearly straight in space, so their differences are
+small numbers, and small numbers compress. A scene that was read once is written again to the same bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import zipfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import cv2
+import numpy as np
+import shapely
+
+from ..domain import Array, CameraFrame, Command, EgoState
+from ..scoring.areas import MapAreas
+from ..scoring.scorer import RedLights, Reference
+from ..scoring.simulate import STEPS
+from .scene import TRACK_STEPS, DrivingScene, Tracks
+
+FORMAT = 1
+META, ARRAYS = "meta.json", "arrays.npz"
+GRID = 2.0**-14
+REACH = 2.0**31 * GRID  # 131 km
+NAME = re.compile(r"[A-Za-z0-9_-]+")  # WebDataset cuts a file's name at its first dot
+AREAS = ("lanes", "roadblocks", "intersections", "carparks")
+CONNECTORS = "connectors"  # of the red lights
+JPEG = (
+    *(cv2.IMWRITE_JPEG_QUALITY, 90),
+    *(cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444),  # a far red lamp is two pixels wide
+    *(cv2.IMWRITE_JPEG_OPTIMIZE, 1),
+)
+EGO_NUMBERS = ("speed_mps", "acceleration_mps2", "yaw_rate_rps", "steering_rad")
+TEXTS = ("name", "family", "network", "network_hash", "seed", "instruction", "speed_limit_mps")
+
+
+class CodecError(ValueError):
+    """A scene cannot be stored, or what was stored is no scene; the message says why."""
+
+
+def sample_of(scene: DrivingScene) -> dict[str, Any]:
+    """The files of a scene by their names, and `__key__`, as WebDataset writes them. Raises CodecError."""
+    for name in (scene.name, *(frame.name for frame in scene.cameras)):
+        if not NAME.fullmatch(name):
+            raise CodecError(f"'{name}' is no name for a file of a shard: letters, digits, _ and - only")
+    pictures = {_picture_name(scene, frame): frame for frame in scene.cameras}
+    if len(pictures) != len(scene.cameras):
+        raise CodecError(f"scene {scene.name} has two pictures of one camera at one instant")
+    rings, counts = _rings_of(scene)
+    meta = {
+        "format": FORMAT,
+        **{name: getattr(scene, name) for name in TEXTS},
+        "ego": {
+            "stamp_ns": int(scene.ego.stamp_ns),
+            "map_from_ego": scene.ego.map_from_ego.tolist(),
+            **{name: getattr(scene.ego, name) for name in EGO_NUMBERS},
+        },
+        "command": scene.command.name,
+        "reference": [scene.reference.progress_m, scene.reference.multiplier],
+        "rings": counts,
+        "pictures": [[frame.name, int(frame.stamp_ns), file] for file, frame in pictures.items()],
+        "notes": dict(scene.notes),
+    }
+    try:
+        text = json.dumps(meta, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError) as fault:
+        raise CodecError(f"scene {scene.name} holds what JSON cannot: {fault}") from None
+    tracks = scene.tracks
+    moving = np.concatenate([tracks.poses, tracks.speeds_mps[..., None]], axis=2)  # (A, 71, 4)
+    arrays = {
+        "tracks": _packed(np.moveaxis(moving, 1, 2), differences=2),
+        "present": np.packbits(tracks.present, axis=1),
+        "sizes": tracks.sizes.astype(np.float32),
+        "kinds": tracks.kinds.astype(np.uint8),
+        "ego_history": _packed(scene.ego_history.T, differences=2),
+        "route": _packed(scene.route.T, differences=2),
+        "expert": _packed(scene.expert.T, differences=1),
+        "ring_points": _packed(np.concatenate([np.zeros((0, 2)), *rings]).T, differences=1),
+        "ring_lengths": np.array([len(ring) for ring in rings], np.uint16),
+        "lane_on_route": np.packbits(np.array(scene.areas.lane_on_route, bool)),
+        "red": np.packbits(scene.red_lights.red, axis=1),
+        "pixels_from_camera": np.array([frame.pixels_from_camera for frame in scene.cameras]),
+        "camera_from_ego": np.array([frame.camera_from_ego for frame in scene.cameras]),
+    }
+    files = {file: _jpeg(frame.pixels) for file, frame in pictures.items()}
+    return {"__key__": scene.name, META: text.encode(), ARRAYS: _npz(arrays), **files}
+
+
+def meta_of(sample: Mapping[str, Any]) -> dict[str, Any]:
+    """What a sample says of itself, its `family` among it. Raises CodecError."""
+    try:
+        meta = json.loads(sample[META])
+    except (KeyError, ValueError) as fault:
+        raise CodecError(f"{sample.get('__key__', 'a sample')} has no readable {META}: {fault}") from None
+    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
+        raise CodecError(f"{sample.get('__key__', 'a sample')} is not a scene of format {FORMAT}: make the set again")
+    return meta
+
+
+def scene_of(sample: Mapping[str, Any], *, pictures: bool = True) -> DrivingScene:
+    """The scene of a sample; without its pictures in a few milliseconds. Raises CodecError."""
+    meta = meta_of(sample)
+    try:
+        with np.load(io.BytesIO(sample[ARRAYS]), allow_pickle=False) as stored:
+            arrays = dict(stored)
+        return _scene_of(meta, arrays, sample if pictures else None)
+    except (KeyError, ValueError, TypeError, IndexError, OSError, zipfile.BadZipFile) as fault:
+        raise CodecError(f"scene {meta.get('name')} cannot be read: {fault}") from None
+
+
+def _scene_of(meta: Mapping[str, Any], arrays: Mapping[str, Array], files: Mapping[str, Any] | None) -> DrivingScene:
+    moving = np.moveaxis(_unpacked(arrays["tracks"], (len(arrays["kinds"]), 4, TRACK_STEPS), differences=2), 1, 2)
+    points = _unpacked(arrays["ring_points"], (2, -1), differences=1).T
+    rings = np.split(points, np.cumsum(arrays["ring_lengths"][:-1], dtype=int)) if len(points) else []
+    groups = {name: [rings.pop(0) for _ in range(meta["rings"][name])] for name in (*AREAS, CONNECTORS)}
+    on_route = np.unpackbits(arrays["lane_on_route"], count=len(groups["lanes"]))
+    return DrivingScene(
+        **{name: meta[name] for name in TEXTS},
+        ego=EgoState(**meta["ego"]),
+        ego_history=_unpacked(arrays["ego_history"], (3, -1), differences=2).T,
+        command=Command[meta["command"]],
+        route=_unpacked(arrays["route"], (3, -1), differences=2).T,
+        areas=MapAreas(
+            **{name: tuple(groups[name]) for name in AREAS},
+            lane_on_route=tuple(map(bool, on_route)),
+        ),
+        red_lights=RedLights(
+            tuple(groups[CONNECTORS]), np.unpackbits(arrays["red"], axis=1, count=STEPS + 1).astype(bool)
+        ),
+        tracks=Tracks(
+            poses=moving[..., :3],
+            speeds_mps=moving[..., 3],
+            present=np.unpackbits(arrays["present"], axis=1, count=TRACK_STEPS).astype(bool),
+            sizes=arrays["sizes"].astype(float),
+            kinds=arrays["kinds"].astype(np.int64),
+        ),
+        expert=_unpacked(arrays["expert"], (3, -1), differences=1).T,
+        reference=Reference(*meta["reference"]),
+        cameras=() if files is None else _frames(meta["pictures"], arrays, files),
+        notes=meta["notes"],
+    )
+
+
+# --- rings -----------------------------------------------------------------------------------------------------------
+
+
+def _rings_of(scene: DrivingScene) -> tuple[list[Array], dict[str, int]]:
+    """All rings of a scene, ready to be stored, and how many there are of each kind."""
+    groups: dict[str, Sequence[Array]] = {name: getattr(scene.areas, name) for name in AREAS}
+    groups[CONNECTORS] = scene.red_lights.connectors
+    rings = [_simple(scene, name, ring) for name, group in groups.items() for ring in group]
+    return rings, {name: len(group) for name, group in groups.items()}
+
+
+def _simple(scene: DrivingScene, name: str, ring: Array) -> Array:
+    """The ring, still a simple polygon when its corners are on the grid: a sliver may fold over itself there."""
+    rounded = np.rint(ring / GRID) * GRID
+    if shapely.Polygon(rounded).is_valid:
+        return rounded
+    parts = shapely.get_parts(shapely.make_valid(shapely.set_precision(shapely.Polygon(ring), GRID)))
+    largest = max(parts, key=lambda part: float(part.area), default=shapely.Polygon())
+    kept = np.rint(shapely.get_coordinates(shapely.get_exterior_ring(largest))[:-1] / GRID) * GRID
+    if len(kept) < 3 or not shapely.Polygon(kept).is_valid:
+        raise CodecError(f"scene {scene.name}: a polygon of {name} is thinner than {1e3 * GRID:.2f} mm")
+    return np.asarray(kept)
+
+
+# --- arrays ----------------------------------------------------------------------------------------------------------
+
+
+def _packed(values: Array, *, differences: int) -> Array:
+    """(4, N) uint8: values on the grid, their differences along the last axis, taken so many times, byte by byte.
+
+    Arithmetic is modulo 2^32, so that it is exact. The sign goes to the lowest bit: high bytes of small numbers are 0.
+    """
+    if values.size and np.abs(values).max() >= REACH:
+        raise CodecError(f"a number of {np.abs(values).max():.3g} is beyond what a scene stores, {REACH:.0f}")
+    steps = np.rint(values / GRID).astype(np.int64)
+    for _ in range(differences):
+        steps = np.diff(steps, axis=-1, prepend=0)
+    signed = steps.astype(np.int32).ravel()
+    zigzag = ((signed.view(np.uint32) << np.uint32(1)) ^ (signed >> 31).view(np.uint32)).astype("<u4")
+    return np.ascontiguousarray(zigzag.view(np.uint8).reshape(-1, 4).T)
+
+
+def _unpacked(planes: Array, shape: tuple[int, ...], *, differences: int) -> Array:
+    """Values of the given shape from what `_packed` made of them."""
+    zigzag = np.ascontiguousarray(planes.T).view("<u4").ravel()
+    signed = (zigzag >> np.uint32(1)).view(np.int32) ^ -(zigzag & np.uint32(1)).view(np.int32)
+    steps = signed.astype(np.int64).reshape(shape)
+    for _ in range(differences):
+        steps = np.cumsum(steps, axis=-1)
+    return np.asarray(steps.astype(np.int32) * GRID)
+
+
+def _npz(arrays: Mapping[str, Array]) -> bytes:
+    """As `np.savez_compressed`, but without the time of day in it: the same arrays give the same bytes."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, array in arrays.items():
+            content = io.BytesIO()
+            np.lib.format.write_array(content, array, allow_pickle=False)
+            entry = zipfile.ZipInfo(f"{name}.npy")
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, content.getvalue())
+    return buffer.getvalue()
+
+
+# --- pictures --------------------------------------------------------------------------------------------------------
+
+
+def _picture_name(scene: DrivingScene, frame: CameraFrame) -> str:
+    tenths = round((frame.stamp_ns - scene.ego.stamp_ns) / 1e8)
+    return f"{frame.name.lower()}_{tenths / 10:.1f}.jpg"  # WebDataset knows no capitals here
+
+
+def _jpeg(pixels: Array) -> bytes:
+    done, encoded = cv2.imencode(".jpg", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), JPEG)
+    if not done:
+        raise CodecError(f"OpenCV could not write a JPEG of {pixels.shape}")
+    return bytes(encoded)
+
+
+def _frames(
+    pictures: Sequence[tuple[str, int, str]], arrays: Mapping[str, Array], files: Mapping[str, Any]
+) -> tuple[CameraFrame, ...]:
+    frames = []
+    for index, (name, stamp_ns, file) in enumerate(pictures):
+        pixels = cv2.imdecode(np.frombuffer(files[file], np.uint8), cv2.IMREAD_COLOR)
+        if pixels is None:
+            raise CodecError(f"{file} is no picture")
+        frames.append(
+            CameraFrame(
+                stamp_ns,
+                name,
+                cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB),
+                arrays["pixels_from_camera"][index],
+                arrays["camera_from_ego"][index],
+            )
+        )
+    return tuple(frames)
