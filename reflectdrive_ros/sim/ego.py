@@ -1,0 +1,98 @@
+"""The ego of the closed loop: how it moves in 0.1 s when it is given a plan.
+
+The tracker and the bicycle are those of the driving score (`scoring.simulate`): a plan is driven here as it is judged
+there. What the score does for 4 s is done for one step; the motion that comes of it is where the next one begins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .. import geometry, kinematics
+from ..config import VehicleConfig
+from ..domain import Array, EgoState, Plan, checked
+from ..scoring.simulate import AX, DT_S, HEADING, STATE_SIZE, STEERING, STEPS, VX, YAW_RATE, X, Y, follow
+
+BRAKING_MPS2 = 3.0  # without a plan: firm, and within what passengers bear
+SLOWEST_MPS = 1.0  # the turning circle of a slower car is not told by its yaw rate
+MOTION = slice(VX, STATE_SIZE)
+
+
+@dataclass(frozen=True, eq=False)
+class Ego:
+    """Where the car is and how it moves."""
+
+    map_from_ego: Array  # (3,) rear axle
+    motion: Array = field(default_factory=lambda: np.zeros(STATE_SIZE - VX))  # (8,) as `scoring.scorer.motion_of`
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "map_from_ego", checked("Ego", "map_from_ego", self.map_from_ego, (3,)))
+        object.__setattr__(self, "motion", checked("Ego", "motion", self.motion, (STATE_SIZE - VX,)))
+
+    @property
+    def speed_mps(self) -> float:
+        return float(self.motion[0])
+
+    def state(self, stamp_ns: int) -> EgoState:
+        """What odometry tells of it."""
+        return EgoState(
+            stamp_ns,
+            self.map_from_ego,
+            self.speed_mps,
+            acceleration_mps2=float(self.motion[AX - VX]),
+            yaw_rate_rps=float(self.motion[YAW_RATE - VX]),
+            steering_rad=float(self.motion[STEERING - VX]),
+        )
+
+    def box_center(self, vehicle: VehicleConfig) -> Array:
+        """(3,) pose of the middle of the car's box, map frame."""
+        return geometry.compose(self.map_from_ego, np.array([vehicle.rear_axle_to_center_m, 0.0, 0.0]))
+
+    def states(self) -> Array:
+        """(11,) columns of `scoring.simulate`, in the map frame."""
+        return np.concatenate([self.map_from_ego, self.motion])
+
+
+def moving_at(map_from_ego: Array, speed_mps: float) -> Ego:
+    """A car that goes straight on at a steady speed."""
+    return Ego(map_from_ego, np.array([speed_mps, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]))
+
+
+def stepped(ego: Ego, plan: Plan | None, stamp_ns: int, vehicle: VehicleConfig) -> Ego:
+    """The car 0.1 s after `stamp_ns`.
+
+    It follows what is left of the plan and stands still at its end. Without a plan, or with one that is over or comes
+    from the future, it brakes to a stop on the curve that it is on.
+    """
+    reference = None if plan is None else ahead(plan, stamp_ns, ego.map_from_ego)
+    if reference is None:
+        reference = braking(ego)
+    after = follow(reference[None], ego.motion, vehicle)[0, 1]
+    moved = geometry.compose(ego.map_from_ego, after[[X, Y, HEADING]])
+    return Ego(moved, after[MOTION])
+
+
+def ahead(plan: Plan, stamp_ns: int, map_from_ego: Array) -> Array | None:
+    """Where a plan wants the car to be at 0, 0.1, .. 4 s from now: (41, 3) in the ego frame of now, headings unwrapped.
+
+    The first is the origin only while the car is exactly where the plan has it. None for a plan with nothing left.
+    """
+    elapsed_s = (stamp_ns - plan.stamp_ns) * 1e-9
+    if not 0.0 <= elapsed_s < plan.trajectory.horizon_s:
+        return None
+    times_s = np.minimum(elapsed_s + DT_S * np.arange(STEPS + 1), plan.trajectory.horizon_s)
+    now_from_then = geometry.compose(geometry.invert(map_from_ego), plan.map_from_ego)
+    poses = geometry.compose(now_from_then, kinematics.resample(plan.trajectory, times_s))
+    poses[:, 2] = np.unwrap(poses[:, 2])
+    return poses
+
+
+def braking(ego: Ego) -> Array:
+    """(41, 3) poses at 0, 0.1, .. 4 s of a car that brakes on its present curve, ego frame."""
+    distances = kinematics.braking_distances(ego.speed_mps, BRAKING_MPS2, DT_S * np.arange(STEPS + 1))
+    curvature = float(ego.motion[YAW_RATE - VX]) / max(ego.speed_mps, SLOWEST_MPS)
+    poses = kinematics.arc(curvature, distances)
+    poses[:, 2] = np.unwrap(poses[:, 2])
+    return poses
