@@ -1,0 +1,244 @@
+"""The expert: a driver who knows what everybody will do, and drives smoothly.
+
+Many ways to drive the next 4 s are written down, paths beside the route at many speeds, and each is scored with the
+driving score among the others as they will really go. The best one wins; among those nearly as good, the one that a
+person would rather sit in: small accelerations and jerks, near the middle of the lane, room beside it.
+
+The straightforward ways, along the route, are tried first; going around something only if none of them is good.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .. import geometry
+from ..domain import Array
+from ..scoring.contacts import AgentTracks
+from ..scoring.scorer import STEPS_PER_WAYPOINT, Scene, ScoreCard, score
+from ..scoring.simulate import DT_S, STEPS
+
+PATH_STEP_M = 0.5
+AROUND_M = (0.5, -0.5, 1.0, -1.0, 1.6, -1.6, 2.4, -2.4)  # beside the route, where the way is not free
+RETURN_M = (10.0, 25.0)  # over which the path reaches its place beside the route: at least this ..
+RETURN_S = (1.5, 3.5)  # .. and at least the way of this time
+RATES_MPS2 = (-6.0, -4.0, -3.0, -2.2, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0)
+JERK_MPS3 = 2.5  # how fast a wish becomes an acceleration; an emergency is quicker
+BRAKING_JERK_MPS3 = 6.0
+FOLLOWERS = ((0.35, 1.5), (0.6, 1.2), (0.85, 1.5), (1.0, 1.0), (1.0, 1.8))  # share of the allowed speed, headway s
+STOPS_M = (2.0, 5.0, 9.0, 14.0, 20.0, 28.0)  # after the front bumper's place now
+CURVE_BRAKING_MPS2 = 1.4
+MIN_GAP_M = 2.0
+ACCELERATION_MPS2 = 1.6
+BRAKING_MPS2 = 2.2
+GOOD = 0.9  # a score this good is not worth going around for
+NEARLY = 0.04  # of the score may be paid for comfort and room
+CLEARANCE_M = 0.7
+LATERAL_MPS2 = 2.4
+
+
+@dataclass(frozen=True, eq=False)
+class Driven:
+    """What the expert does."""
+
+    waypoints: Array  # (8, 3) at 0.5 .. 4 s, ego frame
+    score: float  # PDMS
+    nc: float
+    dac: float
+
+
+def drive(
+    scene: Scene, speed_limit_mps: float, stop_m: float | None = None, lateral_mps2: float = LATERAL_MPS2
+) -> Driven:
+    """The best way to drive a scene whose agents are the ones that come true.
+
+    `stop_m` is how far ahead of the rear axle the route crosses a stop line that is red. `lateral_mps2` is what the
+    driver takes in curves.
+    """
+    route = geometry.distinct_points(scene.centerline[:, :2], 0.05)
+    plain = _ways(scene, route, (0.0,), speed_limit_mps, stop_m, lateral_mps2)
+    best, value = _choose(scene, plain)
+    if value[0] < GOOD:
+        around = _ways(scene, route, AROUND_M, speed_limit_mps, stop_m, lateral_mps2)
+        other, other_value = _choose(scene, around)
+        if other_value[1] > value[1]:
+            best, value = other, other_value
+    return Driven(best, value[0], value[2], value[3])
+
+
+@dataclass(frozen=True, eq=False)
+class _Ways:
+    """N ways to drive."""
+
+    poses: Array  # (N, 8, 3)
+    offsets_m: Array  # (N,) beside the route in the end
+    accelerations: Array  # (N, 40) m/s^2 along the path
+
+
+def _choose(scene: Scene, ways: _Ways) -> tuple[Array, tuple[float, float, float, float]]:
+    """The best way, with its score, its score less the price of discomfort, its NC and DAC."""
+    card = score(scene, ways.poses)
+    worth = card.score - NEARLY * _price(scene, ways, card)
+    k = int(np.argmax(worth))
+    return ways.poses[k], (float(card.score[k]), float(worth[k]), float(card.nc[k]), float(card.dac[k]))
+
+
+def _price(scene: Scene, ways: _Ways, card: ScoreCard) -> Array:
+    """(N,) about 0 for a smooth drive in the middle of a free lane, about 1 for one that nobody would like."""
+    rough = np.sqrt((ways.accelerations**2).mean(axis=1)) / 3.0
+    jerk = np.sqrt((np.diff(ways.accelerations, axis=1) ** 2).mean(axis=1)) / (DT_S * 8.0)
+    narrow = np.clip(1.0 - card.clearance_m.min(axis=1) / CLEARANCE_M, 0.0, 1.0)
+    price: Array = 0.4 * rough + 0.2 * jerk + 0.4 * narrow + 0.15 * np.abs(ways.offsets_m)
+    return price
+
+
+def _ways(
+    scene: Scene,
+    route: Array,
+    offsets_m: tuple[float, ...],
+    limit_mps: float,
+    stop_m: float | None,
+    lateral_mps2: float,
+) -> _Ways:
+    speed = max(float(scene.motion[0]), 0.0)
+    reach = max(speed * 4.5, 0.5 * (speed + limit_mps) * 4.5) + 15.0
+    made = [
+        _along(scene, path, offset, speed, limit_mps, stop_m, lateral_mps2)
+        for offset in offsets_m
+        for path in _paths(route, offset, speed, reach)
+    ]
+    return _Ways(
+        np.concatenate([ways.poses for ways in made]),
+        np.concatenate([ways.offsets_m for ways in made]),
+        np.concatenate([ways.accelerations for ways in made]),
+    )
+
+
+def _paths(route: Array, offset_m: float, speed: float, reach_m: float) -> list[Array]:
+    """Paths (P, 3) from the ego, every PATH_STEP_M, that end up `offset_m` beside the route (left positive)."""
+    start, d0 = geometry.ego_on_route(route)
+    along = np.arange(0.0, reach_m, PATH_STEP_M)
+    middle = geometry.sample(route, start + along)
+    headings = middle[:, 2]
+    slope = float(np.tan(np.clip(geometry.wrap(-middle[0, 2]), -0.7, 0.7)))
+    paths = []
+    for least_m, least_s in zip(RETURN_M, RETURN_S, strict=True):
+        length = max(least_m, least_s * speed)
+        u = np.minimum(along / length, 1.0)
+        # A quintic from (d0, slope) to (offset, 0), without a step of curvature at its end.
+        blend = u**3 * (10.0 - 15.0 * u + 6.0 * u**2)
+        lateral = d0 + (offset_m - d0) * blend + slope * length * u * (1.0 - u) ** 3 * (1.0 + 3.0 * u)
+        points = middle[:, :2] + lateral[:, None] * np.stack([-np.sin(headings), np.cos(headings)], axis=1)
+        points[0] = 0.0
+        gradient = np.gradient(points, along, axis=0)
+        heading = np.unwrap(np.arctan2(gradient[:, 1], gradient[:, 0]))
+        paths.append(np.column_stack([points, heading]))
+    return paths
+
+
+def _along(
+    scene: Scene, path: Array, offset_m: float, speed: float, limit_mps: float, stop_m: float | None, lateral: float
+) -> _Ways:
+    """All speeds on one path."""
+    length = geometry.arc_lengths(path)
+    allowed = _allowed(path, length, limit_mps, lateral)
+    front = scene.vehicle.rear_axle_to_center_m + 0.5 * scene.vehicle.length_m
+    gap, lead_speed = _gaps(scene, path, length, front)
+    if stop_m is not None:
+        gap = np.minimum(gap, stop_m - 0.5)  # the wall at the stop line, as seen from the path's start
+        lead_speed = np.where(gap >= stop_m - 0.5, 0.0, lead_speed)
+    a0 = float(np.clip(scene.motion[2], -4.0, 2.0))
+
+    wishes: list[tuple[str, float, float]] = [("rate", rate, 0.0) for rate in RATES_MPS2]
+    wishes += [("follow", share, headway) for share, headway in FOLLOWERS]
+    wishes += [("stop", place, 0.0) for place in STOPS_M]
+    if stop_m is not None:
+        wishes.append(("stop", max(stop_m - front - 1.0, 0.3), 0.0))
+    kind = np.array([("rate", "follow", "stop").index(name) for name, _, _ in wishes])
+    one = np.array([value for _, value, _ in wishes])
+    other = np.array([value for _, _, value in wishes])
+
+    count = len(wishes)
+    s, v, a = np.zeros(count), np.full(count, speed), np.full(count, a0)
+    travelled, accelerations = np.empty((count, STEPS)), np.empty((count, STEPS))
+    for k in range(STEPS):
+        curve = np.interp(s + 0.5 * v, length, allowed)
+        free = ACCELERATION_MPS2 * (1.0 - (v / np.maximum(np.where(kind == 1, one, 1.0) * curve, 0.5)) ** 4)
+        room = np.maximum(gap[k] - s - front, 0.1)
+        wanted_gap = MIN_GAP_M + np.maximum(
+            0.0, v * other + v * (v - lead_speed[k]) / (2.0 * np.sqrt(ACCELERATION_MPS2 * BRAKING_MPS2))
+        )
+        follow = np.minimum(free, ACCELERATION_MPS2 * (1.0 - (wanted_gap / room) ** 2))
+        left = np.maximum(one - s, 0.05)
+        stop = np.where(v**2 / (2.0 * left) > 0.4, -(v**2) / (2.0 * left), np.minimum(free, 0.0))
+        over = np.minimum((curve - v) / 0.6, 0.0)  # the curve's speed is kept whatever the wish
+        rate = np.where(v > curve, np.minimum(one, over), one)
+        wish = np.clip(np.select([kind == 0, kind == 1], [rate, follow], stop), -7.0, 2.2)
+        change = np.clip(wish - a, -BRAKING_JERK_MPS3 * DT_S, JERK_MPS3 * DT_S)
+        change = np.where(a < 0.0, np.clip(wish - a, -BRAKING_JERK_MPS3 * DT_S, 2.0 * JERK_MPS3 * DT_S), change)
+        a = a + change
+        after = np.maximum(v + a * DT_S, 0.0)
+        a = np.where(after == 0.0, np.maximum(a, -v / DT_S), a)
+        s = s + 0.5 * (v + after) * DT_S
+        v = after
+        travelled[:, k], accelerations[:, k] = s, a
+    at = travelled[:, STEPS_PER_WAYPOINT - 1 :: STEPS_PER_WAYPOINT]
+    poses = np.stack([np.interp(at, length, path[:, axis]) for axis in range(3)], axis=-1)
+    poses[..., 2] = geometry.wrap(poses[..., 2])
+    return _Ways(poses, np.full(count, offset_m), accelerations)
+
+
+def _allowed(path: Array, length: Array, limit_mps: float, lateral_mps2: float) -> Array:
+    """(P,) m/s: the limit, and slow enough for every curve ahead."""
+    span = 4
+    index = np.arange(len(path))
+    ahead, behind = np.minimum(index + span, len(path) - 1), np.maximum(index - span, 0)
+    curvature = np.abs(path[ahead, 2] - path[behind, 2]) / np.maximum(length[ahead] - length[behind], PATH_STEP_M)
+    squared = np.minimum(lateral_mps2 / np.maximum(curvature, 1e-5), limit_mps**2)
+    # Slowing down early is a running minimum of v^2 + 2 b s.
+    squared = np.minimum.accumulate((squared + 2.0 * CURVE_BRAKING_MPS2 * length)[::-1])[::-1]
+    return np.asarray(np.sqrt(squared - 2.0 * CURVE_BRAKING_MPS2 * length))
+
+
+def _gaps(scene: Scene, path: Array, length: Array, front_m: float) -> tuple[Array, Array]:
+    """At each step (40,) where along the path the first one in the way has its rear (inf: nobody), and its speed."""
+    agents: AgentTracks = scene.agents
+    none = np.full(STEPS, np.inf), np.zeros(STEPS)
+    if not len(agents):
+        return none
+    margin = agents.sizes.max() + 3.0
+    low, high = path[:, :2].min(axis=0) - margin, path[:, :2].max(axis=0) + margin
+    poses = agents.poses[:, 1 : STEPS + 1]
+    present = agents.present[:, 1 : STEPS + 1]
+    inside = ((poses[..., :2] >= low) & (poses[..., :2] <= high)).all(axis=-1) & present
+    near = inside.any(axis=1)
+    if not near.any():
+        return none
+    poses, present = poses[near], inside[near]
+    thin = path[::4]
+    corners = geometry.box_corners(poses, agents.sizes[near, None])
+    along, lateral = geometry.project(thin, corners.reshape(-1, 2))
+    along, lateral = along.reshape(*poses.shape[:2], 4), lateral.reshape(*poses.shape[:2], 4)
+    half = 0.5 * scene.vehicle.width_m + 0.25
+    end = geometry.arc_lengths(thin)[-1]
+    beside = (lateral.min(axis=-1) > half) | (lateral.max(axis=-1) < -half)
+    gone = (along.max(axis=-1) <= front_m) | (along.min(axis=-1) >= end - 1e-6)
+    rear = np.where(present & ~beside & ~gone, along.min(axis=-1), np.inf)
+    first = np.argmin(rear, axis=0)
+    steps = np.arange(STEPS)
+    turn = poses[first, steps, 2] - np.interp(np.minimum(rear[first, steps], end), length, path[:, 2])
+    speed = agents.speeds_mps[near][:, 1 : STEPS + 1][first, steps] * np.cos(turn)
+    return rear[first, steps], np.where(np.isfinite(rear[first, steps]), np.maximum(speed, 0.0), 0.0)
+
+
+def constant_velocity(scene: Scene) -> Array:
+    """(8, 3) straight on at the present speed: the yardstick of how hard a scene is."""
+    times = DT_S * STEPS_PER_WAYPOINT * np.arange(1, 9)
+    speed = float(scene.motion[0])
+    return np.column_stack([speed * times, np.zeros(8), np.zeros(8)])
+
+
+def ease(scene: Scene) -> float:
+    """PDMS of driving straight on."""
+    return float(score(scene, constant_velocity(scene)[None]).score[0])
