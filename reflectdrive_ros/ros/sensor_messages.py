@@ -1,0 +1,114 @@
+"""What sensors, localization and perception would say, as messages: plain numbers in, one message out.
+
+Every number passes through float() or int(): rclpy writes others as garbage.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Mapping
+
+import numpy as np
+from autoware_perception_msgs.msg import ObjectClassification, PredictedObject, PredictedPath, Shape
+from builtin_interfaces.msg import Duration
+from geometry_msgs.msg import AccelWithCovarianceStamped, Point, Pose, PoseStamped, Quaternion, TransformStamped
+from nav_msgs.msg import Odometry
+from nav_msgs.msg import Path as PathMessage
+from sensor_msgs.msg import CameraInfo, CompressedImage
+from tf2_msgs.msg import TFMessage
+
+from .. import geometry
+from ..domain import Array, EgoState
+from .convert import PREDICTED_DT_S, PREDICTED_STEPS
+from .outputs import header
+from .rotations import quaternion_from_matrix, quaternion_from_yaw
+
+
+def quaternion(xyzw: tuple[float, float, float, float]) -> Quaternion:
+    x, y, z, w = xyzw
+    return Quaternion(x=float(x), y=float(y), z=float(z), w=float(w))
+
+
+def planar_pose(x: float, y: float, z: float, heading: float) -> Pose:
+    return Pose(
+        position=Point(x=float(x), y=float(y), z=float(z)), orientation=quaternion(quaternion_from_yaw(heading))
+    )
+
+
+def odometry(ego: EgoState, frame: str) -> Odometry:
+    """Pose in the map at road height, twist in base_link."""
+    message = Odometry(header=header(ego.stamp_ns, frame), child_frame_id="base_link")
+    x, y, heading = ego.map_from_ego.tolist()
+    message.pose.pose = planar_pose(x, y, 0.0, heading)
+    message.twist.twist.linear.x = float(ego.speed_mps)
+    message.twist.twist.angular.z = float(ego.yaw_rate_rps)
+    return message
+
+
+def acceleration(ego: EgoState) -> AccelWithCovarianceStamped:
+    message = AccelWithCovarianceStamped(header=header(ego.stamp_ns, "base_link"))
+    linear = message.accel.accel.linear
+    linear.x, linear.y = float(ego.acceleration_mps2), float(ego.speed_mps * ego.yaw_rate_rps)
+    return message
+
+
+def route(stamp_ns: int, poses: Array, frame: str) -> PathMessage:
+    """A route (L, 3) in the map."""
+    message = PathMessage(header=header(stamp_ns, frame))
+    message.poses = [
+        PoseStamped(header=message.header, pose=planar_pose(x, y, 0.0, heading)) for x, y, heading in poses.tolist()
+    ]
+    return message
+
+
+def picture(stamp_ns: int, camera: str, jpeg: bytes) -> CompressedImage:
+    message = CompressedImage(header=header(stamp_ns, f"{camera}_optical"), format="jpeg")
+    message.data = array("B", jpeg)
+    return message
+
+
+def camera_info(stamp_ns: int, camera: str, size: tuple[int, int], pixels_from_camera: Array) -> CameraInfo:
+    """Of a pinhole without distortion; `size` is width and height in px."""
+    message = CameraInfo(header=header(stamp_ns, f"{camera}_optical"), width=int(size[0]), height=int(size[1]))
+    message.distortion_model, message.d = "plumb_bob", [0.0] * 5
+    message.k = [float(value) for value in pixels_from_camera.ravel()]
+    message.r = [float(value) for value in np.eye(3).ravel()]
+    message.p = [float(value) for value in np.c_[pixels_from_camera, np.zeros(3)].ravel()]
+    return message
+
+
+def camera_mounts(stamp_ns: int, camera_from_ego: Mapping[str, Array]) -> TFMessage:
+    """/tf_static from base_link to each camera's optical frame, from (4, 4) by camera name."""
+    transforms = []
+    for camera, matrix in camera_from_ego.items():
+        ego_from_camera = geometry.invert_matrix(matrix)
+        transform = TransformStamped(header=header(stamp_ns, "base_link"), child_frame_id=f"{camera}_optical")
+        place = transform.transform.translation
+        place.x, place.y, place.z = (float(value) for value in ego_from_camera[:3, 3])
+        transform.transform.rotation = quaternion(quaternion_from_matrix(ego_from_camera))
+        transforms.append(transform)
+    return TFMessage(transforms=transforms)
+
+
+def predicted_object(uuid: bytes, label: int, pose: Array, speed_mps: float, size: Array) -> PredictedObject:
+    """A box at constant velocity: `pose` (3,) its centre in the map, `size` (3,) length, width, height m, standing on
+    the road. As in Autoware the path's first pose is now, and the twist is in the object's own axes."""
+    length, width, height = (float(value) for value in size)
+    x, y, heading = (float(value) for value in pose)
+    now = planar_pose(x, y, 0.5 * height, heading)
+    step_x, step_y = (PREDICTED_DT_S * float(speed_mps) * f(heading) for f in (math.cos, math.sin))
+    path = PredictedPath(time_step=Duration(sec=0, nanosec=int(PREDICTED_DT_S * 1e9)), confidence=1.0)
+    path.path = [
+        Pose(position=Point(x=x + k * step_x, y=y + k * step_y, z=0.5 * height), orientation=now.orientation)
+        for k in range(PREDICTED_STEPS + 1)
+    ]
+    thing = PredictedObject(existence_probability=1.0)
+    thing.object_id.uuid = np.frombuffer(uuid, np.uint8)
+    thing.classification = [ObjectClassification(label=int(label), probability=1.0)]
+    thing.kinematics.initial_pose_with_covariance.pose = now
+    thing.kinematics.initial_twist_with_covariance.twist.linear.x = float(speed_mps)
+    thing.kinematics.predicted_paths = [path]
+    thing.shape.type = Shape.BOUNDING_BOX
+    thing.shape.dimensions.x, thing.shape.dimensions.y, thing.shape.dimensions.z = length, width, height
+    return thing

@@ -1,0 +1,72 @@
+"""A drive through the proving ground as a recording: the pilot drives it here, without ROS processes, bit for bit the
+same on every run. Also what every command that opens a world has in common."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..config import Config
+from ..sim.roads import RoadError
+from ..sim.sumo import SumoFailed, SumoMissing
+from . import world_messages
+from .pilot import Pilot
+from .recordings import RecordedMessage, RecordedTopic, Recording
+from .replay import NEVER_LATE_MS
+
+if TYPE_CHECKING:
+    from ..sim.world import World
+
+TICK_S = 0.1
+WORLD_FAULTS = (SumoMissing, SumoFailed, RoadError)  # one sentence each
+
+
+def add_world_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seed", type=int, default=3, help="of the town, its traffic and its looks (default: 3)")
+    parser.add_argument("--town", default="", help="name of a made town (default: one that follows from the seed)")
+    parser.add_argument("--map", type=Path, metavar="FILE", help="drive in this Lanelet2 map (.osm) instead")
+
+
+@contextmanager
+def opened_world(args: argparse.Namespace, config: Config) -> Iterator[World]:
+    """The world that the arguments ask for. Raises one of WORLD_FAULTS."""
+    from ..sim.world import World, WorldOptions  # SUMO is needed from here on, not before
+
+    with World(WorldOptions(seed=args.seed, town=args.town, osm=args.map), config.vehicle) as world:
+        yield world
+
+
+def rig_of(config: Config) -> Sequence[Any]:
+    """The proving ground's cameras at the size that the planner takes; none when it needs none."""
+    from ..sim import camera
+
+    return camera.rig(config.cameras.width, config.cameras.height) if config.cameras.required else ()
+
+
+def world_recording(world: World, config: Config, seconds: float, name: str) -> Recording:
+    """What the car's topics carry while the configured planner drives; can be walked once."""
+    table = tuple(RecordedTopic(*row) for row in world_messages.declared(config))
+    names = {topic.key: topic.name for topic in world_messages.car_topics(config)}
+    ticks = max(1, round(seconds / TICK_S))
+    rig = rig_of(config)
+
+    def messages() -> Iterator[RecordedMessage]:
+        patient = replace(config, engine=replace(config.engine, deadline_ms=NEVER_LATE_MS))
+        pilot = Pilot(patient, time.perf_counter)
+        sender = world_messages.Sender(config.output.map_frame)
+        for _ in range(ticks):
+            stamp_ns = world.stamp_ns
+            for key, message in sender.messages(world, world.pictures(rig) if rig else ()):
+                if key in names:
+                    pilot.put(key, message, stamp_ns)
+                    yield RecordedMessage(names[key], stamp_ns, message)
+            report = pilot.step(stamp_ns).report
+            world.step(None if report is None else report.plan, TICK_S)
+
+    per_tick = len(table) - 2  # without the latched ones
+    return Recording(name, table, ticks * per_tick + 2, messages)

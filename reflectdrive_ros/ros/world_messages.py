@@ -1,0 +1,209 @@
+"""The proving ground as the car's topics say it: one instant of a world becomes messages. Pure, no ROS processes.
+
+The same messages go to a running node (`world_node.py`) and into a bag (`reflectdrive make-bag world`).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import cv2
+import numpy as np
+from autoware_perception_msgs.msg import ObjectClassification, PredictedObjects
+from geometry_msgs.msg import Point
+from std_msgs.msg import String
+from visualization_msgs.msg import Marker, MarkerArray
+
+from .. import geometry
+from ..config import Config
+from ..domain import Array, CameraFrame, Plan, Trajectory
+from ..sim.actors import Actors, Shape
+from ..sim.roads import RoadMap
+from . import convert, sensor_messages, topics
+from .convert import BadMessage
+from .outputs import header
+
+if TYPE_CHECKING:
+    from ..sim.world import World
+
+SEEN_M = 100.0  # perception tells of whom it could see
+JPEG_QUALITY = 90
+ROUTE_LEFT_M = 120.0  # a route is sent again before it ends nearer than this
+ROUTE_OFF_M = 0.5  # and when it leads elsewhere by more than this
+ROAD_TOPIC = "/world/road"  # drivable polygons, for RViz and the live page
+
+LABELS = {
+    Shape.CAR: ObjectClassification.CAR,
+    Shape.VAN: ObjectClassification.CAR,
+    Shape.TRUCK: ObjectClassification.TRUCK,
+    Shape.BUS: ObjectClassification.BUS,
+    Shape.MOTORCYCLE: ObjectClassification.MOTORCYCLE,
+    Shape.BICYCLE: ObjectClassification.BICYCLE,
+    Shape.PEDESTRIAN: ObjectClassification.PEDESTRIAN,
+    Shape.CONE: ObjectClassification.HAZARD,
+    Shape.BARRIER: ObjectClassification.HAZARD,
+    Shape.DOOR: ObjectClassification.HAZARD,
+}
+
+
+class CarTopic(NamedTuple):
+    """A topic of the car and the node's input that it feeds."""
+
+    key: str  # of the topic table
+    private: str  # the node's own name for it
+    name: str  # the car's
+    type: str
+    qos: topics.Qos
+
+
+def car_topics(config: Config) -> tuple[CarTopic, ...]:
+    """Everything that a car sends, under the names that recordings and launch files use."""
+    fixed = {
+        "tf_static": "/tf_static",
+        "odometry": "/localization/kinematic_state",
+        "acceleration": "/localization/acceleration",
+        "route": "/planning/reflectdrive/route",
+        "instruction": "/planning/reflectdrive/instruction",
+        "objects": "/perception/object_recognition/objects",
+    }
+    rows = []
+    for topic in topics.inputs(config):
+        kind, _, camera = topic.key.partition(":")
+        if kind == "image":
+            name = f"/sensing/camera/{camera}/image/compressed"
+        elif kind == "info":
+            name = f"/sensing/camera/{camera}/camera_info"
+        else:
+            name = fixed[topic.key]
+        rows.append(CarTopic(topic.key, topic.name, name, topic.type, topic.qos))
+    return tuple(rows)
+
+
+# --- one instant -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Sender:
+    """Remembers what was sent once and need not be sent again."""
+
+    frame: str = "map"
+    sent_route: Array | None = None
+    mounted: bool = False
+
+    def messages(self, world: World, pictures: Sequence[CameraFrame]) -> Iterator[tuple[str, Any]]:
+        """(input key, message) of everything that a car would send now; pictures last, since they start a step."""
+        ego = world.ego
+        if pictures and not self.mounted:
+            mounts = {picture.name: picture.camera_from_ego for picture in pictures}
+            self.mounted = True
+            yield "tf_static", sensor_messages.camera_mounts(ego.stamp_ns, mounts)
+        if self.sent_route is None or not still_leads(self.sent_route, world.route, ego.map_from_ego):
+            self.sent_route = world.route
+            yield "route", sensor_messages.route(ego.stamp_ns, world.route, self.frame)
+        yield "instruction", String(data=world.instruction)
+        yield "objects", objects(world.snapshot.actors, ego.stamp_ns, ego.map_from_ego, self.frame)
+        yield "acceleration", sensor_messages.acceleration(ego)
+        yield "odometry", sensor_messages.odometry(ego, self.frame)
+        for picture in pictures:
+            size = picture.pixels.shape[1], picture.pixels.shape[0]
+            info = sensor_messages.camera_info(picture.stamp_ns, picture.name, size, picture.pixels_from_camera)
+            yield f"info:{picture.name}", info
+        for picture in pictures:
+            message = sensor_messages.picture(picture.stamp_ns, picture.name, jpeg(picture.pixels))
+            yield f"image:{picture.name}", message
+
+
+def still_leads(sent: Array, wanted: Array, map_from_ego: Array) -> bool:
+    """Whether a route (L, 3) that was sent earlier still leads the way that is wanted, and far enough."""
+    (here,), _ = geometry.project(sent, map_from_ego[None, :2])
+    end = geometry.arc_lengths(sent)[-1]
+    (now,), _ = geometry.project(wanted, map_from_ego[None, :2])
+    asked = geometry.arc_lengths(wanted)[-1] - now
+    if end - here < min(ROUTE_LEFT_M, asked - 1.0):
+        return False
+    ahead = geometry.sample(wanted, now + np.arange(0.0, min(asked, end - here), 2.0))[:, :2]
+    if len(ahead) == 0:
+        return True
+    _, offset = geometry.project(sent, ahead)
+    return bool(np.abs(offset).max() < ROUTE_OFF_M)
+
+
+def objects(actors: Actors, stamp_ns: int, map_from_ego: Array, frame: str) -> PredictedObjects:
+    """Who is within SEEN_M of the ego."""
+    message = PredictedObjects(header=header(stamp_ns, frame))
+    gap = np.hypot(*(actors.poses[:, :2] - map_from_ego[:2]).T) if len(actors) else np.zeros(0)
+    near = actors.only(np.flatnonzero(gap < SEEN_M))
+    message.objects = [
+        sensor_messages.predicted_object(
+            uuid.UUID(int=int(key) & (2**128 - 1)).bytes, LABELS[Shape(int(shape))], pose, speed, size
+        )
+        for key, shape, pose, speed, size in zip(
+            near.ids, near.shapes, near.poses, near.speeds_mps, near.sizes, strict=True
+        )
+    ]
+    return message
+
+
+def jpeg(pixels: Array) -> bytes:
+    """(H, W, 3) uint8 RGB as a JPEG."""
+    done, made = cv2.imencode(".jpg", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
+    assert done
+    return bytes(made)
+
+
+def road_rings(road_map: RoadMap) -> list[Array]:
+    """(V, 2) outlines in the map of every road and junction; together they are what may be driven on."""
+    rings = []
+    for area in (*road_map.roads.values(), *road_map.junctions.values()):
+        for part in getattr(area, "geoms", [area]):
+            if not part.is_empty:
+                rings.append(np.asarray(part.exterior.coords)[:-1, :2])
+    return rings
+
+
+def road_markers(road_map: RoadMap, stamp_ns: int, frame: str) -> MarkerArray:
+    """One closed line per road and junction."""
+    message = MarkerArray()
+    for index, ring in enumerate(road_rings(road_map)):
+        line = Marker(header=header(stamp_ns, frame), ns="road", id=index, type=Marker.LINE_STRIP, action=Marker.ADD)
+        line.pose.orientation.w = 1.0
+        line.scale.x = 0.1
+        line.color.r = line.color.g = line.color.b = 0.6
+        line.color.a = 1.0
+        line.points = [Point(x=x, y=y, z=0.0) for x, y in [*ring.tolist(), ring[0].tolist()]]
+        message.markers.append(line)
+    return message
+
+
+# --- and back --------------------------------------------------------------------------------------------------------
+
+
+def plan_of(message: Any, map_from_ego: Array, frame: str) -> Plan:
+    """The plan in an autoware_planning_msgs/Trajectory that was made where the ego stood at its stamp.
+
+    Raises BadMessage for one that cannot be followed.
+    """
+    convert.require_frame(message.header, frame, "the trajectory")
+    points = message.points
+    if len(points) < 2:
+        raise BadMessage(f"the trajectory has {len(points)} points: at least two are needed")
+    times = [point.time_from_start.sec + 1e-9 * point.time_from_start.nanosec for point in (points[0], points[1])]
+    poses = np.array(
+        [
+            (p.pose.position.x, p.pose.position.y, 2.0 * np.arctan2(p.pose.orientation.z, p.pose.orientation.w))
+            for p in points
+        ]
+    )
+    try:
+        trajectory = Trajectory(geometry.compose(geometry.invert(map_from_ego), poses), times[1] - times[0])
+    except ValueError as fault:
+        raise BadMessage(f"the trajectory cannot be followed: {fault}") from None
+    return Plan(convert.stamp_ns(message.header), map_from_ego, trajectory)
+
+
+def declared(config: Config) -> list[tuple[str, str, bool]]:
+    """(name, type, latched) of the car's topics, for a bag."""
+    return [(topic.name, topic.type, topic.qos.value[1] == "transient_local") for topic in car_topics(config)]

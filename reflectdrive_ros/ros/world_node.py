@@ -1,0 +1,263 @@
+"""The proving ground on the car's topics: three cameras, odometry, road users and a route out, plans in.
+
+    python -m reflectdrive_ros.ros.world_node --seed 3
+
+It drives by the newest plan. Where drawing the pictures takes longer than a tick of 0.1 s, simulated time runs slower
+than ours; no tick is left out. In lock step each tick waits for the plan that was made of it, so that a drive does not
+depend on how fast the machine is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import rclpy
+from autoware_planning_msgs.msg import Trajectory as TrajectoryMessage
+from rclpy.context import Context
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.serialization import serialize_message
+from rosgraph_msgs.msg import Clock
+from visualization_msgs.msg import MarkerArray
+
+from ..config import Config
+from ..domain import Array, Plan
+from . import convert, outputs, topics, world_bag, world_messages
+from .bag import BagError, BagWriter
+from .convert import BadMessage
+from .node import profile
+from .replay_node import NODE_NAME, isolated_environment, resolved, sending
+from .topics import message_class
+
+if TYPE_CHECKING:
+    from ..sim.world import Event, World
+
+TICK_S = 0.1
+LOCK_STEP_S = 1.0  # the longest that a tick waits for its plan
+MATCH_TIMEOUT_S = 30.0
+REMEMBERED = 100  # poses of the ego that a plan may still refer to
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How simulated time follows ours."""
+
+    lock_step: bool = False  # each tick waits for the plan that was made of it, up to LOCK_STEP_S
+    real_time: bool = True  # never faster than time itself
+
+
+@dataclass(frozen=True, eq=False)
+class Tick:
+    """What happened between two instants of the world."""
+
+    stamp_ns: int  # of the instant that was published
+    plan: Plan | None  # what the ego followed then; None before the first plan
+    fresh: bool  # the plan was made of this very instant
+    events: tuple[Event, ...]
+
+
+class WorldNode(Node):
+    """A world and its topics. `drive` runs in the caller's thread, plans arrive in one of its own."""
+
+    def __init__(
+        self,
+        world: World,
+        config: Config,
+        rig: Sequence[Any],
+        *,
+        context: Context | None = None,
+        record: BagWriter | None = None,
+        trajectory_topic: str = resolved("~/output/trajectory"),
+    ) -> None:
+        """`rig`: the cameras to draw (`sim.camera.rig`); none for planners that are blind. `record`: a bag that keeps
+        everything sent."""
+        super().__init__("world", context=context)
+        self.world = world
+        self.refused = 0  # plans that could not be followed
+        self._config, self._rig, self._record = config, rig, record
+        self._sender = world_messages.Sender(config.output.map_frame)
+        self._egos: dict[int, Array] = {}
+        self._plan: Plan | None = None
+        self._arrived = threading.Condition()
+        self._due = time.perf_counter()
+        car = world_messages.car_topics(config)
+        self.names = {topic.key: topic.name for topic in car}
+        self.inputs = {
+            topic.key: self.create_publisher(message_class(topic.type), topic.name, sending(topic.qos)) for topic in car
+        }
+        self._clock_publisher = self.create_publisher(Clock, "/clock", 10)
+        road = self.create_publisher(MarkerArray, world_messages.ROAD_TOPIC, profile(topics.Qos.LATCHED))
+        road.publish(world_messages.road_markers(world.road_map, world.stamp_ns, config.output.map_frame))
+        self.create_subscription(TrajectoryMessage, trajectory_topic, self._take, profile(topics.Qos.NEWEST))
+        if record is not None:
+            for name, kind, latched in world_messages.declared(config):
+                record.add_topic(name, kind, latched=latched)
+
+    def _take(self, message: TrajectoryMessage) -> None:
+        stamp_ns = convert.stamp_ns(message.header)
+        map_from_ego = self._egos.get(stamp_ns)
+        if map_from_ego is None:
+            return  # of another drive, or too old to be followed
+        try:
+            plan = world_messages.plan_of(message, map_from_ego, self._config.output.map_frame)
+        except BadMessage as fault:
+            self.refused += 1
+            self.get_logger().warning(str(fault), throttle_duration_sec=1.0)
+            return
+        with self._arrived:
+            if self._plan is None or plan.stamp_ns >= self._plan.stamp_ns:
+                self._plan = plan
+                self._arrived.notify_all()
+
+    def tick(self, pace: Pace) -> Tick:
+        """Say what is, wait as the pace asks, then let the world go on by TICK_S."""
+        world, stamp_ns = self.world, self.world.stamp_ns
+        self._egos[stamp_ns] = world.ego.map_from_ego
+        while len(self._egos) > REMEMBERED:
+            del self._egos[next(iter(self._egos))]
+        self._clock_publisher.publish(Clock(clock=outputs.time_message(stamp_ns)))
+        pictures = world.pictures(self._rig) if self._rig else ()
+        for key, message in self._sender.messages(world, pictures):
+            if key not in self.inputs:  # such as objects, where the settings want none
+                continue
+            data = serialize_message(message)
+            self.inputs[key].publish(data)
+            if self._record is not None:
+                self._record.write(self.names[key], stamp_ns, data)
+        if pace.lock_step:
+            with self._arrived:
+                self._arrived.wait_for(lambda: self._plan is not None and self._plan.stamp_ns >= stamp_ns, LOCK_STEP_S)
+        if pace.real_time:
+            self._due = max(self._due + TICK_S, time.perf_counter() - TICK_S)  # what was lost is not caught up
+            time.sleep(max(0.0, self._due - time.perf_counter()))
+        with self._arrived:
+            plan = self._plan
+        events = world.step(plan, TICK_S)
+        return Tick(stamp_ns, plan, plan is not None and plan.stamp_ns == stamp_ns, events)
+
+    def drive(self, seconds: float | None, pace: Pace) -> Iterator[Tick]:
+        """Ticks until `seconds` of simulated time are over; without end for None."""
+        begin_ns, self._due = self.world.stamp_ns, time.perf_counter()
+        while seconds is None or self.world.stamp_ns - begin_ns < seconds * 1e9 - 1:
+            yield self.tick(pace)
+
+    def wait_for_planner(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        """Until the planner listens to every topic and we hear it. Raises BagError with its last words if it dies."""
+        until = time.perf_counter() + MATCH_TIMEOUT_S
+        while time.perf_counter() < until:
+            if process.poll() is not None:
+                last = (log.read_text(encoding="utf-8").strip().splitlines() or ["no output"])[-1]
+                raise BagError(f"the node ended with code {process.returncode}: {last}")
+            heard = self.count_publishers(resolved("~/output/trajectory")) > 0
+            if heard and all(publisher.get_subscription_count() > 0 for publisher in self.inputs.values()):
+                return
+            time.sleep(0.05)
+        raise BagError(f"the node did not connect within {MATCH_TIMEOUT_S:.0f} s: is another DDS profile in use?")
+
+
+def remaps(config: Config) -> dict[str, str]:
+    """What makes a planner node listen to the car's topics: its private name -> the car's."""
+    return {topic.private: topic.name for topic in world_messages.car_topics(config) if topic.private.startswith("~")}
+
+
+@contextmanager
+def spinning(*nodes: Node, context: Context) -> Iterator[None]:
+    """The nodes' callbacks run in a thread of their own; nodes and context are gone afterwards."""
+    executor = SingleThreadedExecutor(context=context)
+    for node in nodes:
+        executor.add_node(node)
+
+    def spin() -> None:
+        with suppress(ExternalShutdownException):
+            executor.spin()
+
+    thread = threading.Thread(target=spin, name="topics", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        executor.shutdown(timeout_sec=1.0)
+        for node in nodes:
+            node.destroy_node()
+        rclpy.try_shutdown(context=context)
+        thread.join(timeout=1.0)
+
+
+def own_context(args: list[str] | None = None) -> Context:
+    """A ROS context that leaves signals to us."""
+    context = Context()
+    rclpy.init(args=args, context=context, signal_handler_options=rclpy.SignalHandlerOptions.NO)
+    return context
+
+
+def end_on_sigterm() -> None:
+    """SIGTERM, and Ctrl-C also in the background, end the drive as an exception: what was begun is ended on the way."""
+
+    def leave(_signal: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    for ending in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(ending, leave)
+
+
+def main(args: list[str] | None = None) -> int:
+    """`ros2 run reflectdrive world`"""
+    given = sys.argv[1:] if args is None else args
+    parser = argparse.ArgumentParser(
+        prog="world", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    world_bag.add_world_arguments(parser)
+    parser.add_argument("--seconds", type=float, help="end after so much simulated time (default: never)")
+    parser.add_argument("--lock-step", action="store_true", help="each tick waits for the plan that was made of it")
+    parser.add_argument(
+        "--trajectory", default=f"{NODE_NAME}/output/trajectory", metavar="TOPIC", help="plans to drive by"
+    )
+    parser.add_argument("--ros-args", nargs=argparse.REMAINDER, help="remappings and parameters of ROS")
+    parsed = parser.parse_args(given)
+    end_on_sigterm()
+    config = Config()
+    try:
+        with world_bag.opened_world(parsed, config) as world:
+            context = own_context(given)
+            node = WorldNode(
+                world, config, world_bag.rig_of(config), context=context, trajectory_topic=parsed.trajectory
+            )
+            with spinning(node, context=context):
+                run(node, parsed.seconds, Pace(lock_step=parsed.lock_step))
+    except world_bag.WORLD_FAULTS as fault:
+        sys.stderr.write(f"world: {fault}\n")
+        return 2
+    except KeyboardInterrupt:
+        pass
+    return 0
+
+
+def run(node: WorldNode, seconds: float | None, pace: Pace) -> None:
+    """Drive, and say what happens and how fast simulated time runs."""
+    said, since_ns, plans = time.perf_counter(), node.world.stamp_ns, 0
+    for tick in node.drive(seconds, pace):
+        plans += tick.fresh
+        for event in tick.events:
+            node.get_logger().info(event.text)
+        now = time.perf_counter()
+        if now - said > 10.0:
+            rate = (node.world.stamp_ns - since_ns) * 1e-9 / (now - said)
+            node.get_logger().info(f"x{rate:.2f} real time, {plans} plans")
+            said, since_ns, plans = now, node.world.stamp_ns, 0
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("FASTRTPS_DEFAULT_PROFILES_FILE", isolated_environment()["FASTRTPS_DEFAULT_PROFILES_FILE"])
+    os._exit(main())
