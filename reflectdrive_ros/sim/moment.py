@@ -19,7 +19,6 @@ from ..scoring.scorer import Reference
 from ..scoring.simulate import STEPS
 from . import instructions, roads, routes, surroundings
 from .actors import Actors, Lamp, Shape
-from .roads import RoadMap
 from .scene import FUTURE_STEPS, HISTORY_STEPS, NOW, TRACK_STEPS, DrivingScene, Tracks
 from .traffic import TrafficLog
 
