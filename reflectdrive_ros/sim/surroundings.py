@@ -15,6 +15,7 @@ from ..scoring.areas import MapAreas
 from ..scoring.scorer import RedLights
 from ..scoring.simulate import STEPS
 from .actors import Lamp
+from .navigation import lanes_by_edge
 from .roads import RoadError, RoadMap
 
 RADIUS_M = 120.0  # a plan of 4 s gets no further at any limit of a town
@@ -63,7 +64,7 @@ def route_with_neighbours(road_map: RoadMap, route_lanes: Collection[int]) -> fr
     """
     lanes = road_map.lanes
     edges = {lanes[key].edge for key in route_lanes if lanes[key].across_junction is None}
-    found = frozenset(route_lanes).union(*(_lanes_of_edges(road_map)[edge] for edge in edges))
+    found = frozenset(route_lanes).union(*(lanes_by_edge(road_map)[edge] for edge in edges))
     joining = {
         after
         for key in found
@@ -98,14 +99,6 @@ def red_lights(
                     rings.append(geometry.transform_points(ego_from_map, _ring(polygon, f"lane {key}")))
                     red.append(shown)
     return RedLights(tuple(rings), np.array(red) if red else np.zeros((0, STEPS + 1), bool))
-
-
-@lru_cache(maxsize=4)
-def _lanes_of_edges(road_map: RoadMap) -> dict[str, frozenset[int]]:
-    edges: dict[str, set[int]] = {}
-    for key, lane in road_map.lanes.items():
-        edges.setdefault(lane.edge, set()).add(key)
-    return {edge: frozenset(keys) for edge, keys in edges.items()}
 
 
 @lru_cache(maxsize=4)
