@@ -1,0 +1,74 @@
+"""Where SUMO is, and how its programs are run.
+
+SUMO comes as the PyPI packages of the extra `sim`; a SUMO of the system (SUMO_HOME or PATH) serves as well.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+LONGEST_RUN_S = 60.0  # a town takes netconvert less than a second
+
+
+class SumoMissing(RuntimeError):
+    """SUMO is not on this machine; the message says what to install."""
+
+    def __init__(self) -> None:
+        super().__init__("SUMO is not installed: pip install 'reflectdrive[sim]'")
+
+
+class SumoFailed(RuntimeError):
+    """A program of SUMO ended with an error; the message gives its last word."""
+
+
+def home() -> Path | None:
+    """The folder that SUMO calls SUMO_HOME: that of the PyPI package first, as it is the version we test with."""
+    package = importlib.util.find_spec("sumo")
+    if package is not None and package.origin is not None:
+        return Path(package.origin).parent
+    named = os.environ.get("SUMO_HOME")
+    return Path(named) if named and Path(named).is_dir() else None
+
+
+def binary(name: str) -> str:
+    """Path of a program of SUMO, as `netconvert`. Raises SumoMissing."""
+    folder = home()
+    found = shutil.which(name, path=str(folder / "bin")) if folder is not None else None
+    found = found or shutil.which(name)
+    if found is None:
+        raise SumoMissing
+    return found
+
+
+def run(name: str, arguments: Sequence[str], timeout_s: float = LONGEST_RUN_S) -> None:
+    """Runs a program of SUMO to its end, quietly. Raises SumoMissing, or SumoFailed with its last error line."""
+    program = binary(name)
+    folder = home()
+    environment = dict(os.environ) if folder is None else {**os.environ, "SUMO_HOME": str(folder)}
+    try:
+        done = subprocess.run(
+            [program, *arguments], capture_output=True, text=True, timeout=timeout_s, env=environment, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise SumoFailed(f"{name} did not end within {timeout_s:.0f} s: it was stopped") from None
+    if done.returncode != 0:
+        said = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("Quitting")]
+        raise SumoFailed(f"{name} failed: {said[-1].strip() if said else f'exit code {done.returncode}'}")
+
+
+def libsumo() -> Any:
+    """The module that runs SUMO inside this process. Raises SumoMissing."""
+    folder = home()
+    if folder is not None:
+        os.environ.setdefault("SUMO_HOME", str(folder))  # libsumo looks there for its schemas
+    try:
+        return importlib.import_module("libsumo")
+    except ImportError:
+        raise SumoMissing from None
