@@ -15,6 +15,8 @@ from reflectdrive_ros.domain import AgentKind, PlanSource, StepKind, Verdict
 from reflectdrive_ros.evaluation.provenance import provenance
 from reflectdrive_ros.evaluation.replay_record import (
     Diagnostic,
+    DriveEvent,
+    DriveRecord,
     ReplayFrame,
     ReplayPicture,
     ReplayRecord,
@@ -272,3 +274,56 @@ def test_a_picture_that_is_no_jpeg_is_passed_on_as_it_is(tmp_path):
     broken = record([frame(1.0, EIGHT_S, pictures=(picture(1.0, jpeg=b"no picture at all"),))])
     write_report(broken, tmp_path / "report.html")
     assert len(embedded(tmp_path / "report.html")["pictures"]) == 1
+
+
+# --- a drive through a world -----------------------------------------------------------------------------------------
+
+
+def driven_world(**changes):
+    near, far = driven(np.arange(0, 4, 0.5))[:, :2], driven(0.0)[:2] + np.array([[900.0, 0], [910, 0], [910, 9]])
+    numbers = {
+        "distance_m": 71.0,
+        "duration_s": 10.0,
+        "mean_speed_mps": 7.1,
+        "score_mean": 0.75,
+        "collisions": 1,
+        "collisions_at_fault": 0,
+        "off_road_s": 0.0,
+        "red_lights": 0,
+        "comfort_share": 1.0,
+        "fresh_plans": 12,
+        "ticks": 12,
+        "real_time_factor": 1.0,
+    }
+    stamps = BEGIN_NS + np.array([0, 500_000_000])
+    events = (DriveEvent(BEGIN_NS + 700_000_000, "collision", "a <b>car</b> ran into us"),)
+    values = {"rings": (near, far), "score_stamps_ns": stamps, "scores": np.array([0.5, 1.0])}
+    return DriveRecord(**{**values, **changes}, events=events, numbers=numbers)
+
+
+def test_a_drive_shows_its_road_scores_and_events_at_their_times(tmp_path):
+    later = geometry.compose(driven(0.0), np.array([[0.0, 3.0, 0.0], [50.0, 3.0, 0.0]]))
+    routes = ((BEGIN_NS, driven(np.arange(0, 12, 0.2))), (BEGIN_NS + 500_000_000, later))
+    original = replace(full_record(), drive=driven_world(), routes=routes)
+    write_report(original, tmp_path / "report.html")
+    data = embedded(tmp_path / "report.html")
+    assert [len(ring) for ring in data["world"]["rings"]] == [8]  # the road 900 m away can never come into view
+    assert data["world"]["scores"] == [[0.0, 0.5], [0.5, 1.0]]
+    assert data["world"]["events"] == [{"t": 0.7, "kind": "collision", "text": "a <b>car</b> ran into us"}]
+    assert [route[0] for route in data["routes"]] == [0.0, 0.5]
+    np.testing.assert_allclose(data["routes"][1][1], later[:, :2], atol=0.01)
+    assert dict(data["world"]["table"])["collisions"] == "1 (0 at fault)"
+    assert data["summary"]["world"]["score_mean"] == 0.75
+
+
+def test_a_replay_has_no_world_and_one_route(tmp_path):
+    write_report(full_record(2), tmp_path / "report.html")
+    data = embedded(tmp_path / "report.html")
+    assert data["world"] is None
+    assert len(data["routes"]) == 1
+    assert "world" not in data["summary"]
+
+
+def test_a_drive_that_contradicts_itself_is_refused():
+    with pytest.raises(ValueError, match=r"DriveRecord.score_stamps_ns has shape \(2,\), expected \(1\)"):
+        driven_world(scores=np.ones(1))

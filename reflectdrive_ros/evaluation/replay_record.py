@@ -87,6 +87,32 @@ class ReplayFrame:
             raise ValueError(f"ReplayFrame.dt_s is {self.dt_s}, expected more than 0")
 
 
+class DriveEvent(NamedTuple):
+    """Something that a world noticed: `kind` is collision, off_road, red_light, stuck or end_of_route."""
+
+    stamp_ns: int
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, eq=False)
+class DriveRecord:
+    """What a world knows of a drive through it and a recording does not: the road itself, scores and events."""
+
+    rings: tuple[Array, ...]  # (V, 2) outlines in the map of what may be driven on
+    score_stamps_ns: Array  # (S,) int64, of the plans that were scored
+    scores: Array  # (S,) PDM score, 0..1
+    events: tuple[DriveEvent, ...]
+    numbers: Mapping[str, Any]  # of the drive; "world" in the summary
+
+    def __post_init__(self) -> None:
+        rings = tuple(checked("DriveRecord", "rings", ring, (None, 2)) for ring in self.rings)
+        object.__setattr__(self, "rings", rings)
+        object.__setattr__(self, "scores", checked("DriveRecord", "scores", self.scores, (None,)))
+        stamps = checked("DriveRecord", "score_stamps_ns", self.score_stamps_ns, (len(self.scores),), np.int64)
+        object.__setattr__(self, "score_stamps_ns", stamps)
+
+
 @dataclass(frozen=True, eq=False)
 class ReplayRecord:
     """A whole replay. `details` (dropped and late inputs, provenance, ..) goes into the summary as it is."""
@@ -94,12 +120,14 @@ class ReplayRecord:
     planner: str
     bag: str
     frames: Sequence[ReplayFrame]  # by stamp
-    route: Array  # (L, 3) map frame; (0, 3) when there was none
+    route: Array  # (L, 3) map frame, the last one; (0, 3) when there was none
     driven_path: Array  # (M, 3) map frame: where the recorded car really went
     driven_stamps_ns: Array  # (M,) int64, rising
     vehicle: VehicleConfig = field(default_factory=VehicleConfig)
     road_height_m: float = 0.0  # of the road in the ego frame; 0 where base_link lies on the road, as Autoware has it
     details: Mapping[str, Any] = field(default_factory=dict)
+    routes: tuple[tuple[int, Array], ...] = ()  # every route (L, 3) with the stamp from which on it led; may be empty
+    drive: DriveRecord | None = None  # of a closed loop
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "route", checked("ReplayRecord", "route", self.route, (None, 3)))
@@ -146,6 +174,7 @@ def summary(record: ReplayRecord) -> dict[str, Any]:
         "fde_m": _rounded(np.mean([error[-1] for error in errors])) if errors else None,
         "plans_compared": len(errors),
         "max_lateral_shift_m": _rounded(max(shifts)) if shifts else None,
+        **({} if record.drive is None else {"world": dict(record.drive.numbers)}),
         **record.details,
     }
 

@@ -1,7 +1,8 @@
 """One page that shows a whole replay: bird's-eye view, pictures with the plan drawn in, latencies, diagnostics.
 
 The page is one file without links to anything outside: it opens from a mail, from a build server, or on the vehicle.
-Its looks and behaviour are in `report.html`; here the record becomes the data that is put into it.
+Its looks and behaviour are in `report.html`, what it draws like the live page in `drawing.js`; here the record becomes
+the data that is put into it.
 """
 
 from __future__ import annotations
@@ -17,22 +18,31 @@ from typing import Any
 import cv2
 import numpy as np
 
-from .replay_record import ReplayFrame, ReplayPicture, ReplayRecord, driven_poses, summary
+from ..domain import Array
+from .replay_record import DriveRecord, ReplayFrame, ReplayPicture, ReplayRecord, driven_poses, summary
 
-TEMPLATE = Path(__file__).with_name("report.html")
+TEMPLATE = Path(__file__).resolve().with_name("report.html")
+DRAWING = Path(__file__).resolve().with_name("drawing.js")
 PICTURE_WIDTH = 480  # px; wider ones are scaled down
 PICTURE_QUALITY = 75
+ROAD_M = 130.0  # of a world's road, what is nearer than this to the path driven is shown
 PICTURES_MAX_BYTES = 10_000_000  # of base64; longer replays show every n-th picture, so that the page still opens
 
 
 def write_report(record: ReplayRecord, path: str | Path) -> None:
     """Writes the page. Raises OSError where the file cannot be written."""
     content = json.dumps(_content(record), separators=(",", ":"), allow_nan=False)
-    page = TEMPLATE.read_text(encoding="utf-8")
-    title = html.escape(f"reflectdrive replay: {record.planner} on {record.bag}")
+    page = with_drawing(TEMPLATE)
+    title = html.escape(f"reflectdrive {'demo' if record.drive else 'replay'}: {record.planner} on {record.bag}")
     # nothing inside the data may end the script element that holds it
     page = page.replace("__DATA__", content.replace("<", "\\u003c"), 1).replace("__TITLE__", title, 1)
     Path(path).write_text(page, encoding="utf-8")
+
+
+def with_drawing(template: Path) -> str:
+    """A page's template with the drawing that report and live page share put in."""
+    page = template.read_text(encoding="utf-8")
+    return page.replace("__DRAWING__", DRAWING.read_text(encoding="utf-8"), 1)
 
 
 def _content(record: ReplayRecord) -> dict[str, Any]:
@@ -57,7 +67,8 @@ def _content(record: ReplayRecord) -> dict[str, Any]:
             "offset": vehicle.rear_axle_to_center_m,
         },
         "road_height": record.road_height_m,
-        "route": _rounded(record.route[:, :2], 2),
+        "routes": _routes(record, begin),
+        "world": None if record.drive is None else _world(record, record.drive, numbers, begin),
         "driven": {
             "t": _rounded((record.driven_stamps_ns - begin) * 1e-9, 3),
             "p": _rounded(record.driven_path, 3),
@@ -66,6 +77,54 @@ def _content(record: ReplayRecord) -> dict[str, Any]:
         "pictures": pictures,
         "frames": [_frame(frame, begin, statuses, picture) for frame, picture in zip(frames, shown, strict=True)],
     }
+
+
+def _routes(record: ReplayRecord, begin_ns: int) -> list[Any]:
+    routes = record.routes or (((begin_ns, record.route),) if len(record.route) else ())
+    return [[round((stamp_ns - begin_ns) * 1e-9, 3), _rounded(route[:, :2], 2)] for stamp_ns, route in routes]
+
+
+def _world(record: ReplayRecord, drive: DriveRecord, numbers: dict[str, Any], begin_ns: int) -> dict[str, Any]:
+    return {
+        "rings": [_rounded(ring, 2) for ring in drive.rings if _near(record.driven_path, ring)],
+        "scores": [
+            [round((stamp - begin_ns) * 1e-9, 3), round(score, 4)]
+            for stamp, score in zip(drive.score_stamps_ns.tolist(), drive.scores.tolist(), strict=True)
+        ],
+        "events": [
+            {"t": round((event.stamp_ns - begin_ns) * 1e-9, 2), "kind": event.kind, "text": event.text}
+            for event in drive.events
+        ],
+        "table": drive_rows(numbers),
+    }
+
+
+def _near(driven: Array, ring: Array) -> bool:
+    """Whether a ring may come into view: its box against the points of the path."""
+    low, high = ring.min(axis=0), ring.max(axis=0)
+    gap = np.maximum(np.maximum(low - driven[:, :2], driven[:, :2] - high), 0.0)
+    return bool((np.hypot(gap[:, 0], gap[:, 1]) < ROAD_M).any())
+
+
+def drive_rows(numbers: dict[str, Any]) -> list[tuple[str, str]]:
+    """The drive through a world as rows of a table: what, how much."""
+    drive = numbers["world"]
+    score = drive["score_mean"]
+    rows = [
+        ("driven", f"{drive['distance_m']:.0f} m in {drive['duration_s']:.1f} s"),
+        ("mean speed", f"{drive['mean_speed_mps']:.1f} m/s"),
+        ("PDM score, mean", "-" if score is None else f"{100 * score:.1f}"),
+        ("collisions", f"{drive['collisions']} ({drive['collisions_at_fault']} at fault)"),
+        ("off the road", f"{drive['off_road_s']:.1f} s"),
+        ("red lights run", str(drive["red_lights"])),
+        ("comfortable", f"{100 * drive['comfort_share']:.1f} % of the time"),
+        ("fresh plans", f"{drive['fresh_plans']} of {drive['ticks']} ticks"),
+        ("speed of the simulation", f"x{drive['real_time_factor']:.2f} real time"),
+    ]
+    overall = numbers["latency_ms"].get("overall")
+    if overall:
+        rows.append(("picture to plan, p50 / p99", f"{overall['p50']:.1f} / {overall['p99']:.1f} ms"))
+    return rows
 
 
 def _rounded(values: Any, digits: int) -> Any:
