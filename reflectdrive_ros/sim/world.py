@@ -1,0 +1,336 @@
+"""The closed loop: a town with traffic that reacts, and an ego in it that drives what it is told.
+
+    with World(WorldOptions(seed=3)) as world:
+        while world.stamp_ns < end_ns:
+            plan = planner(world.observation())
+            for event in world.step(plan):
+                print(event.text)
+        print(world.drive.route_completion)
+
+Everything follows from the seed: the town, who drives there, where the ego starts and where its route leads.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .. import geometry, kinematics
+from ..config import VehicleConfig
+from ..domain import (
+    Agents,
+    Array,
+    CameraFrame,
+    Command,
+    DrivableGrid,
+    EgoState,
+    ForecastSource,
+    Observation,
+    Plan,
+    Trajectory,
+)
+from ..scoring import drivable, reference
+from ..scoring.areas import MapAreas
+from ..scoring.contacts import SAMPLES, AgentTracks
+from ..scoring.scorer import WAYPOINTS, RedLights, Scene, ScoreCard, score
+from ..scoring.simulate import DT_S, HORIZON_S, STEPS
+from . import instructions, look, navigation, start, surroundings, towns
+from .actors import Snapshot
+from .demand import Demand
+from .drive_log import DriveLog, Event, Recorder
+from .ego import Ego, stepped
+from .look import Look
+from .navigation import Way
+from .networks import random_walk
+from .roads import RoadMap
+from .simulation import Simulation
+from .sumo import libsumo
+
+if TYPE_CHECKING:
+    from .camera import Camera
+    from .scenery import Scenery
+
+START_NS = 1_000_000_000_000
+STEP_NS = 100_000_000
+WARM_UP_S = 15.0
+SEEN_M = 100.0  # how far a perception would see
+MORE_WAY_M = 600.0  # the way is made longer when less than this is left
+WALK_M = 3000.0
+LOST_M = 6.0  # a car this far from its way, or turned against it, for LOST_S is on another one
+LOST_S = 2.0
+LOST_RAD = np.pi / 2
+CLEARED_AFTER_S = 2.0  # who was hit is taken off the road, or the town jams behind the wreck
+GRID_KEPT_M, GRID_KEPT_RAD = 10.0, 0.3  # a drivable grid rides along for this long
+
+
+@dataclass(frozen=True)
+class WorldOptions:
+    """Which world."""
+
+    seed: int = 0
+    town: str = ""  # name of a made town; empty: from the seed, as "demo-00003"
+    osm: Path | None = None  # a drawn Lanelet2 map instead of a made town
+    density: float = 1.0  # of the traffic; 1 is an ordinary afternoon
+
+    @property
+    def name(self) -> str:
+        return self.town or f"demo-{self.seed:05d}"
+
+
+class World:
+    """See the top of this file. A process can hold one world at a time; use it as a context manager, or close it."""
+
+    def __init__(self, options: WorldOptions, vehicle: VehicleConfig | None = None, folder: Path | None = None) -> None:
+        """`folder` keeps the network's file; without one it goes away with the world.
+
+        Raises RoadError for a map without a drivable route, SumoMissing without SUMO, TrafficError when SUMO breaks.
+        """
+        self.options = options
+        self.vehicle = vehicle or VehicleConfig()
+        self._scratch = tempfile.TemporaryDirectory() if folder is None else None
+        place = Path(self._scratch.name) if self._scratch else Path(str(folder))
+        if options.osm is not None:
+            from . import lanelets
+
+            self.road_map: RoadMap = lanelets.load(options.osm, place)
+        else:
+            self.road_map = towns.make(options.name, options.seed, place)
+        self._generator = np.random.default_rng([options.seed, 51])
+        self._space = drivable.joined([*self.road_map.roads.values(), *self.road_map.junctions.values()])
+        demand = Demand.of(self.road_map, options.seed, options.density)
+        self._traffic = Simulation(self.road_map, demand, options.seed)
+        try:
+            self._begin()
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self) -> None:
+        for _ in range(round(WARM_UP_S / DT_S)):
+            self._traffic.step()
+        first = start.found(self.road_map, self._traffic.snapshot(), self._space, self._generator, self.vehicle)
+        self._ego: Ego = first.ego
+        self._way: Way = first.way
+        self._at_m = first.at_m
+        self._traffic.add_ego(first.edges, first.way.lanes[0], first.front_m, first.ego.speed_mps)
+        self._traffic.step()
+        self._driven_m = -self._at_m  # progress on earlier ways, less where this one began
+        self._lost_steps = 0
+        self._ended = False
+        self._cleared: set[int] = set()
+        self._grid: tuple[Array, DrivableGrid] | None = None
+        self.stamp_ns = START_NS
+        self.snapshot: Snapshot = self._traffic.snapshot()
+        self._recorder = Recorder(self.road_map, self._space, self.vehicle)
+        self._watch()
+
+    # --- what is ------------------------------------------------------------------------------------------------------
+
+    @property
+    def ego(self) -> EgoState:
+        """At the rear axle, map frame."""
+        return self._ego.state(self.stamp_ns)
+
+    @property
+    def route(self) -> Array:
+        """(L, 3) in the map frame, from 30 m behind the ego to 250 m ahead, as far as the network goes."""
+        return self._way.stretch(self._at_m)
+
+    @property
+    def command(self) -> Command:
+        return self._said()[0]
+
+    @property
+    def instruction(self) -> str:
+        return self._said()[1]
+
+    def _said(self) -> tuple[Command, str]:
+        return instructions.of(self.road_map, self._way.lanes_from(self._at_m), self._way.along_lane(self._at_m))
+
+    @property
+    def speed_limit_mps(self) -> float:
+        return self._way.speed_limit_mps(self._at_m)
+
+    @property
+    def drive(self) -> DriveLog:
+        """The drive up to now."""
+        return self._recorder.log()
+
+    @cached_property
+    def scenery(self) -> Scenery:
+        from . import scenery
+
+        return scenery.of(self.road_map, self.options.seed)
+
+    @cached_property
+    def look(self) -> Look:
+        return look.of(self.options.seed)
+
+    def pictures(self, rig: Sequence[Camera]) -> tuple[CameraFrame, ...]:
+        """What the cameras see now, left to right."""
+        from . import camera
+
+        return camera.frames(self.scenery, self.snapshot, self._ego.map_from_ego, self.stamp_ns, tuple(rig), self.look)
+
+    def observation(self, cameras: tuple[CameraFrame, ...] = (), *, drivable: bool = False) -> Observation:
+        """What a planner may know now; `cameras` are handed through, oldest instant first."""
+        command, instruction = self._said()
+        ego_from_map = geometry.invert(self._ego.map_from_ego)
+        return Observation(
+            stamp_ns=self.stamp_ns,
+            ego=self.ego,
+            route=geometry.compose(ego_from_map, self.route),
+            command=command,
+            speed_limit_mps=self.speed_limit_mps,
+            cameras=cameras,
+            agents=self._agents(),
+            drivable=self._drivable_grid() if drivable else None,
+            instruction=instruction,
+        )
+
+    def areas(self) -> MapAreas:
+        """The map around the ego, in its frame."""
+        return surroundings.areas(self.road_map, self._ego.map_from_ego, self._route_lanes())
+
+    def score(self, trajectory: Trajectory) -> ScoreCard:
+        """The driving score of a plan made now: others keep their velocity, lights stay as they are.
+
+        Progress is measured by the reference planner. Takes some tens of milliseconds. Raises ValueError for a
+        trajectory shorter than 4 s.
+        """
+        agents, lamps = self._agents(), np.tile(self.snapshot.lamps, (STEPS + 1, 1))
+        forecast = kinematics.forecast(agents, DT_S, SAMPLES - 1)
+        route_lanes = self._route_lanes()
+        lights: RedLights = surroundings.red_lights(self.road_map, lamps, self._ego.map_from_ego, route_lanes)
+        scene = Scene(
+            self._ego.motion,
+            AgentTracks.of_forecast(forecast, agents.kinds),
+            ForecastSource.CONSTANT_VELOCITY,
+            geometry.compose(geometry.invert(self._ego.map_from_ego), self.route),
+            areas=self.areas(),
+            red_lights=lights,
+            vehicle=self.vehicle,
+        )
+        best = reference.reference_plan(scene, self.speed_limit_mps)
+        scene = replace(scene, reference=reference.yardstick(scene, best))
+        times_s = HORIZON_S / WAYPOINTS * np.arange(1, WAYPOINTS + 1)
+        return score(scene, kinematics.resample(trajectory, times_s)[None])
+
+    def _agents(self) -> Agents:
+        """Who is near enough to be seen, in the ego frame."""
+        actors = self.snapshot.actors
+        away = np.hypot(*(actors.poses[:, :2] - self._ego.map_from_ego[:2]).T)
+        near = actors.only(np.flatnonzero(away < SEEN_M))
+        poses = geometry.compose(geometry.invert(self._ego.map_from_ego), near.poses)
+        heading = np.stack([np.cos(poses[:, 2]), np.sin(poses[:, 2])], axis=1)
+        return Agents(poses, near.speeds_mps[:, None] * heading, near.sizes[:, :2], near.kinds)
+
+    def _route_lanes(self) -> tuple[int, ...]:
+        return self._way.lanes_between(self._at_m - navigation.BEHIND_M, self._at_m + navigation.AHEAD_M)
+
+    def _drivable_grid(self) -> DrivableGrid:
+        """Made where the ego is, and kept while it is near there: making one takes 0.1 s."""
+        map_from_ego = self._ego.map_from_ego
+        if self._grid is not None:
+            made_from_now = geometry.compose(geometry.invert(self._grid[0]), map_from_ego)
+            if np.hypot(*made_from_now[:2]) < GRID_KEPT_M and abs(made_from_now[2]) < GRID_KEPT_RAD:
+                now_from_grid = geometry.compose(geometry.invert(made_from_now), self._grid[1].ego_from_grid)
+                return replace(self._grid[1], ego_from_grid=now_from_grid)
+        around = self.areas()
+        made = drivable.grid_around_ego(drivable.joined((*around.roadblocks, *around.intersections), "World.areas"))
+        self._grid = map_from_ego, made
+        return made
+
+    # --- what happens -------------------------------------------------------------------------------------------------
+
+    def step(self, plan: Plan | None, dt_s: float = DT_S) -> tuple[Event, ...]:
+        """The ego follows the plan (without one it brakes to a stop), the others react; what happened is told.
+
+        `dt_s` is a whole number of tenths of a second. Raises ValueError on another, TrafficError when SUMO breaks.
+        """
+        steps = round(dt_s / DT_S)
+        if steps < 1 or abs(steps * DT_S - dt_s) > 1e-6:
+            raise ValueError(f"World.step got dt_s {dt_s}, expected a whole number of {DT_S} s")
+        return tuple(event for _ in range(steps) for event in self._step(plan))
+
+    def _step(self, plan: Plan | None) -> tuple[Event, ...]:
+        self._ego = stepped(self._ego, plan, self.stamp_ns, self.vehicle)
+        self._traffic.move_ego(self._ego.box_center(self.vehicle), self._ego.speed_mps)
+        self._traffic.step()
+        self.stamp_ns += STEP_NS
+        self.snapshot = self._traffic.snapshot()
+        lost = self._navigate()
+        events = (*lost, *self._watch())
+        self._clear()
+        return events
+
+    def _watch(self) -> tuple[Event, ...]:
+        route = surroundings.route_with_neighbours(self.road_map, self._route_lanes())
+        progress_m = self._driven_m + self._at_m
+        return self._recorder.watch(self.stamp_ns, self._ego, self.snapshot, route, progress_m, self.speed_limit_mps)
+
+    def _navigate(self) -> tuple[Event, ...]:
+        """Where the ego is on its way; a new way where it has left the old one for good."""
+        self._at_m, offset = self._way.place(self._at_m, self._ego.map_from_ego)
+        turned = abs(float(geometry.wrap(self._way.pose(self._at_m)[2] - self._ego.map_from_ego[2])))
+        self._lost_steps = self._lost_steps + 1 if abs(offset) > LOST_M or turned > LOST_RAD else 0
+        events: list[Event] = []
+        time_s = self._recorder.time_s + DT_S
+        if self._lost_steps >= round(LOST_S / DT_S):
+            self._lost_steps = 0
+            if self._find_new_way():
+                events.append(Event("off_route", time_s, "the car left its route; it has a new one from its lane"))
+        if self._way.length_m - self._at_m < MORE_WAY_M and not self._ended:
+            more = random_walk(self.road_map, self._generator, WALK_M, self._way.last_edge)
+            if len(more) > 1:
+                self._way = navigation.extended(self._way, more)
+        front_m = self.vehicle.rear_axle_to_center_m + 0.5 * self.vehicle.length_m
+        if self._way.length_m - self._at_m <= front_m and not self._ended:
+            self._ended = True
+            events.append(Event("end_of_route", time_s, "the route ends here: no road leads on"))
+        for event in events:
+            self._recorder.add(event)
+        return tuple(events)
+
+    def _find_new_way(self) -> bool:
+        """A way from the lane that the ego is on, if it is on one that leads on."""
+        new = start.way_from(self.road_map, self._ego.map_from_ego, self._generator)
+        if new is None:
+            return False
+        self._driven_m += self._at_m
+        self._way, self._at_m = new
+        self._driven_m -= self._at_m
+        return True
+
+    def _clear(self) -> None:
+        """Takes those off the road who were hit some time ago."""
+        for actor in self._recorder.recently_hit(CLEARED_AFTER_S):
+            if actor not in self._cleared:
+                self._cleared.add(actor)
+                sumo = libsumo()
+                for kind in (sumo.vehicle, sumo.person):
+                    if str(actor) in kind.getIDList():
+                        kind.remove(str(actor))
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Ends the traffic; a second time does nothing."""
+        self._traffic.close()
+        if self._scratch is not None:
+            self._scratch.cleanup()
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
