@@ -1,0 +1,376 @@
+"""Pictures of the proving ground: three pinhole cameras with PandaSet's geometry, drawn polygon by polygon.
+
+A picture is a drawing, not a photograph; it shows every thing a driver needs. `view` gathers once per instant what the
+cameras share: what is near, in the ego frame, lit. `picture` then draws it for one camera, far things first.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import cv2
+import numpy as np
+
+from .. import geometry
+from ..domain import Array, CameraFrame
+from . import bodies
+from .actors import Snapshot
+from .faces import Faces, Material, cut_and_projected, joined, ragged
+from .look import Look
+from .painting import order_of
+from .scenery import Scenery
+
+NEAR_M = 0.3
+GROUND_REACH_M, STANDING_REACH_M, ACTOR_REACH_M = 160.0, 170.0, 150.0
+SUPERSAMPLING = 2
+SUBPIXEL_BITS = 4
+FAINT_PX = 0.7  # faces that stay smaller both ways are left out
+FURTHEST_PX = 1 << 20
+LAMP_RGB = np.array([(1.0, 0.10, 0.08), (1.0, 0.72, 0.08), (0.10, 1.0, 0.45)])  # as Lamp
+LAND_RGB = np.array([0.26, 0.37, 0.16])
+SHADOW_SHIFT_M = 0.35  # of an actor's shadow away from a sun at the horizon, in heights
+EYES = np.array([1.2, 0.0])  # between the cameras, ego frame
+
+# PandaSet's, for 640x360: name, focal length px, principal point px, place in the ego frame m, yaw, pitch up, roll deg
+_PANDASET = (
+    ("front_left", 310.0, (324.06, 169.34), (1.52, 0.64, 1.92), (57.8, 0.2, -0.1)),
+    ("front", 656.67, (323.33, 161.10), (0.85, 0.0, 2.20), (0.3, 0.2, 1.1)),
+    ("front_right", 310.0, (321.68, 154.47), (1.49, -0.60, 1.99), (-57.8, 0.9, -0.6)),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Camera:
+    """A pinhole camera on the car; its axes are z forward, x right, y down."""
+
+    name: str
+    width: int
+    height: int
+    pixels_from_camera: Array  # (3, 3) px
+    camera_from_ego: Array  # (4, 4) m
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """What may be seen around the ego at one instant, ego frame; lit and faded by distance, colours 0..1."""
+
+    time_s: float
+    look: Look
+    heading_rad: float  # of the ego in the map
+    ground: Faces
+    ground_rgb: Array  # (F, 3)
+    ground_centres: Array  # (F, 2)
+    ground_radii: Array  # (F,)
+    shadows: Array  # (A, 8, 2) rings on the ground
+    standing: Faces
+    standing_rgb: Array  # (F, 3)
+    first_face: Array  # (T + 1,) of each standing thing
+    corners: Array  # (T, 4, 2) their footprints
+    centres: Array  # (T, 2)
+    radii: Array  # (T,)
+    faces_us: Array  # (T,) bool, whether a thing's front is turned to the cameras
+
+
+def rig(width: int, height: int) -> tuple[Camera, ...]:
+    """The three cameras, left to right, at a resolution in pixels."""
+    scale = np.diag([width / 640, height / 360, 1.0])
+    cameras = []
+    for name, focal, centre, place, angles in _PANDASET:
+        pixels = scale @ np.array([[focal, 0, centre[0]], [0, focal, centre[1]], [0, 0, 1]])
+        cameras.append(Camera(name, width, height, pixels, geometry.invert_matrix(_ego_from_camera(place, angles))))
+    return tuple(cameras)
+
+
+def _ego_from_camera(place: tuple[float, ...], angles_deg: tuple[float, ...]) -> Array:
+    yaw, pitch, roll = np.radians(angles_deg)
+    forward = np.array([np.cos(pitch) * np.cos(yaw), np.cos(pitch) * np.sin(yaw), np.sin(pitch)])
+    level = np.array([np.sin(yaw), -np.cos(yaw), 0.0])
+    below = np.cross(forward, level)
+    right = np.cos(roll) * level - np.sin(roll) * below
+    matrix = np.eye(4)
+    matrix[:3, :3] = np.column_stack([right, np.cross(forward, right), forward])
+    matrix[:3, 3] = place
+    return matrix
+
+
+def view(scenery: Scenery, snapshot: Snapshot, map_from_ego: Array, look: Look) -> View:
+    """What the cameras share at one instant, `map_from_ego` (3,) being the rear axle."""
+    map_from_ego = np.asarray(map_from_ego, float)
+    ego_from_map = geometry.invert(map_from_ego)
+    here = geometry.transform_points(map_from_ego, EYES)
+    sun = geometry.rotate(look.sun[:2], -map_from_ego[2])
+
+    gap = np.hypot(*(scenery.ground_centres - here).T) - scenery.ground_radii
+    near = np.flatnonzero(gap < GROUND_REACH_M)
+    ground = _in_frame(scenery.ground.only(near), ego_from_map)
+    lit = look.lit(ground.albedo, ground.material, scenery.ground.normals[near])
+
+    gap = np.hypot(*(scenery.poses[:, :2] - here).T) - 0.5 * np.hypot(*scenery.sizes[:, :2].T)
+    things = np.flatnonzero(gap < STANDING_REACH_M)
+    rows, first_face = ragged(scenery.first_face, things)
+    still = scenery.standing.only(rows)
+    still.thing[:] = np.repeat(np.arange(len(things)), np.diff(first_face))
+    still_rgb = look.lit(still.albedo, still.material, still.normals)
+    _switch_lamps(scenery, snapshot, rows, still_rgb)
+    still = _in_frame(still, ego_from_map)
+
+    actors = snapshot.actors
+    close = np.hypot(*(actors.poses[:, :2] - here).T) < ACTOR_REACH_M
+    actors = actors.only(np.flatnonzero(close))
+    moving = bodies.bodies(actors, snapshot.time_s)
+    by_actor = np.argsort(moving.thing, kind="stable")
+    moving = moving.only(by_actor)
+    moving_rgb = look.lit(moving.albedo, moving.material, moving.normals)
+    moving = _in_frame(moving, ego_from_map)
+
+    poses = geometry.compose(ego_from_map, np.concatenate([scenery.poses[things], actors.poses]))
+    sizes = np.concatenate([scenery.sizes[things], actors.sizes])
+    standing = joined([still, moving], [len(things), len(actors)])
+    count = np.bincount(standing.thing, minlength=len(poses))
+    towards = EYES - poses[:, :2]
+    distance = np.maximum(np.hypot(*towards.T), 1e-3)
+    right = np.column_stack([-towards[:, 1], towards[:, 0]]) / distance[:, None]
+    of_point = np.repeat(standing.thing, np.diff(standing.first))
+    standing.points[:, :2] += standing.spread[:, None] * right[of_point]
+    ahead = np.einsum("tk,tk->t", towards, np.column_stack([np.cos(poses[:, 2]), np.sin(poses[:, 2])]))
+    rgb = np.concatenate([still_rgb, moving_rgb])
+    faded = 1.0 - np.exp(-distance / look.visibility_m)
+    rgb += (faded[standing.thing] * (standing.material != Material.GLOW))[:, None] * (look.horizon_rgb - rgb)
+    return View(
+        snapshot.time_s,
+        look,
+        float(map_from_ego[2]),
+        ground,
+        lit,
+        geometry.transform_points(ego_from_map, scenery.ground_centres[near]),
+        scenery.ground_radii[near],
+        _shadows(poses[len(things) :], actors.sizes, sun),
+        standing,
+        rgb,
+        np.concatenate([[0], np.cumsum(count)]),
+        geometry.box_corners(poses, sizes[:, :2]),
+        poses[:, :2],
+        0.5 * np.hypot(*sizes[:, :2].T) + 1.0,
+        ahead > 0,
+    )
+
+
+def picture(view: View, camera: Camera) -> Array:
+    """(H, W, 3) uint8 RGB, what a camera sees."""
+    look = view.look
+    pixels = np.diag([SUPERSAMPLING, SUPERSAMPLING, 1.0]) @ camera.pixels_from_camera
+    pixels[:2, 2] -= 0.5  # OpenCV's pixels are at whole numbers
+    camera_from_ego = _swayed(camera.camera_from_ego, look)
+    image = _backdrop(camera, look).copy()
+    _draw_ground(image, view, camera_from_ego, pixels)
+    _draw_standing(image, view, camera_from_ego, pixels)
+    small = cv2.resize(image, (camera.width, camera.height), interpolation=cv2.INTER_AREA)
+    return np.asarray(cv2.add(small, _grain(view, camera), dtype=cv2.CV_8U))
+
+
+def frames(
+    scenery: Scenery,
+    snapshot: Snapshot,
+    map_from_ego: Array,
+    stamp_ns: int,
+    cameras: Iterable[Camera],
+    look: Look,
+) -> tuple[CameraFrame, ...]:
+    """One frame per camera; they say where the cameras should be, not how the car sways."""
+    seen = view(scenery, snapshot, map_from_ego, look)
+    return tuple(
+        CameraFrame(stamp_ns, camera.name, picture(seen, camera), camera.pixels_from_camera, camera.camera_from_ego)
+        for camera in cameras
+    )
+
+
+# --- what is near ----------------------------------------------------------------------------------------------------
+
+
+def _in_frame(faces: Faces, ego_from_map: Array) -> Faces:
+    """The faces moved in place; they must be a copy."""
+    faces.points[:, :2] = geometry.transform_points(ego_from_map, faces.points[:, :2])
+    faces.normals[:, :2] = geometry.rotate(faces.normals[:, :2], ego_from_map[2])
+    return faces
+
+
+def _switch_lamps(scenery: Scenery, snapshot: Snapshot, rows: Array, rgb: Array) -> None:
+    """Lets the lamps that are on shine; `rows` are the standing faces that `rgb` (K, 3) belongs to, rising."""
+    if len(snapshot.lamps) == 0 or len(rows) == 0:
+        return
+    on = snapshot.lamps[scenery.lamp_signal] == scenery.lamp_shows
+    faces, shows = scenery.lamp_faces[on], scenery.lamp_shows[on]
+    at = np.minimum(np.searchsorted(rows, faces), len(rows) - 1)
+    here = rows[at] == faces
+    rgb[at[here]] = LAMP_RGB[shows[here]]
+
+
+def _shadows(poses: Array, sizes: Array, sun: Array) -> Array:
+    """(A, 12, 2) rounded rings under boxes, drawn out away from the sun."""
+    angle = 2 * np.pi * (np.arange(12) + 0.5) / 12
+    circle = np.column_stack([np.cos(angle), np.sin(angle)])
+    rounded = np.sign(circle) * np.sqrt(np.abs(circle)) * 0.53
+    rings = geometry.transform_points(poses[:, None], rounded * sizes[:, None, :2])
+    return np.asarray(rings - SHADOW_SHIFT_M * sizes[:, None, 2:] * sun)
+
+
+# --- drawing ---------------------------------------------------------------------------------------------------------
+
+
+def _swayed(camera_from_ego: Array, look: Look) -> Array:
+    """Where the camera is while the car stands a little askew on its springs."""
+    pitch, roll = look.pitch_rad, look.roll_rad
+    nod = np.array([[np.cos(pitch), 0, np.sin(pitch)], [0, 1, 0], [-np.sin(pitch), 0, np.cos(pitch)]])
+    lean = np.array([[1, 0, 0], [0, np.cos(roll), -np.sin(roll)], [0, np.sin(roll), np.cos(roll)]])
+    ground_from_body = np.eye(4)
+    ground_from_body[:3, :3] = nod @ lean
+    ground_from_body[2, 3] = look.height_m
+    return np.asarray(camera_from_ego @ geometry.invert_matrix(ground_from_body))
+
+
+@lru_cache(maxsize=8)
+def _backdrop(camera: Camera, look: Look) -> Array:
+    """(H, W, 3) uint8, supersampled: the sky, and land as far as the eye reaches."""
+    width, height = SUPERSAMPLING * camera.width, SUPERSAMPLING * camera.height
+    up = _swayed(camera.camera_from_ego, look)[:3, 2]  # the vertical in camera axes
+    inverse = np.linalg.inv(np.diag([SUPERSAMPLING, SUPERSAMPLING, 1.0]) @ camera.pixels_from_camera)
+    across = (np.arange(width) + 0.5) * inverse[0, 0] + inverse[0, 2]
+    down = (np.arange(height) + 0.5) * inverse[1, 1] + inverse[1, 2]
+    rise = (up[0] * across[None, :] + up[1] * down[:, None] + up[2]).astype(np.float32)  # tangent of the elevation
+    land = look.lit(LAND_RGB[None], np.array([Material.GRASS]), np.array([[0.0, 0.0, 1.0]]))[0]
+    steps = np.linspace(-1.0, 1.0, 1024)
+    distance = 2.1 / np.maximum(-steps, 1e-3)
+    faded = np.where(steps < 0, 1 - np.exp(-distance / look.visibility_m), 0.0)[:, None]
+    sky = np.clip(steps / 0.45, 0, 1)[:, None] ** 0.7
+    colours = np.where(
+        steps[:, None] < 0,
+        (1 - faded) * land + faded * look.horizon_rgb,
+        (1 - sky) * look.horizon_rgb + sky * look.zenith_rgb,
+    )
+    table = _bytes(colours, look)
+    return np.ascontiguousarray(table[np.clip((rise + 1) * 512, 0, 1023).astype(np.intp)])
+
+
+def _bytes(rgb: Array, look: Look) -> Array:
+    """What the camera makes of light, uint8."""
+    return np.asarray(np.clip(255 * rgb * look.gain_rgb, 0, 255).astype(np.uint8))
+
+
+def _fill(image: Array, ring_px: Array, first: Array, rgb: Array) -> None:
+    """Fills rings of pixels (Q, 2) with their colours (F, 3), one after the other."""
+    fixed = np.clip(ring_px, -FURTHEST_PX, FURTHEST_PX) * (1 << SUBPIXEL_BITS)
+    fixed = np.rint(fixed).astype(np.int32)
+    begins = first.tolist()
+    for k, colour in enumerate(rgb.tolist()):
+        cv2.fillPoly(image, [fixed[begins[k] : begins[k + 1]]], colour, cv2.LINE_8, SUBPIXEL_BITS)
+
+
+def _visible(ring_px: Array, first: Array, shape: tuple[int, ...]) -> Array:
+    """Indices of faces with something to draw on an image."""
+    some = np.flatnonzero(np.diff(first) > 2)
+    if len(some) == 0:
+        return some
+    at = first[some]
+    low, high = np.minimum.reduceat(ring_px, at), np.maximum.reduceat(ring_px, at)
+    meets = (high[:, 0] > -1) & (high[:, 1] > -1) & (low[:, 0] < shape[1]) & (low[:, 1] < shape[0])
+    return np.asarray(some[meets & ((high - low) > FAINT_PX).any(axis=1)])
+
+
+def _in_sight(centres: Array, radii: Array, camera_from_ego: Array, pixels: Array, width: int) -> Array:
+    """Mask of circles on the ground (N, 2) that reach into what the camera can see."""
+    eye = geometry.invert_matrix(camera_from_ego)
+    seen = np.ones(len(centres), bool)
+    for edge in (0.0, float(width)):
+        side = eye[:3, :3] @ np.array([(edge - pixels[0, 2]) / pixels[0, 0], 0.0, 1.0])
+        normal = np.array([side[1], -side[0]]) if edge == 0 else np.array([-side[1], side[0]])
+        normal /= np.hypot(*normal)
+        seen &= (centres - eye[:2, 3]) @ normal > -radii - 1.0
+    return seen
+
+
+def _draw_ground(image: Array, view: View, camera_from_ego: Array, pixels: Array) -> None:
+    keep = np.flatnonzero(_in_sight(view.ground_centres, view.ground_radii, camera_from_ego, pixels, image.shape[1]))
+    at, first = ragged(view.ground.first, keep)
+    eye = geometry.invert_matrix(camera_from_ego)[:3, 3]
+    points, normals = view.ground.points[at], view.ground.normals[keep]
+    towards = np.einsum("fk,fk->f", normals, eye - points[first[:-1]]) > 0
+    rings, first = cut_and_projected(_in_camera(points, camera_from_ego), first, pixels, NEAR_M)
+    shown = _visible(rings, first, image.shape)
+    shown = shown[towards[shown]]
+    picked, begins = ragged(first, shown)
+    _fill(image, rings[picked], begins, _bytes(view.ground_rgb[keep[shown]], view.look))
+    _haze(image, view.look, camera_from_ego, pixels)
+    _darken(image, view, camera_from_ego, pixels)
+
+
+def _in_camera(points: Array, camera_from_ego: Array) -> Array:
+    return np.asarray(points @ camera_from_ego[:3, :3].T + camera_from_ego[:3, 3])
+
+
+def _haze(image: Array, look: Look, camera_from_ego: Array, pixels: Array) -> None:
+    """Fades the ground near the horizon."""
+
+
+def _darken(image: Array, view: View, camera_from_ego: Array, pixels: Array) -> None:
+    """Lays the actors' shadows on the ground."""
+    if len(view.shadows) == 0:
+        return
+    count = len(view.shadows)
+    points = np.concatenate([view.shadows, np.zeros((count, 12, 1))], axis=2).reshape(-1, 3)
+    rings, first = cut_and_projected(_in_camera(points, camera_from_ego), 12 * np.arange(count + 1), pixels, NEAR_M)
+    shown = _visible(rings, first, image.shape)
+    if len(shown) == 0:
+        return
+    picked, begins = ragged(first, shown)
+    rings = rings[picked]
+    top = int(np.clip(rings[:, 1].min(), 0, len(image)))
+    band = image[top:]
+    if len(band) == 0:
+        return
+    mask = np.full(band.shape, 255, np.uint8)
+    shade = 255 * (0.35 + 0.45 * view.look.shade)
+    _fill(mask, rings - [0, top], begins, np.full((len(shown), 3), shade))
+    blur = max(3, image.shape[1] // 160 | 1)
+    cv2.blur(mask, (blur, blur), dst=mask)
+    cv2.multiply(band, mask, dst=band, scale=1 / 255)
+
+
+def _draw_standing(image: Array, view: View, camera_from_ego: Array, pixels: Array) -> None:
+    things = np.flatnonzero(_in_sight(view.centres, view.radii, camera_from_ego, pixels, image.shape[1]))
+    if len(things) == 0:
+        return
+    eye = geometry.invert_matrix(camera_from_ego)[:3, 3]
+    things = things[order_of(view.corners[things], eye[:2])]
+    rows, thing_first = ragged(view.first_face, things)
+    place = np.repeat(np.arange(len(things)), np.diff(thing_first))
+    side = np.where(view.faces_us[things][place], 0, 1)
+    order = np.lexsort((view.standing.rank[rows, side], place))
+    rows = rows[order]
+    at = view.standing.first[rows]
+    normals = view.standing.normals[rows]
+    towards = np.einsum("fk,fk->f", normals, eye - view.standing.points[at])
+    rows = rows[(towards > 0) | (normals == 0).all(axis=1)]
+    points, first = ragged(view.standing.first, rows)
+    rings, first = cut_and_projected(_in_camera(view.standing.points[points], camera_from_ego), first, pixels, NEAR_M)
+    shown = _visible(rings, first, image.shape)
+    picked, begins = ragged(first, shown)
+    _fill(image, rings[picked], begins, _bytes(view.standing_rgb[rows[shown]], view.look))
+
+
+# --- the sensor ------------------------------------------------------------------------------------------------------
+
+
+def _grain(view: View, camera: Camera) -> Array:
+    """(H, W, 3) int8 noise, a window of a fixed sheet; where, follows from the look, the time and the camera."""
+    key = [view.look.seed, round(1000 * view.time_s), zlib.crc32(camera.name.encode())]
+    y, x = np.random.default_rng(key).integers(0, 64, 2)
+    return _sheet(camera.width, camera.height, view.look.noise)[y : y + camera.height, x : x + camera.width]
+
+
+@lru_cache(maxsize=16)
+def _sheet(width: int, height: int, sigma: int) -> Array:
+    noise = np.random.default_rng(7).normal(0.0, sigma, (height + 64, width + 64, 3))
+    return np.asarray(np.rint(np.clip(noise, -127, 127)).astype(np.int8))
