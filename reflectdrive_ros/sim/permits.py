@@ -1,0 +1,91 @@
+"""Where people can walk and bicycles can ride: read from the network itself, as cars know nothing of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from .roads import RoadMap
+
+
+def cycling(road_map: RoadMap) -> RoadMap:
+    """The road map with only those ways from edge to edge that a bicycle can go, and go on from."""
+    net = road_map.net_file.read_text()
+    ridden = {lane for lane, rule in re.findall(r'<lane id="([^":][^"]*)"([^>]*)>', net) if _for_bicycles(rule)}
+    pairs = set()
+    for start, end, start_lane, end_lane in re.findall(
+        r'<connection from="([^":][^"]*)" to="([^":][^"]*)" fromLane="(\d+)" toLane="(\d+)"', net
+    ):
+        if f"{start}_{start_lane}" in ridden and f"{end}_{end_lane}" in ridden:
+            pairs.add((start, end))
+    after = {edge: [to for to in ways if (edge, to) in pairs] for edge, ways in road_map.edges_after.items()}
+    while dead := {to for ways in after.values() for to in ways if not after[to]}:
+        after = {edge: [to for to in ways if to not in dead] for edge, ways in after.items()}
+    return replace(road_map, edges_after={edge: tuple(ways) for edge, ways in after.items()})
+
+
+def _for_bicycles(rule: str) -> bool:
+    """Whether the attributes of a lane let bicycles in."""
+    allow = re.search(r'\ballow="([^"]*)"', rule)
+    if allow:
+        return "bicycle" in allow[1].split() or allow[1] == "all"
+    forbidden = re.search(r'\bdisallow="([^"]*)"', rule)
+    return forbidden is None or not {"bicycle", "all"} & set(forbidden[1].split())
+
+
+@dataclass(frozen=True, eq=False)
+class Sidewalks:
+    """Sidewalks, and which of them meet at a corner or over a zebra crossing."""
+
+    lengths_m: Mapping[str, float]  # of road edges with a sidewalk
+    corner_before: Mapping[str, str]  # edge -> the corners that are joined at its begin, by one name
+    corner_after: Mapping[str, str]
+
+    @staticmethod
+    def of(road_map: RoadMap) -> Sidewalks:
+        net = road_map.net_file.read_text()
+        lane = r'<lane id="([^":][^"]*)_\d+"[^>]*\ballow="pedestrian"[^>]*\blength="([^"]*)"'
+        lengths = {edge: float(length) for edge, length in re.findall(lane, net)}
+        joined: dict[str, str] = {}
+
+        def name(corner: str) -> str:
+            while joined.get(corner, corner) != corner:
+                corner = joined[corner]
+            return corner
+
+        before, after = {}, {}
+        for start, end in re.findall(r'<connection from="([^"]*)" to="([^"]*)"', net):
+            corners = [bool(re.fullmatch(r":.*_[wc]\d+", edge)) for edge in (start, end)]
+            if all(corners):
+                joined[name(start)] = name(end)
+            elif corners[1] and start in lengths:
+                after[start] = end
+            elif corners[0] and end in lengths:
+                before[end] = start
+        usable = {edge: length for edge, length in lengths.items() if edge in before and edge in after}
+        return Sidewalks(
+            usable, {edge: name(before[edge]) for edge in usable}, {edge: name(after[edge]) for edge in usable}
+        )
+
+    def walk(self, generator: np.random.Generator, length_m: float) -> tuple[str, ...]:
+        """Edges along whose sidewalks somebody wanders, to and fro where there is no other way; empty without any."""
+        edges = list(self.lengths_m)
+        if not edges:
+            return ()
+        room = np.array(list(self.lengths_m.values()))
+        edge = edges[int(generator.choice(len(edges), p=room / room.sum()))]
+        forward = generator.random() < 0.5
+        way, walked_m = [edge], self.lengths_m[edge]
+        while walked_m < length_m:
+            here = self.corner_after[edge] if forward else self.corner_before[edge]
+            onward = [(other, True) for other in edges if other != edge and self.corner_before[other] == here]
+            onward += [(other, False) for other in edges if other != edge and self.corner_after[other] == here]
+            if not onward:
+                break
+            edge, forward = onward[int(generator.integers(len(onward)))]
+            way.append(edge)
+            walked_m += self.lengths_m[edge]
+        return tuple(way)

@@ -1,0 +1,328 @@
+"""Live traffic: SUMO moves everybody, and is asked after each tenth of a second where they are.
+
+SUMO thinks in front bumpers that slide along lanes. Here every body is dragged by its front bumper, as a trailer is by
+its hook: the box turns smoothly where lanes join, moves only along its own heading, and its speed is what its positions
+say. All arrays run over one `Cast`, so a road user keeps his row from the first step to the last.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from .. import geometry
+from ..domain import Array
+from .actors import Actors, Lamp, Shape, Snapshot
+from .demand import ROUTE_M, Demand
+from .events import STEP_S, Events, Seen
+from .networks import random_walk
+from .roads import RoadMap
+from .sumo import libsumo
+
+LATERAL_RESOLUTION_M = 0.8  # bicycles and cars share a lane and pass each other
+EGO = "ego"
+EGO_SIZE = (5.176, 2.297, 1.777)
+EGO_ROOM_M = 15.0  # nobody else is nearer when the ego is put on the road
+ENTRY_S = 5.0  # who found no room until then stays at home
+CHECK_EVERY = 20  # steps between looks at routes and stuck vehicles
+STUCK_S = 60.0
+EDGES_LEFT = 5  # a route shorter than this is made longer
+PERSON_HOOK_M = 0.4
+LAMPS: Mapping[str, Lamp] = {
+    "r": Lamp.RED,
+    "s": Lamp.RED,
+    "u": Lamp.AMBER,
+    "y": Lamp.AMBER,
+    "g": Lamp.GREEN,
+    "G": Lamp.GREEN,
+}
+RIGHT_BIT, LEFT_BIT, BRAKE_BIT = 1, 2, 8  # of SUMO's vehicle signals
+
+
+class TrafficError(RuntimeError):
+    """SUMO refused or broke; the message says in which network, with which seed and when."""
+
+
+@dataclass(frozen=True, eq=False)
+class Cast:
+    """Everybody who may ever appear, in the order of all arrays: drivers, walkers, who steps out, doors, standing."""
+
+    ids: Array  # (N,) int64
+    shapes: Array  # (N,) Shape
+    sizes: Array  # (N, 3) m
+    drivers: int  # the first so many
+    walkers: int  # the next so many
+
+
+class Simulation:
+    """One run of SUMO; a process can hold one at a time. Use it as a context manager, or close it."""
+
+    _running = False
+
+    def __init__(self, road_map: RoadMap, demand: Demand, seed: int) -> None:
+        self._sumo = libsumo()
+        if Simulation._running:
+            raise TrafficError("traffic is running in this process already; close it first")
+        self.road_map = road_map
+        self._seed = seed
+        self._generator = np.random.default_rng([seed, 42])
+        self._events = Events(road_map, demand, np.random.default_rng([seed, 43]))
+        self._counts = {"collisions": 0, "removed_stuck": 0, "without_room": 0}
+        self._seen = Seen((), (), ())
+        self._kerbside = demand.kerbside
+        self._cycling = demand.cycling
+        self.time_s = 0.0
+        self._steps = 0
+        self._lane_keys = road_map.by_sumo_id
+        self._signals = [(signal.tls, signal.link) for signal in road_map.signals]
+        self._routes = {str(driver.id): driver.edges for driver in demand.drivers}
+        self._passed = dict.fromkeys(self._routes, 0)  # edges of the route that SUMO has forgotten
+        self._collided: set[tuple[str, str]] = set()
+        self._prepare(demand)
+        self._start(demand)
+
+    def _prepare(self, demand: Demand) -> None:
+        people = (*demand.drivers, *demand.walkers)
+        extra, standing = self._events.actors, demand.kerbside.standing
+        self.cast = Cast(
+            ids=np.concatenate([np.array([one.id for one in people], np.int64), extra.ids, standing.ids]),
+            shapes=np.concatenate(
+                [np.array([int(one.shape) for one in people], np.int64), extra.shapes, standing.shapes]
+            ),
+            sizes=np.concatenate([np.array([one.size for one in people]).reshape(-1, 3), extra.sizes, standing.sizes]),
+            drivers=len(demand.drivers),
+            walkers=len(demand.walkers),
+        )
+        count = len(self.cast.ids)
+        self._row = {str(key): row for row, key in enumerate(self.cast.ids[: len(people)].tolist())}
+        self.poses = np.full((count, 3), np.nan)  # box centres, NaN where absent
+        self.speeds_mps = np.zeros(count)
+        self.braking = np.zeros(count, bool)
+        self.indicator = np.zeros(count, np.int8)
+        self.lane = np.full(count, -1, np.int32)
+        self._scripted = slice(len(people), len(people) + len(extra))
+        self.poses[len(people) + len(extra) :] = standing.poses
+        self._dragged = np.full((len(people), 3), np.nan)  # the point behind each front bumper, and the heading
+        self._hook_m = np.where(
+            np.arange(len(people)) < len(demand.drivers), 0.5 * self.cast.sizes[: len(people), 0], PERSON_HOOK_M
+        )
+
+    def _start(self, demand: Demand) -> None:
+        with tempfile.TemporaryDirectory() as folder, self._told("does not start"):
+            routes = Path(folder) / "traffic.rou.xml"
+            routes.write_text(demand.route_file())
+            options = {
+                "--net-file": str(self.road_map.net_file),
+                "--route-files": str(routes),
+                "--seed": str(self._seed % 2**31),
+                "--step-length": str(STEP_S),
+                "--lateral-resolution": str(LATERAL_RESOLUTION_M),
+                "--time-to-teleport": "-1",
+                "--collision.action": "warn",
+                "--collision.check-junctions": "true",
+                "--no-step-log": "true",
+                "--no-warnings": "true",
+                "--xml-validation": "never",
+            }
+            self._sumo.start(["sumo", *(word for pair in options.items() for word in pair)])
+            Simulation._running = self._open = True
+
+    @contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        """SUMO's exceptions as ours."""
+        try:
+            yield
+        except (self._sumo.TraCIException, self._sumo.FatalTraCIError) as fault:
+            where = f"network '{self.road_map.name}', seed {self._seed}, {self.time_s:.1f} s"
+            said = " ".join(str(fault).split()) or "no reason given"
+            raise TrafficError(f"SUMO {what} ({where}): {said}") from fault
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """A tenth of a second of traffic. Raises TrafficError."""
+        with self._told("broke off"):
+            self._events.act(self._sumo, self._seen, self.time_s)
+            self._sumo.simulationStep()
+            self._steps += 1
+            self.time_s = round(self._steps * STEP_S, 3)
+            self._look()
+            self._count_collisions()
+            if self._steps == round(ENTRY_S / STEP_S):
+                self._send_home()
+            if self._steps % CHECK_EVERY == 0:
+                self._lengthen_routes()
+                self._remove_stuck()
+
+    def _look(self) -> None:
+        """Reads where everybody is, and drags the boxes there."""
+        vehicle, person = self._sumo.vehicle, self._sumo.person
+        driving = [key for key in vehicle.getIDList() if key != EGO]
+        walking = list(person.getIDList())
+        rows = np.array([self._row[key] for key in (*driving, *walking)], int)
+        fronts = np.array([*map(vehicle.getPosition, driving), *map(person.getPosition, walking)], float).reshape(-1, 2)
+        on_foot = rows >= self.cast.drivers
+        fronts[on_foot] = self._kerbside.around_parked(fronts[on_foot])
+        hook, before = self._hook_m[rows], self._dragged[rows]
+        new = np.isnan(before[:, 0])
+        for index in np.flatnonzero(new):
+            key = (*driving, *walking)[index]
+            compass = vehicle.getAngle(key) if not on_foot[index] else person.getAngle(key)
+            heading = np.pi / 2 - np.deg2rad(compass)
+            before[index] = *(fronts[index] - hook[index] * np.array([np.cos(heading), np.sin(heading)])), heading
+        line = fronts - before[:, :2]
+        reach = np.hypot(line[:, 0], line[:, 1])
+        moved = np.abs(reach - hook) > 1e-4
+        after = before.copy()
+        after[moved, 2] = np.arctan2(line[moved, 1], line[moved, 0])
+        after[moved, :2] = fronts[moved] - (hook / np.maximum(reach, 1e-6))[moved, None] * line[moved]
+
+        everybody = len(self._row)
+        was = self.poses[rows, :2]
+        self._dragged[:] = np.nan
+        self._dragged[rows] = after
+        self.poses[:everybody] = np.nan
+        self.poses[rows] = np.where(on_foot[:, None], np.column_stack([fronts, after[:, 2]]), after)
+        shift = np.hypot(*(self.poses[rows, :2] - was).T)
+        self.speeds_mps[:everybody] = 0.0
+        self.speeds_mps[rows] = np.where(new, 0.0, shift / STEP_S)
+
+        lanes = list(map(vehicle.getLaneID, driving))
+        signals = np.array(list(map(vehicle.getSignals, driving)), int)
+        driven = rows[: len(driving)]
+        self.lane[:] = -1
+        self.lane[driven] = [self._lane_keys.get(lane, -1) for lane in lanes]
+        self.braking[driven] = signals & BRAKE_BIT > 0
+        self.indicator[driven] = (signals & LEFT_BIT > 0).astype(np.int8) - (signals & RIGHT_BIT > 0)
+        self.indicator[[self._row[key] for key in self._events.broken_down]] = 2
+        self.poses[self._scripted] = self._events.poses
+        self.speeds_mps[self._scripted] = self._events.speeds_mps
+        self._seen = Seen(tuple(driving), tuple(lanes), tuple(self.speeds_mps[driven].tolist()))
+
+    def _count_collisions(self) -> None:
+        for collision in self._sumo.simulation.getCollisions():
+            pair = tuple(sorted((collision.collider, collision.victim)))
+            if pair not in self._collided:
+                self._collided.add(pair)
+                self._counts["collisions"] += 1
+
+    def _send_home(self) -> None:
+        """Those that found no room to start; later they would appear from nowhere."""
+        for key in self._sumo.simulation.getPendingVehicles():
+            self._sumo.vehicle.remove(key)
+            self._counts["without_room"] += 1
+
+    def _lengthen_routes(self) -> None:
+        vehicle = self._sumo.vehicle
+        for key, lane in zip(self._seen.ids, self._seen.lanes, strict=True):
+            passed = vehicle.getRouteIndex(key)
+            ahead = self._routes[key][self._passed[key] + passed :]
+            if len(ahead) > EDGES_LEFT or lane.startswith(":"):
+                continue
+            ways = self._cycling if self.cast.shapes[self._row[key]] == Shape.BICYCLE else self.road_map
+            more = random_walk(ways, self._generator, ROUTE_M, ahead[-1])[1:]
+            vehicle.setRoute(key, [*ahead, *more])
+            self._passed[key] += passed
+            self._routes[key] += more
+
+    def _remove_stuck(self) -> None:
+        vehicle = self._sumo.vehicle
+        for key in self._seen.ids:
+            if vehicle.getWaitingTime(key) < STUCK_S or key in self._events.broken_down:
+                continue
+            lights = vehicle.getNextTLS(key)
+            if not lights or lights[0][3] not in "ru":
+                vehicle.remove(key)
+                self._counts["removed_stuck"] += 1
+
+    # --- what is seen -------------------------------------------------------------------------------------------------
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """What went wrong with the traffic, and which events there were."""
+        return {**self._counts, **self._events.counts}
+
+    @property
+    def edges(self) -> tuple[tuple[str, ...], ...]:
+        """(N) road edges that each of the cast drives along, empty for those who do not drive."""
+        routes = tuple(self._routes.values())
+        return (*routes, *((),) * (len(self.cast.ids) - len(routes)))
+
+    def lamps(self) -> Array:
+        """(S,) Lamp of RoadMap.signals, int8."""
+        states = {tls: self._sumo.trafficlight.getRedYellowGreenState(tls) for tls, _ in self._signals}
+        shown = [LAMPS.get(states[tls][link], Lamp.OFF) for tls, link in self._signals]
+        return np.array(shown, np.int8)
+
+    def snapshot(self) -> Snapshot:
+        """Everybody but the ego, now."""
+        here = np.flatnonzero(~np.isnan(self.poses[:, 0]))
+        actors = Actors(
+            ids=self.cast.ids[here],
+            poses=self.poses[here],
+            speeds_mps=self.speeds_mps[here],
+            sizes=self.cast.sizes[here],
+            shapes=self.cast.shapes[here],
+            braking=self.braking[here],
+            indicator=self.indicator[here].astype(np.int64),
+        )
+        return Snapshot(self.time_s, actors, self.lamps().astype(np.int64))
+
+    # --- the ego ------------------------------------------------------------------------------------------------------
+
+    def add_ego(self, edges: Sequence[str], lane_key: int, along_m: float, speed_mps: float) -> None:
+        """Puts the ego's front bumper `along_m` into a lane of the first of `edges`; whoever is too near goes home.
+
+        From then on `move_ego` says where it is. Raises TrafficError where SUMO refuses.
+        """
+        lane = self.road_map.lanes[lane_key]
+        place = geometry.sample(lane.lane.centerline, np.array([along_m]))[0, :2]
+        with self._told("has no place for the ego"):
+            for key in self._seen.ids:
+                gap = np.hypot(*(self.poses[self._row[key], :2] - place))
+                if gap < EGO_ROOM_M + 0.5 * self.cast.sizes[self._row[key], 0]:
+                    self._sumo.vehicle.remove(key)
+            length, width, height = EGO_SIZE
+            self._sumo.vehicletype.copy("DEFAULT_VEHTYPE", EGO)
+            self._sumo.vehicletype.setLength(EGO, length)
+            self._sumo.vehicletype.setWidth(EGO, width)
+            self._sumo.vehicletype.setHeight(EGO, height)
+            self._sumo.route.add(EGO, list(edges))
+            at = f"{along_m:.2f}"
+            self._sumo.vehicle.add(EGO, EGO, typeID=EGO, departLane=str(lane.index), departPos=at, departSpeed="0")
+            self._sumo.vehicle.setSpeedMode(EGO, 0)
+            self._sumo.vehicle.setLaneChangeMode(EGO, 0)
+        heading = geometry.sample(lane.lane.centerline, np.array([along_m]))[0, 2]
+        centre = np.array([*(place - 0.5 * length * np.array([np.cos(heading), np.sin(heading)])), heading])
+        self.move_ego(centre, speed_mps)
+
+    def move_ego(self, map_from_ego_centre: Array, speed_mps: float) -> None:
+        """Where the ego's box (its centre) is after the next step, and how fast it drives. Raises TrafficError."""
+        x, y, heading = np.asarray(map_from_ego_centre, float)
+        front = np.array([x, y]) + 0.5 * EGO_SIZE[0] * np.array([np.cos(heading), np.sin(heading)])
+        compass = float(90.0 - np.rad2deg(heading)) % 360.0
+        with self._told("does not move the ego"):
+            self._sumo.vehicle.moveToXY(EGO, "", -1, float(front[0]), float(front[1]), compass, keepRoute=2)
+            self._sumo.vehicle.setSpeed(EGO, max(float(speed_mps), 0.0))
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Ends SUMO; a second time does nothing."""
+        if self._open:
+            self._open = Simulation._running = False
+            self._sumo.close()
+
+    def __enter__(self) -> Simulation:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
