@@ -93,6 +93,8 @@ class RoadMap:
 
 
 DEFAULT_WIDTH_M = 3.2  # of a lane that does not say; SUMO's own
+SHOULDER_MOST_M = 1.0
+SLIVER_M = 0.3  # what is left of a junction beside where people walk, and is narrower than twice this, is no road
 SEAM_M = 0.05  # lanes drawn side by side leave hairline slits; each road is grown by this
 OVERLAP_M = 0.4  # a road reaches this far into its junctions, whose edges are cut askew
 FEWEST_EDGES = 8  # a network with fewer road edges has nowhere to drive to
@@ -170,12 +172,13 @@ def _is_sidewalk(edge: Element, lane: Element) -> bool:
 
 
 def _is_cycleway(edge: Element, lane: Element) -> bool:
-    on_road = edge.get("function") in (None, "normal", "internal")
+    on_road = edge.get("function") in (None, "normal")
     return on_road and _allows(lane, "bicycle") and not _allows(lane, "passenger") and not _allows(lane, "pedestrian")
 
 
 def _is_shoulder(lane: Element) -> bool:
-    return lane.get("disallow") == "all" or lane.get("allow") == ""
+    """A narrow strip for nobody is asphalt beside the lanes, a wide one the green between two ways."""
+    return lane.get("disallow") == "all" and _width(lane) <= SHOULDER_MOST_M
 
 
 def _points(shape: str | None) -> Array:
@@ -331,9 +334,15 @@ def _junctions(net: Element, lanes: Mapping[int, RoadLane], walking: Sequence[An
         if len(ring) > 2:
             surface = shapely.Polygon(ring).buffer(0)
             people = [walking[index] for index in corners.query(surface, predicate="intersects")]
-            driven = driven.union(surface.difference(shapely.union_all(people)) if people else surface)
+            surface = surface.difference(shapely.union_all(people)) if people else surface
+            driven = driven.union(_without_slivers(surface))
         junctions[junction_id] = _one(driven.buffer(SEAM_M, join_style="mitre", mitre_limit=2.0))
     return junctions
+
+
+def _without_slivers(area: Any) -> Any:
+    eroded = area.buffer(-SLIVER_M, join_style="mitre", mitre_limit=2.0)
+    return eroded.buffer(SLIVER_M, join_style="mitre", mitre_limit=2.0)
 
 
 def _signals(net: Element, lanes: Mapping[int, RoadLane], keys: Mapping[str, int]) -> tuple[Signal, ...]:

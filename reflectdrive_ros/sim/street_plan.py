@@ -24,8 +24,11 @@ WINDING_MPS2 = (2.9, 3.9)
 VERTEX_M = 2.5  # curves are drawn this finely
 FRONT_M = 4.05  # from the rear axle to the front of the car: its outer corner swings out in curves
 HALF_CAR_M = 1.15
+ARM_M = {False: 23.0, True: 32.0}  # room that an arm takes on the ring, of one lane and of two
 LOOP_RADIUS_M = 8.5  # of the turning loop at a dead end
 RING_RADIUS_M = (11.0, 20.0)
+RING_GAP_RAD = {3: np.radians(100), 4: np.radians(76)}  # least angle between the arms of a roundabout, by their number
+SIZES = ((4, 3), (3, 4), (4, 4), (5, 3), (3, 5), (5, 4), (4, 5))
 
 
 @dataclass(frozen=True)
@@ -51,24 +54,24 @@ class Style:
 
 STYLES = (
     Style(
-        "old town", (70, 105), 0.12, 0.10, {"lane": 5, "street": 4, "avenue": 1},
-        0.10, 0.6, (4.0, 5.5), 0.95, 0.1, 0.22, 0.5, (1, 1), (1, 1), (2, 4),
+        "old town", (70, 105), 0.10, 0.10, {"lane": 5, "street": 4, "avenue": 1},
+        0.10, 0.6, (5.5, 7.0), 0.95, 0.1, 0.22, 0.5, (1, 1), (1, 1), (2, 4),
     ),
     Style(
-        "suburb", (85, 140), 0.18, 0.14, {"lane": 3, "street": 5, "avenue": 1.5},
-        0.2, 0.4, (5.0, 7.5), 0.85, 0.3, 0.08, 0.4, (1, 3), (1, 2), (1, 2),
+        "suburb", (85, 140), 0.13, 0.14, {"lane": 3, "street": 5, "avenue": 1.5},
+        0.2, 0.4, (7.0, 10.0), 0.85, 0.3, 0.08, 0.4, (1, 3), (1, 2), (1, 2),
     ),
     Style(
         "boulevards", (110, 180), 0.08, 0.06, {"street": 2, "avenue": 4, "boulevard": 4},
-        0.65, 0.05, (6.0, 8.0), 0.95, 0.4, 0.1, 0.7, (1, 2), (1, 1), (1, 1),
+        0.65, 0.05, (8.0, 11.0), 0.95, 0.4, 0.1, 0.7, (1, 2), (1, 1), (1, 1),
     ),
     Style(
-        "country", (130, 200), 0.25, 0.16, {"street": 3, "country": 6, "avenue": 1},
-        0.08, 0.1, (6.0, 8.0), 0.2, 0.15, 0.0, 0.2, (1, 3), (2, 4), (1, 3),
+        "country", (130, 200), 0.17, 0.16, {"street": 3, "country": 6, "avenue": 1},
+        0.08, 0.1, (8.0, 12.0), 0.2, 0.15, 0.0, 0.2, (1, 3), (2, 4), (1, 3),
     ),
     Style(
-        "mixed", (90, 170), 0.15, 0.12, {"lane": 2, "street": 3, "avenue": 3, "boulevard": 2, "country": 1},
-        0.35, 0.2, (5.0, 8.0), 0.7, 0.3, 0.1, 0.5, (1, 2), (1, 2), (1, 2),
+        "mixed", (90, 170), 0.11, 0.12, {"lane": 2, "street": 3, "avenue": 3, "boulevard": 2, "country": 1},
+        0.35, 0.2, (7.0, 10.0), 0.7, 0.3, 0.1, 0.5, (1, 2), (1, 2), (1, 2),
     ),
 )  # fmt: skip
 
@@ -180,8 +183,7 @@ def drawn(generator: np.random.Generator) -> StreetPlan:
 
 def _grid(style: Style, generator: np.random.Generator) -> _Draft:
     """Junctions on a shaken grid; some links are torn out, as long as it holds together and no end hangs loose."""
-    columns, rows = (int(count) for count in generator.integers(3, 6, 2))
-    columns = min(columns, 17 // rows)
+    columns, rows = SIZES[int(generator.integers(len(SIZES)))]
     across = np.cumsum(generator.uniform(*style.spacing_m, columns))
     up = np.cumsum(generator.uniform(*style.spacing_m, rows))
     shake = 0.1 * style.spacing_m[0]
@@ -251,7 +253,7 @@ def _choose_roundabouts(draft: _Draft, style: Style, generator: np.random.Genera
     wanted = int(generator.integers(style.roundabouts[0], style.roundabouts[1] + 1))
     candidates = [place for place in draft.places if len(draft.links_at(place)) >= 3]
     order = [candidates[index] for index in generator.permutation(len(candidates))]
-    for place in sorted(order, key=lambda place: _tightest(draft, place) < np.radians(65)):
+    for place in sorted(order, key=lambda place: _tightest(draft.bearings(place)) < np.radians(60)):
         if len(draft.roundabouts) == wanted:
             break
         if any(tuple(sorted((place, other))) in draft.links for other in draft.roundabouts):
@@ -260,14 +262,28 @@ def _choose_roundabouts(draft: _Draft, style: Style, generator: np.random.Genera
             if draft.kinds[link] == "boulevard":
                 draft.kinds[link] = "avenue"
         two = any(draft.kinds[link] == "avenue" for link in draft.links_at(place))
-        arm_m = 21.0 if two else 13.0
-        least = arm_m / (2 * np.sin(min(_tightest(draft, place), np.pi) / 2))
-        draft.roundabouts[place] = float(max(least, generator.uniform(*RING_RADIUS_M)))
+        least_m = ARM_M[two] / (2 * np.sin(_tightest(_spread(draft.bearings(place))) / 2))
+        draft.roundabouts[place] = float(max(least_m, generator.uniform(*RING_RADIUS_M)))
 
 
-def _tightest(draft: _Draft, place: int) -> float:
-    bearings = np.sort(draft.bearings(place))
-    return float(np.diff(np.concatenate([bearings, bearings[:1] + 2 * np.pi])).min())
+def _tightest(bearings: Array) -> float:
+    """The least angle between neighbours."""
+    ascending = np.sort(bearings)
+    return float(np.diff(np.concatenate([ascending, ascending[:1] + 2 * np.pi])).min())
+
+
+def _spread(bearings: Array) -> Array:
+    """Where the arms of a roundabout meet its ring: pushed apart where the bearings of the streets are too close."""
+    order = np.argsort(bearings)
+    angles = bearings[order]
+    wanted = RING_GAP_RAD.get(len(angles), 0.85 * 2 * np.pi / len(angles))
+    for _ in range(60):
+        lacking = wanted - (np.roll(angles, -1) - angles + 2 * np.pi * (np.arange(len(angles)) == len(angles) - 1))
+        push = 0.25 * np.maximum(lacking, 0.0)
+        angles = angles + np.roll(push, 1) - push
+    spread = np.empty(len(angles))
+    spread[order] = angles
+    return spread
 
 
 def _choose_specials(draft: _Draft, style: Style, generator: np.random.Generator) -> None:
@@ -282,7 +298,7 @@ def _choose_specials(draft: _Draft, style: Style, generator: np.random.Generator
     for link in [link for link in free if link not in draft.specials][:narrow]:
         draft.specials[link] = Special.NARROW
         draft.kinds[link] = "lane"
-    plain = [link for link in draft.links if link not in draft.specials and _straight_length(draft, link) > 75]
+    plain = [link for link in draft.links if link not in draft.specials and _straight_length(draft, link) > 100]
     order = [plain[index] for index in generator.permutation(len(plain))]
     wide = sorted(order, key=lambda link: KINDS[draft.kinds[link]].lanes[1] < 2)
     for link in wide[: int(generator.integers(1, 3))]:
@@ -310,7 +326,7 @@ def _built(draft: _Draft, style: Style, generator: np.random.Generator) -> Stree
             rings.append(ring)
             for name, angle in zip(ring.junctions, ring.angles, strict=True):
                 spot = ring.center + ring.radius_m * np.array([np.cos(angle), np.sin(angle)])
-                junctions[name] = Junction(spot, "priority", 5.0 if ring.special is Special.DEAD_END else 7.0)
+                junctions[name] = Junction(spot, "priority", 6.0)
             joints.update({(place, other): name for other, name in zip(others, names, strict=True)})
         else:
             control = _control(style, len(others), generator)
@@ -352,9 +368,9 @@ def _ring(draft: _Draft, place: int, bearings: Array, generator: np.random.Gener
     two = any(draft.kinds[link] == "avenue" for link in draft.links_at(place)) and not dead_end
     radius_m = LOOP_RADIUS_M if dead_end else draft.roundabouts[place]
     inner_m = radius_m - (1.8 if two else 0.0)
-    width_m = 2 * (HALF_CAR_M + FRONT_M**2 / 2 / inner_m + generator.uniform(0.15, 0.4))
+    width_m = 2 * (HALF_CAR_M + FRONT_M**2 / 2 / inner_m + (0.7 if dead_end else generator.uniform(0.15, 0.4)))
     order = np.argsort(bearings)
-    angles = [float(angle) for angle in bearings[order]]
+    angles = [float(angle) for angle in (bearings if dead_end else _spread(bearings))[order]]
     center = draft.places[place]
     if dead_end:  # the loop lies beyond the end of its street; a second junction, because an edge joins two
         angles = [angles[0], angles[0] + np.pi]
@@ -389,7 +405,8 @@ def _streets(
     if special is Special.NARROW:
         width_m, shoulder_m, limit_mps = float(generator.uniform(2.5, 2.8)), 0.45, 30 * KMH
     walks = special not in (Special.NARROW, Special.WINDING) and generator.random() < style.sidewalks
-    cycles = kind_name in ("avenue", "boulevard", "street") and generator.random() < style.cycleways
+    at_ring = bool(set(link) & set(draft.roundabouts))  # whose junctions lie close together: arms are kept slim
+    cycles = not at_ring and kind_name in ("avenue", "boulevard", "street") and generator.random() < style.cycleways
     street = Street(
         name=f"e{number}",
         start=ends[0],
@@ -402,14 +419,14 @@ def _streets(
         special=special,
         verge_m=round(float(generator.uniform(*kind.verge_m)), 1),
         shoulder_m=shoulder_m,
-        sidewalk_m=round(float(generator.uniform(1.6, 2.6)), 1) if walks else 0.0,
+        sidewalk_m=round(float(generator.uniform(1.6, 1.8 if at_ring else 2.6)), 1) if walks else 0.0,
         cycleway_m=round(float(generator.uniform(1.3, 1.8)), 1) if cycles and special is Special.PLAIN else 0.0,
     )
     return [street] if special is not Special.LANE_DROP else _with_lane_drop(street, junctions, generator)
 
 
 def _with_lane_drop(street: Street, junctions: dict[str, Junction], generator: np.random.Generator) -> list[Street]:
-    middle = len(street.line) // 2
+    middle = int(generator.uniform(0.55, 0.65) * len(street.line))
     joint = f"{street.name}d"
     junctions[joint] = Junction(street.line[middle], "priority", 3.0)
     side = "left" if street.verge_m and generator.random() < 0.5 else "right"
@@ -489,7 +506,7 @@ def _all_meet(streets: Sequence[Street], rings: Sequence[Ring]) -> bool:
     """Whether every way leads to every other without turning back."""
     ways = [(s.name, s.start, s.end) for s in streets]
     ways += [(s.name, s.end, s.start) for s in streets if not s.one_way]
-    ways += [(ring.name, a, b) for ring in rings for a, b in pairwise([*ring.junctions, ring.junctions[0]])]
+    ways += [(f"{ring.name} {a}", a, b) for ring in rings for a, b in pairwise([*ring.junctions, ring.junctions[0]])]
     after = [
         [other for other, (name, begin, _) in enumerate(ways) if begin == end and name != way] for way, _, end in ways
     ]
