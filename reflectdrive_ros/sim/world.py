@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -41,8 +40,9 @@ from ..scoring.areas import MapAreas
 from ..scoring.contacts import SAMPLES, AgentTracks
 from ..scoring.scorer import WAYPOINTS, RedLights, Scene, ScoreCard, score
 from ..scoring.simulate import DT_S, HORIZON_S, STEPS
-from . import instructions, look, navigation, start, surroundings, towns
+from . import camera, instructions, look, navigation, scenery, start, surroundings, towns
 from .actors import Snapshot
+from .camera import Camera
 from .demand import Demand
 from .drive_log import DriveLog, Event, Recorder
 from .ego import Ego, stepped
@@ -50,12 +50,9 @@ from .look import Look
 from .navigation import Way
 from .networks import random_walk
 from .roads import RoadMap
+from .scenery import Scenery
 from .simulation import Simulation
 from .sumo import libsumo
-
-if TYPE_CHECKING:
-    from .camera import Camera
-    from .scenery import Scenery
 
 START_NS = 1_000_000_000_000
 STEP_NS = 100_000_000
@@ -165,8 +162,6 @@ class World:
 
     @cached_property
     def scenery(self) -> Scenery:
-        from . import scenery
-
         return scenery.of(self.road_map, self.options.seed)
 
     @cached_property
@@ -175,8 +170,6 @@ class World:
 
     def pictures(self, rig: Sequence[Camera]) -> tuple[CameraFrame, ...]:
         """What the cameras see now, left to right."""
-        from . import camera
-
         return camera.frames(self.scenery, self.snapshot, self._ego.map_from_ego, self.stamp_ns, tuple(rig), self.look)
 
     def observation(self, cameras: tuple[CameraFrame, ...] = (), *, drivable: bool = False) -> Observation:

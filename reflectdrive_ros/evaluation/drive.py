@@ -1,0 +1,304 @@
+"""`reflectdrive eval --closed-loop`: planners drive in the proving ground, and what they do there has consequences.
+
+Each drive is one made town with traffic that reacts. The engine plans at 10 Hz and the ego follows its plans; time is
+simulated, so a planner is never late here and a drive follows from its seed alone, on any machine. The towns have
+names of their own: none of them is in a scene set.
+
+Route completion is the way along the route as a share of what the speed limits would have allowed meanwhile. Nobody
+reaches 100 %: curves, lights and other cars take their time from everybody. Lengths count along the driven line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import track
+from rich.table import Table
+
+from ..config import Config, ConfigError, load
+from ..domain import Array, CameraFrame
+from ..runtime.engine import Engine
+from ..scoring.simulate import DT_S
+from ..sim import camera
+from ..sim.drive_log import DriveLog
+from ..sim.roads import RoadError
+from ..sim.simulation import TrafficError
+from ..sim.sumo import SumoMissing
+from ..sim.world import World, WorldOptions
+from .provenance import provenance
+
+SCORE_EVERY_S = 1.0
+BLIND = ("constant_velocity", "route_follower")  # planners that see no pictures
+SEEDS = 10
+DURATION_S = 60.0
+
+
+class DriveError(RuntimeError):
+    """Not one drive came to its end; the message says why."""
+
+
+@dataclass(frozen=True, eq=False)
+class DriveResult:
+    """One planner's drive in one world."""
+
+    planner: str
+    seed: int
+    town: str
+    log: DriveLog
+    scores: Array  # (S,) PDM score of the plans that were driven, one each SCORE_EVERY_S, 0..1
+    verdicts: Mapping[str, int]  # of the planner's own plans
+    sources: Mapping[str, int]  # of the plans that were driven
+
+
+def drive(
+    options: WorldOptions, planner: str, config: Config, duration_s: float, *, pictures: bool | None = None
+) -> DriveResult:
+    """Drives for `duration_s` of simulated time, or until the route ends.
+
+    `pictures`: whether cameras are drawn; None: if the settings require them and the planner is not a blind one.
+    Raises ConfigError for an unknown planner, RoadError, SumoMissing and TrafficError as the world does.
+    """
+    config = replace(config, planner=planner)
+    if pictures is None:
+        pictures = config.cameras.required and planner not in BLIND
+    scores: list[float] = []
+    verdicts: Counter[str] = Counter()
+    sources: Counter[str] = Counter()
+    with World(options, config.vehicle) as world:
+        engine = Engine(config, clock=lambda: world.stamp_ns * 1e-9)
+        eyes = Eyes(world, config) if pictures else None
+        every = round(SCORE_EVERY_S / DT_S)
+        for step in range(round(duration_s / DT_S)):
+            report = engine.step(world.observation(eyes.look() if eyes else ()))
+            verdicts[report.verdict.name] += 1
+            sources[report.source.name] += 1
+            if step % every == 0:
+                scores.append(float(world.score(report.plan.trajectory).score[0]))
+            events = world.step(report.plan)
+            if any(event.kind == "end_of_route" for event in events):
+                break
+        return DriveResult(
+            planner, options.seed, world.road_map.name, world.drive, np.array(scores), dict(verdicts), dict(sources)
+        )
+
+
+class Eyes:
+    """The pictures of two instants that a planner sees, the older first; at the beginning both are the same."""
+
+    def __init__(self, world: World, config: Config) -> None:
+        self._world = world
+        self._rig = camera.rig(config.cameras.width, config.cameras.height)
+        self._seen: deque[tuple[CameraFrame, ...]] = deque(maxlen=round(config.cameras.pair_interval_s / DT_S) + 1)
+
+    def look(self) -> tuple[CameraFrame, ...]:
+        self._seen.append(self._world.pictures(self._rig))
+        return (*self._seen[0], *self._seen[-1])
+
+
+# --- many drives ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Drives:
+    results: tuple[DriveResult, ...]
+    failures: Mapping[str, str]  # drive -> why it broke off
+
+
+def drives(
+    planners: Sequence[str], seeds: Sequence[int], config: Config, duration_s: float, console: Console
+) -> Drives:
+    """Every planner on every seed, spread over the cores. Raises DriveError if none comes to its end."""
+    jobs = [(planner, seed) for planner in planners for seed in seeds]
+    found: dict[tuple[str, int], DriveResult] = {}
+    failures: dict[str, str] = {}
+    workers = max(1, min(os.cpu_count() or 1, len(jobs)))
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        waiting = {pool.submit(_one, planner, seed, config, duration_s): (planner, seed) for planner, seed in jobs}
+        for done in track(as_completed(waiting), "driving", total=len(jobs), console=console, transient=True):
+            planner, seed = waiting[done]
+            try:
+                found[planner, seed] = done.result()
+            except (RoadError, TrafficError) as fault:
+                failures[f"{planner}, seed {seed}"] = str(fault)
+    if not found:
+        raise DriveError(f"no drive came to its end; the first: {next(iter(failures.values()))}")
+    return Drives(tuple(found[job] for job in jobs if job in found), dict(sorted(failures.items())))
+
+
+def _one(planner: str, seed: int, config: Config, duration_s: float) -> DriveResult:
+    return drive(WorldOptions(seed=seed, town=f"closed-loop-{seed:05d}"), planner, config, duration_s)
+
+
+MEASURES: Mapping[str, str] = {
+    "route_completion": "route %",
+    "collisions_per_km": "hits/km",
+    "at_fault_per_km": "own fault/km",
+    "off_road_per_km": "off-road/km",
+    "off_road_time": "off-road %",
+    "red_lights_per_km": "reds/km",
+    "comfort": "comfort %",
+    "mean_speed_mps": "m/s",
+    "pdms": "PDMS",
+}
+
+
+def numbers(results: Sequence[DriveResult]) -> dict[str, Any]:
+    """What drives come to together: rates over all their kilometres, shares in percent over all their time."""
+    logs = [result.log for result in results]
+    km = sum(log.distance_m for log in logs) / 1000.0
+    seconds = sum(log.duration_s for log in logs)
+    scores = np.concatenate([result.scores for result in results])
+
+    def per_km(count: float) -> float | None:
+        return round(count / km, 3) if km > 0 else None
+
+    return {
+        "drives": len(results),
+        "km": round(km, 3),
+        "seconds": round(seconds, 1),
+        "route_completion": round(
+            100.0 * sum(log.progress_m for log in logs) / max(sum(log.possible_m for log in logs), 1e-9), 2
+        ),
+        "collisions": sum(len(log.collisions) for log in logs),
+        "at_fault": sum(log.at_fault for log in logs),
+        "collisions_per_km": per_km(sum(len(log.collisions) for log in logs)),
+        "at_fault_per_km": per_km(sum(log.at_fault for log in logs)),
+        "off_road_per_km": per_km(sum(log.count("off_road") for log in logs)),
+        "off_road_time": round(100.0 * sum(log.off_road_s for log in logs) / max(seconds, 1e-9), 2),
+        "red_lights": sum(log.count("red_light") for log in logs),
+        "red_lights_per_km": per_km(sum(log.count("red_light") for log in logs)),
+        "off_route": sum(log.count("off_route") for log in logs),
+        "stuck": sum(log.count("stuck") for log in logs),
+        "comfort": round(100.0 * float(np.average([log.comfort for log in logs], weights=_seconds(logs))), 2),
+        "mean_speed_mps": round(1000.0 * km / max(seconds, 1e-9), 3),
+        "pdms": round(100.0 * float(scores.mean()), 2) if len(scores) else None,
+        "verdicts": _summed(result.verdicts for result in results),
+        "sources": _summed(result.sources for result in results),
+    }
+
+
+def _seconds(logs: Sequence[DriveLog]) -> list[float]:
+    return [max(log.duration_s, DT_S) for log in logs]
+
+
+def _summed(counts: Iterator[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for count in counts:
+        total.update(count)
+    return dict(sorted(total.items()))
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--closed-loop", action="store_true", help="drive in the proving ground instead of a scene set")
+    parser.add_argument(
+        "--seeds", type=_count, default=SEEDS, metavar="N", help=f"closed loop: so many worlds (default: {SEEDS})"
+    )
+    parser.add_argument(
+        "--duration",
+        type=_seconds_given,
+        default=DURATION_S,
+        metavar="S",
+        help=f"closed loop: seconds of driving in each (default: {DURATION_S:.0f})",
+    )
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of at least 1")
+    return int(text)
+
+
+def _seconds_given(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 1.0 <= seconds <= 3600.0:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of seconds from 1 to 3600")
+    return seconds
+
+
+def run_closed_loop(args: argparse.Namespace) -> int:
+    """Exit code 0; 2 with one sentence on stderr when nothing can be driven or FILE cannot be written."""
+    errors, console = Console(stderr=True), Console()
+    if not console.is_terminal:
+        console = Console(width=140)
+    try:
+        config = load(args.config) if args.config else Config()
+        driven = drives(args.planner, range(args.seeds), config, args.duration, errors)
+        content = table_numbers(driven, args.planner)
+        if args.json is not None:
+            content = {**content, **provenance(["reflectdrive", *sys.argv[1:]])}
+            Path(args.json).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    except (ConfigError, DriveError, SumoMissing) as fault:
+        errors.print(escape(str(fault)), soft_wrap=True)
+        return 2
+    except OSError as fault:
+        errors.print(escape(f"{fault.filename or args.json} cannot be written: {fault.strerror}"), soft_wrap=True)
+        return 2
+    except KeyboardInterrupt:
+        errors.print("stopped")
+        return 130
+    console.print(_table(driven, args.planner))
+    for name, why in driven.failures.items():
+        console.print(escape(f"broken off, not counted: {name}: {why}"), soft_wrap=True)
+    return 0
+
+
+def table_numbers(driven: Drives, planners: Sequence[str]) -> dict[str, Any]:
+    """`numbers` of each planner under `planners`, with those of each drive; those of the first once more at the top."""
+    by_planner = {}
+    for planner in planners:
+        results = [result for result in driven.results if result.planner == planner]
+        if results:
+            singles = [{"seed": one.seed, "town": one.town, **numbers([one]), **_told(one.log)} for one in results]
+            by_planner[planner] = {**numbers(results), "worlds": singles}
+    first = next(iter(by_planner))
+    return {
+        "planner": first,
+        **numbers_without_worlds(by_planner[first]),
+        "planners": by_planner,
+        "failures": driven.failures,
+    }
+
+
+def numbers_without_worlds(summary: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in summary.items() if key != "worlds"}
+
+
+def _told(log: DriveLog) -> dict[str, Any]:
+    return {"events": [{"kind": one.kind, "time_s": round(one.time_s, 1), "text": one.text} for one in log.events]}
+
+
+def _table(driven: Drives, planners: Sequence[str]) -> Table:
+    table = Table(title="closed loop in the proving ground", title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("planner")
+    table.add_column("world")
+    for heading in ("km", *MEASURES.values()):
+        table.add_column(heading, justify="right")
+    for planner in planners:
+        results = [result for result in driven.results if result.planner == planner]
+        rows = [(f"{one.seed}", numbers([one])) for one in results]
+        rows += [("all", numbers(results))] if results else []
+        for index, (world, row) in enumerate(rows):
+            cells = ("-" if row[key] is None else f"{row[key]:.1f}" for key in MEASURES)
+            last = index == len(rows) - 1
+            table.add_row(planner if index == 0 else "", world, f"{row['km']:.2f}", *cells, end_section=last)
+    return table
