@@ -42,7 +42,8 @@ from .replay_node import NODE_NAME, isolated_environment, resolved, sending
 from .topics import message_class
 
 if TYPE_CHECKING:
-    from ..sim.world import Event, World
+    from ..sim.drive_log import Event
+    from ..sim.world import World
 
 TICK_S = 0.1
 LOCK_STEP_S = 1.0  # the longest that a tick waits for its plan

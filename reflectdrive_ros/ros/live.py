@@ -1,0 +1,133 @@
+"""The live page: what a running planner sees, plans and says, in a browser on this machine.
+
+    python -m reflectdrive_ros.ros.live --port 8000
+
+It listens to the node's own topics, so it serves `reflectdrive demo --live` and a node on a car alike. The server is
+Python's own, answers this machine only, and needs nothing from the network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from ..config import VehicleConfig
+from ..evaluation.report import with_drawing
+from . import live_view
+from .live_topics import Listener
+from .world_node import end_on_sigterm, own_context, spinning
+
+TEMPLATE = Path(__file__).resolve().with_name("live.html")
+HOST = "127.0.0.1"
+PORT = 8000
+
+
+class Page(ThreadingHTTPServer):
+    """Answers `/`, `/state.json`, `/road.json` and `/camera/NAME/STAMP.jpg` from what a listener has heard."""
+
+    daemon_threads = True
+
+    def __init__(self, port: int, listener: Listener, vehicle: VehicleConfig) -> None:
+        """Raises OSError for a port in use; port 0 takes a free one."""
+        self.listener, self.vehicle = listener, vehicle
+        self.html = with_drawing(TEMPLATE).encode()
+        super().__init__((HOST, port), Answers)
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.server_address[1]}/"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that leaves in the middle of an answer is no fault of ours."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
+class Answers(BaseHTTPRequestHandler):
+    server: Page
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        words = path.strip("/").split("/")
+        if path == "/":
+            self._answer(self.server.html, "text/html; charset=utf-8")
+        elif path == "/state.json":
+            self._answer_json(live_view.state(self.server.listener.heard(), self.server.vehicle))
+        elif path == "/road.json":
+            version, rings = self.server.listener.road()
+            self._answer_json({"version": version, "rings": [live_view.rounded(ring, 2) for ring in rings]})
+        elif len(words) == 3 and words[0] == "camera" and words[2].removesuffix(".jpg").isdigit():
+            jpeg = self.server.listener.jpeg(words[1], int(words[2].removesuffix(".jpg")))
+            if jpeg is None:
+                self._answer(b"this picture is gone", "text/plain", HTTPStatus.NOT_FOUND)
+            else:
+                self._answer(jpeg, "image/jpeg")
+        else:
+            self._answer(b"there is no such page", "text/plain", HTTPStatus.NOT_FOUND)
+
+    def _answer_json(self, content: Any) -> None:
+        self._answer(json.dumps(content, separators=(",", ":"), allow_nan=False).encode(), "application/json")
+
+    def _answer(self, body: bytes, kind: str, status: HTTPStatus = HTTPStatus.OK) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Ten requests a second are no news."""
+
+
+@contextmanager
+def served(port: int, vehicle: VehicleConfig) -> Iterator[Page]:
+    """The page while the block runs; listener, server and threads are gone afterwards. Raises OSError."""
+    context = own_context()
+    listener = Listener(context)
+    with spinning(listener, context=context):
+        page = Page(port, listener, vehicle)
+        thread = threading.Thread(target=page.serve_forever, kwargs={"poll_interval": 0.1}, name="page", daemon=True)
+        thread.start()
+        try:
+            yield page
+        finally:
+            page.shutdown()
+            page.server_close()
+            thread.join(timeout=2.0)
+
+
+def main(args: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="live", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--port", type=int, default=PORT, help=f"of the page (default: {PORT})")
+    parsed = parser.parse_args(sys.argv[1:] if args is None else args)
+    end_on_sigterm()
+    try:
+        with served(parsed.port, VehicleConfig()) as page:
+            sys.stdout.write(f"{page.url} shows the running planner; Ctrl-C ends\n")
+            sys.stdout.flush()
+            threading.Event().wait()
+    except OSError as fault:
+        sys.stderr.write(f"live: port {parsed.port} cannot be used: {fault.strerror}; choose another with --port\n")
+        return 2
+    except KeyboardInterrupt:
+        pass
+    return 0
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)

@@ -1,0 +1,213 @@
+"""Listens to a running planner node: what it is given, what it answers. Nothing has to be told where that is.
+
+The planner is the node that publishes a PlannerStatus. What it subscribes to, under whatever names it was remapped to,
+is found by asking the graph; so the page also works beside a node on a car.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+import numpy as np
+from rclpy.context import Context
+from rclpy.node import Node
+from visualization_msgs.msg import MarkerArray
+
+from ..domain import Array
+from . import convert, topics
+from .convert import BadMessage
+from .node import profile
+from .topics import Qos, message_class
+from .world_messages import ROAD_TOPIC
+
+LOOK_PERIOD_S = 0.5
+PICTURES_KEPT = 8  # of each camera, so that a page gets the very picture it was told of
+POSES_KEPT = 300
+HISTORY_KEPT = 600  # plans; a minute
+STATUS_TYPE = "reflectdrive/msg/PlannerStatus"
+HEARD = {"trajectory", "status", "debug", "diagnostics"}
+OUTPUTS = {topic.type: topic for topic in topics.OUTPUTS if topic.key in HEARD}
+INPUTS = {
+    "sensor_msgs/msg/CompressedImage": ("image", Qos.SENSOR),
+    "sensor_msgs/msg/Image": ("image", Qos.SENSOR),
+    "sensor_msgs/msg/CameraInfo": ("info", Qos.SENSOR),
+    "tf2_msgs/msg/TFMessage": ("tf_static", Qos.STATIC_TF),
+    "nav_msgs/msg/Odometry": ("odometry", Qos.NEWEST),
+    "nav_msgs/msg/Path": ("route", Qos.LATCHED),
+    **dict.fromkeys(topics.OBJECT_TYPES.values(), ("objects", Qos.NEWEST)),
+}
+NO_NAMES = {"", "sensing", "camera", "input", "image", "image_raw", "compressed", "camera_info", "image_rect"}
+
+
+def camera_name(topic: str) -> str:
+    """What a camera is called, from the name of its picture or camera_info topic."""
+    words = [word for word in topic.split("/") if word not in NO_NAMES]
+    return words[-1] if words else topic
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    stamp_ns: int
+    jpeg: bytes
+    frame: str
+
+
+@dataclass(frozen=True, eq=False)
+class Heard:
+    """The newest of everything at one moment."""
+
+    planner: str  # full name of the planner's node; empty while there is none
+    newest: Mapping[str, Any]  # messages by key
+    pictures: Mapping[str, Picture]  # by camera
+    infos: Mapping[str, Any]  # CameraInfo by camera
+    transforms: Mapping[str, tuple[str, Array]]  # of /tf_static, as `convert.static_transforms`
+    poses: tuple[tuple[int, Array], ...]  # stamp and map_from_ego, newest last
+    history: tuple[tuple[float, int, int, float, float], ...]  # stamp s, verdict, source, ms, m/s
+    silent_s: float | None  # since the last plan, by our clock; None before the first
+    plans_hz: float  # by our clock
+    road_version: int  # changes with the road
+
+
+class Listener(Node):
+    def __init__(self, context: Context | None = None) -> None:
+        super().__init__("reflectdrive_live", context=context)
+        self._lock = threading.Lock()
+        self._planner = ""
+        self._heard_topics: set[str] = set()
+        self._newest: dict[str, Any] = {}
+        self._pictures: dict[str, OrderedDict[int, Any]] = {}
+        self._infos: dict[str, Any] = {}
+        self._transforms: dict[str, tuple[str, Array]] = {}
+        self._poses: deque[tuple[int, Array]] = deque(maxlen=POSES_KEPT)
+        self._speed = 0.0
+        self._history: deque[tuple[float, int, int, float, float]] = deque(maxlen=HISTORY_KEPT)
+        self._plan_times: deque[float] = deque(maxlen=20)
+        self._road: list[Array] = []
+        self._road_version = 0
+        self.create_subscription(MarkerArray, ROAD_TOPIC, self._take_road, profile(Qos.LATCHED))
+        self.create_timer(LOOK_PERIOD_S, self._look)
+
+    # --- what to listen to -------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Find the planner, and subscribe to what of it is not heard yet."""
+        found = [
+            (info.node_namespace, info.node_name)
+            for name, types in self.get_topic_names_and_types()
+            if STATUS_TYPE in types
+            for info in self.get_publishers_info_by_topic(name)
+        ]
+        if not found:
+            self._planner = ""
+            return
+        namespace, name = min(found)
+        self._planner = f"{namespace.rstrip('/')}/{name}"
+        try:
+            given = self.get_subscriber_names_and_types_by_node(name, namespace)
+            said = self.get_publisher_names_and_types_by_node(name, namespace)
+        except RuntimeError:  # it has just gone
+            return
+        for topic, types in given:
+            for kind in types:
+                if kind in INPUTS:
+                    key, qos = INPUTS[kind]
+                    self._listen(topic, kind, key, qos)
+        for topic, types in said:
+            for kind in types:
+                if kind in OUTPUTS:
+                    self._listen(topic, kind, OUTPUTS[kind].key, OUTPUTS[kind].qos)
+
+    def _listen(self, topic: str, kind: str, key: str, qos: Qos) -> None:
+        if topic in self._heard_topics:
+            return
+        self._heard_topics.add(topic)
+        self.create_subscription(message_class(kind), topic, self._taking(key, camera_name(topic)), profile(qos))
+
+    def _taking(self, key: str, camera: str) -> Any:
+        def take(message: Any) -> None:
+            with self._lock:
+                self._take(key, camera, message)
+
+        return take
+
+    def _take(self, key: str, camera: str, message: Any) -> None:
+        if key == "image":
+            kept = self._pictures.setdefault(camera, OrderedDict())
+            kept[convert.stamp_ns(message.header)] = message
+            while len(kept) > PICTURES_KEPT:
+                kept.popitem(last=False)
+            return
+        if key == "info":
+            self._infos[camera] = message
+            return
+        if key == "tf_static":
+            self._transforms.update(convert.static_transforms(message))
+            return
+        self._newest[key] = message
+        if key == "odometry":
+            try:
+                ego = convert.ego_state(message, message.header.frame_id.lstrip("/"))
+            except BadMessage:
+                return
+            self._speed = ego.speed_mps
+            self._poses.append((ego.stamp_ns, ego.map_from_ego))
+        elif key == "status":
+            self._plan_times.append(time.perf_counter())
+            stamp_s = convert.stamp_ns(message.header) * 1e-9
+            took = float(message.time_received_to_published)
+            self._history.append((stamp_s, int(message.verdict), int(message.source), took, self._speed))
+
+    def _take_road(self, message: MarkerArray) -> None:
+        rings = [np.array([(point.x, point.y) for point in marker.points]) for marker in message.markers]
+        with self._lock:
+            self._road = [ring for ring in rings if len(ring) > 2]
+            self._road_version += 1
+
+    # --- what was heard ----------------------------------------------------------------------------------------------
+
+    def heard(self) -> Heard:
+        with self._lock:
+            times = list(self._plan_times)
+            span_s = times[-1] - times[0] if len(times) > 1 else 0.0
+            return Heard(
+                self._planner,
+                dict(self._newest),
+                {name: _picture(kept[max(kept)]) for name, kept in self._pictures.items() if kept},
+                dict(self._infos),
+                dict(self._transforms),
+                tuple(self._poses),
+                tuple(self._history),
+                time.perf_counter() - times[-1] if times else None,
+                (len(times) - 1) / span_s if span_s > 0 else 0.0,
+                self._road_version,
+            )
+
+    def jpeg(self, camera: str, stamp_ns: int) -> bytes | None:
+        """The picture of that stamp, if it is still kept."""
+        with self._lock:
+            message = self._pictures.get(camera, OrderedDict()).get(stamp_ns)
+        return None if message is None else _picture(message).jpeg or None
+
+    def road(self) -> tuple[int, list[Array]]:
+        """Version, and rings (V, 2) in the map."""
+        with self._lock:
+            return self._road_version, list(self._road)
+
+
+def _picture(message: Any) -> Picture:
+    """JPEG bytes as they came; raw pictures are encoded, what is no picture becomes an empty one."""
+    stamp_ns, frame = convert.stamp_ns(message.header), message.header.frame_id
+    if not hasattr(message, "encoding"):
+        return Picture(stamp_ns, bytes(message.data), frame)
+    try:
+        pixels = convert.raw_pixels(message, frame)
+    except BadMessage:
+        return Picture(stamp_ns, b"", frame)
+    made = cv2.imencode(".jpg", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, 80])[1]
+    return Picture(stamp_ns, made.tobytes(), frame)

@@ -1,0 +1,208 @@
+"""What the live page shows, as plain JSON values, from what was heard. Pure.
+
+Poses are in the map; what could not be made of the messages is null or empty, never an error: the page is there to show
+a node in trouble too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import geometry
+from ..config import VehicleConfig
+from ..domain import Array
+from . import convert
+from .convert import BadMessage
+from .live_topics import Heard
+
+ROUTE_SHOWN_M = 150.0
+AGENTS_MAX, EXTENT_MAX_M = 200, 60.0
+
+
+def state(heard: Heard, vehicle: VehicleConfig) -> dict[str, Any]:
+    """Everything but pictures and road."""
+    newest = heard.newest
+    here = heard.poses[-1][1] if heard.poses else None
+    odometry, status = newest.get("odometry"), newest.get("status")
+    return {
+        "planner": heard.planner,
+        "vehicle": {
+            "length": vehicle.length_m,
+            "width": vehicle.width_m,
+            "offset": vehicle.rear_axle_to_center_m,
+        },
+        "stamp": None if odometry is None else convert.stamp_ns(odometry.header) * 1e-9,
+        "here": None if here is None else rounded(here, 4),
+        "speed": None if odometry is None else finite(odometry.twist.twist.linear.x),
+        "silent_s": None if heard.silent_s is None else round(heard.silent_s, 2),
+        "plans_hz": round(heard.plans_hz, 1),
+        "plan": plan(newest.get("trajectory"), heard.poses),
+        "status": None if status is None else status_line(status),
+        "candidates": candidates(newest.get("debug")),
+        "tokens": tokens(newest.get("debug")),
+        "stages": stages(newest.get("debug")),
+        "route": [] if here is None else route(newest.get("route"), here),
+        "agents": [] if here is None else agents(newest.get("objects"), here),
+        "cameras": cameras(heard),
+        "diagnostics": diagnostics(newest.get("diagnostics")),
+        "history": [[round(t, 2), v, s, finite(ms), round(speed, 2)] for t, v, s, ms, speed in heard.history],
+        "road_version": heard.road_version,
+    }
+
+
+def rounded(values: Any, digits: int) -> Any:
+    return np.round(np.asarray(values, float), digits).tolist()
+
+
+def finite(value: float, digits: int = 3) -> float | None:
+    return round(float(value), digits) if np.isfinite(value) else None
+
+
+def pose_at(poses: tuple[tuple[int, Array], ...], stamp_ns: int) -> Array | None:
+    """(3,) where the ego was nearest to a stamp, moved on between two poses; None when nothing is known."""
+    if not poses:
+        return None
+    after = next((k for k, (stamp, _) in enumerate(poses) if stamp >= stamp_ns), len(poses))
+    if after in (0, len(poses)):
+        return poses[min(after, len(poses) - 1)][1]
+    (one_ns, one), (other_ns, other) = poses[after - 1], poses[after]
+    share = (stamp_ns - one_ns) / max(other_ns - one_ns, 1)
+    step = other - one
+    step[2] = geometry.wrap(step[2])
+    return np.asarray(one + share * step)
+
+
+def plan(message: Any, poses: tuple[tuple[int, Array], ...]) -> dict[str, Any] | None:
+    """The trajectory that went out, from where the ego stood."""
+    if message is None or len(message.points) == 0:
+        return None
+    stamp_ns = convert.stamp_ns(message.header)
+    ego = pose_at(poses, stamp_ns)
+    table = np.array(
+        [
+            (
+                p.pose.position.x,
+                p.pose.position.y,
+                2.0 * np.arctan2(p.pose.orientation.z, p.pose.orientation.w),
+                p.longitudinal_velocity_mps,
+            )
+            for p in message.points
+        ]
+    )
+    if ego is None or not np.isfinite(table).all():
+        return None
+    first = message.points[0].time_from_start
+    return {
+        "stamp": stamp_ns * 1e-9,
+        "ego": rounded(ego, 4),
+        "points": rounded(table, 3),
+        "dt": first.sec + 1e-9 * first.nanosec,
+    }
+
+
+def status_line(message: Any) -> dict[str, Any]:
+    return {
+        "verdict": int(message.verdict),
+        "source": int(message.source),
+        "reason": message.reason,
+        "planner": message.planner,
+        "step": message.step_kind,
+        "sequence": int(message.sequence),
+        "total_ms": finite(message.time_received_to_published),
+        "planner_ms": finite(message.time_planner),
+        "image_age_s": finite(message.age_of_image),
+        "model": message.model_sha256[:12],
+    }
+
+
+def candidates(message: Any) -> list[dict[str, Any]]:
+    """The rivals of the plan, best first, each thinned to a point every half second."""
+    if message is None or message.candidate_count * message.points_per_candidate != len(message.candidate_x):
+        return []
+    shape = int(message.candidate_count), int(message.points_per_candidate)
+    points = np.stack([np.array(message.candidate_x), np.array(message.candidate_y)], axis=-1).reshape(*shape, 2)
+    stride = max(1, round(0.5 / message.point_interval)) if message.point_interval > 0 else 1
+    if not np.isfinite(points).all():
+        return []
+    return [
+        {"score": finite(score), "points": rounded(line[stride - 1 :: stride], 2)}
+        for score, line in zip(message.candidate_score, points, strict=False)
+    ][1:]
+
+
+def tokens(message: Any) -> dict[str, list[Any]]:
+    """Ids before and after the planner edited its draft; empty for planners without tokens."""
+    if message is None:
+        return {"before": [], "after": [], "confidence": []}
+    return {
+        "before": [int(token) for token in message.tokens_before_edit],
+        "after": [int(token) for token in message.tokens_after_edit],
+        "confidence": [finite(value) for value in message.token_confidence],
+    }
+
+
+def stages(message: Any) -> list[tuple[str, float | None]]:
+    if message is None:
+        return []
+    return [(name, finite(ms)) for name, ms in zip(message.stage_names, message.stage_times, strict=False)]
+
+
+def route(message: Any, here: Array) -> list[Any]:
+    """(L, 2) the part near the ego."""
+    if message is None:
+        return []
+    points = np.array([(p.pose.position.x, p.pose.position.y) for p in message.poses]).reshape(-1, 2)
+    near = np.hypot(*(points - here[:2]).T) < ROUTE_SHOWN_M
+    return list(rounded(points[near], 2))
+
+
+def agents(message: Any, here: Array) -> list[list[float]]:
+    """x, y, heading, length, width, kind of each."""
+    if message is None:
+        return []
+    try:
+        found = convert.map_agents(
+            message, message.header.frame_id.lstrip("/"), here[:2], EXTENT_MAX_M, AGENTS_MAX
+        ).agents
+    except BadMessage:
+        return []
+    rows = zip(rounded(found.poses, 2), rounded(found.sizes, 2), found.kinds.tolist(), strict=True)
+    return [[*pose, *size, kind] for pose, size, kind in rows]
+
+
+def cameras(heard: Heard) -> list[dict[str, Any]]:
+    """The newest picture of each camera, left to right, with what is needed to draw on it where that is known."""
+    found = []
+    for name, picture in heard.pictures.items():
+        shown: dict[str, Any] = {"name": name, "stamp_ns": str(picture.stamp_ns), "lens": None}  # too long for a double
+        look = 0.0
+        try:
+            info, ego = heard.infos[name], pose_at(heard.poses, picture.stamp_ns)
+            camera_from_ego = convert.camera_from_ego(dict(heard.transforms), name, picture.frame)
+            look = float(np.arctan2(camera_from_ego[2, 1], camera_from_ego[2, 0]))
+            known = info.distortion_model in ("plumb_bob", "rational_polynomial")
+            if ego is not None:
+                shown["lens"] = {
+                    "width": int(info.width),
+                    "height": int(info.height),
+                    "k": rounded(convert.intrinsics(info, name).ravel(), 3),
+                    "distortion": [float(value) for value in info.d] if known else [],
+                    "camera_from_ego": rounded(camera_from_ego.ravel(), 5),
+                    "ego": rounded(ego, 4),
+                }
+        except (KeyError, BadMessage):
+            pass  # the picture is shown without the plan
+        found.append((-look, name, shown))
+    return [shown for _, _, shown in sorted(found, key=lambda row: row[:2])]
+
+
+def diagnostics(message: Any) -> list[tuple[str, int, str]]:
+    """Name without the node's, level, message."""
+    if message is None:
+        return []
+    return [
+        (status.name.partition(": ")[2] or status.name, int.from_bytes(status.level, "little"), status.message)
+        for status in message.status
+    ]
