@@ -4,6 +4,7 @@ A road along a gentle arc, two lanes and a junction, cars that drive along it an
 over a gradient (harder to compress than a drawing). Everything follows from the scene's name.
 """
 
+import errno
 import os
 import signal
 import time
@@ -144,4 +145,11 @@ def make_or_die(marks: Path, deaths: int, split: str, index: int, size: int, fol
 def make_or_fail(split: str, index: int, size: int, folder: Path):
     if index == 1:
         raise ValueError("the town has no road")
+    return Shard(split, index, size)
+
+
+def make_on_a_full_disk(split: str, index: int, size: int, folder: Path):
+    """As `make`, but the disk is full when shard 1 puts its town down."""
+    if index == 1:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder / "town.net.xml"))
     return Shard(split, index, size)

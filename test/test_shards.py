@@ -1,7 +1,12 @@
 """Claims about stored scenes: what is read is what was written, and nothing damaged is read as whole."""
 
+import errno
+import hashlib
 import io
 import json
+import os
+import resource
+import signal
 from dataclasses import replace
 
 import hand_scenes
@@ -9,7 +14,7 @@ import numpy as np
 import pytest
 
 from reflectdrive_ros.scoring.scorer import score
-from reflectdrive_ros.sim import scene_codec
+from reflectdrive_ros.sim import scene_codec, shards
 
 CLOSE = 2 * scene_codec.GRID
 
@@ -133,3 +138,160 @@ def test_a_damaged_sample_is_one_error(harm):
         sample["front_0.0.jpg"] = b"\xff\xd8\xff"
     with pytest.raises(scene_codec.CodecError, match="test-00000-000"):
         scene_codec.scene_of(sample)
+
+
+# --- shards ----------------------------------------------------------------------------------------------------------
+
+
+MADE_BY = {"options": {"width": 192}}
+
+
+def stored(folder, shards_of=(5, 5, 3), pictures=False):
+    """A small set and its scenes."""
+    scenes, notes = [], []
+    for k, count in enumerate(shards_of):
+        source = hand_scenes.Shard("test", k, count, pictures)
+        part = list(source.scenes())
+        name = f"test-{k:05d}"
+        load = replace(shards.Load.of(part), counts=source.counts)
+        notes.append(shards.write_shard(folder, name, load, asked=count, made_by=MADE_BY))
+        scenes += part
+    shards.write_index(folder, shards.Index("test", sum(shards_of), tuple(notes), MADE_BY))
+    return scenes
+
+
+def read(folder, **more):
+    damages = []
+    scenes = list(shards.read(folder, **{"pictures": False, **more, "on_damage": damages.append}))
+    return [scene.name for scene in scenes], damages, scenes
+
+
+def test_a_set_is_read_in_its_order(tmp_path):
+    scenes = stored(tmp_path)
+    names, damages, back = read(tmp_path)
+    assert damages == []
+    assert names == [scene.name for scene in scenes]
+    for scene, twin in zip(scenes, back, strict=True):
+        same(scene, twin)
+
+
+def test_pictures_only_where_asked_for(tmp_path):
+    stored(tmp_path, [2], pictures=True)
+    assert [len(scene.cameras) for scene in read(tmp_path)[2]] == [0, 0]
+    assert [len(scene.cameras) for scene in read(tmp_path, pictures=True)[2]] == [6, 6]
+
+
+def test_families_and_a_limit(tmp_path):
+    stored(tmp_path)
+    assert read(tmp_path, limit=7)[0][-1] == "test-00001-001"
+    assert read(tmp_path, families={"curve"})[0] == ["test-00000-001", "test-00001-001", "test-00002-001"]
+    assert read(tmp_path, families={"curve", "straight"}, limit=3)[0][-1] == "test-00001-000"
+    assert read(tmp_path, limit=0)[0] == read(tmp_path, families={"u_turn"})[0] == []
+
+
+def test_the_index_tells_what_is_there(tmp_path):
+    stored(tmp_path)
+    content = json.loads((tmp_path / "index.json").read_text())
+    assert (content["set"], content["scenes"], content["size"]) == ("test", 13, 13)
+    assert content["families"]["straight"] == 3
+    assert content["counts"] == {"overlap": 5}
+    assert content["networks"] == shards.index_of(tmp_path).networks
+    for note in content["shards"]:
+        whole = (tmp_path / note["file"]).read_bytes()
+        assert (note["bytes"], note["sha256"]) == (len(whole), hashlib.sha256(whole).hexdigest())
+    assert [path.name for path in shards.shard_paths(tmp_path)] == [f"test-0000{k}.tar" for k in range(3)]
+
+
+def test_the_same_scenes_are_the_same_bytes(tmp_path):
+    for place in ("one", "two"):
+        (tmp_path / place).mkdir()
+        stored(tmp_path / place, [4], pictures=True)
+    assert {p.name: p.read_bytes() for p in (tmp_path / "one").iterdir()} == {
+        p.name: p.read_bytes() for p in (tmp_path / "two").iterdir()
+    }
+
+
+def test_anything_that_reads_webdataset_reads_a_shard(tmp_path):
+    """Training streams shards with the library itself."""
+    import webdataset
+
+    stored(tmp_path, [3, 2], pictures=True)
+    paths = [str(path) for path in shards.shard_paths(tmp_path)]
+    samples = list(webdataset.WebDataset(paths, shardshuffle=False))
+    assert [sample["__key__"] for sample in samples] == [
+        f"test-0000{k}-00{n}" for k, n in ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1))
+    ]
+    same(scene_codec.scene_of(samples[4]), read(tmp_path)[2][4])
+
+
+@pytest.mark.parametrize("harm", ["a flipped bit", "cut short", "longer", "missing", "a folder"])
+def test_a_damaged_shard_is_named_and_skipped(harm, tmp_path):
+    stored(tmp_path)
+    path = tmp_path / "test-00001.tar"
+    content = bytearray(path.read_bytes())
+    if harm == "a flipped bit":
+        content[len(content) // 2] ^= 4
+        path.write_bytes(content)
+    if harm == "cut short":
+        path.write_bytes(content[:3000])
+    if harm == "longer":
+        path.write_bytes(content + b"\0" * 512)
+    if harm in ("missing", "a folder"):
+        path.unlink()
+    if harm == "a folder":
+        path.mkdir()
+    names, damages, _ = read(tmp_path)
+    assert {name[:10] for name in names} == {"test-00000", "test-00002"}
+    (sentence,) = damages
+    assert str(path) in sentence
+    assert "its 5 scenes are left out" in sentence
+    assert [note.file for note, damage in shards.check(tmp_path) if damage] == ["test-00001.tar"]
+
+
+def test_a_shard_that_was_never_made_is_named(tmp_path):
+    stored(tmp_path)
+    index = replace(shards.index_of(tmp_path), missing={"test-00003": "its process died 3 times (signal 11)"})
+    shards.write_index(tmp_path, index)
+    assert len(read(tmp_path)[0]) == 13
+    assert read(tmp_path)[1] == [f"{tmp_path}/test-00003.tar was never made: its process died 3 times (signal 11)"]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b"{}", b'{"format": 1}', b'{"format": 0}'])
+def test_a_folder_without_a_usable_index_is_one_sentence(content, tmp_path):
+    if content is not None:
+        (tmp_path / "index.json").write_bytes(content)
+    with pytest.raises(shards.SetError, match=str(tmp_path)) as fault:
+        next(shards.read(tmp_path, pictures=False, on_damage=pytest.fail))
+    assert "make" in str(fault.value)
+
+
+@pytest.mark.parametrize("step", ["open", "write", "fsync", "rename"])
+def test_a_file_that_cannot_be_written_is_named_and_leaves_nothing(step, tmp_path, monkeypatch):
+    """The disk may fill up at any step."""
+
+    def full(*_args, **_more):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    target = tmp_path / "test-00000.tar"
+    target.write_bytes(b"old")
+    if step == "open":
+        monkeypatch.setattr(type(target), "open", full)
+    if step == "write":
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, limit[1]))
+    if step == "fsync":
+        monkeypatch.setattr(os, "fsync", full)
+    if step == "rename":
+        monkeypatch.setattr(os, "replace", full)
+    try:
+        with pytest.raises(OSError) as fault:
+            shards.write_whole(target, b"new" * 1000)
+    finally:
+        if step == "write":
+            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    monkeypatch.undo()
+    assert fault.value.filename == str(target)
+    assert fault.value.strerror
+    assert target.read_bytes() == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["test-00000.tar"]

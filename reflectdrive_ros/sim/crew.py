@@ -1,0 +1,176 @@
+"""Work shared out among processes, any of which may die: a crash in SUMO takes its process, not the whole set.
+
+Each worker is a fresh process (spawn: nothing of the parent's threads or libraries leaks in) that does one task after
+the other. When it dies, a new one takes its place and the task is tried again, a few times. When the parent dies, its
+workers end within milliseconds.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any, Generic, TypeVar
+
+import cv2
+
+ATTEMPTS = 3
+PATIENCE_S = 2.0  # that a worker gets to end when it is told to
+THREAD_COUNTS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+Work = Callable[[Task, Callable[[int], None]], Result]
+
+
+class CrewError(RuntimeError):
+    """No worker can be started; the message says so, its own words stand above."""
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[Task, Result]):
+    """What became of a task."""
+
+    task: Task
+    result: Result | None  # None if it failed
+    reason: str = ""  # why it failed
+
+
+def share_out(
+    tasks: Sequence[Task], work: Work[Task, Result], workers: int, on_progress: Callable[[int, int], None]
+) -> Iterator[Outcome[Task, Result]]:
+    """Does `work(task, report)` for every task, and yields outcomes as they come.
+
+    `work` and the tasks must be picklable; what `work` reports comes to `on_progress` with the place of its task, 0
+    when it is begun anew. An exception makes its task fail, for it would do so again; a death is tried ATTEMPTS times.
+    An OSError of the system (a full disk) ends it all: it is raised here. Raises CrewError if workers do not start.
+    """
+    waiting = deque(range(len(tasks)))
+    deaths = [0] * len(tasks)
+    crew = [_Worker(work) for _ in range(min(workers, len(tasks)))]
+    try:
+        while waiting or any(worker.place is not None for worker in crew):
+            for worker in crew:
+                if worker.ready and worker.place is None and waiting:
+                    worker.place = waiting.popleft()
+                    worker.send(tasks[worker.place])
+            for connection in wait([worker.pipe for worker in crew]):
+                worker = next(each for each in crew if each.pipe is connection)
+                kind, content = worker.heard()
+                if kind == "ready":
+                    worker.ready = True
+                    continue
+                if kind == "dead" and not worker.ready:
+                    raise CrewError("a worker process could not be started")
+                place = worker.place
+                if place is None:  # died while it had nothing to do
+                    crew[crew.index(worker)] = _Worker(work)
+                    continue
+                if kind == "progress":
+                    on_progress(place, content)
+                    continue
+                worker.place = None
+                if kind == "system":
+                    raise OSError(*content)
+                if kind == "dead":
+                    crew[crew.index(worker)] = _Worker(work)
+                    on_progress(place, 0)
+                    deaths[place] += 1
+                    if deaths[place] < ATTEMPTS:
+                        waiting.appendleft(place)
+                        continue
+                    content = f"its process died {ATTEMPTS} times ({content})"
+                if kind == "done":
+                    yield Outcome(tasks[place], content)
+                else:
+                    yield Outcome(tasks[place], None, content)
+    finally:
+        for worker in crew:
+            worker.end()
+
+
+class _Worker:
+    """A process and the pipe to it."""
+
+    def __init__(self, work: Work[Any, Any]) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, other = context.Pipe()
+        self.process = context.Process(target=_serve, args=(other, work), daemon=True)
+        with _one_thread_each():
+            self.process.start()
+        other.close()  # or its end would never be heard
+        self.ready = False
+        self.place: int | None = None  # of the task that it is at
+
+    def send(self, task: Any) -> None:
+        try:
+            self.pipe.send(task)
+        except OSError:  # it died just now; `heard` will tell
+            return
+
+    def heard(self) -> tuple[str, Any]:
+        try:
+            kind, content = self.pipe.recv()
+        except (EOFError, OSError):
+            self.process.join(PATIENCE_S)
+            code = self.process.exitcode
+            return "dead", f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        return kind, content
+
+    def end(self) -> None:
+        self.process.terminate()
+        self.process.join(PATIENCE_S)
+        self.process.kill()
+        self.process.join()
+        self.pipe.close()
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """For processes started here: as many workers as cores are enough threads."""
+    before = {name: os.environ.get(name) for name in THREAD_COUNTS}
+    os.environ.update(dict.fromkeys(THREAD_COUNTS, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _serve(pipe: Connection, work: Work[Any, Any]) -> None:
+    """A worker's life."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends us
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+    cv2.setNumThreads(1)
+    pipe.send(("ready", None))
+    while True:
+        try:
+            task = pipe.recv()
+        except EOFError:
+            return
+        try:
+            answer = "done", work(task, lambda count: pipe.send(("progress", count)))
+        except OSError as fault:
+            if fault.errno is None:
+                answer = "failed", f"{type(fault).__name__}: {fault}"
+            else:
+                answer = "system", (fault.errno, fault.strerror, fault.filename)
+        except Exception as fault:  # whatever it is, it is this task's: named, and the others go on
+            answer = "failed", f"{type(fault).__name__}: {fault}"
+        pipe.send(answer)
+
+
+def _end_with_the_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -1,0 +1,256 @@
+"""Claims about making scene sets: whatever is killed and whenever, what is there is right and the rest comes later."""
+
+import errno
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import hand_scenes
+import pytest
+
+from reflectdrive_ros.sim import crew, sets, shards
+
+ROOT = Path(__file__).parents[1]
+OPTIONS = {"width": 192, "height": 108}
+MADE_BY = {"sources": "those of today", "options": OPTIONS}
+
+
+def wanted(name="test", size=30, **options):
+    return sets.Wanted(name, size, {**MADE_BY, "options": {**OPTIONS, **options}})
+
+
+def make(folder, make_shard=hand_scenes.make, want=None, workers=2, on_progress=lambda scenes: None):
+    return sets.make(folder, want or wanted(), make_shard, workers=workers, on_progress=on_progress)
+
+
+def names(folder):
+    return [scene.name for scene in shards.read(folder, pictures=False, on_damage=pytest.fail)]
+
+
+def everything(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Shards of 10 scenes."""
+    monkeypatch.setattr(sets, "SHARD", 10)
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    """A set of three shards of 10, made without any trouble."""
+    folder = tmp_path_factory.mktemp("reference")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sets, "SHARD", 10)
+        make(folder)
+    return folder
+
+
+def test_a_set_has_its_size_whatever_that_is(small, tmp_path):
+    seen = []
+    index = make(tmp_path, want=wanted(size=25), on_progress=seen.append)
+    assert [note.scenes for note in index.shards] == [10, 10, 5]
+    assert index == shards.index_of(tmp_path)
+    assert len(set(names(tmp_path))) == 25
+    assert seen[0] == 0
+    assert seen[-1] == 25 == index.scenes
+    assert index.counts == {"overlap": 4 + 4 + 2}
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == ["", *[".json"] * 4, *[".tar"] * 3]
+
+
+def test_the_number_of_workers_does_not_show(small, reference, tmp_path):
+    make(tmp_path, workers=1)
+    assert everything(tmp_path) == everything(reference)
+
+
+def test_what_is_whole_is_kept_and_the_rest_made_again(small, reference, tmp_path):
+    """A note without its shard, a shard without its note, a shard that is another: all are the same to it."""
+    folder = shutil.copytree(reference, tmp_path / "set")
+    (folder / "test-00000.tar").unlink()
+    (folder / "test-00001.json").unlink()
+    (folder / "test-00002.tar").write_bytes(b"something else")
+    kept = (folder / "test-00001.tar").stat().st_mtime_ns
+    (folder / "index.json").unlink()
+    make(folder)
+    assert everything(folder) == everything(reference)
+    times = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.tar")}
+    assert times["test-00001.tar"] != kept
+    make(folder)
+    assert {path.name: path.stat().st_mtime_ns for path in folder.glob("*.tar")} == times, "made a whole set again"
+
+
+def test_a_set_grows(small, reference, tmp_path):
+    first = make(tmp_path, want=wanted(size=15))
+    assert first.scenes == 15
+    first_tar = (tmp_path / "test-00000.tar").stat().st_ino
+    make(tmp_path)
+    assert everything(tmp_path) == everything(reference)
+    assert (tmp_path / "test-00000.tar").stat().st_ino == first_tar
+    assert make(tmp_path, want=wanted(size=15)).scenes == 30, "a larger set serves as well"
+
+
+def test_a_folder_never_holds_scenes_of_two_programs(small, reference):
+    for want, difference in (
+        (wanted(width=640), "options differ"),
+        (sets.Wanted("test", 30, {**MADE_BY, "sources": "those of tomorrow"}), "sources differ"),
+        (wanted("val"), "holds the set 'test', not 'val'"),
+    ):
+        before = everything(reference)
+        with pytest.raises(shards.SetError, match=difference):
+            make(reference, want=want)
+        assert everything(reference) == before
+    places = {sets.default_place(name, wanted(**more).made_by) for name in ("a", "b") for more in ({}, {"width": 640})}
+    assert len(places) == 4
+
+
+def test_the_default_place_follows_the_variable(monkeypatch, tmp_path):
+    monkeypatch.setenv("REFLECTDRIVE_SCENES", str(tmp_path))
+    assert sets.default_place("val", {"a": 1}).parent == tmp_path
+    monkeypatch.delenv("REFLECTDRIVE_SCENES")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert sets.default_place("val", {"a": 1}).parent == tmp_path / "home/.cache/reflectdrive/scenes"
+
+
+MAKING = """
+import sys
+from functools import partial
+from pathlib import Path
+import hand_scenes
+import test_scene_sets
+from reflectdrive_ros.sim import sets
+sets.SHARD = 10
+if __name__ == "__main__":
+    folder, tell = Path(sys.argv[1]), partial(print, flush=True)
+    sets.make(folder, test_scene_sets.wanted(), hand_scenes.make_slowly, workers=2, on_progress=tell)
+"""
+
+
+def making(folder, program):
+    program.write_text(MAKING)
+    path = os.pathsep.join([str(ROOT), str(ROOT / "test")])
+    return subprocess.Popen(
+        [sys.executable, str(program), str(folder)],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def children_of(pid):
+    tasks = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(child) for child in tasks.read_text().split()]
+
+
+def alive(pid):
+    """A zombie has ended: only its number is left."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_killed_at_any_point_it_goes_on_where_it_was(small, reference, tmp_path):
+    """kill -9 of the parent after some scenes, again and again; workers end with it, and nothing half-made is read."""
+    chance = random.Random(4)
+    whole = everything(reference)
+    folder = tmp_path / "set"
+    folder.mkdir()
+    for _ in range(3):
+        running = making(folder, tmp_path / "making.py")
+        for _ in range(chance.randrange(2, 18)):
+            if not running.stdout.readline():
+                break
+        workers = children_of(running.pid)
+        os.kill(running.pid, signal.SIGKILL)
+        running.wait()
+        running.stdout.close()
+        for path in folder.glob("*.tar"):
+            assert path.read_bytes() == whole[path.name], "a shard under its name is a whole one"
+        list(shards.read(folder, pictures=False, on_damage=lambda sentence: None))
+        end = time.monotonic() + 5
+        while any(map(alive, workers)) and time.monotonic() < end:
+            time.sleep(0.02)
+        assert not any(map(alive, workers))
+    make(folder)
+    assert everything(folder) == whole
+
+
+def test_two_cannot_make_one_set(small, tmp_path):
+    with sets._alone_in(tmp_path), pytest.raises(shards.SetError, match="another process is making"):
+        make(tmp_path)
+
+
+@pytest.mark.parametrize("deaths", [2, 3])
+def test_a_worker_that_dies_is_replaced(deaths, small, reference, tmp_path):
+    """Twice is bad luck; the third time the shard is named, and the others are there."""
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    index = make(tmp_path / "set", partial(hand_scenes.make_or_die, marks, deaths))
+    assert len(list(marks.iterdir())) == deaths
+    if deaths < crew.ATTEMPTS:
+        assert everything(tmp_path / "set") == everything(reference)
+        return
+    assert index.missing == {"test-00001": "its process died 3 times (signal 9)"}
+    assert [note.file for note in index.shards] == ["test-00000.tar", "test-00002.tar"]
+    make(tmp_path / "set")
+    assert everything(tmp_path / "set") == everything(reference)
+
+
+def test_a_shard_that_cannot_be_made_is_named_once(small, tmp_path):
+    index = make(tmp_path, hand_scenes.make_or_fail)
+    assert index.missing == {"test-00001": "ValueError: the town has no road"}
+    assert index.scenes == 20
+
+
+@pytest.mark.parametrize("where", ["shard", "town"])
+def test_a_full_disk_ends_it_and_what_is_whole_stays(where, small, reference, tmp_path, monkeypatch):
+    """Full when the second shard is written, or when a worker puts its town down."""
+    if where == "shard":
+        real = shards.write_whole
+
+        def full(path, content):
+            if path.name == "test-00001.tar":
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            real(path, content)
+
+        monkeypatch.setattr(shards, "write_whole", full)
+    with pytest.raises(OSError) as fault:
+        make(tmp_path, hand_scenes.make_on_a_full_disk if where == "town" else hand_scenes.make, workers=1)
+    assert fault.value.errno == errno.ENOSPC
+    assert fault.value.filename.endswith({"shard": "/test-00001.tar", "town": "/town.net.xml"}[where])
+    monkeypatch.setattr(shards, "write_whole", real) if where == "shard" else None
+    assert sorted(path.name for path in tmp_path.glob("*.tar")) == ["test-00000.tar"]
+    assert sorted(path.name for path in tmp_path.glob(".*")) == [".lock"]
+    make(tmp_path)
+    assert everything(tmp_path) == everything(reference)
+
+
+def test_the_hard_set_is_what_going_straight_on_cannot_do(tmp_path):
+    """Of 100 scenes 30: those of high lateral acceleration, and no scene left out is driven worse than one taken."""
+    source = hand_scenes.Shard("hard", 0, 100)
+    every = list(source.scenes())
+    taken = {scene.name for scene in sets.Hardest(source, 30).scenes()}
+    assert len(taken) == 30
+    assert {scene.name for scene in every if scene.family == sets.HARD_FAMILY} <= taken
+    others = [scene for scene in every if scene.family != sets.HARD_FAMILY]
+    scores = {scene.name: sets.straight_on_pdms(scene) for scene in others}
+    assert max(scores[name] for name in scores if name in taken) <= min(
+        scores[name] for name in scores if name not in taken
+    )
+    index = make(tmp_path, want=wanted("hard", 40))
+    assert [note.scenes for note in index.shards] == [30, 10]
+    assert set(names(tmp_path)[:30]) == taken
+
+
+def test_no_seed_name_of_one_set_is_in_another():
+    """Shards are named by set, networks by shard: two sets cannot ask for the same town."""
+    shards_of = [set(sets.Wanted(name, size, {}).shards()) for name, size in sets.SIZES.items()]
+    assert sum(map(len, shards_of)) == len(set().union(*shards_of))
