@@ -1,8 +1,7 @@
 """Live traffic: SUMO moves everybody, and is asked after each tenth of a second where they are.
 
-SUMO thinks in front bumpers that slide along lanes. Here every body is dragged by its front bumper, as a trailer is by
-its hook: the box turns smoothly where lanes join, moves only along its own heading, and its speed is what its positions
-say. All arrays run over one `Cast`, so a road user keeps his row from the first step to the last.
+All arrays run over one `Cast`, so a road user keeps his row from the first step to the last. What stands beside the
+lanes and what steps out between parked cars is ours (`kerbside.py`, `events.py`); SUMO does not know of it.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from ..domain import Array
 from .actors import Actors, Lamp, Shape, Snapshot
 from .demand import ROUTE_M, Demand
 from .events import STEP_S, Events, Seen
+from .motion import Driven, Walking
 from .networks import random_walk
 from .roads import RoadMap
 from .sumo import libsumo
@@ -33,7 +33,6 @@ ENTRY_S = 5.0  # who found no room until then stays at home
 CHECK_EVERY = 20  # steps between looks at routes and stuck vehicles
 STUCK_S = 60.0
 EDGES_LEFT = 5  # a route shorter than this is made longer
-PERSON_HOOK_M = 0.4
 LAMPS: Mapping[str, Lamp] = {
     "r": Lamp.RED,
     "s": Lamp.RED,
@@ -106,12 +105,9 @@ class Simulation:
         self.braking = np.zeros(count, bool)
         self.indicator = np.zeros(count, np.int8)
         self.lane = np.full(count, -1, np.int32)
-        self._scripted = slice(len(people), len(people) + len(extra))
         self.poses[len(people) + len(extra) :] = standing.poses
-        self._dragged = np.full((len(people), 3), np.nan)  # the point behind each front bumper, and the heading
-        self._hook_m = np.where(
-            np.arange(len(people)) < len(demand.drivers), 0.5 * self.cast.sizes[: len(people), 0], PERSON_HOOK_M
-        )
+        self._driven = Driven(self.cast.sizes[: len(demand.drivers), 0])
+        self._walking = Walking(len(demand.walkers))
 
     def _start(self, demand: Demand) -> None:
         with tempfile.TemporaryDirectory() as folder, self._told("does not start"):
@@ -161,49 +157,35 @@ class Simulation:
                 self._remove_stuck()
 
     def _look(self) -> None:
-        """Reads where everybody is, and drags the boxes there."""
+        """Reads where everybody is, and moves the bodies there."""
         vehicle, person = self._sumo.vehicle, self._sumo.person
         driving = [key for key in vehicle.getIDList() if key != EGO]
-        walking = list(person.getIDList())
-        rows = np.array([self._row[key] for key in (*driving, *walking)], int)
-        fronts = np.array([*map(vehicle.getPosition, driving), *map(person.getPosition, walking)], float).reshape(-1, 2)
-        on_foot = rows >= self.cast.drivers
-        fronts[on_foot] = self._kerbside.around_parked(fronts[on_foot])
-        hook, before = self._hook_m[rows], self._dragged[rows]
-        new = np.isnan(before[:, 0])
-        for index in np.flatnonzero(new):
-            key = (*driving, *walking)[index]
-            compass = vehicle.getAngle(key) if not on_foot[index] else person.getAngle(key)
-            heading = np.pi / 2 - np.deg2rad(compass)
-            before[index] = *(fronts[index] - hook[index] * np.array([np.cos(heading), np.sin(heading)])), heading
-        line = fronts - before[:, :2]
-        reach = np.hypot(line[:, 0], line[:, 1])
-        moved = np.abs(reach - hook) > 1e-4
-        after = before.copy()
-        after[moved, 2] = np.arctan2(line[moved, 1], line[moved, 0])
-        after[moved, :2] = fronts[moved] - (hook / np.maximum(reach, 1e-6))[moved, None] * line[moved]
+        rows = np.array([self._row[key] for key in driving], int)
+        fronts = np.array([*map(vehicle.getPosition, driving)], float).reshape(-1, 2)
+        speeds = np.array([*map(vehicle.getSpeed, driving)], float)
+        headings = _heading([vehicle.getAngle(driving[index]) for index in self._driven.missing(rows)])
+        self._driven.follow(rows, fronts, speeds, headings, STEP_S)
 
-        everybody = len(self._row)
-        was = self.poses[rows, :2]
-        self._dragged[:] = np.nan
-        self._dragged[rows] = after
-        self.poses[:everybody] = np.nan
-        self.poses[rows] = np.where(on_foot[:, None], np.column_stack([fronts, after[:, 2]]), after)
-        shift = np.hypot(*(self.poses[rows, :2] - was).T)
-        self.speeds_mps[:everybody] = 0.0
-        self.speeds_mps[rows] = np.where(new, 0.0, shift / STEP_S)
+        walking = list(person.getIDList())
+        feet = np.array([self._row[key] for key in walking], int) - self.cast.drivers
+        places = self._kerbside.around_parked(np.array([*map(person.getPosition, walking)], float).reshape(-1, 2))
+        headings = _heading([person.getAngle(walking[index]) for index in self._walking.missing(feet)])
+        self._walking.follow(feet, places, headings, STEP_S)
+
+        drivers, people = self.cast.drivers, self.cast.drivers + self.cast.walkers
+        scripted = slice(people, people + len(self._events.actors))
+        self.poses[:drivers], self.speeds_mps[:drivers] = self._driven.poses, self._driven.speeds_mps
+        self.poses[drivers:people], self.speeds_mps[drivers:people] = self._walking.poses, self._walking.speeds_mps
+        self.poses[scripted], self.speeds_mps[scripted] = self._events.poses, self._events.speeds_mps
 
         lanes = list(map(vehicle.getLaneID, driving))
         signals = np.array(list(map(vehicle.getSignals, driving)), int)
-        driven = rows[: len(driving)]
-        self.lane[:] = -1
-        self.lane[driven] = [self._lane_keys.get(lane, -1) for lane in lanes]
-        self.braking[driven] = signals & BRAKE_BIT > 0
-        self.indicator[driven] = (signals & LEFT_BIT > 0).astype(np.int8) - (signals & RIGHT_BIT > 0)
+        self.lane[:], self.braking[:], self.indicator[:] = -1, False, 0
+        self.lane[rows] = [self._lane_keys.get(lane, -1) for lane in lanes]
+        self.braking[rows] = signals & BRAKE_BIT > 0
+        self.indicator[rows] = (signals & LEFT_BIT > 0).astype(np.int8) - (signals & RIGHT_BIT > 0)
         self.indicator[[self._row[key] for key in self._events.broken_down]] = 2
-        self.poses[self._scripted] = self._events.poses
-        self.speeds_mps[self._scripted] = self._events.speeds_mps
-        self._seen = Seen(tuple(driving), tuple(lanes), tuple(self.speeds_mps[driven].tolist()))
+        self._seen = Seen(tuple(driving), tuple(lanes), tuple(speeds.tolist()))
 
     def _count_collisions(self) -> None:
         for collision in self._sumo.simulation.getCollisions():
@@ -326,3 +308,8 @@ class Simulation:
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _heading(compass_deg: Sequence[float]) -> Array:
+    """Headings, counter-clockwise from +x, of angles clockwise from north."""
+    return np.pi / 2 - np.deg2rad(np.array(compass_deg, float))
