@@ -32,6 +32,9 @@ FURTHEST_PX = 1 << 20
 LAMP_RGB = np.array([(1.0, 0.10, 0.08), (1.0, 0.72, 0.08), (0.10, 1.0, 0.45)])  # as Lamp
 LAND_RGB = np.array([0.26, 0.37, 0.16])
 SHADOW_SHIFT_M = 0.35  # of an actor's shadow away from a sun at the horizon, in heights
+GRAIN_M, TEXEL_M = 1.0, 0.125  # of the ground
+_HILLS = ((3, 0.006, 0.4), (7, 0.006, 2.0), (17, 0.003, 1.0))  # waves around the horizon, height (tangent), shift
+_WOODS = ((5, 0.005, 1.3), (31, 0.002, 0.2), (97, 0.0015, 0.7), (211, 0.0012, 2.2))
 EYES = np.array([1.2, 0.0])  # between the cameras, ego frame
 
 # PandaSet's, for 640x360: name, focal length px, principal point px, place in the ego frame m, yaw, pitch up, roll deg
@@ -59,7 +62,7 @@ class View:
 
     time_s: float
     look: Look
-    heading_rad: float  # of the ego in the map
+    map_from_ego: Array  # (3,)
     ground: Faces
     ground_rgb: Array  # (F, 3)
     ground_centres: Array  # (F, 2)
@@ -142,7 +145,7 @@ def view(scenery: Scenery, snapshot: Snapshot, map_from_ego: Array, look: Look) 
     return View(
         snapshot.time_s,
         look,
-        float(map_from_ego[2]),
+        map_from_ego,
         ground,
         lit,
         geometry.transform_points(ego_from_map, scenery.ground_centres[near]),
@@ -165,6 +168,7 @@ def picture(view: View, camera: Camera) -> Array:
     pixels[:2, 2] -= 0.5  # OpenCV's pixels are at whole numbers
     camera_from_ego = _swayed(camera.camera_from_ego, look)
     image = _backdrop(camera, look).copy()
+    _draw_skyline(image, view, camera_from_ego, pixels)
     _draw_ground(image, view, camera_from_ego, pixels)
     _draw_standing(image, view, camera_from_ego, pixels)
     small = cv2.resize(image, (camera.width, camera.height), interpolation=cv2.INTER_AREA)
@@ -302,7 +306,6 @@ def _draw_ground(image: Array, view: View, camera_from_ego: Array, pixels: Array
     shown = shown[towards[shown]]
     picked, begins = ragged(first, shown)
     _fill(image, rings[picked], begins, _bytes(view.ground_rgb[keep[shown]], view.look))
-    _haze(image, view.look, camera_from_ego, pixels)
     _darken(image, view, camera_from_ego, pixels)
 
 
@@ -310,12 +313,50 @@ def _in_camera(points: Array, camera_from_ego: Array) -> Array:
     return np.asarray(points @ camera_from_ego[:3, :3].T + camera_from_ego[:3, 3])
 
 
-def _haze(image: Array, look: Look, camera_from_ego: Array, pixels: Array) -> None:
-    """Fades the ground near the horizon."""
+def _draw_skyline(image: Array, view: View, camera_from_ego: Array, pixels: Array) -> None:
+    """Woods and hills all around, too far to come nearer."""
+    look = view.look
+    forward = camera_from_ego[2, :2]
+    bearing = np.arctan2(forward[1], forward[0]) + np.linspace(1.1, -1.1, 90)
+    land = look.lit(LAND_RGB[None], np.array([Material.FOLIAGE]), np.array([[0.0, 0.0, 1.0]]))[0]
+    for base, waves, faded in ((0.022, _HILLS, 0.75), (0.008, _WOODS, 0.45)):
+        angle = bearing + view.map_from_ego[2]
+        rise = base + sum(high * np.sin(count * angle + shift) for count, high, shift in waves)
+        rise = np.concatenate([rise, [-0.01, -0.01]])
+        around = np.concatenate([bearing, bearing[[-1, 0]]])
+        directions = np.column_stack([np.cos(around), np.sin(around), rise]) @ camera_from_ego[:3, :3].T
+        rings, first = cut_and_projected(directions, np.array([0, len(directions)]), pixels, 0.05)
+        rgb = (1 - faded) * 0.8 * land + faded * look.horizon_rgb
+        _fill(image, rings, first, _bytes(rgb[None], look))
 
 
 def _darken(image: Array, view: View, camera_from_ego: Array, pixels: Array) -> None:
-    """Lays the actors' shadows on the ground."""
+    """Lays the grain of the ground and the actors' shadows on it."""
+    pixels_from_ground = pixels @ np.column_stack([camera_from_ego[:3, :2], camera_from_ego[:3, 3]])
+    ground_from_pixels = np.linalg.inv(pixels_from_ground)
+    eye = geometry.invert_matrix(camera_from_ego)
+    reach = np.sqrt(GRAIN_M * eye[2, 3] * pixels[1, 1])  # where a row of pixels is as deep as the grain is wide
+    ahead = eye[:2, 3] + reach * eye[:2, 2] / np.hypot(*eye[:2, 2])
+    row = pixels_from_ground @ np.array([*ahead, 1.0])
+    top = int(np.clip(row[1] / row[2], 0, len(image) - 2)) // 2 * 2
+    band = image[top:]
+    grain_from_map = np.diag([1 / TEXEL_M, 1 / TEXEL_M, 1.0])
+    half = np.array([[2.0, 0.0, 0.5], [0.0, 2.0, top + 0.5], [0.0, 0.0, 1.0]])  # the grain is laid at half the size
+    turn = geometry.matrix_from_pose(view.map_from_ego)[np.ix_((0, 1, 3), (0, 1, 3))]
+    cover = cv2.warpPerspective(
+        _grain_of_ground(),
+        grain_from_map @ turn @ ground_from_pixels @ half,
+        (band.shape[1] // 2, len(band) // 2),
+        flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
+        borderMode=cv2.BORDER_WRAP,
+    )
+    cover = cv2.resize(cover, (band.shape[1], len(band)), interpolation=cv2.INTER_LINEAR)
+    mask = cv2.cvtColor(cover, cv2.COLOR_GRAY2RGB)
+    cv2.multiply(band, mask, dst=band, scale=1 / 245)
+    _draw_shadows(image, view, camera_from_ego, pixels)
+
+
+def _draw_shadows(image: Array, view: View, camera_from_ego: Array, pixels: Array) -> None:
     if len(view.shadows) == 0:
         return
     count = len(view.shadows)
@@ -326,16 +367,30 @@ def _darken(image: Array, view: View, camera_from_ego: Array, pixels: Array) -> 
         return
     picked, begins = ragged(first, shown)
     rings = rings[picked]
-    top = int(np.clip(rings[:, 1].min(), 0, len(image)))
-    band = image[top:]
+    blur = max(3, image.shape[1] // 160 | 1)
+    top = int(np.clip(rings[:, 1].min() - blur, 0, len(image)))
+    bottom = int(np.clip(rings[:, 1].max() + blur + 1, top, len(image)))
+    band = image[top:bottom]
     if len(band) == 0:
         return
     mask = np.full(band.shape, 255, np.uint8)
-    shade = 255 * (0.35 + 0.45 * view.look.shade)
+    shade = 255 * (0.3 + 0.45 * view.look.shade)
     _fill(mask, rings - [0, top], begins, np.full((len(shown), 3), shade))
-    blur = max(3, image.shape[1] // 160 | 1)
     cv2.blur(mask, (blur, blur), dst=mask)
     cv2.multiply(band, mask, dst=band, scale=1 / 255)
+
+
+@lru_cache(maxsize=1)
+def _grain_of_ground() -> Array:
+    """(512, 512) uint8 around 245, blotches of a metre or so; it repeats."""
+    rng = np.random.default_rng(11)
+    sheet = np.zeros((512, 512))
+    for texels, strength in ((4, 3.0), (8, 3.0), (32, 4.0)):
+        noise = np.tile(rng.normal(0, 1, (512 // texels,) * 2), (3, 3))
+        smooth = cv2.resize(noise, None, fx=texels, fy=texels, interpolation=cv2.INTER_CUBIC)
+        middle = len(smooth) // 3
+        sheet += strength * smooth[middle : middle + 512, middle : middle + 512]
+    return np.asarray(np.clip(245 + sheet, 215, 255).astype(np.uint8))
 
 
 def _draw_standing(image: Array, view: View, camera_from_ego: Array, pixels: Array) -> None:

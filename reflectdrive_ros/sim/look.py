@@ -38,7 +38,7 @@ class Look:
         """(F, 3) what faces send to the camera, 0..1; normals (F, 3) in the map frame, zero for leaves."""
         sunny = normals @ self.sun
         sunny = np.where((normals == 0).all(axis=1), 0.55, np.maximum(sunny, 0.0))
-        upward = 0.75 + 0.25 * normals[:, 2]  # the sky is above
+        upward = 0.8 + 0.2 * normals[:, 2]  # the sky is above
         light = self.ambient_rgb * upward[:, None] + self.sun_rgb * sunny[:, None]
         light[material == Material.GLOW] = 1.0
         return np.asarray(albedo * self.tints[material] * light)
@@ -54,10 +54,10 @@ def of(seed: int) -> Look:
     sun_rgb, ambient, zenith, horizon = (
         np.array(colour)
         for colour in (
-            ((0.80, 0.76, 0.68), (0.42, 0.45, 0.52), (0.30, 0.50, 0.82), (0.74, 0.82, 0.90)),
-            ((0.12, 0.12, 0.12), (0.74, 0.76, 0.79), (0.62, 0.66, 0.71), (0.80, 0.82, 0.84)),
-            ((0.62, 0.40, 0.22), (0.34, 0.33, 0.40), (0.28, 0.34, 0.52), (0.88, 0.64, 0.46)),
-            ((0.02, 0.02, 0.04), (0.25, 0.26, 0.33), (0.06, 0.08, 0.16), (0.17, 0.19, 0.27)),
+            ((0.68, 0.63, 0.54), (0.64, 0.66, 0.70), (0.36, 0.56, 0.86), (0.78, 0.85, 0.92)),
+            ((0.16, 0.16, 0.16), (0.92, 0.94, 0.96), (0.66, 0.70, 0.75), (0.84, 0.86, 0.88)),
+            ((0.60, 0.40, 0.22), (0.50, 0.48, 0.56), (0.32, 0.38, 0.58), (0.90, 0.68, 0.50)),
+            ((0.03, 0.03, 0.05), (0.34, 0.35, 0.43), (0.06, 0.08, 0.16), (0.20, 0.22, 0.31)),
         )[weather]
     )
     level = rng.uniform(0.88, 1.12)

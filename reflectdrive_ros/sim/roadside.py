@@ -15,9 +15,8 @@ import shapely
 from .. import geometry
 from ..domain import Array
 from . import markings
-from .actors import Lamp
 from .faces import Faces, Material, Shaper, Template, decal, joined
-from .roads import RoadMap
+from .roads import RoadMap, Turn
 
 CLEARANCE_M = 0.35
 WALLS = (
@@ -51,6 +50,7 @@ class _Group:
     poses: Array
     sizes: Array
     albedo: Array  # (T, slots, 3)
+    base_m: float = 0.0  # how high above the ground they hang
 
 
 def of(road_map: RoadMap, rng: np.random.Generator) -> Standing:
@@ -58,9 +58,10 @@ def of(road_map: RoadMap, rng: np.random.Generator) -> Standing:
     kept_clear = _KeptClear(road_map)
     lights = _traffic_lights(road_map, kept_clear)
     wanted = _wishes(road_map, rng)
-    groups = [lights[0]] if len(lights[0].poses) else []
-    groups += _settled(wanted, kept_clear, rng)
-    placed = [group.template.placed(group.poses, group.sizes, group.albedo, group.material) for group in groups]
+    groups = [*lights[0], *_settled(wanted, kept_clear, rng)]
+    placed = [
+        group.template.placed(group.poses, group.sizes, group.albedo, group.material, group.base_m) for group in groups
+    ]
     if not placed:
         empty = _tree().placed(np.zeros((0, 3)), np.zeros((0, 3)), np.zeros((0, 4, 3)), np.zeros(4, np.int64))
         none = np.zeros(0, np.int64)
@@ -85,6 +86,12 @@ class _KeptClear:
         hit = np.zeros(len(poses), bool)
         hit[self._tree.query(boxes, predicate="intersects")[0]] = True
         return ~hit
+
+    def first_free(self, start: Array, aside: Array, heading: float) -> Array | None:
+        """(3,) the first place for a post from `start` (2,) on along `aside` (2,), None where there is none near."""
+        tries = np.array([(*(start + gap * aside), heading) for gap in np.arange(0.6, 20.0, 0.3)])
+        free = np.flatnonzero(self.free(tries, np.tile(POST_M, (len(tries), 1))))
+        return tries[free[0]] if len(free) else None
 
 
 @dataclass(frozen=True)
@@ -112,9 +119,9 @@ def _wishes(road_map: RoadMap, rng: np.random.Generator) -> list[_Wish]:
         at = rng.uniform(0, 8)
         while at < length:
             if rng.random() < dense:
-                wide, deep = rng.uniform(9, 20), rng.uniform(8, 13)
+                wide, deep = rng.uniform(9, 22), rng.uniform(8, 13)
                 floors = 1 + rng.integers(1, 3) + int(tall * rng.uniform(0, 4))
-                gap = rng.uniform(3.5, 9.0)
+                gap = rng.uniform(5.0, 14.0)
                 pose = beside(at + 0.5 * wide, kerb - gap - 0.5 * deep)
                 wishes.append(_Wish(f"house{floors}", pose, np.array([wide, deep, 3.0 * floors + 1.6])))
                 at += wide
@@ -189,12 +196,12 @@ def _house(floors: int, variant: int) -> Template:
     s = Shaper()
     eaves = 0.8 if variant < 2 else 1.0
     walls = s.box((-0.5, 0.5), (-0.5, 0.5), (0.0, eaves), 0, (0, 0))
-    columns = (4, 3, 5)[variant]
+    columns = (4, 5, 6)[variant]
     for wall, count in zip(walls[:4], (3, 3, columns, columns), strict=True):
         for floor in range(floors):
-            low, high = (floor + 0.3) / floors, (floor + 0.8) / floors
+            low, high = (floor + 0.32) / floors, (floor + 0.78) / floors
             for k in range(count):
-                glass = (k + 0.28) / count, (k + 0.72) / count
+                glass = (k + 0.32) / count, (k + 0.68) / count
                 if floor == 0 and k == count // 2:
                     s.face(decal(wall, glass, (0.0, 0.75 / floors)), 3)
                 else:
@@ -296,58 +303,146 @@ _KINDS: dict[str, tuple[Callable[[int, int], Template], Array, _Colour]] = {
 
 # --- traffic lights --------------------------------------------------------------------------------------------------
 
-LIGHT_SIZE = np.array([0.4, 0.4, 3.4])
-LAMP_AT = {Lamp.RED: 0.92, Lamp.AMBER: 0.825, Lamp.GREEN: 0.73}
+POST_M = np.array([0.4, 0.4, 3.4])
+HEAD_M, HEAD_ABOVE_M = np.array([0.4, 0.42, 1.1]), 4.5  # a head that hangs over the road, and how high
+LOW_HEAD = (0.66, 0.99)  # of a post's height
+HEADS_APART_M = 0.6
+FAR_SIDE_M = (8.0, 40.0)  # how wide a junction may be for its lights to hang beyond it
+OFF_RGB = ((0.25, 0.04, 0.04), (0.25, 0.18, 0.03), (0.03, 0.2, 0.08))
+BOX_RGB, POST_RGB = (0.05, 0.05, 0.05), (0.3, 0.31, 0.32)
+
+
+def _head(s: Shaper, low: float, high: float) -> None:
+    """A box that looks back, along -x, with three lamps. Slots: box 1, red 2, amber 3, green 4."""
+    s.box((-0.3, 0.3), (-0.5, 0.5), (low, high), 1, (1, 1))
+    angle = 2 * np.pi * (np.arange(10) + 0.5) / 10
+    tall = high - low
+    for k in range(3):
+        middle = high - (k + 0.5) / 3 * tall
+        s.face(
+            np.column_stack([np.full(10, -0.32), -0.4 * np.cos(angle), middle + 0.145 * tall * np.sin(angle)]),
+            2 + k,
+            (1, 1),
+        )
 
 
 @cache
-def _traffic_light() -> Template:
-    """It looks back, along -x. Slots: post, box, red, amber, green."""
+def _post_with_head() -> Template:
     s = Shaper()
-    s.face(
-        np.array([(0.3, 0, 0.0), (0.3, 0, 0.0), (0.3, 0, 1.0), (0.3, 0, 1.0)]),
-        0,
-        (0, 2),
-        np.array([-0.15, 0.15, 0.15, -0.15]),
-    )
-    s.box((-0.3, 0.3), (-0.55, 0.55), (0.66, 0.99), 1, (1, 1))
-    angle = 2 * np.pi * (np.arange(10) + 0.5) / 10
-    for k, high in enumerate(LAMP_AT.values()):
-        ring = np.column_stack([np.full(10, -0.32), -0.42 * np.cos(angle), high + 0.046 * np.sin(angle)])
-        s.face(ring, 2 + k, (1, 1))
+    ring = np.array([(0.3, 0, 0.0), (0.3, 0, 0.0), (0.3, 0, 1.0), (0.3, 0, 1.0)])
+    s.face(ring, 0, (0, 2), np.array([-0.15, 0.15, 0.15, -0.15]))
+    _head(s, *LOW_HEAD)
     return s.template()
 
 
-def _traffic_lights(road_map: RoadMap, kept_clear: _KeptClear) -> tuple[_Group, Array, Array, Array]:
-    """Posts to the right of stop lines, with which of their faces shine when."""
-    poses, signals = [], []
+@cache
+def _hanging_head() -> Template:
+    s = Shaper()
+    _head(s, 0.0, 1.0)
+    return s.template()
+
+
+@cache
+def _arm() -> Template:
+    """A post at the right end, -y, of an arm over the road."""
+    s = Shaper()
+    s.box((-0.5, 0.5), (-0.5, 0.5), (0.955, 0.985), 0, (1, 1))
+    s.box((-0.5, 0.5), (-0.5, -0.49), (0.0, 0.97), 0, (0, 0))
+    return s.template()
+
+
+def _traffic_lights(road_map: RoadMap, kept_clear: _KeptClear) -> tuple[list[_Group], Array, Array, Array]:
+    """A post beside each road's stop line, and heads that hang beyond the junction, one per signal.
+
+    With which of their faces shine when.
+    """
+    roads: dict[str, list[int]] = {}
     for k, signal in enumerate(road_map.signals):
-        left, right = signal.stop_line
-        heading = float(np.arctan2(*(left - right)[::-1])) - 0.5 * np.pi
+        roads.setdefault(road_map.lanes[signal.lane].edge, []).append(k)
+    posts, heads, arms = _Placed(), _Placed(), _Placed()
+    for signals in roads.values():
+        by_lane: dict[int, list[int]] = {}
+        for k in signals:
+            by_lane.setdefault(road_map.signals[k].lane, []).append(k)
+        for same in by_lane.values():
+            same.sort(key=lambda k: _TURN_ORDER[_turn(road_map, k)])
+        lanes = sorted(by_lane, key=lambda key: road_map.lanes[key].index)
+        left, right = road_map.signals[by_lane[lanes[0]][0]].stop_line
         aside = (right - left) / max(float(np.hypot(*(right - left))), 1e-6)
-        tries = np.array([(*(right + gap * aside), heading) for gap in np.arange(0.6, 9.0, 0.3)])
-        free = np.flatnonzero(kept_clear.free(tries, np.tile(LIGHT_SIZE, (len(tries), 1))))
-        if len(free):
-            poses.append(tries[free[0]])
-            signals.append(k)
-    count = len(poses)
-    template = _traffic_light()
-    albedo = np.tile(
-        [(0.3, 0.31, 0.32), (0.05, 0.05, 0.05), (0.25, 0.04, 0.04), (0.25, 0.18, 0.03), (0.03, 0.2, 0.08)],
-        (count, 1, 1),
-    )
-    group = _Group(
-        template,
-        np.full(5, int(Material.METAL)),
-        np.array(poses).reshape(-1, 3),
-        np.tile(LIGHT_SIZE, (count, 1)),
-        albedo,
-    )
-    lamps = np.flatnonzero(template.slot >= 2)
-    per_thing = len(template.slot)
-    return (
-        group,
-        (lamps + per_thing * np.arange(count)[:, None]).reshape(-1),
-        np.repeat(signals, len(lamps)).astype(np.int64),
-        np.tile(template.slot[lamps] - 2, count),
-    )
+        ahead = np.array([-aside[1], aside[0]])
+        heading = float(np.arctan2(ahead[1], ahead[0]))
+        straight = min(by_lane[lanes[0]], key=lambda k: abs(_TURN_ORDER[_turn(road_map, k)]))
+        place = kept_clear.first_free(right, aside, heading)
+        if place is not None:
+            posts.add(place, POST_M, straight)
+        beyond = _far_side(road_map, right, ahead)
+        ends = []
+        for key in lanes:
+            left, right = road_map.signals[by_lane[key][0]].stop_line
+            for n, k in enumerate(by_lane[key]):
+                shift = HEADS_APART_M * (n - 0.5 * (len(by_lane[key]) - 1))
+                ends.append(0.5 * (left + right) + beyond * ahead + shift * aside)
+                heads.add(np.array([*ends[-1], heading]), HEAD_M, k)
+        place = kept_clear.first_free(ends[0], aside, heading)
+        if place is not None:
+            across = [float((end - place[:2]) @ aside) for end in ends]
+            long = 0.4 - min(across)
+            middle = place[:2] - 0.5 * long * aside + 0.35 * ahead
+            arms.add(np.array([*middle, heading]), np.array([0.15, long, HEAD_ABOVE_M + 0.9]), -1)
+    groups, faces, shows, before = [], [], [], 0
+    for placed, template, base in (
+        (posts, _post_with_head(), 0.0),
+        (heads, _hanging_head(), HEAD_ABOVE_M),
+        (arms, _arm(), 0.0),
+    ):
+        if placed.poses:
+            groups.append(placed.group(template, base))
+        lamps = np.flatnonzero(template.slot >= 2)
+        per_thing = len(template.slot)
+        faces.append((before + lamps + per_thing * np.arange(len(placed.poses))[:, None]).reshape(-1))
+        shows.append(np.tile(template.slot[lamps] - 2, len(placed.poses)))
+        before += per_thing * len(placed.poses)
+    signal = [np.repeat(np.array(placed.signals, np.int64), 3) for placed in (posts, heads)]
+    return groups, np.concatenate(faces), np.concatenate(signal), np.concatenate(shows)
+
+
+_TURN_ORDER = {Turn.BACK: -2, Turn.LEFT: -1, Turn.STRAIGHT: 0, Turn.RIGHT: 1}
+
+
+def _turn(road_map: RoadMap, signal: int) -> Turn:
+    return road_map.lanes[road_map.signals[signal].connectors[0]].turn
+
+
+def _far_side(road_map: RoadMap, stop: Array, ahead: Array) -> float:
+    """How far beyond its stop line a road's junction ends."""
+    way = shapely.LineString([stop, stop + 60.0 * ahead])
+    near = shapely.Point(stop)
+    reach = 0.0
+    for junction in road_map.junctions.values():
+        if junction.distance(near) < 12.0:
+            crossed = way.intersection(junction)
+            if not crossed.is_empty:
+                reach = max(
+                    reach, *(float((np.array(point) - stop) @ ahead) for point in shapely.get_coordinates(crossed))
+                )
+    return float(np.clip(reach + 1.0, *FAR_SIDE_M))
+
+
+class _Placed:
+    """Traffic lights of one sort, as they are found a place."""
+
+    def __init__(self) -> None:
+        self.poses: list[Array] = []
+        self.sizes: list[Array] = []
+        self.signals: list[int] = []
+
+    def add(self, pose: Array, size: Array, signal: int) -> None:
+        self.poses.append(pose)
+        self.sizes.append(size)
+        self.signals.append(signal)
+
+    def group(self, template: Template, base_m: float) -> _Group:
+        count = len(self.poses)
+        albedo = np.tile([POST_RGB, BOX_RGB, *OFF_RGB], (count, 1, 1))
+        material = np.full(5, int(Material.METAL))
+        return _Group(template, material, np.array(self.poses), np.array(self.sizes), albedo, base_m)

@@ -82,8 +82,8 @@ def _ground(road_map: RoadMap, rng: np.random.Generator) -> Faces:
         flat(cycleways, np.array(CYCLEWAY), np.array(Material.CYCLEWAY)),
         flat([ring for ring, _ in paint], np.array([rgb for _, rgb in paint]).reshape(-1, 3), np.array(Material.PAINT)),
         _kerb_faces(outline),
-        flat(kerb, np.array(KERB), np.array(Material.KERB), KERB_HEIGHT_M),
         flat(walkways, np.array(PAVING), np.array(Material.PAVING), KERB_HEIGHT_M),
+        flat(kerb, np.array(KERB), np.array(Material.KERB), KERB_HEIGHT_M),
     ]
     return joined(parts, [0] * len(parts))
 
