@@ -1,30 +1,264 @@
-"""`reflectdrive demo`: see it drive. A real recording is played to the real node over real ROS 2 topics.
+"""`reflectdrive demo`: see it drive. A town with traffic that reacts, and the real node in it over real ROS 2 topics.
 
-Three front cameras, odometry, road users and a route of PandaSet sequence 002 become a rosbag2; the node runs in its
-own process, reads it in recorded time and answers with Autoware trajectories and diagnostics; a page shows it all.
+The world runs here: it draws three cameras, tells of odometry, road users and a route, and follows the plans that come
+back. The node runs in its own process, as on the car. All of it is recorded in a bag, and a page shows the drive.
+With `--live` a page shows it while it happens. `--recording` plays a real recording to the node instead (PandaSet
+sequence 002 comes with the package); nobody there reacts to the planned car.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import sys
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from rclpy.context import Context
+from rclpy.node import Node
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import Progress
+from rich.table import Table
 
-from . import make_bag, replay
+from ..config import Config, ConfigError, override_dotted
+from ..evaluation.provenance import provenance
+from ..evaluation.replay_record import DriveEvent, DriveRecord, ReplayRecord, summary
+from ..evaluation.report import drive_rows, write_report
+from ..runtime.engine import planner_named
+from . import convert, live, make_bag, replay, topics, world_bag, world_messages
+from .bag import BagError, BagReader, BagWriter
+from .node import profile
+from .replay import Sent, input_counters, plans_sha256, write_plans
+from .replay_node import diagnostics_of, isolated_environment, resolved, running_node
+from .replay_world import assemble
+from .topics import message_class
+from .world_node import Pace, WorldNode, end_on_sigterm, own_context, remaps, require_running, spinning
+
+if TYPE_CHECKING:
+    from ..sim.world import World
 
 RECORDING = Path(__file__).resolve().parents[2] / "test" / "data" / "pandaset_002"
+SECONDS = 60.0
+SCORED_EVERY = 5  # moments; a score costs as much as a plan
+LAST_WORDS_S = 0.5  # what the node still says of its last plan
+WATCHDOG_MS = 2000.0  # in lock step the pictures come when the last plan has been followed, not by the clock
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--recording", type=Path, default=RECORDING, help="folder of the recording to drive")
-    parser.add_argument("--out", type=Path, default=Path("out/demo"), help="folder for bag, plans and report")
+    world_bag.add_world_arguments(parser)
+    parser.add_argument("--seconds", type=float, help="of driving (default: 60; with --live: until Ctrl-C)")
     parser.add_argument("--planner", help="recipe to use instead of the default")
+    parser.add_argument("--out", type=Path, default=Path("out/demo"), help="folder for bag, plans and report")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here too")
+    parser.add_argument("--live", action="store_true", help="show the drive in a browser while it happens")
+    parser.add_argument("--port", type=int, default=live.PORT, help=f"of the live page (default: {live.PORT})")
+    parser.add_argument(
+        "--recording", type=Path, nargs="?", const=RECORDING, metavar="DIR", help="play a real recording instead"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
+    """Exit code 0; 2 with one sentence when something given cannot be used; 130 when stopped."""
+    errors = Console(stderr=True)
+    if args.recording is not None:
+        return recorded(args)
+    end_on_sigterm()
+    try:
+        return shown_live(args) if args.live else closed_loop(args, errors)
+    except world_bag.WORLD_FAULTS as fault:
+        errors.print(escape(f"{fault}; `reflectdrive demo --recording` needs no world"), soft_wrap=True)
+    except (BagError, ConfigError) as fault:
+        errors.print(escape(str(fault)), soft_wrap=True)
+    except OSError as fault:
+        errors.print(escape(f"{fault.filename or args.out} cannot be used: {fault.strerror}"), soft_wrap=True)
+    except KeyboardInterrupt:
+        errors.print("stopped")
+        return 130
+    return 2
+
+
+def configuration(planner: str | None) -> Config:
+    """The defaults, patient with a world that is slower than time. Raises ConfigError."""
+    values: dict[str, Any] = {"engine.watchdog_ms": WATCHDOG_MS, **({"planner": planner} if planner else {})}
+    config: Config = override_dotted(Config(), values)
+    planner_named(config.planner)
+    return config
+
+
+# --- the closed loop -------------------------------------------------------------------------------------------------
+
+
+class Answers(Node):
+    """Keeps what the planner says."""
+
+    KEYS = ("trajectory", "status", "debug", "diagnostics")
+
+    def __init__(self, context: Context) -> None:
+        super().__init__("reflectdrive_demo", context=context)
+        self.kept: dict[str, list[tuple[float, Any]]] = {key: [] for key in self.KEYS}
+        for topic in topics.OUTPUTS:
+            if topic.key in self.kept:
+                qos = profile(topic.qos)
+                qos.depth = 100
+                self.create_subscription(message_class(topic.type), resolved(topic.name), self._keeping(topic.key), qos)
+
+    def _keeping(self, key: str) -> Any:
+        return lambda message: self.kept[key].append((time.perf_counter(), message))
+
+    def sent(self) -> list[Sent]:
+        """Every plan with what was said of it, by stamp."""
+        statuses = {convert.stamp_ns(m.header): m for _, m in self.kept["status"]}
+        debugs = {convert.stamp_ns(m.header): m for _, m in self.kept["debug"]}
+        said = [(at, diagnostics_of(m)) for at, m in self.kept["diagnostics"]]
+        found: dict[int, Sent] = {}
+        for at, trajectory in self.kept["trajectory"]:
+            stamp, debug = convert.stamp_ns(trajectory.header), debugs.get(convert.stamp_ns(trajectory.header))
+            if stamp in statuses:
+                stages = (
+                    {} if debug is None else dict(zip(debug.stage_names, map(float, debug.stage_times), strict=True))
+                )
+                lines = next((lines for when, lines in reversed(said) if when <= at), ())
+                found.setdefault(stamp, Sent(trajectory, statuses[stamp], stages, lines))
+        return [found[stamp] for stamp in sorted(found)]
+
+
+def closed_loop(args: argparse.Namespace, errors: Console) -> int:
+    config = configuration(args.planner)
+    os.environ.update(isolated_environment())
+    args.out.mkdir(parents=True, exist_ok=True)
+    seconds = SECONDS if args.seconds is None else args.seconds
+    bag = args.out / "world"
+    errors.print(f"a town is built from seed {args.seed} ..")
+    with world_bag.opened_world(args, config) as world:
+        drive, sent = driven(world, config, seconds, bag, args.out / "node.log", errors)
+    with errors.status("writing the report"):
+        record = recorded_drive(bag, config, sent, drive)
+        numbers = written(record, sent, config, args)
+    console = Console() if sys.stdout.isatty() else Console(width=110)
+    console.print(table(numbers))
+    console.print(escape(f"open {(args.out / 'report.html').resolve()} in a browser"), soft_wrap=True)
+    return 0
+
+
+def driven(
+    world: World, config: Config, seconds: float, bag: Path, log: Path, errors: Console
+) -> tuple[DriveRecord, list[Sent]]:
+    """Drive in lock step with the node, recording; what the world and the node say of it."""
+    scores: list[tuple[int, float]] = []
+    fresh = moments = 0
+    began, begin_ns = time.perf_counter(), world.stamp_ns
+    context = own_context()
+    with BagWriter(bag, replace=True) as record:
+        node = WorldNode(world, config, world_bag.rig_of(config), context=context, record=record)
+        answers = Answers(context)
+        with spinning(node, answers, context=context), running_node(config, remaps(config), log) as process:
+            node.wait_for_planner(process, log)
+            began = time.perf_counter()
+            with Progress(console=errors, transient=True) as progress:
+                task = progress.add_task("driving", total=seconds)
+                for moment in node.drive(seconds, Pace(lock_step=True, real_time=False)):
+                    require_running(process, log)
+                    moments += 1
+                    fresh += moment.fresh
+                    if moment.fresh and moment.plan is not None and (moments - 1) % SCORED_EVERY == 0:
+                        scores.append((moment.stamp_ns, float(world.score(moment.plan.trajectory).score[0])))
+                    progress.update(task, completed=(moment.stamp_ns - begin_ns) * 1e-9)
+            took_s = time.perf_counter() - began
+            time.sleep(LAST_WORDS_S)
+    log_of = world.drive
+    numbers = {
+        "town": world.road_map.name,
+        "seed": world.options.seed,
+        "duration_s": round(log_of.duration_s, 3),
+        "distance_m": round(log_of.distance_m, 2),
+        "mean_speed_mps": round(log_of.distance_m / max(log_of.duration_s, 1e-9), 3),
+        "route_completion": round(log_of.route_completion, 4),
+        "score_mean": round(sum(score for _, score in scores) / len(scores), 4) if scores else None,
+        "collisions": len(log_of.collisions),
+        "collisions_at_fault": log_of.at_fault,
+        "off_road_s": round(log_of.off_road_s, 2),
+        "off_road_m": round(log_of.off_road_m, 2),
+        "red_lights": log_of.count("red_light"),
+        "comfort_share": round(log_of.comfort, 4),
+        "ticks": moments,
+        "fresh_plans": fresh,
+        "took_s": round(took_s, 2),
+        "real_time_factor": round(log_of.duration_s / took_s, 3),
+        "events": [{"time_s": round(e.time_s, 2), "kind": e.kind, "text": e.text} for e in log_of.events],
+    }
+    events = tuple(DriveEvent(begin_ns + round(e.time_s * 1e9), e.kind, e.text) for e in log_of.events)
+    stamps, values = np.array([stamp for stamp, _ in scores], np.int64), np.array([score for _, score in scores])
+    rings = tuple(world_messages.road_rings(world.road_map))
+    return DriveRecord(rings, stamps, values, events, numbers), answers.sent()
+
+
+def recorded_drive(bag: Path, config: Config, sent: list[Sent], drive: DriveRecord) -> ReplayRecord:
+    """The drive as a replay of its own bag, with what the world knows of it."""
+    details = {
+        "mode": "closed loop",
+        "plans_sha256": plans_sha256(sent),
+        "inputs": input_counters(sent),
+        **provenance(["reflectdrive", *sys.argv[1:]]),
+    }
+    with BagReader(bag) as reader:
+        had = {topic.name for topic in reader.topics if topic.count}
+        sources = {topic.key: topic.name for topic in world_messages.car_topics(config) if topic.name in had}
+        return assemble(reader, sources, config, sent, details, drive)
+
+
+def written(record: ReplayRecord, sent: list[Sent], config: Config, args: argparse.Namespace) -> dict[str, Any]:
+    """plans, summary.json and report.html; returns the summary."""
+    write_plans(sent, config, args.out / "plans")
+    numbers = summary(record)
+    text = json.dumps(numbers, indent=2) + "\n"
+    for target in [args.out / "summary.json", *([args.json] if args.json else [])]:
+        target.write_text(text, encoding="utf-8")
+    write_report(record, args.out / "report.html")
+    return numbers
+
+
+def table(numbers: dict[str, Any]) -> Table:
+    """The drive on one screen."""
+    made = Table(title=f"{numbers['world']['town']} · {numbers['planner']} · {numbers['mode']}", show_header=False)
+    counts = {name: count for name, count in numbers["verdicts"].items() if count}
+    for name, value in drive_rows(numbers):
+        made.add_row(name, value)
+    made.add_row("verdicts", ", ".join(f"{count} {name}" for name, count in counts.items()) or "none")
+    made.add_row("lost inputs", str(sum(values["lost"] for values in numbers["inputs"].values())))
+    return made
+
+
+# --- while it happens ------------------------------------------------------------------------------------------------
+
+
+def shown_live(args: argparse.Namespace) -> int:
+    """The same loop in real time, on a page instead of in a bag."""
+    config = configuration(args.planner)
+    os.environ.update(isolated_environment())
+    args.out.mkdir(parents=True, exist_ok=True)
+    log, console = args.out / "node.log", Console()
+    with world_bag.opened_world(args, config) as world, live.served(args.port, config.vehicle) as page:
+        context = own_context()
+        node = WorldNode(world, config, world_bag.rig_of(config), context=context)
+        with spinning(node, context=context), running_node(config, remaps(config), log) as process:
+            node.wait_for_planner(process, log)
+            console.print(f"{page.url} shows the drive; Ctrl-C ends it", soft_wrap=True)
+            for moment in node.drive(args.seconds, Pace(lock_step=True, real_time=True)):
+                require_running(process, log)
+                for event in moment.events:
+                    console.print(escape(f"{event.time_s:.1f} s: {event.text}"), soft_wrap=True)
+    return 0
+
+
+# --- the recording ---------------------------------------------------------------------------------------------------
+
+
+def recorded(args: argparse.Namespace) -> int:
+    """A real recording through the node, in recorded time."""
     bag = args.out / args.recording.resolve().name
     args.out.mkdir(parents=True, exist_ok=True)
     code = call(make_bag, [str(args.recording), str(bag), "--force"])
@@ -32,6 +266,7 @@ def run(args: argparse.Namespace) -> int:
         return code
     words = [str(bag), "--node", "--out", str(args.out)]
     words += ["--planner", args.planner] if args.planner else []
+    words += ["--duration", str(args.seconds)] if args.seconds else []
     words += ["--json", str(args.json)] if args.json else []
     code = call(replay, words)
     if not code:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..config import Config
 from ..domain import Agents, Array, EgoState, PlanSource, StepKind, Verdict
-from ..evaluation.replay_record import Diagnostic, ReplayFrame, ReplayPicture, ReplayRecord
+from ..evaluation.replay_record import Diagnostic, DriveRecord, ReplayFrame, ReplayPicture, ReplayRecord
 from . import convert
 from .bag import BagReader
 from .convert import BadMessage
@@ -32,13 +32,19 @@ class Planned(Protocol):
 
 
 def assemble(
-    reader: BagReader, sources: dict[str, str], config: Config, sent: Sequence[Planned], details: dict[str, Any]
+    reader: BagReader,
+    sources: dict[str, str],
+    config: Config,
+    sent: Sequence[Planned],
+    details: dict[str, Any],
+    drive: DriveRecord | None = None,
 ) -> ReplayRecord:
     """The record of a replay: every plan, and for up to PICTURES_MAX of them what the cameras saw."""
     odometry = _odometry(reader, sources, config)
     stamps = np.array(sorted(odometry), np.int64)
     pictures = _pictures(reader, sources, config, _shown(sent))
     objects = _objects(reader, sources, [_stamp(item) for item in sent])
+    routes = _routes(reader, sources, config)
     frames = []
     for k, item in enumerate(sent):
         ego = odometry[_stamp(item)]
@@ -48,11 +54,13 @@ def assemble(
         planner=config.planner,
         bag=Path(reader.path).name,
         frames=frames,
-        route=_route(reader, sources, config),
+        route=routes[-1][1] if routes else np.zeros((0, 3)),
+        routes=routes,
         driven_path=np.array([odometry[stamp].map_from_ego for stamp in stamps.tolist()]).reshape(-1, 3),
         driven_stamps_ns=stamps,
         vehicle=config.vehicle,
         details=details,
+        drive=drive,
     )
 
 
@@ -99,11 +107,11 @@ def _odometry(reader: BagReader, sources: dict[str, str], config: Config) -> dic
     return found
 
 
-def _route(reader: BagReader, sources: dict[str, str], config: Config) -> Array:
-    """(L, 3) the last route of the bag; (0, 3) without one that can be drawn."""
-    route, frame, points_max = np.zeros((0, 3)), config.output.map_frame, config.inputs.route_points_max
+def _routes(reader: BagReader, sources: dict[str, str], config: Config) -> tuple[tuple[int, Array], ...]:
+    """Every route of the bag that can be drawn, (L, 3), with the time it came."""
+    found, frame, points_max = [], config.output.map_frame, config.inputs.route_points_max
     if "route" not in sources:
-        return route
+        return ()
     lanelet_map = LaneletMap(config.inputs) if config.inputs.route_type == "lanelet" else None
     for message in reader.messages([sources["route"]]):
         try:
@@ -113,7 +121,8 @@ def _route(reader: BagReader, sources: dict[str, str], config: Config) -> Array:
                 route, _ = lanelet_map.route(message.message(), frame, points_max)
         except BadMessage:
             continue
-    return route
+        found.append((message.received_ns, route))
+    return tuple(found)
 
 
 def _objects(reader: BagReader, sources: dict[str, str], stamps: Sequence[int]) -> dict[int, Any]:

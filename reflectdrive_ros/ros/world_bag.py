@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..config import Config
 from ..sim.roads import RoadError
+from ..sim.simulation import TrafficError
 from ..sim.sumo import SumoFailed, SumoMissing
 from . import world_messages
 from .pilot import Pilot
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from ..sim.world import World
 
 TICK_S = 0.1
-WORLD_FAULTS = (SumoMissing, SumoFailed, RoadError)  # one sentence each
+WORLD_FAULTS = (SumoMissing, SumoFailed, RoadError, TrafficError)  # one sentence each
 
 
 def add_world_arguments(parser: argparse.ArgumentParser) -> None:

@@ -60,13 +60,13 @@ class Pace:
 
 
 @dataclass(frozen=True, eq=False)
-class Tick:
-    """What happened between two instants of the world."""
+class Moment:
+    """An instant of the world that was published; the world stands there until the next one is asked for."""
 
-    stamp_ns: int  # of the instant that was published
-    plan: Plan | None  # what the ego followed then; None before the first plan
+    stamp_ns: int
+    plan: Plan | None  # what the ego will follow; None before the first plan
     fresh: bool  # the plan was made of this very instant
-    events: tuple[Event, ...]
+    events: tuple[Event, ...]  # on the way from the last moment to this one
 
 
 class WorldNode(Node):
@@ -122,15 +122,24 @@ class WorldNode(Node):
                 self._plan = plan
                 self._arrived.notify_all()
 
-    def tick(self, pace: Pace) -> Tick:
-        """Say what is, wait as the pace asks, then let the world go on by TICK_S."""
-        world, stamp_ns = self.world, self.world.stamp_ns
-        self._egos[stamp_ns] = world.ego.map_from_ego
+    def drive(self, seconds: float | None, pace: Pace) -> Iterator[Moment]:
+        """Moments until `seconds` of simulated time are over; without end for None."""
+        begin_ns, self._due = self.world.stamp_ns, time.perf_counter()
+        events: tuple[Event, ...] = ()
+        while seconds is None or self.world.stamp_ns - begin_ns < seconds * 1e9 - 1:
+            moment = self._moment(pace, events)
+            yield moment
+            events = self.world.step(moment.plan, TICK_S)
+
+    def _moment(self, pace: Pace, events: tuple[Event, ...]) -> Moment:
+        """Say what is, and wait as the pace asks."""
+        stamp_ns = self.world.stamp_ns
+        self._egos[stamp_ns] = self.world.ego.map_from_ego
         while len(self._egos) > REMEMBERED:
             del self._egos[next(iter(self._egos))]
         self._clock_publisher.publish(Clock(clock=outputs.time_message(stamp_ns)))
-        pictures = world.pictures(self._rig) if self._rig else ()
-        for key, message in self._sender.messages(world, pictures):
+        pictures = self.world.pictures(self._rig) if self._rig else ()
+        for key, message in self._sender.messages(self.world, pictures):
             if key not in self.inputs:  # such as objects, where the settings want none
                 continue
             data = serialize_message(message)
@@ -145,27 +154,25 @@ class WorldNode(Node):
             time.sleep(max(0.0, self._due - time.perf_counter()))
         with self._arrived:
             plan = self._plan
-        events = world.step(plan, TICK_S)
-        return Tick(stamp_ns, plan, plan is not None and plan.stamp_ns == stamp_ns, events)
-
-    def drive(self, seconds: float | None, pace: Pace) -> Iterator[Tick]:
-        """Ticks until `seconds` of simulated time are over; without end for None."""
-        begin_ns, self._due = self.world.stamp_ns, time.perf_counter()
-        while seconds is None or self.world.stamp_ns - begin_ns < seconds * 1e9 - 1:
-            yield self.tick(pace)
+        return Moment(stamp_ns, plan, plan is not None and plan.stamp_ns == stamp_ns, events)
 
     def wait_for_planner(self, process: subprocess.Popen[bytes], log: Path) -> None:
         """Until the planner listens to every topic and we hear it. Raises BagError with its last words if it dies."""
         until = time.perf_counter() + MATCH_TIMEOUT_S
         while time.perf_counter() < until:
-            if process.poll() is not None:
-                last = (log.read_text(encoding="utf-8").strip().splitlines() or ["no output"])[-1]
-                raise BagError(f"the node ended with code {process.returncode}: {last}")
+            require_running(process, log)
             heard = self.count_publishers(resolved("~/output/trajectory")) > 0
             if heard and all(publisher.get_subscription_count() > 0 for publisher in self.inputs.values()):
                 return
             time.sleep(0.05)
         raise BagError(f"the node did not connect within {MATCH_TIMEOUT_S:.0f} s: is another DDS profile in use?")
+
+
+def require_running(process: subprocess.Popen[bytes], log: Path) -> None:
+    """Raises BagError with a process's last words when it has ended."""
+    if process.poll() is not None:
+        last = (log.read_text(encoding="utf-8").strip().splitlines() or ["no output"])[-1]
+        raise BagError(f"the node ended with code {process.returncode}: {last}")
 
 
 def remaps(config: Config) -> dict[str, str]:
@@ -248,9 +255,9 @@ def main(args: list[str] | None = None) -> int:
 def run(node: WorldNode, seconds: float | None, pace: Pace) -> None:
     """Drive, and say what happens and how fast simulated time runs."""
     said, since_ns, plans = time.perf_counter(), node.world.stamp_ns, 0
-    for tick in node.drive(seconds, pace):
-        plans += tick.fresh
-        for event in tick.events:
+    for moment in node.drive(seconds, pace):
+        plans += moment.fresh
+        for event in moment.events:
             node.get_logger().info(event.text)
         now = time.perf_counter()
         if now - said > 10.0:
