@@ -17,7 +17,7 @@ from .demand import Demand
 from .kerbside import Blockable, Door, MidBlock
 from .roads import RoadMap
 
-EVERY_S: Mapping[str, float] = {"lead_brakes": 1.5, "cut_ins": 2.5, "steps_out": 3.0, "doors": 4.0, "breakdowns": 25.0}
+EVERY_S: Mapping[str, float] = {"lead_brakes": 1.5, "cut_ins": 2.5, "steps_out": 3.5, "doors": 6.0, "breakdowns": 25.0}
 MOST_STEPPERS, MOST_DOORS = 10, 24
 BRAKING_MPS2 = 3.0  # what a driver who is surprised is asked for at most
 REACTION_S = 0.5
@@ -60,7 +60,8 @@ class Events:
         chosen = generator.permutation(len(places))[:MOST_STEPPERS]
         self._steppers = [_Stepper(places[index], float(generator.uniform(1.0, 2.2))) for index in sorted(chosen)]
         self._doors: list[Door] = [doors[index] for index in sorted(generator.permutation(len(doors))[:MOST_DOORS])]
-        self._door_open_until_s = [0.0] * len(self._doors)
+        self._door_poses = np.array([door.pose for door in self._doors]).reshape(-1, 3)
+        self._door_open_until_s = np.zeros(len(self._doors))
         self._release_s: dict[str, float] = {}  # braking leads, and when they go on
         self._slow_mps: dict[str, tuple[float, float]] = {}  # braking leads: from when they keep which speed
         self._careful_s: dict[str, float] = {}  # who cuts in, and until when he does not care
@@ -255,11 +256,13 @@ class Events:
         return places
 
     def _show(self, time_s: float) -> None:
+        self.speeds_mps[:] = 0.0
         for row, stepper in enumerate(self._steppers):
+            if stepper.walked_m is None and time_s > 0.0:
+                continue
             start, end = stepper.place.start, stepper.place.end
             if stepper.back:
                 start, end = end, start
-            self.speeds_mps[row] = 0.0
             if stepper.walked_m is not None:
                 stepper.walked_m = min(stepper.walked_m + stepper.pace_mps * STEP_S, stepper.length_m)
                 self.speeds_mps[row] = stepper.pace_mps
@@ -267,10 +270,8 @@ class Events:
             self.poses[row] = *(start + share * (end - start)), np.arctan2(*(end - start)[::-1])
             if share >= 1.0:
                 stepper.walked_m, stepper.back = None, not stepper.back
-        for row, (door, until) in enumerate(
-            zip(self._doors, self._door_open_until_s, strict=True), len(self._steppers)
-        ):
-            self.poses[row] = door.pose if time_s < until else np.nan
+        is_open = self._door_open_until_s > time_s
+        self.poses[len(self._steppers) :] = np.where(is_open[:, None], self._door_poses, np.nan)
 
 
 def _lane_counts(road_map: RoadMap) -> dict[str, set[int]]:

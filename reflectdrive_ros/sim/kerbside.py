@@ -19,7 +19,7 @@ from .roads import RoadLane, RoadMap
 CLEAR_M = 1.6  # from the middle of the lane: 0.3 m beside the widest vehicle
 JUNCTION_M = 14.0  # nothing stands nearer to the ends of a lane
 FASTEST_MPS = 17.0  # nobody parks beside faster traffic
-PARKED_SHARE = 0.5  # of the roads where one may park
+PARKED_SHARE = 0.4  # of the roads where one may park
 BEND_RAD = 0.12  # over 12 m; parked cars would cut sharper bends
 DOOR_M = 0.75
 WALKER_M = 0.4  # a person keeps this distance to a parked car, from the middle of the body
@@ -75,10 +75,10 @@ class Kerbside:
         near = np.clip((WALK_AROUND_M + 0.5 * sizes[body, 0] - np.abs(local[:, 0])) / WALK_AROUND_M, 0.0, 1.0)
         half = 0.5 * sizes[body, 1] + WALKER_M
         inside = np.where(np.abs(local[:, 1]) < half, half + local[:, 1], 0.0) * near * near * (3.0 - 2.0 * near)
-        most = np.zeros((len(people), 2))  # of all bodies near by the one that asks for the largest step aside
-        for who, step, angle in zip(person, inside, heading, strict=True):
-            if step > np.hypot(*most[who]):
-                most[who] = step * np.sin(angle), -step * np.cos(angle)  # to the right, away from the road
+        aside = inside[:, None] * np.stack([np.sin(heading), -np.cos(heading)], axis=-1)  # away from the road
+        largest_last = np.argsort(inside, kind="stable")
+        most = np.zeros((len(people), 2))
+        most[person[largest_last]] = aside[largest_last]
         return np.asarray(people + most)
 
 
@@ -226,10 +226,11 @@ def _closed_end(taken: _Taken, lane: RoadLane) -> list[tuple[Array, Array, Shape
     """Barriers and cones beyond the end of a lane that leads nowhere."""
     length = float(geometry.arc_lengths(lane.lane.centerline)[-1])
     bodies = []
+    outwards = 1.0 if lane.index == 0 else -1.0  # away from the lanes that go on
     for ahead, aside, shape, size in (
-        (0.7, 0.0, Shape.BARRIER, (0.35, 1.5, 1.0)),
-        (0.7, 1.2, Shape.CONE, (0.38, 0.38, 0.75)),
-        (0.7, -1.2, Shape.CONE, (0.38, 0.38, 0.75)),
+        (1.5, 0.5 * outwards, Shape.BARRIER, (0.35, 1.5, 1.0)),
+        (1.2, 1.6 * outwards, Shape.CONE, (0.38, 0.38, 0.75)),
+        (2.4, 0.0, Shape.CONE, (0.38, 0.38, 0.75)),
     ):
         pose = _beside(lane, length + ahead, aside)
         if taken.free(lane, length, pose, np.array(size)):

@@ -22,12 +22,14 @@ from .demand import ROUTE_M, Demand
 from .events import STEP_S, Events, Seen
 from .motion import Driven, Walking
 from .networks import random_walk
-from .roads import RoadMap
+from .roads import RoadMap, Special
 from .sumo import libsumo
 
 LATERAL_RESOLUTION_M = 0.8  # bicycles and cars share a lane and pass each other
 EGO = "ego"
 EGO_SIZE = (5.176, 2.297, 1.777)
+CURVE_MPS2 = 3.0  # sideways; SUMO turns as fast as tyres hold
+CURVE_OVER_M = 5.0  # bends are taken over this length, as a car does
 EGO_ROOM_M = 15.0  # nobody else is nearer when the ego is put on the road
 ENTRY_S = 5.0  # who found no room until then stays at home
 CHECK_EVERY = 20  # steps between looks at routes and stuck vehicles
@@ -121,13 +123,17 @@ class Simulation:
                 "--lateral-resolution": str(LATERAL_RESOLUTION_M),
                 "--time-to-teleport": "-1",
                 "--collision.action": "warn",
-                "--collision.check-junctions": "true",
                 "--no-step-log": "true",
                 "--no-warnings": "true",
                 "--xml-validation": "never",
             }
             self._sumo.start(["sumo", *(word for pair in options.items() for word in pair)])
             Simulation._running = self._open = True
+            for lane in self.road_map.lanes.values():
+                limit = _curve_limit_mps(lane.lane.centerline)
+                tight = lane.across_junction is not None or lane.special is Special.ROUNDABOUT
+                if tight and limit < (lane.lane.speed_limit_mps or np.inf):
+                    self._sumo.lane.setMaxSpeed(lane.sumo_id, limit)
 
     @contextmanager
     def _told(self, what: str) -> Iterator[None]:
@@ -313,3 +319,15 @@ class Simulation:
 def _heading(compass_deg: Sequence[float]) -> Array:
     """Headings, counter-clockwise from +x, of angles clockwise from north."""
     return np.pi / 2 - np.deg2rad(np.array(compass_deg, float))
+
+
+def _curve_limit_mps(centreline: Array) -> float:
+    """The speed at which the sharpest bend of a line (V, 2) asks for no more than CURVE_MPS2."""
+    length = float(geometry.arc_lengths(centreline)[-1])
+    if length < 2.0:
+        return float("inf")
+    at = np.linspace(0.0, length, max(3, int(np.ceil(2 * length / CURVE_OVER_M)) + 1))
+    points = geometry.sample(centreline, at)[:, :2]
+    heading = geometry.headings_along(points)[:-1]
+    bend = np.abs(geometry.wrap(np.diff(heading))).max() / (at[1] - at[0])
+    return float(np.sqrt(CURVE_MPS2 / max(bend, 1e-4)))
