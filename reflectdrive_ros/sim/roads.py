@@ -94,6 +94,7 @@ class RoadMap:
 
 DEFAULT_WIDTH_M = 3.2  # of a lane that does not say; SUMO's own
 SHOULDER_MOST_M = 1.0
+FAR_M = 8.0  # what is further than this from where cars cross a junction is no road: a wide curve goes round an island
 SLIVER_M = 0.3  # what is left of a junction beside where people walk, and is narrower than twice this, is no road
 SEAM_M = 0.05  # lanes drawn side by side leave hairline slits; each road is grown by this
 OVERLAP_M = 0.4  # a road reaches this far into its junctions, whose edges are cut askew
@@ -335,7 +336,7 @@ def _junctions(net: Element, lanes: Mapping[int, RoadLane], walking: Sequence[An
             surface = shapely.Polygon(ring).buffer(0)
             people = [walking[index] for index in corners.query(surface, predicate="intersects")]
             surface = surface.difference(shapely.union_all(people)) if people else surface
-            driven = driven.union(_without_slivers(surface))
+            driven = driven.union(_without_slivers(surface.intersection(driven.buffer(FAR_M))))
         junctions[junction_id] = _one(driven.buffer(SEAM_M, join_style="mitre", mitre_limit=2.0))
     return junctions
 

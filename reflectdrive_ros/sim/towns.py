@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,16 +22,17 @@ from .street_plan import KINDS, Ring, Street, StreetPlan, drawn
 NETCONVERT = (
     "--offset.disable-normalization",
     "--geometry.remove=false",
-    "--roundabouts.guess=false",  # the plan says where they are
-    "--junctions.corner-detail=6",
     "--junctions.internal-link-detail=12",
     "--junctions.limit-turn-speed=3.5",
-    "--walkingareas",
-    "--check-lane-foes.roundabout=false",
-    "--tls.left-green.time=8",
     "--precision=3",
     "--no-warnings",
     "--keep-edges.components=1",
+)
+TOWN_OPTIONS = (
+    "--roundabouts.guess=false",  # the plan says where they are
+    "--junctions.corner-detail=6",
+    "--walkingareas",
+    "--tls.left-green.time=8",
 )
 RING_STEP_RAD = np.radians(8)
 RING_LIMIT_MPS = 30 / 3.6
@@ -45,7 +46,7 @@ def make(name: str, seed: int, folder: Path) -> RoadMap:
     digest = hashlib.sha256(f"{name} {seed}".encode()).digest()
     plan = drawn(np.random.default_rng(int.from_bytes(digest[:8], "big")))
     folder.mkdir(parents=True, exist_ok=True)
-    return converted(name, plain_xml(plan), folder)
+    return converted(name, plain_xml(plan), folder, TOWN_OPTIONS)
 
 
 def town_hash(road_map: RoadMap) -> str:
@@ -58,15 +59,15 @@ def town_hash(road_map: RoadMap) -> str:
     return digest.hexdigest()[:16]
 
 
-def converted(name: str, plain: dict[str, str], folder: Path) -> RoadMap:
+def converted(name: str, plain: Mapping[str, str], folder: Path, options: Sequence[str]) -> RoadMap:
     """Plain XML by its kind (`nodes`, `edges`, `connections`, `types`) as a network in `folder`, read back."""
     net_file = folder / f"{name}.net.xml"
     with tempfile.TemporaryDirectory() as scratch:
-        arguments = [*NETCONVERT]
+        arguments = [*NETCONVERT, *options]
         for kind, text in plain.items():
             file = Path(scratch) / f"{kind}.xml"
             file.write_text(f"<{kind}>\n{text}\n</{kind}>\n")
-            arguments.append(f"--{OPTIONS[kind]}={file}")
+            arguments.append(f"--{FILE_OPTIONS[kind]}={file}")
         made = Path(scratch) / "made.net.xml"
         try:
             sumo.run("netconvert", [*arguments, f"--output-file={made}"])
@@ -78,7 +79,7 @@ def converted(name: str, plain: dict[str, str], folder: Path) -> RoadMap:
     return roads.read(net_file, name)
 
 
-OPTIONS = {"nodes": "node-files", "edges": "edge-files", "connections": "connection-files", "types": "type-files"}
+FILE_OPTIONS = {"nodes": "node-files", "edges": "edge-files", "connections": "connection-files", "types": "type-files"}
 
 
 def plain_xml(plan: StreetPlan) -> dict[str, str]:
@@ -119,7 +120,8 @@ def _number(metres: float) -> str:
     return f"{metres:.3f}"
 
 
-def _shape(line: Array) -> str:
+def shape_text(line: Array) -> str:
+    """Points (V, 2) as SUMO writes them."""
     return " ".join(f"{_number(x)},{_number(y)}" for x, y in line)
 
 
@@ -133,7 +135,7 @@ def _edge(street: Street, *, backwards: bool) -> str:
     return (
         f'<edge id="{name}" from="{ends[0]}" to="{ends[1]}" type="{kind}" numLanes="{len(lanes)}"'
         f' speed="{street.limit_mps:.3f}" priority="{KINDS[street.kind].priority}"'
-        f' spreadType="{"center" if street.one_way else "right"}" shape="{_shape(line)}">{_numbered(lanes)}</edge>'
+        f' spreadType="{"center" if street.one_way else "right"}" shape="{shape_text(line)}">{_numbered(lanes)}</edge>'
     )
 
 
@@ -194,7 +196,7 @@ def _ring_edges(ring: Ring) -> list[str]:
         line = ring.center + ring.radius_m * np.stack([np.cos(angles), np.sin(angles)], axis=-1)
         edges.append(
             f'<edge id="{name}" from="{start}" to="{end}" type="{ring.special.value}" numLanes="{ring.lanes}"'
-            f' speed="{RING_LIMIT_MPS:.3f}" priority="12" spreadType="center" shape="{_shape(line)}">'
+            f' speed="{RING_LIMIT_MPS:.3f}" priority="12" spreadType="center" shape="{shape_text(line)}">'
             f"{_numbered(lanes)}</edge>"
         )
     return edges
