@@ -17,15 +17,14 @@ import pytest
 from reflectdrive_ros.sim import crew, sets, shards
 
 ROOT = Path(__file__).parents[1]
-OPTIONS = {"width": 192, "height": 108}
-MADE_BY = {"sources": "those of today", "options": OPTIONS}
 
 
 def wanted(name="test", size=30, **options):
-    return sets.Wanted(name, size, {**MADE_BY, "options": {**OPTIONS, **options}})
+    made_by = {**hand_scenes.MADE_BY, "options": {**hand_scenes.MADE_BY["options"], **options}}
+    return sets.Wanted(name, size, made_by)
 
 
-def make(folder, make_shard=hand_scenes.make, want=None, workers=2, on_progress=lambda scenes: None):
+def make(folder, make_shard=hand_scenes.make, want=None, workers=1, on_progress=lambda scenes: None):
     return sets.make(folder, want or wanted(), make_shard, workers=workers, on_progress=on_progress)
 
 
@@ -66,7 +65,7 @@ def test_a_set_has_its_size_whatever_that_is(small, tmp_path):
 
 
 def test_the_number_of_workers_does_not_show(small, reference, tmp_path):
-    make(tmp_path, workers=1)
+    make(tmp_path, workers=3)
     assert everything(tmp_path) == everything(reference)
 
 
@@ -99,7 +98,7 @@ def test_a_set_grows(small, reference, tmp_path):
 def test_a_folder_never_holds_scenes_of_two_programs(small, reference):
     for want, difference in (
         (wanted(width=640), "options differ"),
-        (sets.Wanted("test", 30, {**MADE_BY, "sources": "those of tomorrow"}), "sources differ"),
+        (sets.Wanted("test", 30, {**hand_scenes.MADE_BY, "sources": "those of tomorrow"}), "sources differ"),
         (wanted("val"), "holds the set 'test', not 'val'"),
     ):
         before = everything(reference)
@@ -123,12 +122,12 @@ import sys
 from functools import partial
 from pathlib import Path
 import hand_scenes
-import test_scene_sets
 from reflectdrive_ros.sim import sets
 sets.SHARD = 10
 if __name__ == "__main__":
     folder, tell = Path(sys.argv[1]), partial(print, flush=True)
-    sets.make(folder, test_scene_sets.wanted(), hand_scenes.make_slowly, workers=2, on_progress=tell)
+    want = sets.Wanted("test", 30, hand_scenes.MADE_BY)
+    sets.make(folder, want, hand_scenes.make_slowly, workers=2, on_progress=tell)
 """
 
 
@@ -144,9 +143,9 @@ def making(folder, program):
     )
 
 
-def children_of(pid):
-    tasks = Path(f"/proc/{pid}/task/{pid}/children")
-    return [int(child) for child in tasks.read_text().split()]
+def descendants_of(pid):
+    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return children + [each for child in children for each in descendants_of(child)]
 
 
 def alive(pid):
@@ -163,12 +162,12 @@ def test_killed_at_any_point_it_goes_on_where_it_was(small, reference, tmp_path)
     whole = everything(reference)
     folder = tmp_path / "set"
     folder.mkdir()
-    for _ in range(3):
+    for _ in range(2):
         running = making(folder, tmp_path / "making.py")
         for _ in range(chance.randrange(2, 18)):
             if not running.stdout.readline():
                 break
-        workers = children_of(running.pid)
+        workers = descendants_of(running.pid)
         os.kill(running.pid, signal.SIGKILL)
         running.wait()
         running.stdout.close()
@@ -193,7 +192,7 @@ def test_a_worker_that_dies_is_replaced(deaths, small, reference, tmp_path):
     """Twice is bad luck; the third time the shard is named, and the others are there."""
     marks = tmp_path / "marks"
     marks.mkdir()
-    index = make(tmp_path / "set", partial(hand_scenes.make_or_die, marks, deaths))
+    index = make(tmp_path / "set", partial(hand_scenes.make_or_die, marks, deaths), workers=2)
     assert len(list(marks.iterdir())) == deaths
     if deaths < crew.ATTEMPTS:
         assert everything(tmp_path / "set") == everything(reference)
@@ -223,7 +222,7 @@ def test_a_full_disk_ends_it_and_what_is_whole_stays(where, small, reference, tm
 
         monkeypatch.setattr(shards, "write_whole", full)
     with pytest.raises(OSError) as fault:
-        make(tmp_path, hand_scenes.make_on_a_full_disk if where == "town" else hand_scenes.make, workers=1)
+        make(tmp_path, hand_scenes.make_on_a_full_disk if where == "town" else hand_scenes.make)
     assert fault.value.errno == errno.ENOSPC
     assert fault.value.filename.endswith({"shard": "/test-00001.tar", "town": "/town.net.xml"}[where])
     monkeypatch.setattr(shards, "write_whole", real) if where == "shard" else None
@@ -234,20 +233,24 @@ def test_a_full_disk_ends_it_and_what_is_whole_stays(where, small, reference, tm
 
 
 def test_the_hard_set_is_what_going_straight_on_cannot_do(tmp_path):
-    """Of 100 scenes 30: those of high lateral acceleration, and no scene left out is driven worse than one taken."""
-    source = hand_scenes.Shard("hard", 0, 100)
+    """Of 40 scenes 12: those of high lateral acceleration, and no scene left out is driven worse than one taken."""
+    source = hand_scenes.Shard("hard", 0, 40)
     every = list(source.scenes())
-    taken = {scene.name for scene in sets.Hardest(source, 30).scenes()}
-    assert len(taken) == 30
+    taken = {scene.name for scene in sets.Hardest(source, 12).scenes()}
+    assert len(taken) == 12
     assert {scene.name for scene in every if scene.family == sets.HARD_FAMILY} <= taken
     others = [scene for scene in every if scene.family != sets.HARD_FAMILY]
     scores = {scene.name: sets.straight_on_pdms(scene) for scene in others}
     assert max(scores[name] for name in scores if name in taken) <= min(
         scores[name] for name in scores if name not in taken
     )
-    index = make(tmp_path, want=wanted("hard", 40))
-    assert [note.scenes for note in index.shards] == [30, 10]
-    assert set(names(tmp_path)[:30]) == taken
+
+
+def test_the_hard_set_is_chosen_from_shards_of_a_hundred(tmp_path):
+    index = make(tmp_path, want=wanted("hard", 5))
+    assert index.scenes == 5
+    assert index.families == {sets.HARD_FAMILY: 5}
+    assert index.counts == {"overlap": 34}
 
 
 def test_no_seed_name_of_one_set_is_in_another():

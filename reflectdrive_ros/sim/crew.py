@@ -1,8 +1,9 @@
 """Work shared out among processes, any of which may die: a crash in SUMO takes its process, not the whole set.
 
-Each worker is a fresh process (spawn: nothing of the parent's threads or libraries leaks in) that does one task after
-the other. When it dies, a new one takes its place and the task is tried again, a few times. When the parent dies, its
-workers end within milliseconds.
+Each worker is a fresh process that does one task after the other. It comes from a server process that has nothing but
+the usual libraries loaded, so that no thread and no state of the parent leaks in, and another worker costs nothing. When
+one dies, a new one takes its place and the task is tried again, a few times. When the parent dies, its workers end
+within milliseconds.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import cv2
 
 ATTEMPTS = 3
 PATIENCE_S = 2.0  # that a worker gets to end when it is told to
+LOADED = f"{__package__}.scene_codec"  # OpenCV, SciPy, shapely and the types of scenes: a second of imports
 THREAD_COUNTS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 Task = TypeVar("Task")
@@ -99,7 +101,8 @@ class _Worker:
     """A process and the pipe to it."""
 
     def __init__(self, work: Work[Any, Any]) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([LOADED])
         self.pipe, other = context.Pipe()
         self.process = context.Process(target=_serve, args=(other, work), daemon=True)
         with _one_thread_each():
