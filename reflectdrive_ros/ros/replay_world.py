@@ -25,10 +25,14 @@ PICTURE_WIDTH = 480
 class Planned(Protocol):
     """What is needed of a plan that went out."""
 
-    trajectory: Any
-    status: Any
-    stages_ms: dict[str, float]
-    statuses: tuple[InputStatus, ...]
+    @property
+    def trajectory(self) -> Any: ...
+    @property
+    def status(self) -> Any: ...
+    @property
+    def stages_ms(self) -> dict[str, float]: ...
+    @property
+    def statuses(self) -> tuple[InputStatus, ...]: ...
 
 
 def assemble(

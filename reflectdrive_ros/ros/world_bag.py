@@ -60,9 +60,10 @@ def world_recording(world: World, config: Config, seconds: float, name: str) -> 
         patient = replace(config, engine=replace(config.engine, deadline_ms=NEVER_LATE_MS))
         pilot = Pilot(patient, time.perf_counter)
         sender = world_messages.Sender(config.output.map_frame)
-        for _ in range(ticks):
-            stamp_ns = world.stamp_ns
-            for key, message in sender.messages(world, world.pictures(rig) if rig else ()):
+        for tick in range(ticks):
+            stamp_ns, pictures = world.stamp_ns, world.pictures(rig) if rig else ()
+            introduced = [] if tick else list(sender.introduction(world, pictures))
+            for key, message in (*introduced, *sender.messages(world, pictures)):
                 if key in names:
                     pilot.put(key, message, stamp_ns)
                     yield RecordedMessage(names[key], stamp_ns, message)
@@ -70,4 +71,4 @@ def world_recording(world: World, config: Config, seconds: float, name: str) -> 
             world.step(None if report is None else report.plan, TICK_S)
 
     per_tick = len(table) - 2  # without the latched ones
-    return Recording(name, table, ticks * per_tick + 2, messages)
+    return Recording(name, table, ticks * per_tick + 2 + len(rig), messages)

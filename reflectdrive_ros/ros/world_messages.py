@@ -87,33 +87,42 @@ def car_topics(config: Config) -> tuple[CarTopic, ...]:
 
 @dataclass
 class Sender:
-    """Remembers what was sent once and need not be sent again."""
+    """What a car sends; remembers the route it sent, which need not be sent again while it leads the way."""
 
     frame: str = "map"
     sent_route: Array | None = None
-    mounted: bool = False
+
+    def introduction(self, world: World, pictures: Sequence[CameraFrame]) -> Iterator[tuple[str, Any]]:
+        """(input key, message) of what a planner has to know before the first picture: cameras and route."""
+        mounts = {picture.name: picture.camera_from_ego for picture in pictures}
+        if mounts:
+            yield "tf_static", sensor_messages.camera_mounts(world.stamp_ns, mounts)
+        yield from self._infos(pictures)
+        yield from self._route(world)
 
     def messages(self, world: World, pictures: Sequence[CameraFrame]) -> Iterator[tuple[str, Any]]:
         """(input key, message) of everything that a car would send now; pictures last, since they start a step."""
         ego = world.ego
-        if pictures and not self.mounted:
-            mounts = {picture.name: picture.camera_from_ego for picture in pictures}
-            self.mounted = True
-            yield "tf_static", sensor_messages.camera_mounts(ego.stamp_ns, mounts)
-        if self.sent_route is None or not still_leads(self.sent_route, world.route, ego.map_from_ego):
-            self.sent_route = world.route
-            yield "route", sensor_messages.route(ego.stamp_ns, world.route, self.frame)
+        yield from self._route(world)
         yield "instruction", String(data=world.instruction)
         yield "objects", objects(world.snapshot.actors, ego.stamp_ns, ego.map_from_ego, self.frame)
         yield "acceleration", sensor_messages.acceleration(ego)
         yield "odometry", sensor_messages.odometry(ego, self.frame)
+        yield from self._infos(pictures)
+        for picture in pictures:
+            message = sensor_messages.picture(picture.stamp_ns, picture.name, jpeg(picture.pixels))
+            yield f"image:{picture.name}", message
+
+    def _infos(self, pictures: Sequence[CameraFrame]) -> Iterator[tuple[str, Any]]:
         for picture in pictures:
             size = picture.pixels.shape[1], picture.pixels.shape[0]
             info = sensor_messages.camera_info(picture.stamp_ns, picture.name, size, picture.pixels_from_camera)
             yield f"info:{picture.name}", info
-        for picture in pictures:
-            message = sensor_messages.picture(picture.stamp_ns, picture.name, jpeg(picture.pixels))
-            yield f"image:{picture.name}", message
+
+    def _route(self, world: World) -> Iterator[tuple[str, Any]]:
+        if self.sent_route is None or not still_leads(self.sent_route, world.route, world.ego.map_from_ego):
+            self.sent_route = world.route
+            yield "route", sensor_messages.route(world.stamp_ns, world.route, self.frame)
 
 
 def still_leads(sent: Array, wanted: Array, map_from_ego: Array) -> bool:

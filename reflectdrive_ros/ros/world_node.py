@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 TICK_S = 0.1
 LOCK_STEP_S = 1.0  # the longest that a tick waits for its plan
+INTRODUCTION_S = 0.3
 MATCH_TIMEOUT_S = 30.0
 REMEMBERED = 100  # poses of the ego that a plan may still refer to
 
@@ -124,6 +125,7 @@ class WorldNode(Node):
 
     def drive(self, seconds: float | None, pace: Pace) -> Iterator[Moment]:
         """Moments until `seconds` of simulated time are over; without end for None."""
+        self.introduce()
         begin_ns, self._due = self.world.stamp_ns, time.perf_counter()
         events: tuple[Event, ...] = ()
         while seconds is None or self.world.stamp_ns - begin_ns < seconds * 1e9 - 1:
@@ -139,13 +141,7 @@ class WorldNode(Node):
             del self._egos[next(iter(self._egos))]
         self._clock_publisher.publish(Clock(clock=outputs.time_message(stamp_ns)))
         pictures = self.world.pictures(self._rig) if self._rig else ()
-        for key, message in self._sender.messages(self.world, pictures):
-            if key not in self.inputs:  # such as objects, where the settings want none
-                continue
-            data = serialize_message(message)
-            self.inputs[key].publish(data)
-            if self._record is not None:
-                self._record.write(self.names[key], stamp_ns, data)
+        self._send(self._sender.messages(self.world, pictures))
         if pace.lock_step:
             with self._arrived:
                 self._arrived.wait_for(lambda: self._plan is not None and self._plan.stamp_ns >= stamp_ns, LOCK_STEP_S)
@@ -155,6 +151,21 @@ class WorldNode(Node):
         with self._arrived:
             plan = self._plan
         return Moment(stamp_ns, plan, plan is not None and plan.stamp_ns == stamp_ns, events)
+
+    def introduce(self) -> None:
+        """Tell what does not change, and give it the time to arrive: pictures may overtake it."""
+        pictures = self.world.pictures(self._rig) if self._rig else ()
+        self._send(self._sender.introduction(self.world, pictures))
+        time.sleep(INTRODUCTION_S)
+
+    def _send(self, messages: Iterable[tuple[str, Any]]) -> None:
+        for key, message in messages:
+            if key not in self.inputs:  # such as objects, where the settings want none
+                continue
+            data = serialize_message(message)
+            self.inputs[key].publish(data)
+            if self._record is not None:
+                self._record.write(self.names[key], self.world.stamp_ns, data)
 
     def wait_for_planner(self, process: subprocess.Popen[bytes], log: Path) -> None:
         """Until the planner listens to every topic and we hear it. Raises BagError with its last words if it dies."""
