@@ -19,7 +19,8 @@ from .roads import RoadError, RoadLane, RoadMap
 
 BEHIND_M = 30.0
 AHEAD_M = 250.0
-CHANGE_M = 45.0  # a lane change takes this much road where there is as much
+CHANGE_M = 45.0  # a lane change takes this much road where there is as much ..
+CHANGE_LEAST_M = 15.0  # .. and at least so much
 SETTLE_M = 5.0  # after a junction, before the lane is left again
 DENSE_M = 4.0  # longest step between points of the line
 SPEED_LIMIT_MPS = 13.9  # where a map tells none
@@ -214,8 +215,8 @@ def _change(road_map: RoadMap, stretch: Sequence[int], begin_m: float) -> Array:
         return np.asarray(lines[0])
     length = float(geometry.arc_lengths(lines[0])[-1])
     changes = abs(road_map.lanes[stretch[0]].index - road_map.lanes[stretch[-1]].index)
-    begin = min(begin_m, 0.5 * length) / length
-    end = min(begin + CHANGE_M * changes / length, 0.95)
+    begin = min(begin_m, max(length - CHANGE_LEAST_M, 0.5 * length)) / length
+    end = min(begin + CHANGE_M * changes / length, 1.0)
     share = np.linspace(0.0, 1.0, max(2, int(np.ceil(length / 2.0))))
     u = np.clip((share - begin) / (end - begin), 0.0, 1.0)
     weight = (3 * u**2 - 2 * u**3)[:, None]

@@ -20,6 +20,7 @@ from .roads import RoadError, RoadMap
 TRIES = 400
 WALK_M = 3000.0
 LEAST_WALK_M = 400.0  # a way that ends sooner is no drive
+ON_LINE_M = 0.05  # a lane change that should have begun already is no start
 ROOM_M = 8.0  # nobody is nearer
 FROM_START_M, TO_END_M = 12.0, 25.0  # of the lane
 AT_REST = 0.3  # share of drives that begin standing
@@ -64,7 +65,8 @@ def found(
             continue
         way = navigation.way(road_map, key, edges, begin_m=front_m)
         at_m = float(way.starts_m[0]) + front_m - front
-        if way.length_m - at_m < LEAST_WALK_M:
+        _, aside = way.place(at_m, pose)
+        if way.length_m - at_m < LEAST_WALK_M or abs(aside) > ON_LINE_M:
             continue
         limit = road_map.lanes[key].lane.speed_limit_mps or SPEED_LIMIT_MPS
         speed = 0.0 if at_rest else min(share * limit, _safe_mps(way, at_m, ego, snapshot, lanes[key] - front_m))

@@ -1,0 +1,372 @@
+"""Claims about the closed loop: the ego drives as the score's car does, and what it does has consequences."""
+
+import hashlib
+import subprocess
+import sys
+
+import crossing
+import numpy as np
+import pytest
+
+from reflectdrive_ros import geometry
+from reflectdrive_ros.config import VehicleConfig
+from reflectdrive_ros.domain import Command, Plan, Trajectory
+from reflectdrive_ros.scoring import drivable, metrics
+from reflectdrive_ros.scoring.contacts import SAMPLES, AgentTracks
+from reflectdrive_ros.scoring.simulate import STATE_SIZE, STEPS, VX, simulate
+from reflectdrive_ros.sim import drive_log, incidents, instructions, navigation, surroundings
+from reflectdrive_ros.sim.actors import Actors, Lamp, Shape, Snapshot
+from reflectdrive_ros.sim.ego import Ego, moving_at, stepped
+from reflectdrive_ros.sim.world import START_NS, World, WorldOptions
+
+VEHICLE = VehicleConfig()
+SIZE = np.array([VEHICLE.length_m, VEHICLE.width_m])
+FRONT_M = VEHICLE.rear_axle_to_center_m + 0.5 * VEHICLE.length_m
+STEP_NS = 100_000_000
+PLACE = np.array([100.0, -50.0, 2.0])
+
+
+@pytest.fixture(scope="module")
+def road_map(tmp_path_factory):
+    return crossing.made(tmp_path_factory.mktemp("crossing"))
+
+
+@pytest.fixture(scope="module")
+def space(road_map):
+    return drivable.joined([*road_map.roads.values(), *road_map.junctions.values()])
+
+
+def straight(speed_mps, stamp_ns=0, map_from_ego=PLACE, seconds=8.0):
+    poses = np.zeros((round(10 * seconds), 3))
+    poses[:, 0] = 0.1 * speed_mps * np.arange(1, len(poses) + 1)
+    return Plan(stamp_ns, map_from_ego, Trajectory(poses, 0.1))
+
+
+def standing(pose, shape=Shape.CAR, size=(4.5, 1.8, 1.5), speed_mps=0.0, number=7):
+    return Actors(
+        np.array([number]),
+        np.array([pose]),
+        np.array([speed_mps]),
+        np.array([size]),
+        np.array([int(shape)]),
+        np.array([False]),
+        np.array([0]),
+    )
+
+
+# --- the ego ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_step_is_that_of_the_score():
+    bend = np.stack([np.arange(1, 41) * 0.9, 0.002 * np.arange(1, 41) ** 2, 0.004 * np.arange(1, 41)], axis=1)
+    motion = np.array([8.0, 0.0, 0.5, 0.0, 0.02, 0.0, 0.05, 0.0])
+    after = stepped(Ego(PLACE, motion), Plan(0, PLACE, Trajectory(bend, 0.1)), 0, VEHICLE)
+    state = simulate(bend[None], motion, VEHICLE)[0, 1]
+    np.testing.assert_allclose(after.map_from_ego, geometry.compose(PLACE, state[:3]), atol=2e-3)
+    np.testing.assert_allclose(after.motion, state[VX:], atol=2e-2)
+
+
+def test_a_straight_plan_moves_the_ego_as_the_score_says():
+    plan, ego = straight(8.0, seconds=8.0), moving_at(PLACE, 8.0)
+    states = simulate(plan.trajectory.poses[None, :40], ego.motion, VEHICLE)[0]
+    for step in range(STEPS):
+        ego = stepped(ego, plan, step * STEP_NS, VEHICLE)
+        there = geometry.compose(PLACE, states[step + 1, :3])
+        assert np.hypot(*(ego.map_from_ego - there)[:2]) < 0.05
+        assert ego.speed_mps == pytest.approx(8.0, abs=0.05)
+
+
+def test_a_plan_is_followed_back_to_where_it_runs_after_it_was_made():
+    """A car beside its plan comes to it: an old plan is a line on the road, not one that moves along with the car."""
+    beside = geometry.compose(PLACE, np.array([0.0, 0.5, 0.0]))
+    plan, ego = straight(8.0), moving_at(beside, 8.0)
+    for step in range(50):
+        ego = stepped(ego, plan, step * STEP_NS, VEHICLE)
+    assert abs(geometry.compose(geometry.invert(PLACE), ego.map_from_ego)[1]) < 0.1
+
+
+@pytest.mark.parametrize("plan", [None, straight(0.0)])
+def test_who_stands_stays(plan):
+    ego = Ego(PLACE)
+    for step in range(20):
+        ego = stepped(ego, plan, step * STEP_NS, VEHICLE)
+    np.testing.assert_array_equal(ego.map_from_ego, PLACE)
+
+
+@pytest.mark.parametrize("plan", [None, straight(12.0, seconds=0.5), straight(12.0, stamp_ns=10**12)])
+def test_without_a_plan_for_now_the_car_stops(plan):
+    ego = moving_at(PLACE, 12.0)
+    for step in range(90):
+        ego = stepped(ego, plan, step * STEP_NS, VEHICLE)
+    assert abs(ego.speed_mps) < 0.1
+    ahead, aside, _ = geometry.compose(geometry.invert(PLACE), ego.map_from_ego)
+    assert 12.0**2 / (2 * 5.0) < ahead < 12.0**2 / (2 * 2.0)
+    assert abs(aside) < 1e-6
+
+
+# --- the way ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("edges", "command", "words"),
+    [
+        (("sc", "cw"), Command.LEFT, "turn left"),
+        (("sc", "ce"), Command.RIGHT, "turn right"),
+        (("sc", "cn"), Command.STRAIGHT, "go straight at the junction"),
+        (("sc", "cs"), Command.LEFT, "turn back"),
+    ],
+)
+def test_a_turn_is_announced_kept_while_it_lasts_and_over_after_it(road_map, edges, command, words):
+    way = navigation.way(road_map, crossing.lane_of(road_map, "sc"), edges)
+    junction_m = way.starts_m[1]
+
+    def said(at_m):
+        return instructions.of(road_map, way.lanes_from(at_m), way.along_lane(at_m))
+
+    assert said(junction_m - 60.0) == (Command.FOLLOW, "follow the road")
+    assert said(junction_m - 31.0) == (command, f"{words} in 30 m")
+    assert said(junction_m - 12.0) == (command, f"{words} in 10 m")
+    assert said(junction_m + 3.0) == (command, words)
+    assert said(way.starts_m[-1] + 1.0) == (Command.FOLLOW, "follow the road")
+
+
+def test_a_bend_without_a_choice_is_the_road(road_map):
+    """At the end of an arm the only way on is back, and that is said; nothing else is a choice there."""
+    way = navigation.way(road_map, crossing.lane_of(road_map, "sc"), ("sc", "cn", "nc"))
+    command, words = instructions.of(road_map, way.lanes_from(way.starts_m[3] - 20.0), 166.0)
+    assert (command, words) == (Command.LEFT, "turn back in 20 m")
+
+
+def test_a_route_needs_a_lane(road_map):
+    with pytest.raises(ValueError, match="no lane of the route"):
+        instructions.of(road_map, (), 0.0)
+
+
+def test_the_way_changes_to_the_lane_that_turns_and_is_on_it_before_the_junction(road_map):
+    right = crossing.lane_of(road_map, "wc", 0)
+    way = navigation.way(road_map, right, ("wc", "cn"), begin_m=60.0)
+    assert way.lanes[:2] == (right, crossing.lane_of(road_map, "wc", 1))
+    assert way.lanes[-1] == crossing.lane_of(road_map, "cn")
+    lanes = [road_map.lanes[key].lane.centerline for key in way.lanes[:2]]
+    for at_m, lane in ((way.starts_m[0] + 60.0, lanes[0]), (way.starts_m[2] - 10.0, lanes[1])):
+        _, (aside,) = geometry.project(lane, way.pose(at_m)[None, :2])
+        assert abs(aside) < 0.1
+    turns = np.abs(geometry.wrap(np.diff(geometry.headings_along(way.line))))
+    assert turns.max() < 0.35  # no kink where the lanes join
+
+
+def test_a_longer_way_goes_on_where_it_ended(road_map):
+    way = navigation.way(road_map, crossing.lane_of(road_map, "sc"), ("sc", "cw"))
+    longer = navigation.extended(way, ("cw", "wc", "cn"))
+    assert longer.lanes[: len(way.lanes)] == way.lanes
+    assert longer.length_m > way.length_m + 300.0
+    at_m = way.starts_m[-1] + 20.0
+    np.testing.assert_allclose(longer.pose(at_m)[:2], way.pose(at_m)[:2], atol=0.2)
+    assert longer.speed_limit_mps(at_m) == pytest.approx(13.9)
+
+
+def test_the_areas_hold_the_car_and_its_route(road_map):
+    key = crossing.lane_of(road_map, "wc", 1)
+    way = navigation.way(road_map, key, ("wc", "cn"))
+    for at_m in (way.starts_m[0] + 20.0, way.starts_m[1] + 5.0, way.starts_m[-1] + 30.0):
+        map_from_ego = way.pose(at_m)
+        areas = surroundings.areas(road_map, map_from_ego, way.lanes)
+        center = np.array([[[VEHICLE.rear_axle_to_center_m, 0.0, 0.0]]])
+        flags = metrics.ego_areas(center, SIZE, areas, None)
+        assert not flags.off_road.any()
+        assert not flags.off_route.any()
+        line = geometry.compose(geometry.invert(map_from_ego), way.stretch(at_m))
+        near = line[(np.hypot(*line[:, :2].T) < 100.0) & (geometry.arc_lengths(line) > navigation.BEHIND_M)]
+        on_line = metrics.ego_areas(near[None], np.array([0.1, 0.1]), areas, None)
+        assert not on_line.off_road.any()
+        assert not on_line.off_route.any()
+
+
+def test_the_lane_beside_is_on_the_route_and_the_way_back_is_not(road_map):
+    way = navigation.way(road_map, crossing.lane_of(road_map, "wc", 1), ("wc", "ce"))
+    on_route = surroundings.route_with_neighbours(road_map, way.lanes)
+    assert {road_map.lanes[key].edge for key in on_route if road_map.lanes[key].across_junction is None} == {"wc", "ce"}
+    assert crossing.lane_of(road_map, "wc", 0) in on_route
+    across = [road_map.lanes[key] for key in on_route if road_map.lanes[key].across_junction]
+    assert len(across) == 2  # both lanes straight on
+
+
+def test_red_is_told_of_the_connectors_of_the_route_only(road_map):
+    way = navigation.way(road_map, crossing.lane_of(road_map, "sc"), ("sc", "cw"))
+    lamps = np.full((STEPS + 1, len(road_map.signals)), int(Lamp.RED))
+    lamps[10:] = Lamp.AMBER
+    lights = surroundings.red_lights(road_map, lamps, way.pose(100.0), way.lanes)
+    connectors = [key for key in way.lanes if road_map.lanes[key].across_junction]
+    assert len(lights.connectors) == len(connectors)
+    assert lights.red[:, :10].all()
+    assert not lights.red[:, 10:].any()
+    with pytest.raises(ValueError, match="lamps_over_time"):
+        surroundings.red_lights(road_map, lamps[:5], way.pose(100.0), way.lanes)
+
+
+# --- incidents --------------------------------------------------------------------------------------------------------
+
+
+def watched(road_map, space, ego, plan, steps, actors=None, lamps=None, route=frozenset()):
+    """A drive along one plan among actors that stand still."""
+    recorder = drive_log.Recorder(road_map, space, VEHICLE)
+    shown = np.full(len(road_map.signals), int(Lamp.GREEN)) if lamps is None else lamps
+    snapshot = Snapshot(0.0, actors or Actors.none(), shown)
+    start = ego.map_from_ego
+    for step in range(steps + 1):
+        progress = float(geometry.compose(geometry.invert(start), ego.map_from_ego)[0])
+        recorder.watch(step * STEP_NS, ego, snapshot, route, progress, 13.9)
+        ego = stepped(ego, plan, step * STEP_NS, VEHICLE)
+    return recorder.log()
+
+
+def test_driving_through_a_parked_car_is_one_collision_and_ours(road_map, space):
+    key = crossing.lane_of(road_map, "sc")
+    place = crossing.pose_on(road_map, key, 50.0)
+    parked = standing(crossing.pose_on(road_map, key, 80.0))
+    log = watched(road_map, space, moving_at(place, 8.0), straight(8.0, 0, place), 60, parked)
+    (hit,) = log.collisions
+    assert hit.at_fault
+    assert (hit.actor, hit.shape) == (7, Shape.CAR)
+    free = 80.0 - 50.0 - FRONT_M - 0.5 * 4.5
+    assert hit.time_s == pytest.approx(free / 8.0, abs=0.2)
+    assert [event.kind for event in log.events] == ["collision"]
+    assert log.clearances_m.min() == 0.0
+    assert log.distance_m == pytest.approx(48.0, abs=0.5)
+
+
+def test_who_is_touched_again_after_a_while_is_hit_again(road_map, space):
+    key = crossing.lane_of(road_map, "sc")
+    recorder = drive_log.Recorder(road_map, space, VEHICLE)
+    ego = moving_at(crossing.pose_on(road_map, key, 50.0), 1.0)
+    lamps = np.full(len(road_map.signals), int(Lamp.GREEN))
+    for step in range(40):
+        touching = step < 5 or step >= 30
+        other = standing(crossing.pose_on(road_map, key, 50.0 + (5.0 if touching else 40.0)))
+        recorder.watch(step * STEP_NS, ego, Snapshot(0.0, other, lamps), frozenset(), 0.0, 13.9)
+    assert len(recorder.log().collisions) == 2
+
+
+def test_whose_fault_a_contact_is_follows_the_score(road_map):
+    """The same contacts as the score's own metric judges, at an instant of a plan."""
+    rng = np.random.default_rng(5)
+    place = crossing.pose_on(road_map, crossing.lane_of(road_map, "sc"), 90.0)
+    judged = []
+    while len(judged) < 60:
+        ego = moving_at(geometry.compose(place, [0.0, rng.uniform(-1.5, 1.5), 0.0]), rng.choice([0.0, 5.0]))
+        offset = np.array([rng.uniform(-5.0, 6.0), rng.uniform(-2.5, 2.5), rng.uniform(-np.pi, np.pi)])
+        shape = Shape(int(rng.choice([Shape.CAR, Shape.PEDESTRIAN, Shape.CONE])))
+        other = standing(
+            geometry.compose(ego.box_center(VEHICLE), offset), shape, (2.0, 1.0, 1.5), float(rng.choice([0.0, 4.0]))
+        )
+        if incidents.clearances(ego, other, VEHICLE)[0] > 0.0:
+            continue
+        judged.append(incidents.at_fault(ego, other, 0, road_map, VEHICLE))
+        assert judged[-1] == (by_the_score(ego, other, road_map) < 1.0)
+    assert 10 < sum(judged) < 50
+
+
+def by_the_score(ego, other, road_map):
+    """NC of a car that is in contact from the plan's second instant on."""
+    states = np.zeros((1, STEPS + 1, STATE_SIZE))
+    states[..., VX] = ego.speed_mps
+    present = np.zeros((1, SAMPLES), bool)
+    present[:, 1:] = True
+    ego_from_map = geometry.invert(ego.map_from_ego)
+    poses = np.tile(geometry.compose(ego_from_map, other.poses)[:, None], (1, SAMPLES, 1))
+    speeds = np.tile(other.speeds_mps[:, None], (1, SAMPLES))
+    tracks = AgentTracks(poses, present, speeds, other.sizes[:, :2], other.kinds)
+    center = metrics.centers(states, VEHICLE)
+    areas = metrics.ego_areas(center, SIZE, surroundings.areas(road_map, ego.map_from_ego, ()), None)
+    return metrics.no_collision(states, center, VEHICLE, tracks, areas).min()
+
+
+def test_a_plan_off_the_road_is_told_once_with_its_length(road_map, space):
+    place = geometry.compose(crossing.pose_on(road_map, crossing.lane_of(road_map, "sc"), 50.0), [0.0, 0.0, -0.1])
+    log = watched(road_map, space, moving_at(place, 6.0), straight(6.0, 0, place), 40)
+    assert [event.kind for event in log.events] == ["off_road"]
+    assert 0 < log.off_road_s < 4.0
+    assert log.off_road_m == pytest.approx(6.0 * log.off_road_s, abs=0.1)
+    assert not log.off_road[0]
+    assert log.off_road[-1]
+
+
+@pytest.mark.parametrize(("lamp", "told"), [(Lamp.RED, 1), (Lamp.GREEN, 0), (Lamp.AMBER, 0)])
+def test_a_stop_line_crossed_at_red_is_told(road_map, space, lamp, told):
+    key = crossing.lane_of(road_map, "sc")
+    way = navigation.way(road_map, key, ("sc", "cn"))
+    place = crossing.pose_on(road_map, key, 160.0)
+    lamps = np.full(len(road_map.signals), int(Lamp.GREEN if lamp is Lamp.RED else Lamp.RED))
+    for index, signal in enumerate(road_map.signals):
+        if set(signal.connectors) & set(way.lanes):  # the others show the opposite: only our way's light counts
+            lamps[index] = lamp
+    ego, plan = moving_at(place, 10.0), straight(10.0, 0, place)
+    log = watched(road_map, space, ego, plan, 60, lamps=lamps, route=frozenset(way.lanes))
+    assert log.count("red_light") == told
+
+
+def test_no_progress_for_a_minute_is_stuck_and_told_once(road_map, space):
+    place = crossing.pose_on(road_map, crossing.lane_of(road_map, "sc"), 50.0)
+    log = watched(road_map, space, Ego(place), None, 700)
+    (event,) = log.events
+    assert event.kind == "stuck"
+    assert event.time_s == pytest.approx(60.0, abs=0.2)
+    assert log.route_completion == 0.0
+    assert log.comfort == 1.0
+
+
+# --- the world --------------------------------------------------------------------------------------------------------
+
+POSES = """
+import sys, numpy as np, hashlib
+from reflectdrive_ros.domain import Plan, Trajectory
+from reflectdrive_ros.sim.world import World, WorldOptions
+with World(WorldOptions(seed=4)) as world:
+    digest = hashlib.sha256(world.route.tobytes())
+    for _ in range(50):
+        world.step(None if world.stamp_ns % 3 else Plan(world.stamp_ns, world.ego.map_from_ego,
+            Trajectory(np.stack([0.4 * np.arange(1, 81), np.zeros(80), np.zeros(80)], axis=1), 0.1)))
+        digest.update(world.ego.map_from_ego.tobytes() + world.snapshot.actors.poses.tobytes())
+print(digest.hexdigest())
+"""
+
+
+def test_the_same_seed_is_the_same_world_in_another_process():
+    runs = [subprocess.Popen([sys.executable, "-c", POSES], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    first, second = (run.communicate(timeout=120)[0].strip() for run in runs)
+    assert len(first) == len(hashlib.sha256().hexdigest())
+    assert second == first
+
+
+def test_a_world_begins_on_a_lane_with_nobody_near():
+    for seed in (1, 2):
+        with World(WorldOptions(seed=seed)) as world:
+            assert world.stamp_ns == START_NS
+            assert world.drive.clearances_m[0] > 6.0  # 8 m, less what happened since
+            assert not world.drive.off_road[0]
+            assert 0.0 <= world.ego.speed_mps < world.speed_limit_mps
+            observation = world.observation()
+            along, aside = geometry.ego_on_route(observation.route)
+            assert abs(aside) < 0.1
+            assert geometry.arc_lengths(observation.route)[-1] - along > 200.0
+            assert observation.agents is not None
+            assert len(observation.agents) > 0
+            card = world.score(Trajectory(np.zeros((8, 3)), 0.5))
+            assert 0.0 <= card.score[0] <= 1.0
+
+
+def test_those_behind_stop_behind_an_ego_that_stands():
+    with World(WorldOptions(seed=6, density=1.6)) as world:
+        for _ in range(300):
+            world.step(None)
+        log = world.drive
+        assert [one for one in log.collisions if one.shape is not Shape.PEDESTRIAN] == []
+        assert log.poses[-1] == pytest.approx(log.poses[150], abs=0.1)
+
+
+def test_a_step_is_a_whole_number_of_tenths():
+    with World(WorldOptions(seed=1)) as world:
+        world.step(None, 0.3)
+        assert world.stamp_ns == START_NS + 3 * STEP_NS
+        with pytest.raises(ValueError, match="whole number"):
+            world.step(None, 0.05)
