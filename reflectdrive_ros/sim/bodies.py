@@ -16,8 +16,10 @@ from .actors import Actors, Shape
 from .faces import Faces, Material, Shaper, Template, decal, joined
 
 # Slots of every body. A slot is a colour.
-PAINT, TRIM, GLASS, TYRE, TAIL, BRAKE, HEAD, LEFT, RIGHT, PLATE, CLOTH, LEGS, SKIN, SECOND, STRIPE = range(15)
-SLOT_MATERIAL = np.full(15, Material.METAL)
+PAINT, TRIM, GLASS, TYRE, TAIL, BRAKE, HEAD, LEFT, RIGHT, PLATE, CLOTH, LEGS, SKIN, SECOND, STRIPE, HUB = range(
+    SLOTS := 16
+)
+SLOT_MATERIAL = np.full(SLOTS, Material.METAL)
 PAINTS = (
     ((232, 232, 230), 22), ((28, 30, 34), 18), ((128, 132, 138), 18), ((188, 190, 194), 12), ((34, 62, 128), 9),
     ((168, 24, 28), 9), ((70, 78, 66), 3), ((196, 156, 40), 2), ((116, 84, 60), 2), ((38, 112, 124), 3),
@@ -79,14 +81,14 @@ def _phase(shape: int, who: int, speed_mps: float, time_s: float) -> int:
 
 
 def _colours(actors: Actors, time_s: float) -> tuple[Array, Array]:
-    """Albedo (A, 15, 3) and material (A, 15) of every slot."""
+    """Albedo (A, slots, 3) and material (A, slots) of every slot."""
     count = len(actors)
-    albedo = np.zeros((count, 15, 3))
+    albedo = np.zeros((count, SLOTS, 3))
     albedo[:] = np.array(
         [
             (0, 0, 0), (38, 40, 44), (52, 62, 72), (24, 24, 26), (150, 16, 20), (120, 14, 18),
             (226, 228, 220), (176, 110, 40), (176, 110, 40), (226, 222, 200), (0, 0, 0), (44, 48, 66),
-            (206, 156, 122), (222, 222, 220), (236, 236, 236),
+            (206, 156, 122), (222, 222, 220), (236, 236, 236), (156, 158, 162),
         ]
     )  # fmt: skip
     material = np.tile(SLOT_MATERIAL, (count, 1))
@@ -173,7 +175,7 @@ def _wheels(s: Shaper, along: tuple[float, ...], radius_x: float, radius_z: floa
     angle = 2 * np.pi * (np.arange(10) + 0.5) / 10
     for x in along:
         for side in (-1, 1):
-            for share, slot in ((1.0, TYRE), (0.55, STRIPE)):
+            for share, slot in ((1.0, TYRE), (0.55, HUB)):
                 ring = np.column_stack(
                     [
                         x + 0.55 * share * radius_x * np.cos(angle),
@@ -267,28 +269,49 @@ def _rider(s: Shaper, phase: int, seat: float) -> None:
     """Someone on a saddle."""
     swing = 0.09 * np.sin(2 * np.pi * max(phase, 0) / 8)
     for side, lift in ((-1, swing), (1, -swing)):
-        s.box((-0.1, 0.06), (side * 0.3 - 0.12, side * 0.3 + 0.12), (seat - 0.34 + lift, seat + 0.04), LEGS, (2, 2))
-    s.frustum((-0.16, 0.0), (-0.38, 0.38), (seat, seat + 0.36), (-0.06, 0.1), (-0.42, 0.42), (CLOTH,) * 5, (3, 3))
+        y = (side * 0.24 - 0.13, side * 0.24 + 0.13)
+        s.box((-0.14, 0.1), y, (seat - 0.1 + lift, seat + 0.04), LEGS, (2, 2))
+        s.box((0.0, 0.1), y, (seat - 0.32 + lift, seat - 0.08 + lift), LEGS, (2, 2))
+    s.frustum((-0.16, 0.0), (-0.34, 0.34), (seat, seat + 0.36), (-0.06, 0.1), (-0.38, 0.38), (CLOTH,) * 5, (3, 3))
+    for side in (-1, 1):
+        arm = (side * 0.42 - 0.07, side * 0.42 + 0.07)
+        s.frustum((0.14, 0.24), arm, (seat + 0.08, seat + 0.3), (-0.04, 0.08), arm, (CLOTH,) * 5, (3, 3))
     s.disc((0.06, 0.0, seat + 0.45), (0.2, 0.075), SKIN)
     s.disc((0.04, 0.0, seat + 0.49), (0.22, 0.05), PAINT)
 
 
-def _two_wheels(s: Shaper, radius: float, thickness: float) -> None:
-    angle = 2 * np.pi * (np.arange(10) + 0.5) / 10
-    for x in (-0.31, 0.31):
-        s.box((x - 0.5 * radius, x + 0.5 * radius), (-thickness, thickness), (0.0, 2 * radius), TYRE, (0, 0))
+def _two_wheels(s: Shaper, radius: float, thickness: float, spokes: bool) -> None:
+    """Wheels in line; from beside rings or discs, from ahead and behind as thin as they are."""
+    angle = 2 * np.pi * np.arange(13) / 12
+    for x in (-0.33, 0.33):
+        rim = np.column_stack([x + 0.62 * radius * np.cos(angle), np.zeros(13), radius * (1 + np.sin(angle))])
+        inner = rim[::-1] * (0.82, 1, 0.82) + np.array([0.18 * x, 0, 0.18 * radius])
         for side in (-1, 1):
-            ring = np.column_stack(
-                [x + 0.62 * radius * np.cos(angle), np.full(10, side * thickness * 1.1), radius * (1 + np.sin(angle))]
-            )
-            s.face(ring[::-1] if side > 0 else ring, TYRE, (0, 0))
+            turned = (rim, inner) if side < 0 else (rim[::-1], inner[::-1])
+            ring = np.concatenate(turned) if spokes else turned[0][:-1]
+            s.face(ring + np.array([0, 0.5 * side * thickness, 0]), TYRE, (0, 0))
+            if not spokes:
+                hub = rim[:-1] * (0.5, 1, 0.5) + np.array([0.5 * x, 0, 0.5 * radius])
+                s.face((hub[::-1] if side > 0 else hub) + (0, 0.5 * side * thickness, 0), HUB, (0, 0))
+        upright = np.array([(x, 0, 0.0), (x, 0, 0.0), (x, 0, 2 * radius), (x, 0, 2 * radius)])
+        s.face(upright, TYRE, (0, 0), thickness * np.array([-1, 1, 1, -1]))
 
 
 def _bicycle(phase: int) -> Template:
     s = Shaper()
-    _two_wheels(s, 0.19, 0.03)
-    s.box((-0.26, 0.26), (-0.05, 0.05), (0.3, 0.38), PAINT, (1, 1))
-    s.box((0.22, 0.28), (-0.45, 0.45), (0.56, 0.6), TRIM, (1, 1))
+    _two_wheels(s, 0.2, 0.04, True)
+    for ends in (
+        ((-0.33, 0.2), (-0.1, 0.48)),
+        ((-0.1, 0.48), (0.25, 0.46)),
+        ((-0.02, 0.2), (0.25, 0.46)),
+        ((-0.33, 0.2), (-0.02, 0.2)),
+        ((0.33, 0.2), (0.24, 0.58)),
+    ):
+        (x0, z0), (x1, z1) = ends
+        bar = np.array([(x0, 0, z0 - 0.02), (x1, 0, z1 - 0.02), (x1, 0, z1 + 0.02), (x0, 0, z0 + 0.02)])
+        s.face(bar, PAINT, (1, 1))
+        s.face(bar[::-1], PAINT, (1, 1))
+    s.box((0.21, 0.27), (-0.45, 0.45), (0.56, 0.6), TRIM, (1, 1))
     _plate(s, -0.45, (-0.1, 0.1), (0.36, 0.42), TAIL, 1, 1)
     _rider(s, phase, 0.5)
     return s.template()
@@ -296,10 +319,10 @@ def _bicycle(phase: int) -> Template:
 
 def _motorcycle(phase: int) -> Template:
     s = Shaper()
-    _two_wheels(s, 0.2, 0.09)
+    _two_wheels(s, 0.21, 0.09, False)
     s.box((-0.36, 0.28), (-0.24, 0.24), (0.22, 0.5), PAINT, (1, 1))
     s.box((0.2, 0.26), (-0.5, 0.5), (0.58, 0.62), TRIM, (1, 1))
-    _plate(s, -0.38, (-0.18, 0.18), (0.42, 0.5), TAIL, 1, 2)
+    _plate(s, -0.38, (-0.22, 0.22), (0.36, 0.52), TAIL, 1, 2)
     _plate(s, -0.38, (0.22, 0.4), (0.4, 0.5), LEFT, 1, 2)
     _plate(s, -0.38, (-0.4, -0.22), (0.4, 0.5), RIGHT, 1, 2)
     _plate(s, 0.29, (-0.18, 0.18), (0.42, 0.54), HEAD, -1, 2)
@@ -317,7 +340,7 @@ def _pedestrian(phase: int) -> Template:
         s.frustum((-ahead - 0.12, -ahead + 0.1), arm, (0.42, 0.8), (-0.12, 0.12), arm, (CLOTH,) * 5, (1, 1))
     s.frustum((-0.2, 0.22), (-0.34, 0.34), (0.44, 0.83), (-0.2, 0.22), (-0.42, 0.42), (CLOTH,) * 5, (2, 2))
     s.disc((0.02, 0.0, 0.915), (0.2, 0.075), SKIN)
-    s.disc((-0.04, 0.0, 0.955), (0.21, 0.04), LEGS)
+    s.disc((-0.04, 0.0, 0.955), (0.21, 0.04), TRIM)
     return s.template()
 
 

@@ -402,8 +402,8 @@ def _traffic_lights(road_map: RoadMap, kept_clear: _KeptClear) -> tuple[list[_Gr
         faces.append((before + lamps + per_thing * np.arange(len(placed.poses))[:, None]).reshape(-1))
         shows.append(np.tile(template.slot[lamps] - 2, len(placed.poses)))
         before += per_thing * len(placed.poses)
-    signal = [np.repeat(np.array(placed.signals, np.int64), 3) for placed in (posts, heads)]
-    return groups, np.concatenate(faces), np.concatenate(signal), np.concatenate(shows)
+    of_signal = np.repeat(np.array([*posts.signals, *heads.signals], np.int64), 3)
+    return groups, np.concatenate(faces), of_signal, np.concatenate(shows)
 
 
 _TURN_ORDER = {Turn.BACK: -2, Turn.LEFT: -1, Turn.STRAIGHT: 0, Turn.RIGHT: 1}

@@ -1,0 +1,396 @@
+"""Claims about the proving ground's cameras: what a driver needs is in the picture, where it is; near hides far."""
+
+import hashlib
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import shapely
+
+from reflectdrive_ros import geometry
+from reflectdrive_ros.lanes import Lane
+from reflectdrive_ros.sim import camera, look, scenery
+from reflectdrive_ros.sim.actors import Actors, Lamp, Shape, Snapshot
+from reflectdrive_ros.sim.roads import RoadLane, RoadMap, Signal, Special, Turn
+
+LANE_M = 3.3
+JUNCTION_M = 10.0  # from the middle to where its roads end
+WAYS = {"east": (0.0, 2), "north": (0.5 * np.pi, 1), "west": (np.pi, 2), "south": (-0.5 * np.pi, 1)}  # heading, lanes
+SIZES = {
+    Shape.CAR: (4.6, 1.9, 1.5),
+    Shape.VAN: (5.6, 2.1, 2.4),
+    Shape.TRUCK: (9.0, 2.5, 3.6),
+    Shape.BUS: (12.0, 2.55, 3.2),
+    Shape.MOTORCYCLE: (2.2, 0.8, 1.5),
+    Shape.BICYCLE: (1.8, 0.6, 1.75),
+    Shape.PEDESTRIAN: (0.5, 0.6, 1.75),
+    Shape.CONE: (0.4, 0.4, 0.7),
+    Shape.BARRIER: (0.5, 2.0, 1.0),
+    Shape.DOOR: (1.0, 0.15, 1.4),
+}
+EGO = np.array([-60.0, -0.5 * LANE_M, 0.0])  # in the left lane, towards the junction
+ALL_GREEN = np.full(6, Lamp.GREEN)
+
+
+def crossroads():
+    """A road of two lanes each way from west to east, crossed by one of one lane each way, with signals."""
+    lanes, roads, signals = {}, {}, []
+    for name, (heading, count) in WAYS.items():
+        ahead = np.array([np.cos(heading), np.sin(heading)])
+        right = np.array([ahead[1], -ahead[0]])
+        for way, (begin, end) in (("to", (-200.0, -JUNCTION_M)), ("from", (JUNCTION_M, 200.0))):
+            keys = []
+            for index in range(count):
+                aside = (count - index - 0.5) * LANE_M * right
+                line = np.linspace(begin, end, 20)[:, None] * ahead + aside
+                key, across = len(lanes), len(lanes) + 1
+                arrives = way == "to"
+                lanes[key] = road_lane(line, f"{name}_{way}", index, None, (across,) if arrives else ())
+                keys.append(key)
+                if arrives:
+                    over = np.linspace(-JUNCTION_M, JUNCTION_M, 5)[:, None] * ahead + aside
+                    lanes[across] = road_lane(over, f":middle_{key}", 0, "middle", ())
+                    stop = -(JUNCTION_M + 0.5) * ahead + aside
+                    ends = np.array([stop - 0.5 * LANE_M * right, stop + 0.5 * LANE_M * right])
+                    signals.append(Signal("lights", len(signals), key, (across,), ends))
+            roads[f"{name}_{way}"] = shapely.union_all([lanes[key].lane.polygons[0] for key in keys])
+    far, wide, narrow = JUNCTION_M, 2 * LANE_M, LANE_M
+    middle = shapely.MultiPoint([(x, y) for x in (-far, far) for y in (-wide, wide)]).convex_hull
+    middle = middle.union(shapely.box(-narrow, -far, narrow, far)).convex_hull
+    walkways = [box(x, 40.0, y, y + 2.2) for x in (-190.0, 14.0) for y in (wide + 0.3, -wide - 2.5)]
+    walkways = [np.array([(a, c), (b, c), (b, d), (a, d)]) for a, b, c, d in (strip for strip in walkways)]
+    crossing = np.array([(-18.0, -wide), (-14.0, -wide), (-14.0, wide), (-18.0, wide)])
+    return RoadMap(
+        "crossroads",
+        Path("none.net.xml"),
+        lanes,
+        roads,
+        {"middle": middle},
+        tuple(walkways),
+        (crossing,),
+        (),
+        tuple(signals),
+        {},
+    )
+
+
+def box(x, long, low, high):
+    return x, x + long, low, high
+
+
+def road_lane(line, edge, index, across, successors):
+    area = shapely.LineString(line).buffer(0.5 * LANE_M, cap_style="flat")
+    lane = Lane(line, (area,), successors, (), (), 13.9)
+    return RoadLane(lane, f"{edge}_{index}", edge, index, LANE_M, across, Turn.STRAIGHT, Special.PLAIN)
+
+
+def moved(road_map, pose):
+    """The same map elsewhere."""
+
+    def points(array):
+        return geometry.transform_points(pose, array)
+
+    def area(shape):
+        return shapely.transform(shape, points)
+
+    lanes = {
+        key: replace(
+            lane,
+            lane=replace(
+                lane.lane, centerline=points(lane.lane.centerline), polygons=tuple(map(area, lane.lane.polygons))
+            ),
+        )
+        for key, lane in road_map.lanes.items()
+    }
+    return replace(
+        road_map,
+        lanes=lanes,
+        roads={key: area(value) for key, value in road_map.roads.items()},
+        junctions={key: area(value) for key, value in road_map.junctions.items()},
+        walkways=tuple(map(points, road_map.walkways)),
+        crossings=tuple(map(points, road_map.crossings)),
+        signals=tuple(replace(signal, stop_line=points(signal.stop_line)) for signal in road_map.signals),
+    )
+
+
+def actors(*rows):
+    """Rows of shape, x, y, heading in the ego frame, and what else is to be told of them by name."""
+    poses = geometry.compose(EGO, np.array([row[1:4] for row in rows]))
+    told = [row[4] if len(row) > 4 else {} for row in rows]
+    return Actors(
+        np.array([tell.get("id", 40 + k) for k, tell in enumerate(told)]),
+        poses,
+        np.array([tell.get("speed", 0.0) for tell in told]),
+        np.array([SIZES[row[0]] for row in rows]),
+        np.array([int(row[0]) for row in rows]),
+        np.array([tell.get("braking", False) for tell in told]),
+        np.array([tell.get("indicator", 0) for tell in told]),
+    )
+
+
+def picture(town, who=None, lamps=ALL_GREEN, name="front", light=None, time_s=5.0, size=(640, 360), ego=EGO):
+    """(H, W, 3) as int."""
+    snapshot = Snapshot(time_s, who or Actors.none(), lamps)
+    eye = next(eye for eye in camera.rig(*size) if eye.name == name)
+    return camera.picture(camera.view(town, snapshot, ego, light or PLAIN), eye).astype(int)
+
+
+PLAIN = replace(look.of(1), noise=0, pitch_rad=0.0, roll_rad=0.0, height_m=0.0)
+
+
+@pytest.fixture(scope="module")
+def road_map():
+    return crossroads()
+
+
+@pytest.fixture(scope="module")
+def town(road_map):
+    return scenery.of(road_map, 5)
+
+
+def pixel(point, name="front", size=(640, 360)):
+    """Where a point of the ego frame (3,) is seen, by the matrices that a frame carries."""
+    eye = next(eye for eye in camera.rig(*size) if eye.name == name)
+    seen = eye.pixels_from_camera @ (eye.camera_from_ego @ np.array([*point, 1.0]))[:3]
+    return seen[:2] / seen[2]
+
+
+def difference(one, other):
+    return np.abs(one - other).max(axis=2)
+
+
+# --- where things are seen -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "place"), [("front", (12.0, 1.0)), ("front_left", (7.0, 6.0)), ("front_right", (7.0, -5.0))]
+)
+def test_a_cone_is_seen_where_the_matrices_of_the_frame_say(town, name, place):
+    changed = difference(picture(town, name=name), picture(town, actors((Shape.CONE, *place, 0.3)), name=name)) > 20
+    rows, columns = np.nonzero(changed)
+    foot, tip = pixel((*place, 0.0), name), pixel((*place, 0.7), name)
+    assert rows.min() == pytest.approx(tip[1], abs=3)
+    assert rows.max() == pytest.approx(foot[1], abs=9)  # its foot is 0.4 m deep, and it throws a shadow
+    assert columns[rows < foot[1] - 5].mean() == pytest.approx(tip[0], abs=2.5)
+    reach = abs(pixel((place[0], place[1] + 0.8, 0.0), name)[0] - foot[0]) + 30
+    assert np.abs(columns - foot[0]).max() < reach
+
+
+def test_the_rig_is_pandasets():
+    left, front, right = camera.rig(640, 360)
+    assert [eye.name for eye in (left, front, right)] == ["front_left", "front", "front_right"]
+    np.testing.assert_allclose(front.pixels_from_camera, [[656.67, 0, 323.33], [0, 656.67, 161.10], [0, 0, 1]])
+    for eye, yaw_deg, place in ((left, 57.8, (1.52, 0.64, 1.92)), (right, -57.8, (1.49, -0.60, 1.99))):
+        ego_from_camera = geometry.invert_matrix(eye.camera_from_ego)
+        np.testing.assert_allclose(ego_from_camera[:3, 3], place)
+        np.testing.assert_allclose(eye.camera_from_ego[:3, :3] @ eye.camera_from_ego[:3, :3].T, np.eye(3), atol=1e-12)
+        assert np.degrees(np.arctan2(*ego_from_camera[1::-1, 2])) == pytest.approx(yaw_deg)
+    small = camera.rig(192, 108)[1]
+    np.testing.assert_allclose(small.pixels_from_camera[:2], 0.3 * front.pixels_from_camera[:2])
+
+
+def test_frames_say_which_camera_when_and_where(town):
+    rig = camera.rig(192, 108)
+    frames = camera.frames(town, Snapshot(1.0, Actors.none(), ALL_GREEN), EGO, 123, rig, PLAIN)
+    assert [(frame.name, frame.stamp_ns) for frame in frames] == [(eye.name, 123) for eye in rig]
+    assert all(frame.pixels.shape == (108, 192, 3) for frame in frames)
+    for frame, eye in zip(frames, rig, strict=True):
+        np.testing.assert_array_equal(frame.camera_from_ego, eye.camera_from_ego)
+
+
+def test_lane_lines_stand_out_from_the_asphalt_at_10_20_and_30_m(town):
+    for size in ((640, 360), (192, 108)):
+        seen = picture(town, size=size).mean(axis=2)
+        for ahead in (10.0, 20.0, 30.0):
+            column, row = pixel((ahead, 0.5 * LANE_M - 0.12, 0.0), size=size).round().astype(int)  # the centre line
+            lane = int(pixel((ahead, 0.8, 0.0), size=size)[0])  # beside the arrows
+            line = seen[row, column - 1 : column + 2].max()
+            assert line > seen[row, lane] + 12, (size, ahead)
+
+
+# --- everything a driver needs ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", list(Shape))
+@pytest.mark.parametrize("ahead", [12.0, 38.0])
+def test_a_road_user_within_40_m_is_in_the_picture(town, shape, ahead):
+    for size, least in (((640, 360), 12), ((192, 108), 3)):
+        without = picture(town, size=size)
+        with_it = picture(town, actors((shape, ahead, 0.8, 0.2)), size=size)
+        assert (difference(without, with_it) > 15).sum() >= least, size
+
+
+def test_removing_any_one_of_a_crowd_changes_the_picture(town):
+    by_height = sorted(Shape, key=lambda shape: SIZES[shape][2])
+    crowd = actors(*((shape, 10.0 + 2.9 * k, 3.0 - 1.4 * (k % 5), 0.3 * k) for k, shape in enumerate(by_height)))
+    whole = picture(town, crowd)
+    for k in range(len(crowd)):
+        fewer = picture(town, crowd.only(np.arange(len(crowd)) != k))
+        assert (difference(whole, fewer) > 15).sum() >= 4, Shape(crowd.shapes[k]).name
+
+
+@pytest.mark.parametrize("shape", [Shape.CAR, Shape.VAN, Shape.TRUCK, Shape.BUS, Shape.MOTORCYCLE])
+def test_brake_lights_are_clearly_brighter(town, shape):
+    for size in ((640, 360), (192, 108)):
+        pictures = [picture(town, actors((shape, 24.0, 0.0, 0.0, {"braking": on})), size=size) for on in (False, True)]
+        redder = pictures[1][..., 0] - pictures[0][..., 0]
+        assert redder.max() > 60
+        rows, columns = np.nonzero(redder > 30)
+        length, width, height = SIZES[shape]
+        high = pixel((24.0 - 0.5 * length, 0.5 * width, height), size=size)
+        low = pixel((24.0 - 0.5 * length, -0.5 * width, 0.0), size=size)
+        assert columns.min() >= high[0] - 3
+        assert columns.max() <= low[0] + 3
+        assert rows.min() >= high[1] - 3
+        assert rows.max() <= low[1] + 3
+
+
+@pytest.mark.parametrize("side", [1, -1])
+def test_an_indicator_blinks_on_its_own_side_more_than_half_of_the_time(town, side):
+    dark = picture(town, actors((Shape.CAR, 15.0, 0.0, 0.0)))
+    lit = 0
+    for time_s in 5.0 + np.arange(20) / 10:
+        seen = picture(town, actors((Shape.CAR, 15.0, 0.0, 0.0, {"indicator": side})), time_s=float(time_s))
+        columns = np.nonzero(difference(seen, dark) > 40)[1]
+        lit += len(columns) > 0
+        middle = pixel((15.0 - 2.3, 0.0, 0.8))[0]
+        assert (np.sign(middle - columns) == side).all()
+    assert 10 <= lit < 20
+
+
+def test_a_traffic_light_at_30_m_shows_its_colour(town):
+    pole = town.poses[town.standing.thing[town.lamp_faces[0]]]
+    ego = geometry.compose(pole, np.array([-30.0, 2.5, 0.0]))
+    for size in ((640, 360), (192, 108)):
+        red, green = (picture(town, lamps=np.full(6, lamp), ego=ego, size=size) for lamp in (Lamp.RED, Lamp.GREEN))
+        for colour, shown, other in ((0, red, green), (1, green, red)):
+            more = shown[..., colour] - other[..., colour]
+            assert more.max() > 80
+            rows, columns = np.nonzero(more > 40)
+            at = pixel((30.0, -2.5, 2.8), size=size)
+            near = np.hypot(columns - at[0], rows - at[1]) < 0.04 * size[0]
+            assert near.any()
+    dark = picture(town, lamps=np.full(6, Lamp.OFF), ego=ego)
+    assert difference(dark, picture(town, lamps=np.full(6, Lamp.AMBER), ego=ego)).max() > 80
+
+
+def test_every_signal_has_a_lamp_that_shows_it(road_map, town):
+    assert set(town.lamp_signal.tolist()) == set(range(len(road_map.signals)))
+    for signal in range(len(road_map.signals)):
+        assert set(town.lamp_shows[town.lamp_signal == signal].tolist()) == {Lamp.RED, Lamp.AMBER, Lamp.GREEN}
+
+
+def test_legs_walk(town):
+    still = [picture(town, actors((Shape.PEDESTRIAN, 10.0, 1.0, 1.5)), time_s=t) for t in (5.0, 5.4)]
+    walking = [picture(town, actors((Shape.PEDESTRIAN, 10.0, 1.0, 1.5, {"speed": 1.4})), time_s=t) for t in (5.0, 5.4)]
+    assert difference(*still).max() == 0
+    assert (difference(*walking) > 20).sum() > 20
+
+
+# --- what hides what -------------------------------------------------------------------------------------------------
+
+
+def test_a_nearer_car_hides_a_farther_one(town):
+    bus = (Shape.BUS, 18.0, 0.0, 0.0, {"id": 1})
+    alone = picture(town, actors(bus))
+    assert difference(alone, picture(town, actors(bus, (Shape.CAR, 32.0, 0.0, 0.0, {"id": 2})))).max() == 0
+    assert difference(alone, picture(town, actors((Shape.CAR, 32.0, 0.0, 0.0, {"id": 2}), bus))).max() == 0
+    assert difference(alone, picture(town, actors(bus, (Shape.CAR, 8.0, 0.0, 0.0, {"id": 2})))).max() > 60
+
+
+def test_beside_a_long_truck_the_line_between_decides_not_the_distance(town):
+    # The car's middle is nearer than the truck's, but it stands behind the truck's flank.
+    truck = (Shape.TRUCK, 14.0, 3.0, 0.0, {"id": 1})
+    walker = (Shape.PEDESTRIAN, 11.0, 5.2, 0.0, {"id": 2})
+    alone = picture(town, actors(truck), name="front")
+    both = picture(town, actors(truck, walker), name="front")
+    flank = pixel((12.0, 1.75, 1.5))
+    column, row = flank.round().astype(int)
+    assert difference(alone, both)[row - 3 : row + 3, column - 3 : column + 3].max() == 0
+
+
+@pytest.mark.parametrize("place", [(-15.0, 0.0), (-1.0, 9.0), (-6.0, -3.0)])
+def test_what_is_behind_the_camera_changes_nothing(town, place):
+    behind = actors((Shape.TRUCK, *place, 0.0))
+    assert difference(picture(town), picture(town, behind)).max() == 0
+
+
+@pytest.mark.parametrize("place", [(2.0, 3.2), (4.5, 0.0), (0.5, -3.0), (1.0, 2.6)])
+def test_what_reaches_past_the_camera_is_cut_not_wrapped(town, place):
+    """A bus alongside covers one connected stretch of a side picture, up to its border."""
+    for name in ("front_left", "front", "front_right"):
+        seen = difference(picture(town, name=name), picture(town, actors((Shape.BUS, *place, 0.0)), name=name)) > 12
+        covered = np.flatnonzero(seen[120:240].any(axis=0))
+        if len(covered) > 20:
+            assert covered.max() - covered.min() < 1.25 * len(covered)
+
+
+# --- the same, and not the same --------------------------------------------------------------------------------------
+
+
+def test_a_world_moved_as_a_whole_looks_the_same(road_map, town):
+    pose = np.array([812.0, -345.0, 0.7])
+    elsewhere = scenery.of(moved(road_map, pose), 5)
+    who = actors((Shape.CAR, 12.0, 0.0, 0.1), (Shape.PEDESTRIAN, 9.0, 3.0, 1.0), (Shape.BUS, 25.0, 5.0, 3.1))
+    sun = np.array([*geometry.rotate(PLAIN.sun[:2], pose[2]), PLAIN.sun[2]])
+    here = picture(town, who)
+    there = picture(
+        elsewhere,
+        replace(who, poses=geometry.compose(pose, who.poses)),
+        light=replace(PLAIN, sun=sun),
+        ego=geometry.compose(pose, EGO),
+    )
+    assert difference(here, there).mean() < 6  # the grain of the ground and the far hills belong to the map
+    assert (difference(here, there) > 40).mean() < 0.02
+
+
+def digest():
+    town = scenery.of(crossroads(), 5)
+    snapshot = Snapshot(2.5, actors((Shape.CAR, 12.0, 0.0, 0.1), (Shape.BICYCLE, 8.0, 2.0, 0.0)), ALL_GREEN)
+    frames = camera.frames(town, snapshot, EGO, 0, camera.rig(192, 108), look.of(3))
+    return hashlib.sha256(b"".join(frame.pixels.tobytes() for frame in frames)).hexdigest()
+
+
+def test_the_same_seed_gives_the_same_bytes_in_this_process_and_in_another():
+    here = digest()
+    assert digest() == here
+    here_too = Path(__file__).parent
+    code = f"import sys; sys.path.insert(0, {str(here_too)!r}); import test_camera; print(test_camera.digest())"
+    command = [sys.executable, "-c", code]
+    other = subprocess.run(command, cwd=here_too.parent, capture_output=True, text=True, check=True)
+    assert other.stdout.strip() == here
+
+
+def test_seeds_differ_in_light_and_in_scenery(road_map, town):
+    assert difference(picture(town), picture(town, light=look.of(2))).mean() > 3
+    assert difference(picture(town), picture(scenery.of(road_map, 6))).mean() > 3
+
+
+def test_noise_follows_the_time_and_the_camera_alone(town):
+    noisy = replace(PLAIN, noise=3)
+    first, again, later = (picture(town, light=noisy, time_s=t) for t in (5.0, 5.0, 5.1))
+    assert difference(first, again).max() == 0
+    assert 0.5 < np.abs(first - later).mean() < 6
+
+
+def test_a_look_stays_within_what_a_car_on_springs_does():
+    looks = [look.of(seed) for seed in range(200)]
+    for name in ("pitch_rad", "roll_rad"):
+        values = np.degrees([getattr(one, name) for one in looks])
+        assert np.abs(values).max() <= 0.7 + 1e-9
+        assert values.std() > 0.1
+    assert max(abs(one.height_m) for one in looks) <= 0.03
+    assert all(np.hypot(*one.sun[:2]) ** 2 + one.sun[2] ** 2 == pytest.approx(1) and one.sun[2] > 0 for one in looks)
+
+
+def test_nothing_stands_where_one_drives_or_walks(road_map, town):
+    kept = [*road_map.roads.values(), *road_map.junctions.values()]
+    kept += [shapely.Polygon(ring) for ring in (*road_map.walkways, *road_map.crossings)]
+    tree = shapely.STRtree(kept)
+    points = town.standing.points
+    low = points[points[:, 2] < 2.5]  # what hangs higher, over the road, lets one through
+    assert len(tree.query(shapely.points(low[:, :2]), predicate="intersects")[0]) == 0
+    assert len(town.poses) > 100
