@@ -1,4 +1,8 @@
-"""`reflectdrive make-bag SOURCE OUT`: one of the recordings that come with the package, as a rosbag2."""
+"""`reflectdrive make-bag SOURCE OUT`: a rosbag2 of a recording that comes with the package, or of the proving ground.
+
+The source `world` is a drive through a made town: the same messages as in `reflectdrive demo`, without a ROS process,
+and the same from the same seed every time.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,8 @@ import argparse
 import json
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,17 +22,28 @@ from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
+from ..config import Config, ConfigError, override_dotted
 from ..evaluation.provenance import provenance
+from ..runtime.engine import planner_named
+from . import world_bag
 from .bag import STORAGES, BagError, BagReader, BagWriter
 from .recordings import Recording, RecordingError, open_recording
 
+WORLD = Path("world")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", type=Path, help="recording: test/data/pandaset_002 or test/data/comma2k19_example")
+    parser.add_argument(
+        "source", type=Path, help="test/data/pandaset_002, test/data/comma2k19_example, or the word world"
+    )
     parser.add_argument("out", type=Path, help="folder to make; it holds the bag")
     parser.add_argument("--storage", choices=list(STORAGES), default="mcap", help="storage of the bag (default: mcap)")
     parser.add_argument("--force", action="store_true", help="replace a bag that is there already")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the table here too")
+    drive = parser.add_argument_group("of the world")
+    world_bag.add_world_arguments(drive)
+    drive.add_argument("--seconds", type=float, default=20.0, help="of driving (default: 20)")
+    drive.add_argument("--planner", help="who drives (default: the configured planner)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -35,15 +52,14 @@ def run(args: argparse.Namespace) -> int:
     for ending in (signal.SIGTERM, signal.SIGINT):  # a shell that starts us in the background ignores the latter
         signal.signal(ending, _leave)
     try:
-        recording = open_recording(args.source)
-        with BagWriter(args.out, args.storage, replace=args.force) as bag:
+        with _opened(args) as recording, BagWriter(args.out, args.storage, replace=args.force) as bag:
             _copy(recording, bag, errors)
         numbers = _numbers(args.out)
         if args.json is not None:
             origin = provenance(["reflectdrive", *sys.argv[1:]])
             content = {"source": recording.name, "storage": args.storage, **numbers, **origin}
             args.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    except (RecordingError, BagError) as fault:
+    except (RecordingError, BagError, ConfigError, *world_bag.WORLD_FAULTS) as fault:
         errors.print(escape(str(fault)), soft_wrap=True)
         return 2
     except OSError as fault:
@@ -57,6 +73,17 @@ def run(args: argparse.Namespace) -> int:
         console = Console(width=120)
     console.print(_table(recording.name, args.out, numbers))
     return 0
+
+
+@contextmanager
+def _opened(args: argparse.Namespace) -> Iterator[Recording]:
+    if args.source != WORLD:
+        yield open_recording(args.source)
+        return
+    config = override_dotted(Config(), {"planner": args.planner} if args.planner else {})
+    planner_named(config.planner)
+    with world_bag.opened_world(args, config) as world:
+        yield world_bag.world_recording(world, config, args.seconds)
 
 
 def _leave(_signal: int, _frame: FrameType | None) -> None:

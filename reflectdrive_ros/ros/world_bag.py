@@ -27,7 +27,7 @@ TICK_S = 0.1
 WORLD_FAULTS = (SumoMissing, SumoFailed, RoadError, TrafficError)  # one sentence each
 
 
-def add_world_arguments(parser: argparse.ArgumentParser) -> None:
+def add_world_arguments(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--seed", type=int, default=3, help="of the town, its traffic and its looks (default: 3)")
     parser.add_argument("--town", default="", help="name of a made town (default: one that follows from the seed)")
     parser.add_argument("--map", type=Path, metavar="FILE", help="drive in this Lanelet2 map (.osm) instead")
@@ -49,7 +49,7 @@ def rig_of(config: Config) -> Sequence[Any]:
     return camera.rig(config.cameras.width, config.cameras.height) if config.cameras.required else ()
 
 
-def world_recording(world: World, config: Config, seconds: float, name: str) -> Recording:
+def world_recording(world: World, config: Config, seconds: float) -> Recording:
     """What the car's topics carry while the configured planner drives; can be walked once."""
     table = tuple(RecordedTopic(*row) for row in world_messages.declared(config))
     names = {topic.key: topic.name for topic in world_messages.car_topics(config)}
@@ -71,4 +71,4 @@ def world_recording(world: World, config: Config, seconds: float, name: str) -> 
             world.step(None if report is None else report.plan, TICK_S)
 
     per_tick = len(table) - 2  # without the latched ones
-    return Recording(name, table, ticks * per_tick + 2 + len(rig), messages)
+    return Recording(world.road_map.name, table, ticks * per_tick + 2 + len(rig), messages)
