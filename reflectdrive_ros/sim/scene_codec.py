@@ -81,7 +81,7 @@ def sample_of(scene: DrivingScene) -> dict[str, Any]:
         "ego_history": _packed(scene.ego_history.T, differences=2),
         "route": _packed(scene.route.T, differences=2),
         "expert": _packed(scene.expert.T, differences=1),
-        "ring_points": _packed(np.concatenate([np.zeros((0, 2)), *rings]).T, differences=1),
+        "ring_points": _packed(np.concatenate([np.zeros((0, 2)), *rings]).T, differences=2),
         "ring_lengths": np.array([len(ring) for ring in rings], np.uint16),
         "lane_on_route": np.packbits(np.array(scene.areas.lane_on_route, bool)),
         "red": np.packbits(scene.red_lights.red, axis=1),
@@ -116,7 +116,7 @@ def scene_of(sample: Mapping[str, Any], *, pictures: bool = True) -> DrivingScen
 
 def _scene_of(meta: Mapping[str, Any], arrays: Mapping[str, Array], files: Mapping[str, Any] | None) -> DrivingScene:
     moving = np.moveaxis(_unpacked(arrays["tracks"], (len(arrays["kinds"]), 4, TRACK_STEPS), differences=2), 1, 2)
-    points = _unpacked(arrays["ring_points"], (2, -1), differences=1).T
+    points = _unpacked(arrays["ring_points"], (2, -1), differences=2).T
     rings = np.split(points, np.cumsum(arrays["ring_lengths"][:-1], dtype=int)) if len(points) else []
     groups = {name: [rings.pop(0) for _ in range(meta["rings"][name])] for name in (*AREAS, CONNECTORS)}
     on_route = np.unpackbits(arrays["lane_on_route"], count=len(groups["lanes"]))
