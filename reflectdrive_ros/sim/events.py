@@ -23,7 +23,9 @@ BRAKING_MPS2 = 3.0  # what a driver who is surprised is asked for at most
 REACTION_S = 0.5
 SPACE_M = 2.0  # left between a bumper and what is in the way
 FAR_M = 60.0  # an event further from everybody would be seen by nobody
+RUDE_S = 4.0
 STEP_S = 0.1
+EGO = "ego"
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class Seen:
     ids: tuple[str, ...]
     lanes: tuple[str, ...]  # SUMO ids
     speeds_mps: tuple[float, ...]
+    ego: tuple[str, float] | None = None  # lane and speed; it is not SUMO that drives it
 
 
 @dataclass
@@ -64,7 +67,7 @@ class Events:
         self._door_open_until_s = np.zeros(len(self._doors))
         self._release_s: dict[str, float] = {}  # braking leads, and when they go on
         self._slow_mps: dict[str, tuple[float, float]] = {}  # braking leads: from when they keep which speed
-        self._careful_s: dict[str, float] = {}  # who cuts in, and until when he does not care
+        self._rude_s: dict[str, float] = {}  # who cuts in, and until when
         self._held: set[str] = set()
         self._broken_s: dict[str, float] = {}
         self._next_s = {name: float(generator.uniform(0, every)) for name, every in EVERY_S.items()}
@@ -115,7 +118,7 @@ class Events:
 
     def _forget_gone(self, seen: Seen) -> None:
         here = set(seen.ids)
-        for known in (self._release_s, self._slow_mps, self._careful_s, self._broken_s):
+        for known in (self._release_s, self._slow_mps, self._rude_s, self._broken_s):
             for key in [key for key in known if key not in here]:
                 del known[key]
         self._held &= here
@@ -124,7 +127,7 @@ class Events:
 
     def _picked(self, seen: Seen, faster_than_mps: float) -> list[tuple[str, str, float]]:
         """Moving drivers on roads, shuffled, nobody who is part of an event already."""
-        busy = self._release_s.keys() | self._careful_s.keys() | self._broken_s.keys() | self._held
+        busy = self._release_s.keys() | self._rude_s.keys() | self._broken_s.keys() | self._held
         free = [
             one
             for one in zip(seen.ids, seen.lanes, seen.speeds_mps, strict=True)
@@ -161,11 +164,22 @@ class Events:
             gaps = [at - length - sumo.vehicle.getLanePosition(other) for other in on_lane.get(f"{edge}_{target}", ())]
             if any(-length - 8.0 < gap < 4.0 for gap in gaps) or not any(4.0 <= gap < 30.0 for gap in gaps):
                 continue
-            sumo.vehicle.setLaneChangeMode(key, 0b010101010101)  # asks only that nobody is hit
-            sumo.vehicle.changeLane(key, target, 4.0)
-            self._careful_s[key] = time_s + 4.0
+            self._change_rudely(sumo, key, target, time_s)
             return True
         return False
+
+    def push_in(self, sumo: Any, key: str, time_s: float) -> None:
+        """Makes a driver who stands on a lane that does not lead where he must go change over."""
+        here = sumo.vehicle.getLaneID(key)
+        for lane in sumo.vehicle.getBestLanes(key):
+            if lane[0] == here and lane[3] != 0 and key not in self._rude_s:
+                index = int(here.rsplit("_", 1)[1]) + int(np.sign(lane[3]))
+                self._change_rudely(sumo, key, index, time_s)
+
+    def _change_rudely(self, sumo: Any, key: str, lane: int, time_s: float) -> None:
+        sumo.vehicle.setLaneChangeMode(key, 0b010101010101)  # asks only that nobody is hit
+        sumo.vehicle.changeLane(key, lane, RUDE_S)
+        self._rude_s[key] = time_s + RUDE_S
 
     def _break_down(self, sumo: Any, seen: Seen, time_s: float) -> bool:
         """A car stops in its lane and blinks."""
@@ -185,9 +199,9 @@ class Events:
         for key in [key for key, when in self._release_s.items() if time_s >= when]:
             sumo.vehicle.setSpeed(key, -1)
             del self._release_s[key]
-        for key in [key for key, when in self._careful_s.items() if time_s >= when]:
+        for key in [key for key, when in self._rude_s.items() if time_s >= when]:
             sumo.vehicle.setLaneChangeMode(key, 1621)  # SUMO's own
-            del self._careful_s[key]
+            del self._rude_s[key]
         for key in [key for key, when in self._broken_s.items() if time_s >= when + 10.0]:
             del self._broken_s[key]
 
@@ -212,7 +226,10 @@ class Events:
         """Whether somebody comes near who must answer, and everybody who comes can."""
         at = {self._sumo_ids[place.lane]: place.along_m for place in places}
         near = False
-        for key, lane, speed in zip(seen.ids, seen.lanes, seen.speeds_mps, strict=True):
+        drivers = [*zip(seen.ids, seen.lanes, seen.speeds_mps, strict=True)]
+        if seen.ego is not None:
+            drivers.append((EGO, *seen.ego))
+        for key, lane, speed in drivers:
             if lane in at:
                 gap = at[lane] - sumo.vehicle.getLanePosition(key)
                 if -sumo.vehicle.getLength(key) - 3.0 < gap < _stopping_m(speed) + SPACE_M + 2.0:

@@ -19,21 +19,21 @@ from .. import geometry
 from ..domain import Array
 from .actors import Actors, Lamp, Shape, Snapshot
 from .demand import ROUTE_M, Demand
-from .events import STEP_S, Events, Seen
+from .events import EGO, STEP_S, Events, Seen
 from .motion import Driven, Walking
 from .networks import random_walk
 from .roads import RoadMap, Special
 from .sumo import libsumo
 
 LATERAL_RESOLUTION_M = 0.8  # bicycles and cars share a lane and pass each other
-EGO = "ego"
 EGO_SIZE = (5.176, 2.297, 1.777)
 CURVE_MPS2 = 3.0  # sideways; SUMO turns as fast as tyres hold
 CURVE_OVER_M = 5.0  # bends are taken over this length, as a car does
 EGO_ROOM_M = 15.0  # nobody else is nearer when the ego is put on the road
 ENTRY_S = 5.0  # who found no room until then stays at home
 CHECK_EVERY = 20  # steps between looks at routes and stuck vehicles
-STUCK_S = 60.0
+STUCK_S = 90.0
+MERGES_RUDELY_S = 8.0  # who has waited so long at the end of a lane pushes in
 EDGES_LEFT = 5  # a route shorter than this is made longer
 LAMPS: Mapping[str, Lamp] = {
     "r": Lamp.RED,
@@ -78,6 +78,7 @@ class Simulation:
         self._seen = Seen((), (), ())
         self._kerbside = demand.kerbside
         self._cycling = demand.cycling
+        self._with_ego = False
         self.time_s = 0.0
         self._steps = 0
         self._lane_keys = road_map.by_sumo_id
@@ -122,6 +123,7 @@ class Simulation:
                 "--step-length": str(STEP_S),
                 "--lateral-resolution": str(LATERAL_RESOLUTION_M),
                 "--time-to-teleport": "-1",
+                "--time-to-impatience": "15",  # who has waited so long for a gap takes a small one
                 "--collision.action": "warn",
                 "--no-step-log": "true",
                 "--no-warnings": "true",
@@ -160,7 +162,7 @@ class Simulation:
                 self._send_home()
             if self._steps % CHECK_EVERY == 0:
                 self._lengthen_routes()
-                self._remove_stuck()
+                self._help_stuck()
 
     def _look(self) -> None:
         """Reads where everybody is, and moves the bodies there."""
@@ -191,7 +193,8 @@ class Simulation:
         self.braking[rows] = signals & BRAKE_BIT > 0
         self.indicator[rows] = (signals & LEFT_BIT > 0).astype(np.int8) - (signals & RIGHT_BIT > 0)
         self.indicator[[self._row[key] for key in self._events.broken_down]] = 2
-        self._seen = Seen(tuple(driving), tuple(lanes), tuple(speeds.tolist()))
+        ego = (vehicle.getLaneID(EGO), vehicle.getSpeed(EGO)) if self._with_ego else None
+        self._seen = Seen(tuple(driving), tuple(lanes), tuple(speeds.tolist()), ego)
 
     def _count_collisions(self) -> None:
         for collision in self._sumo.simulation.getCollisions():
@@ -219,10 +222,15 @@ class Simulation:
             self._passed[key] += passed
             self._routes[key] += more
 
-    def _remove_stuck(self) -> None:
+    def _help_stuck(self) -> None:
+        """Who cannot merge is made to push in; who is stuck for good, and not at a red light, is taken away."""
         vehicle = self._sumo.vehicle
         for key in self._seen.ids:
-            if vehicle.getWaitingTime(key) < STUCK_S or key in self._events.broken_down:
+            waited_s = vehicle.getWaitingTime(key)
+            if waited_s < MERGES_RUDELY_S or key in self._events.broken_down:
+                continue
+            self._events.push_in(self._sumo, key, self.time_s)
+            if waited_s < STUCK_S:
                 continue
             lights = vehicle.getNextTLS(key)
             if not lights or lights[0][3] not in "ru":
@@ -286,6 +294,7 @@ class Simulation:
             self._sumo.vehicle.add(EGO, EGO, typeID=EGO, departLane=str(lane.index), departPos=at, departSpeed="0")
             self._sumo.vehicle.setSpeedMode(EGO, 0)
             self._sumo.vehicle.setLaneChangeMode(EGO, 0)
+        self._with_ego = True
         heading = geometry.sample(lane.lane.centerline, np.array([along_m]))[0, 2]
         centre = np.array([*(place - 0.5 * length * np.array([np.cos(heading), np.sin(heading)])), heading])
         self.move_ego(centre, speed_mps)
@@ -318,7 +327,7 @@ class Simulation:
 
 def _heading(compass_deg: Sequence[float]) -> Array:
     """Headings, counter-clockwise from +x, of angles clockwise from north."""
-    return np.pi / 2 - np.deg2rad(np.array(compass_deg, float))
+    return np.asarray(np.pi / 2 - np.deg2rad(np.array(compass_deg, float)))
 
 
 def _curve_limit_mps(centreline: Array) -> float:
