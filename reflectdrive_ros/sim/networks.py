@@ -215,47 +215,90 @@ def _turn(road_map: RoadMap, crossed: Sequence[int]) -> Turn:
 
 
 def _line(road_map: RoadMap, path: Sequence[int], at_m: float) -> Array:
-    """(L, 3) along a path of lanes, from BEHIND_M behind a place on its first lane to AHEAD_M ahead of it."""
-    pieces, stretch, from_m = [], [path[0]], at_m
-    for key in path[1:]:
-        if key not in road_map.lanes[stretch[-1]].lane.beside:
-            pieces.append(_stretch(road_map, stretch, from_m))
-            stretch, from_m = [], 0.0
-        stretch.append(key)
-    pieces.append(_stretch(road_map, stretch, from_m))
+    """(L, 3) along a path of lanes, from BEHIND_M behind a place on its first lane to AHEAD_M ahead of it.
+
+    Lanes are changed at once, and what that jumps sideways is given back little by little: a change that has no room
+    before a junction ends beyond it.
+    """
+    segments, jumps = _segments(road_map, path, at_m)
     behind = _behind(road_map, path[0], at_m)
-    behind_m = sum(float(geometry.arc_lengths(piece)[-1]) for piece in behind)
-    line = geometry.distinct_points(np.concatenate([*behind, *pieces]), closer_than=0.05)
-    along = geometry.arc_lengths(line)
+    behind_m = float(geometry.arc_lengths(behind)[-1])
+    segments[0] = np.concatenate([behind, segments[0]])
+    points, headings, along, offset_m = [], [], [], []
+    from_m = 0.0
+    for segment in segments:
+        length_m = float(geometry.arc_lengths(segment)[-1])
+        at = np.linspace(0.0, length_m, max(int(np.ceil(length_m / SPACING_M)) + 1, 2))
+        points.append(_at(segment, at))
+        steps = np.gradient(points[-1], axis=0)
+        headings.append(np.arctan2(steps[:, 1], steps[:, 0]))
+        along.append(from_m + at)
+        offset_m.append(np.zeros(len(at)))
+        from_m += length_m
+    begin_m = 0.0
+    for index, (jump_m, change_m) in enumerate(jumps):
+        begin_m += float(geometry.arc_lengths(segments[index])[-1])
+        for later in range(index + 1, len(segments)):
+            u = np.clip((along[later] - begin_m) / change_m, 0.0, 1.0)
+            offset_m[later] += jump_m * (1.0 - u**3 * (10 - 15 * u + 6 * u**2))  # no jump of curvature at its ends
+    heading, sideways = np.concatenate(headings), np.concatenate(offset_m)
+    line = np.concatenate(points) + sideways[:, None] * np.stack([-np.sin(heading), np.cos(heading)], axis=-1)
+    line = geometry.distinct_points(line, closer_than=0.05)
     wanted = behind_m + at_m + np.arange(-BEHIND_M, AHEAD_M + SPACING_M / 2, SPACING_M)
-    inside = wanted[(wanted >= 0.0) & (wanted <= along[-1])]
-    points = np.column_stack([np.interp(inside, along, line[:, axis]) for axis in (0, 1)])
-    steps = np.gradient(points, axis=0)
-    return np.column_stack([points, np.arctan2(steps[:, 1], steps[:, 0])])
+    points_m = _at(line, wanted[(wanted >= 0.0) & (wanted <= geometry.arc_lengths(line)[-1])])
+    steps = np.gradient(points_m, axis=0)
+    return np.column_stack([points_m, np.arctan2(steps[:, 1], steps[:, 0])])
 
 
-def _behind(road_map: RoadMap, key: int, at_m: float) -> list[Array]:
-    """Centrelines of the lanes that lead to a lane, straight on where several do."""
-    pieces: list[Array] = []
+def _at(line: Array, along_m: Array) -> Array:
+    """(N, 2) points of a line at distances along it."""
+    here = geometry.arc_lengths(line)
+    return np.column_stack([np.interp(along_m, here, line[:, axis]) for axis in (0, 1)])
+
+
+def _segments(road_map: RoadMap, path: Sequence[int], at_m: float) -> tuple[list[Array], list[tuple[float, float]]]:
+    """The path as lines (V, 2) that end where lanes are changed; how far each next one lies to the right of the one
+    before it, and the way that the change takes."""
+    lanes = road_map.lanes
+    segments, jumps = [lanes[path[0]].lane.centerline], []
+    from_m, key = at_m, path[0]
+    for index, other in enumerate(path[1:], start=1):
+        if other not in lanes[key].lane.beside:
+            segments[-1] = np.concatenate([segments[-1], lanes[other].lane.centerline])
+            from_m, key = 0.0, other
+            continue
+        if index + 1 < len(path) and path[index + 1] in lanes[other].lane.beside:
+            continue  # one long change over several lanes
+        one, new = lanes[key].lane, lanes[other].lane
+        length_m = float(geometry.arc_lengths(one.centerline)[-1])
+        begin_m = min(from_m + CHANGE_LEAD_M, length_m - 0.1)
+        before = len(segments[-1]) - len(one.centerline)
+        head = _until(one.centerline, begin_m)
+        segments[-1] = np.concatenate([segments[-1][:before], head])
+        (new_m,), (jump_m,) = geometry.project(new.centerline, head[-1:])
+        segments.append(_until(new.centerline[::-1], float(geometry.arc_lengths(new.centerline)[-1] - new_m))[::-1])
+        usual_m = abs(jump_m) / 3.2 * max(CHANGE_LEAST_M, CHANGE_S * (one.speed_limit_mps or 13.9))
+        jumps.append((float(jump_m), max(min(usual_m, length_m - begin_m), CHANGE_LEAST_M)))
+        from_m, key = begin_m, other
+    return segments, jumps
+
+
+def _until(line: Array, end_m: float) -> Array:
+    """The begin of a line, `end_m` long."""
+    inside = line[geometry.arc_lengths(line) < end_m - 0.01]
+    return np.concatenate([inside, _at(line, np.array([max(end_m, 0.0)]))])
+
+
+def _behind(road_map: RoadMap, key: int, at_m: float) -> Array:
+    """(V, 2) along the lanes that lead to a lane, straight on where several do; drawn out where none does."""
+    first = road_map.lanes[key].lane.centerline
+    pieces = [first[:1]]
     while at_m < BEHIND_M and (before := road_map.lanes[key].lane.predecessors):
         key = min(before, key=lambda other: (road_map.lanes[other].turn, other))
         pieces.insert(0, road_map.lanes[key].lane.centerline)
         at_m += _length(road_map, key)
-    return pieces
-
-
-def _stretch(road_map: RoadMap, side_by_side: Sequence[int], from_m: float) -> Array:
-    """(V, 2) along one lane, or gradually from the first to the last of several beside each other."""
-    one, other = (road_map.lanes[side_by_side[end]].lane.centerline for end in (0, -1))
-    if len(side_by_side) == 1:
-        return one
-    length_m = float(geometry.arc_lengths(one)[-1])
-    limit_mps = road_map.lanes[side_by_side[0]].lane.speed_limit_mps or 13.9
-    change_m = (len(side_by_side) - 1) * max(CHANGE_LEAST_M, CHANGE_S * limit_mps)
-    begin = min(from_m + CHANGE_LEAD_M, max(length_m - 1.0, 0.0))
-    change_m = max(min(change_m, length_m - begin), 1e-3)
-    at = np.linspace(0.0, length_m, max(2, int(np.ceil(length_m))))
-    u = np.clip((at - begin) / change_m, 0.0, 1.0)
-    weight = (u**3 * (10 - 15 * u + 6 * u**2))[:, None]  # no jump of curvature at its ends
-    lines = [geometry.sample(line, at / length_m * geometry.arc_lengths(line)[-1])[:, :2] for line in (one, other)]
-    return np.asarray((1 - weight) * lines[0] + weight * lines[1])
+    if at_m < BEHIND_M:
+        start = road_map.lanes[key].lane.centerline[:2]
+        back = (start[0] - start[1]) / np.hypot(*(start[0] - start[1]))
+        pieces.insert(0, (start[0] + (BEHIND_M + 1.0 - at_m) * back)[None])
+    return np.concatenate(pieces)

@@ -16,82 +16,17 @@ import numpy as np
 from .. import geometry
 from ..domain import Array
 from .roads import Special
+from .street_lines import KMH, bent, winding
+from .town_styles import KINDS, STYLES, Style
 
-KMH = 1 / 3.6
-LIMITS_KMH = (30, 40, 50, 60, 70, 80)
-COMFORTABLE_MPS2 = 2.4  # lateral acceleration at the limit, except where a road is made to wind
-WINDING_MPS2 = (2.9, 3.9)
-VERTEX_M = 2.5  # curves are drawn this finely
 FRONT_M = 4.05  # from the rear axle to the front of the car: its outer corner swings out in curves
 HALF_CAR_M = 1.15
 ARM_M = {False: 23.0, True: 32.0}  # room that an arm takes on the ring, of one lane and of two
+LANE_DROP_M = 95.0  # a road on which a lane ends is at least this long, if there is one
 LOOP_RADIUS_M = 8.5  # of the turning loop at a dead end
 RING_RADIUS_M = (11.0, 20.0)
 RING_GAP_RAD = {3: np.radians(100), 4: np.radians(76)}  # least angle between the arms of a roundabout, by their number
 SIZES = ((4, 3), (3, 4), (4, 4), (5, 3), (3, 5), (5, 4), (4, 5))
-
-
-@dataclass(frozen=True)
-class Style:
-    """What kind of town it is. Pairs are ranges, shares are of streets or junctions."""
-
-    name: str
-    spacing_m: tuple[float, float]
-    torn: float  # of the streets of the grid that are left out
-    bend: float  # largest sagitta of a street as a share of its length
-    kinds: Mapping[str, float]  # weights of KINDS
-    lights: float
-    unregulated: float
-    corner_m: tuple[float, float]  # radius of kerbs at corners
-    sidewalks: float
-    cycleways: float
-    one_way: float
-    crossings: float
-    roundabouts: tuple[int, int]
-    winding: tuple[int, int]
-    narrow: tuple[int, int]
-
-
-STYLES = (
-    Style(
-        "old town", (70, 105), 0.10, 0.10, {"lane": 5, "street": 4, "avenue": 1},
-        0.10, 0.6, (5.5, 7.0), 0.95, 0.1, 0.22, 0.5, (1, 1), (1, 1), (2, 4),
-    ),
-    Style(
-        "suburb", (85, 140), 0.13, 0.14, {"lane": 3, "street": 5, "avenue": 1.5},
-        0.2, 0.4, (7.0, 10.0), 0.85, 0.3, 0.08, 0.4, (1, 3), (1, 2), (1, 2),
-    ),
-    Style(
-        "boulevards", (110, 180), 0.08, 0.06, {"street": 2, "avenue": 4, "boulevard": 4},
-        0.65, 0.05, (8.0, 11.0), 0.95, 0.4, 0.1, 0.7, (1, 2), (1, 1), (1, 1),
-    ),
-    Style(
-        "country", (130, 200), 0.17, 0.16, {"street": 3, "country": 6, "avenue": 1},
-        0.08, 0.1, (8.0, 12.0), 0.2, 0.15, 0.0, 0.2, (1, 3), (2, 4), (1, 3),
-    ),
-    Style(
-        "mixed", (90, 170), 0.11, 0.12, {"lane": 2, "street": 3, "avenue": 3, "boulevard": 2, "country": 1},
-        0.35, 0.2, (7.0, 10.0), 0.7, 0.3, 0.1, 0.5, (1, 2), (1, 2), (1, 2),
-    ),
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Kind:
-    lanes: tuple[int, int]  # each way
-    width_m: tuple[float, float]
-    limit_kmh: tuple[int, ...]
-    priority: int
-    verge_m: tuple[float, float] = (0.0, 0.0)  # half of the green between the two ways
-
-
-KINDS: Mapping[str, Kind] = {
-    "lane": Kind((1, 1), (2.9, 3.3), (30, 30, 40), 2),
-    "street": Kind((1, 1), (3.0, 3.6), (30, 40, 50, 50), 4),
-    "avenue": Kind((2, 2), (2.95, 3.5), (50, 50, 60), 6),
-    "boulevard": Kind((2, 3), (3.0, 3.6), (50, 60, 70), 8, (2.4, 3.6)),
-    "country": Kind((1, 1), (3.2, 3.75), (60, 70, 80), 6),
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -298,10 +233,16 @@ def _choose_specials(draft: _Draft, style: Style, generator: np.random.Generator
     for link in [link for link in free if link not in draft.specials][:narrow]:
         draft.specials[link] = Special.NARROW
         draft.kinds[link] = "lane"
-    plain = [link for link in draft.links if link not in draft.specials and _straight_length(draft, link) > 100]
-    order = [plain[index] for index in generator.permutation(len(plain))]
-    wide = sorted(order, key=lambda link: KINDS[draft.kinds[link]].lanes[1] < 2)
-    for link in wide[: int(generator.integers(1, 3))]:
+    plain = [link for link in draft.links if link not in draft.specials]
+    plain = [plain[index] for index in generator.permutation(len(plain))]
+
+    def doubts(link: tuple[int, int]) -> tuple[bool, int]:
+        narrow = KINDS[draft.kinds[link]].lanes[1] < 2
+        return _straight_length(draft, link) < LANE_DROP_M, narrow + (
+            narrow and bool(set(link) & set(draft.roundabouts))
+        )
+
+    for link in sorted(plain, key=doubts)[: int(generator.integers(1, 3))]:
         draft.specials[link] = Special.LANE_DROP
         if KINDS[draft.kinds[link]].lanes[1] < 2:
             draft.kinds[link] = "avenue"
@@ -397,11 +338,11 @@ def _streets(
     shoulder_m = 0.6 if kind_name == "country" else 0.3
     limit_mps = int(generator.choice(kind.limit_kmh)) * KMH
     if special is Special.WINDING:
-        line, limit_mps = _winding(start, stop, generator)
+        line, limit_mps = winding(start, stop, generator)
         width_m, shoulder_m = max(width_m, 3.2), 0.8
     else:
         bend = 0.02 if special in (Special.NARROW, Special.DEAD_END, Special.LANE_DROP) else style.bend
-        line, limit_mps = _bent(start, stop, bend, limit_mps, generator)
+        line, limit_mps = bent(start, stop, _slopes(draft, link, start, stop), bend, limit_mps, generator)
     if special is Special.NARROW:
         width_m, shoulder_m, limit_mps = float(generator.uniform(2.5, 2.8)), 0.45, 30 * KMH
     walks = special not in (Special.NARROW, Special.WINDING) and generator.random() < style.sidewalks
@@ -425,6 +366,17 @@ def _streets(
     return [street] if special is not Special.LANE_DROP else _with_lane_drop(street, junctions, generator)
 
 
+def _slopes(draft: _Draft, link: tuple[int, int], start: Array, stop: Array) -> tuple[float, float]:
+    """How a street leaves the chord at its ends: it meets a roundabout's ring at a right angle."""
+    chord = np.arctan2(*(stop - start)[::-1])
+    slopes = [0.0, 0.0]
+    for end, (place, outwards) in enumerate(zip(link, (start, draft.places[link[1]]), strict=True)):
+        if place in draft.roundabouts:
+            spoke = (outwards - draft.places[place]) if end == 0 else (outwards - stop)
+            slopes[end] = float(np.tan(np.clip(geometry.wrap(np.arctan2(*spoke[::-1]) - chord), -0.6, 0.6)))
+    return slopes[0], slopes[1]
+
+
 def _with_lane_drop(street: Street, junctions: dict[str, Junction], generator: np.random.Generator) -> list[Street]:
     middle = int(generator.uniform(0.55, 0.65) * len(street.line))
     joint = f"{street.name}d"
@@ -434,55 +386,6 @@ def _with_lane_drop(street: Street, junctions: dict[str, Junction], generator: n
     rest = street.line[middle:]
     second = replace(street, name=f"{street.name}b", start=joint, line=rest, special=Special.PLAIN, lost_lane=side)
     return [first, second]
-
-
-def _bent(
-    start: Array, stop: Array, bend: float, limit_mps: float, generator: np.random.Generator
-) -> tuple[Array, float]:
-    """A curve between two points that leaves both along the chord, and the limit that it can be driven at."""
-    sagitta, skew = generator.uniform(-bend, bend), generator.uniform(-0.8, 0.8)
-    length = float(np.hypot(*(stop - start)))
-    t = np.linspace(0.0, 1.0, max(int(length / VERTEX_M), 8))
-    wave = np.sin(np.pi * t) ** 2 * (1 + skew * np.cos(np.pi * t))
-    line = _beside_chord(start, stop, t, sagitta * length * wave)
-    while _tightest_curve(line) > COMFORTABLE_MPS2 / (30 * KMH) ** 2:
-        sagitta *= 0.8
-        line = _beside_chord(start, stop, t, sagitta * length * wave)
-    fast = np.sqrt(COMFORTABLE_MPS2 / max(_tightest_curve(line), 1e-6))
-    allowed = [limit * KMH for limit in LIMITS_KMH if limit * KMH <= min(limit_mps, fast) + 1e-6]
-    return line, max(allowed, default=30 * KMH)
-
-
-def _winding(start: Array, stop: Array, generator: np.random.Generator) -> tuple[Array, float]:
-    """A road whose curves ask for WINDING_MPS2 at its limit."""
-    length = float(np.hypot(*(stop - start)))
-    limit_mps = int(generator.choice((30, 40) if length < 130 else (30, 40, 50))) * KMH
-    wanted = generator.uniform(*WINDING_MPS2) / limit_mps**2
-    wave_m = generator.uniform(4.6, 5.6) * limit_mps + 8.0
-    t = np.linspace(0.0, 1.0, max(int(length / 1.5), 8))
-    wave = (
-        np.sin(np.pi * t) * np.sin(np.pi * t) ** 0.5 * np.sin(2 * np.pi * t * length / wave_m + generator.uniform(0, 6))
-    )
-    wave *= np.clip(np.minimum(t, 1 - t) * length / 22.0, 0, 1) ** 2
-    height = 3.0
-    for _ in range(12):
-        line = _beside_chord(start, stop, t, height * wave)
-        height *= float(np.clip(wanted / _tightest_curve(line), 0.6, 1.6))
-    return _beside_chord(start, stop, t, height * wave), limit_mps
-
-
-def _beside_chord(start: Array, stop: Array, t: Array, offset_m: Array) -> Array:
-    along = stop - start
-    left = np.array([-along[1], along[0]]) / np.hypot(*along)
-    return np.asarray(start + t[:, None] * along + offset_m[:, None] * left)
-
-
-def _tightest_curve(line: Array) -> float:
-    """1/m."""
-    steps = np.diff(line, axis=0)
-    lengths = np.hypot(steps[:, 0], steps[:, 1])
-    turns = geometry.wrap(np.diff(np.arctan2(steps[:, 1], steps[:, 0])))
-    return float(np.abs(2 * turns / (lengths[:-1] + lengths[1:])).max())
 
 
 def _some_one_way(

@@ -17,12 +17,13 @@ import numpy as np
 from ..domain import Array
 from . import roads, sumo
 from .roads import RoadError, RoadMap, Special
-from .street_plan import KINDS, Ring, Street, StreetPlan, drawn
+from .street_plan import Ring, Street, StreetPlan, drawn
+from .town_styles import KINDS
 
 NETCONVERT = (
     "--offset.disable-normalization",
     "--geometry.remove=false",
-    "--junctions.internal-link-detail=12",
+    "--junctions.internal-link-detail=18",
     "--junctions.limit-turn-speed=3.5",
     "--precision=3",
     "--no-warnings",
@@ -99,7 +100,7 @@ def plain_xml(plan: StreetPlan) -> dict[str, str]:
             connections += _past_lane_end(street)
     for ring in plan.rings:
         edges += _ring_edges(ring)
-        connections += _ring_connections(ring)
+        connections += _ring_connections(ring, plan.streets)
         if ring.special is Special.ROUNDABOUT:
             around = " ".join(_ring_edge_names(ring))
             edges.append(f'<roundabout nodes="{" ".join(ring.junctions)}" edges="{around}"/>')
@@ -202,9 +203,16 @@ def _ring_edges(ring: Ring) -> list[str]:
     return edges
 
 
-def _ring_connections(ring: Ring) -> list[str]:
-    """Whoever has gone round the turning loop of a dead end leaves it."""
-    if ring.special is not Special.DEAD_END:
-        return []
-    first, *_, last = _ring_edge_names(ring)
-    return [f'<delete from="{last}" to="{first}"/>']
+def _ring_connections(ring: Ring, streets: Iterable[Street]) -> list[str]:
+    """A roundabout is left on the rightmost lane; a turning loop is left after one round."""
+    around = _ring_edge_names(ring)
+    if ring.special is Special.DEAD_END:
+        return [f'<delete from="{around[-1]}" to="{around[0]}"/>']
+    deleted = []
+    for street in streets:
+        for name, junction in ((street.name, street.start), (f"-{street.name}", street.end)):
+            if junction in ring.junctions and not (street.one_way and name.startswith("-")):
+                first = len(_beside_road(street))
+                ends = f'from="{around[ring.junctions.index(junction) - 1]}" to="{name}" fromLane="0"'
+                deleted += [f'<delete {ends} toLane="{first + lane}"/>' for lane in range(1, street.lanes)]
+    return deleted

@@ -1,0 +1,332 @@
+"""Made-up towns: what is drivable holds together, a car that follows any lane stays on the road, and names tell all."""
+
+import shutil
+import time
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from tempfile import mkdtemp
+
+import numpy as np
+import pytest
+import shapely
+
+from reflectdrive_ros import geometry
+from reflectdrive_ros.config import VehicleConfig
+from reflectdrive_ros.sim import networks, roads, sumo, towns
+from reflectdrive_ros.sim.roads import RoadError, Special, Turn
+
+SEEDS = (0, 1, 2, 3, 11)  # 3 and 11 have boulevards
+CAR = VehicleConfig()
+
+try:
+    sumo.binary("netconvert")
+except sumo.SumoMissing as fault:
+    pytest.skip(str(fault), allow_module_level=True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def folder():
+    yield
+    if folder_of_towns.cache_info().currsize:
+        shutil.rmtree(folder_of_towns())
+
+
+@cache
+def folder_of_towns():
+    return Path(mkdtemp())
+
+
+@cache
+def town(seed):
+    return towns.make(f"many-{seed:05d}", seed, folder_of_towns())
+
+
+@cache
+def drivable(seed):
+    space = shapely.union_all([*town(seed).roads.values(), *town(seed).junctions.values()])
+    shapely.prepare(space)
+    return space
+
+
+def lane_length(road_map, key):
+    return geometry.arc_lengths(road_map.lanes[key].lane.centerline)[-1]
+
+
+def joints(road_map):
+    """Every way from a road lane across a junction to the next: lists of lane keys."""
+    for key, lane in road_map.lanes.items():
+        if lane.across_junction is None:
+            for first in lane.lane.successors:
+                way = [key, first]
+                while road_map.lanes[way[-1]].across_junction is not None:
+                    (after,) = road_map.lanes[way[-1]].lane.successors
+                    way.append(after)
+                yield way
+
+
+def rear_axle_along(road_map, way):
+    """(N, 3) poses every half metre along lanes, without the last 5 m, where the car would already be on the next."""
+    line = np.concatenate([road_map.lanes[key].lane.centerline for key in way])
+    line = geometry.distinct_points(line, closer_than=0.05)
+    along = geometry.arc_lengths(line)
+    at = np.arange(min(3.0, 0.5 * lane_length(road_map, way[0])), along[-1], 0.5)
+    points = np.column_stack([np.interp(at, along, line[:, axis]) for axis in (0, 1)])
+    steps = np.gradient(points, axis=0)
+    poses = np.column_stack([points, np.arctan2(steps[:, 1], steps[:, 0])])
+    return poses[at < along[-1] - min(5.0, 0.5 * lane_length(road_map, way[-1]))]
+
+
+def lateral_at_limit(road_map, key):
+    """The largest v^2 / R of a lane at its speed limit, the ends left out."""
+    line = road_map.lanes[key].lane.centerline
+    at = np.arange(0.0, geometry.arc_lengths(line)[-1], 4.0)
+    headings = np.unwrap(geometry.sample(line, at)[:, 2])
+    return road_map.lanes[key].lane.speed_limit_mps ** 2 * np.abs(np.diff(headings)).max(initial=0.0) / 4.0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_car_that_follows_any_lane_stays_on_the_road(seed):
+    road_map, space = town(seed), drivable(seed)
+    poses = np.concatenate([rear_axle_along(road_map, way) for way in joints(road_map)])
+    centers = geometry.compose(poses, np.array([CAR.rear_axle_to_center_m, 0.0, 0.0]))
+    corners = geometry.box_corners(centers, np.array([CAR.length_m, CAR.width_m]))
+    outside = ~shapely.contains_xy(space, corners.reshape(-1, 2)).reshape(-1, 4)
+    assert outside.any(axis=1).mean() < 0.005
+    assert shapely.distance(space, shapely.points(corners[outside])).max(initial=0.0) < 0.8
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_drivable_space_is_one_and_holds_every_lane(seed):
+    assert len(shapely.get_parts(drivable(seed))) == 1
+    space = drivable(seed).buffer(0.1)
+    for lane in town(seed).lanes.values():
+        assert space.covers(lane.lane.polygons[0]), lane.sumo_id
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_areas_are_rings_that_a_scorer_takes(seed):
+    road_map = town(seed)
+    for area in (*road_map.roads.values(), *road_map.junctions.values()):
+        assert area.is_valid
+        assert area.geom_type == "Polygon"
+        assert not area.interiors
+    for ring in (*road_map.walkways, *road_map.crossings, *road_map.cycleways):
+        assert shapely.Polygon(ring).area > 0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_lanes_begin_where_those_before_them_end(seed):
+    lanes = town(seed).lanes
+    for key, lane in lanes.items():
+        for after in lane.lane.successors:
+            gap = lanes[after].lane.centerline[0] - lane.lane.centerline[-1]
+            assert np.hypot(*gap) < 0.5
+            assert key in lanes[after].lane.predecessors
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_car_gets_from_every_road_to_every_other(seed):
+    after = town(seed).edges_after
+    before = {edge: [other for other in after if edge in after[other]] for edge in after}
+    for table in (after, before):
+        reached, todo = set(), [next(iter(table))]
+        while todo:
+            edge = todo.pop()
+            if edge not in reached:
+                reached.add(edge)
+                todo += table[edge]
+        assert reached == set(after)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_town_has_something_of_everything(seed):
+    lanes = town(seed).lanes
+    assert {lane.special for lane in lanes.values()} == set(Special)
+    assert {lane.turn for lane in lanes.values()} >= {Turn.STRAIGHT, Turn.LEFT, Turn.RIGHT}
+    assert any(not lane.lane.successors and lane.special is Special.LANE_DROP for lane in lanes.values())
+    narrow = [lane.width_m for lane in lanes.values() if lane.special is Special.NARROW and not lane.across_junction]
+    assert max(narrow) <= 2.8
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_only_winding_roads_are_uncomfortable_at_the_limit(seed):
+    road_map = town(seed)
+    on_roads = [key for key, lane in road_map.lanes.items() if lane.across_junction is None]
+    winding = [key for key in on_roads if road_map.lanes[key].special is Special.WINDING]
+    assert max(lateral_at_limit(road_map, key) for key in winding) > 2.6
+    assert max(lateral_at_limit(road_map, key) for key in winding) < 5.5
+    plain = [key for key in on_roads if road_map.lanes[key].special is Special.PLAIN]
+    assert max(lateral_at_limit(road_map, key) for key in plain) < 3.2
+
+
+def test_a_boulevard_lets_cars_turn_back():
+    lanes = town(3).lanes
+    turning = [way for way in joints(town(3)) if lanes[way[1]].turn is Turn.BACK]
+    assert turning
+    for way in turning:
+        across = lanes[way[-1]].lane.centerline[0] - lanes[way[0]].lane.centerline[-1]
+        assert np.hypot(*across) > 8.0  # a car turns within 4 m
+
+
+def test_signals_stand_across_the_end_of_their_lane():
+    road_map = town(11)
+    assert len(road_map.signals) > 20
+    for signal in road_map.signals:
+        lane = road_map.lanes[signal.lane]
+        left, right = signal.stop_line
+        np.testing.assert_allclose((left + right) / 2, lane.lane.centerline[-1], atol=1e-6)
+        assert np.hypot(*(left - right)) == pytest.approx(lane.width_m)
+        heading = geometry.headings_along(lane.lane.centerline)[-1]
+        assert (left - right) @ [-np.sin(heading), np.cos(heading)] > 0
+        assert signal.connectors[0] in lane.lane.successors
+        assert all(road_map.lanes[key].across_junction for key in signal.connectors)
+
+
+def test_the_same_name_and_seed_give_the_same_bytes_elsewhere(tmp_path):
+    again = towns.make("many-00001", 1, tmp_path / "elsewhere")
+    assert again.net_file.read_bytes() == town(1).net_file.read_bytes()
+    assert towns.town_hash(again) == towns.town_hash(town(1))
+
+
+def test_another_seed_or_name_is_another_town(tmp_path):
+    hashes = {towns.town_hash(town(seed)) for seed in SEEDS}
+    assert len(hashes) == len(SEEDS)
+    assert towns.town_hash(towns.make("val-00001", 1, tmp_path)) not in hashes
+
+
+# --- ways and lines --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_car_can_wander_for_a_kilometre_from_anywhere(seed):
+    road_map = town(seed)
+    for index, start in enumerate(road_map.edges_after):
+        walk = networks.random_walk(road_map, np.random.default_rng(index), 1000.0, start)
+        assert walk[0] == start
+        assert all(b in road_map.edges_after[a] for a, b in pairwise(walk))
+        lengths = [next(lane_length(road_map, k) for k, v in road_map.lanes.items() if v.edge == e) for e in walk]
+        assert sum(lengths) >= 1000.0
+
+
+def test_walks_differ_and_repeat_by_seed():
+    walks = [networks.random_walk(town(0), np.random.default_rng(seed), 800.0, "e0") for seed in (1, 2, 3, 4, 1)]
+    assert len(set(walks)) > 2
+    assert walks[0] == walks[4]
+
+
+def lines_of(seed, count=40):
+    """Lines from anywhere along walks: (keys, line, walk, where they start)."""
+    road_map, generator = town(seed), np.random.default_rng(seed)
+    for _ in range(count):
+        walk = networks.random_walk(road_map, generator, 600.0)
+        first = [key for key, lane in road_map.lanes.items() if lane.edge == walk[0]]
+        key = first[int(generator.integers(len(first)))]
+        line = road_map.lanes[key].lane.centerline
+        point = line[int(generator.integers(len(line)))]
+        yield *networks.line_ahead(road_map, key, walk, point), walk, point
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_line_leads_along_its_edges_on_lanes_that_follow_each_other(seed):
+    lanes = town(seed).lanes
+    for keys, _, walk, _ in lines_of(seed):
+        for one, other in pairwise(keys):
+            assert other in lanes[one].lane.successors or other in lanes[one].lane.beside
+        edges = [lanes[key].edge for key in keys if lanes[key].across_junction is None]
+        edges = [edge for index, edge in enumerate(edges) if index == 0 or edge != edges[index - 1]]
+        assert edges == list(walk[: len(edges)])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_line_is_smooth_passes_the_car_and_is_long_enough(seed):
+    for _, line, _, point in lines_of(seed):
+        steps = np.hypot(*np.diff(line[:, :2], axis=0).T)
+        assert steps.max() < 1.05
+        assert steps.min() > 0.7
+        assert np.abs(geometry.wrap(np.diff(line[:, 2]))).max() < 0.6
+        (at,), (offset,) = geometry.project(line[:60], point[None])
+        assert abs(offset) < 0.3
+        assert at == pytest.approx(30.0, abs=1.0)
+        assert len(line) == pytest.approx(181, abs=1)
+
+
+def test_a_line_leaves_the_lane_that_ends():
+    road_map = town(3)
+    key = next(k for k, v in road_map.lanes.items() if v.special is Special.LANE_DROP and not v.lane.successors)
+    lane = road_map.lanes[key]
+    walk = networks.random_walk(road_map, np.random.default_rng(0), 500.0, lane.edge)
+    keys, line = networks.line_ahead(road_map, key, walk, lane.lane.centerline[0])
+    assert keys[0] == key
+    assert keys[1] in lane.lane.beside
+    (at,), _ = geometry.project(line, lane.lane.centerline[-1:])
+    here = geometry.sample(line, np.array([at]))[0, :2]
+    assert np.hypot(*(here - lane.lane.centerline[-1])) > 0.9 * lane.width_m
+
+
+def test_a_line_from_inside_a_junction_goes_on_to_its_edge():
+    road_map = town(0)
+    for way in list(joints(road_map))[::7]:
+        walk = networks.random_walk(road_map, np.random.default_rng(0), 400.0, road_map.lanes[way[-1]].edge)
+        inside = road_map.lanes[way[1]].lane.centerline
+        keys, line = networks.line_ahead(road_map, way[1], walk, inside[len(inside) // 2])
+        assert keys[: len(way) - 1] == way[1:]
+        assert len(line) > 170
+
+
+def test_a_line_takes_less_than_three_milliseconds():
+    road_map, generator = town(11), np.random.default_rng(0)
+    walk = networks.random_walk(road_map, generator, 600.0)
+    key = next(key for key, lane in road_map.lanes.items() if lane.edge == walk[0])
+    point = road_map.lanes[key].lane.centerline[0]
+    best = np.inf
+    for _ in range(20):
+        begun = time.perf_counter()
+        networks.line_ahead(road_map, key, walk, point)
+        best = min(best, time.perf_counter() - begun)
+    assert best < 3e-3
+
+
+# --- bad input -------------------------------------------------------------------------------------------------------
+
+
+def test_edges_that_cannot_be_driven_are_named():
+    road_map = town(0)
+    edges = sorted(road_map.edges_after)
+    wrong = next(edge for edge in edges if edge not in road_map.edges_after[edges[0]] and edge != edges[0])
+    key = next(key for key, lane in road_map.lanes.items() if lane.edge == edges[0])
+    with pytest.raises(RoadError, match=f"does not lead along {wrong}"):
+        networks.line_ahead(road_map, key, [edges[0], wrong], road_map.lanes[key].lane.centerline[0])
+    with pytest.raises(RoadError, match="no road edge 'nowhere'"):
+        networks.random_walk(road_map, np.random.default_rng(0), 100.0, "nowhere")
+
+
+def test_a_file_that_is_no_network_is_named(tmp_path):
+    with pytest.raises(RoadError, match=r"missing\.net\.xml cannot be read"):
+        roads.read(tmp_path / "missing.net.xml", "missing")
+    broken = tmp_path / "broken.net.xml"
+    broken.write_text(town(0).net_file.read_text()[:5000])
+    with pytest.raises(RoadError, match=r"broken\.net\.xml cannot be read"):
+        roads.read(broken, "broken")
+
+
+def test_a_network_with_hardly_a_road_has_no_drivable_route(tmp_path):
+    plain = {
+        "nodes": '<node id="a" x="0" y="0"/><node id="b" x="100" y="0"/>',
+        "edges": '<edge id="ab" from="a" to="b"/><edge id="ba" from="b" to="a"/>',
+    }
+    with pytest.raises(RoadError, match="lonely has no drivable route: 2 edges for cars"):
+        towns.converted("lonely", plain, tmp_path, ())
+
+
+def test_what_netconvert_refuses_is_said_in_its_words(tmp_path):
+    with pytest.raises(RoadError, match="odd cannot be made a SUMO network: netconvert failed: "):
+        towns.converted("odd", {"nodes": "<node"}, tmp_path, ())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_machine_without_sumo_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(sumo, "home", lambda: None)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(sumo.SumoMissing, match=r"^SUMO is not installed: pip install 'reflectdrive\[sim\]'$"):
+        sumo.binary("netconvert")
