@@ -24,8 +24,10 @@ DRIVERS_PER_LANE_KM = 9.0
 FEWEST_DRIVERS, MOST_DRIVERS = 12, 130
 WALKERS_PER_LANE_KM = 4.5
 FEWEST_WALKERS, MOST_WALKERS = 8, 60
+SIDEWALK_PER_WALKER_M = 20.0
 ROUTE_M = 3000.0  # two minutes at the fastest limit; `Simulation` goes on with it before it ends
-WALK_M = 1500.0
+LAPS = 4
+WALK_M = 800.0  # 7 minutes for who walks fast; who finds no such way goes to and fro
 IDS_PER_SEED = 4096  # so that the looks of a road user, which follow from the id, differ from seed to seed
 SHARES: Mapping[Shape, float] = {
     Shape.CAR: 0.74,
@@ -80,7 +82,8 @@ class Demand:
             drivers.append(RoadUser(first + number, shape, *_drawn(shape, generator, edges)))
         walkers: list[RoadUser] = []
         sidewalks = permits.Sidewalks.of(road_map)
-        for _ in range(int(np.clip(round(WALKERS_PER_LANE_KM * density * lane_km), FEWEST_WALKERS, MOST_WALKERS))):
+        most = min(MOST_WALKERS, round(sum(sidewalks.lengths_m.values()) / SIDEWALK_PER_WALKER_M))
+        for _ in range(min(most, round(max(WALKERS_PER_LANE_KM * density * lane_km, FEWEST_WALKERS)))):
             if edges := sidewalks.walk(generator, WALK_M):
                 person = _drawn(Shape.PEDESTRIAN, generator, edges)
                 walkers.append(RoadUser(first + len(drivers) + len(walkers), Shape.PEDESTRIAN, *person))
@@ -102,9 +105,13 @@ class Demand:
             lines.append(_element("vType", {"id": f"t{walker.id}", **walker.attributes}))
             lines.append(
                 f'<person id="{walker.id}" type="t{walker.id}" depart="0" departPos="random">'
-                f'<walk edges="{" ".join(walker.edges)}"/></person>'
+                f"{self._walks(walker.edges)}</person>"
             )
         return "\n".join([*lines, "</routes>\n"])
+
+    def _walks(self, edges: tuple[str, ...]) -> str:
+        there, back = (f'<walk edges="{" ".join(way)}"/>' for way in (edges, edges[::-1]))
+        return (there + back) * LAPS
 
 
 def _element(tag: str, attributes: Mapping[str, str]) -> str:
@@ -161,7 +168,7 @@ def _motor(between: Between, vehicle_class: str, accel: float, decel: float, spe
         "minGapLat": str(between(0.4, 0.7)),
         "maxSpeedLat": str(between(0.7, 1.2)),
         "lcMaxSpeedLatFactor": "0.15",  # a car that creeps moves little to the side
-        "lcMaxSpeedLatStanding": "0.3",  # at 0 two who merge wait for each other for ever; `motion` keeps bodies from it
+        "lcMaxSpeedLatStanding": "0.3",  # at 0 two who merge wait for each other for ever
         "lcAssertive": str(between(0.8, 1.6)),
     }
 

@@ -10,6 +10,9 @@ import numpy as np
 
 from .roads import RoadMap
 
+TRIES = 4  # a walk may end where a sidewalk does
+CROSSES = 4.0  # people like to cross the road so much more than to walk round the corner
+
 
 def cycling(road_map: RoadMap) -> RoadMap:
     """The road map with only those ways from edge to edge that a bicycle can go, and go on from."""
@@ -41,8 +44,9 @@ class Sidewalks:
     """Sidewalks, and which of them meet at a corner or over a zebra crossing."""
 
     lengths_m: Mapping[str, float]  # of road edges with a sidewalk
-    corner_before: Mapping[str, str]  # edge -> the corners that are joined at its begin, by one name
+    corner_before: Mapping[str, str]  # edge -> SUMO's corner at its begin
     corner_after: Mapping[str, str]
+    joined: Mapping[str, str]  # corner -> one name for all that zebra crossings join
 
     @staticmethod
     def of(road_map: RoadMap) -> Sidewalks:
@@ -67,25 +71,36 @@ class Sidewalks:
                 before[end] = start
         usable = {edge: length for edge, length in lengths.items() if edge in before and edge in after}
         return Sidewalks(
-            usable, {edge: name(before[edge]) for edge in usable}, {edge: name(after[edge]) for edge in usable}
+            usable, before, after, {corner: name(corner) for corner in (*before.values(), *after.values())}
         )
 
     def walk(self, generator: np.random.Generator, length_m: float) -> tuple[str, ...]:
-        """Edges along whose sidewalks somebody wanders, to and fro where there is no other way; empty without any."""
+        """Edges along whose sidewalks somebody wanders so far, or as far as they lead; empty where none lead on."""
+        best: tuple[tuple[str, ...], float] = ((), 0.0)
+        for _ in range(TRIES if self.lengths_m else 0):
+            best = max(best, self._try(generator, length_m), key=lambda one: one[1])
+            if best[1] >= length_m:
+                break
+        return best[0] if len(best[0]) > 1 else ()
+
+    def _try(self, generator: np.random.Generator, length_m: float) -> tuple[tuple[str, ...], float]:
         edges = list(self.lengths_m)
-        if not edges:
-            return ()
         room = np.array(list(self.lengths_m.values()))
         edge = edges[int(generator.choice(len(edges), p=room / room.sum()))]
         forward = generator.random() < 0.5
         way, walked_m = [edge], self.lengths_m[edge]
         while walked_m < length_m:
-            here = self.corner_after[edge] if forward else self.corner_before[edge]
-            onward = [(other, True) for other in edges if other != edge and self.corner_before[other] == here]
-            onward += [(other, False) for other in edges if other != edge and self.corner_after[other] == here]
+            here = (self.corner_after if forward else self.corner_before)[edge]
+            onward = [
+                (other, way_on, corner)
+                for way_on, corners in ((True, self.corner_before), (False, self.corner_after))
+                for other in edges
+                if other != edge and self.joined[corner := corners[other]] == self.joined[here]
+            ]
             if not onward:
                 break
-            edge, forward = onward[int(generator.integers(len(onward)))]
+            wish = np.array([1.0 if corner == here else CROSSES for _, _, corner in onward])
+            edge, forward, _ = onward[int(generator.choice(len(onward), p=wish / wish.sum()))]
             way.append(edge)
             walked_m += self.lengths_m[edge]
-        return tuple(way)
+        return tuple(way), walked_m

@@ -308,6 +308,14 @@ class Simulation:
             self._sumo.vehicle.moveToXY(EGO, "", -1, float(front[0]), float(front[1]), compass, keepRoute=2)
             self._sumo.vehicle.setSpeed(EGO, max(float(speed_mps), 0.0))
 
+    @property
+    def ego_pose(self) -> Array:
+        """(3,) centre of the ego's box as SUMO has it now."""
+        with self._told("has lost the ego"):
+            front = np.array(self._sumo.vehicle.getPosition(EGO))
+            (heading,) = _heading([self._sumo.vehicle.getAngle(EGO)])
+        return np.array([*(front - 0.5 * EGO_SIZE[0] * np.array([np.cos(heading), np.sin(heading)])), heading])
+
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:

@@ -36,6 +36,8 @@ class TrafficLog:
     indicator: Array  # (T, N) int8: 1 left, -1 right, 2 both
     lane: Array  # (T, N) int32 key of RoadMap.lanes, -1 where on none
     lamps: Array  # (T, S) int8 Lamp of RoadMap.signals
+    drivers: int  # the first so many of N
+    walkers: int  # the next so many; further people step out between parked cars
     edges: tuple[tuple[str, ...], ...]  # N; road edges along which each drives, empty for who does not
     counts: Mapping[str, int]  # collisions, vehicles removed, events
 
@@ -103,6 +105,8 @@ def record(
             indicator=indicator,
             lane=lane,
             lamps=lamps,
+            drivers=traffic.cast.drivers,
+            walkers=traffic.cast.walkers,
             edges=traffic.edges,
             counts={name: count - before[name] for name, count in traffic.counts.items()},
         )

@@ -1,0 +1,304 @@
+"""Claims about the traffic of the proving ground: it moves as bodies do, keeps rules, is hard, and sees the ego."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import shapely
+
+from reflectdrive_ros import geometry
+from reflectdrive_ros.sim import networks, towns
+from reflectdrive_ros.sim.actors import Lamp, Shape
+from reflectdrive_ros.sim.demand import Demand
+from reflectdrive_ros.sim.traffic import Simulation, TrafficError, record
+
+pytest.importorskip("libsumo", reason="the proving ground needs reflectdrive[sim]")
+
+DURATION_S = 90.0
+SEED = 1
+
+
+@pytest.fixture(scope="module")
+def town(tmp_path_factory):
+    return towns.make("traffic-town", SEED, tmp_path_factory.mktemp("town"))
+
+
+@pytest.fixture(scope="module")
+def log(town):
+    return record(town, SEED, DURATION_S, warm_up_s=15.0)
+
+
+@pytest.fixture(scope="module")
+def drivers(log):
+    return np.arange(log.drivers)
+
+
+@pytest.fixture(scope="module")
+def walkers(log):
+    return log.drivers + np.arange(log.walkers)
+
+
+def present(log, rows):
+    return ~np.isnan(log.poses[:, rows, 0])
+
+
+# --- bodies ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_road_is_busy_and_mixed(log, drivers):
+    shares = {shape: float(np.mean(log.shapes[drivers] == shape)) for shape in Shape}
+    heavy = shares[Shape.VAN] + shares[Shape.TRUCK] + shares[Shape.BUS]
+    assert 12 <= len(drivers) <= 130
+    assert shares[Shape.CAR] > 0.55
+    assert 0.04 < heavy < 0.3
+    assert 0.02 < shares[Shape.BICYCLE] < 0.25
+    assert present(log, drivers).mean() > 0.95
+
+
+def test_a_driver_is_in_his_lane_and_points_along_it(log, drivers, town):
+    inside = []
+    for step in range(0, log.steps, 50):
+        for row in drivers:
+            lane = town.lanes.get(int(log.lane[step, row]))
+            if lane is None or lane.across_junction is not None:
+                continue
+            pose = log.poses[step, row]
+            (at,), _ = geometry.project(lane.lane.centerline, pose[None, :2])
+            (along,) = geometry.sample(lane.lane.centerline, np.array([at]))
+            here = any(part.buffer(0.3).contains(shapely.Point(pose[:2])) for part in lane.lane.polygons)
+            inside.append(here and abs(geometry.wrap(along[2] - pose[2])) < np.deg2rad(10.0))
+    assert len(inside) > 300
+    assert np.mean(inside) > 0.95  # the others are changing lanes or come out of a junction
+
+
+def test_speed_is_what_the_positions_say(log, drivers):
+    shift = np.hypot(*np.diff(log.poses[:, drivers, :2], axis=0).transpose(2, 0, 1))
+    difference = np.abs(shift - log.dt_s * log.speeds_mps[1:, drivers])
+    assert np.nanmax(difference) < 1e-3
+    assert np.nanmax(shift) < 0.1 * 30.0
+
+
+def test_bodies_move_along_their_heading_and_without_jolts(log, drivers):
+    poses, speeds = log.poses[:, drivers], log.speeds_mps[:, drivers]
+    step = np.diff(poses[..., :2], axis=0)
+    moving = np.hypot(step[..., 0], step[..., 1]) > 0.1
+    course = np.arctan2(step[..., 1], step[..., 0])
+    slip = np.abs(geometry.wrap(course - poses[1:, :, 2]))[moving]
+    assert np.percentile(slip, 99) < np.deg2rad(6.0)
+    acceleration = np.diff(speeds, axis=0) / log.dt_s
+    assert np.mean(np.abs(acceleration) < 5.0) > 0.995
+    turning = np.abs(geometry.wrap(np.diff(poses[..., 2], axis=0)))[moving] / log.dt_s
+    assert np.percentile(turning, 99.9) < 1.5
+
+
+def test_nobody_vanishes_who_is_not_counted(log, drivers, walkers):
+    gone = present(log, drivers)[:-1] & ~present(log, drivers)[1:]
+    come = ~present(log, drivers)[:-1] & present(log, drivers)[1:]
+    assert gone.sum() == log.counts["removed_stuck"] <= 0.05 * len(drivers)
+    assert come.sum() == 0
+    assert present(log, walkers).all()
+
+
+def test_bodies_hardly_ever_overlap(log, drivers):
+    solid = np.flatnonzero(log.shapes != Shape.DOOR)
+    overlapping = total = 0
+    for step in range(0, log.steps, 10):
+        rows = solid[present(log, solid)[step]]
+        mine = np.isin(rows, drivers)
+        poses, sizes = log.poses[step, rows], log.sizes[rows, :2]
+        hit = geometry.boxes_overlap(poses[mine, None], sizes[mine, None], poses[None], sizes[None])
+        hit[np.arange(mine.sum()), np.flatnonzero(mine)] = False
+        overlapping += int(hit.any(axis=1).sum())
+        total += int(mine.sum())
+    assert overlapping / total < 0.005, f"{overlapping} of {total} driver-seconds"
+
+
+def test_parked_vehicles_leave_the_lanes_free(log, town):
+    parked = [row for row, edges in enumerate(log.edges) if not edges and log.shapes[row] in (Shape.CAR, Shape.CONE)]
+    assert len(parked) > 20
+    lines = shapely.STRtree([shapely.LineString(lane.lane.centerline) for lane in town.lanes.values()])
+    for row in parked:
+        box = shapely.Polygon(geometry.box_corners(log.poses[0, row], log.sizes[row, :2]))
+        assert not len(lines.query(box, predicate="dwithin", distance=1.15 + 0.3))
+        assert (log.poses[:, row] == log.poses[0, row]).all()
+
+
+# --- rules -----------------------------------------------------------------------------------------------------------
+
+
+def test_nobody_drives_on_at_red(log, drivers, town):
+    passed = 0
+    for index, signal in enumerate(town.signals):
+        before = log.lane[:-1][:, drivers] == signal.lane
+        after = np.isin(log.lane[1:][:, drivers], signal.connectors)
+        steps, _ = np.nonzero(before & after)
+        passed += len(steps)
+        assert (log.lamps[steps, index] != Lamp.RED).all()
+    assert passed >= 5
+
+
+def test_people_cross_on_crossings(log, walkers, town):
+    road = shapely.unary_union([*town.roads.values(), *town.junctions.values()])
+    lanes = shapely.unary_union([part for lane in town.lanes.values() for part in lane.lane.polygons])
+    crossings = shapely.unary_union([shapely.Polygon(ring) for ring in town.crossings]).buffer(1.0)
+    where = shapely.points(log.poses[::10, walkers, :2].reshape(-1, 2))
+    on_lanes = shapely.contains(lanes, where) & shapely.contains(road, where)
+    assert on_lanes.sum() > 20
+    assert np.mean(shapely.contains(crossings, where[on_lanes])) > 0.95
+
+
+def test_brake_lights_tell_of_braking(log, drivers):
+    acceleration = np.diff(log.speeds_mps[:, drivers], axis=0)[:-1] / log.dt_s
+    lights = log.braking[1:-1][:, drivers]
+    assert lights[acceleration < -2.0].mean() > 0.9
+    assert lights[acceleration > 0.7].mean() < 0.1
+
+
+# --- what makes it hard ----------------------------------------------------------------------------------------------
+
+
+def test_there_is_something_to_answer(log, drivers, town):
+    assert log.counts["lead_brakes"] >= 30
+    assert log.counts["steps_out"] >= 8
+    assert log.counts["doors"] >= 5
+    assert log.counts["breakdowns"] >= 1
+    speeds = log.speeds_mps[:, drivers]
+    hard = (speeds[:-20] > 6.0) & (speeds[20:] < 0.6 * speeds[:-20])
+    assert hard.any(axis=0).sum() >= 10  # drivers that lost 40 % of their speed within 2 s
+    edge = {key: lane.edge for key, lane in town.lanes.items() if lane.across_junction is None}
+    changes = sum(
+        one != other and one in edge and edge[one] == edge.get(other)
+        for row in drivers
+        for one, other in zip(log.lane[:-1, row].tolist(), log.lane[1:, row].tolist(), strict=True)
+    )
+    assert changes >= 10
+
+
+def test_who_steps_out_is_not_driven_over(log, drivers):
+    """People away from crossings are unknown to SUMO; its drivers are held back for them."""
+    people = np.flatnonzero(log.shapes == Shape.PEDESTRIAN)
+    hits = steps = 0
+    for step in range(0, log.steps, 5):
+        walking = people[log.speeds_mps[step, people] > 0]
+        here = drivers[present(log, drivers)[step]]
+        hit = geometry.boxes_overlap(
+            log.poses[step, walking, None],
+            log.sizes[walking, None, :2],
+            log.poses[step, here][None],
+            log.sizes[here, :2],
+        )
+        hits, steps = hits + int(hit.any(axis=1).sum()), steps + len(walking)
+    assert hits / steps < 0.01
+
+
+# --- the recording ---------------------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_leaves_out_the_ego(log, drivers):
+    everybody, others = log.snapshot(100), log.snapshot(100, without=int(drivers[3]))
+    assert len(others.actors) == len(everybody.actors) - 1
+    assert log.ids[drivers[3]] in everybody.actors.ids
+    assert log.ids[drivers[3]] not in others.actors.ids
+    assert len(set(log.ids.tolist())) == len(log.ids)
+    assert others.lamps.shape == (len(log.road_map.signals),)
+
+
+FINGERPRINT = """
+import hashlib, sys
+from pathlib import Path
+from reflectdrive_ros.sim import towns, traffic
+log = traffic.record(towns.make("again", 7, Path(sys.argv[1])), 7, 8.0, 4.0)
+digest = hashlib.sha256()
+for array in (log.ids, log.sizes, log.poses, log.speeds_mps, log.braking, log.indicator, log.lane, log.lamps):
+    digest.update(array.tobytes())
+print(digest.hexdigest(), log.edges[0][:3], dict(log.counts))
+"""
+
+
+def test_the_same_seed_is_the_same_traffic_in_another_process(tmp_path):
+    said = []
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        done = subprocess.run(
+            [sys.executable, "-c", FINGERPRINT, str(tmp_path / name)], capture_output=True, text=True, check=True
+        )
+        said.append(done.stdout.splitlines()[-1])
+    assert said[0] == said[1]
+
+
+# --- the ego among them ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def live(town):
+    with Simulation(town, Demand.of(town, SEED), SEED) as traffic:
+        yield traffic
+
+
+def follower_of(traffic, town):
+    """A driver on a straight stretch with somebody who follows: rows of both."""
+    for step in range(400):
+        traffic.step()
+        if step < 100 or step % 10:
+            continue
+        lanes, speeds = traffic.lane[: traffic.cast.drivers], traffic.speeds_mps[: traffic.cast.drivers]
+        for leader in np.flatnonzero((lanes >= 0) & (speeds > 4.0)):
+            if town.lanes[int(lanes[leader])].across_junction is not None:
+                continue
+            ahead = geometry.compose(geometry.invert(traffic.poses[: len(lanes)]), traffic.poses[leader])
+            behind = (lanes == lanes[leader]) & (ahead[:, 0] > 22.0) & (ahead[:, 0] < 45.0) & (speeds > 4.0)
+            between = (lanes == lanes[leader]) & (ahead[:, 0] > 0.0) & (ahead[:, 0] < 20.0)
+            if behind.any() and not between.any():
+                return int(leader), int(np.flatnonzero(behind)[0])
+    raise AssertionError("nobody follows anybody in this town")
+
+
+def test_a_follower_stops_behind_the_ego(live, town):
+    leader, follower = follower_of(live, town)
+    key, pose = int(live.lane[leader]), live.poses[leader].copy()
+    line = town.lanes[key].lane.centerline
+    (along,), _ = geometry.project(line, pose[None, :2])
+    edges = networks.random_walk(town, np.random.default_rng(0), 500.0, town.lanes[key].edge)
+    live.add_ego(edges, key, float(along) + 2.6, 0.0)
+    (stands,) = geometry.sample(line, np.array([along]))
+    for _ in range(150):
+        live.move_ego(stands, 0.0)
+        live.step()
+        if not np.isnan(live.poses[follower, 0]):
+            sizes = np.array([[5.176, 2.297], live.cast.sizes[follower, :2]])
+            assert not geometry.boxes_overlap(stands, sizes[0], live.poses[follower], sizes[1])
+    assert live.cast.ids[leader] not in live.snapshot().actors.ids  # made room
+
+
+def test_the_ego_goes_where_it_is_told_and_stays(live, town):
+    for _ in range(20):
+        live.step()
+    key = next(key for key, lane in town.lanes.items() if lane.across_junction is None and lane.lane.successors)
+    edges = networks.random_walk(town, np.random.default_rng(0), 100.0, town.lanes[key].edge)
+    live.add_ego(edges, key, 10.0, 8.0)
+    (pose,) = geometry.sample(town.lanes[key].lane.centerline, np.array([7.4]))
+    for _ in range(300):  # straight on, over kerbs and past the end of its route
+        pose = geometry.compose(pose, np.array([0.8, 0.0, 0.0]))
+        live.move_ego(pose, 8.0)
+        live.step()
+        np.testing.assert_allclose(live.ego_pose[:2], pose[:2], atol=0.05)
+
+
+# --- what can go wrong -----------------------------------------------------------------------------------------------
+
+
+def test_two_at_once_are_refused(live, town):
+    with pytest.raises(TrafficError, match="running in this process already"):
+        Simulation(town, Demand.of(town, 2), 2)
+
+
+def test_a_network_that_sumo_refuses_is_named(town, tmp_path):
+    demand = Demand.of(town, SEED)
+    damaged = tmp_path / "damaged.net.xml"
+    damaged.write_text(town.net_file.read_text()[:20000])
+    with pytest.raises(TrafficError, match=r"traffic-town.*seed 1"):
+        Simulation(replace(town, net_file=damaged), demand, SEED)
+    with Simulation(town, demand, SEED) as traffic:  # and the next one starts
+        traffic.step()
