@@ -25,11 +25,12 @@ LATER = 25  # steps: a lead has braked, a neighbour has changed lanes
 EGO_LENGTH_M, EGO_WIDTH_M = (3.9, 5.3), (1.6, 2.1)  # cars of this size may play the ego
 MOVING_MPS = 3.0
 LEAD_M = (6.0, 38.0)
-CUT_IN_M = (4.0, 26.0)
+CUT_IN_M = (3.0, 30.0)
+CUT_IN_LEFT_M = (1.6, 12.0)
 BICYCLE_M = (4.0, 26.0)
 ONCOMING_M = (6.0, 60.0)
 PARKED_M = (9.0, 32.0)
-LANE_END_M = 70.0
+LANE_END_M = 90.0
 STOP_LINE_M = (6.0, 48.0)
 CROSSING_M = (4.0, 36.0)
 BRAKED_MPS = 2.5  # a lead that loses so much within LATER brakes
@@ -89,7 +90,7 @@ class _Looks:
     turn: Mapping[Turn, Array]  # it takes such a turn across a junction within SOON, or is in it
     special: Mapping[Special, Array]
     junction_soon: Array
-    lane_ends: Array  # it changes lanes because its lane ends
+    lane_ends: Array  # its lane ends, or does not lead where it goes
     to_stop_line: Array  # m to a red light's stop line on its lane, inf where there is none
 
 
@@ -122,7 +123,8 @@ def _looks(log: TrafficLog, steps: Array, egos: Array) -> _Looks:
         turn={turn: _soon(turn_of[lane] == turn, steps, np.any) for turn in Turn},
         special={kind: _soon(special_of[lane] == number, steps, np.any) for number, kind in enumerate(kinds)},
         junction_soon=_soon(turn_of[lane] >= 0, steps, np.any),
-        lane_ends=_to_lane_end(road_map, lane[steps], poses[steps], leads_on) < LANE_END_M,
+        lane_ends=(_to_lane_end(road_map, lane[steps], poses[steps], leads_on) < LANE_END_M)
+        | _must_change(road_map, lane)[steps],
         to_stop_line=_to_red_light(log, steps, lane[steps], poses[steps]),
     )
 
@@ -154,6 +156,38 @@ def _to_lane_end(road_map: RoadMap, lane: Array, poses: Array, leads_on: Array) 
     """(M, E) m to the end of a lane that leads nowhere, inf on all others."""
     way = np.linalg.norm(_ends_of(road_map)[lane] - poses[..., :2], axis=-1)
     return np.where(leads_on[lane] | ~np.isfinite(way), np.inf, way)
+
+
+def _must_change(road_map: RoadMap, lane: Array) -> Array:
+    """(T, E) bool: the car is on a lane that does not lead where it goes, and changes from it within a few seconds."""
+    onward = {key: {road_map.lanes[after].edge for after in _beyond(road_map, key)} for key in road_map.lanes}
+    edges = {key: entry.edge for key, entry in road_map.lanes.items() if entry.across_junction is None}
+    found = np.zeros(lane.shape, bool)
+    for column, keys in enumerate(lane.T.tolist()):
+        changes = [step for step in range(1, len(keys)) if keys[step] != keys[step - 1]]
+        for step in changes:
+            before, after = keys[step - 1], keys[step]
+            if edges.get(before) is None or edges.get(before) != edges.get(after):
+                continue
+            goes_to = next((edges[key] for key in keys[step:] if key in edges and edges[key] != edges[after]), None)
+            if goes_to is not None and goes_to not in onward[before]:
+                begin = step
+                while begin > max(step - SOON, 0) and keys[begin - 1] == before:
+                    begin -= 1
+                found[begin:step, column] = True
+    return found
+
+
+def _beyond(road_map: RoadMap, key: int) -> list[int]:
+    """The road lanes that a lane leads to, across the junction."""
+    found, todo = [], list(road_map.lanes[key].lane.successors)
+    while todo:
+        lane = todo.pop()
+        if road_map.lanes[lane].across_junction is None:
+            found.append(lane)
+        else:
+            todo += road_map.lanes[lane].lane.successors
+    return found
 
 
 def _to_red_light(log: TrafficLog, steps: Array, lane: Array, poses: Array) -> Array:
@@ -227,10 +261,8 @@ def _by_others(log: TrafficLog, steps: Array, egos: Array, looks: _Looks, others
     straight_on = looks.bend < 0.3
 
     lead = vehicle & moved & _within(ahead, LEAD_M) & (np.abs(left) < 1.5) & same_way
-    lane_now, lane_then = log.lane[steps], log.lane[np.minimum(steps + LATER, log.steps - 1)]
-    mine = lane_now[:, egos, None]
-    comes = (lane_now[:, None] != mine) & (lane_then[:, None] == mine) & (mine >= 0)
-    cut_in = vehicle & moved & comes & _within(ahead, CUT_IN_M) & (np.abs(left) > 1.7) & (np.abs(left) < 5.0) & same_way
+    beside = _within(ahead, CUT_IN_M) & _within(np.abs(left), CUT_IN_LEFT_M) & (turned < 2.0)  # a side road counts
+    cut_in = vehicle & moved & beside & _comes_in(log, steps, egos)
     rides = (log.shapes == Shape.BICYCLE) & moved & _within(ahead, BICYCLE_M) & (np.abs(left) < 2.6) & (turned < 0.8)
     meets = vehicle & moved & _within(ahead, ONCOMING_M) & (np.abs(left) < 5.0) & oncoming
     first = ~lead.any(axis=2)
@@ -242,6 +274,19 @@ def _by_others(log: TrafficLog, steps: Array, egos: Array, looks: _Looks, others
         "red_light": quick & _within(looks.to_stop_line, STOP_LINE_M) & first,
         "crossing_pedestrian": (looks.speed > 2.0) & _crossing(log, steps, egos, others),
     }
+
+
+def _comes_in(log: TrafficLog, steps: Array, egos: Array) -> Array:
+    """(M, E, N) who is on none of the car's coming lanes now, and soon on the one that the car is then on."""
+    last = log.steps - 1
+    now = log.lane[steps]
+    mine = [log.lane[np.minimum(steps + after, last)][:, egos] for after in range(0, 70, 10)]
+    stranger = np.all([now[:, None] != lane[..., None] for lane in mine], axis=0)
+    found = np.zeros(stranger.shape, bool)
+    for after in (1, 2, 3):
+        then = log.lane[np.minimum(steps + 10 * after, last)]
+        found |= (then[:, None] == mine[after][..., None]) & (then[:, None] >= 0)
+    return np.asarray(stranger & found)
 
 
 def _crossing(log: TrafficLog, steps: Array, egos: Array, others: _Others) -> Array:

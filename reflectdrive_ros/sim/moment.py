@@ -17,8 +17,9 @@ from ..kinematics import steering_from_curvature
 from ..scoring.areas import MapAreas
 from ..scoring.scorer import Reference
 from ..scoring.simulate import STEPS
-from . import instructions, roads, routes, surroundings
+from . import instructions, networks, surroundings, towns
 from .actors import Actors, Lamp, Shape
+from .roads import RoadError
 from .scene import FUTURE_STEPS, HISTORY_STEPS, NOW, TRACK_STEPS, DrivingScene, Tracks
 from .traffic import TrafficLog
 
@@ -79,7 +80,7 @@ def at(
         name=f"{log.road_map.name}@{step}-{ego}",
         family=family,
         network=log.road_map.name,
-        network_hash=roads.network_hash(log.road_map),
+        network_hash=towns.town_hash(log.road_map),
         seed=log.seed,
         ego=state,
         ego_history=history,
@@ -144,8 +145,11 @@ def _route(
     key = int(log.lane[step, ego])
     edges = list(_edges_ahead(log, step, ego))
     if len(edges) < ROUTE_EDGES_MIN:
-        edges += roads.random_walk(road_map, generator, 400.0, edges[-1])[1:]
-    keys, line = routes.line_ahead(road_map, key, edges, map_from_ego[:2])
+        edges += networks.random_walk(road_map, generator, 400.0, edges[-1])[1:]
+    try:
+        keys, line = networks.line_ahead(road_map, key, edges, map_from_ego[:2])
+    except RoadError:
+        raise NoScene("route_unknown") from None
     (along,), (offset,) = geometry.project(line, map_from_ego[None, :2])
     if geometry.arc_lengths(line)[-1] - along < AHEAD_M or abs(offset) > 4.0:
         raise NoScene("route_ends")

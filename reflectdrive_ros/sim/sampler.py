@@ -29,9 +29,10 @@ from .traffic import TrafficLog
 
 STEP_S = 0.1
 STEP_NS = 100_000_000
-TOWN_SCENES = 50  # of one town, at most
+TOWN_SCENES = 60  # of one town, at most
+SHARE_OF_TOWN = 70  # percent of what a family lacks may come from one town
 TOWNS_MAX = 8  # for one shard of 100; families that are rare in a town are sought in the next
-WARM_UP_S, RECORDED_S = 25.0, 75.0
+WARM_UP_S, RECORDED_S = 20.0, 65.0
 APART_STEPS = 15  # between two scenes of one car
 TRIES = 12  # moments looked at for one scene that is wanted
 FLOOR = 0.55  # below this PDMS the expert has failed and the scene is left out
@@ -105,8 +106,7 @@ class Shard:
         # The rarest first: a moment that is several things is given to the family that needs it.
         for family in sorted(wanted, key=lambda name: (int(moments.found[name].sum()), name)):
             places = np.argwhere(moments.found[family])
-            share = min(left, -(-wanted[family] * TOWN_SCENES // self.size) + 1)
-            quota = min(wanted[family], share)
+            quota = min(left, -(-wanted[family] * SHARE_OF_TOWN // 100))
             for row, column in generator.permutation(places)[: TRIES * quota]:
                 step, ego = int(moments.steps[row]), int(moments.egos[column])
                 if quota == 0 or any(abs(step - other) < APART_STEPS for other in taken.get(ego, ())):

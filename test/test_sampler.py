@@ -1,0 +1,173 @@
+"""Claims about scenes: families keep their shares, nobody starts in another, the expert drives, chance has no say."""
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from reflectdrive_ros import geometry
+from reflectdrive_ros.config import VehicleConfig
+from reflectdrive_ros.domain import Command, ForecastSource
+from reflectdrive_ros.scoring.scorer import score
+from reflectdrive_ros.sim import expert, families, moment, sampler, scene_codec, towns, traffic
+from reflectdrive_ros.sim.actors import Shape
+from reflectdrive_ros.sim.scene import FAMILIES, NOW
+
+pytest.importorskip("libsumo", reason="SUMO is not installed (extra: sim)")
+SIZE = np.array([VehicleConfig().length_m, VehicleConfig().width_m])
+BOX = np.array([VehicleConfig().rear_axle_to_center_m, 0.0, 0.0])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("towns")
+
+
+@pytest.fixture(scope="module")
+def shard(folder):
+    made = sampler.Shard("claims", 3, 45, folder, sampler.Options(pictures=False))
+    return made, list(made.scenes())
+
+
+@pytest.fixture(scope="module")
+def log(folder):
+    road_map = towns.make("claims-log", 7, folder)
+    return traffic.record(road_map, 7, 30.0, 15.0)
+
+
+def test_shares_add_up_to_a_whole():
+    assert sum(FAMILIES.values()) == 100
+    for size in (1, 7, 45, 100, 1000):
+        shares = sampler.quotas(size)
+        assert sum(shares.values()) == size
+        assert all(abs(shares[name] - size * share / 100) < 1 for name, share in FAMILIES.items())
+
+
+def test_a_shard_holds_the_families_in_their_shares(shard):
+    made, scenes = shard
+    wanted = sampler.quotas(45)
+    for family, count in wanted.items():
+        missing = made.counts.get(f"missing_{family}", 0)
+        assert sum(scene.family == family for scene in scenes) + missing == count
+    assert len(scenes) >= 40
+    assert len({scene.name for scene in scenes}) == len(scenes)
+
+
+def test_the_same_shard_is_the_same_to_the_last_byte(shard, folder):
+    _, scenes = shard
+    again = sampler.Shard("claims", 3, 45, folder, sampler.Options(pictures=False)).scenes()
+
+    def digest(scene):
+        sample = scene_codec.sample_of(scene)
+        return hashlib.sha256(b"".join(sample[name] for name in sorted(sample) if name != "__key__")).hexdigest()
+
+    for one, other in zip(scenes[:8], again, strict=False):
+        assert digest(one) == digest(other)
+
+
+def test_sets_have_their_own_towns():
+    seeds = {
+        sampler.seed_of(f"{split}-{index:05d}-{number:02d}")
+        for split in ("train", "val", "test", "hard")
+        for index in range(200)
+        for number in range(sampler.TOWNS_MAX)
+    }
+    assert len(seeds) == 4 * 200 * sampler.TOWNS_MAX
+
+
+def test_nobody_starts_inside_another_or_off_the_road(shard):
+    for scene in shard[1]:
+        here = scene.tracks.present[:, NOW]
+        touching = geometry.boxes_overlap(scene.tracks.poses[here, NOW], scene.tracks.sizes[here], BOX, SIZE)
+        assert not touching.any(), scene.name
+        assert not moment.off_road(scene.areas, geometry.box_corners(BOX, SIZE)), scene.name
+
+
+def test_the_expert_neither_hits_nor_leaves_the_road_and_is_worth_imitating(shard):
+    cards = [score(scene.scored(), scene.expert[None]) for scene in shard[1]]
+    assert all(card.nc[0] == 1.0 and card.dac[0] == 1.0 for card in cards)
+    assert np.mean([card.score[0] for card in cards]) > 0.92
+    straight_on = [expert.ease(scene.scored()) for scene in shard[1]]
+    assert np.mean(straight_on) < 0.5
+
+
+def test_the_past_leads_to_now(shard):
+    for scene in shard[1]:
+        np.testing.assert_allclose(scene.ego_history[-1], 0.0, atol=1e-9)
+        step = np.hypot(*(scene.ego_history[-1] - scene.ego_history[-2])[:2])
+        assert step == pytest.approx(0.1 * scene.ego.speed_mps, abs=0.35)
+        assert (np.hypot(*np.diff(scene.ego_history[:, :2], axis=0).T) < 3.0).all()
+
+
+def test_the_route_passes_the_ego_and_leads_on(shard):
+    for scene in shard[1]:
+        along, offset = geometry.ego_on_route(scene.route)
+        assert abs(offset) < 4.0
+        assert geometry.arc_lengths(scene.route)[-1] - along >= moment.AHEAD_M - 1.0
+
+
+def test_a_turn_is_commanded_where_the_expert_turns(shard):
+    turned = {"turn_left": Command.LEFT, "turn_right": Command.RIGHT}
+    asked = [scene for scene in shard[1] if scene.family in turned]
+    right = [scene.command is turned[scene.family] for scene in asked]
+    assert len(asked) >= 6
+    assert np.mean(right) > 0.7  # a second turn may follow at once
+
+
+def test_red_lights_hold_the_expert_and_would_cost_who_ignores_them(shard):
+    red = [scene for scene in shard[1] if scene.family == "red_light"]
+    assert red
+    for scene in red:
+        assert score(scene.scored(), scene.expert[None]).tlc[0] == 1.0
+
+
+def test_an_open_door_belongs_to_a_parked_car_and_no_logged_car_drives_through_it(log):
+    moments = families.find(log)
+    places = np.argwhere(moments.found["parked_door"])
+    assert len(places)
+    made = 0
+    for row, column in places[:: max(1, len(places) // 20)]:
+        step, ego, parked = int(moments.steps[row]), int(moments.egos[column]), int(moments.parked[row, column])
+        try:
+            found = moment.at(log, step, ego, "parked_door", 5, VehicleConfig(), parked)
+        except moment.NoScene:
+            continue
+        made += 1
+        assert found.added.shapes.tolist() == [Shape.DOOR]
+        gap = geometry.box_separation(
+            found.added.poses[0], found.added.sizes[0, :2], log.poses[step, parked], log.sizes[parked, :2]
+        )
+        assert abs(gap) < 0.02
+        assert found.scene.tracks.present[-1, NOW]
+    assert made >= 3
+
+
+def test_a_lead_that_brakes_is_ahead_and_slows_down(log):
+    moments = families.find(log)
+    steps, egos = np.nonzero(moments.found["lead_brakes"])
+    assert len(steps)
+    for row, column in list(zip(steps, egos, strict=True))[:20]:
+        step, ego = int(moments.steps[row]), int(moments.egos[column])
+        seen = geometry.compose(geometry.invert(log.poses[step, ego]), log.poses[step])
+        ahead = (seen[:, 0] > 5.0) & (seen[:, 0] < 40.0) & (np.abs(seen[:, 1]) < 2.0)
+        slower = log.speeds_mps[step] - log.speeds_mps[step + families.LATER] > families.BRAKED_MPS - 1e-3
+        assert (ahead & slower).any()
+
+
+def test_knowing_the_future_is_worth_more_than_believing_in_constant_velocity(shard):
+    """The expert's privilege is real: planning on constant velocity scores lower when the future comes true."""
+    scenes = [scene for scene in shard[1] if scene.family in ("lead_brakes", "crossing_pedestrian", "cut_in")]
+    knowing, believing = [], []
+    for scene in scenes:
+        told = scene.scored(ForecastSource.CONSTANT_VELOCITY)
+        believing.append(score(scene.scored(), expert.drive(told, scene.speed_limit_mps).waypoints[None]).score[0])
+        knowing.append(score(scene.scored(), scene.expert[None]).score[0])
+    assert np.mean(knowing) >= np.mean(believing)
+
+
+def test_the_expert_stops_at_a_wall_and_keeps_the_limit_on_a_free_road(shard):
+    scene = max(shard[1], key=lambda one: one.ego.speed_mps)
+    driven = expert.drive(scene.scored(), scene.speed_limit_mps, stop_m=60.0)
+    assert driven.waypoints[-1, 0] < 60.0
+    reach = np.hypot(*np.diff(driven.waypoints[:, :2], axis=0).T).max() / 0.5
+    assert reach < max(scene.ego.speed_mps, scene.speed_limit_mps) * 1.1 + 0.5
