@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 RECORDING = Path(__file__).resolve().parents[2] / "test" / "data" / "pandaset_002"
 SECONDS = 60.0
-SCORED_EVERY = 5  # moments; a score costs as much as a plan
+SCORED_EVERY = 10  # moments; a score takes as long as a picture
 LAST_WORDS_S = 0.5  # what the node still says of its last plan
 WATCHDOG_MS = 2000.0  # in lock step the pictures come when the last plan has been followed, not by the clock
 

@@ -63,7 +63,7 @@ def world_recording(world: World, config: Config, seconds: float) -> Recording:
         for tick in range(ticks):
             stamp_ns, pictures = world.stamp_ns, world.pictures(rig) if rig else ()
             introduced = [] if tick else list(sender.introduction(world, pictures))
-            for key, message in (*introduced, *sender.messages(world, pictures)):
+            for key, message in (*introduced, *sender.messages(world), *sender.pictures(pictures)):
                 if key in names:
                     pilot.put(key, message, stamp_ns)
                     yield RecordedMessage(names[key], stamp_ns, message)

@@ -100,14 +100,17 @@ class Sender:
         yield from self._infos(pictures)
         yield from self._route(world)
 
-    def messages(self, world: World, pictures: Sequence[CameraFrame]) -> Iterator[tuple[str, Any]]:
-        """(input key, message) of everything that a car would send now; pictures last, since they start a step."""
+    def messages(self, world: World) -> Iterator[tuple[str, Any]]:
+        """(input key, message) of everything that a car would send now but its pictures."""
         ego = world.ego
         yield from self._route(world)
         yield "instruction", String(data=world.instruction)
         yield "objects", objects(world.snapshot.actors, ego.stamp_ns, ego.map_from_ego, self.frame)
         yield "acceleration", sensor_messages.acceleration(ego)
         yield "odometry", sensor_messages.odometry(ego, self.frame)
+
+    def pictures(self, pictures: Sequence[CameraFrame]) -> Iterator[tuple[str, Any]]:
+        """(input key, message) of the pictures. They start a planning step: what belongs to it is to come before."""
         yield from self._infos(pictures)
         for picture in pictures:
             message = sensor_messages.picture(picture.stamp_ns, picture.name, jpeg(picture.pixels))
@@ -120,9 +123,10 @@ class Sender:
             yield f"info:{picture.name}", info
 
     def _route(self, world: World) -> Iterator[tuple[str, Any]]:
-        if self.sent_route is None or not still_leads(self.sent_route, world.route, world.ego.map_from_ego):
-            self.sent_route = world.route
-            yield "route", sensor_messages.route(world.stamp_ns, world.route, self.frame)
+        wanted = world.route
+        if self.sent_route is None or not still_leads(self.sent_route, wanted, world.ego.map_from_ego):
+            self.sent_route = wanted
+            yield "route", sensor_messages.route(world.stamp_ns, wanted, self.frame)
 
 
 def still_leads(sent: Array, wanted: Array, map_from_ego: Array) -> bool:

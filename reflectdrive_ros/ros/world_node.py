@@ -140,8 +140,11 @@ class WorldNode(Node):
         while len(self._egos) > REMEMBERED:
             del self._egos[next(iter(self._egos))]
         self._clock_publisher.publish(Clock(clock=outputs.time_message(stamp_ns)))
-        pictures = self.world.pictures(self._rig) if self._rig else ()
-        self._send(self._sender.messages(self.world, pictures))
+        self._send(self._sender.messages(self.world))
+        if (
+            self._rig
+        ):  # drawn after the rest is sent: a picture that overtook its odometry would be planned from without
+            self._send(self._sender.pictures(self.world.pictures(self._rig)))
         if pace.lock_step:
             with self._arrived:
                 self._arrived.wait_for(lambda: self._plan is not None and self._plan.stamp_ns >= stamp_ns, LOCK_STEP_S)
@@ -265,6 +268,7 @@ def main(args: list[str] | None = None) -> int:
 
 def run(node: WorldNode, seconds: float | None, pace: Pace) -> None:
     """Drive, and say what happens and how fast simulated time runs."""
+    node.get_logger().info(f"the world is {node.world.road_map.name}")
     said, since_ns, plans = time.perf_counter(), node.world.stamp_ns, 0
     for moment in node.drive(seconds, pace):
         plans += moment.fresh

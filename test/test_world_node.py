@@ -1,0 +1,239 @@
+"""The proving ground on the car's topics: what is said is what is, and what comes back is followed."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rclpy
+from rclpy.qos import DurabilityPolicy, QoSCompatibility, ReliabilityPolicy, qos_check_compatible
+
+from reflectdrive_ros import geometry
+from reflectdrive_ros.config import Config, override_dotted
+from reflectdrive_ros.domain import Plan, StepKind, Trajectory
+from reflectdrive_ros.kinematics import speeds
+from reflectdrive_ros.ros import convert, outputs, topics, world_messages
+from reflectdrive_ros.ros.convert import BadMessage
+from reflectdrive_ros.ros.node import profile
+from reflectdrive_ros.ros.topics import message_class
+from reflectdrive_ros.ros.world_messages import Sender, car_topics, plan_of, still_leads
+from reflectdrive_ros.ros.world_node import Pace, WorldNode, own_context, spinning
+from reflectdrive_ros.sim import camera
+from reflectdrive_ros.sim.actors import KIND_OF_SHAPE, Actors, Shape
+from reflectdrive_ros.sim.world import World, WorldOptions
+
+ROOT = Path(__file__).parents[1]
+SMALL = override_dotted(Config(), {"cameras.width": 96, "cameras.height": 54})
+RIG = camera.rig(96, 54)
+
+
+@pytest.fixture(scope="module")
+def world():
+    """One town for all: a process holds one world at a time."""
+    with World(WorldOptions(seed=3)) as made:
+        yield made
+
+
+# --- messages --------------------------------------------------------------------------------------------------------
+
+
+def said(world):
+    """Everything that is sent at the beginning, by key."""
+    sender, pictures = Sender(), world.pictures(RIG)
+    everything = (*sender.introduction(world, pictures), *sender.messages(world), *sender.pictures(pictures))
+    return dict(everything), pictures
+
+
+def test_a_planner_reads_back_the_world_as_it_is(world):
+    messages, pictures = said(world)
+    ego = convert.ego_state(messages["odometry"], "map")
+    np.testing.assert_allclose(ego.map_from_ego, world.ego.map_from_ego, atol=1e-9)
+    assert ego.stamp_ns == world.stamp_ns
+    assert ego.speed_mps == world.ego.speed_mps
+    assert convert.acceleration(messages["acceleration"]) == world.ego.acceleration_mps2
+    np.testing.assert_allclose(convert.path_route(messages["route"], "map", 10_000)[:, :2], world.route[:, :2])
+    transforms = convert.static_transforms(messages["tf_static"])
+    for picture in pictures:
+        mounted = convert.camera_from_ego(transforms, picture.name, messages[f"image:{picture.name}"].header.frame_id)
+        np.testing.assert_allclose(mounted, picture.camera_from_ego, atol=1e-9)
+        info = messages[f"info:{picture.name}"]
+        np.testing.assert_allclose(convert.intrinsics(info, picture.name), picture.pixels_from_camera)
+        seen = convert.jpeg_pixels(messages[f"image:{picture.name}"], picture.name)
+        assert np.abs(seen.astype(int) - picture.pixels).mean() < 6  # JPEG
+
+
+def test_road_users_are_told_with_place_speed_size_and_kind():
+    shapes = np.array(list(Shape))
+    count = len(shapes)
+    poses = np.column_stack([10.0 * np.arange(count), np.full(count, -4.0), np.linspace(-3, 3, count)])
+    sizes = np.column_stack([np.linspace(0.3, 9, count), np.linspace(0.2, 2.5, count), np.full(count, 1.5)])
+    off = np.zeros(count, np.int64)
+    actors = Actors(np.arange(count), poses, np.linspace(0, 9, count), sizes, shapes, off.astype(bool), off)
+    message = world_messages.objects(actors, 5_000_000_000, np.array([50.0, 0.0, 0.3]), "map")
+    found = convert.map_agents(message, "map", poses[0, :2], 60.0, 100)
+    assert not found.ignored
+    np.testing.assert_allclose(found.agents.poses, poses, atol=1e-6)
+    np.testing.assert_allclose(np.hypot(*found.agents.velocities_mps.T), actors.speeds_mps, atol=1e-6)
+    np.testing.assert_allclose(found.agents.sizes, sizes[:, :2], atol=1e-6)
+    two_wheels = shapes == Shape.MOTORCYCLE  # Autoware's motorcycle counts among the bicycles
+    hazards = np.isin(shapes, [Shape.CONE, Shape.BARRIER, Shape.DOOR])
+    expected = np.array([KIND_OF_SHAPE[Shape(shape)] for shape in shapes])
+    assert (found.agents.kinds == expected)[~two_wheels].all()
+    assert hazards.any()
+    ahead = found.agents.predicted_poses[:, 1, :2] - poses[:, :2]  # a second from now
+    np.testing.assert_allclose(ahead, found.agents.velocities_mps, atol=1e-6)
+
+
+def test_who_is_far_away_is_not_told_of():
+    one = Actors(
+        np.array([7]), np.array([[world_messages.SEEN_M + 5.0, 0, 0]]), np.ones(1), np.ones((1, 3)),
+        np.zeros(1, np.int64), np.zeros(1, bool), np.zeros(1, np.int64),
+    )  # fmt: skip
+    assert len(world_messages.objects(one, 0, np.zeros(3), "map").objects) == 0
+
+
+def test_a_plan_survives_the_way_through_the_message():
+    ego = np.array([300.0, -40.0, 2.5])
+    turned = 0.05 * np.arange(1, 81)
+    poses = np.column_stack([20 * np.sin(turned), 20 * (1 - np.cos(turned)), turned])
+    sent = Plan(7_100_000_000, ego, Trajectory(poses, 0.1), StepKind.BASELINE)
+    back = plan_of(outputs.trajectory(sent, Config()), ego, "map")
+    assert back.stamp_ns == sent.stamp_ns
+    np.testing.assert_allclose(back.trajectory.poses[:, :2], poses[:, :2], atol=1e-9)
+    np.testing.assert_allclose(geometry.wrap(back.trajectory.poses[:, 2] - poses[:, 2]), 0.0, atol=1e-9)
+    np.testing.assert_allclose(speeds(back.trajectory), speeds(sent.trajectory), atol=1e-6)
+
+
+def test_a_plan_that_cannot_be_followed_is_one_sentence():
+    plan = Plan(1, np.zeros(3), Trajectory(np.ones((5, 3)), 0.1))
+    message = outputs.trajectory(plan, Config())
+    with pytest.raises(BadMessage, match="frame 'map', expected 'odom'"):
+        plan_of(message, np.zeros(3), "odom")
+    message.points[2].pose.position.x = float("nan")
+    with pytest.raises(BadMessage, match=r"cannot be followed: Trajectory\.poses holds NaN"):
+        plan_of(message, np.zeros(3), "map")
+    message.points = message.points[:1]
+    with pytest.raises(BadMessage, match="has 1 points"):
+        plan_of(message, np.zeros(3), "map")
+
+
+def straight(begin, end, offset=0.0):
+    x = np.arange(begin, end + 0.1, 2.0)
+    return np.column_stack([x, np.full(len(x), offset), np.zeros(len(x))])
+
+
+def test_a_route_is_sent_again_when_it_ends_near_or_leads_elsewhere():
+    sent = straight(-30, 250)
+    assert still_leads(sent, straight(70, 350), np.array([100.0, 0.3, 0.0]))
+    assert not still_leads(sent, straight(110, 390), np.array([140.0, 0.3, 0.0]))  # only 110 m are left of it
+    assert not still_leads(sent, straight(-30, 250, offset=3.5), np.zeros(3))  # the next lane
+    bend = straight(-30, 250)
+    bend[80:, 1] += np.linspace(0, 40, len(bend) - 80)  # turns off 130 m ahead
+    assert not still_leads(sent, bend, np.zeros(3))
+    assert still_leads(straight(-30, 60), straight(-10, 60), np.array([20.0, 0.0, 0.0]))  # the road ends there anyway
+
+
+# --- topics ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.dds
+def test_every_input_is_published_as_the_node_listens_with_rising_stamps(world):
+    """Each subscription is made with the very QoS of the topic table."""
+    context = own_context()
+    node = WorldNode(world, SMALL, RIG, context=context)
+    ear = rclpy.create_node("ear", context=context)
+    heard = {topic.key: [] for topic in car_topics(SMALL)}
+    for topic in car_topics(SMALL):
+        ear.create_subscription(message_class(topic.type), topic.name, heard[topic.key].append, profile(topic.qos))
+    with spinning(node, ear, context=context):
+        until = time.perf_counter() + 15.0
+        while time.perf_counter() < until and not all(p.get_subscription_count() for p in node.inputs.values()):
+            time.sleep(0.05)
+        begin_ns = world.stamp_ns
+        moments = list(node.drive(1.0, Pace()))
+        time.sleep(0.3)
+        for topic in car_topics(SMALL):
+            (offered,) = ear.get_publishers_info_by_topic(topic.name)
+            assert qos_check_compatible(offered.qos_profile, profile(topic.qos))[0] != QoSCompatibility.ERROR
+            latched = topic.qos.value[1] == "transient_local"
+            assert (offered.qos_profile.durability == DurabilityPolicy.TRANSIENT_LOCAL) == latched
+            assert (offered.qos_profile.reliability == ReliabilityPolicy.RELIABLE) == (topic.qos.value[0] == "reliable")
+    assert len(moments) == 10
+    for topic in topics.inputs(SMALL):
+        assert heard[topic.key], f"nothing came for {topic.key}"
+    for key, messages in heard.items():
+        stamps = [convert.stamp_ns(message.header) for message in messages if hasattr(message, "header")]
+        assert all(np.diff(stamps[1:] if key.startswith("info") else stamps) > 0), key
+        if key.startswith("image"):
+            assert len(stamps) >= 8  # best effort, on a machine that may be busy
+            assert set(stamps) <= {moment.stamp_ns for moment in moments}
+    assert convert.stamp_ns(heard["odometry"][0].header) == begin_ns
+
+
+@pytest.mark.dds
+def test_the_world_follows_the_newest_plan_and_brakes_without_one(world):
+    """Plans of another drive are not followed, older ones do not replace newer ones, bad ones are counted."""
+    context = own_context()
+    node = WorldNode(world, SMALL, (), context=context)
+    with spinning(node, context=context):
+        drive = node.drive(5.0, Pace(real_time=False))
+        first = next(drive)
+        assert first.plan is None
+        ahead = np.column_stack([0.5 * np.arange(1, 81), np.zeros(80), np.zeros(80)])
+        plan = Plan(first.stamp_ns, world.ego.map_from_ego, Trajectory(ahead, 0.1))
+        node._take(outputs.trajectory(plan, SMALL))
+        node._take(outputs.trajectory(replace(plan, stamp_ns=first.stamp_ns - 1), SMALL))  # nobody stood there then
+        broken = outputs.trajectory(plan, SMALL)
+        broken.points[3].pose.position.y = float("inf")
+        node._take(broken)
+        second = next(drive)
+        assert (second.plan.stamp_ns, second.fresh, node.refused) == (first.stamp_ns, False, 1)
+        newer = replace(plan, stamp_ns=second.stamp_ns, map_from_ego=world.ego.map_from_ego)
+        node._take(outputs.trajectory(newer, SMALL))
+        node._take(outputs.trajectory(plan, SMALL))
+        assert next(drive).plan.stamp_ns == second.stamp_ns
+
+
+@pytest.mark.dds
+def test_lock_step_waits_for_the_plan_of_its_moment_and_no_longer(world, monkeypatch):
+    monkeypatch.setattr("reflectdrive_ros.ros.world_node.LOCK_STEP_S", 0.4)
+    context = own_context()
+    node = WorldNode(world, SMALL, (), context=context)
+    with spinning(node, context=context):
+        node.introduce()
+        begun = time.perf_counter()
+        alone = next(node.drive(1.0, Pace(lock_step=True, real_time=False)))
+        assert not alone.fresh
+        assert time.perf_counter() - begun >= 0.4
+        ahead = np.column_stack([0.5 * np.arange(1, 81), np.zeros(80), np.zeros(80)])
+        plan = Plan(world.stamp_ns, world.ego.map_from_ego, Trajectory(ahead, 0.1))
+        threading.Timer(0.5, node._take, [outputs.trajectory(plan, SMALL)]).start()
+        monkeypatch.setattr("reflectdrive_ros.ros.world_node.LOCK_STEP_S", 5.0)
+        assert next(node.drive(1.0, Pace(lock_step=True, real_time=False))).fresh
+
+
+@pytest.mark.dds
+def test_the_world_as_a_process_ends_when_it_is_told_to():
+    process = subprocess.Popen(
+        [sys.executable, "-m", "reflectdrive_ros.ros.world_node", "--seed", "3"],
+        cwd=ROOT,
+        env=dict(os.environ),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        said = next((line for line in process.stdout if "the world is demo-00003" in line), "nothing")
+        assert process.poll() is None, said
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10.0) == 0
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
