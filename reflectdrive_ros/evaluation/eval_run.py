@@ -1,4 +1,5 @@
-"""`reflectdrive eval`: planners and the recorded human, scored on recorded traffic.
+"""`reflectdrive eval`: planners scored beside the recorded human on recorded traffic, or beside the expert on a set of
+the proving ground (`--set test`, see `eval_scenes`).
 
 Each start of each recording is planned once, from cold: a planner sees the observation of that moment and has no
 memory of earlier ones. Its plan is then driven by the scorer's car among the others as they really went (they do not
@@ -14,7 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,39 +27,46 @@ from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
-from .. import kinematics
 from ..config import Config, ConfigError, load
-from ..domain import Array
 from ..planning import PLANNERS
-from ..planning.planner import Planner, PlannerState, PlanningError, Tools
-from ..scoring.scorer import WAYPOINTS, ScoreCard, score, total
-from ..scoring.simulate import HORIZON_S
-from . import tracks
+from ..planning.planner import Planner, PlanningError
+from ..sim import sets
+from ..sim.scene import FAMILIES
+from . import driving_scores, eval_scenes, scenes_run, tracks
+from .driving_scores import MEASURES, Scores
 from .provenance import provenance
 
 HUMAN = "human"
 BASELINES = ("constant_velocity", "route_follower")
-SETS = ("real_tracks",)
-WAYPOINT_TIMES_S = HORIZON_S / WAYPOINTS * np.arange(1, WAYPOINTS + 1)
-SUB_SCORES = ("nc", "dac", "ttc", "comfort", "ep")
-MEASURES = ("pdms", *SUB_SCORES, "pdms_without_comfort")
+RECORDED = "real_tracks"
 HEADINGS = ("PDMS", "NC", "DAC", "TTC", "C", "EP", "PDMS without C")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--set", choices=SETS, default=SETS[0], help="scene set (default: real_tracks)")
+    names = (RECORDED, *sets.SIZES)
     parser.add_argument(
-        "--scenes", type=Path, metavar="DIR", help="folder of the set, where it is not beside the package"
+        "--set", choices=names, default=RECORDED, help=f"scene set: {', '.join(names)} (default: first)"
     )
+    parser.add_argument("--scenes", type=Path, metavar="DIR", help="folder of the set, where it is not the usual one")
     parser.add_argument(
         "--planner",
         nargs="+",
         choices=sorted(PLANNERS),
         default=list(BASELINES),
         metavar="NAME",
-        help=f"planners to score beside the human: {', '.join(sorted(PLANNERS))} (default: {' '.join(BASELINES)})",
+        help=f"planners to score: {', '.join(sorted(PLANNERS))} (default: {' '.join(BASELINES)})",
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings of planners and score (YAML)")
+    made = parser.add_argument_group("sets of the proving ground", "they are made first where they are not there")
+    made.add_argument("--limit", type=scenes_run.count, metavar="N", help="score the first N scenes only")
+    made.add_argument("--families", nargs="+", choices=FAMILIES, metavar="NAME", help=f"only {', '.join(FAMILIES)}")
+    made.add_argument(
+        "--workers",
+        type=scenes_run.count,
+        default=scenes_run.cores(),
+        metavar="N",
+        help="processes (default: the cores)",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the table here too")
 
 
@@ -68,8 +76,10 @@ def run(args: argparse.Namespace) -> int:
     if not console.is_terminal:  # a log is wide enough for the table
         console = Console(width=120)
     try:
-        planners = {name: PLANNERS[name] for name in args.planner}
         config = load(args.config) if args.config else Config()
+        if args.set != RECORDED:
+            return eval_scenes.run(args, config, console, errors)
+        planners = {name: PLANNERS[name] for name in args.planner}
         result = evaluate(args.scenes or beside_the_package(), planners, errors, config)
         if args.json is not None:
             content = {"set": args.set, **numbers(result), **provenance(["reflectdrive", *sys.argv[1:]])}
@@ -100,15 +110,12 @@ def beside_the_package() -> Path:
 
 
 @dataclass(eq=False)
-class Result:
-    """What came of a set: one row per start, the same starts for every driver."""
+class Result(Scores):
+    """What came of a set of recordings."""
 
     recordings: int = 0
     left_out: list[str] = field(default_factory=list)  # recordings without a map
     passed_over: int = 0  # starts where the recorded car itself stands off the road
-    families: list[str] = field(default_factory=list)  # of each start
-    scores: dict[str, list[list[float]]] = field(default_factory=dict)  # by driver: MEASURES of each start, 0..1 or NaN
-    failures: dict[str, list[str]] = field(default_factory=dict)  # by planner: starts without a plan, and why
 
 
 def evaluate(folder: Path, planners: Mapping[str, Planner], console: Console, config: Config | None = None) -> Result:
@@ -133,33 +140,17 @@ def evaluate(folder: Path, planners: Mapping[str, Planner], console: Console, co
 
 def _score_start(start: tracks.Start, planners: Mapping[str, Planner], config: Config, result: Result) -> None:
     plans = {HUMAN: start.human}
+    config = replace(config, vehicle=start.vehicle)
     for name, planner in planners.items():
         try:
-            plans[name] = waypoints(planner, start, config)
+            plans[name] = driving_scores.waypoints(planner, start.observation, config)
         except PlanningError as fault:
             result.failures.setdefault(name, []).append(f"{start.name}: {fault}")
-    card = score(start.scene, np.stack(list(plans.values())), config=config.scoring)
-    without_comfort = total(card, replace(config.scoring, comfort_weight=0.0))
-    rows = dict(zip(plans, _measures(card, without_comfort), strict=True))
+    rows = driving_scores.rows_of(start.scene, plans, config.scoring)
     if start.overhead:
         rows[HUMAN][MEASURES.index("comfort")] = np.nan
         rows[HUMAN][MEASURES.index("pdms")] = rows[HUMAN][MEASURES.index("pdms_without_comfort")]
-    result.families.append(start.family)
-    for driver, scores in result.scores.items():
-        scores.append(rows.get(driver, [0.0] * len(MEASURES)))  # who has no plan earns nothing
-
-
-def _measures(card: ScoreCard, without_comfort: Array) -> Iterator[list[float]]:
-    columns = (card.score, *(getattr(card, name) for name in SUB_SCORES), without_comfort)
-    return (list(map(float, row)) for row in zip(*columns, strict=True))
-
-
-def waypoints(planner: Planner, start: tracks.Start, config: Config) -> Array:
-    """Poses (8, 3) at 0.5 .. 4 s of what a planner plans without a past. Raises PlanningError if it cannot."""
-    _, plan = planner(PlannerState(), start.observation, Tools(replace(config, vehicle=start.vehicle)))
-    if plan.trajectory.horizon_s < HORIZON_S - 1e-9:
-        raise PlanningError(f"the plan ends at {plan.trajectory.horizon_s:.1f} s, {HORIZON_S:.0f} s are scored")
-    return kinematics.resample(plan.trajectory, WAYPOINT_TIMES_S)
+    result.add(start.family, rows)
 
 
 # --- numbers and table -----------------------------------------------------------------------------------------------
@@ -167,7 +158,7 @@ def waypoints(planner: Planner, start: tracks.Start, config: Config) -> Array:
 
 def numbers(result: Result) -> dict[str, Any]:
     """Means in percent for each driver under `drivers`, and those of the first planner once more at the top."""
-    drivers = {driver: _summary(driver, result) for driver in result.scores}
+    drivers = {driver: driving_scores.summary(driver, result) for driver in result.scores}
     first = next(name for name in drivers if name != HUMAN)
     return {
         "planner": first,
@@ -180,21 +171,6 @@ def numbers(result: Result) -> dict[str, Any]:
     }
 
 
-def _summary(driver: str, result: Result) -> dict[str, Any]:
-    scores, families = np.array(result.scores[driver]), np.array(result.families)
-    parts = {family: _means(scores[families == family]) for family in sorted(set(result.families))}
-    return {**_means(scores), "families": parts}
-
-
-def _means(scores: Array) -> dict[str, Any]:
-    """Percent over the starts that have the number; None where none has."""
-    means = {}
-    for measure, values in zip(MEASURES, scores.T, strict=True):
-        known = values[np.isfinite(values)]
-        means[measure] = round(100.0 * float(known.mean()), 3) if len(known) else None
-    return {"scenes": len(scores), **means}
-
-
 def _table(result: Result) -> Table:
     title = f"{len(result.families)} starts of {result.recordings} recordings; means in percent"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
@@ -203,7 +179,7 @@ def _table(result: Result) -> Table:
     for heading in ("scenes", *HEADINGS):
         table.add_column(heading, justify="right")
     for driver in result.scores:
-        summary = _summary(driver, result)
+        summary = driving_scores.summary(driver, result)
         for site, means in {"all": summary, **summary["families"]}.items():
             values = ("-" if means[measure] is None else f"{means[measure]:.1f}" for measure in MEASURES)
             name = driver if site == "all" else ""
@@ -217,6 +193,4 @@ def _notes(result: Result) -> Sequence[str]:
         notes.append(f"left out, no map to score by: {', '.join(result.left_out)}")
     if result.passed_over:
         notes.append(f"{result.passed_over} starts passed over: the recorded car itself stands off the mapped road")
-    for planner, failures in result.failures.items():
-        notes.append(f"{planner} had no plan for {len(failures)} starts, scored 0; the first: {failures[0]}")
-    return notes
+    return [*notes, *driving_scores.without_a_plan(result, "starts")]

@@ -37,18 +37,18 @@ FAULTS = (SetError, sumo.SumoMissing)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--set", choices=sets.SIZES, default="test", help="scene set (default: test)")
-    parser.add_argument("--count", type=_count, metavar="N", help="scenes to make (default: the set's own size)")
+    parser.add_argument("--count", type=count, metavar="N", help="scenes to make (default: the set's own size)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the set, where it is not the usual one")
-    parser.add_argument("--workers", type=_count, default=cores(), metavar="N", help="processes (default: the cores)")
-    parser.add_argument("--width", type=_count, default=192, help="of a picture, in pixels (default: 192)")
-    parser.add_argument("--height", type=_count, default=108, help="of a picture, in pixels (default: 108)")
+    parser.add_argument("--workers", type=count, default=cores(), metavar="N", help="processes (default: the cores)")
+    parser.add_argument("--width", type=count, default=192, help="of a picture, in pixels (default: 192)")
+    parser.add_argument("--height", type=count, default=108, help="of a picture, in pixels (default: 108)")
     parser.add_argument("--no-pictures", action="store_true", help="scenes without cameras")
     parser.add_argument("--check", type=Path, metavar="DIR", help="make nothing: compare a set with its checksums")
     parser.add_argument("--show", nargs=2, metavar=("N", "FILE"), help="draw N scenes of the set into a picture")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the table here too")
 
 
-def _count(text: str) -> int:
+def count(text: str) -> int:
     if not (text.isdecimal() and int(text) > 0):
         raise argparse.ArgumentTypeError(f"'{text}' is not a whole number above 0")
     return int(text)
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         folder = args.out or sets.default_place(args.set, made_by)
         index, rate = made(folder, wanted, make_shard, args.workers, errors)
         if args.show is not None:
-            show(folder, _count(args.show[0]), Path(args.show[1]), errors)
+            show(folder, count(args.show[0]), Path(args.show[1]), errors)
         if args.json is not None:
             content = {**numbers(folder, index, rate), **provenance(["reflectdrive", *sys.argv[1:]])}
             args.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
@@ -136,11 +136,11 @@ class _Rate(ProgressColumn):
         return Text("" if task.speed is None else f"{task.speed:.1f} scenes/s")
 
 
-def show(folder: Path, count: int, file: Path, console: Console) -> None:
+def show(folder: Path, scenes: int, file: Path, console: Console) -> None:
     """Draws scenes spread over a set into one picture. Raises SetError, OSError."""
     index = shards.index_of(folder)
-    step = max(1, index.scenes // count)
-    some = list(shards.read(folder, pictures=True, limit=1 + step * (count - 1), on_damage=console.print))[::step]
+    step = max(1, index.scenes // scenes)
+    some = list(shards.read(folder, pictures=True, limit=1 + step * (scenes - 1), on_damage=console.print))[::step]
     if not some:
         raise SetError(f"{folder} holds no scene to show")
     _, encoded = cv2.imencode(".png", cv2.cvtColor(contact_sheet(some), cv2.COLOR_RGB2BGR))
@@ -193,6 +193,6 @@ def _table(index: Index, rate: float | None) -> Table:
     for heading in ("family", "scenes", "%", "aim %"):
         table.add_column(heading, justify="left" if heading == "family" else "right")
     for family, share in FAMILIES.items():
-        count = index.families.get(family, 0)
-        table.add_row(family, str(count), f"{100 * count / max(index.scenes, 1):.1f}", str(share))
+        there = index.families.get(family, 0)
+        table.add_row(family, str(there), f"{100 * there / max(index.scenes, 1):.1f}", str(share))
     return table

@@ -1,0 +1,77 @@
+"""What drivers scored on a set of scenes: one row per scene, means by family, the same for recorded and made scenes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from .. import kinematics
+from ..config import Config, ScoringConfig
+from ..domain import Array, Observation
+from ..planning.planner import Planner, PlannerState, PlanningError, Tools
+from ..scoring.scorer import WAYPOINTS, Scene, score, total
+from ..scoring.simulate import HORIZON_S
+
+WAYPOINT_TIMES_S = HORIZON_S / WAYPOINTS * np.arange(1, WAYPOINTS + 1)
+SUB_SCORES = ("nc", "dac", "ttc", "comfort", "ep")
+MEASURES = ("pdms", *SUB_SCORES, "pdms_without_comfort")
+Row = list[float]  # MEASURES, 0..1 or NaN
+
+
+@dataclass(eq=False)
+class Scores:
+    """One row per scene, the same scenes for every driver."""
+
+    families: list[str] = field(default_factory=list)  # of each scene
+    scores: dict[str, list[Row]] = field(default_factory=dict)  # by driver, of each scene
+    failures: dict[str, list[str]] = field(default_factory=dict)  # by planner: scenes without a plan, and why
+
+    def add(self, family: str, rows: Mapping[str, Row]) -> None:
+        """Who has no row had no plan and earns nothing."""
+        self.families.append(family)
+        for driver, scores in self.scores.items():
+            scores.append(rows.get(driver, [0.0] * len(MEASURES)))
+
+
+def waypoints(planner: Planner, observation: Observation, config: Config) -> Array:
+    """Poses (8, 3) at 0.5 .. 4 s of what a planner plans without a past. Raises PlanningError if it cannot."""
+    _, plan = planner(PlannerState(), observation, Tools(config))
+    if plan.trajectory.horizon_s < HORIZON_S - 1e-9:
+        raise PlanningError(f"the plan ends at {plan.trajectory.horizon_s:.1f} s, {HORIZON_S:.0f} s are scored")
+    return kinematics.resample(plan.trajectory, WAYPOINT_TIMES_S)
+
+
+def rows_of(scene: Scene, plans: Mapping[str, Array], config: ScoringConfig) -> dict[str, Row]:
+    """MEASURES of each driver's plan (8, 3) or (40, 3) in a scene."""
+    card = score(scene, np.stack(list(plans.values())), config=config)
+    without_comfort = total(card, replace(config, comfort_weight=0.0))
+    columns = (card.score, *(getattr(card, name) for name in SUB_SCORES), without_comfort)
+    rows = (list(map(float, row)) for row in zip(*columns, strict=True))
+    return dict(zip(plans, rows, strict=True))
+
+
+def summary(driver: str, result: Scores) -> dict[str, Any]:
+    """Means in percent over all scenes of a driver, and under `families` over those of each."""
+    scores, families = np.array(result.scores[driver]), np.array(result.families)
+    parts = {family: means(scores[families == family]) for family in sorted(set(result.families))}
+    return {**means(scores), "families": parts}
+
+
+def means(scores: Array) -> dict[str, Any]:
+    """Percent over the scenes that have the number; None where none has."""
+    found = {}
+    for measure, values in zip(MEASURES, scores.T, strict=True):
+        known = values[np.isfinite(values)]
+        found[measure] = round(100.0 * float(known.mean()), 3) if len(known) else None
+    return {"scenes": len(scores), **found}
+
+
+def without_a_plan(result: Scores, what: str) -> Sequence[str]:
+    """A sentence for each planner that had no plan for some of the scenes, which are called `what`."""
+    return [
+        f"{planner} had no plan for {len(failures)} {what}, scored 0; the first: {failures[0]}"
+        for planner, failures in result.failures.items()
+    ]

@@ -1,0 +1,260 @@
+"""`reflectdrive eval --set test`: planners and the expert, scored on scenes of the proving ground.
+
+Open loop: each scene is planned once, from cold, with what a planner may know (its observation). The plan is driven by
+the scorer's car among the others as they really went, and gets the PDM score by the rules that are used for driving. A
+set that is not there is made first. Scenes of one shard share towns; the interval of a mean takes them as independent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+from rich.table import Table
+
+from ..config import Config
+from ..domain import Array
+from ..planning import PLANNERS
+from ..planning.planner import PlanningError
+from ..sim import crew, sets, shards
+from ..sim.scene import DrivingScene
+from ..sim.shards import Index, SetError, ShardNote
+from . import driving_scores, scenes_run
+from .driving_scores import MEASURES, Row, Scores
+from .provenance import provenance
+
+EXPERT = "expert"
+RESAMPLED = 1000  # times, for the interval of a mean
+COLUMNS = {"nc": "NC", "dac": "DAC", "ttc": "TTC", "comfort": "C", "ep": "EP"}
+PIXELS = (192, 108)
+BLIND = ("constant_velocity", "route_follower")  # they look at no picture; without pictures a set is read faster
+
+
+def run(args: argparse.Namespace, config: Config, console: Console, errors: Console) -> int:
+    """Exit code 0; 2 with one sentence on stderr when there is nothing to score. Raises OSError of a file."""
+    try:
+        folder = the_set(args.set, args.scenes, args.workers, errors)
+        result = evaluate(folder, args.planner, config, args.families, args.limit, args.workers, errors)
+    except scenes_run.FAULTS as fault:
+        errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
+        return 2
+    if args.json is not None:
+        content = {
+            "set": args.set,
+            "folder": str(folder),
+            **numbers(result),
+            **provenance(["reflectdrive", *sys.argv[1:]]),
+        }
+        args.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    console.print(_table(args.set, result))
+    for note in (*result.damages, *driving_scores.without_a_plan(result, "scenes")):
+        console.print(escape(note), soft_wrap=True, highlight=False)
+    return 0
+
+
+def the_set(name: str, folder: Path | None, workers: int, console: Console) -> Path:
+    """Where a set lies: in `folder`, as it is, or else in the usual place, whole; it is made where it is not there.
+
+    Raises SetError, SumoMissing, OSError.
+    """
+    if folder is not None and (folder / shards.INDEX).exists():
+        there = shards.index_of(folder)
+        if there.set != name:
+            raise SetError(f"{folder} holds the set '{there.set}', not '{name}': name it with --set {there.set}")
+        return folder
+    make_shard, made_by = scenes_run.the_sampler(*PIXELS, pictures=True)
+    wanted = sets.Wanted(name, sets.SIZES[name], made_by)
+    folder = folder or sets.default_place(name, made_by)
+    if not sets.is_complete(folder, wanted):
+        sentence = f"the set '{name}' is not whole in {folder}: making it, {wanted.size} scenes"
+        console.print(escape(sentence), soft_wrap=True, highlight=False)
+    scenes_run.made(folder, wanted, make_shard, workers, console)
+    return folder
+
+
+@dataclass(eq=False)
+class Result(Scores):
+    """What came of a set of made scenes."""
+
+    names: list[str] = field(default_factory=list)  # of the scenes
+    damages: list[str] = field(default_factory=list)  # sentences about shards that were left out
+
+
+@dataclass(frozen=True)
+class Part:
+    """What came of one shard: names, families, rows and failures of its scenes, and what was damaged."""
+
+    scenes: tuple[tuple[str, str, dict[str, Row], dict[str, str]], ...]
+    damages: tuple[str, ...]
+
+
+def evaluate(
+    folder: Path,
+    planners: Sequence[str],
+    config: Config,
+    families: Collection[str] | None,
+    limit: int | None,
+    workers: int,
+    console: Console,
+) -> Result:
+    """The expert and planners on the scenes of a set, in its order whatever the number of workers.
+
+    Raises SetError if there is nothing to score.
+    """
+    index = shards.index_of(folder)
+    tasks = _tasks(index, families, limit)
+    work = partial(_score_shard, folder, tuple(planners), config, families)
+    parts: dict[str, Part] = {}
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("scoring", total=sum(scenes for _, scenes in tasks))
+        for note, part in _parts(tasks, work, workers, lambda scenes: progress.update(bar, completed=scenes)):
+            parts[note.file] = part
+    result = Result(scores={driver: [] for driver in (EXPERT, *planners)})
+    for note, _ in tasks:
+        for name, family, rows, failures in parts[note.file].scenes:
+            result.names.append(name)
+            result.add(family, rows)
+            for planner, reason in failures.items():
+                result.failures.setdefault(planner, []).append(f"{name}: {reason}")
+        result.damages += parts[note.file].damages
+    result.damages += [f"{folder / name}.tar was never made: {reason}" for name, reason in index.missing.items()]
+    if not result.names:
+        said = "".join(f"; {damage}" for damage in result.damages[:1])
+        raise SetError(f"{folder} holds no scene to score{said}")
+    return result
+
+
+def _tasks(index: Index, families: Collection[str] | None, limit: int | None) -> list[tuple[ShardNote, int]]:
+    """The shards that are to be scored, with how many scenes of each."""
+    tasks = []
+    for note in index.shards:
+        available = index.available(note, families)
+        scenes = available if limit is None else min(available, limit)
+        limit = None if limit is None else limit - scenes
+        if scenes:
+            tasks.append((note, scenes))
+    return tasks
+
+
+def _parts(
+    tasks: Sequence[tuple[ShardNote, int]],
+    work: Callable[[tuple[ShardNote, int], Callable[[int], None]], Part],
+    workers: int,
+    on_progress: Callable[[int], None],
+) -> Iterator[tuple[ShardNote, Part]]:
+    """(note, part) of each task, as they come."""
+    done = [0] * len(tasks)
+
+    def tell(place: int, scenes: int) -> None:
+        done[place] = scenes
+        on_progress(sum(done))
+
+    if workers == 1 or len(tasks) == 1:
+        for place, task in enumerate(tasks):
+            yield task[0], work(task, partial(tell, place))
+        return
+    try:
+        for outcome in crew.share_out(tasks, work, workers, tell):
+            note, scenes = outcome.task
+            lost = f"{note.file} could not be scored: {outcome.reason}; its {scenes} scenes are left out"
+            yield note, outcome.result or Part((), (lost,))
+    except crew.CrewError as fault:
+        raise SetError(f"nothing can be scored: {fault}") from None
+
+
+def _score_shard(
+    folder: Path,
+    planners: Sequence[str],
+    config: Config,
+    families: Collection[str] | None,
+    task: tuple[ShardNote, int],
+    report: Callable[[int], None],
+) -> Part:
+    note, limit = task
+    damages: list[str] = []
+    done = []
+    scenes = shards.read_shard(
+        folder,
+        note,
+        pictures=not set(planners) <= set(BLIND),
+        families=families,
+        limit=limit,
+        on_damage=damages.append,
+    )
+    for scene in scenes:
+        done.append((scene.name, scene.family, *_score_scene(scene, planners, config)))
+        report(len(done))
+    return Part(tuple(done), tuple(damages))
+
+
+def _score_scene(scene: DrivingScene, planners: Sequence[str], config: Config) -> tuple[dict[str, Row], dict[str, str]]:
+    """Rows by driver, and by planner why it has none."""
+    plans, failures = {EXPERT: scene.expert}, {}
+    for name in planners:
+        try:
+            plans[name] = driving_scores.waypoints(PLANNERS[name], scene.observation(), config)
+        except PlanningError as fault:
+            failures[name] = str(fault)
+    return driving_scores.rows_of(scene.scored(vehicle=config.vehicle), plans, config.scoring), failures
+
+
+# --- numbers and table -----------------------------------------------------------------------------------------------
+
+
+def numbers(result: Result) -> dict[str, Any]:
+    """Means in percent for each driver under `drivers`, and those of the first planner once more at the top."""
+    drivers = {driver: _summary(driver, result) for driver in result.scores}
+    first = next(name for name in drivers if name != EXPERT)
+    return {
+        "planner": first,
+        **drivers[first],
+        "drivers": drivers,
+        "failures": result.failures,
+        "left_out": result.damages,
+    }
+
+
+def _summary(driver: str, result: Result) -> dict[str, Any]:
+    pdms = np.array(result.scores[driver])[:, MEASURES.index("pdms")]
+    return {**driving_scores.summary(driver, result), "pdms_95": interval(pdms)}
+
+
+def interval(values: Array) -> list[float]:
+    """Where the mean of (N,) values lies with 95 %, in percent, by the bootstrap; the same for the same values."""
+    generator = np.random.default_rng(0)
+    resampled = [generator.choice(values, len(values)).mean() for _ in range(RESAMPLED)]
+    return [round(100.0 * float(end), 3) for end in np.percentile(resampled, [2.5, 97.5])]
+
+
+def _table(name: str, result: Result) -> Table:
+    title = f"set '{name}', {len(result.names)} scenes, open loop; means in percent"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("driver")
+    table.add_column("family")
+    for heading in ("scenes", "PDMS", "95 %", *COLUMNS.values()):
+        table.add_column(heading, justify="right")
+    for driver in result.scores:
+        summary = _summary(driver, result)
+        for family, means in {"all": summary, **summary["families"]}.items():
+            low, high = means.get("pdms_95", (None, None))
+            table.add_row(
+                driver if family == "all" else "",
+                family,
+                str(means["scenes"]),
+                f"{means['pdms']:.1f}",
+                "" if low is None else f"{low:.1f} - {high:.1f}",
+                *(f"{means[column]:.1f}" for column in COLUMNS),
+                end_section=family == max(result.families),
+            )
+    return table
