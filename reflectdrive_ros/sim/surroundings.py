@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import shapely
@@ -16,9 +17,11 @@ from ..scoring.scorer import RedLights
 from ..scoring.simulate import STEPS
 from .actors import Lamp
 from .navigation import lanes_by_edge
-from .roads import RoadError, RoadMap
+from .roads import RoadMap
 
 RADIUS_M = 120.0  # a plan of 4 s gets no further at any limit of a town
+
+SLIVER_M2 = 1e-4  # a smaller part of a cut area is rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +38,7 @@ class _Layers:
 def areas(road_map: RoadMap, map_from_ego: Array, route_lanes: Collection[int], radius_m: float = RADIUS_M) -> MapAreas:
     """The map's areas within `radius_m` of a pose (3,), in the ego frame.
 
-    On the route are `route_lanes` and those beside them in the same direction. Takes some milliseconds. Raises
-    RoadError if the map has a polygon with a hole, which the score cannot hold.
+    On the route are `route_lanes` and those beside them in the same direction. Takes some milliseconds.
     """
     layers = _layers(road_map)
     near = np.sort(layers.tree.query(shapely.Point(map_from_ego[:2]), "dwithin", radius_m))
@@ -95,8 +97,8 @@ def red_lights(
             continue
         for key in signal.connectors:
             if key in on_route:
-                for polygon in road_map.lanes[key].lane.polygons:
-                    rings.append(geometry.transform_points(ego_from_map, _ring(polygon, f"lane {key}")))
+                for ring in (ring for part in road_map.lanes[key].lane.polygons for ring in _rings(part)):
+                    rings.append(geometry.transform_points(ego_from_map, ring))
                     red.append(shown)
     return RedLights(tuple(rings), np.array(red) if red else np.zeros((0, STEPS + 1), bool))
 
@@ -104,22 +106,31 @@ def red_lights(
 @lru_cache(maxsize=4)
 def _layers(road_map: RoadMap) -> _Layers:
     """Built once per map, in some tens of milliseconds."""
-    lanes = [(key, part) for key, lane in road_map.lanes.items() for part in lane.lane.polygons]
-    polygons = [part for _, part in lanes]
-    names = [f"lane {key}" for key, _ in lanes]
-    for kind, areas_of_kind in (("road", road_map.roads), ("junction", road_map.junctions)):
-        names += [f"{kind} {name}" for name in areas_of_kind]
-        polygons += list(areas_of_kind.values())
+    lanes = [
+        (key, ring) for key, lane in road_map.lanes.items() for part in lane.lane.polygons for ring in _rings(part)
+    ]
+    roads = [ring for road in road_map.roads.values() for ring in _rings(road)]
+    junctions = [ring for junction in road_map.junctions.values() for ring in _rings(junction)]
+    rings = (*(ring for _, ring in lanes), *roads, *junctions)
     return _Layers(
-        shapely.STRtree(polygons),
-        tuple(_ring(polygon, f"{name} of {road_map.name}") for polygon, name in zip(polygons, names, strict=True)),
+        shapely.STRtree([shapely.Polygon(ring) for ring in rings]),
+        rings,
         np.array([key for key, _ in lanes], int),
         len(lanes),
-        len(lanes) + len(road_map.roads),
+        len(lanes) + len(roads),
     )
 
 
-def _ring(polygon: object, name: str) -> Array:
-    if not isinstance(polygon, shapely.Polygon) or len(polygon.interiors):
-        raise RoadError(f"{name} is not one polygon without holes")
-    return np.asarray(shapely.get_coordinates(polygon.exterior)[:-1])
+def _rings(area: Any) -> list[Array]:
+    """An area as simple rings without holes, as the score takes them: one that goes around something is cut there."""
+    if not isinstance(area, shapely.Polygon):
+        return [ring for part in shapely.get_parts(area) for ring in _rings(part) if part.area > SLIVER_M2]
+    if not len(area.interiors):
+        return [np.asarray(shapely.get_coordinates(area.exterior)[:-1])]
+    left, low, right, high = area.bounds
+    cut = shapely.Polygon(area.interiors[0]).centroid.x
+    return [
+        ring
+        for half in (shapely.box(left, low, cut, high), shapely.box(cut, low, right, high))
+        for ring in _rings(shapely.intersection(area, half))
+    ]

@@ -40,7 +40,7 @@ from ..scoring.areas import MapAreas
 from ..scoring.contacts import SAMPLES, AgentTracks
 from ..scoring.scorer import WAYPOINTS, RedLights, Scene, ScoreCard, score
 from ..scoring.simulate import DT_S, HORIZON_S, STEPS
-from . import camera, instructions, look, navigation, scenery, start, surroundings, towns
+from . import camera, instructions, lanelets, look, navigation, scenery, start, surroundings, towns
 from .actors import Snapshot
 from .camera import Camera
 from .demand import Demand
@@ -94,8 +94,6 @@ class World:
         self._scratch = tempfile.TemporaryDirectory() if folder is None else None
         place = Path(self._scratch.name) if self._scratch else Path(str(folder))
         if options.osm is not None:
-            from . import lanelets
-
             self.road_map: RoadMap = lanelets.load(options.osm, place)
         else:
             self.road_map = towns.make(options.name, options.seed, place)
