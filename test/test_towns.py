@@ -77,6 +77,16 @@ def rear_axle_along(road_map, way):
     return poses[at < along[-1] - min(5.0, 0.5 * lane_length(road_map, way[-1]))]
 
 
+def outside_by(seed, rear_axle_poses):
+    """(N,) how far the outermost corner of the car is off the road."""
+    centers = geometry.compose(rear_axle_poses, np.array([CAR.rear_axle_to_center_m, 0.0, 0.0]))
+    corners = geometry.box_corners(centers, np.array([CAR.length_m, CAR.width_m]))
+    outside = ~shapely.contains_xy(drivable(seed), corners.reshape(-1, 2)).reshape(-1, 4)
+    far_m = np.zeros(outside.shape)
+    far_m[outside] = shapely.distance(drivable(seed), shapely.points(corners[outside]))
+    return far_m.max(axis=1)
+
+
 def lateral_at_limit(road_map, key):
     """The largest v^2 / R of a lane at its speed limit, the ends left out."""
     line = road_map.lanes[key].lane.centerline
@@ -87,13 +97,9 @@ def lateral_at_limit(road_map, key):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_car_that_follows_any_lane_stays_on_the_road(seed):
-    road_map, space = town(seed), drivable(seed)
-    poses = np.concatenate([rear_axle_along(road_map, way) for way in joints(road_map)])
-    centers = geometry.compose(poses, np.array([CAR.rear_axle_to_center_m, 0.0, 0.0]))
-    corners = geometry.box_corners(centers, np.array([CAR.length_m, CAR.width_m]))
-    outside = ~shapely.contains_xy(space, corners.reshape(-1, 2)).reshape(-1, 4)
-    assert outside.any(axis=1).mean() < 0.005
-    assert shapely.distance(space, shapely.points(corners[outside])).max(initial=0.0) < 0.8
+    outside_m = outside_by(seed, np.concatenate([rear_axle_along(town(seed), way) for way in joints(town(seed))]))
+    assert (outside_m > 0).mean() < 0.005
+    assert outside_m.max() < 0.8
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -249,6 +255,12 @@ def test_a_line_is_smooth_passes_the_car_and_is_long_enough(seed):
         assert abs(offset) < 0.3
         assert at == pytest.approx(30.0, abs=1.0)
         assert len(line) == pytest.approx(181, abs=1)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_car_that_follows_its_line_stays_on_the_road(seed):
+    poses = np.concatenate([line[30:145] for _, line, _, _ in lines_of(seed)])
+    assert (outside_by(seed, poses) > 0).mean() < 0.01
 
 
 def test_a_line_leaves_the_lane_that_ends():

@@ -221,8 +221,8 @@ def _plain_xml(pieces: Mapping[str, _Piece]) -> dict[str, str]:
             connection_lines.append(f'<connection from="{edge}" to="{joint}" fromLane="{index}" toLane="{index}"/>')
     for way in ways:
         (source, from_lane), (target, to_lane) = lane_of[way[0]], lane_of[way[-1]]
-        across = [pieces[name].line for name in way[1:-1]]
-        shape = f' shape="{shape_text(np.concatenate(across))}"' if across else ""
+        across = _fitted([pieces[name].line for name in way]) if len(way) > 2 else None
+        shape = "" if across is None else f' shape="{shape_text(across)}"'
         source = leaves_on.get(source, source)
         ends = f'from="{source}" to="{target}" fromLane="{from_lane}" toLane="{to_lane}"'
         connection_lines.append(f"<connection {ends}{shape}/>")
@@ -236,6 +236,13 @@ def _plain_xml(pieces: Mapping[str, _Piece]) -> dict[str, str]:
         "edges": "\n".join(edge_lines),
         "connections": "\n".join(connection_lines),
     }
+
+
+def _fitted(lines: Sequence[Array]) -> Array:
+    """The lines between the first and the last, joined and shifted so that they begin and end where those do."""
+    line = geometry.distinct_points(np.concatenate(lines[1:-1]), closer_than=0.1)
+    share = (geometry.arc_lengths(line) / geometry.arc_lengths(line)[-1])[:, None]
+    return np.asarray(line + (1 - share) * (lines[0][-1] - line[0]) + share * (lines[-1][0] - line[-1]))
 
 
 def _part(lane: _Piece, begin: float, end: float) -> _Piece:

@@ -224,16 +224,19 @@ def _line(road_map: RoadMap, path: Sequence[int], at_m: float) -> Array:
     behind = _behind(road_map, path[0], at_m)
     behind_m = float(geometry.arc_lengths(behind)[-1])
     segments[0] = np.concatenate([behind, segments[0]])
-    points, headings, along, offset_m = [], [], [], []
+    points: list[Array] = []
+    headings, along, offset_m = [], [], []
     from_m = 0.0
     for segment in segments:
         length_m = float(geometry.arc_lengths(segment)[-1])
         at = np.linspace(0.0, length_m, max(int(np.ceil(length_m / SPACING_M)) + 1, 2))
-        points.append(_at(segment, at))
-        steps = np.gradient(points[-1], axis=0)
-        headings.append(np.arctan2(steps[:, 1], steps[:, 0]))
-        along.append(from_m + at)
-        offset_m.append(np.zeros(len(at)))
+        places = _at(segment, at)
+        steps = np.gradient(places, axis=0)
+        once = slice(1 if points else 0, None)  # a segment begins beside where the last one ended
+        points.append(places[once])
+        headings.append(np.arctan2(steps[once, 1], steps[once, 0]))
+        along.append(from_m + at[once])
+        offset_m.append(np.zeros(len(at[once])))
         from_m += length_m
     begin_m = 0.0
     for index, (jump_m, change_m) in enumerate(jumps):
@@ -263,7 +266,7 @@ def _segments(road_map: RoadMap, path: Sequence[int], at_m: float) -> tuple[list
     segments, jumps = [lanes[path[0]].lane.centerline], []
     from_m, key = at_m, path[0]
     for index, other in enumerate(path[1:], start=1):
-        if other not in lanes[key].lane.beside:
+        if other not in lanes[path[index - 1]].lane.beside:
             segments[-1] = np.concatenate([segments[-1], lanes[other].lane.centerline])
             from_m, key = 0.0, other
             continue

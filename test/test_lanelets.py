@@ -1,0 +1,116 @@
+"""Drawn Lanelet2 maps as SUMO networks: lanes lie where they were drawn, and traffic can be sent through them."""
+
+import shutil
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import shapely
+
+from reflectdrive_ros import geometry
+from reflectdrive_ros.sim import lanelets, networks, sumo
+from reflectdrive_ros.sim.roads import RoadError
+
+pytest.importorskip("lanelet2")
+try:
+    sumo.binary("netconvert")
+except sumo.SumoMissing as fault:
+    pytest.skip(str(fault), allow_module_level=True)
+
+HERE = Path(__file__).parent
+CARGO = HERE / "data" / "lanelet2_maps" / "cargo_transport_map.osm"
+SHARED = HERE.parents[1] / "shared" / "data" / "lanelet2_maps"
+LONGEST_M = {"cargo_transport_map": 1000, "kashiwa_54SVE036736": 600, "karlsruhe_mapping_example": 150}  # way to drive
+
+
+@pytest.fixture(scope="module", autouse=True)
+def folder():
+    yield
+    shutil.rmtree(folder_of_networks())
+
+
+@cache
+def folder_of_networks():
+    return Path(mkdtemp())
+
+
+@cache
+def road_map(name):
+    path = CARGO if name == CARGO.stem else SHARED / f"{name}.osm"
+    if not path.is_file():
+        pytest.skip(f"{name}.osm is not here: it is among the shared data")
+    return lanelets.load(path, folder_of_networks())
+
+
+@pytest.mark.parametrize("name", LONGEST_M)
+def test_a_car_can_drive_far_on_a_drawn_map(name):
+    drawn = road_map(name)
+    starts = list(drawn.edges_after)
+    walks = [
+        networks.random_walk(drawn, np.random.default_rng(seed), 3000.0, starts[seed % len(starts)])
+        for seed in range(60)
+    ]
+    lines = {lane.edge: lane.lane.centerline for lane in drawn.lanes.values()}
+    assert max(sum(geometry.arc_lengths(lines[edge])[-1] for edge in walk) for walk in walks) > LONGEST_M[name]
+
+
+@pytest.mark.parametrize("name", LONGEST_M)
+def test_drawn_lanes_join_and_lie_on_the_road(name):
+    drawn = road_map(name)
+    space = shapely.union_all([*drawn.roads.values(), *drawn.junctions.values()]).buffer(0.2)
+    shapely.prepare(space)
+    for lane in drawn.lanes.values():
+        assert space.covers(lane.lane.polygons[0]), lane.sumo_id
+        for after in lane.lane.successors:
+            gap = drawn.lanes[after].lane.centerline[0] - lane.lane.centerline[-1]
+            assert np.hypot(*gap) < 1.5, (lane.sumo_id, drawn.lanes[after].sumo_id)
+
+
+def test_lanes_lie_where_they_were_drawn():
+    points = []
+    for node in ElementTree.parse(CARGO).getroot().iter("node"):
+        tags = {tag.get("k"): tag.get("v") for tag in node.iter("tag")}
+        points.append((float(tags["local_x"]), float(tags["local_y"])))
+    lines = np.concatenate([lane.lane.centerline for lane in road_map(CARGO.stem).lanes.values()])
+    assert (lines >= np.min(points, axis=0)).all()
+    assert (lines <= np.max(points, axis=0)).all()
+    assert np.median(shapely.distance(shapely.MultiPoint(points), shapely.points(lines[::10]))) < 4.0
+
+
+def test_what_was_drawn_for_people_is_kept():
+    drawn = road_map("kashiwa_54SVE036736")
+    assert len(drawn.crossings) == 4
+    assert len(drawn.walkways) == 2
+
+
+def test_the_same_map_gives_the_same_network(tmp_path):
+    again = lanelets.load(CARGO, tmp_path)
+    assert again.net_file.read_bytes() == road_map(CARGO.stem).net_file.read_bytes()
+
+
+def test_bad_maps_are_named(tmp_path):
+    with pytest.raises(RoadError, match=r"missing\.osm does not exist"):
+        lanelets.load(tmp_path / "missing.osm", tmp_path)
+    text = tmp_path / "text.osm"
+    text.write_text("no map")
+    with pytest.raises(RoadError, match=r"text\.osm cannot be read as a Lanelet2 map"):
+        lanelets.load(text, tmp_path)
+    empty = tmp_path / "empty.osm"
+    empty.write_text('<osm version="0.6"><node id="1" lat="49.0" lon="8.4"/></osm>')
+    with pytest.raises(RoadError, match=r"empty\.osm holds no road lanelets"):
+        lanelets.load(empty, tmp_path)
+
+
+def test_a_map_of_one_lane_has_no_drivable_route(tmp_path):
+    nodes = {1: (0, 2), 2: (50, 2), 3: (0, -2), 4: (50, -2)}
+    tags = '<tag k="local_x" v="{}"/><tag k="local_y" v="{}"/>'
+    drawn = "".join(f'<node id="{k}" lat="0" lon="{k}e-5">{tags.format(*at)}</node>' for k, at in nodes.items())
+    drawn += '<way id="5"><nd ref="1"/><nd ref="2"/></way><way id="6"><nd ref="3"/><nd ref="4"/></way>'
+    drawn += '<relation id="7"><member type="way" ref="5" role="left"/><member type="way" ref="6" role="right"/>'
+    drawn += '<tag k="type" v="lanelet"/><tag k="subtype" v="road"/><tag k="one_way" v="yes"/></relation>'
+    (tmp_path / "one.osm").write_text(f'<osm version="0.6">{drawn}</osm>')
+    with pytest.raises(RoadError, match="one has no drivable route: 1 edges for cars"):
+        lanelets.load(tmp_path / "one.osm", tmp_path)
