@@ -17,6 +17,7 @@ from ..domain import Command
 from .roads import RoadLane, RoadMap, Special, Turn
 
 NOTICE_M = 40.0  # a turn is announced this far ahead
+FAR_M = 200.0  # the largest roundabout is left by then
 ROUNDING_M = 10.0  # distances are spoken in these steps; less than half a step is not spoken at all
 
 COMMANDS = {Turn.STRAIGHT: Command.STRAIGHT, Turn.LEFT: Command.LEFT, Turn.RIGHT: Command.RIGHT}
@@ -36,6 +37,7 @@ def of(road_map: RoadMap, lane_keys: Sequence[int], along_m: float) -> tuple[Com
     if len(lane_keys) == 0:
         raise ValueError("instructions.of got no lane of the route, expected the present one at least")
     starts = _starts(road_map, lane_keys, along_m)
+    lane_keys = lane_keys[: len(starts)]
     choices = _choices(road_map)
     for place, (start_m, key) in enumerate(zip(starts, lane_keys, strict=True)):
         if start_m > NOTICE_M:
@@ -50,9 +52,11 @@ def of(road_map: RoadMap, lane_keys: Sequence[int], along_m: float) -> tuple[Com
 
 
 def _starts(road_map: RoadMap, lane_keys: Sequence[int], along_m: float) -> list[float]:
-    """How far ahead each lane begins; a lane that is changed to begins where the one beside it does."""
+    """How far ahead the lanes within FAR_M begin; one that is changed to begins where the one before does."""
     starts = [-along_m]
     for key, after in pairwise(lane_keys):
+        if starts[-1] > FAR_M:
+            break
         lane = road_map.lanes[key].lane
         beside = after in lane.beside and after not in lane.successors
         starts.append(starts[-1] + (0.0 if beside else float(geometry.arc_lengths(lane.centerline)[-1])))
