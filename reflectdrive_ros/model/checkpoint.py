@@ -1,0 +1,131 @@
+"""Weights on disk: our own, and those of Qwen3 and SigLIP2 as Hugging Face stores them. Safetensors only, never pickle.
+
+    sha256 = save(net, "models/mine/weights.safetensors", {"data": "proving ground train", "seed": 0})
+    net = load("models/mine/weights.safetensors", sha256)
+
+The file carries the network's configuration, so weights and code cannot disagree in silence; the card beside it
+(`card.json`) says what a reader wants to know: the hash, the measures, what the caller adds.
+Whatever does not fit is a CheckpointError that says which file, what is wrong and what was expected.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
+from torch import Tensor
+
+from .token_net import TokenNet, TokenNetConfig
+
+FORMAT = "reflectdrive.token_net.1"
+CARD = "card.json"
+SHOWN = 8  # names listed of those that are wrong
+
+
+class CheckpointError(Exception):
+    """Weights cannot be used; the message says which file, why and what was expected."""
+
+
+def save(net: TokenNet, path: str | Path, about: Mapping[str, Any], dtype: torch.dtype = torch.bfloat16) -> str:
+    """Write weights (as `dtype`) and card; returns the file's SHA-256. A reader never sees half a file."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tensors = {name: value.detach().to("cpu", dtype).contiguous() for name, value in net.state_dict().items()}
+    config = dataclasses.asdict(net.config)
+    content = to_bytes(tensors, {"format": FORMAT, "config": json.dumps(config)})
+    digest = hashlib.sha256(content).hexdigest()
+    card = {
+        "format": FORMAT,
+        "file": path.name,
+        "sha256": digest,
+        "bytes": len(content),
+        "parameters": sum(value.numel() for value in tensors.values()),
+        "dtype": str(dtype).removeprefix("torch."),
+        "config": config,
+        **about,
+    }
+    for target, written in ((path, content), (path.parent / CARD, (json.dumps(card, indent=2) + "\n").encode())):
+        unfinished = target.with_name(target.name + ".part")
+        unfinished.write_bytes(written)
+        os.replace(unfinished, target)
+    return digest
+
+
+def load(path: str | Path, sha256: str) -> TokenNet:
+    """The network of a file, in float32 on the CPU, ready for inference. Raises CheckpointError."""
+    path = Path(path)
+    try:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as fault:
+        raise CheckpointError(f"{path} cannot be read: {fault.strerror}") from None
+    if digest != sha256.lower():
+        raise CheckpointError(f"{path} has SHA-256 {digest}, expected {sha256}: fetch the file again")
+    tensors, metadata = _read(path)
+    if metadata.get("format") != FORMAT:
+        raise CheckpointError(f"{path} has format {metadata.get('format')!r}, expected {FORMAT!r}")
+    net = TokenNet(_config(path, metadata.get("config", "")))
+    _fill(net, tensors, path)
+    return net.eval()
+
+
+def _config(path: Path, text: str) -> TokenNetConfig:
+    try:
+        return _dataclass_of(TokenNetConfig, json.loads(text))  # type: ignore[no-any-return]
+    except (ValueError, TypeError, KeyError) as fault:
+        raise CheckpointError(f"{path} carries a configuration that is not this network's: {fault}") from None
+
+
+def _dataclass_of(kind: Any, values: Mapping[str, Any]) -> Any:
+    hints = get_type_hints(kind)
+    unknown, missing = sorted(set(values) - set(hints)), sorted(set(hints) - set(values))
+    if unknown or missing:
+        raise ValueError(f"{kind.__name__} has unknown {unknown} and missing {missing} entries")
+    given = {
+        name: _dataclass_of(hints[name], value)
+        if dataclasses.is_dataclass(hints[name])
+        else (tuple(value) if isinstance(value, list) else value)
+        for name, value in values.items()
+    }
+    return kind(**given)
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    try:
+        with safe_open(path, "pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except (SafetensorError, OSError) as fault:
+        raise CheckpointError(f"{path} is not a safetensors file: {fault}") from None
+
+
+def _fill(net: torch.nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None:
+    """Copy tensors into the parameters of the same names; all must be there, none too many, all shapes equal."""
+    own = dict(net.named_parameters())
+    missing, unexpected = sorted(set(own) - set(tensors)), sorted(set(tensors) - set(own))
+    if missing or unexpected:
+        raise CheckpointError(f"{source} lacks {_listed(missing)} and has unexpected {_listed(unexpected)}")
+    wrong = [name for name in own if own[name].shape != tensors[name].shape]
+    if wrong:
+        name = wrong[0]
+        have, want = tuple(tensors[name].shape), tuple(own[name].shape)
+        raise CheckpointError(f"{source}: {name} has shape {have}, expected {want} ({len(wrong)} such tensors)")
+    broken = [name for name in own if not torch.isfinite(tensors[name]).all()]
+    if broken:
+        raise CheckpointError(f"{source} holds NaN or infinity in {_listed(broken)}")
+    with torch.no_grad():
+        for name, parameter in own.items():
+            parameter.copy_(tensors[name])
+
+
+def _listed(names: list[str]) -> str:
+    if not names:
+        return "nothing"
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more

@@ -1,0 +1,139 @@
+"""The transformer block of Qwen3 (RMSNorm, rotary positions, q/k norms, grouped heads, SwiGLU), with a second,
+narrower FFN for action tokens. Parameters are named as Hugging Face names them, so that its weights load unchanged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+KeysValues = tuple[Tensor, Tensor]  # keys, values of one layer, each (B, kv_heads, N, head_dim)
+
+
+@dataclass(frozen=True)
+class BlockConfig:
+    """Measures of the language model's blocks."""
+
+    width: int = 256
+    layers: int = 6
+    heads: int = 4
+    kv_heads: int = 2
+    head_dim: int = 64
+    ffn: int = 512  # of prompt tokens
+    action_ffn: int = 256  # of action tokens
+    rope_theta: float = 10_000.0
+    norm_eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        if self.heads % self.kv_heads:
+            raise ValueError(f"BlockConfig.heads is {self.heads}, expected a multiple of kv_heads ({self.kv_heads})")
+        if self.head_dim % 2:
+            raise ValueError(f"BlockConfig.head_dim is {self.head_dim}, expected an even number for rotary positions")
+        if self.action_ffn > self.ffn:
+            raise ValueError(f"BlockConfig.action_ffn is {self.action_ffn}, expected at most ffn ({self.ffn})")
+
+
+class RmsNorm(nn.Module):
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.float()  # squares overflow and vanish in half precision
+        return self.weight * (wide * torch.rsqrt((wide * wide).mean(-1, keepdim=True) + self.eps)).to(x.dtype)
+
+
+def rotary_tables(positions: int, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
+    """Cosines and sines (positions, head_dim), the halves alike."""
+    frequency = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
+    angle = torch.arange(positions, dtype=torch.float64)[:, None] * frequency
+    angle = torch.cat([angle, angle], dim=-1)
+    return angle.cos().float(), angle.sin().float()
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Queries or keys (B, heads, N, head_dim) turned by their positions' tables (N, head_dim)."""
+    half = x.shape[-1] // 2
+    turned = torch.cat([-x[..., half:], x[..., :half]], dim=-1)
+    return x * cos.to(x.dtype) + turned * sin.to(x.dtype)
+
+
+class Attention(nn.Module):
+    def __init__(self, config: BlockConfig) -> None:
+        super().__init__()
+        self.config = config
+        width, head = config.width, config.head_dim
+        self.q_proj = nn.Linear(width, config.heads * head, bias=False)
+        self.k_proj = nn.Linear(width, config.kv_heads * head, bias=False)
+        self.v_proj = nn.Linear(width, config.kv_heads * head, bias=False)
+        self.o_proj = nn.Linear(config.heads * head, width, bias=False)
+        self.q_norm = RmsNorm(head, config.norm_eps)
+        self.k_norm = RmsNorm(head, config.norm_eps)
+
+    def keys_values(self, x: Tensor, cos: Tensor, sin: Tensor) -> KeysValues:
+        keys = self.k_norm(self._heads(self.k_proj(x)))
+        return rotate(keys.transpose(1, 2), cos, sin), self._heads(self.v_proj(x)).transpose(1, 2)
+
+    def attend(self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """x (B, N, width) looks at keys and values (B, kv_heads, K, head_dim) where mask (N, K) is true."""
+        queries = rotate(self.q_norm(self._heads(self.q_proj(x))).transpose(1, 2), cos, sin)
+        seen = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, enable_gqa=True)
+        return self.o_proj(seen.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (-1, self.config.head_dim))
+
+
+class GatedMlp(nn.Module):
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(width, hidden, bias=False)
+        self.up_proj = nn.Linear(width, hidden, bias=False)
+        self.down_proj = nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    """Shared self-attention; the prompt's tokens then pass the full FFN, the action tokens their own."""
+
+    def __init__(self, config: BlockConfig) -> None:
+        super().__init__()
+        self.input_layernorm = RmsNorm(config.width, config.norm_eps)
+        self.self_attn = Attention(config)
+        self.post_attention_layernorm = RmsNorm(config.width, config.norm_eps)
+        self.mlp = GatedMlp(config.width, config.ffn)
+        self.action_mlp = GatedMlp(config.width, config.action_ffn)
+
+    def forward(
+        self,
+        x: Tensor,
+        prompt: int,
+        mask: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        past: KeysValues | None = None,
+        skip: int = 0,
+    ) -> tuple[Tensor, KeysValues]:
+        """Tokens (B, N, width), the first `prompt` of them the prompt's, after one block; and their keys, values.
+
+        mask (N, P + N) says who sees whom, `past` (P tokens) first. The first `skip` tokens are only looked at: the
+        result is (B, N - skip, width).
+        """
+        normed = self.input_layernorm(x)
+        own = self.self_attn.keys_values(normed, cos, sin)
+        keys, values = own if past is None else (torch.cat([past[0], own[0]], 2), torch.cat([past[1], own[1]], 2))
+        x = x[:, skip:] + self.self_attn.attend(normed[:, skip:], keys, values, mask[skip:], cos[skip:], sin[skip:])
+        normed = self.post_attention_layernorm(x)
+        prompt -= skip
+        parts = [
+            ffn(part)
+            for ffn, part in ((self.mlp, normed[:, :prompt]), (self.action_mlp, normed[:, prompt:]))
+            if part.shape[1]
+        ]
+        return x + torch.cat(parts, 1), own

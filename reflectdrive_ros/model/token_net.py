@@ -1,0 +1,292 @@
+"""The network of ReflectDrive-2: pictures, words and the ego state in; what each action token may be out.
+
+One prompt [pictures | words | ego], causal, and blocks of 16 action tokens x1, y1, .. x8, y8 (ids of `tokens.Codebook`,
+`bins` is the mask), bidirectional inside. A block sees the whole prompt and itself; the prompt sees no block, and no
+block another. So the prompt's keys and values are computed once for all blocks and all steps, and any number of blocks
+is packed along the token axis beside one prompt, exactly.
+
+    net = TokenNet(small(words))                                    # words: features.WORDS
+    net.initialise(torch.Generator().manual_seed(0))
+    out = net.packed(images, text, ego, blocks)                     # one prompt, R blocks: .logits, .hidden
+    logits = net.packed_logits(images, text, ego, blocks)           # (B, R, 16, bins), the same without .hidden
+    y_logits = net.goal_y(out.hidden[:, 0], x_ids)                  # (B, K, bins): y of the goal given K values of its x
+    x_logits, y_logits = net.goal_logits(images, text, ego, x_ids)  # the same two from the pictures on
+
+    images (B, 6, H, W, 3) uint8, oldest instant first, each left to right; text (B, T) int64; ego (B, 3) float32,
+    normalised speed, acceleration, yaw rate; blocks (B, R, 16) int64.
+
+The goal posterior is p(x8) p(y8 | x8), read from a block that is all mask: a product of two marginals would invent
+goals between the true ones. To train it, let block 0 be all mask: cross-entropy of out.logits[:, 0, 14] against x8 and
+of net.goal_y(out.hidden[:, 0], x8[:, None])[:, 0] against y8.
+
+Rows of the heads outside `x_range_m`, `y_range_m` have logit -1e9 (probability exactly 0): bring targets inside with
+`config.reachable(blocks)` first. `packed` is differentiable; `encode` and `decode` are its two halves for inference
+(see phases.py), equal to 1e-5. `checkpoint.save` and `load` keep all this on disk.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .layers import Block, BlockConfig, KeysValues, RmsNorm, rotary_tables
+from .vision import Projector, VisionConfig, VisionEncoder
+
+BLOCK = 16  # action tokens: 8 points, x and y
+GOAL_X, GOAL_Y = BLOCK - 2, BLOCK - 1
+NEVER = -1e9  # logit of what cannot be
+EGO_VALUES = 3  # speed, acceleration, yaw rate; one prompt token each
+EGO_OCTAVES = 6  # sines and cosines by which an ego value is told
+
+
+@dataclass(frozen=True)
+class TokenNetConfig:
+    """The whole network's measures, and what its inputs mean."""
+
+    vision: VisionConfig = field(default_factory=VisionConfig)
+    blocks: BlockConfig = field(default_factory=BlockConfig)
+    cameras: int = 3
+    instants: int = 2
+    text_length: int = 12
+    text_vocabulary: int = 64
+    words: tuple[str, ...] = ()  # of the own vocabulary, in order; empty where a tokenizer file is used
+    ego_scale: tuple[float, float, float] = (10.0, 3.0, 0.5)  # m/s, m/s^2, rad/s that count as 1
+    bin_m: float = 0.3
+    bins: int = 667
+    x_range_m: tuple[float, float] = (-12.0, 99.9)
+    y_range_m: tuple[float, float] = (-45.0, 45.0)
+    goal_hidden: int = 128
+
+    def __post_init__(self) -> None:
+        if self.bins < 3 or self.bins % 2 == 0:
+            raise ValueError(f"TokenNetConfig.bins is {self.bins}, expected an odd number of at least 3")
+        if self.instants % self.vision.frames:
+            raise ValueError(f"TokenNetConfig.instants is {self.instants}, expected a multiple of vision.frames")
+        if len(self.words) > self.text_vocabulary:
+            raise ValueError(f"TokenNetConfig.words holds {len(self.words)} words for {self.text_vocabulary} rows")
+        for name in ("x_range_m", "y_range_m"):
+            low, high = getattr(self, name)
+            if not low <= 0.0 <= high:
+                raise ValueError(f"TokenNetConfig.{name} is {(low, high)}, expected a range around 0")
+
+    @property
+    def mask_id(self) -> int:
+        return self.bins
+
+    @property
+    def pictures(self) -> int:
+        return self.cameras * self.instants
+
+    @property
+    def prompt_length(self) -> int:
+        return self.pictures // self.vision.frames * self.vision.tokens + self.text_length + EGO_VALUES
+
+    @property
+    def id_ranges(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """First and last id that x and y may have."""
+        half = self.bins // 2
+        reach = half * self.bin_m
+        return tuple(  # type: ignore[return-value]
+            (round(max(low, -reach) / self.bin_m) + half, round(min(high, reach) / self.bin_m) + half)
+            for low, high in (self.x_range_m, self.y_range_m)
+        )
+
+    def reachable(self, blocks: Tensor) -> Tensor:
+        """Blocks (.., 16) with every id brought into the range of its head; masks stay masks."""
+        (x_low, x_high), (y_low, y_high) = self.id_ranges
+        points = blocks.unflatten(-1, (-1, 2))
+        inside = torch.stack([points[..., 0].clamp(x_low, x_high), points[..., 1].clamp(y_low, y_high)], -1).flatten(-2)
+        return torch.where(blocks == self.mask_id, blocks, inside)
+
+
+def small(words: tuple[str, ...]) -> TokenNetConfig:
+    """The network that is trained on two CPU cores and shipped: 7 M parameters."""
+    return TokenNetConfig(words=words, text_vocabulary=max(64, len(words)))
+
+
+def base() -> TokenNetConfig:
+    """Qwen3-0.6B with SigLIP2-base-patch16-256 and an action FFN of width 1024: 776 M parameters."""
+    return TokenNetConfig(
+        vision=VisionConfig(256, 256, 16, 1, (), 768, 12, 12, 3072, 1e-6),
+        blocks=BlockConfig(1024, 28, 16, 8, 128, 3072, 1024, 1e6, 1e-6),
+        text_length=64,
+        text_vocabulary=151_936,
+        goal_hidden=512,
+    )
+
+
+class Packed(NamedTuple):
+    """What the network says of R blocks."""
+
+    logits: Tensor  # (B, R, 16, bins) float32
+    hidden: Tensor  # (B, R, 16, width), what the heads read
+    keys_values: tuple[KeysValues, ...]  # of the prompt, per layer
+
+
+class TokenNet(nn.Module):
+    x_allowed: Tensor
+    y_allowed: Tensor
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, config: TokenNetConfig) -> None:
+        super().__init__()
+        self.config = config
+        width = config.blocks.width
+        self.vision = VisionEncoder(config.vision)
+        self.projector = Projector(config.vision, width)
+        self.camera = nn.Parameter(torch.empty(config.cameras, width))
+        self.instant = nn.Parameter(torch.empty(config.instants // config.vision.frames, width))
+        self.embed_tokens = nn.Embedding(config.text_vocabulary, width)
+        self.ego = nn.Sequential(
+            nn.Linear(EGO_VALUES * (1 + 2 * EGO_OCTAVES), width), nn.SiLU(), nn.Linear(width, EGO_VALUES * width)
+        )
+        self.x_embedding = nn.Embedding(config.bins + 1, width)
+        self.y_embedding = nn.Embedding(config.bins + 1, width)
+        self.slot = nn.Parameter(torch.empty(BLOCK, width))
+        self.layers = nn.ModuleList(Block(config.blocks) for _ in range(config.blocks.layers))
+        self.norm = RmsNorm(width, config.blocks.norm_eps)
+        self.x_head = nn.Linear(width, config.bins, bias=False)
+        self.y_head = nn.Linear(width, config.bins, bias=False)
+        self.goal_x_embedding = nn.Embedding(config.bins, config.goal_hidden)
+        self.goal_hidden = nn.Linear(2 * width, config.goal_hidden)
+        self.goal_y_head = nn.Linear(config.goal_hidden, config.bins, bias=False)
+
+        ids = torch.arange(config.bins)
+        (x_low, x_high), (y_low, y_high) = config.id_ranges
+        self.register_buffer("x_allowed", (ids >= x_low) & (ids <= x_high), persistent=False)
+        self.register_buffer("y_allowed", (ids >= y_low) & (ids <= y_high), persistent=False)
+        cos, sin = rotary_tables(config.prompt_length + BLOCK, config.blocks.head_dim, config.blocks.rope_theta)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """Random weights from a seed: normal, smaller where layers add up, smooth from bin to bin in the tables."""
+        layers = {self.vision: len(self.vision.layers), self: len(self.layers)}
+        with torch.no_grad():
+            for name, parameter in self.named_parameters():
+                if name.endswith("bias"):
+                    parameter.zero_()
+                elif "norm" in name:
+                    parameter.fill_(1.0)
+                elif name.split(".")[0] in ("x_embedding", "y_embedding", "goal_x_embedding"):
+                    parameter.copy_(smooth_rows(*parameter.shape, generator))
+                elif name.split(".")[0] in ("x_head", "y_head", "goal_y_head"):
+                    parameter.copy_(0.3 * parameter.shape[1] ** -0.5 * smooth_rows(*parameter.shape, generator))
+                else:
+                    fan_in = parameter[0].numel()
+                    table = name in ("camera", "instant", "slot") or "embed" in name and parameter.dim() == 2
+                    scale = 0.5 if table else fan_in**-0.5
+                    if name.endswith(("o_proj.weight", "down_proj.weight", "out_proj.weight", "fc2.weight")):
+                        depth = layers[self.vision] if name.startswith("vision.") else layers[self]
+                        scale *= (2 * depth) ** -0.5 if "layers" in name else 1.0
+                    parameter.copy_(scale * torch.randn(parameter.shape, generator=generator))
+
+    # --- whole passes ------------------------------------------------------------------------------------------------
+
+    def packed(self, images: Tensor, text: Tensor, ego: Tensor, blocks: Tensor) -> Packed:
+        """All R blocks (B, R, 16) beside one prompt, in one pass; each as if it were alone."""
+        count = blocks.shape[1]
+        prompt = self.prompt(images, text, ego)
+        length = prompt.shape[1]
+        x = torch.cat([prompt, self.action_embeddings(blocks)], 1)
+        mask = sight(length, count, prompt.device)
+        positions = torch.cat([torch.arange(length, device=x.device), self._block_positions(length, count)])
+        cos, sin = self.cos[positions], self.sin[positions]
+        kept = []
+        for layer in self.layers[:-1]:
+            x, keys_values = layer(x, length, mask, cos, sin)
+            kept.append(keys_values)
+        # of the last layer the prompt's keys and values are enough: nobody reads its output
+        x, keys_values = self.layers[-1](x, length, mask, cos, sin, skip=length)
+        kept.append(keys_values)
+        hidden = self.norm(x).unflatten(1, (count, BLOCK))
+        of_prompt = tuple((keys[:, :, :length], values[:, :, :length]) for keys, values in kept)
+        return Packed(self.logits(hidden), hidden, of_prompt)
+
+    def packed_logits(self, images: Tensor, text: Tensor, ego: Tensor, blocks: Tensor) -> Tensor:
+        """(B, R, 16, bins) of blocks (B, R, 16)."""
+        return self.packed(images, text, ego, blocks).logits
+
+    def goal_logits(self, images: Tensor, text: Tensor, ego: Tensor, x_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits of the goal's x (B, bins) and of its y given each of x_ids (B, K): (B, K, bins)."""
+        nothing = torch.full((images.shape[0], 1, BLOCK), self.config.mask_id, device=images.device)
+        out = self.packed(images, text, ego, nothing)
+        return out.logits[:, 0, GOAL_X], self.goal_y(out.hidden[:, 0], x_ids)
+
+    def decode(self, blocks: Tensor, keys_values: tuple[KeysValues, ...]) -> Tensor:
+        """Logits (B, R, 16, bins) of blocks (B, R, 16) from the prompt's keys and values, which stay as they are."""
+        count, length = blocks.shape[1], keys_values[0][0].shape[2]
+        x = self.action_embeddings(blocks)
+        mask = sight(length, count, x.device)[length:]
+        positions = self._block_positions(length, count)
+        cos, sin = self.cos[positions], self.sin[positions]
+        for layer, past in zip(self.layers, keys_values, strict=True):
+            x, _ = layer(x, 0, mask, cos, sin, past)
+        return self.logits(self.norm(x).unflatten(1, (count, BLOCK)))
+
+    # --- parts -------------------------------------------------------------------------------------------------------
+
+    def prompt(self, images: Tensor, text: Tensor, ego: Tensor) -> Tensor:
+        """(B, P, width): pictures, words, ego state."""
+        config = self.config
+        if images.shape[1] != config.pictures:
+            raise ValueError(f"images has {images.shape[1]} pictures, expected {config.pictures}")
+        steps, frames = config.instants // config.vision.frames, config.vision.frames
+        views = images.unflatten(1, (steps, frames, config.cameras)).permute(0, 1, 3, 4, 5, 2, 6).flatten(5)
+        seen = self.projector(self.vision(views.flatten(0, 2))).unflatten(0, (-1, steps, config.cameras))
+        seen = seen + self.camera[:, None] + self.instant[:, None, None]
+        octaves = math.pi * 2.0 ** torch.arange(EGO_OCTAVES, device=ego.device) / 4
+        angles = (ego[..., None] * octaves).flatten(1)
+        told = torch.cat([ego, angles.sin(), angles.cos()], -1).to(seen.dtype)
+        moving = self.ego(told).unflatten(-1, (EGO_VALUES, -1))
+        return torch.cat([seen.flatten(1, 3), self.embed_tokens(text), moving], 1)
+
+    def action_embeddings(self, blocks: Tensor) -> Tensor:
+        """(B, R * 16, width) of ids (B, R, 16)."""
+        points = blocks.unflatten(-1, (-1, 2))
+        x = torch.stack([self.x_embedding(points[..., 0]), self.y_embedding(points[..., 1])], -2)
+        return (x.flatten(2, 3) + self.slot).flatten(1, 2)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(.., 16, bins) float32 of hidden (.., 16, width): x and y by turns, each by its own head."""
+        points = hidden.unflatten(-2, (-1, 2))
+        x = self.x_head(points[..., 0, :]).float().masked_fill(~self.x_allowed, NEVER)
+        y = self.y_head(points[..., 1, :]).float().masked_fill(~self.y_allowed, NEVER)
+        return torch.stack([x, y], -2).flatten(-3, -2)
+
+    def goal_y(self, hidden: Tensor, x_ids: Tensor) -> Tensor:
+        """Logits (B, K, bins) of the goal's y given its x (B, K), from an all-mask block's hidden (B, 16, width)."""
+        about = self.goal_hidden(hidden[:, GOAL_X:].flatten(1))[:, None] + self.goal_x_embedding(x_ids)
+        logits = self.goal_y_head(F.silu(about)) + self.y_head(hidden[:, None, GOAL_Y])
+        return logits.float().masked_fill(~self.y_allowed, NEVER)
+
+    def _block_positions(self, prompt: int, count: int) -> Tensor:
+        """Every block stands right behind the prompt."""
+        return prompt + torch.arange(BLOCK, device=self.cos.device).repeat(count)
+
+
+def sight(prompt: int, blocks: int, device: torch.device) -> Tensor:
+    """(P + R * 16, P + R * 16) bool, who (rows) sees whom: the prompt causally, each block the prompt and itself."""
+    total = prompt + BLOCK * blocks
+    place = torch.arange(total, device=device)
+    block = torch.where(place < prompt, -1, (place - prompt) // BLOCK)
+    own_block = (block[:, None] == block) & (block >= 0)
+    earlier_prompt = (block < 0) & (place <= place[:, None])
+    return own_block | earlier_prompt
+
+
+def smooth_rows(count: int, width: int, generator: torch.Generator) -> Tensor:
+    """(count, width) rows that change smoothly from bin to bin, at wavelengths from 4 bins to twice the table.
+
+    Neighbouring bins are neighbouring places; a table that begins like this need not learn that bin by bin.
+    """
+    wavelength = 4.0 * (count / 2.0) ** torch.rand(width, generator=generator)
+    phase = 2 * torch.pi * torch.rand(width, generator=generator)
+    rows = torch.arange(count, dtype=torch.float32)[:, None]
+    return 2.0**0.5 * torch.sin(2 * torch.pi * rows / wavelength + phase)

@@ -1,0 +1,131 @@
+"""Pictures to prompt tokens: a ViT shaped and named as SigLIP2's, a 2 x 2 pixel shuffle, a projector.
+
+The small model puts a few strided convolutions before the patches: they learn edges from few pictures, and cost less
+than layers of attention. And it looks at both instants of a camera at once, as one picture of six channels: what moved
+shows in the first layer, and there is half as much to encode and half as long a prompt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+SHUFFLE = 2  # patches per side that become one token
+
+
+@dataclass(frozen=True)
+class VisionConfig:
+    """Measures of the visual encoder and of the pictures it takes."""
+
+    height: int = 96  # px
+    width: int = 192  # px
+    patch: int = 16  # px
+    frames: int = 2  # instants of a camera that are encoded as one picture; SigLIP2 takes 1
+    stem: tuple[int, ...] = (16, 32)  # channels of strided convolutions before the patches; SigLIP2 has none
+    channels: int = 128
+    layers: int = 4
+    heads: int = 4
+    ffn: int = 512
+    norm_eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        side = self.patch * SHUFFLE
+        if self.height % side or self.width % side:
+            raise ValueError(f"VisionConfig is {self.width} x {self.height} px, expected multiples of {side}")
+        if self.patch % 2 ** len(self.stem) or self.channels % self.heads:
+            raise ValueError("VisionConfig.patch must divide by 2 per stem layer, and channels by heads")
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        return self.height // self.patch, self.width // self.patch
+
+    @property
+    def tokens(self) -> int:
+        """Prompt tokens of one picture."""
+        rows, columns = self.grid
+        return rows * columns // SHUFFLE**2
+
+
+class VisionAttention(nn.Module):
+    def __init__(self, config: VisionConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.q_proj = nn.Linear(config.channels, config.channels)
+        self.k_proj = nn.Linear(config.channels, config.channels)
+        self.v_proj = nn.Linear(config.channels, config.channels)
+        self.out_proj = nn.Linear(config.channels, config.channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (
+            proj(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for proj in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        return self.out_proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+
+class VisionMlp(nn.Module):
+    def __init__(self, config: VisionConfig) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(config.channels, config.ffn)
+        self.fc2 = nn.Linear(config.ffn, config.channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(F.gelu(self.fc1(x), approximate="tanh"))  # type: ignore[no-any-return]
+
+
+class VisionLayer(nn.Module):
+    def __init__(self, config: VisionConfig) -> None:
+        super().__init__()
+        self.layer_norm1 = nn.LayerNorm(config.channels, config.norm_eps)
+        self.self_attn = VisionAttention(config)
+        self.layer_norm2 = nn.LayerNorm(config.channels, config.norm_eps)
+        self.mlp = VisionMlp(config)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.self_attn(self.layer_norm1(x))
+        return x + self.mlp(self.layer_norm2(x))  # type: ignore[no-any-return]
+
+
+class VisionEncoder(nn.Module):
+    def __init__(self, config: VisionConfig) -> None:
+        super().__init__()
+        self.config = config
+        layers: list[nn.Module] = []
+        inside = 3 * config.frames
+        for channels in config.stem:
+            layers += [nn.Conv2d(inside, channels, 3, 2, 1), nn.GELU(approximate="tanh")]
+            inside = channels
+        self.stem = nn.Sequential(*layers)
+        patch = config.patch // 2 ** len(config.stem)
+        self.patch_embedding = nn.Conv2d(inside, config.channels, patch, patch)
+        rows, columns = config.grid
+        self.position_embedding = nn.Embedding(rows * columns, config.channels)
+        self.layers = nn.ModuleList(VisionLayer(config) for _ in range(config.layers))
+        self.post_layernorm = nn.LayerNorm(config.channels, config.norm_eps)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Pictures (N, H, W, 3 * frames) uint8 -> features (N, rows * columns, channels)."""
+        weight = self.patch_embedding.weight
+        pixels = (images.permute(0, 3, 1, 2).to(weight.dtype) / 127.5 - 1.0).contiguous()
+        x = self.patch_embedding(self.stem(pixels)).flatten(2).transpose(1, 2) + self.position_embedding.weight
+        for layer in self.layers:
+            x = layer(x)
+        return self.post_layernorm(x)  # type: ignore[no-any-return]
+
+
+class Projector(nn.Module):
+    """Features of 2 x 2 neighbouring patches side by side, then two layers into the language model's width."""
+
+    def __init__(self, config: VisionConfig, width: int) -> None:
+        super().__init__()
+        self.grid = config.grid
+        self.fc1 = nn.Linear(SHUFFLE**2 * config.channels, width)
+        self.fc2 = nn.Linear(width, width)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(N, rows * columns, channels) -> (N, tokens, width), row by row."""
+        rows, columns = self.grid
+        x = features.reshape(-1, rows // SHUFFLE, SHUFFLE, columns // SHUFFLE, SHUFFLE, features.shape[-1])
+        x = x.transpose(2, 3).flatten(3).flatten(1, 2)
+        return self.fc2(F.gelu(self.fc1(x), approximate="tanh"))  # type: ignore[no-any-return]
