@@ -13,6 +13,7 @@ import hashlib
 import io
 import json
 import os
+import tarfile
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -134,9 +135,13 @@ def write_shard(folder: Path, name: str, load: Load, *, asked: int, made_by: Map
 
 
 def tar_of(samples: Iterable[Mapping[str, Any]]) -> bytes:
-    """A shard as WebDataset writes it; the same samples give the same bytes."""
+    """A shard as WebDataset writes it; the same samples give the same bytes. Raises SetError without the library."""
+    try:
+        from webdataset import TarWriter  # here, because it brings torch along where that is installed
+    except ImportError:
+        raise SetError("WebDataset is not installed: pip install 'reflectdrive[sim]'") from None
     buffer = io.BytesIO()
-    with _webdataset().TarWriter(buffer, encoder=False, user="", group="", mtime=0) as tar:
+    with TarWriter(buffer, encoder=False, user="", group="", mtime=0) as tar:
         for sample in samples:
             tar.write(sample)
     return buffer.getvalue()
@@ -183,15 +188,6 @@ def write_index(folder: Path, index: Index) -> None:
 
 def _json(content: Mapping[str, Any]) -> bytes:
     return (json.dumps(content, indent=1) + "\n").encode()
-
-
-def _webdataset() -> Any:
-    """The library, when it is needed: it brings torch along where that is installed, which takes seconds."""
-    try:
-        import webdataset
-    except ImportError:
-        raise SetError("WebDataset is not installed: pip install 'reflectdrive[sim]'") from None
-    return webdataset
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -302,11 +298,23 @@ def read_shard(
 
 
 def samples_of(content: bytes, *, pictures: bool) -> Iterator[dict[str, Any]]:
-    """The samples of a whole shard in their order, as WebDataset reads them."""
-    reading = _webdataset().tariterators
-    source = [{"url": "", "stream": io.BytesIO(content)}]
-    files = reading.tar_file_expander(source, select_files=lambda name: pictures or not name.endswith(".jpg"))
-    yield from reading.group_by_keys(files)
+    """The samples of a whole shard in their order, the same that WebDataset reads.
+
+    A shard is a tar of files called KEY.NAME. The library itself would bring torch into every process that evaluates.
+    """
+    sample: dict[str, Any] = {}
+    with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
+        for member in tar:
+            key, _, name = member.name.partition(".")
+            if sample and key != sample["__key__"]:
+                yield sample
+                sample = {}
+            sample["__key__"] = key
+            file = tar.extractfile(member) if pictures or not name.endswith(".jpg") else None
+            if file is not None:
+                sample[name] = file.read()
+    if sample:
+        yield sample
 
 
 def shard_paths(folder: Path) -> tuple[Path, ...]:

@@ -1,0 +1,265 @@
+"""Claims about `reflectdrive scenes` and `reflectdrive eval` on made scenes: whoever drives like the expert scores
+like him, every number is told with how many scenes it stands on, and every fault is one sentence."""
+
+import argparse
+import json
+from dataclasses import replace
+
+import cv2
+import hand_scenes
+import numpy as np
+import pytest
+
+from reflectdrive_ros.config import Config
+from reflectdrive_ros.domain import Plan, Trajectory
+from reflectdrive_ros.evaluation import eval_run, eval_scenes, scenes_run
+from reflectdrive_ros.planning.planner import PlanningError
+from reflectdrive_ros.scoring.scorer import score
+from reflectdrive_ros.sim import sets, shards, sumo
+
+KEYS = {"scenes", "pdms", "nc", "dac", "ttc", "comfort", "ep"}
+QUIET = eval_run.Console(quiet=True)
+
+
+def command(module, *words):
+    parser = argparse.ArgumentParser()
+    module.add_arguments(parser)
+    return module.run(parser.parse_args([str(word) for word in words]))
+
+
+def store(folder, shards_of=(8, 8, 4), name="test", pictures=False):
+    """A set made by hand, and its scenes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    scenes, notes = [], []
+    for k, count in enumerate(shards_of):
+        part = list(hand_scenes.Shard(name, k, count, pictures).scenes())
+        load = shards.Load.of(part)
+        notes.append(shards.write_shard(folder, f"{name}-{k:05d}", load, asked=count, made_by=hand_scenes.MADE_BY))
+        scenes += part
+    shards.write_index(folder, shards.Index(name, sum(shards_of), tuple(notes), hand_scenes.MADE_BY))
+    return scenes
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("scenes") / "test"
+    store(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def written(folder):
+    assert command(eval_run, "--set", "test", "--scenes", folder, "--json", folder.parent / "eval.json") == 0
+    return json.loads((folder.parent / "eval.json").read_text())
+
+
+def evaluate(folder, planners=("constant_velocity",), families=None, limit=None, workers=1):
+    return eval_scenes.evaluate(folder, planners, Config(), families, limit, workers, QUIET)
+
+
+@pytest.fixture
+def planners(monkeypatch):
+    """Planners that only tests have."""
+    known = dict(eval_scenes.PLANNERS)
+    monkeypatch.setattr(eval_scenes, "PLANNERS", known)
+    return known
+
+
+@pytest.fixture
+def by_hand(monkeypatch, tmp_path):
+    """The sampler is the hand-made one, shards have 10 scenes, sets 20, and lie in a folder of the test."""
+    maker = (hand_scenes.make, hand_scenes.MADE_BY)
+    monkeypatch.setattr(scenes_run, "the_sampler", lambda *_size, pictures: maker)
+    monkeypatch.setattr(sets, "SHARD", 10)
+    monkeypatch.setattr(sets, "SIZES", dict.fromkeys(sets.SIZES, 20))
+    monkeypatch.setenv("REFLECTDRIVE_SCENES", str(tmp_path / "sets"))
+
+
+# --- eval ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_keys_that_others_rely_on(written):
+    assert written.keys() >= KEYS | {"families", "version", "commit", "device", "date", "command", "drivers", "set"}
+    assert set(written["drivers"]) == {"expert", "constant_velocity", "route_follower"}
+    assert written["planner"] == "constant_velocity"
+    for means in (written, *written["drivers"].values(), *written["families"].values()):
+        assert means.keys() >= KEYS
+        assert all(0 <= means[key] <= 100 for key in KEYS - {"scenes"})
+    for driver in written["drivers"].values():
+        assert driver["scenes"] == 20 == sum(means["scenes"] for means in driver["families"].values())
+        low, high = driver["pdms_95"]
+        assert low <= driver["pdms"] <= high
+
+
+def test_the_rows_are_the_scores_of_the_scenes(folder):
+    result = evaluate(folder)
+    assert result.names == [f"test-{k:05d}-{n:03d}" for k, count in enumerate((8, 8, 4)) for n in range(count)]
+    for scene, row in zip(
+        shards.read(folder, pictures=False, on_damage=pytest.fail), result.scores["expert"], strict=True
+    ):
+        assert row[0] == pytest.approx(float(score(scene.scored(), scene.expert[None]).score[0]), abs=1e-9)
+
+
+def test_the_number_of_workers_does_not_show(folder):
+    alone, together = (evaluate(folder, ("route_follower",), workers=workers) for workers in (1, 2))
+    assert alone.names == together.names
+    assert alone.families == together.families
+    assert alone.scores == together.scores
+
+
+def test_a_planner_that_drives_like_the_expert_scores_like_him(folder, planners):
+    experts = {
+        tuple(scene.ego.map_from_ego): scene.expert
+        for scene in shards.read(folder, pictures=False, on_damage=pytest.fail)
+    }
+
+    def copy(state, observation, tools):
+        poses = experts[tuple(observation.ego.map_from_ego)]
+        return state, Plan(observation.stamp_ns, observation.ego.map_from_ego, Trajectory(poses, 0.5))
+
+    planners["copy"] = copy
+    result = evaluate(folder, ("copy",))
+    np.testing.assert_allclose(result.scores["copy"], result.scores["expert"], atol=1e-6)
+
+
+def test_a_planner_with_eyes_sees_the_pictures_and_no_planner_the_future(tmp_path, planners):
+    store(tmp_path / "set", (2,), pictures=True)
+    seen = []
+
+    def look(state, observation, tools):
+        seen.append(observation)
+        raise PlanningError("only looking")
+
+    planners["look"] = look
+    result = evaluate(tmp_path / "set", ("look",))
+    assert [len(observation.cameras) for observation in seen] == [6, 6]
+    assert all(observation.agents.predicted_poses is None for observation in seen)
+    assert [row[0] for row in result.scores["look"]] == [0, 0]
+    assert result.failures["look"][0] == "test-00000-000: only looking"
+
+
+def test_families_and_a_limit(folder):
+    assert evaluate(folder, limit=9).names[-1] == "test-00001-000"
+    some = evaluate(folder, families={"curve", "bicycle"})
+    assert set(some.families) == {"curve"}
+    assert some.names == [f"test-{k:05d}-001" for k in range(3)]
+    assert evaluate(folder, families={"curve"}, limit=2).names == some.names[:2]
+
+
+def test_the_interval_narrows_with_the_number_of_scenes_and_holds_the_mean():
+    generator = np.random.default_rng(5)
+    few, many = (generator.random(count) for count in (30, 3000))
+    widths = [np.subtract(*eval_scenes.interval(values)[::-1]) for values in (few, many)]
+    assert widths[0] == pytest.approx(10 * widths[1], rel=0.4)
+    assert widths[1] == pytest.approx(2 * 1.96 * 100 / np.sqrt(12 * 3000), rel=0.2)
+    assert eval_scenes.interval(few) == eval_scenes.interval(few)
+
+
+def test_a_damaged_shard_is_named_in_the_numbers(folder, tmp_path, capsys):
+    store(tmp_path / "set")
+    (tmp_path / "set/test-00001.tar").write_bytes(b"broken")
+    file = tmp_path / "eval.json"
+    assert command(eval_run, "--set", "test", "--scenes", tmp_path / "set", "--json", file) == 0
+    content = json.loads(file.read_text())
+    assert content["scenes"] == 12
+    (sentence,) = content["left_out"]
+    assert "test-00001.tar has 6 bytes" in sentence
+    assert sentence in capsys.readouterr().out
+
+
+def test_a_set_that_is_not_there_is_made_first(by_hand, tmp_path, capsys):
+    words = ("--set", "val", "--planner", "constant_velocity", "--json", tmp_path / "eval.json")
+    assert command(eval_run, *words) == 0
+    heard = capsys.readouterr()
+    (place,) = (tmp_path / "sets").iterdir()
+    assert f"the set 'val' is not whole in {place}: making it, 20 scenes" in heard.err
+    assert json.loads((tmp_path / "eval.json").read_text())["scenes"] == 20
+    assert command(eval_run, *words) == 0
+    assert "making" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("case", ["another set", "all broken", "unwritable", "no family", "no sumo"])
+def test_a_fault_is_one_sentence_and_exit_code_2(case, by_hand, tmp_path, capsys, monkeypatch):
+    place, extra = tmp_path / "set", []
+    if case != "no sumo":
+        store(place, (3,), name="val" if case == "another set" else "test")
+    if case == "all broken":
+        (place / "test-00000.tar").unlink()
+    if case == "unwritable":
+        extra = ["--json", tmp_path / "no" / "such.json"]
+    if case == "no family":
+        extra = ["--families", "u_turn"]
+    if case == "no sumo":
+
+        def missing(name):
+            raise sumo.SumoMissing
+
+        monkeypatch.setattr(sumo, "binary", missing)
+    assert command(eval_run, "--set", "test", "--scenes", place, *extra) == 2
+    sentence = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "Traceback" not in sentence
+    assert ("pip install" if case == "no sumo" else str(tmp_path)) in sentence
+
+
+# --- scenes ----------------------------------------------------------------------------------------------------------
+
+
+def test_scenes_makes_a_set_and_says_what_is_in_it(by_hand, tmp_path, capsys):
+    file = tmp_path / "scenes.json"
+    assert command(scenes_run, "--count", 15, "--out", tmp_path / "set", "--workers", 1, "--json", file) == 0
+    content = json.loads(file.read_text())
+    assert (content["set"], content["scenes"], content["counts"]) == ("test", 15, {"overlap": 6})
+    assert content["scenes_per_s"] > 0
+    assert sum(content["families"].values()) == 15
+    assert "15 scenes of 15" in capsys.readouterr().out
+    assert command(scenes_run, "--check", tmp_path / "set") == 0
+    assert "2 shards are whole, 0 damaged" in capsys.readouterr().out
+
+
+def test_check_names_what_is_damaged(by_hand, folder, tmp_path, capsys):
+    store(tmp_path / "set")
+    index = shards.index_of(tmp_path / "set")
+    shards.write_index(tmp_path / "set", replace(index, missing={"test-00003": "its process died 3 times"}))
+    (tmp_path / "set/test-00000.tar").unlink()
+    assert command(scenes_run, "--check", tmp_path / "set") == 1
+    heard = capsys.readouterr()
+    assert "2 shards are whole, 1 damaged, 1 were never made" in heard.out
+    assert "test-00000.tar is missing" in heard.err
+    assert "test-00003.tar was never made: its process died 3 times" in heard.err
+
+
+def test_the_sheet_shows_the_scenes(by_hand, tmp_path):
+    """A row each: three pictures and a view from above, in which the expert's way is drawn."""
+    store(tmp_path / "set", (6,), pictures=True)
+    scenes_run.show(tmp_path / "set", 3, tmp_path / "sheet.png", QUIET)
+    sheet = cv2.cvtColor(cv2.imread(str(tmp_path / "sheet.png")), cv2.COLOR_BGR2RGB)
+    row = scenes_run.contact_sheet([hand_scenes.scene()]).shape
+    assert sheet.shape == (3 * row[0], row[1], 3)
+    from_above = sheet[:, -300:].astype(int)
+    assert (np.abs(from_above - (10, 140, 60)).sum(axis=2) < 30).sum() > 100
+
+
+@pytest.mark.parametrize("case", ["full disk", "no folder", "no sumo", "another program"])
+def test_scenes_that_cannot_be_made_are_one_sentence(case, by_hand, tmp_path, capsys, monkeypatch):
+    place = tmp_path / "set"
+    if case == "full disk":
+        maker = (hand_scenes.make_on_a_full_disk, hand_scenes.MADE_BY)
+        monkeypatch.setattr(scenes_run, "the_sampler", lambda *_size, pictures: maker)
+    if case == "no folder":
+        (tmp_path / "file").touch()
+        place = tmp_path / "file" / "set"
+    if case == "no sumo":
+        monkeypatch.setattr(sumo, "binary", lambda name: (_ for _ in ()).throw(sumo.SumoMissing()))
+    if case == "another program":
+        store(place)
+        maker = (hand_scenes.make, {**hand_scenes.MADE_BY, "sources": "those of tomorrow"})
+        monkeypatch.setattr(scenes_run, "the_sampler", lambda *_size, pictures: maker)
+    assert command(scenes_run, "--out", place, "--workers", 1) == 2
+    (sentence,) = capsys.readouterr().err.strip().splitlines()
+    expected = {
+        "full disk": "town.net.xml cannot be written: No space left on device; whole shards are kept",
+        "no folder": "Not a directory",
+        "no sumo": "pip install 'reflectdrive[sim]'",
+        "another program": "holds a set made otherwise (sources differ)",
+    }
+    assert expected[case] in sentence
