@@ -103,6 +103,16 @@ def test_a_car_that_follows_any_lane_stays_on_the_road(seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_no_way_across_a_junction_is_too_tight_to_steer(seed):
+    least_m = CAR.wheel_base_m / np.tan(CAR.max_steering_rad)
+    for way in joints(town(seed)):
+        headings = np.unwrap(rear_axle_along(town(seed), way)[:, 2])
+        assert np.abs(np.gradient(headings, 0.5)).max() < 1 / (1.3 * least_m), [
+            town(seed).lanes[k].sumo_id for k in way
+        ]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_the_drivable_space_is_one_and_holds_every_lane(seed):
     assert len(shapely.get_parts(drivable(seed))) == 1
     space = drivable(seed).buffer(0.1)

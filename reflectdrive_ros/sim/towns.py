@@ -6,16 +6,16 @@ The same name and seed give the same network, byte for byte.
 from __future__ import annotations
 
 import hashlib
-import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 
 from ..domain import Array
-from . import roads, sumo
+from . import roads, sumo, turnarounds
 from .roads import RoadError, RoadMap, Special
 from .street_plan import Ring, Street, StreetPlan, drawn
 from .town_styles import KINDS
@@ -74,9 +74,9 @@ def converted(name: str, plain: Mapping[str, str], folder: Path, options: Sequen
             sumo.run("netconvert", [*arguments, f"--output-file={made}"])
         except sumo.SumoFailed as fault:
             raise RoadError(f"{name} cannot be made a SUMO network: {fault}") from None
-        # The header tells the time and the paths of this run: the file must tell neither.
-        text = re.sub(r"<!--.*?-->\s*", "", made.read_text(), flags=re.DOTALL)
-    net_file.write_text(text)
+        net = ElementTree.parse(made)  # without the comment that tells the time and the paths of this run
+    turnarounds.redraw(net.getroot())
+    net.write(net_file)
     return roads.read(net_file, name)
 
 
