@@ -45,7 +45,9 @@ RECORDING = Path(__file__).resolve().parents[2] / "test" / "data" / "pandaset_00
 SECONDS = 60.0
 SCORED_EVERY = 10  # moments; a score takes as long as a picture
 LAST_WORDS_S = 0.5  # what the node still says of its last plan
-WATCHDOG_MS = 2000.0  # in lock step the pictures come when the last plan has been followed, not by the clock
+PATIENCE_MS = (
+    10_000.0  # in lock step the world stands still while the node plans: how long it takes is told, not judged
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,7 +85,8 @@ def run(args: argparse.Namespace) -> int:
 
 def configuration(planner: str | None) -> Config:
     """The defaults, patient with a world that is slower than time. Raises ConfigError."""
-    values: dict[str, Any] = {"engine.watchdog_ms": WATCHDOG_MS, **({"planner": planner} if planner else {})}
+    values: dict[str, Any] = {"engine.watchdog_ms": PATIENCE_MS, "engine.deadline_ms": PATIENCE_MS}
+    values |= {"planner": planner} if planner else {}
     config: Config = override_dotted(Config(), values)
     planner_named(config.planner)
     return config

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from ..sim.world import World
 
 TICK_S = 0.1
-LOCK_STEP_S = 1.0  # the longest that a tick waits for its plan
+LOCK_STEP_S = 2.0  # the longest that a tick waits for its plan
 INTRODUCTION_S = 0.3
 MATCH_TIMEOUT_S = 30.0
 REMEMBERED = 100  # poses of the ego that a plan may still refer to

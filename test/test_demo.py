@@ -1,0 +1,191 @@
+"""The demo: world and node in two processes, a drive that is recorded, shown and summed up."""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from reflectdrive_ros.__main__ import main
+from reflectdrive_ros.ros import demo
+from reflectdrive_ros.ros.bag import BagReader
+from reflectdrive_ros.sim.sumo import SumoMissing
+
+ROOT = Path(__file__).parents[1]
+TRAJECTORY, STATUS = "/planning/reflectdrive/output/trajectory", "/planning/reflectdrive/output/status"
+
+
+def command(out, *words):
+    return [sys.executable, "-m", "reflectdrive_ros", "demo", "--out", str(out), *words]
+
+
+def demonstrated(out, *words):
+    """A demo in its own process: exit code, what it printed, numbers."""
+    done = subprocess.run(
+        command(out, "--json", str(out / "copy.json"), *words), cwd=ROOT, capture_output=True, text=True, timeout=240
+    )
+    return done, json.loads((out / "copy.json").read_text()) if done.returncode == 0 else {}
+
+
+@pytest.fixture(scope="module")
+def five_seconds(tmp_path_factory):
+    out = tmp_path_factory.mktemp("demo")
+    return (*demonstrated(out, "--seconds", "5"), out)
+
+
+def plans(out):
+    """Stamp -> (T, 3) x, y and speed of every plan that went out."""
+    with BagReader(out / "plans") as bag:
+        messages = [entry.message() for entry in bag.messages([TRAJECTORY])]
+    return {
+        m.header.stamp.sec * 10**9 + m.header.stamp.nanosec: np.array(
+            [(p.pose.position.x, p.pose.position.y, p.longitudinal_velocity_mps) for p in m.points]
+        )
+        for m in messages
+    }
+
+
+@pytest.mark.dds
+def test_the_node_drives_the_world_and_every_input_arrives(five_seconds):
+    done, numbers, out = five_seconds
+    assert done.returncode == 0, done.stderr
+    assert numbers["plans"] >= 48
+    world = numbers["world"]
+    assert world["ticks"] == 50
+    assert world["fresh_plans"] >= 45  # a busy machine may miss one within its second
+    assert world["distance_m"] > 3.0
+    assert numbers["sources"]["STOP"] == 0
+    for name, counters in numbers["inputs"].items():
+        assert counters["received"] > 0, f"nothing came for {name}"
+        assert counters["refused"] == 0
+    with BagReader(out / "plans") as bag:
+        reasons = {entry.message().reason for entry in bag.messages([STATUS])}
+    assert not [reason for reason in reasons if "nothing received" in reason or "no camera_info" in reason]
+
+
+@pytest.mark.dds
+def test_the_ego_goes_where_its_plans_lead(five_seconds):
+    """Each plan says where the car is 0.1 s later; the odometry of that moment agrees."""
+    _, _, out = five_seconds
+    with BagReader(out / "world") as bag:
+        odometry = [entry.message() for entry in bag.messages(["/localization/kinematic_state"])]
+    at = {
+        m.header.stamp.sec * 10**9 + m.header.stamp.nanosec: (m.pose.pose.position.x, m.pose.pose.position.y)
+        for m in odometry
+    }
+    assert len(at) == 50
+    made = plans(out)
+    assert set(made) <= set(at)
+    gaps = [
+        np.hypot(*(np.array(at[stamp + 500_000_000]) - points[4, :2]))
+        for stamp, points in made.items()
+        if stamp + 500_000_000 in at
+    ]
+    assert np.median(gaps) < 0.3
+
+
+@pytest.mark.dds
+def test_bag_numbers_and_page_are_left_behind(five_seconds, tmp_path):
+    done, numbers, out = five_seconds
+    assert json.loads((out / "summary.json").read_text()) == numbers
+    assert {"version", "commit", "device", "date", "command", "plans", "verdicts", "latency_ms"} <= set(numbers)
+    assert {"distance_m", "collisions", "off_road_s", "score_mean", "red_lights"} <= set(numbers["world"])
+    assert 0.0 <= numbers["world"]["score_mean"] <= 1.0
+    page = (out / "report.html").read_text()
+    assert '"world":{"rings":[[[' in page
+    assert page.count("/9j/") >= 3 * 40  # pictures
+    assert "driven" in done.stdout
+    code = main(["replay", str(out / "world"), "--out", str(tmp_path), "--no-report"])
+    assert code == 0
+    again = json.loads((tmp_path / "summary.json").read_text())
+    assert again["plans"] == 50
+    assert again["sources"]["STOP"] == 0
+
+
+@pytest.mark.dds
+def test_the_same_seed_begins_with_the_same_plan(five_seconds, tmp_path):
+    done, _ = demonstrated(tmp_path, "--seconds", "0.5")
+    assert done.returncode == 0, done.stderr
+    first, again = plans(five_seconds[2]), plans(tmp_path)
+    assert min(first) == min(again)
+    np.testing.assert_array_equal(first[min(first)], again[min(again)])
+
+
+@pytest.mark.dds
+def test_ending_the_demo_ends_the_node_and_leaves_a_whole_bag(tmp_path):
+    process = subprocess.Popen(command(tmp_path, "--seconds", "600"), cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    node = None
+    try:
+        until = time.perf_counter() + 60.0
+        while time.perf_counter() < until and not (node and (tmp_path / "node.log").read_text()):
+            assert process.poll() is None, process.stderr.read()
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            node = next((int(pid) for pid in children if b"reflectdrive_ros.ros.node" in cmdline(int(pid))), None)
+            time.sleep(0.1)
+        time.sleep(3.0)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20.0) == 130
+        assert not cmdline(node)
+        with BagReader(tmp_path / "world") as bag:
+            assert bag.notice == ""
+            assert bag.message_count >= 5
+    finally:
+        for pid in (process.pid, node):
+            if pid and cmdline(pid):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+
+
+def cmdline(pid):
+    """Of a process that lives; empty for one that does not."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def run(*words):
+    parser = argparse.ArgumentParser()
+    demo.add_arguments(parser)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        return demo.run(parser.parse_args([str(word) for word in words]))
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def test_without_sumo_one_sentence_says_what_to_do(tmp_path, monkeypatch, capsys):
+    def missing(*_):
+        raise SumoMissing
+
+    monkeypatch.setattr("reflectdrive_ros.sim.sumo.binary", missing)
+    monkeypatch.setattr("reflectdrive_ros.sim.sumo.libsumo", missing)
+    assert run("--out", tmp_path) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.endswith(
+        "SUMO is not installed: pip install 'reflectdrive[sim]'; `reflectdrive demo --recording` needs no world"
+    )
+
+
+def test_what_cannot_be_used_is_one_sentence(tmp_path, capsys):
+    assert run("--out", tmp_path, "--planner", "nobody") == 2
+    assert "planner is 'nobody', expected one of" in capsys.readouterr().err
+    (tmp_path / "taken").write_text("no folder")
+    assert run("--out", tmp_path / "taken") == 2
+    assert "cannot be used" in capsys.readouterr().err.replace("\n", "")
+
+
+@pytest.mark.dds
+def test_a_recording_can_be_played_instead(tmp_path):
+    done, numbers = demonstrated(tmp_path, "--recording", "--seconds", "2")
+    assert done.returncode == 0, done.stderr
+    assert numbers["mode"] == "node"
+    assert numbers["plans"] >= 3
+    assert (tmp_path / "report.html").is_file()
