@@ -14,9 +14,10 @@ from reflectdrive_ros.domain import Command, Plan, Trajectory
 from reflectdrive_ros.scoring import drivable, metrics
 from reflectdrive_ros.scoring.contacts import SAMPLES, AgentTracks
 from reflectdrive_ros.scoring.simulate import STATE_SIZE, STEPS, VX, simulate
-from reflectdrive_ros.sim import drive_log, incidents, instructions, navigation, surroundings
+from reflectdrive_ros.sim import drive_log, incidents, instructions, navigation, networks, surroundings, towns
 from reflectdrive_ros.sim.actors import Actors, Lamp, Shape, Snapshot
 from reflectdrive_ros.sim.ego import Ego, moving_at, stepped
+from reflectdrive_ros.sim.roads import Special
 from reflectdrive_ros.sim.world import START_NS, World, WorldOptions
 
 VEHICLE = VehicleConfig()
@@ -29,6 +30,11 @@ PLACE = np.array([100.0, -50.0, 2.0])
 @pytest.fixture(scope="module")
 def road_map(tmp_path_factory):
     return crossing.made(tmp_path_factory.mktemp("crossing"))
+
+
+@pytest.fixture(scope="module")
+def town(tmp_path_factory):
+    return towns.make("claims", 1, tmp_path_factory.mktemp("town"))
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +143,30 @@ def test_a_bend_without_a_choice_is_the_road(road_map):
     assert (command, words) == (Command.LEFT, "turn back in 20 m")
 
 
+def test_a_dead_end_is_told_of(town):
+    """All around its turning circle, and only there."""
+    circle = next(lane for lane in town.lanes.values() if lane.special is Special.DEAD_END and around(lane) > 1.3)
+    into = next(
+        edge for edge, after in town.edges_after.items() if circle.edge in after and circle.edge[:-1] not in edge
+    )
+    edges = [into, circle.edge]
+    while len(edges) < 4:
+        edges.append(next(edge for edge in town.edges_after[edges[-1]] if edge not in edges))
+    way = navigation.way(town, navigation.lanes_by_edge(town)[into][0], edges)
+    said = [
+        instructions.of(town, way.lanes_from(at_m), way.along_lane(at_m))
+        for at_m in np.arange(way.starts_m[1] - 15.0, way.starts_m[-1], 3.0)
+    ]
+    assert {command for command, _ in said} == {Command.LEFT}
+    assert {words for _, words in said} == {"turn back in 20 m", "turn back in 10 m", "turn back"}
+
+
+def around(lane):
+    """Radians that a road's lane turns, left positive."""
+    headings = np.unwrap(geometry.headings_along(lane.lane.centerline))
+    return headings[-1] - headings[0] if lane.across_junction is None else 0.0
+
+
 def test_a_route_needs_a_lane(road_map):
     with pytest.raises(ValueError, match="no lane of the route"):
         instructions.of(road_map, (), 0.0)
@@ -163,6 +193,18 @@ def test_a_longer_way_goes_on_where_it_ended(road_map):
     at_m = way.starts_m[-1] + 20.0
     np.testing.assert_allclose(longer.pose(at_m)[:2], way.pose(at_m)[:2], atol=0.2)
     assert longer.speed_limit_mps(at_m) == pytest.approx(13.9)
+
+
+def test_a_long_way_through_a_town_stays_on_its_roads(town):
+    """The box of a car whose rear axle is on the line: nearly everywhere inside, and the line never bends sharply."""
+    rng = np.random.default_rng(3)
+    edges = networks.random_walk(town, rng, 4000.0)
+    way = navigation.way(town, navigation.lanes_by_edge(town)[edges[0]][0], edges)
+    poses = geometry.sample(way.line, np.arange(way.starts_m[0], way.length_m - 5.0, 1.0))
+    centers = geometry.compose(poses, np.array([VEHICLE.rear_axle_to_center_m, 0.0, 0.0]))
+    road = drivable.joined([*town.roads.values(), *town.junctions.values()])
+    assert drivable.contains(road, geometry.box_corners(centers, SIZE)).all(axis=1).mean() > 0.98
+    assert np.abs(geometry.wrap(np.diff(geometry.headings_along(way.line)))).max() < 0.5
 
 
 def test_the_areas_hold_the_car_and_its_route(road_map):
@@ -307,7 +349,11 @@ def test_a_stop_line_crossed_at_red_is_told(road_map, space, lamp, told):
 
 def test_no_progress_for_a_minute_is_stuck_and_told_once(road_map, space):
     place = crossing.pose_on(road_map, crossing.lane_of(road_map, "sc"), 50.0)
-    log = watched(road_map, space, Ego(place), None, 700)
+    recorder = drive_log.Recorder(road_map, space, VEHICLE)
+    snapshot = Snapshot(0.0, Actors.none(), np.zeros(len(road_map.signals), int))
+    for step in range(700):
+        recorder.watch(step * STEP_NS, Ego(place), snapshot, frozenset(), 5.0, 13.9)
+    log = recorder.log()
     (event,) = log.events
     assert event.kind == "stuck"
     assert event.time_s == pytest.approx(60.0, abs=0.2)

@@ -31,7 +31,7 @@ from rich.table import Table
 
 from ..config import Config, ConfigError, load
 from ..domain import Array, CameraFrame
-from ..runtime.engine import Engine
+from ..runtime.engine import Engine, planner_named
 from ..scoring.simulate import DT_S
 from ..sim import camera
 from ..sim.drive_log import DriveLog
@@ -121,7 +121,12 @@ class Drives:
 def drives(
     planners: Sequence[str], seeds: Sequence[int], config: Config, duration_s: float, console: Console
 ) -> Drives:
-    """Every planner on every seed, spread over the cores. Raises DriveError if none comes to its end."""
+    """Every planner on every seed, spread over the cores.
+
+    Raises DriveError if none comes to its end, ConfigError for an unknown planner.
+    """
+    for planner in planners:
+        planner_named(planner)
     jobs = [(planner, seed) for planner in planners for seed in seeds]
     found: dict[tuple[str, int], DriveResult] = {}
     failures: dict[str, str] = {}

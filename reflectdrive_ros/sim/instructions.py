@@ -1,7 +1,8 @@
 """What a navigator would say now: the command and one short sentence, from the lanes of the route ahead.
 
 A place is only spoken of where there is a choice: a bend, a joint of two roads or a junction with a single way on is
-"the road". In a roundabout the choice is the exit, so the command is to go on until the next way out is the right one.
+"the road". A dead end is told of too, since nobody expects to turn back. In a roundabout the choice is the exit, so
+the command is to go on until the next way out is the right one.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from .roads import RoadLane, RoadMap, Special, Turn
 
 NOTICE_M = 40.0  # a turn is announced this far ahead
 FAR_M = 200.0  # the largest roundabout is left by then
+CIRCLE_RAD = np.radians(75)  # a lane of a dead end that turns further is part of its turning circle
 ROUNDING_M = 10.0  # distances are spoken in these steps; less than half a step is not spoken at all
 
 COMMANDS = {Turn.STRAIGHT: Command.STRAIGHT, Turn.LEFT: Command.LEFT, Turn.RIGHT: Command.RIGHT}
@@ -38,13 +40,15 @@ def of(road_map: RoadMap, lane_keys: Sequence[int], along_m: float) -> tuple[Com
         raise ValueError("instructions.of got no lane of the route, expected the present one at least")
     starts = _starts(road_map, lane_keys, along_m)
     lane_keys = lane_keys[: len(starts)]
-    choices = _choices(road_map)
+    choices, circles = _choices(road_map), _turning_circles(road_map)
     for place, (start_m, key) in enumerate(zip(starts, lane_keys, strict=True)):
         if start_m > NOTICE_M:
             break
         lane = road_map.lanes[key]
         if lane.special is Special.ROUNDABOUT:
             return _roundabout(road_map, lane_keys[place:], starts[place:])
+        if key in circles:
+            return (Command.LEFT if circles[key] > 0 else Command.RIGHT), SENTENCES[Turn.BACK] + _distance(start_m)
         if key in choices:
             command = COMMANDS.get(lane.turn, Command.LEFT if _turned(lane) > 0 else Command.RIGHT)
             return command, SENTENCES[lane.turn] + _distance(start_m)
@@ -110,6 +114,18 @@ def _rings_turn_left(road_map: RoadMap) -> bool:
     """As they do where cars keep to the right."""
     ring = [lane for lane in road_map.lanes.values() if lane.edge in _ring_edges(road_map) and not lane.across_junction]
     return sum(map(_turned, ring)) >= 0
+
+
+@lru_cache(maxsize=4)
+def _turning_circles(road_map: RoadMap) -> Mapping[int, float]:
+    """Lanes of the circles at dead ends, with those that lead in and out, and how far the circle's lane turns."""
+    lanes = road_map.lanes
+    found: dict[int, float] = {}
+    for key, lane in lanes.items():
+        if lane.special is Special.DEAD_END and lane.across_junction is None and abs(_turned(lane)) > CIRCLE_RAD:
+            around = (*lane.lane.predecessors, key, *lane.lane.successors)
+            found.update(dict.fromkeys(around, _turned(lane)))
+    return found
 
 
 @lru_cache(maxsize=4)

@@ -1,0 +1,130 @@
+"""Claims about `reflectdrive eval --closed-loop`: drives follow from their seed, and the table says what happened."""
+
+import argparse
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from reflectdrive_ros.config import CamerasConfig, Config, VehicleConfig
+from reflectdrive_ros.evaluation import drive
+from reflectdrive_ros.scoring.simulate import STATE_SIZE, VX
+from reflectdrive_ros.sim.actors import Shape
+from reflectdrive_ros.sim.drive_log import Collision, DriveLog, Event
+from reflectdrive_ros.sim.world import World, WorldOptions
+
+SMALL = replace(Config(), cameras=replace(CamerasConfig(), width=96, height=54))
+
+
+@pytest.fixture(scope="module")
+def drives():
+    """Thirty seconds in two worlds."""
+    return [drive.drive(WorldOptions(seed=seed), "route_follower", Config(), 30.0) for seed in (1, 3)]
+
+
+def test_route_follower_stays_on_the_road_and_gets_on(drives):
+    for result in drives:
+        assert result.log.duration_s == pytest.approx(30.0)
+        assert result.log.off_road_s < 1.0
+        assert result.log.count("off_route") == 0
+        assert result.log.at_fault == 0
+        assert result.log.distance_m > 100.0
+        assert 0.2 < result.log.route_completion <= 1.0
+        assert sum(result.verdicts.values()) == sum(result.sources.values()) == 300
+        assert len(result.scores) == 30
+
+
+def test_a_drive_follows_from_its_seed(drives):
+    again = drive.drive(WorldOptions(seed=1), "route_follower", Config(), 5.0)
+    np.testing.assert_array_equal(again.log.states, drives[0].log.states[: len(again.log.states)])
+
+
+def test_a_planner_that_looks_sees_two_instants_half_a_second_apart():
+    with World(WorldOptions(seed=1)) as world:
+        eyes = drive.Eyes(world, SMALL)
+        begun_ns = world.stamp_ns
+        for _ in range(7):
+            frames = eyes.look()
+            world.step(None)
+    assert [frame.name for frame in frames] == ["front_left", "front", "front_right"] * 2
+    assert [(frame.stamp_ns - begun_ns) * 1e-9 for frame in frames] == pytest.approx([0.1] * 3 + [0.6] * 3)
+    assert all(frame.pixels.shape == (54, 96, 3) for frame in frames)
+
+
+def log(seconds, speed_mps, collisions=(), events=(), off_steps=0):
+    count = round(10 * seconds) + 1
+    states = np.zeros((count, STATE_SIZE))
+    states[:, 0] = 0.1 * speed_mps * np.arange(count)
+    states[:, VX] = speed_mps
+    off_road = np.arange(count) > count - 1 - off_steps
+    possible_m = 10.0 * seconds
+    return DriveLog(
+        np.arange(count),
+        states,
+        np.full(count, 20.0),
+        off_road,
+        tuple(events),
+        tuple(collisions),
+        speed_mps * seconds,
+        possible_m,
+        VehicleConfig(),
+    )
+
+
+def result(one, scores=(1.0,)):
+    return drive.DriveResult("route_follower", 0, "town", one, np.array(scores), {"OK": 1}, {"PLANNER": 1})
+
+
+def test_rates_are_over_all_kilometres_and_shares_over_all_time():
+    hits = [Collision(1.0, 3, Shape.CAR, True), Collision(9.0, 4, Shape.CAR, False)]
+    events = [Event("red_light", 2.0, ""), Event("off_road", 59.0, "")]
+    numbers = drive.numbers([result(log(100.0, 5.0, hits)), result(log(60.0, 25.0, (), events, 80), [0.5, 0.0])])
+    assert numbers["km"] == pytest.approx(2.0)
+    assert numbers["collisions_per_km"] == pytest.approx(1.0)
+    assert numbers["at_fault_per_km"] == pytest.approx(0.5)
+    assert numbers["red_lights_per_km"] == pytest.approx(0.5)
+    assert numbers["off_road_per_km"] == pytest.approx(0.5)
+    assert numbers["off_road_time"] == pytest.approx(100 * 8.0 / 160.0)
+    assert numbers["mean_speed_mps"] == pytest.approx(2000.0 / 160.0)
+    assert numbers["route_completion"] == pytest.approx(100 * 2000.0 / 1600.0)
+    assert numbers["pdms"] == pytest.approx(50.0)
+    assert numbers["comfort"] == 100.0
+    assert numbers["verdicts"] == {"OK": 2}
+
+
+def test_a_car_that_never_moved_has_no_rates():
+    numbers = drive.numbers([result(log(10.0, 0.0))])
+    assert numbers["collisions_per_km"] is None
+    assert numbers["mean_speed_mps"] == 0.0
+
+
+def command(*words):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--planner", nargs="+")
+    parser.add_argument("--config")
+    parser.add_argument("--json")
+    drive.add_arguments(parser)
+    return drive.run_closed_loop(parser.parse_args([str(word) for word in words]))
+
+
+def test_the_command_writes_the_numbers_of_its_table(tmp_path, capsys):
+    file = tmp_path / "drive.json"
+    words = ("--closed-loop", "--planner", "constant_velocity", "--seeds", 1, "--duration", 2, "--json", file)
+    assert command(*words) == 0
+    written = json.loads(file.read_text())
+    assert written["planner"] == "constant_velocity"
+    assert set(drive.MEASURES) | {"drives", "km", "verdicts", "failures", "command", "version"} <= written.keys()
+    (world,) = written["planners"]["constant_velocity"]["worlds"]
+    assert world["town"] == "closed-loop-00000"
+    assert world["seconds"] == pytest.approx(2.0)
+    assert "constant_velocity" in capsys.readouterr().out
+
+
+def test_what_cannot_be_driven_is_said_in_one_sentence(capsys):
+    assert command("--planner", "nobody", "--seeds", 1, "--duration", 1) == 2
+    assert "planner is 'nobody'" in capsys.readouterr().err.replace("\n", " ")
+    with pytest.raises(SystemExit):
+        command("--planner", "constant_velocity", "--seeds", 0)
+    with pytest.raises(SystemExit):
+        command("--planner", "constant_velocity", "--duration", "long")
