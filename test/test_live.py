@@ -1,0 +1,230 @@
+"""The live page: true values for every topic, a page that shows them, and a server that goes away."""
+
+import json
+import os
+import shutil
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+
+import cv2
+import numpy as np
+import pytest
+from messages import CAMERAS, SECOND_NS, acceleration, camera_info, jpeg, odometry, predicted_objects, route, tf_static
+from reflectdrive.msg import PlannerDebug
+from scenes import config
+
+from reflectdrive_ros.config import Config, VehicleConfig
+from reflectdrive_ros.domain import Plan, Trajectory
+from reflectdrive_ros.ros import convert, live, live_view, outputs
+from reflectdrive_ros.ros.live_topics import Heard, Picture, camera_name
+from reflectdrive_ros.ros.replay_node import Harness, running_node
+
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""
+)
+
+
+# --- what is shown ---------------------------------------------------------------------------------------------------
+
+
+def heard(**newest):
+    poses = tuple((round(t * SECOND_NS), np.array([5.0 * t, 0.0, 0.0])) for t in (9.8, 9.9, 10.0))
+    return Heard("/car/reflectdrive", newest, {}, {}, {}, poses, (), 0.1, 10.0, 0)
+
+
+def as_json(heard):
+    return json.loads(json.dumps(live_view.state(heard, VehicleConfig()), allow_nan=False))
+
+
+def test_before_anything_is_heard_the_page_has_gaps_and_no_errors():
+    empty = as_json(Heard("", {}, {}, {}, {}, (), (), None, 0.0, 0))
+    assert empty["plan"] is None
+    assert empty["status"] is None
+    assert empty["silent_s"] is None
+    assert (empty["agents"], empty["route"], empty["cameras"], empty["diagnostics"]) == ([], [], [], [])
+    assert empty["tokens"] == {"before": [], "after": [], "confidence": []}
+
+
+def test_the_plan_is_shown_from_where_the_ego_stood_at_its_stamp():
+    poses = np.column_stack([0.5 * np.arange(1, 81), np.zeros(80), np.zeros(80)])
+    plan = Plan(round(9.95 * SECOND_NS), np.array([49.75, 0.0, 0.0]), Trajectory(poses, 0.1))
+    shown = as_json(heard(trajectory=outputs.trajectory(plan, Config())))["plan"]
+    assert shown["ego"] == pytest.approx([49.75, 0.0, 0.0])
+    assert shown["dt"] == pytest.approx(0.1)
+    np.testing.assert_allclose(np.array(shown["points"])[:, 0], 49.75 + poses[:, 0], atol=1e-3)
+    np.testing.assert_allclose(np.array(shown["points"])[:, 3], 5.0, atol=1e-3)
+
+
+def test_tokens_and_candidates_come_from_the_debug_message():
+    message = PlannerDebug(candidate_count=3, points_per_candidate=10, point_interval=0.1)
+    message.candidate_x = [float(value) for value in range(30)]
+    message.candidate_y = [0.0] * 30
+    message.candidate_heading = [0.0] * 30
+    message.candidate_score = [0.9, 0.5, float("nan")]
+    message.tokens_before_edit, message.tokens_after_edit = [333, 340], [333, 341]
+    shown = as_json(heard(debug=message))
+    assert [rival["score"] for rival in shown["candidates"]] == [0.5, None]  # the first is the plan itself
+    assert shown["candidates"][0]["points"] == [[14.0, 0.0], [19.0, 0.0]]  # every half second
+    assert shown["tokens"]["before"] == [333, 340]
+    assert shown["tokens"]["after"] == [333, 341]
+
+
+def test_road_users_and_route_are_those_near_the_ego():
+    objects = predicted_objects(10.0, (60.0, 3.0, 0.5, 5.0, 4.5))
+    path = route([(float(x), 0.0) for x in range(-500, 500, 10)])
+    shown = as_json(heard(objects=objects, route=path))
+    assert shown["agents"][0][:3] == pytest.approx([60.0, 3.0, 0.5], abs=0.01)
+    xs = np.array(shown["route"])[:, 0]
+    assert xs.min() >= 50 - live_view.ROUTE_SHOWN_M
+    assert xs.max() <= 50 + live_view.ROUTE_SHOWN_M
+
+
+def test_cameras_are_told_left_to_right_with_their_lens_where_it_is_known():
+    picture = Picture(10 * SECOND_NS, b"", "front_optical")
+    mounts = convert.static_transforms(tf_static())
+    frames = {name: next(frame for frame in mounts if frame.startswith(name + "_opt")) for name in CAMERAS}
+    pictures = {name: Picture(10 * SECOND_NS, b"", frames[name]) for name in reversed(CAMERAS)}
+    infos = {name: camera_info(name) for name in CAMERAS if name != "front_right"}
+    base = heard()
+    shown = as_json(Heard("", {}, pictures, infos, mounts, base.poses, (), 0.1, 10.0, 0))["cameras"]
+    assert {camera["name"] for camera in shown} == set(CAMERAS)
+    by_name = {camera["name"]: camera for camera in shown}
+    assert by_name["front_right"]["lens"] is None  # it has no camera_info: shown without the plan
+    assert by_name["front"]["lens"]["ego"] == pytest.approx([50.0, 0.0, 0.0])
+    assert picture.stamp_ns == int(by_name["front"]["stamp_ns"])
+
+
+@pytest.mark.parametrize(
+    ("topic", "name"),
+    [
+        ("/sensing/camera/front/image/compressed", "front"),
+        ("/planning/reflectdrive/reflectdrive/input/camera/front_left/image", "front_left"),
+        ("/cam0/image_raw", "cam0"),
+        ("/sensing/camera/front/camera_info", "front"),
+    ],
+)
+def test_a_camera_is_called_as_its_topic_says(topic, name):
+    assert camera_name(topic) == name
+
+
+# --- the running page ------------------------------------------------------------------------------------------------
+
+
+def fetched(url):
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return answer.headers["Content-Type"], answer.read()
+
+
+@contextmanager
+def shown_drive(tmp_path):
+    """A real node that drives along a straight road, and its page."""
+    made = config(planner="constant_velocity", engine__watchdog_ms=2000.0, engine__deadline_ms=5000.0)
+    keys = [f"{kind}:{name}" for kind in ("image", "info") for name in CAMERAS]
+    harness = Harness(made, [*keys, "route", "tf_static", "odometry", "acceleration", "objects"], ())
+    driving = threading.Event()
+
+    def drive():
+        tick = 0
+        while not driving.wait(0.1):
+            tick += 1
+            now = harness.node.get_clock().now().nanoseconds * 1e-9
+            inputs = harness.inputs
+            inputs["odometry"].publish(odometry(now, x=0.5 * tick))
+            inputs["acceleration"].publish(acceleration(now))
+            inputs["objects"].publish(predicted_objects(now, (0.5 * tick + 30.0, 4.0, 0.0, 5.0, 4.5)))
+            for name in CAMERAS:
+                info = camera_info(name)
+                info.header.stamp = outputs.time_message(round(now * 1e9))
+                inputs[f"info:{name}"].publish(info)
+                inputs[f"image:{name}"].publish(jpeg(now, name, tick % 250))
+
+    thread = threading.Thread(target=drive)
+    try:
+        with running_node(made, {}, tmp_path / "node.log", sim_time=False) as process:
+            harness.wait_for_node(process, tmp_path / "node.log")
+            harness.inputs["route"].publish(route([(float(x), 0.0) for x in range(-20, 400)]))
+            harness.inputs["tf_static"].publish(tf_static())
+            thread.start()
+            with live.served(0, VehicleConfig()) as page:
+                yield page
+    finally:
+        driving.set()
+        if thread.is_alive():
+            thread.join()
+        harness.close()
+
+
+def until(page, wanted, timeout_s=30.0):
+    deadline = time.perf_counter() + timeout_s
+    while time.perf_counter() < deadline:
+        state = json.loads(fetched(page.url + "state.json")[1])
+        if wanted(state):
+            return state
+        time.sleep(0.2)
+    pytest.fail(f"the page never showed it; last: {str(state)[:2000]}")
+
+
+@pytest.mark.dds
+def test_every_endpoint_answers_with_what_the_node_sees_and_says(tmp_path):
+    with shown_drive(tmp_path) as page:
+        assert page.server_address[0] == "127.0.0.1"
+        kind, body = fetched(page.url)
+        assert kind == "text/html; charset=utf-8"
+        assert b"__DRAWING__" not in body
+        assert b"http" not in body  # nothing from elsewhere
+
+        def complete(state):
+            seen = all(camera["lens"] for camera in state["cameras"]) and len(state["cameras"]) == 3
+            return seen and state["plan"] and state["diagnostics"] and state["stages"] and state["agents"]
+
+        state = until(page, complete)
+        assert state["planner"] == "/planning/reflectdrive/reflectdrive"
+        assert state["status"]["planner"] == "constant_velocity"
+        assert state["speed"] == 5.0
+        assert len(state["plan"]["points"]) == 80
+        assert {name for name, _, _ in state["diagnostics"]} >= {"image front", "odometry", "planner"}
+        assert state["tokens"]["after"] == []  # this planner has none
+        camera = state["cameras"][1]
+        kind, body = fetched(f"{page.url}camera/{camera['name']}/{camera['stamp_ns']}.jpg")
+        assert kind == "image/jpeg"
+        assert cv2.imdecode(np.frombuffer(body, np.uint8), cv2.IMREAD_COLOR) is not None
+        later = until(page, lambda now: now["status"]["sequence"] > state["status"]["sequence"] + 3)
+        assert later["here"][0] > state["here"][0]
+        assert len(later["history"]) > 3
+        assert json.loads(fetched(page.url + "road.json")[1]) == {"version": 0, "rings": []}
+        for wrong in ("nothing", "camera/front/1.jpg", "camera/../front.jpg", "camera/front/x.jpg"):
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                fetched(page.url + wrong)
+        url = page.url
+    with pytest.raises(urllib.error.URLError):
+        fetched(url)
+
+
+@pytest.mark.dds
+@pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed")
+def test_a_browser_shows_pictures_road_and_plan(tmp_path):
+    """A screenshot in headless Chromium: the regions where things are drawn are not empty."""
+    with shown_drive(tmp_path) as page:
+        until(page, lambda state: state["plan"] and len(state["cameras"]) == 3)
+        picture = tmp_path / "page.png"
+        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1280,720"]
+        flags += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=3000", f"--screenshot={picture}"]
+        subprocess.run([CHROMIUM, *flags, page.url], capture_output=True, timeout=120, check=True, env=dict(os.environ))
+    shown = cv2.imread(str(picture)).astype(int)
+    assert shown.shape[:2] == (720, 1280)
+    cameras, above = shown[60:260], shown[300:700, 20:500]
+    assert [cameras[:, left : left + 380].std() > 3 for left in (25, 450, 870)] == [True] * 3
+    colourful = above.max(axis=2) - above.min(axis=2) > 60  # the plan's ribbon
+    assert colourful.sum() > 300
+
+
+@pytest.mark.dds
+def test_a_port_in_use_is_said(capsys, monkeypatch):
+    monkeypatch.setattr(live, "end_on_sigterm", lambda: None)  # the handlers are pytest's here
+    with live.served(0, VehicleConfig()) as page:
+        assert live.main(["--port", str(page.server_address[1])]) == 2
+    assert "cannot be used: Address already in use; choose another with --port" in capsys.readouterr().err
