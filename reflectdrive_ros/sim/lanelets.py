@@ -7,6 +7,7 @@ two lanes if they are wide enough, else a lane in the direction in which they we
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ KMH = 1 / 3.6
 STEP_M = 2.0  # of points along a lane
 NARROWEST_M = 2.3  # of a lane that a car can use
 WIDEST_M = 6.0
+ALIKE_M = 0.5  # lanes whose widths differ less may be one
 LONGEST_WAY = 6  # lanelets across one junction
 OPTIONS = (
     "--junctions.endpoint-shape",  # the map says where junctions end
@@ -54,8 +56,7 @@ def load(osm: Path, folder: Path) -> RoadMap:
     lanelet2 is not installed.
     """
     drawn = _read(osm)
-    pieces = _pieces(drawn, osm)
-    plain = _plain_xml(pieces)
+    plain = _plain_xml(_joined(_pieces(drawn, osm)))
     folder.mkdir(parents=True, exist_ok=True)
     road_map = converted(osm.stem, plain, folder, OPTIONS)
     return replace(road_map, crossings=_rings(drawn, "crosswalk"), walkways=_rings(drawn, "walkway"))
@@ -176,6 +177,24 @@ def _rings(drawn: Any, subtype: str) -> tuple[Array, ...]:
     return tuple(np.concatenate([_points(one.leftBound), _points(one.rightBound)[::-1]]) for one in found)
 
 
+def _joined(pieces: Mapping[str, _Piece]) -> dict[str, _Piece]:
+    """Lanelets that only follow each other, made one: maps cut roads finely, for SUMO each cut is a junction."""
+    reached = Counter(name for piece in pieces.values() for name in piece.after)
+    grouped = {name for name, piece in pieces.items() if piece.left} | {piece.left for piece in pieces.values()}
+    alone = {name for name, piece in pieces.items() if not piece.overlapped & pieces.keys()} - grouped
+    joined = dict(pieces)
+    for name in pieces:
+        while name in joined and len(joined[name].after) == 1:
+            one, other = joined[name], joined[joined[name].after[0]]
+            alike = abs(one.width_m - other.width_m) < ALIKE_M and one.limit_mps == other.limit_mps and not one.light
+            if not (alike and {name, other.name} <= alone and reached[other.name] == 1 and other is not one):
+                break
+            line = np.concatenate([one.line, other.line[1:]])
+            joined[name] = replace(one, line=line, after=other.after, light=other.light)
+            del joined[other.name]
+    return joined
+
+
 # --- lanes, edges and junctions --------------------------------------------------------------------------------------
 
 
@@ -185,7 +204,7 @@ def _plain_xml(pieces: Mapping[str, _Piece]) -> dict[str, str]:
     edges = _edges({name: piece for name, piece in pieces.items() if name not in crossing})
     lane_of = {name: (edge, index) for edge, names in edges.items() for index, name in enumerate(names)}
     ways = [way for name in lane_of for way in _ways_on(pieces, crossing, name)]
-    nodes = _Joined()
+    nodes = _Together()
     for edge in edges:
         nodes.join(f"{edge}.begin", f"{edge}.begin")
         nodes.join(f"{edge}.end", f"{edge}.end")
@@ -309,7 +328,7 @@ def _ways_on(pieces: Mapping[str, _Piece], crossing: set[str], name: str) -> Ite
             todo += [(*way, other) for other in pieces[way[-1]].after if other not in way]
 
 
-class _Joined:
+class _Together:
     """Names that belong together, called after the first of them."""
 
     def __init__(self) -> None:
