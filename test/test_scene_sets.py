@@ -14,7 +14,8 @@ from pathlib import Path
 import hand_scenes
 import pytest
 
-from reflectdrive_ros.sim import crew, sets, shards
+from reflectdrive_ros.evaluation import scenes_run
+from reflectdrive_ros.sim import crew, sampler, sets, shards
 
 ROOT = Path(__file__).parents[1]
 
@@ -253,7 +254,59 @@ def test_the_hard_set_is_chosen_from_shards_of_a_hundred(tmp_path):
     assert index.counts == {"overlap": 34}
 
 
-def test_no_seed_name_of_one_set_is_in_another():
-    """Shards are named by set, networks by shard: two sets cannot ask for the same town."""
-    shards_of = [set(sets.Wanted(name, size, {}).shards()) for name, size in sets.SIZES.items()]
-    assert sum(map(len, shards_of)) == len(set().union(*shards_of))
+def test_a_set_follows_from_all_that_the_sampler_imports():
+    known = sets.sources(sets.SAMPLER)
+    assert known.keys() >= {
+        "sim.sampler",
+        "sim.towns",
+        "sim.camera",
+        "sim.sumo",
+        "scoring.metrics",
+        "geometry",
+        "config",
+    }
+    assert not known.keys() & {"sim.shards", "sim.crew", "sim.sets", "sim.world"}
+    assert not any(name.startswith(("planning", "evaluation")) for name in known)
+
+
+# --- splits ----------------------------------------------------------------------------------------------------------
+
+
+def towns_of(name):
+    """Every town that a set may hold, at its standard size."""
+    numbers = [number for number, _ in sets.Wanted(name, sets.SIZES[name], {}).shards().values()]
+    return {f"{name}-{number:05d}-{town:02d}" for number in numbers for town in range(sampler.TOWNS_MAX)}
+
+
+def test_no_two_sets_make_a_town_from_one_seed():
+    """Of all towns that the four sets may ever hold, not only of those that they happen to."""
+    seeds = {name: {sampler.seed_of(town) for town in towns_of(name)} for name in sets.SIZES}
+    assert len(seeds["train"]) == 200 * sampler.TOWNS_MAX
+    assert sum(map(len, seeds.values())) == len(set().union(*seeds.values()))
+
+
+@pytest.mark.long
+def test_no_network_is_in_two_sets(tmp_path):
+    """By name and by the hash of its geometry, of two shards of each set."""
+    options = sampler.Options(pictures=False)
+    hashes, by_name = {}, {}
+    for name in sets.SIZES:
+        for number in (0, 1):
+            for scene in sampler.Shard(name, number, 4, tmp_path, options).scenes():
+                assert scene.network in towns_of(name)
+                hashes.setdefault(name, set()).add(scene.network_hash)
+                assert by_name.setdefault(scene.network, scene.network_hash) == scene.network_hash
+    assert all(len(each) >= 2 for each in hashes.values())
+    assert sum(map(len, hashes.values())) == len(set().union(*hashes.values())) == len(by_name)
+
+
+@pytest.mark.long
+def test_the_sampler_makes_the_same_bytes_in_any_process(small, tmp_path):
+    """With pictures; two shards in one process after each other, and each in its own."""
+    maker, made_by = scenes_run.the_sampler(192, 108, pictures=True)
+    folders = [tmp_path / "alone", tmp_path / "together"]
+    for workers, folder in enumerate(folders, 1):
+        index = make(folder, maker, sets.Wanted("test", 14, made_by), workers=workers)
+        assert index.missing == {}
+        assert index.scenes == 14
+    assert everything(folders[0]) == everything(folders[1])

@@ -7,6 +7,7 @@ its index, and a folder never holds scenes of two programs.
 
 from __future__ import annotations
 
+import ast
 import fcntl
 import hashlib
 import json
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -39,9 +41,7 @@ HARD_SHARD = 30  # of SHARD made for it
 HARD_FAMILY = "high_lateral_acceleration"  # all of it counts as hard
 HOME = "REFLECTDRIVE_SCENES"  # variable that names the folder of all sets
 PACKAGE = Path(__file__).resolve().parents[1]
-# What a scene does not follow from: how scenes are kept, and the world that is driven in later.
-ASIDE = ("crew", "scene_codec", "sets", "shards", "world")
-GROUND = ("domain", "geometry", "kinematics", "lanes", "config")
+SAMPLER = "sim.sampler"  # scenes follow from it and from all that it imports
 SCRATCH = ".scratch-"
 
 
@@ -78,12 +78,9 @@ def made_by(options: Mapping[str, Any]) -> dict[str, Any]:
 
     Another comment in a source counts as another program: that costs a set made anew and never mixes two.
     """
-    rooms = [path for path in (PACKAGE / "sim").glob("*.py") if path.stem not in ASIDE]
-    rooms += (PACKAGE / "scoring").glob("*.py")
-    rooms += [PACKAGE / f"{name}.py" for name in GROUND]
     digest = hashlib.sha256()
-    for path in sorted(rooms):
-        digest.update(path.relative_to(PACKAGE).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    for module, source in sorted(sources(SAMPLER).items()):
+        digest.update(module.encode() + b"\0" + source + b"\0")
     libraries = {module.__name__: str(module.__version__) for module in (cv2, np, scipy, shapely)}
     content = {
         "sources": digest.hexdigest(),
@@ -94,9 +91,25 @@ def made_by(options: Mapping[str, Any]) -> dict[str, Any]:
     return dict(json.loads(json.dumps(content)))  # as it will be read back
 
 
-def _sumo_version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
+def sources(module: str) -> dict[str, bytes]:
+    """The sources of a module of this package and of all in it that it imports, wherever they do so, by module."""
+    found: dict[str, bytes] = {}
+    todo = [module]
+    while todo:
+        name = todo.pop()
+        path = PACKAGE.joinpath(*name.split(".")).with_suffix(".py")
+        if name in found or not path.is_file():  # a name that was imported from a module is no module
+            continue
+        found[name] = path.read_bytes()
+        for node in ast.walk(ast.parse(found[name])):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                above = name.split(".")[: -node.level]
+                base = [*above, *(node.module or "").split(".")] if node.module else above
+                todo += [".".join(base), *(".".join([*base, alias.name]) for alias in node.names)]
+    return found
 
+
+def _sumo_version() -> str:
     try:
         return version("eclipse-sumo")
     except PackageNotFoundError:
