@@ -167,8 +167,8 @@ def _motor(between: Between, vehicle_class: str, accel: float, decel: float, spe
         "latAlignment": str(between(-0.15, 0.15)),  # nobody drives exactly in the middle
         "minGapLat": str(between(0.4, 0.7)),
         "maxSpeedLat": str(between(0.7, 1.2)),
-        "lcMaxSpeedLatFactor": "0.15",  # a car that creeps moves little to the side
-        "lcMaxSpeedLatStanding": "0.3",  # at 0 two who merge wait for each other for ever
+        "lcMaxSpeedLatFactor": "0.2",  # a car that creeps moves little to the side
+        "lcMaxSpeedLatStanding": "0",
         "lcAssertive": str(between(0.8, 1.6)),
     }
 

@@ -1,7 +1,7 @@
 """From the front bumpers that SUMO slides along its lanes to bodies that move as bodies do.
 
 SUMO's places jump by some decimetres where lanes bend or join. A driver's front bumper is therefore predicted from its
-speed and course, and drawn to SUMO's place with a gain; behind it the body is dragged, as a trailer is by its hook, so
+speed and course, and drawn to SUMO's place and heading with a gain; behind it the body is dragged, as a trailer is by its hook, so
 that its box turns smoothly and moves only along its own heading. A walker's place is followed at a walker's pace.
 """
 
@@ -12,10 +12,12 @@ import numpy as np
 from .. import geometry
 from ..domain import Array
 
-ALONG_GAIN = 0.1  # per step, of what prediction and SUMO differ by; low, as a jump along the way is felt as a jolt
+ALONG_GAIN = 0.1  # per step, of what prediction and SUMO differ by
+CATCH_UP_MPS2 = 1.5  # a jump along the way must not be felt as a jolt
 ASIDE_GAIN = 0.5
-COURSE_GAIN = 0.17  # almost critically damped with ASIDE_GAIN
-COURSE_STEP_RAD = 0.12
+COURSE_GAIN = 0.3  # per step, towards SUMO's heading
+TIGHTEST_M = 3.0  # circle that a front bumper can drive
+SLIP = 0.35  # aside, of the way ahead, at most
 STANDS_MPS = 0.05
 LOST_M = 4.0  # a body this far from SUMO's place is put there
 WALKER_HOOK_M = 0.4  # a walker turns as a short trailer does
@@ -29,36 +31,34 @@ class Driven:
         self._hook_m = 0.5 * lengths_m
         self._front = np.full((len(lengths_m), 2), np.nan)
         self._course = np.zeros(len(lengths_m))
+        self._catch_up_m = np.zeros(len(lengths_m))  # per step
         self.poses = np.full((len(lengths_m), 3), np.nan)  # of box centres
         self.speeds_mps = np.zeros(len(lengths_m))
 
-    def missing(self, rows: Array) -> Array:
-        """Indices into `rows` of those who were absent."""
-        return np.flatnonzero(np.isnan(self._front[rows, 0]))
-
-    def follow(self, rows: Array, fronts: Array, speeds_mps: Array, new_headings: Array, dt_s: float) -> None:
-        """One step: SUMO's front bumpers (R, 2) and speeds (R,) of the rows that are there now.
-
-        `new_headings` holds the heading of each who was missing, in the order of `missing`.
-        """
-        new = self.missing(rows)
-        self._course[rows[new]] = new_headings
+    def follow(self, rows: Array, fronts: Array, headings: Array, speeds_mps: Array, dt_s: float) -> None:
+        """One step: SUMO's front bumpers (R, 2), headings (R,) and speeds (R,) of the rows that are there now."""
+        new = np.isnan(self._front[rows, 0])
+        self._course[rows[new]] = headings[new]
         self._front[rows[new]] = fronts[new]
-        self.poses[rows[new], 2] = new_headings
-        self.poses[rows[new], :2] = fronts[new] - self._hook_m[rows[new], None] * _direction(new_headings)
+        self.poses[rows[new], 2] = headings[new]
+        self.poses[rows[new], :2] = fronts[new] - self._hook_m[rows[new], None] * _direction(headings[new])
 
-        course, speeds = self._course[rows], np.where(speeds_mps < STANDS_MPS, 0.0, speeds_mps)
-        ahead = _direction(course)
-        predicted = self._front[rows] + (speeds * dt_s)[:, None] * ahead
+        speeds = np.where(speeds_mps < STANDS_MPS, 0.0, speeds_mps)
+        way = speeds * dt_s
+        turn = np.clip(COURSE_GAIN * geometry.wrap(headings - self._course[rows]), -way / TIGHTEST_M, way / TIGHTEST_M)
+        course = self._course[rows] + turn
+        predicted = self._front[rows] + way[:, None] * _direction(course)
         missed = geometry.rotate(fronts - predicted, -course)  # along, aside
-        move = np.stack([ALONG_GAIN * missed[:, 0], ASIDE_GAIN * missed[:, 1]], axis=-1) * (speeds > 0)[:, None]
+        jolt = CATCH_UP_MPS2 * dt_s**2
+        catch_up = self._catch_up_m[rows]
+        catch_up = catch_up + np.clip(ALONG_GAIN * missed[:, 0] - catch_up, -jolt, jolt)
         # Who creeps neither slips sideways nor backwards.
-        move = np.clip(move, -0.5 * (speeds * dt_s)[:, None], 0.5 * (speeds * dt_s)[:, None])
-        front = predicted + geometry.rotate(move, course)
-        turn = COURSE_GAIN * missed[:, 1] / np.maximum(speeds * dt_s, 0.1)
-        self._course[rows] = course + np.clip(turn, -COURSE_STEP_RAD, COURSE_STEP_RAD) * (speeds > 0)
+        catch_up = np.clip(catch_up, -0.5 * way, 0.5 * way)
+        aside = np.clip(ASIDE_GAIN * missed[:, 1], -SLIP * way, SLIP * way)
+        front = predicted + geometry.rotate(np.stack([catch_up, aside], axis=-1), course)
         lost = np.hypot(missed[:, 0], missed[:, 1]) > LOST_M
-        front[lost] = fronts[lost]
+        front[lost], course[lost] = fronts[lost], headings[lost]
+        self._course[rows], self._catch_up_m[rows] = course, catch_up
 
         before = self.poses[rows]
         self._front[:] = self.poses[:] = np.nan
@@ -67,7 +67,6 @@ class Driven:
         self.speeds_mps[:] = 0.0
         self.speeds_mps[rows] = np.hypot(*(self.poses[rows, :2] - before[:, :2]).T) / dt_s
         self.speeds_mps[rows[new]] = speeds_mps[new]
-        self._course[rows[lost]] = self.poses[rows[lost], 2]
 
 
 class Walking:
@@ -78,16 +77,12 @@ class Walking:
         self.poses = np.full((count, 3), np.nan)
         self.speeds_mps = np.zeros(count)
 
-    def missing(self, rows: Array) -> Array:
-        """Indices into `rows` of those who were absent."""
-        return np.flatnonzero(np.isnan(self.poses[rows, 0]))
-
-    def follow(self, rows: Array, places: Array, new_headings: Array, dt_s: float) -> None:
-        """One step towards SUMO's places (R, 2) of the rows that are there now."""
-        new = self.missing(rows)
+    def follow(self, rows: Array, places: Array, headings: Array, dt_s: float) -> None:
+        """One step towards SUMO's places (R, 2) and headings (R,) of the rows that are there now."""
+        new = np.isnan(self.poses[rows, 0])
         self.poses[rows[new], :2] = places[new]
-        self._trail[rows[new], :2] = places[new] - WALKER_HOOK_M * _direction(new_headings)
-        self._trail[rows[new], 2] = new_headings
+        self._trail[rows[new], :2] = places[new] - WALKER_HOOK_M * _direction(headings[new])
+        self._trail[rows[new], 2] = headings[new]
         before, trail = self.poses[rows, :2], self._trail[rows]
         step = places - before
         most = WALKER_CATCHES_UP_MPS * dt_s

@@ -171,14 +171,12 @@ class Simulation:
         rows = np.array([self._row[key] for key in driving], int)
         fronts = np.array([*map(vehicle.getPosition, driving)], float).reshape(-1, 2)
         speeds = np.array([*map(vehicle.getSpeed, driving)], float)
-        headings = _heading([vehicle.getAngle(driving[index]) for index in self._driven.missing(rows)])
-        self._driven.follow(rows, fronts, speeds, headings, STEP_S)
+        self._driven.follow(rows, fronts, _heading([*map(vehicle.getAngle, driving)]), speeds, STEP_S)
 
         walking = list(person.getIDList())
         feet = np.array([self._row[key] for key in walking], int) - self.cast.drivers
         places = self._kerbside.around_parked(np.array([*map(person.getPosition, walking)], float).reshape(-1, 2))
-        headings = _heading([person.getAngle(walking[index]) for index in self._walking.missing(feet)])
-        self._walking.follow(feet, places, headings, STEP_S)
+        self._walking.follow(feet, places, _heading([*map(person.getAngle, walking)]), STEP_S)
 
         drivers, people = self.cast.drivers, self.cast.drivers + self.cast.walkers
         scripted = slice(people, people + len(self._events.actors))
