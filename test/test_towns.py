@@ -286,6 +286,13 @@ def test_a_line_leaves_the_lane_that_ends():
     assert np.hypot(*(here - lane.lane.centerline[-1])) > 0.9 * lane.width_m
 
 
+def test_without_edges_a_line_follows_the_road_from_every_lane():
+    road_map = town(3)
+    for key, lane in road_map.lanes.items():
+        _, line = networks.line_ahead(road_map, key, (), lane.lane.centerline[0])
+        assert len(line) > 170, lane.sumo_id
+
+
 def test_a_line_from_inside_a_junction_goes_on_to_its_edge():
     road_map = town(0)
     for way in list(joints(road_map))[::7]:

@@ -24,6 +24,7 @@ FORESIGHT_M = 200.0  # lanes are chosen with a view to what comes this far beyon
 CHANGE_S = 4.0  # a lane change takes this long at the limit
 CHANGE_LEAST_M = 25.0
 CHANGE_LEAD_M = 3.0  # from the car, or from the begin of a lane, to where a change begins
+NO_WAY_ON = 100.0  # what it costs to end on a lane that ends, in lane changes
 WISH = {Turn.STRAIGHT: 1.0, Turn.LEFT: 1.4, Turn.RIGHT: 1.2, Turn.BACK: 0.08}  # of a wandering car, by turn
 
 
@@ -130,7 +131,7 @@ def _lanes_along(road_map: RoadMap, ways: _Ways, start: int, edges: Sequence[str
         rows.append(ways.edge_lanes.get(edge, ()))
         lengths_m.append(ways.edge_length_m.get(edge, 0.0))
     # An end that leads nowhere is a poor last lane, but a lane all the same.
-    keep: dict[int, float] = {key: 0.0 if ways.onward[key] else 1.0 for key in rows[-1]}
+    keep: dict[int, float] = {key: 0.0 if ways.onward[key] else NO_WAY_ON for key in rows[-1]}
     steps: list[dict[int, tuple[tuple[int, ...], int]]] = [{}]
     enter = [_with_changes(road_map, rows[-1], keep, lengths_m[-1])]
     for row, length_m in zip(rows[-2::-1], lengths_m[-2::-1], strict=True):
@@ -203,7 +204,14 @@ def _long_enough(road_map: RoadMap, ways: _Ways, path: Sequence[int], at_m: floa
             return kept
         kept.append(key)
         ahead_m += 0.0 if changed else _length(road_map, key)
-    while ahead_m <= AHEAD_M and (options := ways.onward[kept[-1]]):
+    while ahead_m <= AHEAD_M:
+        options = ways.onward[kept[-1]]
+        if not options:  # the lane ends: on to the one beside it, if that leads anywhere
+            going_on = [key for key in road_map.lanes[kept[-1]].lane.beside if ways.onward[key]]
+            if not going_on:
+                break
+            kept.append(going_on[0])
+            continue
         crossed, end = min(options, key=lambda option: (_turn(road_map, option[0]), option[1]))
         kept += [*crossed, end]
         ahead_m += sum(_length(road_map, key) for key in (*crossed, end))
