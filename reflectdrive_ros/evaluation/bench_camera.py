@@ -1,8 +1,8 @@
-"""`reflectdrive bench camera`: pictures of the proving ground per second on one core, what three cameras share included.
+"""`reflectdrive bench camera`: pictures of the proving ground per second on one core, all that they share included.
 
 The street is a made town's busiest: 40 road users within 100 m of the ego, 25 m before a junction. An instant is one
-`view` and three pictures of it. Beside the times stands a bound, the pixels alone: writing the supersampled picture once
-and reading it once to make it small, at the rate at which this core copies memory.
+`view` and three pictures of it. Beside the times stands a bound, the pixels alone: writing the supersampled picture
+once and reading it once to make it small, at the rate at which this core copies memory.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def busy_street(road_map: RoadMap) -> tuple[Array, Snapshot]:
         np.array([size for _, size in kinds]),
         np.array([int(shape) for shape, _ in kinds]),
         np.arange(count) % 3 == 0,
-        np.arange(count) % 5 - 2,
+        np.arange(count) % 4 - 1,
     )
     return ego, Snapshot(3.0, actors, np.zeros(len(road_map.signals), np.int64))
 
@@ -141,8 +141,8 @@ def figures(road_map: RoadMap, runs: int, console: Console) -> dict[str, Any]:
 
 def copy_ms() -> float:
     """Milliseconds to copy COPIED_BYTES, which is one reading and one writing of each."""
-    source = np.zeros(COPIED_BYTES, np.uint8)
-    target = np.ones_like(source)
+    source = np.ones(COPIED_BYTES, np.uint8)
+    target = np.full_like(source, 2)
     spent = []
     for _ in range(7):
         begun = time.perf_counter()

@@ -6,8 +6,8 @@ An actor's looks follow from its id alone; its lamps from what it does; its legs
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 
@@ -20,6 +20,7 @@ PAINT, TRIM, GLASS, TYRE, TAIL, BRAKE, HEAD, LEFT, RIGHT, PLATE, CLOTH, LEGS, SK
     SLOTS := 16
 )
 SLOT_MATERIAL = np.full(SLOTS, Material.METAL)
+SLOT_MATERIAL[[GLASS, TYRE, HUB, PLATE]] = Material.INLAY
 PAINTS = (
     ((232, 232, 230), 22), ((28, 30, 34), 18), ((128, 132, 138), 18), ((188, 190, 194), 12), ((34, 62, 128), 9),
     ((168, 24, 28), 9), ((70, 78, 66), 3), ((196, 156, 40), 2), ((116, 84, 60), 2), ((38, 112, 124), 3),
@@ -30,30 +31,31 @@ CLOTHES = (
     (120, 70, 110), (236, 236, 232), (70, 130, 130),
 )  # fmt: skip
 SKINS = ((236, 196, 168), (206, 156, 122), (150, 104, 76), (96, 66, 50))
+_CARS = ("sedan", "hatchback", "suv")
+_WALKING = ("pedestrian", "bicycle")
 BLINK_HZ, BLINK_SHARE = 1.5, 0.6
 STRIDE_M = 1.4  # two steps
 
 
 def bodies(actors: Actors, time_s: float) -> Faces:
-    """All actors' faces in the frame of their poses; `thing` is the actor's index."""
+    """All actors' faces in the frame of their poses, actor by actor; `thing` is the actor's index."""
+    albedo, material = _colours(actors, time_s)
+    models, phases = _models(actors), _phases(actors, time_s)
     parts, order = [], []
-    models = [_model(Shape(shape), int(who)) for shape, who in zip(actors.shapes, actors.ids, strict=True)]
-    phases = [_phase(*row, time_s) for row in zip(actors.shapes, actors.ids, actors.speeds_mps, strict=True)]
-    colours = _colours(actors, time_s)
-    groups: dict[tuple[Any, ...], list[int]] = {}
-    for k, key in enumerate(zip(models, phases, strict=True)):
-        groups.setdefault(key, []).append(k)
-    for (model, phase), members in groups.items():
-        rows = np.array(members)
-        albedo, material = colours[0][rows], colours[1][rows]
-        parts.append(_template(model, phase).placed(actors.poses[rows], actors.sizes[rows], albedo, material))
+    for model in sorted(set(models)):
+        rows = np.array([k for k, name in enumerate(models) if name == model])
+        template = _template(model, -1)
+        if model in _WALKING:
+            points = np.stack([_template(model, phase).points for phase in phases[rows].tolist()])
+            template = replace(template, points=points)
+        parts.append(template.placed(actors.poses[rows], actors.sizes[rows], albedo[rows], material[rows]))
         order.append(rows)
     if not parts:
         nobody = np.zeros((0, 3))
-        return _template("cone", 0).placed(nobody, nobody, *colours)
+        return _template("cone", -1).placed(nobody, nobody, albedo, material)
     faces = joined(parts, [len(rows) for rows in order])
     faces.thing[:] = np.concatenate(order)[faces.thing]
-    return faces
+    return faces.only(np.argsort(faces.thing, kind="stable"))
 
 
 def _mixed(ids: Array, salt: int) -> Array:
@@ -65,19 +67,20 @@ def _mixed(ids: Array, salt: int) -> Array:
     return np.asarray((z ^ (z >> np.uint64(33))).astype(np.int64) & 0x7FFFFFFF)
 
 
-def _model(shape: Shape, who: int) -> str:
-    kind = int(_mixed(np.array([who]), 1)[0])
-    if shape == Shape.CAR:
-        return ("sedan", "hatchback", "suv")[kind % 3]
-    return shape.name.lower()
+def _models(actors: Actors) -> list[str]:
+    names = [shape.name.lower() for shape in Shape]
+    variants = (_mixed(actors.ids, 1) % len(_CARS)).tolist()
+    shapes = actors.shapes.tolist()
+    return [
+        _CARS[variant] if shape == Shape.CAR else names[shape] for shape, variant in zip(shapes, variants, strict=True)
+    ]
 
 
-def _phase(shape: int, who: int, speed_mps: float, time_s: float) -> int:
-    """Of eight, how far the legs have swung."""
-    if shape not in (Shape.PEDESTRIAN, Shape.BICYCLE) or abs(speed_mps) < 0.15:
-        return -1
-    cycles = time_s * abs(speed_mps) / STRIDE_M + int(who) % 8 / 8
-    return int(cycles * 8) % 8
+def _phases(actors: Actors, time_s: float) -> Array:
+    """(A,) of eight, how far the legs have swung; -1 of those who stand."""
+    speed = np.abs(actors.speeds_mps)
+    cycles = time_s * speed / STRIDE_M + actors.ids % 8 / 8
+    return np.where(speed < 0.15, -1, (8 * cycles).astype(np.int64) % 8)
 
 
 def _colours(actors: Actors, time_s: float) -> tuple[Array, Array]:
@@ -173,9 +176,9 @@ def _flank(side: int, *corners: tuple[float, float]) -> Array:
 
 def _wheels(s: Shaper, along: tuple[float, ...], radius_x: float, radius_z: float, rank: int = 1) -> None:
     angle = 2 * np.pi * (np.arange(10) + 0.5) / 10
-    for x in along:
+    for share, slot in ((1.0, TYRE), (0.55, HUB)):
         for side in (-1, 1):
-            for share, slot in ((1.0, TYRE), (0.55, HUB)):
+            for x in along:
                 ring = np.column_stack(
                     [
                         x + 0.55 * share * radius_x * np.cos(angle),
@@ -267,7 +270,7 @@ def _bus(phase: int) -> Template:
 
 def _rider(s: Shaper, phase: int, seat: float) -> None:
     """Someone on a saddle."""
-    swing = 0.09 * np.sin(2 * np.pi * max(phase, 0) / 8)
+    swing = 0.09 * np.sin(2 * np.pi * max(phase, 0) / 8)  # feet on pedals
     for side, lift in ((-1, swing), (1, -swing)):
         y = (side * 0.24 - 0.13, side * 0.24 + 0.13)
         s.box((-0.14, 0.1), y, (seat - 0.1 + lift, seat + 0.04), LEGS, (2, 2))
@@ -294,7 +297,7 @@ def _two_wheels(s: Shaper, radius: float, thickness: float, spokes: bool) -> Non
                 hub = rim[:-1] * (0.5, 1, 0.5) + np.array([0.5 * x, 0, 0.5 * radius])
                 s.face((hub[::-1] if side > 0 else hub) + (0, 0.5 * side * thickness, 0), HUB, (0, 0))
         upright = np.array([(x, 0, 0.0), (x, 0, 0.0), (x, 0, 2 * radius), (x, 0, 2 * radius)])
-        s.face(upright, TYRE, (0, 0), thickness * np.array([-1, 1, 1, -1]))
+        s.face(upright, TRIM, (0, 0), thickness * np.array([-1, 1, 1, -1]))
 
 
 def _bicycle(phase: int) -> Template:

@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import cv2
 import numpy as np
@@ -18,7 +19,7 @@ from .. import geometry
 from ..domain import Array, CameraFrame
 from . import bodies
 from .actors import Snapshot
-from .faces import Faces, Material, cut_and_projected, joined, ragged
+from .faces import TOGETHER, Faces, Material, cut_and_projected, joined, ragged
 from .look import Look
 from .painting import order_of
 from .scenery import Scenery
@@ -28,13 +29,16 @@ GROUND_REACH_M, STANDING_REACH_M, ACTOR_REACH_M = 160.0, 170.0, 150.0
 SUPERSAMPLING = 2
 SUBPIXEL_BITS = 4
 FAINT_PX = 0.7  # faces that stay smaller both ways are left out
+LEAST_GROUND_PX2, LEAST_PX2, LEAST_INLAY_PX2 = 1.5, 3.0, 25.0  # and so are those on less, unless they shine
 FURTHEST_PX = 1 << 20
+RANKS = 16  # more than any thing has parts
 LAMP_RGB = np.array([(1.0, 0.10, 0.08), (1.0, 0.72, 0.08), (0.10, 1.0, 0.45)])  # as Lamp
 LAND_RGB = np.array([0.26, 0.37, 0.16])
 SHADOW_SHIFT_M = 0.35  # of an actor's shadow away from a sun at the horizon, in heights
 GRAIN_M, TEXEL_M = 1.0, 0.125  # of the ground
 _HILLS = ((3, 0.006, 0.4), (7, 0.006, 2.0), (17, 0.003, 1.0))  # waves around the horizon, height (tangent), shift
 _WOODS = ((5, 0.005, 1.3), (31, 0.002, 0.2), (97, 0.0015, 0.7), (211, 0.0012, 2.2))
+BESIDE = 0.35  # the side cameras see 104 degrees round; tangent of the rest, with something to spare
 EYES = np.array([1.2, 0.0])  # between the cameras, ego frame
 
 # PandaSet's, for 640x360: name, focal length px, principal point px, place in the ego frame m, yaw, pitch up, roll deg
@@ -65,11 +69,13 @@ class View:
     map_from_ego: Array  # (3,)
     ground: Faces
     ground_rgb: Array  # (F, 3)
+    ground_planes: Array  # (F,) how far along its normal each face's plane lies
     ground_centres: Array  # (F, 2)
     ground_radii: Array  # (F,)
     shadows: Array  # (A, 8, 2) rings on the ground
     standing: Faces
     standing_rgb: Array  # (F, 3)
+    standing_planes: Array  # (F,) as of the ground; without end below where a face is seen from both sides
     first_face: Array  # (T + 1,) of each standing thing
     corners: Array  # (T, 4, 2) their footprints
     centres: Array  # (T, 2)
@@ -77,6 +83,7 @@ class View:
     faces_us: Array  # (T,) bool, whether a thing's front is turned to the cameras
 
 
+@lru_cache(maxsize=8)
 def rig(width: int, height: int) -> tuple[Camera, ...]:
     """The three cameras, left to right, at a resolution in pixels."""
     scale = np.diag([width / 640, height / 360, 1.0])
@@ -103,16 +110,14 @@ def view(scenery: Scenery, snapshot: Snapshot, map_from_ego: Array, look: Look) 
     """What the cameras share at one instant, `map_from_ego` (3,) being the rear axle."""
     map_from_ego = np.asarray(map_from_ego, float)
     ego_from_map = geometry.invert(map_from_ego)
-    here = geometry.transform_points(map_from_ego, EYES)
     sun = geometry.rotate(look.sun[:2], -map_from_ego[2])
 
-    gap = np.hypot(*(scenery.ground_centres - here).T) - scenery.ground_radii
-    near = np.flatnonzero(gap < GROUND_REACH_M)
+    near = _about(scenery.ground_centres, scenery.ground_radii, ego_from_map, GROUND_REACH_M)
     ground = _in_frame(scenery.ground.only(near), ego_from_map)
     lit = look.lit(ground.albedo, ground.material, scenery.ground.normals[near])
 
-    gap = np.hypot(*(scenery.poses[:, :2] - here).T) - 0.5 * np.hypot(*scenery.sizes[:, :2].T)
-    things = np.flatnonzero(gap < STANDING_REACH_M)
+    radii = 0.5 * np.hypot(*scenery.sizes[:, :2].T)
+    things = _about(scenery.poses[:, :2], radii, ego_from_map, STANDING_REACH_M)
     rows, first_face = ragged(scenery.first_face, things)
     still = scenery.standing.only(rows)
     still.thing[:] = np.repeat(np.arange(len(things)), np.diff(first_face))
@@ -121,11 +126,9 @@ def view(scenery: Scenery, snapshot: Snapshot, map_from_ego: Array, look: Look) 
     still = _in_frame(still, ego_from_map)
 
     actors = snapshot.actors
-    close = np.hypot(*(actors.poses[:, :2] - here).T) < ACTOR_REACH_M
-    actors = actors.only(np.flatnonzero(close))
+    radii = 0.5 * np.hypot(*actors.sizes[:, :2].T) + actors.sizes[:, 2]  # with its shadow
+    actors = actors.only(_about(actors.poses[:, :2], radii, ego_from_map, ACTOR_REACH_M))
     moving = bodies.bodies(actors, snapshot.time_s)
-    by_actor = np.argsort(moving.thing, kind="stable")
-    moving = moving.only(by_actor)
     moving_rgb = look.lit(moving.albedo, moving.material, moving.normals)
     moving = _in_frame(moving, ego_from_map)
 
@@ -148,11 +151,13 @@ def view(scenery: Scenery, snapshot: Snapshot, map_from_ego: Array, look: Look) 
         map_from_ego,
         ground,
         lit,
+        _planes(ground),
         geometry.transform_points(ego_from_map, scenery.ground_centres[near]),
         scenery.ground_radii[near],
         _shadows(poses[len(things) :], actors.sizes, sun),
         standing,
         rgb,
+        _planes(standing),
         np.concatenate([[0], np.cumsum(count)]),
         geometry.box_corners(poses, sizes[:, :2]),
         poses[:, :2],
@@ -194,11 +199,24 @@ def frames(
 # --- what is near ----------------------------------------------------------------------------------------------------
 
 
+def _about(centres: Array, radii: Array, ego_from_map: Array, reach_m: float) -> Array:
+    """Indices of circles (N, 2) of the map that the rig may see: within reach, and not behind its outer edges."""
+    at = geometry.transform_points(ego_from_map, centres)
+    near = np.hypot(*(at - EYES).T) - radii < reach_m
+    return np.flatnonzero(near & (at[:, 0] + BESIDE * np.abs(at[:, 1]) > -radii * np.hypot(1.0, BESIDE) - 1.0))
+
+
 def _in_frame(faces: Faces, ego_from_map: Array) -> Faces:
     """The faces moved in place; they must be a copy."""
     faces.points[:, :2] = geometry.transform_points(ego_from_map, faces.points[:, :2])
     faces.normals[:, :2] = geometry.rotate(faces.normals[:, :2], ego_from_map[2])
     return faces
+
+
+def _planes(faces: Faces) -> Array:
+    along = np.einsum("fk,fk->f", faces.normals, faces.points[faces.first[:-1]])
+    along[~faces.normals.any(axis=1)] = -np.inf
+    return np.asarray(along)
 
 
 def _switch_lamps(scenery: Scenery, snapshot: Snapshot, rows: Array, rgb: Array) -> None:
@@ -238,11 +256,10 @@ def _swayed(camera_from_ego: Array, look: Look) -> Array:
 @lru_cache(maxsize=8)
 def _backdrop(camera: Camera, look: Look) -> Array:
     """(H, W, 3) uint8, supersampled: the sky, and land as far as the eye reaches."""
-    width, height = SUPERSAMPLING * camera.width, SUPERSAMPLING * camera.height
     up = _swayed(camera.camera_from_ego, look)[:3, 2]  # the vertical in camera axes
-    inverse = np.linalg.inv(np.diag([SUPERSAMPLING, SUPERSAMPLING, 1.0]) @ camera.pixels_from_camera)
-    across = (np.arange(width) + 0.5) * inverse[0, 0] + inverse[0, 2]
-    down = (np.arange(height) + 0.5) * inverse[1, 1] + inverse[1, 2]
+    inverse = np.linalg.inv(camera.pixels_from_camera)
+    across = (np.arange(camera.width) + 0.5) * inverse[0, 0] + inverse[0, 2]
+    down = (np.arange(camera.height) + 0.5) * inverse[1, 1] + inverse[1, 2]
     rise = (up[0] * across[None, :] + up[1] * down[:, None] + up[2]).astype(np.float32)  # tangent of the elevation
     land = look.lit(LAND_RGB[None], np.array([Material.GRASS]), np.array([[0.0, 0.0, 1.0]]))[0]
     steps = np.linspace(-1.0, 1.0, 1024)
@@ -255,7 +272,8 @@ def _backdrop(camera: Camera, look: Look) -> Array:
         (1 - sky) * look.horizon_rgb + sky * look.zenith_rgb,
     )
     table = _bytes(colours, look)
-    return np.ascontiguousarray(table[np.clip((rise + 1) * 512, 0, 1023).astype(np.intp)])
+    small = table[np.clip((rise + 1) * 512, 0, 1023).astype(np.intp)]
+    return np.asarray(cv2.resize(small, None, fx=SUPERSAMPLING, fy=SUPERSAMPLING, interpolation=cv2.INTER_LINEAR))
 
 
 def _bytes(rgb: Array, look: Look) -> Array:
@@ -263,24 +281,37 @@ def _bytes(rgb: Array, look: Look) -> Array:
     return np.asarray(np.clip(255 * rgb * look.gain_rgb, 0, 255).astype(np.uint8))
 
 
-def _fill(image: Array, ring_px: Array, first: Array, rgb: Array) -> None:
-    """Fills rings of pixels (Q, 2) with their colours (F, 3), one after the other."""
+def _fill(image: Array, ring_px: Array, first: Array, rgb: Array, together: Array | None = None) -> None:
+    """Fills rings of pixels (Q, 2) with their colours (F, 3), one after the other.
+
+    `together` (F,) marks those that may be filled in one go with the one before, as they do not overlap.
+    """
     fixed = np.clip(ring_px, -FURTHEST_PX, FURTHEST_PX) * (1 << SUBPIXEL_BITS)
     fixed = np.rint(fixed).astype(np.int32)
-    begins = first.tolist()
-    for k, colour in enumerate(rgb.tolist()):
-        cv2.fillPoly(image, [fixed[begins[k] : begins[k + 1]]], colour, cv2.LINE_8, SUBPIXEL_BITS)
+    begins, colours = first.tolist(), rgb.tolist()
+    rings = [fixed[begin:end] for begin, end in pairwise(begins)]
+    starts = list(range(len(rings))) if together is None else np.flatnonzero(~together).tolist()
+    for start, end in zip(starts, [*starts[1:], len(rings)], strict=True):
+        cv2.fillPoly(image, rings[start:end], colours[start], cv2.LINE_8, SUBPIXEL_BITS)
 
 
-def _visible(ring_px: Array, first: Array, shape: tuple[int, ...]) -> Array:
-    """Indices of faces with something to draw on an image."""
+def _with_the_one_before(material: Array, rgb: Array) -> Array:
+    """(F,) bool, where a face may be filled in one go with the face before it."""
+    together = np.zeros(len(material), bool)
+    together[1:] = np.isin(material[1:], TOGETHER) & (material[1:] == material[:-1]) & (rgb[1:] == rgb[:-1]).all(axis=1)
+    return together
+
+
+def _visible(ring_px: Array, first: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
+    """Indices (K,) of faces with something to draw on an image, and width and height (K, 2) of what they span."""
     some = np.flatnonzero(np.diff(first) > 2)
     if len(some) == 0:
-        return some
-    at = first[some]
-    low, high = np.minimum.reduceat(ring_px, at), np.maximum.reduceat(ring_px, at)
-    meets = (high[:, 0] > -1) & (high[:, 1] > -1) & (low[:, 0] < shape[1]) & (low[:, 1] < shape[0])
-    return np.asarray(some[meets & ((high - low) > FAINT_PX).any(axis=1)])
+        return some, np.zeros((0, 2))
+    low = np.minimum.reduceat(ring_px, first[some])
+    extent = np.maximum.reduceat(ring_px, first[some]) - low
+    meets = (low > -1 - extent).all(axis=1) & (low[:, 0] < shape[1]) & (low[:, 1] < shape[0])
+    meets &= (extent > FAINT_PX).any(axis=1)
+    return some[meets], extent[meets]
 
 
 def _in_sight(centres: Array, radii: Array, camera_from_ego: Array, pixels: Array, width: int) -> Array:
@@ -299,13 +330,14 @@ def _draw_ground(image: Array, view: View, camera_from_ego: Array, pixels: Array
     keep = np.flatnonzero(_in_sight(view.ground_centres, view.ground_radii, camera_from_ego, pixels, image.shape[1]))
     at, first = ragged(view.ground.first, keep)
     eye = geometry.invert_matrix(camera_from_ego)[:3, 3]
-    points, normals = view.ground.points[at], view.ground.normals[keep]
-    towards = np.einsum("fk,fk->f", normals, eye - points[first[:-1]]) > 0
-    rings, first = cut_and_projected(_in_camera(points, camera_from_ego), first, pixels, NEAR_M)
-    shown = _visible(rings, first, image.shape)
-    shown = shown[towards[shown]]
+    towards = view.ground.normals[keep] @ eye > view.ground_planes[keep]
+    rings, first = cut_and_projected(_in_camera(view.ground.points[at], camera_from_ego), first, pixels, NEAR_M)
+    shown, extent = _visible(rings, first, image.shape)
+    shown = shown[towards[shown] & (extent.prod(axis=1) > LEAST_GROUND_PX2)]
     picked, begins = ragged(first, shown)
-    _fill(image, rings[picked], begins, _bytes(view.ground_rgb[keep[shown]], view.look))
+    rgb = _bytes(view.ground_rgb[keep[shown]], view.look)
+    together = _with_the_one_before(view.ground.material[keep[shown]], rgb)
+    _fill(image, rings[picked], begins, rgb, together)
     _darken(image, view, camera_from_ego, pixels)
 
 
@@ -317,17 +349,19 @@ def _draw_skyline(image: Array, view: View, camera_from_ego: Array, pixels: Arra
     """Woods and hills all around, too far to come nearer."""
     look = view.look
     forward = camera_from_ego[2, :2]
-    bearing = np.arctan2(forward[1], forward[0]) + np.linspace(1.1, -1.1, 90)
+    bearing = np.arctan2(forward[1], forward[0]) + np.linspace(1.1, -1.1, 64)
     land = look.lit(LAND_RGB[None], np.array([Material.FOLIAGE]), np.array([[0.0, 0.0, 1.0]]))[0]
+    directions, colours = [], []
     for base, waves, faded in ((0.022, _HILLS, 0.75), (0.008, _WOODS, 0.45)):
         angle = bearing + view.map_from_ego[2]
         rise = base + sum(high * np.sin(count * angle + shift) for count, high, shift in waves)
-        rise = np.concatenate([rise, [-0.01, -0.01]])
         around = np.concatenate([bearing, bearing[[-1, 0]]])
-        directions = np.column_stack([np.cos(around), np.sin(around), rise]) @ camera_from_ego[:3, :3].T
-        rings, first = cut_and_projected(directions, np.array([0, len(directions)]), pixels, 0.05)
-        rgb = (1 - faded) * 0.8 * land + faded * look.horizon_rgb
-        _fill(image, rings, first, _bytes(rgb[None], look))
+        rise = np.concatenate([rise, [-0.01, -0.01]])
+        directions.append(np.column_stack([np.cos(around), np.sin(around), rise]) @ camera_from_ego[:3, :3].T)
+        colours.append((1 - faded) * 0.8 * land + faded * look.horizon_rgb)
+    first = np.array([0, len(directions[0]), 2 * len(directions[0])])
+    rings, first = cut_and_projected(np.concatenate(directions), first, pixels, 0.05)
+    _fill(image, rings, first, _bytes(np.array(colours), look))
 
 
 def _darken(image: Array, view: View, camera_from_ego: Array, pixels: Array) -> None:
@@ -362,7 +396,7 @@ def _draw_shadows(image: Array, view: View, camera_from_ego: Array, pixels: Arra
     count = len(view.shadows)
     points = np.concatenate([view.shadows, np.zeros((count, 12, 1))], axis=2).reshape(-1, 3)
     rings, first = cut_and_projected(_in_camera(points, camera_from_ego), 12 * np.arange(count + 1), pixels, NEAR_M)
-    shown = _visible(rings, first, image.shape)
+    shown, _ = _visible(rings, first, image.shape)
     if len(shown) == 0:
         return
     picked, begins = ragged(first, shown)
@@ -402,17 +436,23 @@ def _draw_standing(image: Array, view: View, camera_from_ego: Array, pixels: Arr
     rows, thing_first = ragged(view.first_face, things)
     place = np.repeat(np.arange(len(things)), np.diff(thing_first))
     side = np.where(view.faces_us[things][place], 0, 1)
-    order = np.lexsort((view.standing.rank[rows, side], place))
-    rows = rows[order]
-    at = view.standing.first[rows]
-    normals = view.standing.normals[rows]
-    towards = np.einsum("fk,fk->f", normals, eye - view.standing.points[at])
-    rows = rows[(towards > 0) | (normals == 0).all(axis=1)]
+    turned = view.standing.normals[rows] @ eye > view.standing_planes[rows]
+    rows, place, side = rows[turned], place[turned], side[turned]
+    rows = rows[np.argsort(RANKS * place + view.standing.rank[rows, side], kind="stable")]
     points, first = ragged(view.standing.first, rows)
     rings, first = cut_and_projected(_in_camera(view.standing.points[points], camera_from_ego), first, pixels, NEAR_M)
-    shown = _visible(rings, first, image.shape)
+    shown, extent = _visible(rings, first, image.shape)
+    material = view.standing.material[rows[shown]]
+    least = np.where(material == Material.INLAY, LEAST_INLAY_PX2, LEAST_PX2)
+    tells = (extent.prod(axis=1) > least) | (material == Material.GLOW)
+    shown, material = shown[tells], material[tells]
+    if len(shown) == 0:
+        return
     picked, begins = ragged(first, shown)
-    _fill(image, rings[picked], begins, _bytes(view.standing_rgb[rows[shown]], view.look))
+    rgb = _bytes(view.standing_rgb[rows[shown]], view.look)
+    together = _with_the_one_before(material, rgb)
+    together[1:] &= np.diff(view.standing.thing[rows[shown]]) == 0
+    _fill(image, rings[picked], begins, rgb, together)
 
 
 # --- the sensor ------------------------------------------------------------------------------------------------------

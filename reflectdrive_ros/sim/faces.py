@@ -29,6 +29,11 @@ class Material(IntEnum):
     WALL = 7
     METAL = 8
     GLOW = 9  # shines by itself: neither sun nor shade changes it
+    INLAY = 10  # set into a convex body, as windows are: neighbours of one colour are filled together
+    STRIPES = 11  # paint in pieces that lie apart: filled together, too
+
+
+TOGETHER = (Material.INLAY, Material.STRIPES, Material.KERB)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,10 +82,12 @@ def ragged(first: Array, keep: Array) -> tuple[Array, Array]:
 
 def normals_of(points: Array, first: Array) -> Array:
     """(F, 3) unit normals by the right hand rule on each face's first three points; zero where those are on a line."""
-    a, b, c = (points[first[:-1] + k] for k in range(3))
-    normal = np.cross(b - a, c - b)
-    length = np.linalg.norm(normal, axis=1, keepdims=True)
-    return np.asarray(np.where(length > 1e-9, normal / np.maximum(length, 1e-9), 0.0))
+    a, b, c = (points[first[:-1] + k].T for k in range(3))
+    (ux, uy, uz), (vx, vy, vz) = b - a, c - b
+    normal = np.stack([uy * vz - uz * vy, uz * vx - ux * vz, ux * vy - uy * vx], axis=1)
+    length = np.sqrt(np.einsum("fk,fk->f", normal, normal))
+    normal *= np.where(length > 1e-9, 1.0 / np.maximum(length, 1e-9), 0.0)[:, None]
+    return np.asarray(normal)
 
 
 def joined(parts: Sequence[Faces], things: Sequence[int]) -> Faces:
@@ -150,7 +157,7 @@ def cut_and_projected(points: Array, first: Array, pixels_from_camera: Array, ne
 class Template:
     """A shape of unit size: x and y from -0.5 to 0.5, z from 0 to 1, x ahead. Slots get their colours when placed."""
 
-    points: Array  # (P, 3)
+    points: Array  # (P, 3), or (T, P, 3) where each of T things stands in a way of its own
     spread: Array  # (P,) in widths
     first: Array  # (F + 1,)
     slot: Array  # (F,)
@@ -161,8 +168,8 @@ class Template:
 
         `base_m` is the height of their feet above the ground.
         """
-        things, per_thing = len(poses), len(self.first) - 1
-        local = self.points * sizes[:, None]  # (T, P, 3)
+        things, per_thing, corners = len(poses), len(self.first) - 1, len(self.spread)
+        local = self.points * sizes[:, None]
         cos, sin = np.cos(poses[:, 2:]), np.sin(poses[:, 2:])
         points = np.stack(
             [
@@ -172,7 +179,7 @@ class Template:
             ],
             axis=-1,
         ).reshape(-1, 3)
-        starts = (self.first[:-1] + len(self.points) * np.arange(things)[:, None]).reshape(-1)
+        starts = (self.first[:-1] + corners * np.arange(things)[:, None]).reshape(-1)
         first = np.concatenate([starts, [len(points)]]).astype(np.int64)
         spread = (self.spread * sizes[:, 1:2]).reshape(-1)
         material = np.broadcast_to(material, albedo.shape[:2])

@@ -65,6 +65,7 @@ def of(seed: int) -> Look:
     tints = np.ones((len(Material), 3))
     tints[Material.ASPHALT] = rng.uniform(0.75, 1.3) * (1 + rng.normal(0, 0.02, 3))
     tints[Material.PAINT] = rng.uniform(0.82, 1.05)
+    tints[Material.STRIPES] = tints[Material.PAINT]
     tints[Material.KERB] = rng.uniform(0.85, 1.1)
     tints[Material.PAVING] = rng.uniform(0.8, 1.1) * (1 + rng.normal(0, 0.03, 3))
     tints[Material.CYCLEWAY] = rng.uniform(0.8, 1.1)

@@ -9,6 +9,7 @@ import shapely
 
 from .. import geometry
 from ..domain import Array
+from .faces import Material
 from .roads import RoadLane, RoadMap, Turn
 
 WHITE, YELLOW = (0.86, 0.86, 0.84), (0.88, 0.70, 0.16)
@@ -16,7 +17,7 @@ LINE_M = 0.15
 STRIPE_M, STRIPE_EVERY_M = 0.5, 1.0  # of a zebra crossing
 STOP_LINE_M = 0.45
 ARROWS_BEFORE_M = (9.0, 30.0)  # the end of the lane
-Painted = tuple[Array, tuple[float, float, float]]  # a ring (V, 2), and its colour
+Painted = tuple[Array, tuple[float, float, float], Material]  # a ring (V, 2), its colour, of pieces or of one line
 
 # An arrow that points along +x, from its tail at 0; rings of convex parts.
 _SHAFT = np.array([(0.0, -0.08), (2.6, -0.08), (2.6, 0.08), (0.0, 0.08)])
@@ -41,24 +42,24 @@ def painted(road_map: RoadMap, rng: np.random.Generator) -> list[Painted]:
     for edge, lanes in by_edge.items():
         rightmost, leftmost = lanes[0], lanes[-1]
         line = offset(rightmost.lane.centerline, -0.5 * rightmost.width_m + 0.12)
-        paint += [(ring, WHITE) for ring in ribbon(line, LINE_M)]
+        paint += [(ring, WHITE, Material.PAINT) for ring in ribbon(line, LINE_M)]
         for lane in lanes[:-1]:
             boundary = offset(lane.lane.centerline, 0.5 * lane.width_m)
-            paint += [(ring, WHITE) for ring in dashes(boundary, LINE_M, dash_m, gap_m)]
+            paint += [(ring, WHITE, Material.STRIPES) for ring in dashes(boundary, LINE_M, dash_m, gap_m)]
         inside = offset(leftmost.lane.centerline, 0.5 * leftmost.width_m - 0.12)
         if not faced[edge]:
-            paint += [(ring, WHITE) for ring in ribbon(inside, LINE_M)]
+            paint += [(ring, WHITE, Material.PAINT) for ring in ribbon(inside, LINE_M)]
         elif len(lanes) > 1 or double:
-            paint += [(ring, centre) for ring in ribbon(inside, LINE_M)]
+            paint += [(ring, centre, Material.PAINT) for ring in ribbon(inside, LINE_M)]
         else:  # both ways paint the same dashes or line, each its half
             middle = offset(leftmost.lane.centerline, 0.5 * leftmost.width_m)
-            paint += [(ring, centre) for ring in dashes(middle, LINE_M, dash_m, gap_m)]
+            paint += [(ring, centre, Material.STRIPES) for ring in dashes(middle, LINE_M, dash_m, gap_m)]
         if len(lanes) > 1:
-            paint += [(ring, WHITE) for lane in lanes for ring in _arrows(road_map, lane)]
+            paint += [(ring, WHITE, Material.PAINT) for lane in lanes for ring in _arrows(road_map, lane)]
     for ring in road_map.crossings:
-        paint += [(stripe, WHITE) for stripe in zebra(ring)]
+        paint += [(stripe, WHITE, Material.STRIPES) for stripe in zebra(ring)]
     for signal in road_map.signals:
-        paint += [(ring, WHITE) for ring in ribbon(_before(signal.stop_line), STOP_LINE_M)]
+        paint += [(ring, WHITE, Material.PAINT) for ring in ribbon(_before(signal.stop_line), STOP_LINE_M)]
     return paint
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..domain import Array
 
-SURE_WITHIN_M = 70.0  # beyond, distance alone decides
+SURE_WITHIN_M = 50.0  # beyond, distance alone decides
 
 
 def order_of(corners: Array, eye: Array) -> Array:
@@ -69,7 +69,10 @@ def _must_precede(corners: Array) -> Array:
     normal = np.stack([along[..., 1], -along[..., 0]], axis=-1)
     normal /= np.maximum(np.linalg.norm(normal, axis=-1, keepdims=True), 1e-9)
     level = np.einsum("aek,aek->ae", normal, corners)  # the eye is at 0, outside where this is negative
-    reach = np.einsum("aek,bck->aebc", normal, corners).min(axis=3) - level[..., None]  # (T, 4, T)
+    reach = normal @ corners[:, 0].T  # (T, 4, T), of the corner of b that lies least far outside a's side
+    for c in range(1, 4):
+        np.minimum(reach, normal @ corners[:, c].T, out=reach)
+    reach -= level[..., None]
     outside = reach > -0.02
     eye_outside = (level < 0)[..., None]
     nearer = (outside & eye_outside).any(axis=1)  # [a, b]: b on the eye's side of one of a's sides

@@ -19,6 +19,7 @@ from .faces import Faces, Material, Shaper, Template, decal, joined
 from .roads import RoadMap, Turn
 
 CLEARANCE_M = 0.35
+LAMP_POST_M = np.array([0.3, 0.3, 7.5])
 WALLS = (
     (0.72, 0.66, 0.56),
     (0.62, 0.34, 0.26),
@@ -110,39 +111,33 @@ def _wishes(road_map: RoadMap, rng: np.random.Generator) -> list[_Wish]:
     for lanes in markings.lanes_by_edge(road_map).values():
         lane = lanes[0]
         length = float(geometry.arc_lengths(lane.lane.centerline)[-1])
-        kerb = -0.5 * lane.width_m
-
-        def beside(at: float, aside: float, turn: float = 0.0, line: Array = lane.lane.centerline) -> Array:
-            pose = geometry.sample(line, np.array([at]))[0]
-            return geometry.compose(pose, np.array([0.0, aside, turn]))
-
+        places: list[tuple[str, float, float, float, Array]] = []  # kind, along, beyond the kerb, turn, size
         at = rng.uniform(0, 8)
         while at < length:
             if rng.random() < dense:
                 wide, deep = rng.uniform(9, 22), rng.uniform(8, 13)
-                floors = 1 + rng.integers(1, 3) + int(tall * rng.uniform(0, 4))
-                gap = rng.uniform(5.0, 14.0)
-                pose = beside(at + 0.5 * wide, kerb - gap - 0.5 * deep)
-                wishes.append(_Wish(f"house{floors}", pose, np.array([wide, deep, 3.0 * floors + 1.6])))
+                floors = int(rng.integers(1, 4)) + int(tall * rng.uniform(0, 2.5))
+                size = np.array([wide, deep, 3.0 * floors + 1.6])
+                places.append((f"house{floors}", at + 0.5 * wide, rng.uniform(5.0, 14.0) + 0.5 * deep, 0.0, size))
                 at += wide
             at += rng.uniform(2, 14)
         for at in np.arange(rng.uniform(3, 15), length, rng.uniform(24, 36)):
-            for aside in (1.0, 3.2):
-                wishes.append(_Wish("street_lamp", beside(at, kerb - aside, 0.5 * np.pi), np.array([0.3, 0.3, 7.5])))
+            places += [("street_lamp", at, aside, 0.5 * np.pi, LAMP_POST_M) for aside in (1.0, 3.2)]
         at = rng.uniform(0, 6)
         while at < length:
             if rng.random() < green:
                 high = rng.uniform(4, 10)
                 size = np.array([0.45 * high, 0.45 * high, high]) * rng.uniform(0.85, 1.2, 3)
-                wishes.append(_Wish("tree", beside(at, kerb - rng.uniform(3.2, 9.0)), size))
+                places.append(("tree", at, rng.uniform(3.2, 9.0), 0.0, size))
             elif rng.random() < 0.4:
-                long = rng.uniform(3, 9)
-                wishes.append(
-                    _Wish(
-                        "hedge", beside(at, kerb - rng.uniform(3.0, 3.6)), np.array([long, 0.8, rng.uniform(0.8, 1.6)])
-                    )
-                )
+                size = np.array([rng.uniform(3, 9), 0.8, rng.uniform(0.8, 1.6)])
+                places.append(("hedge", at, rng.uniform(3.0, 3.6), 0.0, size))
             at += rng.uniform(4, 11)
+        if places:
+            kinds, along, aside, turn, sizes = zip(*places, strict=True)
+            beside = np.column_stack([np.zeros(len(kinds)), -0.5 * lane.width_m - np.array(aside), turn])
+            poses = geometry.compose(geometry.sample(lane.lane.centerline, np.array(along)), beside)
+            wishes += [_Wish(*wish) for wish in zip(kinds, poses, sizes, strict=True)]
     return wishes
 
 
@@ -192,12 +187,12 @@ def _apart(poses: Array, sizes: Array) -> Array:
 
 @cache
 def _house(floors: int, variant: int) -> Template:
-    """Slots: wall, roof, glass, door."""
+    """Slots: wall, roof, glass, door. It turns its front, +y, to the road, and has no windows behind."""
     s = Shaper()
     eaves = 0.8 if variant < 2 else 1.0
     walls = s.box((-0.5, 0.5), (-0.5, 0.5), (0.0, eaves), 0, (0, 0))
-    columns = (4, 5, 6)[variant]
-    for wall, count in zip(walls[:4], (3, 3, columns, columns), strict=True):
+    columns = (4, 5, 4)[variant]
+    for wall, count in zip(walls[:4], (2, 2, 0, columns), strict=True):
         for floor in range(floors):
             low, high = (floor + 0.32) / floors, (floor + 0.78) / floors
             for k in range(count):
@@ -261,7 +256,7 @@ def _hedge(floors: int, variant: int) -> Template:
 
 @cache
 def _street_lamp(floors: int, variant: int) -> Template:
-    """A post, with an arm over the road (towards -y... its +x)."""
+    """A post, with an arm towards +x."""
     s = Shaper()
     s.face(
         np.array([(0, 0, 0.0), (0, 0, 0.0), (0, 0, 1.0), (0, 0, 1.0)]), 0, (0, 0), np.array([-0.25, 0.25, 0.18, -0.18])
@@ -294,7 +289,7 @@ def _post_colours(rng: np.random.Generator) -> Array:
 
 
 _KINDS: dict[str, tuple[Callable[[int, int], Template], Array, _Colour]] = {
-    "house": (_house, np.array([Material.WALL, Material.WALL, Material.METAL, Material.WALL]), _house_colours),
+    "house": (_house, np.array([Material.WALL, Material.WALL, Material.INLAY, Material.WALL]), _house_colours),
     "tree": (_tree, np.array([Material.WALL, *[Material.FOLIAGE] * 3]), _leaf_colours),
     "hedge": (_hedge, np.array([Material.FOLIAGE] * 2), _hedge_colours),
     "street_lamp": (_street_lamp, np.array([Material.METAL] * 2), _post_colours),

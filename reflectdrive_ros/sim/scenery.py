@@ -26,6 +26,7 @@ ASPHALT, PAVING, KERB, CYCLEWAY, GRASS = (
 )
 KERB_HEIGHT_M, KERB_WIDTH_M = 0.12, 0.25
 PATCH_EVERY_M = 35.0
+SQUARE = np.array([[1.0, 1.0], [-1.0, 1.0], [-1.0, -1.0], [1.0, -1.0]])
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +81,11 @@ def _ground(road_map: RoadMap, rng: np.random.Generator) -> Faces:
         flat(asphalt, np.array(ASPHALT) * tones, np.array(Material.ASPHALT)),
         flat(patches, np.array(ASPHALT) * patch_tones, np.array(Material.ASPHALT)),
         flat(cycleways, np.array(CYCLEWAY), np.array(Material.CYCLEWAY)),
-        flat([ring for ring, _ in paint], np.array([rgb for _, rgb in paint]).reshape(-1, 3), np.array(Material.PAINT)),
+        flat(
+            [ring for ring, _, _ in paint],
+            np.array([rgb for _, rgb, _ in paint]).reshape(-1, 3),
+            np.array([material for _, _, material in paint], np.int64),
+        ),
         _kerb_faces(outline),
         flat(walkways, np.array(PAVING), np.array(Material.PAVING), KERB_HEIGHT_M),
         flat(kerb, np.array(KERB), np.array(Material.KERB), KERB_HEIGHT_M),
@@ -146,11 +151,10 @@ def _patches(road_map: RoadMap, rng: np.random.Generator) -> tuple[list[Array], 
         for lane in lanes:
             line = lane.lane.centerline
             length = float(geometry.arc_lengths(line)[-1])
-            for _ in range(rng.poisson(length / PATCH_EVERY_M)):
-                pose = geometry.sample(line, rng.uniform(0, length, 1))[0]
+            count = rng.poisson(length / PATCH_EVERY_M)
+            for pose in geometry.sample(line, rng.uniform(0, length, count)):
                 half = np.array([rng.uniform(0.4, 4.0), rng.uniform(0.3, 0.9)])
                 aside = rng.uniform(-0.4, 0.4) * max(lane.width_m - 2 * half[1], 0.0)
-                corners = half * np.array([[1, 1], [-1, 1], [-1, -1], [1, -1]]) + (0, aside)
-                rings.append(geometry.transform_points(pose, corners))
+                rings.append(geometry.transform_points(pose, half * SQUARE + (0, aside)))
                 tones.append([rng.uniform(0.72, 1.14)])
     return rings, np.array(tones).reshape(-1, 1)
