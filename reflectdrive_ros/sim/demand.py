@@ -96,10 +96,11 @@ class Demand:
         lines = ["<routes>"]
         for driver in self.drivers:
             lines.append(_element("vType", {"id": f"t{driver.id}", **driver.attributes}))
-            lane = "first" if driver.shape is Shape.BICYCLE else "random"
+            # Bicycles begin where they keep: at the right, out of the way.
+            lane, aside = ("first", "right") if driver.shape is Shape.BICYCLE else ("random", "center")
             lines.append(
                 f'<vehicle id="{driver.id}" type="t{driver.id}" depart="0" departLane="{lane}" departPos="random_free"'
-                f' departSpeed="max"><route edges="{" ".join(driver.edges)}"/></vehicle>'
+                f' departPosLat="{aside}" departSpeed="max"><route edges="{" ".join(driver.edges)}"/></vehicle>'
             )
         for walker in self.walkers:
             lines.append(_element("vType", {"id": f"t{walker.id}", **walker.attributes}))

@@ -17,7 +17,7 @@ from .demand import Demand
 from .kerbside import Blockable, Door, MidBlock
 from .roads import RoadMap
 
-EVERY_S: Mapping[str, float] = {"lead_brakes": 1.5, "cut_ins": 2.5, "steps_out": 3.5, "doors": 6.0, "breakdowns": 25.0}
+EVERY_S: Mapping[str, float] = {"lead_brakes": 1.5, "cut_ins": 1.5, "steps_out": 3.5, "doors": 6.0, "breakdowns": 25.0}
 MOST_STEPPERS, MOST_DOORS = 10, 24
 BRAKING_MPS2 = 3.0  # what a driver who is surprised is asked for at most
 REACTION_S = 0.5

@@ -1,8 +1,9 @@
 """From the front bumpers that SUMO slides along its lanes to bodies that move as bodies do.
 
 SUMO's places jump by some decimetres where lanes bend or join. A driver's front bumper is therefore predicted from its
-speed and course, and drawn to SUMO's place and heading with a gain; behind it the body is dragged, as a trailer is by its hook, so
-that its box turns smoothly and moves only along its own heading. A walker's place is followed at a walker's pace.
+speed and course, and drawn to SUMO's place and heading with a gain; behind it the body is dragged, as a trailer is by
+its hook, so that its box turns smoothly and moves only along its own heading. A walker's place is followed at a
+walker's pace.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ COURSE_GAIN = 0.3  # per step, towards SUMO's heading
 TIGHTEST_M = 3.0  # circle that a front bumper can drive
 SLIP = 0.35  # aside, of the way ahead, at most
 STANDS_MPS = 0.05
-LOST_M = 4.0  # a body this far from SUMO's place is put there
+BRAKES_MPS2 = 9.0  # who is on a lane that leads nowhere is stopped by SUMO from one step to the next
+LOST_M = 8.0  # a body this far from SUMO's place is put there
 WALKER_HOOK_M = 0.4  # a walker turns as a short trailer does
 WALKER_CATCHES_UP_MPS = 2.4
 
@@ -31,6 +33,7 @@ class Driven:
         self._hook_m = 0.5 * lengths_m
         self._front = np.full((len(lengths_m), 2), np.nan)
         self._course = np.zeros(len(lengths_m))
+        self._front_mps = np.zeros(len(lengths_m))
         self._catch_up_m = np.zeros(len(lengths_m))  # per step
         self.poses = np.full((len(lengths_m), 3), np.nan)  # of box centres
         self.speeds_mps = np.zeros(len(lengths_m))
@@ -44,6 +47,8 @@ class Driven:
         self.poses[rows[new], :2] = fronts[new] - self._hook_m[rows[new], None] * _direction(headings[new])
 
         speeds = np.where(speeds_mps < STANDS_MPS, 0.0, speeds_mps)
+        speeds = np.where(new, speeds, np.maximum(speeds, self._front_mps[rows] - BRAKES_MPS2 * dt_s))
+        self._front_mps[rows] = speeds
         way = speeds * dt_s
         turn = np.clip(COURSE_GAIN * geometry.wrap(headings - self._course[rows]), -way / TIGHTEST_M, way / TIGHTEST_M)
         course = self._course[rows] + turn

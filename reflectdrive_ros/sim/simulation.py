@@ -86,8 +86,13 @@ class Simulation:
         self._routes = {str(driver.id): driver.edges for driver in demand.drivers}
         self._passed = dict.fromkeys(self._routes, 0)  # edges of the route that SUMO has forgotten
         self._collided: set[tuple[str, str]] = set()
+        self._open = False
         self._prepare(demand)
-        self._start(demand)
+        try:
+            self._start(demand)
+        except TrafficError:
+            self.close()
+            raise
 
     def _prepare(self, demand: Demand) -> None:
         people = (*demand.drivers, *demand.walkers)
