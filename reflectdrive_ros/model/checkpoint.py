@@ -68,11 +68,11 @@ def load(path: str | Path, sha256: str) -> TokenNet:
         raise CheckpointError(f"{path} cannot be read: {fault.strerror}") from None
     if digest != sha256.lower():
         raise CheckpointError(f"{path} has SHA-256 {digest}, expected {sha256}: fetch the file again")
-    tensors, metadata = _read(path)
+    tensors, metadata = read_tensors(path)
     if metadata.get("format") != FORMAT:
         raise CheckpointError(f"{path} has format {metadata.get('format')!r}, expected {FORMAT!r}")
     net = TokenNet(_config(path, metadata.get("config", "")))
-    _fill(net, tensors, path)
+    fill(net, tensors, path)
     return net.eval()
 
 
@@ -97,7 +97,7 @@ def _dataclass_of(kind: Any, values: Mapping[str, Any]) -> Any:
     return kind(**given)
 
 
-def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
         with safe_open(path, "pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
@@ -105,7 +105,7 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise CheckpointError(f"{path} is not a safetensors file: {fault}") from None
 
 
-def _fill(net: torch.nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None:
+def fill(net: torch.nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None:
     """Copy tensors into the parameters of the same names; all must be there, none too many, all shapes equal."""
     own = dict(net.named_parameters())
     missing, unexpected = sorted(set(own) - set(tensors)), sorted(set(tensors) - set(own))

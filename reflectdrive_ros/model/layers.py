@@ -85,7 +85,7 @@ class Attention(nn.Module):
         return self.o_proj(seen.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def _heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (-1, self.config.head_dim))
+        return torch.unflatten(x, -1, (-1, self.config.head_dim))
 
 
 class GatedMlp(nn.Module):

@@ -9,7 +9,7 @@ is packed along the token axis beside one prompt, exactly.
     net.initialise(torch.Generator().manual_seed(0))
     out = net.packed(images, text, ego, blocks)                     # one prompt, R blocks: .logits, .hidden
     logits = net.packed_logits(images, text, ego, blocks)           # (B, R, 16, bins), the same without .hidden
-    y_logits = net.goal_y(out.hidden[:, 0], x_ids)                  # (B, K, bins): y of the goal given K values of its x
+    y_logits = net.goal_y(out.hidden[:, 0], x_ids)                  # (B, K, bins): y of the goal given K of its x
     x_logits, y_logits = net.goal_logits(images, text, ego, x_ids)  # the same two from the pictures on
 
     images (B, 6, H, W, 3) uint8, oldest instant first, each left to right; text (B, T) int64; ego (B, 3) float32,
@@ -99,7 +99,7 @@ class TokenNetConfig:
     def reachable(self, blocks: Tensor) -> Tensor:
         """Blocks (.., 16) with every id brought into the range of its head; masks stay masks."""
         (x_low, x_high), (y_low, y_high) = self.id_ranges
-        points = blocks.unflatten(-1, (-1, 2))
+        points = torch.unflatten(blocks, -1, (-1, 2))
         inside = torch.stack([points[..., 0].clamp(x_low, x_high), points[..., 1].clamp(y_low, y_high)], -1).flatten(-2)
         return torch.where(blocks == self.mask_id, blocks, inside)
 
@@ -175,12 +175,12 @@ class TokenNet(nn.Module):
                 elif "norm" in name:
                     parameter.fill_(1.0)
                 elif name.split(".")[0] in ("x_embedding", "y_embedding", "goal_x_embedding"):
-                    parameter.copy_(smooth_rows(*parameter.shape, generator))
+                    parameter.copy_(smooth_rows(parameter, generator))
                 elif name.split(".")[0] in ("x_head", "y_head", "goal_y_head"):
-                    parameter.copy_(0.3 * parameter.shape[1] ** -0.5 * smooth_rows(*parameter.shape, generator))
+                    parameter.copy_(0.3 * parameter.shape[1] ** -0.5 * smooth_rows(parameter, generator))
                 else:
                     fan_in = parameter[0].numel()
-                    table = name in ("camera", "instant", "slot") or "embed" in name and parameter.dim() == 2
+                    table = name in ("camera", "instant", "slot") or ("embed" in name and parameter.dim() == 2)
                     scale = 0.5 if table else fan_in**-0.5
                     if name.endswith(("o_proj.weight", "down_proj.weight", "out_proj.weight", "fc2.weight")):
                         depth = layers[self.vision] if name.startswith("vision.") else layers[self]
@@ -205,7 +205,7 @@ class TokenNet(nn.Module):
         # of the last layer the prompt's keys and values are enough: nobody reads its output
         x, keys_values = self.layers[-1](x, length, mask, cos, sin, skip=length)
         kept.append(keys_values)
-        hidden = self.norm(x).unflatten(1, (count, BLOCK))
+        hidden = torch.unflatten(self.norm(x), 1, (count, BLOCK))
         of_prompt = tuple((keys[:, :, :length], values[:, :, :length]) for keys, values in kept)
         return Packed(self.logits(hidden), hidden, of_prompt)
 
@@ -228,7 +228,7 @@ class TokenNet(nn.Module):
         cos, sin = self.cos[positions], self.sin[positions]
         for layer, past in zip(self.layers, keys_values, strict=True):
             x, _ = layer(x, 0, mask, cos, sin, past)
-        return self.logits(self.norm(x).unflatten(1, (count, BLOCK)))
+        return self.logits(torch.unflatten(self.norm(x), 1, (count, BLOCK)))
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
@@ -238,24 +238,24 @@ class TokenNet(nn.Module):
         if images.shape[1] != config.pictures:
             raise ValueError(f"images has {images.shape[1]} pictures, expected {config.pictures}")
         steps, frames = config.instants // config.vision.frames, config.vision.frames
-        views = images.unflatten(1, (steps, frames, config.cameras)).permute(0, 1, 3, 4, 5, 2, 6).flatten(5)
-        seen = self.projector(self.vision(views.flatten(0, 2))).unflatten(0, (-1, steps, config.cameras))
+        views = torch.unflatten(images, 1, (steps, frames, config.cameras)).permute(0, 1, 3, 4, 5, 2, 6).flatten(5)
+        seen = torch.unflatten(self.projector(self.vision(views.flatten(0, 2))), 0, (-1, steps, config.cameras))
         seen = seen + self.camera[:, None] + self.instant[:, None, None]
         octaves = math.pi * 2.0 ** torch.arange(EGO_OCTAVES, device=ego.device) / 4
         angles = (ego[..., None] * octaves).flatten(1)
         told = torch.cat([ego, angles.sin(), angles.cos()], -1).to(seen.dtype)
-        moving = self.ego(told).unflatten(-1, (EGO_VALUES, -1))
+        moving = torch.unflatten(self.ego(told), -1, (EGO_VALUES, -1))
         return torch.cat([seen.flatten(1, 3), self.embed_tokens(text), moving], 1)
 
     def action_embeddings(self, blocks: Tensor) -> Tensor:
         """(B, R * 16, width) of ids (B, R, 16)."""
-        points = blocks.unflatten(-1, (-1, 2))
+        points = torch.unflatten(blocks, -1, (-1, 2))
         x = torch.stack([self.x_embedding(points[..., 0]), self.y_embedding(points[..., 1])], -2)
         return (x.flatten(2, 3) + self.slot).flatten(1, 2)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(.., 16, bins) float32 of hidden (.., 16, width): x and y by turns, each by its own head."""
-        points = hidden.unflatten(-2, (-1, 2))
+        points = torch.unflatten(hidden, -2, (-1, 2))
         x = self.x_head(points[..., 0, :]).float().masked_fill(~self.x_allowed, NEVER)
         y = self.y_head(points[..., 1, :]).float().masked_fill(~self.y_allowed, NEVER)
         return torch.stack([x, y], -2).flatten(-3, -2)
@@ -263,7 +263,7 @@ class TokenNet(nn.Module):
     def goal_y(self, hidden: Tensor, x_ids: Tensor) -> Tensor:
         """Logits (B, K, bins) of the goal's y given its x (B, K), from an all-mask block's hidden (B, 16, width)."""
         about = self.goal_hidden(hidden[:, GOAL_X:].flatten(1))[:, None] + self.goal_x_embedding(x_ids)
-        logits = self.goal_y_head(F.silu(about)) + self.y_head(hidden[:, None, GOAL_Y])
+        logits: Tensor = self.goal_y_head(F.silu(about)) + self.y_head(hidden[:, None, GOAL_Y])
         return logits.float().masked_fill(~self.y_allowed, NEVER)
 
     def _block_positions(self, prompt: int, count: int) -> Tensor:
@@ -281,12 +281,13 @@ def sight(prompt: int, blocks: int, device: torch.device) -> Tensor:
     return own_block | earlier_prompt
 
 
-def smooth_rows(count: int, width: int, generator: torch.Generator) -> Tensor:
-    """(count, width) rows that change smoothly from bin to bin, at wavelengths from 4 bins to twice the table.
+def smooth_rows(table: Tensor, generator: torch.Generator) -> Tensor:
+    """Rows for a table (count, width) that change smoothly, at wavelengths from 4 bins to twice the table.
 
     Neighbouring bins are neighbouring places; a table that begins like this need not learn that bin by bin.
     """
+    count, width = table.shape
     wavelength = 4.0 * (count / 2.0) ** torch.rand(width, generator=generator)
     phase = 2 * torch.pi * torch.rand(width, generator=generator)
     rows = torch.arange(count, dtype=torch.float32)[:, None]
-    return 2.0**0.5 * torch.sin(2 * torch.pi * rows / wavelength + phase)
+    return torch.sin(2 * torch.pi * rows / wavelength + phase) * math.sqrt(2.0)

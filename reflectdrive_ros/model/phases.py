@@ -1,0 +1,109 @@
+"""A planning step in two calls: `prefill_goal` reads the scene and decides, `step` drafts or edits.
+
+    full frame: prefill_goal, then step 3 times drafting (5, 5 and 4 tokens) and 3 times editing
+    lite frame: prefill_goal, then step once drafting (what is masked) and once editing, on the last plan's tokens
+
+The goal pass runs inside the prefill: an all-mask block stands beside the prompt in the same pass. Nothing is copied
+per goal and nothing is asked of the host, so calls can be queued, dropped at a deadline, exported and captured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import token_ops
+from .layers import KeysValues
+from .token_net import BLOCK, GOAL_X, TokenNet
+from .token_ops import EditRules, GoalRules
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How a full frame is decoded; the paper's numbers."""
+
+    goals: GoalRules = field(default_factory=GoalRules)
+    edits: EditRules = field(default_factory=EditRules)
+    draft_rounds: int = 3
+    edit_rounds: int = 3
+
+
+class Prefilled(NamedTuple):
+    """What is known of a scene before the first draft."""
+
+    keys_values: tuple[KeysValues, ...]  # of the prompt, per layer
+    blocks: Tensor  # (B, K, 16) ids: each goal, the rest masked
+    goal_log_probs: Tensor  # (B, K)
+    real: Tensor  # (B, K) bool; a slot that is not real repeats the first goal
+
+
+class Decoded(NamedTuple):
+    blocks: Tensor  # (B, M, 16) ids, no mask left
+    confidence: Tensor  # (B, M, 16) probability of each token when it was last looked at
+    goal_log_probs: Tensor  # (B, K)
+    real: Tensor  # (B, K) bool
+
+
+def prefill_goal(net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, rules: GoalRules) -> Prefilled:
+    """Keys and values of the prompt, and the goals it suggests."""
+    config = net.config
+    nothing = torch.full((images.shape[0], 1, BLOCK), config.mask_id, device=images.device)
+    out = net.packed(images, text, ego, nothing)
+    (x_low, x_high), (y_low, y_high) = config.id_ranges
+    x_ids = torch.arange(x_low, x_high + 1, device=images.device)
+    y_ids = torch.arange(y_low, y_high + 1, device=images.device)
+    x_logits = out.logits[:, 0, GOAL_X, x_low : x_high + 1]
+    y_logits = net.goal_y(out.hidden[:, 0], x_ids.expand(images.shape[0], -1))[..., y_low : y_high + 1]
+    cells, log_probs, real = token_ops.choose_goals(
+        x_logits, y_logits, config.bin_m * x_ids, config.bin_m * y_ids, rules
+    )
+    goals = cells + torch.stack([x_ids[0], y_ids[0]])
+    blocks = torch.cat([nothing[..., :GOAL_X].expand(-1, rules.count, -1), goals], -1)
+    return Prefilled(out.keys_values, blocks, log_probs, real)
+
+
+def step(
+    net: TokenNet,
+    blocks: Tensor,
+    keys_values: tuple[KeysValues, ...],
+    limit: Tensor | int,
+    edit: Tensor | bool,
+    rules: EditRules,
+) -> tuple[Tensor, Tensor]:
+    """One round on blocks (B, M, 16): draft up to `limit` masked tokens each or, where `edit`, replace tokens.
+
+    A flag that is a tensor is decided on the device, in a graph that serves both.
+    Returns the blocks and the probability of each of their tokens, 0 where it is still the mask.
+    """
+    logits, mask_id = net.decode(blocks, keys_values), net.config.mask_id
+    if isinstance(edit, bool):
+        return (
+            token_ops.auto_edit(blocks, logits, mask_id, rules)
+            if edit
+            else token_ops.unmask(blocks, logits, mask_id, limit)
+        )
+    drafted, of_draft = token_ops.unmask(blocks, logits, mask_id, limit)
+    edited, of_edit = token_ops.auto_edit(blocks, logits, mask_id, rules)
+    return torch.where(edit, edited, drafted), torch.where(edit, of_edit, of_draft)
+
+
+def full(net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, decoding: Decoding) -> Decoded:
+    """Decide, draft, reflect: 1 + 3 + 3 passes."""
+    known = prefill_goal(net, images, text, ego, decoding.goals)
+    blocks, confidence = known.blocks, torch.zeros_like(known.blocks, dtype=torch.float32)
+    for limit in token_ops.schedule(GOAL_X, decoding.draft_rounds):
+        blocks, confidence = step(net, blocks, known.keys_values, limit, False, decoding.edits)
+    for _ in range(decoding.edit_rounds):
+        blocks, confidence = step(net, blocks, known.keys_values, 0, True, decoding.edits)
+    return Decoded(blocks, confidence, known.goal_log_probs, known.real)
+
+
+def lite(net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, blocks: Tensor, decoding: Decoding) -> Decoded:
+    """The last plan's tokens, carried into the present and masked where they end, drafted once and edited once."""
+    known = prefill_goal(net, images, text, ego, decoding.goals)
+    blocks, _ = step(net, blocks, known.keys_values, BLOCK, False, decoding.edits)
+    blocks, confidence = step(net, blocks, known.keys_values, 0, True, decoding.edits)
+    return Decoded(blocks, confidence, known.goal_log_probs, known.real)

@@ -1,0 +1,138 @@
+"""Beginnings from public weights: a Qwen3 language model and a SigLIP2 visual encoder, as Hugging Face stores them.
+
+    net = TokenNet(base())
+    net.initialise(generator)
+    load_qwen3(net, "path/of/Qwen3-0.6B-Base")
+    load_siglip(net, "path/of/siglip2-base-patch16-256")
+
+The prompt is causal, so the language model's weights mean what they meant. The action FFN begins as the channels of the
+full FFN whose gates are strongest. What is new here (projector, action tables and heads) keeps its random beginning.
+Weights that lack something, bring something unknown or belong to other measures are refused, and named.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from .checkpoint import CheckpointError, fill, read_tensors
+from .layers import Block
+from .token_net import TokenNet
+
+SIGLIP_DEFAULTS = {  # what its configuration leaves out
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "patch_size": 16,
+    "image_size": 224,
+    "layer_norm_eps": 1e-6,
+    "hidden_act": "gelu_pytorch_tanh",
+}
+
+
+def load_qwen3(net: TokenNet, folder: str | Path) -> None:
+    """Fill the language model's weights from a folder with config.json and safetensors. Raises CheckpointError."""
+    folder = Path(folder)
+    told, want = _configuration(folder), net.config.blocks
+    rope_theta = told.get("rope_theta", (told.get("rope_parameters") or {}).get("rope_theta"))
+    _must_agree(
+        folder,
+        {**told, "rope_theta": rope_theta},
+        {
+            "model_type": "qwen3",
+            "hidden_size": want.width,
+            "num_hidden_layers": want.layers,
+            "num_attention_heads": want.heads,
+            "num_key_value_heads": want.kv_heads,
+            "head_dim": want.head_dim,
+            "intermediate_size": want.ffn,
+            "rms_norm_eps": want.norm_eps,
+            "rope_theta": want.rope_theta,
+            "vocab_size": net.config.text_vocabulary,
+        },
+    )
+    tensors = {name.removeprefix("model."): value for name, value in _tensors(folder).items()}
+    tensors.pop("lm_head.weight", None)  # the embedding once more; no words are spoken here
+    parts = torch.nn.ModuleDict({"embed_tokens": net.embed_tokens, "layers": net.layers, "norm": net.norm})
+    # the action FFN is ours: it begins with the network's present weights, then takes the strongest channels
+    own = {name: value for name, value in parts.state_dict().items() if ".action_mlp." in name}
+    unexpected_own = sorted(set(own) & set(tensors))
+    if unexpected_own:
+        raise CheckpointError(f"{folder} has unexpected {', '.join(unexpected_own)}")
+    fill(parts, {**tensors, **own}, folder)
+    for layer in net.layers:
+        strongest_channels(cast(Block, layer))
+
+
+def strongest_channels(block: Block) -> None:
+    """The action FFN becomes those channels of the full FFN whose gate weights have the largest norm, in order."""
+    with torch.no_grad():
+        norms = block.mlp.gate_proj.weight.norm(dim=1)
+        kept = norms.topk(block.action_mlp.gate_proj.weight.shape[0]).indices.sort().values
+        block.action_mlp.gate_proj.weight.copy_(block.mlp.gate_proj.weight[kept])
+        block.action_mlp.up_proj.weight.copy_(block.mlp.up_proj.weight[kept])
+        block.action_mlp.down_proj.weight.copy_(block.mlp.down_proj.weight[:, kept])
+
+
+def load_siglip(net: TokenNet, folder: str | Path) -> None:
+    """Fill the visual encoder from a folder with config.json and safetensors; the text tower and the pooling head
+    that may be there are left out. Raises CheckpointError."""
+    folder = Path(folder)
+    told, want = _configuration(folder), net.config.vision
+    if want.stem or want.frames != 1 or want.height != want.width:
+        raise CheckpointError(f"{folder} is for square pictures one by one and without a stem; vision is {want}")
+    _must_agree(
+        folder,
+        {**SIGLIP_DEFAULTS, **told.get("vision_config", told)},
+        {
+            "hidden_size": want.channels,
+            "intermediate_size": want.ffn,
+            "num_hidden_layers": want.layers,
+            "num_attention_heads": want.heads,
+            "patch_size": want.patch,
+            "image_size": want.height,
+            "layer_norm_eps": want.norm_eps,
+            "hidden_act": "gelu_pytorch_tanh",
+        },
+    )
+    tensors = {}
+    for name, value in _tensors(folder).items():
+        if name.startswith(("text_model.", "vision_model.head.")) or name in ("logit_scale", "logit_bias"):
+            continue
+        inside = name.removeprefix("vision_model.").removeprefix("embeddings.").removeprefix("encoder.")
+        tensors[inside] = value
+    fill(net.vision, tensors, folder)
+
+
+def _configuration(folder: Path) -> dict[str, Any]:
+    try:
+        return json.loads((folder / "config.json").read_text())  # type: ignore[no-any-return]
+    except (OSError, ValueError) as fault:
+        raise CheckpointError(f"{folder / 'config.json'} cannot be read: {fault}") from None
+
+
+def _must_agree(folder: Path, told: Mapping[str, Any], want: Mapping[str, Any]) -> None:
+    for name, value in want.items():
+        if told.get(name) != value:
+            raise CheckpointError(f"{folder / 'config.json'}: {name} is {told.get(name)!r}, expected {value!r}")
+
+
+def _tensors(folder: Path) -> dict[str, Tensor]:
+    """All tensors of a folder, in one file or in the files of its index."""
+    index = folder / "model.safetensors.index.json"
+    names = ["model.safetensors"]
+    if index.exists():
+        try:
+            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        except (ValueError, KeyError, AttributeError) as fault:
+            raise CheckpointError(f"{index} is no index of tensors: {fault}") from None
+    tensors: dict[str, Tensor] = {}
+    for name in names:
+        tensors.update(read_tensors(folder / name)[0])
+    return tensors

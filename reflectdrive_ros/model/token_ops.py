@@ -1,0 +1,114 @@
+"""Decoding, written once: goals without near doubles, unmasking by confidence, AutoEdit.
+
+Training rolls these functions out, eager inference calls them and export traces them. So they have static shapes, ask
+nothing of the host, rank by comparison, and know neither TopK nor Scatter nor NonZero nor loops over data. Ids are
+(B, M, 16): M blocks, one per goal. Ties go to the lower position and the lower id.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+OUT = -1e30  # log-probability of a cell that is out of the game
+SLACK_M = 1e-3  # goals exactly the spacing apart are apart, whatever rounding says
+
+
+@dataclass(frozen=True)
+class GoalRules:
+    """How many different goals are drafted, and what counts as different."""
+
+    count: int = 6
+    spacing_m: float = 1.2  # closer ones are one behaviour; the paper's best
+    floor: float = 0.01  # a goal less probable than this share of the first fills its slot as padding
+
+
+@dataclass(frozen=True)
+class EditRules:
+    """When AutoEdit replaces a token."""
+
+    below: float = 0.5  # only where the present token has less probability than this
+    at_most: int = 5  # replacements in one round: a third of the 14 free tokens, as drafting commits
+    frozen: int = 2  # tokens at the end that are never edited: the goal is the decision
+
+
+def choose_goals(
+    x_logits: Tensor, y_logits: Tensor, x_m: Tensor, y_m: Tensor, rules: GoalRules
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The `rules.count` = K most probable goals that keep their distance, best first.
+
+    x_logits (B, X) and y_logits (B, X, Y), y given x, over cells at x_m (X,), y_m (Y,) metres. Returns cells (B, K, 2)
+    as indices into x_m, y_m, log-probabilities (B, K), and which slots are real (B, K) bool; a padded slot repeats the
+    first goal.
+    """
+    scores = (x_logits.log_softmax(-1)[..., None] + y_logits.log_softmax(-1)).flatten(1)
+    reach2 = (rules.spacing_m - SLACK_M) ** 2 if rules.spacing_m > SLACK_M else 0.0
+    cells, values = [], []
+    for _ in range(rules.count):
+        best = scores.argmax(-1)
+        values.append(scores.gather(-1, best[:, None])[:, 0])
+        row, column = best // len(y_m), best % len(y_m)
+        cells.append(torch.stack([row, column], -1))
+        away2 = (x_m - x_m[row][:, None])[:, :, None] ** 2 + (y_m - y_m[column][:, None])[:, None] ** 2
+        scores = torch.where(away2.flatten(1) <= reach2, OUT, scores)
+    goals, log_probs = torch.stack(cells, 1), torch.stack(values, 1)
+    real = log_probs.exp() >= rules.floor * log_probs[:, :1].exp()
+    return torch.where(real[..., None], goals, goals[:, :1]), torch.where(real, log_probs, log_probs[:, :1]), real
+
+
+def ranks(values: Tensor, among: Tensor) -> Tensor:
+    """(.., N) how many of those `among` (.., N, bool) come before each: larger values, or equal ones further left."""
+    place = torch.arange(values.shape[-1], device=values.device)
+    mine, other = values[..., :, None], values[..., None, :]
+    before = (other > mine) | ((other == mine) & (place < place[:, None]))
+    return (before & among[..., None, :]).sum(-1)
+
+
+def unmask(ids: Tensor, logits: Tensor, mask_id: int, limit: Tensor | int) -> tuple[Tensor, Tensor]:
+    """Write the `limit` most confident masked positions of each block; what is written already stays.
+
+    Returns ids (B, M, 16) and the probability of each position's token, 0 where it is still the mask.
+    """
+    probability = logits.float().softmax(-1)
+    confidence, likeliest = probability.amax(-1), logits.argmax(-1)
+    masked = ids == mask_id
+    commit = masked & (ranks(confidence, masked) < limit)
+    told = torch.where(masked, confidence, _of(probability, ids, mask_id))
+    return torch.where(commit, likeliest, ids), torch.where(masked & ~commit, 0.0, told)
+
+
+def auto_edit(ids: Tensor, logits: Tensor, mask_id: int, rules: EditRules) -> tuple[Tensor, Tensor]:
+    """Replace tokens that the network, seeing all of them, finds improbable by what it finds more probable.
+
+    Token to token: nothing becomes a mask, a mask stays one, the goal stays. The least probable go first.
+    Returns ids (B, M, 16) and the probability of each position's token, 0 where it is the mask.
+    """
+    probability = logits.float().softmax(-1)
+    confidence, likeliest = probability.amax(-1), logits.argmax(-1)
+    present = _of(probability, ids, mask_id)
+    masked = ids == mask_id
+    free = torch.arange(ids.shape[-1], device=ids.device) < ids.shape[-1] - rules.frozen
+    wanted = free & ~masked & (present < rules.below) & (likeliest != ids) & (confidence > present)
+    commit = wanted & (ranks(-present, wanted) < rules.at_most)
+    told = torch.where(commit, confidence, present)
+    return torch.where(commit, likeliest, ids), torch.where(masked, 0.0, told)
+
+
+def schedule(masked: int, rounds: int) -> tuple[int, ...]:
+    """How many positions each round writes so that `masked` are written: equal shares, larger ones first.
+
+    Rounds beyond `masked` would write nothing and are left out.
+    """
+    if masked < 0 or rounds < 1:
+        raise ValueError(
+            f"schedule got {masked} masked positions and {rounds} rounds, expected 0 or more and 1 or more"
+        )
+    rounds = min(rounds, masked)
+    return tuple(masked // rounds + (turn < masked % rounds) for turn in range(rounds))
+
+
+def _of(probability: Tensor, ids: Tensor, mask_id: int) -> Tensor:
+    """(B, M, 16) the probability of each token in (B, M, 16, bins); a mask has none, so it reads bin 0 in its place."""
+    return probability.gather(-1, torch.where(ids == mask_id, 0, ids)[..., None])[..., 0]

@@ -1,0 +1,247 @@
+"""What the network promises: the prompt does not know of the plan, plans do not know of each other, goals are no ghosts."""
+
+import dataclasses
+
+import pytest
+import torch
+from tiny_net import some_blocks, tiny_config, tiny_inputs, tiny_net
+
+from reflectdrive_ros.model.token_net import (
+    BLOCK,
+    GOAL_X,
+    GOAL_Y,
+    TokenNet,
+    TokenNetConfig,
+    base,
+    sight,
+    small,
+)
+
+pytestmark = pytest.mark.usefixtures("no_gradients")
+
+
+@pytest.fixture
+def no_gradients():
+    with torch.no_grad():
+        yield
+
+
+def spelled_out(net, prompt, blocks):
+    """Logits of one block by the definition: one sequence, one explicit mask, attention as sums over what is seen."""
+    x = torch.cat([prompt, net.action_embeddings(blocks[:, None])], 1)
+    length = prompt.shape[1]
+    seen = torch.zeros(length + BLOCK, length + BLOCK, dtype=torch.bool)
+    seen[:length, :length] = torch.ones(length, length).tril().bool()
+    seen[length:] = True
+    cos, sin = net.cos, net.sin
+    for layer in net.layers:
+        attention, config = layer.self_attn, net.config.blocks
+        normed = layer.input_layernorm(x)
+        q, k, v = (
+            proj(normed).reshape(*x.shape[:2], -1, config.head_dim)
+            for proj in (attention.q_proj, attention.k_proj, attention.v_proj)
+        )
+        q, k = attention.q_norm(q), attention.k_norm(k)
+        half = config.head_dim // 2
+        q, k = (t * cos[:, None] + torch.cat([-t[..., half:], t[..., :half]], -1) * sin[:, None] for t in (q, k))
+        group = config.heads // config.kv_heads
+        k, v = k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)
+        scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * config.head_dim**-0.5
+        weights = scores.masked_fill(~seen, float("-inf")).softmax(-1)
+        x = x + attention.o_proj(torch.einsum("bhqk,bkhd->bqhd", weights, v).flatten(2))
+        normed = layer.post_attention_layernorm(x)
+        x = x + torch.cat([layer.mlp(normed[:, :length]), layer.action_mlp(normed[:, length:])], 1)
+    return net.logits(net.norm(x[:, length:]))
+
+
+def test_packed_and_cached_logits_are_those_of_one_full_forward_per_block():
+    net = tiny_net()
+    inputs, blocks = tiny_inputs(net), some_blocks(net, count=4)
+    blocks[:, 0] = net.config.mask_id
+    blocks[:, 1] = some_blocks(net, count=1, masked=0.0)[:, 0]
+    packed = net.packed(*inputs, blocks)
+    prompt = net.prompt(*inputs)
+    alone = torch.stack([spelled_out(net, prompt, blocks[:, r]) for r in range(4)], 1)
+    torch.testing.assert_close(packed.logits, alone, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(net.decode(blocks, packed.keys_values), alone, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(net.packed_logits(*inputs, blocks), packed.logits)
+
+
+def test_in_half_precision_the_cached_path_still_equals_the_full_one():
+    net = tiny_net().bfloat16()
+    net.cos, net.sin = net.cos.float(), net.sin.float()
+    inputs, blocks = tiny_inputs(net), some_blocks(net)
+    packed = net.packed(*inputs, blocks)
+    probability, cached = packed.logits.softmax(-1), net.decode(blocks, packed.keys_values).softmax(-1)
+    torch.testing.assert_close(cached, probability, atol=2e-2, rtol=0)
+
+
+def test_the_prompt_does_not_know_of_any_block():
+    net = tiny_net()
+    inputs = tiny_inputs(net)
+    with torch.enable_grad():
+        leaf = torch.nn.Parameter(net.x_embedding.weight.clone())
+        net.x_embedding.weight = leaf
+        out = net.packed(*inputs, some_blocks(net))
+        of_prompt = sum(keys.sum() + values.sum() for keys, values in out.keys_values)
+        (gradient,) = torch.autograd.grad(of_prompt, leaf, allow_unused=True, retain_graph=True)
+        assert gradient is None or not gradient.any()
+        (gradient,) = torch.autograd.grad(out.logits.sum(), leaf)
+        assert gradient.any()
+
+
+def test_a_block_does_not_know_of_another():
+    net = tiny_net()
+    inputs, blocks = tiny_inputs(net), some_blocks(net)
+    other = blocks.clone()
+    other[:, 1] = some_blocks(net, count=1, seed=9)[:, 0]
+    before, after = net.packed_logits(*inputs, blocks), net.packed_logits(*inputs, other)
+    torch.testing.assert_close(after[:, [0, 2]], before[:, [0, 2]])
+    assert (after[:, 1] != before[:, 1]).any()
+
+
+def test_a_block_is_bidirectional_and_the_prompt_causal():
+    seen = sight(4, 2, torch.device("cpu"))
+    assert seen[:4, :4].equal(torch.ones(4, 4).tril().bool())
+    assert not seen[:4, 4:].any()
+    assert seen[4:, :4].all()
+    assert seen[4:20, 4:20].all()
+    assert not seen[4:20, 20:].any()
+
+
+def test_passes_leave_the_prompt_as_it_was_and_poison_does_not_spread():
+    """Every pass begins from the same keys and values; a block of NaN beside others reaches none of them."""
+    net = tiny_net()
+    inputs, blocks = tiny_inputs(net), some_blocks(net)
+    known = net.packed(*inputs, blocks).keys_values
+    kept = [(keys.clone(), values.clone()) for keys, values in known]
+    first = net.decode(blocks, known)
+    for seed in range(3):
+        net.decode(some_blocks(net, seed=seed), known)
+    torch.testing.assert_close(net.decode(blocks, known), first, atol=0, rtol=0)
+    for (keys, values), (keys_then, values_then) in zip(known, kept, strict=True):
+        assert keys.equal(keys_then)
+        assert values.equal(values_then)
+
+
+def test_the_prompts_keys_are_one_copy_whatever_the_number_of_goals():
+    net = tiny_net()
+    known = net.packed(*tiny_inputs(net, scenes=1), some_blocks(net, scenes=1, count=6)).keys_values
+    blocks = net.config.blocks
+    expected = (1, blocks.kv_heads, net.config.prompt_length, blocks.head_dim)
+    assert all(part.shape == expected for layer in known for part in layer)
+
+
+def test_action_tokens_pass_their_own_ffn_and_prompt_tokens_the_full_one():
+    net = tiny_net()
+    inputs, blocks = tiny_inputs(net), some_blocks(net)
+    before = net.packed(*inputs, blocks)
+    for layer in net.layers:
+        layer.action_mlp.down_proj.weight.mul_(2.0)
+    after = net.packed(*inputs, blocks)
+    torch.testing.assert_close(after.keys_values, before.keys_values)
+    assert not torch.allclose(after.logits, before.logits)
+    for layer in net.layers:
+        layer.action_mlp.down_proj.weight.mul_(0.5)
+        layer.mlp.down_proj.weight.mul_(2.0)
+    after = net.packed(*inputs, blocks)
+    assert not torch.allclose(after.keys_values[1][0], before.keys_values[1][0])
+
+
+def test_what_is_out_of_range_has_no_probability():
+    net = tiny_net(x_range_m=(-3.0, 60.0), y_range_m=(-12.0, 12.0))
+    probability = net.packed_logits(*tiny_inputs(net), some_blocks(net)).softmax(-1)
+    x, y = probability[..., 0::2, :], probability[..., 1::2, :]
+    assert x.shape[-1] == net.config.bins  # the mask is no word of the heads
+    for part, low, high in ((x, 333 - 10, 333 + 200), (y, 333 - 40, 333 + 40)):
+        assert part[..., :low].sum() == 0.0
+        assert part[..., high + 1 :].sum() == 0.0
+        assert (part[..., low : high + 1] > 0.0).all()
+
+
+def test_targets_are_brought_into_reach_and_masks_stay():
+    config = tiny_config(x_range_m=(-3.0, 60.0), y_range_m=(-12.0, 12.0))
+    ids = torch.tensor([[0, 0, 666, 666, 333, 333, 667, 667, 400, 340, 0, 666, 5, 5, 667, 400]])
+    expected = torch.tensor([[323, 293, 533, 373, 333, 333, 667, 667, 400, 340, 323, 373, 323, 293, 667, 373]])
+    assert config.reachable(ids).equal(expected)
+    assert config.reachable(expected).equal(expected)
+
+
+def test_the_goals_y_depends_on_its_x():
+    net = tiny_net()
+    inputs = tiny_inputs(net)
+    x_ids = torch.tensor([[340, 500], [340, 500]])
+    x_logits, y_logits = net.goal_logits(*inputs, x_ids)
+    nothing = torch.full((2, 1, BLOCK), net.config.mask_id)
+    out = net.packed(*inputs, nothing)
+    torch.testing.assert_close(x_logits, out.logits[:, 0, GOAL_X])
+    torch.testing.assert_close(y_logits, net.goal_y(out.hidden[:, 0], x_ids))
+    assert not torch.allclose(y_logits[:, 0], y_logits[:, 1])
+    # and learns from the same hidden state that the marginal of y is read from
+    assert not torch.allclose(y_logits[:, 0], out.logits[:, 0, GOAL_Y])
+
+
+def test_a_goal_posterior_of_two_behaviours_learns_no_ghost():
+    """One picture, two futures: far and left, or near and right. Their mixtures never happen and must not be planned."""
+    net = tiny_net().train()
+    inputs = tiny_inputs(net, scenes=1)
+    goals = torch.tensor([[[433, 353], [366, 313]]])
+    nothing = torch.full((1, 1, BLOCK), net.config.mask_id)
+    with torch.enable_grad():
+        optimiser = torch.optim.Adam(net.parameters(), 3e-3)
+        for _ in range(150):
+            out = net.packed(*inputs, nothing)
+            x = torch.nn.functional.cross_entropy(out.logits[0, 0, GOAL_X].expand(2, -1), goals[0, :, 0])
+            y = torch.nn.functional.cross_entropy(net.goal_y(out.hidden[:, 0], goals[..., 0])[0], goals[0, :, 1])
+            optimiser.zero_grad()
+            (x + y).backward()
+            optimiser.step()
+    x_logits, y_logits = net.goal_logits(*inputs, goals[..., 0])
+    joint = x_logits.softmax(-1)[0, goals[0, :, 0], None] * y_logits[0].softmax(-1)[:, goals[0, :, 1]]
+    assert joint.diagonal().sum() > 0.9
+    assert joint.fliplr().diagonal().sum() < 0.05  # the product of the marginals has 0.5
+
+
+def test_pictures_of_both_instants_are_seen_in_their_order():
+    """Swapping the instants, or two cameras, is another scene."""
+    for frames in (1, 2):
+        net = tiny_net(vision=dataclasses.replace(tiny_config().vision, frames=frames))
+        images, text, ego = tiny_inputs(net)
+        blocks = some_blocks(net)
+        logits = net.packed_logits(images, text, ego, blocks)
+        for order in ((3, 4, 5, 0, 1, 2), (1, 0, 2, 4, 3, 5)):
+            assert not torch.allclose(net.packed_logits(images[:, order], text, ego, blocks), logits, atol=1e-4)
+    with pytest.raises(ValueError, match="images has 5 pictures, expected 6"):
+        net.packed_logits(images[:, :5], text, ego, blocks)
+
+
+def test_the_same_seed_makes_the_same_network():
+    first, again, other = tiny_net(3), tiny_net(3), tiny_net(4)
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))
+    assert not torch.equal(first.x_head.weight, other.x_head.weight)
+
+
+def test_the_two_sizes_are_what_they_are_called():
+    with torch.device("meta"):
+        little, large = TokenNet(small(("a",))), TokenNet(base())
+    count = {net: sum(part.numel() for part in net.parameters()) for net in (little, large)}
+    assert 3e6 < count[little] < 8e6
+    assert 770e6 < count[large] < 785e6
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"bins": 666}, "bins is 666, expected an odd number"),
+        ({"words": ("a",) * 30}, "holds 30 words for 20 rows"),
+        ({"x_range_m": (3.0, 60.0)}, "expected a range around 0"),
+        ({"instants": 3}, "expected a multiple of vision.frames"),
+    ],
+)
+def test_impossible_measures_are_refused(changes, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        tiny_config(**changes)
+
+
+def test_the_defaults_are_the_small_network():
+    assert small(()) == dataclasses.replace(TokenNetConfig(), words=())

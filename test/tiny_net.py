@@ -1,0 +1,42 @@
+"""A network small enough for tests, and inputs for it."""
+
+import torch
+
+from reflectdrive_ros.model.layers import BlockConfig
+from reflectdrive_ros.model.token_net import TokenNet, TokenNetConfig
+from reflectdrive_ros.model.vision import VisionConfig
+
+torch.set_num_threads(1)  # threads that wait for each other over a tiny matrix cost a hundred times what they save
+
+VISION = VisionConfig(height=32, width=64, patch=16, stem=(8,), channels=16, layers=1, heads=2, ffn=32)
+BLOCKS = BlockConfig(width=32, layers=2, heads=4, kv_heads=2, head_dim=8, ffn=48, action_ffn=24)
+
+
+def tiny_config(**changes):
+    settings = {"vision": VISION, "blocks": BLOCKS, "text_length": 5, "text_vocabulary": 20, "goal_hidden": 16}
+    return TokenNetConfig(**{**settings, **changes})
+
+
+def tiny_net(seed=0, **changes):
+    net = TokenNet(tiny_config(**changes))
+    net.initialise(torch.Generator().manual_seed(seed))
+    return net.eval()
+
+
+def tiny_inputs(net, scenes=2, seed=1):
+    """Images, text, ego of some scenes."""
+    config, generator = net.config, torch.Generator().manual_seed(seed)
+    size = (scenes, config.pictures, config.vision.height, config.vision.width, 3)
+    return (
+        torch.randint(0, 256, size, dtype=torch.uint8, generator=generator),
+        torch.randint(0, config.text_vocabulary, (scenes, config.text_length), generator=generator),
+        torch.randn(scenes, 3, generator=generator),
+    )
+
+
+def some_blocks(net, scenes=2, count=3, seed=2, masked=0.4):
+    """Blocks (B, R, 16) of reachable ids, part of them masked."""
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(0, net.config.bins, (scenes, count, 16), generator=generator)
+    hidden = torch.rand(ids.shape, generator=generator) < masked
+    return torch.where(hidden, net.config.mask_id, net.config.reachable(ids))
