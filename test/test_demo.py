@@ -134,7 +134,6 @@ def test_ending_the_demo_ends_the_node_and_leaves_a_whole_bag(tmp_path):
         assert not cmdline(node)
         with BagReader(tmp_path / "world") as bag:
             assert bag.notice == ""
-            assert bag.message_count >= 5
     finally:
         for pid in (process.pid, node):
             if pid and cmdline(pid):
