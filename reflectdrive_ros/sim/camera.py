@@ -25,7 +25,9 @@ from .painting import order_of
 from .scenery import Scenery
 
 NEAR_M = 0.3
-GROUND_REACH_M, STANDING_REACH_M, ACTOR_REACH_M = 160.0, 170.0, 150.0
+GROUND_REACH_M, ACTOR_REACH_M = 140.0, 150.0
+STANDING_REACH_M = (100.0, 170.0)  # of small things, traffic lights too, and of large ones
+REACH_PER_SIZE = 14.0
 SUPERSAMPLING = 2
 SUBPIXEL_BITS = 4
 FAINT_PX = 0.7  # faces that stay smaller both ways are left out
@@ -117,7 +119,8 @@ def view(scenery: Scenery, snapshot: Snapshot, map_from_ego: Array, look: Look) 
     lit = look.lit(ground.albedo, ground.material, scenery.ground.normals[near])
 
     radii = 0.5 * np.hypot(*scenery.sizes[:, :2].T)
-    things = _about(scenery.poses[:, :2], radii, ego_from_map, STANDING_REACH_M)
+    reach = np.clip(REACH_PER_SIZE * scenery.sizes.max(axis=1), *STANDING_REACH_M)
+    things = _about(scenery.poses[:, :2], radii, ego_from_map, reach)
     rows, first_face = ragged(scenery.first_face, things)
     still = scenery.standing.only(rows)
     still.thing[:] = np.repeat(np.arange(len(things)), np.diff(first_face))
@@ -199,7 +202,7 @@ def frames(
 # --- what is near ----------------------------------------------------------------------------------------------------
 
 
-def _about(centres: Array, radii: Array, ego_from_map: Array, reach_m: float) -> Array:
+def _about(centres: Array, radii: Array, ego_from_map: Array, reach_m: Array | float) -> Array:
     """Indices of circles (N, 2) of the map that the rig may see: within reach, and not behind its outer edges."""
     at = geometry.transform_points(ego_from_map, centres)
     near = np.hypot(*(at - EYES).T) - radii < reach_m

@@ -187,17 +187,17 @@ def _apart(poses: Array, sizes: Array) -> Array:
 
 @cache
 def _house(floors: int, variant: int) -> Template:
-    """Slots: wall, roof, glass, door. It turns its front, +y, to the road, and has no windows behind."""
+    """Slots: wall, roof, glass, door. It turns its front, +y, to the road."""
     s = Shaper()
     eaves = 0.8 if variant < 2 else 1.0
     walls = s.box((-0.5, 0.5), (-0.5, 0.5), (0.0, eaves), 0, (0, 0))
     columns = (4, 5, 4)[variant]
-    for wall, count in zip(walls[:4], (2, 2, 0, columns), strict=True):
+    for wall, count in zip(walls[:4], (2, 2, 3, columns), strict=True):
         for floor in range(floors):
             low, high = (floor + 0.32) / floors, (floor + 0.78) / floors
             for k in range(count):
                 glass = (k + 0.32) / count, (k + 0.68) / count
-                if floor == 0 and k == count // 2:
+                if floor == 0 and k == count // 2 and count == columns:
                     s.face(decal(wall, glass, (0.0, 0.75 / floors)), 3)
                 else:
                     s.face(decal(wall, glass, (low, high)), 2)
@@ -302,6 +302,7 @@ POST_M = np.array([0.4, 0.4, 3.4])
 HEAD_M, HEAD_ABOVE_M = np.array([0.4, 0.42, 1.1]), 4.5  # a head that hangs over the road, and how high
 LOW_HEAD = (0.66, 0.99)  # of a post's height
 HEADS_APART_M = 0.6
+POLE_M = np.array([0.2, 0.2, HEAD_ABOVE_M + 0.84])
 FAR_SIDE_M = (8.0, 40.0)  # how wide a junction may be for its lights to hang beyond it
 OFF_RGB = ((0.25, 0.04, 0.04), (0.25, 0.18, 0.03), (0.03, 0.2, 0.08))
 BOX_RGB, POST_RGB = (0.05, 0.05, 0.05), (0.3, 0.31, 0.32)
@@ -338,11 +339,10 @@ def _hanging_head() -> Template:
 
 
 @cache
-def _arm() -> Template:
-    """A post at the right end, -y, of an arm over the road."""
+def _bar() -> Template:
+    """An arm over the road, or the pole that holds it."""
     s = Shaper()
-    s.box((-0.5, 0.5), (-0.5, 0.5), (0.955, 0.985), 0, (1, 1))
-    s.box((-0.5, 0.5), (-0.5, -0.49), (0.0, 0.97), 0, (0, 0))
+    s.box((-0.5, 0.5), (-0.5, 0.5), (0.0, 1.0), 0, (0, 0))
     return s.template()
 
 
@@ -354,7 +354,7 @@ def _traffic_lights(road_map: RoadMap, kept_clear: _KeptClear) -> tuple[list[_Gr
     roads: dict[str, list[int]] = {}
     for k, signal in enumerate(road_map.signals):
         roads.setdefault(road_map.lanes[signal.lane].edge, []).append(k)
-    posts, heads, arms = _Placed(), _Placed(), _Placed()
+    posts, heads, arms, poles = _Placed(), _Placed(), _Placed(), _Placed()
     for signals in roads.values():
         by_lane: dict[int, list[int]] = {}
         for k in signals:
@@ -383,12 +383,14 @@ def _traffic_lights(road_map: RoadMap, kept_clear: _KeptClear) -> tuple[list[_Gr
             across = [float((end - place[:2]) @ aside) for end in ends]
             long = 0.4 - min(across)
             middle = place[:2] - 0.5 * long * aside + 0.35 * ahead
-            arms.add(np.array([*middle, heading]), np.array([0.15, long, HEAD_ABOVE_M + 0.9]), -1)
+            arms.add(np.array([*middle, heading]), np.array([0.12, long, 0.14]), -1)
+            poles.add(place + np.array([*(0.35 * ahead), 0.0]), POLE_M, -1)
     groups, faces, shows, before = [], [], [], 0
     for placed, template, base in (
         (posts, _post_with_head(), 0.0),
         (heads, _hanging_head(), HEAD_ABOVE_M),
-        (arms, _arm(), 0.0),
+        (arms, _bar(), HEAD_ABOVE_M + 0.7),
+        (poles, _bar(), 0.0),
     ):
         if placed.poses:
             groups.append(placed.group(template, base))
