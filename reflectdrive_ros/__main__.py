@@ -12,15 +12,18 @@ from . import __version__
 # command -> (module with add_arguments(parser) and run(args) -> exit code, what it does). Modules are imported when
 # their command is asked for: a laptop without ROS can score, a car without scipy can plan.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("ros.demo", "the recorded drive through the real node over real topics; writes a report to look at"),
+    "demo": ("ros.demo", "the closed loop: the proving ground drives the real node over real topics; with a report"),
     "replay": ("ros.replay", "a rosbag2 through the engine or the node: plans, numbers, report"),
-    "make-bag": ("ros.make_bag", "a rosbag2 from a recording that comes with the package"),
-    "eval": ("evaluation.eval_run", "planners and the recorded human on recorded traffic: PDM score table"),
+    "make-bag": ("ros.make_bag", "a rosbag2 from a recording that comes with the package, or from the proving ground"),
+    "scenes": ("evaluation.scenes_run", "makes, completes, checks and shows a scene set of the proving ground"),
+    "eval": ("evaluation.eval_run", "planners on a scene set or in closed loop: PDM score table"),
     "score": ("evaluation.score_run", "PDM score of given trajectories in given scenes"),
     "doctor": ("ros.doctor", "what is installed, what is missing, what to do"),
 }
 BENCHES: dict[str, tuple[str, str]] = {
     "scoring": ("evaluation.bench_scoring", "the driving score: time against candidates and agents"),
+    "camera": ("evaluation.bench_camera", "pictures per second of the proving ground's cameras"),
+    "blind": ("training.blind", "what a scene set gives away without a look at the road"),
     "node": ("ros.bench_node", "what the node adds to the planner's time, frames lost, memory"),
 }
 

@@ -103,94 +103,121 @@ def _ways(
 ) -> _Ways:
     speed = max(float(scene.motion[0]), 0.0)
     reach = max(speed * 4.5, 0.5 * (speed + limit_mps) * 4.5) + 15.0
-    made = [
-        _along(scene, path, offset, speed, limit_mps, stop_m, lateral_mps2)
-        for offset in offsets_m
-        for path in _paths(route, offset, speed, reach)
-    ]
+    paths = _paths(route, offsets_m, speed, reach)
+    kinds, wishes, headways = _wishes(scene, stop_m)
+    travelled, accelerations = _driven(scene, paths, kinds, wishes, headways, limit_mps, stop_m, lateral_mps2)
+    at = travelled[..., STEPS_PER_WAYPOINT - 1 :: STEPS_PER_WAYPOINT]
+    poses = np.stack([_on(paths[..., axis], at) for axis in range(3)], axis=-1)
+    poses[..., 2] = geometry.wrap(poses[..., 2])
+    ends = np.repeat(offsets_m, len(RETURN_M))[:, None]
     return _Ways(
-        np.concatenate([ways.poses for ways in made]),
-        np.concatenate([ways.offsets_m for ways in made]),
-        np.concatenate([ways.accelerations for ways in made]),
+        poses.reshape(-1, *poses.shape[2:]),
+        np.broadcast_to(ends, poses.shape[:2]).ravel(),
+        accelerations.reshape(-1, STEPS),
     )
 
 
-def _paths(route: Array, offset_m: float, speed: float, reach_m: float) -> list[Array]:
-    """Paths (P, 3) from the ego, every PATH_STEP_M, that end up `offset_m` beside the route (left positive)."""
+def _paths(route: Array, offsets_m: tuple[float, ...], speed: float, reach_m: float) -> Array:
+    """Paths (K, P, 3) from the ego, a pose every PATH_STEP_M, that end up beside the route (left positive)."""
     start, d0 = geometry.ego_on_route(route)
     along = np.arange(0.0, reach_m, PATH_STEP_M)
     middle = geometry.sample(route, start + along)
-    headings = middle[:, 2]
+    normal = np.stack([-np.sin(middle[:, 2]), np.cos(middle[:, 2])], axis=1)
     slope = float(np.tan(np.clip(geometry.wrap(-middle[0, 2]), -0.7, 0.7)))
     paths = []
-    for least_m, least_s in zip(RETURN_M, RETURN_S, strict=True):
-        length = max(least_m, least_s * speed)
-        u = np.minimum(along / length, 1.0)
-        # A quintic from (d0, slope) to (offset, 0), without a step of curvature at its end.
-        blend = u**3 * (10.0 - 15.0 * u + 6.0 * u**2)
-        lateral = d0 + (offset_m - d0) * blend + slope * length * u * (1.0 - u) ** 3 * (1.0 + 3.0 * u)
-        points = middle[:, :2] + lateral[:, None] * np.stack([-np.sin(headings), np.cos(headings)], axis=1)
-        points[0] = 0.0
-        gradient = np.gradient(points, along, axis=0)
-        heading = np.unwrap(np.arctan2(gradient[:, 1], gradient[:, 0]))
-        paths.append(np.column_stack([points, heading]))
-    return paths
+    for offset in offsets_m:
+        for least_m, least_s in zip(RETURN_M, RETURN_S, strict=True):
+            length = max(least_m, least_s * speed)
+            u = np.minimum(along / length, 1.0)
+            # A quintic from (d0, slope) to (offset, 0), without a step of curvature at its end.
+            blend = u**3 * (10.0 - 15.0 * u + 6.0 * u**2)
+            lateral = d0 + (offset - d0) * blend + slope * length * u * (1.0 - u) ** 3 * (1.0 + 3.0 * u)
+            points = middle[:, :2] + lateral[:, None] * normal
+            points[0] = 0.0
+            gradient = np.gradient(points, along, axis=0)
+            heading = np.unwrap(np.arctan2(gradient[:, 1], gradient[:, 0]))
+            driven = geometry.arc_lengths(points)
+            columns = [np.interp(along, driven, column) for column in (*points.T, heading)]
+            paths.append(np.stack(columns, axis=-1))
+    return np.array(paths)
 
 
-def _along(
-    scene: Scene, path: Array, offset_m: float, speed: float, limit_mps: float, stop_m: float | None, lateral: float
-) -> _Ways:
-    """All speeds on one path."""
-    length = geometry.arc_lengths(path)
-    allowed = _allowed(path, length, limit_mps, lateral)
-    front = scene.vehicle.rear_axle_to_center_m + 0.5 * scene.vehicle.length_m
-    gap, lead_speed = _gaps(scene, path, length, front)
+def _on(values: Array, at_m: Array) -> Array:
+    """(K, W, ..) values (K, P) of paths, given every PATH_STEP_M, at places (K, W, ..) along them; held at the end."""
+    place = np.clip(at_m / PATH_STEP_M, 0.0, values.shape[1] - 1.001)
+    index = place.astype(np.intp)
+    rows = np.arange(len(values)).reshape(-1, *(1,) * (at_m.ndim - 1))
+    low = values[rows, index]
+    return np.asarray(low + (place - index) * (values[rows, index + 1] - low))
+
+
+RATE, FOLLOW, STOP = range(3)
+
+
+def _wishes(scene: Scene, stop_m: float | None) -> tuple[Array, Array, Array]:
+    """What W drivers want, (W,) each: to speed up at a rate, to follow the one ahead at a share of the allowed speed
+    and a headway, or to stop at a place."""
+    wishes = [(RATE, rate, 0.0) for rate in RATES_MPS2]
+    wishes += [(FOLLOW, share, headway) for share, headway in FOLLOWERS]
+    wishes += [(STOP, place, 0.0) for place in STOPS_M]
     if stop_m is not None:
-        gap = np.minimum(gap, stop_m - 0.5)  # the wall at the stop line, as seen from the path's start
-        lead_speed = np.where(gap >= stop_m - 0.5, 0.0, lead_speed)
-    a0 = float(np.clip(scene.motion[2], -4.0, 2.0))
+        wishes.append((STOP, max(stop_m - _front(scene) - 1.0, 0.3), 0.0))
+    kinds, values, headways = zip(*wishes, strict=True)
+    return np.array(kinds), np.array(values), np.array(headways)
 
-    wishes: list[tuple[str, float, float]] = [("rate", rate, 0.0) for rate in RATES_MPS2]
-    wishes += [("follow", share, headway) for share, headway in FOLLOWERS]
-    wishes += [("stop", place, 0.0) for place in STOPS_M]
-    if stop_m is not None:
-        wishes.append(("stop", max(stop_m - front - 1.0, 0.3), 0.0))
-    kind = np.array([("rate", "follow", "stop").index(name) for name, _, _ in wishes])
-    one = np.array([value for _, value, _ in wishes])
-    other = np.array([value for _, _, value in wishes])
 
-    count = len(wishes)
-    s, v, a = np.zeros(count), np.full(count, speed), np.full(count, a0)
-    travelled, accelerations = np.empty((count, STEPS)), np.empty((count, STEPS))
+def _front(scene: Scene) -> float:
+    """Metres from the rear axle to the front bumper."""
+    return float(scene.vehicle.rear_axle_to_center_m + 0.5 * scene.vehicle.length_m)
+
+
+def _driven(
+    scene: Scene,
+    paths: Array,
+    kinds: Array,
+    wishes: Array,
+    headways: Array,
+    limit_mps: float,
+    stop_m: float | None,
+    lateral_mps2: float,
+) -> tuple[Array, Array]:
+    """Metres along K paths by W drivers (K, W, 40) at 0.1 .. 4 s, and their accelerations (K, W, 40)."""
+    allowed = np.stack([_allowed(path, limit_mps, lateral_mps2) for path in paths])
+    ahead = [_gaps(scene, path) for path in paths]
+    gaps, lead_speeds = (np.stack(column)[:, None] for column in zip(*ahead, strict=True))  # (K, 1, 40)
+    if stop_m is not None:  # the stop line is a wall, as far as it can be seen from here
+        lead_speeds = np.where(gaps >= stop_m - 0.5, 0.0, lead_speeds)
+        gaps = np.minimum(gaps, stop_m - 0.5)
+    front = _front(scene)
+    shape = len(paths), len(kinds)
+    s, v = np.zeros(shape), np.full(shape, max(float(scene.motion[0]), 0.0))
+    a = np.full(shape, float(np.clip(scene.motion[2], -4.0, 2.0)))
+    share = np.where(kinds == FOLLOW, wishes, 1.0)
+    softly = 2.0 * np.sqrt(ACCELERATION_MPS2 * BRAKING_MPS2)
+    travelled, accelerations = np.empty((*shape, STEPS)), np.empty((*shape, STEPS))
     for k in range(STEPS):
-        curve = np.interp(s + 0.5 * v, length, allowed)
-        free = ACCELERATION_MPS2 * (1.0 - (v / np.maximum(np.where(kind == 1, one, 1.0) * curve, 0.5)) ** 4)
-        room = np.maximum(gap[k] - s - front, 0.1)
-        wanted_gap = MIN_GAP_M + np.maximum(
-            0.0, v * other + v * (v - lead_speed[k]) / (2.0 * np.sqrt(ACCELERATION_MPS2 * BRAKING_MPS2))
-        )
-        follow = np.minimum(free, ACCELERATION_MPS2 * (1.0 - (wanted_gap / room) ** 2))
-        left = np.maximum(one - s, 0.05)
-        stop = np.where(v**2 / (2.0 * left) > 0.4, -(v**2) / (2.0 * left), np.minimum(free, 0.0))
-        over = np.minimum((curve - v) / 0.6, 0.0)  # the curve's speed is kept whatever the wish
-        rate = np.where(v > curve, np.minimum(one, over), one)
-        wish = np.clip(np.select([kind == 0, kind == 1], [rate, follow], stop), -7.0, 2.2)
-        change = np.clip(wish - a, -BRAKING_JERK_MPS3 * DT_S, JERK_MPS3 * DT_S)
-        change = np.where(a < 0.0, np.clip(wish - a, -BRAKING_JERK_MPS3 * DT_S, 2.0 * JERK_MPS3 * DT_S), change)
-        a = a + change
+        curve = _on(allowed, s + 0.5 * v)
+        free = ACCELERATION_MPS2 * (1.0 - (v / np.maximum(share * curve, 0.5)) ** 4)
+        room = np.maximum(gaps[..., k] - s - front, 0.1)
+        wanted = MIN_GAP_M + np.maximum(v * headways + v * (v - lead_speeds[..., k]) / softly, 0.0)
+        follow = np.minimum(free, ACCELERATION_MPS2 * (1.0 - (wanted / room) ** 2))
+        needed = v**2 / (2.0 * np.maximum(wishes - s, 0.05))
+        stop = np.where(needed > 0.4, -needed, np.minimum(free, 0.0))
+        rate = np.where(v > curve, np.minimum(wishes, (curve - v) / 0.6), wishes)  # curves are kept whatever the wish
+        wish = np.where(kinds == RATE, rate, np.where(kinds == FOLLOW, follow, stop)).clip(-7.0, 2.2)
+        quickest = np.where(a < 0.0, 2.0, 1.0) * JERK_MPS3 * DT_S  # brakes are let go sooner than the pedal is pressed
+        a = a + np.clip(wish - a, -BRAKING_JERK_MPS3 * DT_S, quickest)
         after = np.maximum(v + a * DT_S, 0.0)
         a = np.where(after == 0.0, np.maximum(a, -v / DT_S), a)
         s = s + 0.5 * (v + after) * DT_S
         v = after
-        travelled[:, k], accelerations[:, k] = s, a
-    at = travelled[:, STEPS_PER_WAYPOINT - 1 :: STEPS_PER_WAYPOINT]
-    poses = np.stack([np.interp(at, length, path[:, axis]) for axis in range(3)], axis=-1)
-    poses[..., 2] = geometry.wrap(poses[..., 2])
-    return _Ways(poses, np.full(count, offset_m), accelerations)
+        travelled[..., k], accelerations[..., k] = s, a
+    return travelled, accelerations
 
 
-def _allowed(path: Array, length: Array, limit_mps: float, lateral_mps2: float) -> Array:
+def _allowed(path: Array, limit_mps: float, lateral_mps2: float) -> Array:
     """(P,) m/s: the limit, and slow enough for every curve ahead."""
+    length = PATH_STEP_M * np.arange(len(path))
     span = 4
     index = np.arange(len(path))
     ahead, behind = np.minimum(index + span, len(path) - 1), np.maximum(index - span, 0)
@@ -201,7 +228,7 @@ def _allowed(path: Array, length: Array, limit_mps: float, lateral_mps2: float) 
     return np.asarray(np.sqrt(squared - 2.0 * CURVE_BRAKING_MPS2 * length))
 
 
-def _gaps(scene: Scene, path: Array, length: Array, front_m: float) -> tuple[Array, Array]:
+def _gaps(scene: Scene, path: Array) -> tuple[Array, Array]:
     """At each step (40,) where along the path the first one in the way has its rear (inf: nobody), and its speed."""
     agents: AgentTracks = scene.agents
     none = np.full(STEPS, np.inf), np.zeros(STEPS)
@@ -223,11 +250,12 @@ def _gaps(scene: Scene, path: Array, length: Array, front_m: float) -> tuple[Arr
     half = 0.5 * scene.vehicle.width_m + 0.25
     end = geometry.arc_lengths(thin)[-1]
     beside = (lateral.min(axis=-1) > half) | (lateral.max(axis=-1) < -half)
-    gone = (along.max(axis=-1) <= front_m) | (along.min(axis=-1) >= end - 1e-6)
+    gone = (along.max(axis=-1) <= _front(scene)) | (along.min(axis=-1) >= end - 1e-6)
     rear = np.where(present & ~beside & ~gone, along.min(axis=-1), np.inf)
     first = np.argmin(rear, axis=0)
     steps = np.arange(STEPS)
-    turn = poses[first, steps, 2] - np.interp(np.minimum(rear[first, steps], end), length, path[:, 2])
+    at = np.minimum(rear[first, steps], end)
+    turn = poses[first, steps, 2] - np.interp(at, PATH_STEP_M * np.arange(len(path)), path[:, 2])
     speed = agents.speeds_mps[near][:, 1 : STEPS + 1][first, steps] * np.cos(turn)
     return rear[first, steps], np.where(np.isfinite(rear[first, steps]), np.maximum(speed, 0.0), 0.0)
 
