@@ -74,7 +74,7 @@ class Simulation:
         self._seed = seed
         self._generator = np.random.default_rng([seed, 42])
         self._events = Events(road_map, demand, np.random.default_rng([seed, 43]))
-        self._counts = {"collisions": 0, "removed_stuck": 0, "without_room": 0}
+        self._counts = dict.fromkeys(("collisions", "removed_stuck", "without_room", "left_the_map"), 0)
         self._seen = Seen((), (), ())
         self._kerbside = demand.kerbside
         self._cycling = demand.cycling
@@ -163,6 +163,7 @@ class Simulation:
             self.time_s = round(self._steps * STEP_S, 3)
             self._look()
             self._count_collisions()
+            self._counts["left_the_map"] += self._sumo.simulation.getArrivedNumber()
             if self._steps == round(ENTRY_S / STEP_S):
                 self._send_home()
             if self._steps % CHECK_EVERY == 0:
@@ -221,6 +222,8 @@ class Simulation:
                 continue
             ways = self._cycling if self.cast.shapes[self._row[key]] == Shape.BICYCLE else self.road_map
             more = random_walk(ways, self._generator, ROUTE_M, ahead[-1])[1:]
+            if not more:  # the road leads out of the map, and so does the driver
+                continue
             vehicle.setRoute(key, [*ahead, *more])
             self._passed[key] += passed
             self._routes[key] += more
