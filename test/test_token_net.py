@@ -1,4 +1,4 @@
-"""What the network promises: the prompt does not know of the plan, plans do not know of each other, goals are no ghosts."""
+"""What the network promises: the prompt knows of no plan, no plan of another, and goals are no ghosts."""
 
 import dataclasses
 
@@ -182,7 +182,7 @@ def test_the_goals_y_depends_on_its_x():
 
 
 def test_a_goal_posterior_of_two_behaviours_learns_no_ghost():
-    """One picture, two futures: far and left, or near and right. Their mixtures never happen and must not be planned."""
+    """One picture, two futures: far and left, or near and right. Mixtures of them never happen."""
     net = tiny_net().train()
     inputs = tiny_inputs(net, scenes=1)
     goals = torch.tensor([[[433, 353], [366, 313]]])

@@ -1,0 +1,126 @@
+"""A frame in phases: full and lite decode what the definition says, and never ask the host."""
+
+import pytest
+import torch
+from tiny_net import some_blocks, tiny_inputs, tiny_net
+
+from reflectdrive_ros.model import phases, token_ops
+from reflectdrive_ros.model.phases import Decoding
+from reflectdrive_ros.model.token_net import BLOCK, GOAL_X, TokenNet
+from reflectdrive_ros.model.token_ops import EditRules, GoalRules
+
+RULES = Decoding(GoalRules(4, 1.2, floor=0.0))
+
+
+@pytest.fixture(autouse=True)
+def no_gradients():
+    with torch.no_grad():
+        yield
+
+
+def test_a_full_frame_ends_without_masks_and_keeps_its_goals():
+    net = tiny_net()
+    inputs = tiny_inputs(net)
+    known = phases.prefill_goal(net, *inputs, RULES.goals)
+    assert (known.blocks[..., :GOAL_X] == net.config.mask_id).all()
+    assert known.blocks[..., GOAL_X:].equal(net.config.reachable(known.blocks)[..., GOAL_X:])
+    decoded = phases.full(net, *inputs, RULES)
+    assert decoded.blocks.shape == (2, 4, BLOCK)
+    assert decoded.blocks[..., GOAL_X:].equal(known.blocks[..., GOAL_X:])
+    assert decoded.blocks.equal(net.config.reachable(decoded.blocks))
+    assert (decoded.blocks < net.config.bins).all()
+    assert ((decoded.confidence > 0) & (decoded.confidence <= 1)).all()
+
+
+def test_the_goals_of_the_prefill_are_those_of_the_goal_posterior():
+    net = tiny_net()
+    inputs = tiny_inputs(net)
+    known = phases.prefill_goal(net, *inputs, RULES.goals)
+    x_ids = known.blocks[:, :, GOAL_X]
+    x_logits, y_logits = net.goal_logits(*inputs, x_ids)
+    of_x = x_logits.log_softmax(-1).gather(1, x_ids)
+    of_y = y_logits.log_softmax(-1).gather(2, known.blocks[:, :, -1:])[..., 0]
+    torch.testing.assert_close(known.goal_log_probs, of_x + of_y)
+    at_m = net.config.bin_m * known.blocks[..., GOAL_X:].float()
+    assert (torch.cdist(at_m, at_m) + 1e9 * torch.eye(4)).min() >= 1.2 - 1e-3
+
+
+def test_every_pass_of_a_frame_equals_one_that_recomputes_the_prompt():
+    net = tiny_net()
+    inputs = tiny_inputs(net)
+    known = phases.prefill_goal(net, *inputs, RULES.goals)
+    blocks = known.blocks
+    moves = [(limit, False) for limit in token_ops.schedule(GOAL_X, 3)] + [(0, True)] * 3
+    for limit, edit in moves:
+        afresh = net.packed_logits(*inputs, blocks)
+        torch.testing.assert_close(net.decode(blocks, known.keys_values), afresh, atol=1e-5, rtol=1e-5)
+        expected = (
+            token_ops.auto_edit(blocks, afresh, net.config.mask_id, RULES.edits)
+            if edit
+            else token_ops.unmask(blocks, afresh, net.config.mask_id, limit)
+        )
+        blocks, confidence = phases.step(net, blocks, known.keys_values, limit, edit, RULES.edits)
+        assert blocks.equal(expected[0])
+        torch.testing.assert_close(confidence, expected[1], atol=1e-5, rtol=1e-5)
+    assert blocks.equal(phases.full(net, *inputs, RULES).blocks)
+
+
+def test_goals_packed_beside_each_other_are_drafted_as_if_each_were_alone():
+    net = tiny_net()
+    inputs = tiny_inputs(net, scenes=1)
+    known = phases.prefill_goal(net, *inputs, RULES.goals)
+    together, alone = known.blocks, [known.blocks[:, m : m + 1] for m in range(4)]
+    for limit, edit in ((5, False), (5, False), (4, False), (0, True)):
+        together, _ = phases.step(net, together, known.keys_values, limit, edit, RULES.edits)
+        alone = [phases.step(net, one, known.keys_values, limit, edit, RULES.edits)[0] for one in alone]
+    assert together.equal(torch.cat(alone, 1))
+
+
+def test_scenes_of_a_batch_are_decoded_as_if_each_were_alone():
+    net = tiny_net()
+    inputs = tiny_inputs(net, scenes=3)
+    together = phases.full(net, *inputs, RULES).blocks
+    alone = [phases.full(net, *(part[b : b + 1] for part in inputs), RULES).blocks for b in range(3)]
+    assert together.equal(torch.cat(alone))
+
+
+def test_a_flag_on_the_device_means_what_a_plain_one_means():
+    net = tiny_net()
+    inputs = tiny_inputs(net)
+    known = phases.prefill_goal(net, *inputs, RULES.goals)
+    blocks = some_blocks(net, count=4)
+    for edit in (False, True):
+        plain = phases.step(net, blocks, known.keys_values, 3, edit, RULES.edits)
+        flagged = phases.step(net, blocks, known.keys_values, torch.tensor(3), torch.tensor(edit), RULES.edits)
+        assert plain[0].equal(flagged[0])
+        assert plain[1].equal(flagged[1])
+
+
+def test_a_lite_frame_fills_the_tail_and_may_edit_the_rest():
+    net = tiny_net()
+    inputs = tiny_inputs(net)
+    before = some_blocks(net, count=1, masked=0.0)
+    before[..., GOAL_X:] = net.config.mask_id
+    decoded = phases.lite(net, *inputs, before, Decoding(edits=EditRules(below=1.0, at_most=3)))
+    assert (decoded.blocks < net.config.bins).all()
+    changed = (decoded.blocks != before)[..., :GOAL_X].sum(-1)
+    assert ((changed >= 1) & (changed <= 3)).all()
+    still = phases.lite(net, *inputs, before, Decoding(edits=EditRules(below=0.0)))
+    assert still.blocks[..., :GOAL_X].equal(before[..., :GOAL_X])
+    assert (still.blocks < net.config.bins).all()
+
+
+def test_a_frame_asks_nothing_of_the_host():
+    """On the meta device there are shapes and no numbers: whatever looked at one, or made a tensor elsewhere, fails."""
+    net = tiny_net()
+    config = net.config
+    with torch.device("meta"):
+        ghost = TokenNet(config)
+    images, text, ego = (part.to("meta") for part in tiny_inputs(net))
+    decoded = phases.full(ghost, images, text, ego, RULES)
+    assert decoded.blocks.shape == (2, 4, BLOCK)
+    blocks = some_blocks(net, count=1).to("meta")
+    assert phases.lite(ghost, images, text, ego, blocks, RULES).blocks.shape == (2, 1, BLOCK)
+    known = phases.prefill_goal(ghost, images, text, ego, RULES.goals)
+    flag, limit = (torch.empty((), dtype=kind, device="meta") for kind in (torch.bool, torch.int64))
+    assert phases.step(ghost, blocks, known.keys_values, limit, flag, RULES.edits)[0].device.type == "meta"

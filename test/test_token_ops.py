@@ -1,0 +1,192 @@
+"""Decoding keeps its promises whatever the network says: counts add up, masks never come back, goals stay apart."""
+
+import pytest
+import torch
+
+from reflectdrive_ros.model.token_ops import EditRules, GoalRules, auto_edit, choose_goals, ranks, schedule, unmask
+
+torch.set_num_threads(1)
+BINS, MASK = 21, 21
+
+
+def random_logits(seed, blocks=3, length=16, scale=3.0):
+    generator = torch.Generator().manual_seed(seed)
+    # few different values, so that ties are common
+    return scale * torch.randint(-3, 4, (2, blocks, length, BINS), generator=generator).float()
+
+
+def random_ids(seed, masked, blocks=3, length=16):
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(0, BINS, (2, blocks, length), generator=generator)
+    return torch.where(torch.rand(ids.shape, generator=generator) < masked, MASK, ids)
+
+
+# --- unmasking -------------------------------------------------------------------------------------------------------
+
+
+def test_every_schedule_writes_what_is_masked_and_no_round_is_idle():
+    assert schedule(14, 3) == (5, 5, 4)
+    for masked in range(33):
+        for rounds in range(1, 17):
+            shares = schedule(masked, rounds)
+            assert sum(shares) == masked
+            assert all(share >= 1 for share in shares)
+            assert len(shares) == min(rounds, masked)
+            assert list(shares) == sorted(shares, reverse=True)
+    with pytest.raises(ValueError, match="0 rounds"):
+        schedule(14, 0)
+
+
+def test_ranks_are_places_in_a_sorted_list_and_ties_go_left():
+    values = torch.tensor([0.3, 0.9, 0.3, 0.9, 0.1])
+    assert ranks(values, torch.ones(5, dtype=torch.bool)).tolist() == [2, 0, 3, 1, 4]
+    assert ranks(values, torch.tensor([True, False, True, True, True])).tolist() == [1, 0, 2, 0, 3]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_round_writes_the_most_confident_masked_positions_and_nothing_else(seed):
+    ids, logits = random_ids(seed, 0.6), random_logits(seed)
+    confidence = logits.softmax(-1).amax(-1)
+    written, told = unmask(ids, logits, MASK, 4)
+    masked, left = ids == MASK, written == MASK
+    assert written[~masked].equal(ids[~masked])
+    assert (masked.sum(-1) - left.sum(-1)).equal(masked.sum(-1).clamp(max=4))
+    changed = written != ids
+    assert written[changed].equal(logits.argmax(-1)[changed])
+    for block in range(3):
+        for scene in range(2):
+            rest, done = (confidence[scene, block][part[scene, block]] for part in (left, changed))
+            assert not len(rest) or not len(done) or done.min() >= rest.max()
+    assert (told[left] == 0.0).all()
+    assert told[~left].equal(logits.softmax(-1).gather(-1, torch.where(left, 0, written)[..., None])[..., 0][~left])
+
+
+def test_drafting_ends_without_masks_and_keeps_the_goal_and_what_was_written():
+    ids = random_ids(0, 1.0)
+    ids[..., -2:] = torch.tensor([7, 9])
+    for turn, share in enumerate(schedule(14, 3)):
+        written, _ = unmask(ids, random_logits(turn), MASK, torch.tensor(share))
+        assert written[ids != MASK].equal(ids[ids != MASK])
+        ids = written
+    assert (ids < BINS).all()
+    assert (ids[..., -2:] == torch.tensor([7, 9])).all()
+
+
+# --- AutoEdit --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_edit_replaces_only_improbable_tokens_by_more_probable_ones(seed):
+    rules = EditRules(below=0.4, at_most=5)
+    ids, logits = random_ids(seed, 0.2), random_logits(seed, scale=1.0)
+    edited, told = auto_edit(ids, logits, MASK, rules)
+    probability = logits.softmax(-1)
+    masked, changed = ids == MASK, edited != ids
+    assert ((edited == MASK) == masked).all()  # no new mask, and a mask is left to drafting
+    assert not changed[..., -2:].any()
+    assert changed.sum(-1).max() <= 5
+    assert changed.any()
+    before = probability.gather(-1, torch.where(masked, 0, ids)[..., None])[..., 0]
+    after = probability.gather(-1, torch.where(masked, 0, edited)[..., None])[..., 0]
+    assert (before[changed] < 0.4).all()
+    assert (after[changed] > before[changed]).all()
+    assert told[~masked].equal(after[~masked])
+    assert (told[masked] == 0.0).all()
+    spared = (before < 0.4) & ~changed & ~masked & (logits.argmax(-1) != ids)
+    spared[..., -2:] = False
+    spared &= probability.amax(-1) > before
+    for scene in range(2):
+        for block in range(3):
+            if spared[scene, block].any():  # only where the round was full, and then the better ones
+                assert changed[scene, block].sum() == 5
+                assert (
+                    before[scene, block][changed[scene, block]].max()
+                    <= before[scene, block][spared[scene, block]].min()
+                )
+
+
+def test_a_draft_that_the_network_believes_in_is_left_alone():
+    ids = random_ids(3, 0.0)
+    sure = 9.0 * torch.nn.functional.one_hot(ids, BINS).float()
+    assert auto_edit(ids, sure, MASK, EditRules())[0].equal(ids)
+    likeliest = 0.5 * torch.nn.functional.one_hot(ids, BINS).float()  # unsure, yet nothing is more probable
+    assert auto_edit(ids, likeliest, MASK, EditRules())[0].equal(ids)
+
+
+def test_edits_come_to_rest():
+    """With the same opinion each round, all is repaired after three rounds of five, the goal apart."""
+    ids, wanted = random_ids(1, 0.0), random_ids(2, 0.0)
+    logits = 6.0 * torch.nn.functional.one_hot(wanted, BINS).float()
+    for _ in range(3):
+        ids = auto_edit(ids, logits, MASK, EditRules())[0]
+    assert ids[..., :-2].equal(wanted[..., :-2])
+
+
+# --- goals -----------------------------------------------------------------------------------------------------------
+
+X_M = 0.3 * torch.arange(-5, 60)
+Y_M = 0.3 * torch.arange(-20, 21)
+
+
+def random_goals(seed, scale=4.0):
+    generator = torch.Generator().manual_seed(seed)
+    return (
+        scale * torch.randn(2, len(X_M), generator=generator),
+        scale * torch.randn(2, len(X_M), len(Y_M), generator=generator),
+    )
+
+
+def places(cells):
+    return torch.stack([X_M[cells[..., 0]], Y_M[cells[..., 1]]], -1)
+
+
+@pytest.mark.parametrize("spacing", [0.3, 0.9, 1.2, 3.0])
+def test_goals_keep_their_distance_in_metres_and_the_first_is_the_most_probable(spacing):
+    x_logits, y_logits = random_goals(0)
+    cells, log_probs, real = choose_goals(x_logits, y_logits, X_M, Y_M, GoalRules(6, spacing, floor=0.0))
+    joint = (x_logits.log_softmax(-1)[..., None] + y_logits.log_softmax(-1)).exp()
+    torch.testing.assert_close(joint.sum((1, 2)), torch.ones(2))
+    torch.testing.assert_close(log_probs[:, 0].exp(), joint.amax((1, 2)))
+    assert real.all()
+    assert (log_probs.diff(dim=1) <= 0).all()
+    torch.testing.assert_close(log_probs.exp(), torch.stack([joint[b][tuple(cells[b].T)] for b in range(2)]))
+    apart = torch.cdist(places(cells), places(cells)) + 1e9 * torch.eye(6)
+    assert apart.min() >= spacing - 1e-3
+
+
+def test_goals_exactly_the_spacing_apart_are_two():
+    x_logits, y_logits = torch.full((1, len(X_M)), -20.0), torch.full((1, len(X_M), len(Y_M)), -20.0)
+    x_logits[0, [20, 24, 27]] = torch.tensor([2.0, 1.0, 0.0])  # 1.2 m and 0.9 m apart
+    y_logits[..., 20] = 0.0
+    cells, _, real = choose_goals(x_logits, y_logits, X_M, Y_M, GoalRules(2, 1.2))
+    assert cells[0].tolist() == [[20, 20], [24, 20]]
+    assert real.all()
+
+
+def test_slots_without_a_goal_worth_drafting_are_flagged_and_repeat_the_first():
+    x_logits, y_logits = torch.zeros(1, len(X_M)), torch.zeros(1, len(X_M), len(Y_M))
+    x_logits[0, [10, 40]] = torch.tensor([20.0, 18.0])
+    y_logits[..., 5] = 20.0
+    cells, log_probs, real = choose_goals(x_logits, y_logits, X_M, Y_M, GoalRules(4, 1.2))
+    assert real.tolist() == [[True, True, False, False]]
+    assert cells[0].tolist() == [[10, 5], [40, 5], [10, 5], [10, 5]]
+    assert log_probs[0, 2:].equal(log_probs[0, :1].expand(2))
+
+
+def test_the_order_of_the_cells_does_not_matter():
+    x_logits, y_logits = random_goals(4)
+    order = torch.randperm(len(X_M), generator=torch.Generator().manual_seed(0))
+    rules = GoalRules(6, 1.2)
+    cells, log_probs, _ = choose_goals(x_logits, y_logits, X_M, Y_M, rules)
+    again, log_probs_again, _ = choose_goals(x_logits[:, order], y_logits[:, order], X_M[order], Y_M, rules)
+    torch.testing.assert_close(order[again[..., 0]], cells[..., 0])
+    torch.testing.assert_close(log_probs_again, log_probs)
+
+
+def test_no_ghost_between_two_behaviours():
+    """Far and left, or near and right: a product of marginals would offer far and right as its second goal."""
+    x_logits, y_logits = torch.full((1, len(X_M)), -30.0), torch.full((1, len(X_M), len(Y_M)), -30.0)
+    x_logits[0, [55, 15]] = 0.0
+    y_logits[0, 55, 35] = y_logits[0, 15, 5] = 0.0
+    cells, _, real = choose_goals(x_logits, y_logits, X_M, Y_M, GoalRules(3, 1.2))
+    assert sorted(cells[0][real[0]].tolist()) == [[15, 5], [55, 35]]
