@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -250,10 +251,11 @@ def shown_live(args: argparse.Namespace) -> int:
         with spinning(node, context=context), running_node(config, remaps(config), log) as process:
             node.wait_for_planner(process, log)
             console.print(f"{page.url} shows the drive; Ctrl-C ends it", soft_wrap=True)
-            for moment in node.drive(args.seconds, Pace(lock_step=True, real_time=True)):
-                require_running(process, log)
-                for event in moment.events:
-                    console.print(escape(f"{event.time_s:.1f} s: {event.text}"), soft_wrap=True)
+            with suppress(KeyboardInterrupt):  # the way to end it
+                for moment in node.drive(args.seconds, Pace(lock_step=True, real_time=True)):
+                    require_running(process, log)
+                    for event in moment.events:
+                        console.print(escape(f"{event.time_s:.1f} s: {event.text}"), soft_wrap=True)
     return 0
 
 

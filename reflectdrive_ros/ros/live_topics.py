@@ -40,6 +40,7 @@ INPUTS = {
     "tf2_msgs/msg/TFMessage": ("tf_static", Qos.STATIC_TF),
     "nav_msgs/msg/Odometry": ("odometry", Qos.NEWEST),
     "nav_msgs/msg/Path": ("route", Qos.LATCHED),
+    "std_msgs/msg/String": ("instruction", Qos.NEWEST),
     **dict.fromkeys(topics.OBJECT_TYPES.values(), ("objects", Qos.NEWEST)),
 }
 NO_NAMES = {"", "sensing", "camera", "input", "image", "image_raw", "compressed", "camera_info", "image_rect"}

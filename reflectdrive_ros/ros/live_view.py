@@ -38,6 +38,7 @@ def state(heard: Heard, vehicle: VehicleConfig) -> dict[str, Any]:
         "speed": None if odometry is None else finite(odometry.twist.twist.linear.x),
         "silent_s": None if heard.silent_s is None else round(heard.silent_s, 2),
         "plans_hz": round(heard.plans_hz, 1),
+        "instruction": getattr(newest.get("instruction"), "data", ""),
         "plan": plan(newest.get("trajectory"), heard.poses),
         "status": None if status is None else status_line(status),
         "candidates": candidates(newest.get("debug")),
