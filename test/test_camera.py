@@ -248,6 +248,17 @@ def test_brake_lights_are_clearly_brighter(town, shape):
         assert rows.max() <= low[1] + 3
 
 
+def test_at_night_cars_have_their_lights_on_and_brake_lights_still_tell(town):
+    night = next(light for light in map(look.of, range(50)) if light.lights_on and light.ambient_rgb.mean() < 0.5)
+    night = replace(night, noise=0, pitch_rad=0.0, roll_rad=0.0)
+    coming = picture(town, actors((Shape.CAR, 30.0, 3.3, np.pi)), light=night)
+    assert difference(coming, picture(town, light=night)).max() > 120
+    coasts, brakes = (
+        picture(town, actors((Shape.CAR, 30.0, 0.0, 0.0, {"braking": on})), light=night) for on in (False, True)
+    )
+    assert (brakes[..., 0] - coasts[..., 0]).max() > 80
+
+
 @pytest.mark.parametrize("side", [1, -1])
 def test_an_indicator_blinks_on_its_own_side_more_than_half_of_the_time(town, side):
     dark = picture(town, actors((Shape.CAR, 15.0, 0.0, 0.0)))

@@ -37,9 +37,9 @@ BLINK_HZ, BLINK_SHARE = 1.5, 0.6
 STRIDE_M = 1.4  # two steps
 
 
-def bodies(actors: Actors, time_s: float) -> Faces:
+def bodies(actors: Actors, time_s: float, lights_on: bool) -> Faces:
     """All actors' faces in the frame of their poses, actor by actor; `thing` is the actor's index."""
-    albedo, material = _colours(actors, time_s)
+    albedo, material = _colours(actors, time_s, lights_on)
     models, phases = _models(actors), _phases(actors, time_s)
     parts, order = [], []
     for model in sorted(set(models)):
@@ -83,7 +83,7 @@ def _phases(actors: Actors, time_s: float) -> Array:
     return np.where(speed < 0.15, -1, (8 * cycles).astype(np.int64) % 8)
 
 
-def _colours(actors: Actors, time_s: float) -> tuple[Array, Array]:
+def _colours(actors: Actors, time_s: float, lights_on: bool) -> tuple[Array, Array]:
     """Albedo (A, slots, 3) and material (A, slots) of every slot."""
     count = len(actors)
     albedo = np.zeros((count, SLOTS, 3))
@@ -107,7 +107,10 @@ def _colours(actors: Actors, time_s: float) -> tuple[Array, Array]:
     albedo[actors.shapes == Shape.CONE, PAINT] = (236, 92, 24)
     albedo[actors.shapes == Shape.BARRIER, PAINT] = (206, 30, 34)
     blinking = (time_s * BLINK_HZ + _mixed(actors.ids, 7) % 97 / 97) % 1.0 < BLINK_SHARE
+    everyone = np.full(count, lights_on)
     for slot, on, colour in (
+        (HEAD, everyone, (255, 250, 226)),
+        (TAIL, everyone, (120, 12, 16)),
         (BRAKE, actors.braking, (255, 40, 34)),
         (TAIL, actors.braking, (255, 40, 34)),
         (LEFT, blinking & (actors.indicator >= 1), (255, 176, 20)),

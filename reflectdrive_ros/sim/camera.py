@@ -131,7 +131,7 @@ def view(scenery: Scenery, snapshot: Snapshot, map_from_ego: Array, look: Look) 
     actors = snapshot.actors
     radii = 0.5 * np.hypot(*actors.sizes[:, :2].T) + actors.sizes[:, 2]  # with its shadow
     actors = actors.only(_about(actors.poses[:, :2], radii, ego_from_map, ACTOR_REACH_M))
-    moving = bodies.bodies(actors, snapshot.time_s)
+    moving = bodies.bodies(actors, snapshot.time_s, look.lights_on)
     moving_rgb = look.lit(moving.albedo, moving.material, moving.normals)
     moving = _in_frame(moving, ego_from_map)
 

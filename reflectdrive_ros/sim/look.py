@@ -20,6 +20,7 @@ class Look:
     ambient_rgb: Array  # (3,)
     zenith_rgb: Array  # (3,)
     horizon_rgb: Array  # (3,) also what distance fades into
+    lights_on: bool  # of the traffic, at dusk and at night
     visibility_m: float  # where two thirds of a thing have faded
     tints: Array  # (materials, 3) what each Material's colours are multiplied with
     gain_rgb: Array  # (3,) of the camera
@@ -57,7 +58,7 @@ def of(seed: int) -> Look:
             ((0.68, 0.63, 0.54), (0.64, 0.66, 0.70), (0.36, 0.56, 0.86), (0.78, 0.85, 0.92)),
             ((0.16, 0.16, 0.16), (0.92, 0.94, 0.96), (0.66, 0.70, 0.75), (0.84, 0.86, 0.88)),
             ((0.60, 0.40, 0.22), (0.50, 0.48, 0.56), (0.32, 0.38, 0.58), (0.90, 0.68, 0.50)),
-            ((0.03, 0.03, 0.05), (0.34, 0.35, 0.43), (0.06, 0.08, 0.16), (0.20, 0.22, 0.31)),
+            ((0.03, 0.03, 0.05), (0.42, 0.43, 0.51), (0.07, 0.09, 0.18), (0.20, 0.22, 0.31)),
         )[weather]
     )
     level = rng.uniform(0.88, 1.12)
@@ -80,6 +81,7 @@ def of(seed: int) -> Look:
         ambient_rgb=ambient * level,
         zenith_rgb=zenith * level * (1 + rng.normal(0, 0.04, 3)),
         horizon_rgb=horizon * level * (1 + rng.normal(0, 0.02, 3)),
+        lights_on=bool(weather >= 2),
         visibility_m=float(rng.uniform(350, 900) if weather != 1 else rng.uniform(180, 600)),
         tints=tints,
         gain_rgb=rng.uniform(0.92, 1.08) * np.array([1 + warmth, 1.0, 1 - warmth]),

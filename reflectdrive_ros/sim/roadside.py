@@ -90,7 +90,7 @@ class _KeptClear:
 
     def first_free(self, start: Array, aside: Array, heading: float) -> Array | None:
         """(3,) the first place for a post from `start` (2,) on along `aside` (2,), None where there is none near."""
-        tries = np.array([(*(start + gap * aside), heading) for gap in np.arange(0.6, 20.0, 0.3)])
+        tries = np.array([(*(start + gap * aside), heading) for gap in np.arange(0.6, 30.0, 0.3)])
         free = np.flatnonzero(self.free(tries, np.tile(POST_M, (len(tries), 1))))
         return tries[free[0]] if len(free) else None
 
@@ -379,10 +379,13 @@ def _traffic_lights(road_map: RoadMap, kept_clear: _KeptClear) -> tuple[list[_Gr
                 ends.append(0.5 * (left + right) + beyond * ahead + shift * aside)
                 heads.add(np.array([*ends[-1], heading]), HEAD_M, k)
         place = kept_clear.first_free(ends[0], aside, heading)
+        if place is None:
+            place = kept_clear.first_free(ends[-1], -aside, heading)
         if place is not None:
             across = [float((end - place[:2]) @ aside) for end in ends]
-            long = 0.4 - min(across)
-            middle = place[:2] - 0.5 * long * aside + 0.35 * ahead
+            low, high = min(0.0, *across) - 0.3, max(0.0, *across) + 0.3
+            long = high - low
+            middle = place[:2] + 0.5 * (low + high) * aside + 0.35 * ahead
             arms.add(np.array([*middle, heading]), np.array([0.12, long, 0.14]), -1)
             poles.add(place + np.array([*(0.35 * ahead), 0.0]), POLE_M, -1)
     groups, faces, shows, before = [], [], [], 0
