@@ -201,6 +201,12 @@ def test_a_fault_is_one_sentence_and_exit_code_2(case, by_hand, tmp_path, capsys
     assert ("pip install" if case == "no sumo" else str(tmp_path)) in sentence
 
 
+def test_recordings_are_scored_whole(capsys):
+    for words in (("--limit", 3), ("--families", "curve")):
+        assert command(eval_run, *words) == 2
+        assert "real_tracks is scored whole" in capsys.readouterr().err
+
+
 # --- scenes ----------------------------------------------------------------------------------------------------------
 
 

@@ -44,9 +44,7 @@ HEADINGS = ("PDMS", "NC", "DAC", "TTC", "C", "EP", "PDMS without C")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     names = (RECORDED, *sets.SIZES)
-    parser.add_argument(
-        "--set", choices=names, default=RECORDED, help=f"scene set: {', '.join(names)} (default: first)"
-    )
+    parser.add_argument("--set", choices=names, default=RECORDED, help=f"{', '.join(names)} (default: the first)")
     parser.add_argument("--scenes", type=Path, metavar="DIR", help="folder of the set, where it is not the usual one")
     parser.add_argument(
         "--planner",
@@ -79,6 +77,10 @@ def run(args: argparse.Namespace) -> int:
         config = load(args.config) if args.config else Config()
         if args.set != RECORDED:
             return eval_scenes.run(args, config, console, errors)
+        if args.limit is not None or args.families is not None:
+            raise tracks.TracksError(
+                f"{RECORDED} is scored whole: --limit and --families are for --set test and the like"
+            )
         planners = {name: PLANNERS[name] for name in args.planner}
         result = evaluate(args.scenes or beside_the_package(), planners, errors, config)
         if args.json is not None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -115,11 +116,10 @@ def evaluate(
     index = shards.index_of(folder)
     tasks = _tasks(index, families, limit)
     work = partial(_score_shard, folder, tuple(planners), config, families)
-    parts: dict[str, Part] = {}
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("scoring", total=sum(scenes for _, scenes in tasks))
-        for note, part in _parts(tasks, work, workers, lambda scenes: progress.update(bar, completed=scenes)):
-            parts[note.file] = part
+        with closing(_parts(tasks, work, workers, lambda count: progress.update(bar, completed=count))) as done:
+            parts = {note.file: part for note, part in done}
     result = Result(scores={driver: [] for driver in (EXPERT, *planners)})
     for note, _ in tasks:
         for name, family, rows, failures in parts[note.file].scenes:
@@ -152,7 +152,7 @@ def _parts(
     work: Callable[[tuple[ShardNote, int], Callable[[int], None]], Part],
     workers: int,
     on_progress: Callable[[int], None],
-) -> Iterator[tuple[ShardNote, Part]]:
+) -> Generator[tuple[ShardNote, Part], None, None]:
     """(note, part) of each task, as they come."""
     done = [0] * len(tasks)
 
@@ -165,10 +165,11 @@ def _parts(
             yield task[0], work(task, partial(tell, place))
         return
     try:
-        for outcome in crew.share_out(tasks, work, workers, tell):
-            note, scenes = outcome.task
-            lost = f"{note.file} could not be scored: {outcome.reason}; its {scenes} scenes are left out"
-            yield note, outcome.result or Part((), (lost,))
+        with closing(crew.share_out(tasks, work, workers, tell)) as outcomes:
+            for outcome in outcomes:
+                note, scenes = outcome.task
+                lost = f"{note.file} could not be scored: {outcome.reason}; its {scenes} scenes are left out"
+                yield note, outcome.result or Part((), (lost,))
     except crew.CrewError as fault:
         raise SetError(f"nothing can be scored: {fault}") from None
 

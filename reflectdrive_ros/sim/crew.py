@@ -1,9 +1,9 @@
 """Work shared out among processes, any of which may die: a crash in SUMO takes its process, not the whole set.
 
 Each worker is a fresh process that does one task after the other. It comes from a server process that has nothing but
-the usual libraries loaded, so that no thread and no state of the parent leaks in, and another worker costs nothing. When
-one dies, a new one takes its place and the task is tried again, a few times. When the parent dies, its workers end
-within milliseconds.
+the usual libraries loaded: no thread and no state of the parent leaks in, and another worker costs nothing. When one
+dies, a new one takes its place and the task is tried again, a few times. When the parent dies, its workers end within
+milliseconds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -46,12 +46,13 @@ class Outcome(Generic[Task, Result]):
 
 def share_out(
     tasks: Sequence[Task], work: Work[Task, Result], workers: int, on_progress: Callable[[int, int], None]
-) -> Iterator[Outcome[Task, Result]]:
+) -> Generator[Outcome[Task, Result], None, None]:
     """Does `work(task, report)` for every task, and yields outcomes as they come.
 
     `work` and the tasks must be picklable; what `work` reports comes to `on_progress` with the place of its task, 0
     when it is begun anew. An exception makes its task fail, for it would do so again; a death is tried ATTEMPTS times.
     An OSError of the system (a full disk) ends it all: it is raised here. Raises CrewError if workers do not start.
+    Close it when you leave it before its end: its workers end with it.
     """
     waiting = deque(range(len(tasks)))
     deaths = [0] * len(tasks)

@@ -16,7 +16,7 @@ import shutil
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -214,18 +214,19 @@ def _completed(
     work = partial(_load, folder, make_shard)
     shards.write_index(folder, index)
     progress(0, 0)
-    for outcome in crew.share_out(tasks, work, workers, progress):
-        name, _, asked = outcome.task
-        underway[place[name]] = 0
-        missing = {key: reason for key, reason in index.missing.items() if key != name}
-        if outcome.result is None:
-            index = replace(index, missing={**missing, name: outcome.reason})
-        else:
-            made = shards.write_shard(folder, name, outcome.result, asked=asked, made_by=wanted.made_by)
-            notes = sorted([*index.shards, made], key=lambda note: note.file)
-            index = replace(index, shards=tuple(notes), missing=missing)
-        shards.write_index(folder, index)
-        on_progress(index.scenes + sum(underway))
+    with closing(crew.share_out(tasks, work, workers, progress)) as outcomes:  # its workers end with it
+        for outcome in outcomes:
+            name, _, asked = outcome.task
+            underway[place[name]] = 0
+            missing = {key: reason for key, reason in index.missing.items() if key != name}
+            if outcome.result is None:
+                index = replace(index, missing={**missing, name: outcome.reason})
+            else:
+                made = shards.write_shard(folder, name, outcome.result, asked=asked, made_by=wanted.made_by)
+                notes = sorted([*index.shards, made], key=lambda note: note.file)
+                index = replace(index, shards=tuple(notes), missing=missing)
+            shards.write_index(folder, index)
+            on_progress(index.scenes + sum(underway))
     return index
 
 
