@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import geometry
 from ..config import VehicleConfig
-from ..domain import Array, EgoState
+from ..domain import Array, Command, EgoState
 from ..kinematics import steering_from_curvature
 from ..scoring.areas import MapAreas
 from ..scoring.scorer import Reference
@@ -32,6 +32,7 @@ AHEAD_M = 60.0  # of route that a scene needs at least
 DOOR_SIZE_M = (1.05, 0.14, 1.15)  # across the parked car's side
 DOOR_OPEN_STEPS = 12  # it opened so long ago
 DOOR_ID = 1_000_000_000
+COMMANDED = {"turn_left": Command.LEFT, "turn_right": Command.RIGHT}
 MATCHED_STEPS = 150  # of the log ahead tell which lap of its route a car is on
 WAVE_STEPS = 3  # over which rates are taken
 
@@ -73,6 +74,8 @@ def at(
         raise NoScene("overlap_start")
     lamps = log.lamps[step : step + STEPS + 1]
     command, instruction = instructions.of(log.road_map, keys, along_m)
+    if COMMANDED.get(family, command) is not command or (family in COMMANDED and instruction.startswith("turn back")):
+        raise NoScene("turn_not_commanded")  # a corner where no other way leads on is no turn
     lanes = [log.road_map.lanes[key] for key in keys]
     # a lane across a junction tells how fast it can be taken, not how fast one may drive
     limit = next((lane.lane.speed_limit_mps for lane in lanes if lane.across_junction is None), None)
