@@ -176,6 +176,15 @@ def test_only_winding_roads_are_uncomfortable_at_the_limit(seed):
     assert max(lateral_at_limit(road_map, key) for key in plain) < 3.2
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_turn_is_one_of_several_ways_on(seed):
+    lanes, after = town(seed).lanes, town(seed).edges_after
+    for way in joints(town(seed)):
+        if lanes[way[1]].turn in (Turn.LEFT, Turn.RIGHT):
+            assert len(after[lanes[way[0]].edge]) > 1
+        assert len({lanes[key].turn for key in way[1:-1]}) == 1  # also where it is cut in two
+
+
 def test_a_boulevard_lets_cars_turn_back():
     lanes = town(3).lanes
     turning = [way for way in joints(town(3)) if lanes[way[1]].turn is Turn.BACK]

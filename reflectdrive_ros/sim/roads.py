@@ -56,7 +56,7 @@ class RoadLane:
     index: int  # on its edge, 0 is the rightmost
     width_m: float
     across_junction: str | None  # id of the junction that the lane crosses, None on a road
-    turn: Turn  # of lanes across a junction
+    turn: Turn  # of lanes across a junction; STRAIGHT where there is one way on, however it bends
     special: Special
 
 
@@ -200,6 +200,9 @@ def _lanes(
     successors: dict[int, list[int]] = {key: [] for key in keys.values()}
     predecessors: dict[int, list[int]] = {key: [] for key in keys.values()}
     turns: dict[int, Turn] = {}
+    ways_on: dict[str, set[str]] = {}  # edge -> edges after it
+    for link in links:
+        ways_on.setdefault(_edge_of(link.source), set()).add(_edge_of(link.target))
     ends: dict[int, set[Special]] = {}  # what a lane across a junction leads from and to
     for link in links:
         source, target = keys[link.source], keys[link.target]
@@ -208,10 +211,14 @@ def _lanes(
         successors[source].append(target)
         predecessors[target].append(source)
         crossing = source if link.source.startswith(":") else target
-        turns[crossing] = link.turn
+        # A bend of the road is no turn: nobody has to be told where there is one way on.
+        bend = len(ways_on[_edge_of(link.source)]) == 1 and crossing == target and link.turn is not Turn.BACK
+        turns.setdefault(crossing, Turn.STRAIGHT if bend else link.turn)
+        if link.source.startswith(":") and link.via is not None:  # cut in two where traffic waits in the middle
+            turns[target] = turns[crossing]
         for lane_id in (link.source, link.target):
             if not lane_id.startswith(":"):
-                ends.setdefault(crossing, set()).add(_special(edges[lane_id.rsplit("_", 1)[0]]))
+                ends.setdefault(crossing, set()).add(_special(edges[_edge_of(lane_id)]))
     lines = [geometry.distinct_points(_points(lane.get("shape")), closer_than=1e-3) for _, lane in cars]
     lines = [line if len(line) > 1 else _speck(lane) for line, (_, lane) in zip(lines, cars, strict=True)]
     polygons = _buffered(lines, [_width(lane) / 2 for _, lane in cars])
@@ -237,6 +244,10 @@ def _lanes(
             special=_special_across(ends.get(key, set())) if inside else _special(edge),
         )
     return lanes
+
+
+def _edge_of(lane_id: str) -> str:
+    return lane_id.rsplit("_", 1)[0]
 
 
 def _special(edge: Element) -> Special:
