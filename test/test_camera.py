@@ -339,6 +339,16 @@ def test_what_reaches_past_the_camera_is_cut_not_wrapped(town, place):
             assert covered.max() - covered.min() < 1.25 * len(covered)
 
 
+def test_a_lone_lane_and_an_empty_plain_have_pictures_too():
+    lane = road_lane(np.linspace(-60.0, 60.0, 7)[:, None] * np.array([1.0, 0.0]), "only", 0, None, ())
+    lone = RoadMap("lone", Path("none"), {0: lane}, {"only": lane.lane.polygons[0]}, {}, (), (), (), (), {})
+    town = scenery.of(lone, 1)
+    nobody = Snapshot(0.0, Actors.none())
+    for place in ((0.0, 0.0, 0.0), (5000.0, 0.0, 1.0)):
+        for frame in camera.frames(town, nobody, np.array(place), 0, camera.rig(192, 108), PLAIN):
+            assert frame.pixels.std() > 10  # sky and land
+
+
 # --- the same, and not the same --------------------------------------------------------------------------------------
 
 

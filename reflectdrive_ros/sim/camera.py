@@ -294,7 +294,7 @@ def _fill(image: Array, ring_px: Array, first: Array, rgb: Array, together: Arra
     begins, colours = first.tolist(), rgb.tolist()
     rings = [fixed[begin:end] for begin, end in pairwise(begins)]
     starts = list(range(len(rings))) if together is None else np.flatnonzero(~together).tolist()
-    for start, end in zip(starts, [*starts[1:], len(rings)], strict=True):
+    for start, end in pairwise([*starts, len(rings)]):
         cv2.fillPoly(image, rings[start:end], colours[start], cv2.LINE_8, SUBPIXEL_BITS)
 
 
