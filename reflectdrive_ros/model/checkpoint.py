@@ -40,7 +40,7 @@ def save(net: TokenNet, path: str | Path, about: Mapping[str, Any], dtype: torch
     path.parent.mkdir(parents=True, exist_ok=True)
     tensors = {name: value.detach().to("cpu", dtype).contiguous() for name, value in net.state_dict().items()}
     config = dataclasses.asdict(net.config)
-    content = to_bytes(tensors, {"format": FORMAT, "config": json.dumps(config)})
+    content = to_bytes(tensors, {FORMAT: json.dumps(config)})  # one entry: several have no fixed order
     digest = hashlib.sha256(content).hexdigest()
     card = {
         "format": FORMAT,
@@ -69,9 +69,9 @@ def load(path: str | Path, sha256: str) -> TokenNet:
     if digest != sha256.lower():
         raise CheckpointError(f"{path} has SHA-256 {digest}, expected {sha256}: fetch the file again")
     tensors, metadata = read_tensors(path)
-    if metadata.get("format") != FORMAT:
-        raise CheckpointError(f"{path} has format {metadata.get('format')!r}, expected {FORMAT!r}")
-    net = TokenNet(_config(path, metadata.get("config", "")))
+    if FORMAT not in metadata:
+        raise CheckpointError(f"{path} carries {sorted(metadata)}, expected weights of the format {FORMAT}")
+    net = TokenNet(_config(path, metadata[FORMAT]))
     fill(net, tensors, path)
     return net.eval()
 

@@ -1,0 +1,302 @@
+"""Weights come back as they were, strangers are refused by name, and public weights mean here what they meant there."""
+
+import dataclasses
+import hashlib
+import json
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from tiny_net import some_blocks, tiny_config, tiny_inputs, tiny_net
+
+from reflectdrive_ros.model.checkpoint import CheckpointError, load, save
+from reflectdrive_ros.model.layers import BlockConfig
+from reflectdrive_ros.model.pretrained import load_qwen3, load_siglip
+from reflectdrive_ros.model.token_net import TokenNet, small
+from reflectdrive_ros.model.vision import VisionConfig
+
+
+@pytest.fixture(autouse=True)
+def no_gradients():
+    with torch.no_grad():
+        yield
+
+
+def rewritten(path, change):
+    """The file with its tensors and metadata changed, and the hash that it has now."""
+    with safe_open(path, "pt") as file:
+        tensors, metadata = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
+    change(tensors, metadata)
+    save_file(tensors, path, metadata)
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+# --- our own ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_network_comes_back_with_its_configuration(tmp_path):
+    net = tiny_net(words=("go", "left"))
+    path = tmp_path / "model" / "weights.safetensors"
+    sha256 = save(net, path, {"seed": 7}, torch.float32)
+    again = load(path, sha256)
+    assert again.config == net.config
+    assert not again.training
+    inputs, blocks = tiny_inputs(net), some_blocks(net)
+    torch.testing.assert_close(again.packed_logits(*inputs, blocks), net.packed_logits(*inputs, blocks), atol=0, rtol=0)
+    card = json.loads((path.parent / "card.json").read_text())
+    assert card["sha256"] == sha256
+    assert card["seed"] == 7
+    assert card["parameters"] == sum(part.numel() for part in net.parameters())
+    assert not list(path.parent.glob("*.part"))
+
+
+def test_the_same_weights_make_the_same_file(tmp_path):
+    assert save(tiny_net(1), tmp_path / "a.safetensors", {}) == save(tiny_net(1), tmp_path / "b.safetensors", {})
+    assert save(tiny_net(2), tmp_path / "c.safetensors", {}) != save(tiny_net(1), tmp_path / "b.safetensors", {})
+
+
+def test_the_small_model_fits_into_16_mb(tmp_path):
+    net = TokenNet(small(("go",)))
+    net.initialise(torch.Generator().manual_seed(0))
+    save(net, tmp_path / "weights.safetensors", {})
+    assert (tmp_path / "weights.safetensors").stat().st_size <= 16e6
+
+
+def test_another_hash_is_refused(tmp_path):
+    path = tmp_path / "weights.safetensors"
+    sha256 = save(tiny_net(), path, {})
+    assert load(path, sha256.upper()).config == tiny_config()
+    with pytest.raises(CheckpointError, match=f"has SHA-256 {sha256}, expected 0000"):
+        load(path, "0" * 64)
+    with pytest.raises(CheckpointError, match=r"nothing\.safetensors cannot be read: No such file"):
+        load(tmp_path / "nothing.safetensors", sha256)
+
+
+def change_config(values):
+    def change(tensors, metadata):
+        (name,) = metadata
+        config = json.loads(metadata[name])
+        values(config)
+        metadata[name] = json.dumps(config)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda t, m: t.pop("slot"), "lacks slot and has unexpected nothing"),
+        (lambda t, m: t.update(extra=torch.zeros(1), more=torch.zeros(1)), "unexpected extra, more"),
+        (lambda t, m: t.update(slot=torch.zeros(15, 32)), r"slot has shape \(15, 32\), expected \(16, 32\)"),
+        (lambda t, m: t["norm.weight"].fill_(float("nan")), "NaN or infinity in norm.weight"),
+        (
+            lambda t, m: m.update({"reflectdrive.token_net.0": m.popitem()[1]}),
+            r"expected weights of the format .*net\.1",
+        ),
+        (
+            lambda t, m: m.update({"reflectdrive.token_net.1": "{"}),
+            "carries a configuration that is not this network's",
+        ),
+        (change_config(lambda c: c.update(colour="red")), r"unknown \['colour'\]"),
+        (change_config(lambda c: c["blocks"].pop("heads")), r"BlockConfig has unknown \[\] and missing \['heads'\]"),
+        (change_config(lambda c: c["blocks"].update(layers=1)), "unexpected layers.1"),
+        (change_config(lambda c: c["blocks"].update(kv_heads=3)), "expected a multiple of kv_heads"),
+        (change_config(lambda c: c["vision"].update(channels=24)), "expected .*24"),
+    ],
+)
+def test_weights_and_configuration_that_do_not_fit_are_refused_by_name(tmp_path, change, complaint):
+    path = tmp_path / "weights.safetensors"
+    save(tiny_net(), path, {}, torch.float32)
+    sha256 = rewritten(path, change)
+    with pytest.raises(CheckpointError, match=complaint):
+        load(path, sha256)
+
+
+def test_many_missing_tensors_are_counted_not_all_listed(tmp_path):
+    path = tmp_path / "weights.safetensors"
+    save(tiny_net(), path, {}, torch.float32)
+    sha256 = rewritten(path, lambda t, m: [t.pop(name) for name in list(t) if name.startswith("vision")])
+    with pytest.raises(CheckpointError, match=r"vision\.layers\.0\.layer_norm1\.bias.* and \d+ more"):
+        load(path, sha256)
+
+
+@pytest.mark.parametrize("content", [b"", b"not tensors at all", (1 << 60).to_bytes(8, "little") + b"{}"])
+def test_what_is_no_safetensors_file_is_refused(tmp_path, content):
+    path = tmp_path / "weights.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match="is not a safetensors file"):
+        load(path, hashlib.sha256(content).hexdigest())
+
+
+# --- public weights --------------------------------------------------------------------------------------------------
+
+QWEN = BlockConfig(
+    width=32, layers=3, heads=4, kv_heads=2, head_dim=16, ffn=48, action_ffn=20, rope_theta=1e6, norm_eps=1e-6
+)
+SIGLIP = VisionConfig(
+    height=64, width=64, patch=16, frames=1, stem=(), channels=24, layers=2, heads=3, ffn=40, norm_eps=1e-6
+)
+
+
+def shaken(model):
+    """Random weights everywhere, norms and biases too: a beginning of ones and zeros hides what is mixed up."""
+    generator = torch.Generator().manual_seed(5)
+    for parameter in model.parameters():
+        parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator) + (parameter.dim() == 1))
+    return model.eval()
+
+
+@pytest.fixture
+def qwen(tmp_path):
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed (pip install -e .[dev])")
+    config = transformers.Qwen3Config(
+        vocab_size=40,
+        hidden_size=QWEN.width,
+        intermediate_size=QWEN.ffn,
+        num_hidden_layers=QWEN.layers,
+        num_attention_heads=QWEN.heads,
+        num_key_value_heads=QWEN.kv_heads,
+        head_dim=QWEN.head_dim,
+        rope_theta=QWEN.rope_theta,
+        rms_norm_eps=QWEN.norm_eps,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+    )
+    model = shaken(transformers.Qwen3ForCausalLM(config))
+    model.save_pretrained(tmp_path / "qwen", safe_serialization=True)
+    return model, tmp_path / "qwen"
+
+
+@pytest.fixture
+def siglip(tmp_path):
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed (pip install -e .[dev])")
+    config = transformers.SiglipConfig(
+        vision_config={
+            "hidden_size": SIGLIP.channels,
+            "intermediate_size": SIGLIP.ffn,
+            "num_hidden_layers": SIGLIP.layers,
+            "num_attention_heads": SIGLIP.heads,
+            "image_size": SIGLIP.height,
+            "patch_size": SIGLIP.patch,
+        },
+        text_config={"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 1, "num_attention_heads": 3},
+    )
+    model = shaken(transformers.SiglipModel(config))
+    model.save_pretrained(tmp_path / "siglip", safe_serialization=True)
+    return model, tmp_path / "siglip"
+
+
+def net_like(**changes):
+    settings = {"vision": SIGLIP, "blocks": QWEN, "text_vocabulary": 40, **changes}
+    return tiny_net(**settings)
+
+
+def text_logits(net, ids):
+    """The language model on its own: causal, full FFN, tied head."""
+    x, count = net.embed_tokens(ids), ids.shape[1]
+    seen = torch.ones(count, count).tril().bool()
+    for layer in net.layers:
+        x, _ = layer(x, count, seen, net.cos[:count], net.sin[:count])
+    return net.norm(x) @ net.embed_tokens.weight.T
+
+
+def test_qwen3_says_here_what_it_says_in_transformers(qwen):
+    model, folder = qwen
+    net = net_like(text_length=20)
+    load_qwen3(net, folder)
+    ids = torch.randint(0, 40, (2, 19), generator=torch.Generator().manual_seed(0))
+    logits = model(ids).logits
+    assert logits.std() > 0.1
+    torch.testing.assert_close(text_logits(net, ids), logits, atol=1e-4, rtol=1e-4)
+
+
+def test_siglip2_sees_here_what_it_sees_in_transformers(siglip):
+    model, folder = siglip
+    net = net_like()
+    load_siglip(net, folder)
+    images = torch.randint(0, 256, (3, 64, 64, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    pixels = (images.permute(0, 3, 1, 2).float() / 255 - 0.5) / 0.5
+    seen = model.vision_model(pixels).last_hidden_state
+    torch.testing.assert_close(net.vision(images), seen, atol=1e-4, rtol=1e-4)
+
+
+def test_the_action_ffn_begins_as_the_strongest_channels(qwen):
+    model, folder = qwen
+    net = net_like()
+    load_qwen3(net, folder)
+    for layer, theirs in zip(net.layers, model.model.layers, strict=True):
+        gate = theirs.mlp.gate_proj.weight
+        kept = sorted(sorted(range(QWEN.ffn), key=lambda row, gate=gate: -gate[row].norm())[: QWEN.action_ffn])
+        assert layer.action_mlp.gate_proj.weight.equal(gate[kept])
+        assert layer.action_mlp.up_proj.weight.equal(theirs.mlp.up_proj.weight[kept])
+        assert layer.action_mlp.down_proj.weight.equal(theirs.mlp.down_proj.weight[:, kept])
+    # with all channels kept, an action token is treated as a word is
+    whole = net_like(blocks=dataclasses.replace(QWEN, action_ffn=QWEN.ffn))
+    load_qwen3(whole, folder)
+    x = torch.randn(1, 4, QWEN.width, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(whole.layers[0].action_mlp(x), whole.layers[0].mlp(x))
+
+
+def test_weights_in_several_files_are_found_by_their_index(qwen, tmp_path):
+    model, folder = qwen
+    model.save_pretrained(tmp_path / "sharded", safe_serialization=True, max_shard_size="20KB")
+    assert (tmp_path / "sharded" / "model.safetensors.index.json").exists()
+    whole, parts = net_like(), net_like()
+    load_qwen3(whole, folder)
+    load_qwen3(parts, tmp_path / "sharded")
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), parts.parameters(), strict=True))
+
+
+def test_a_language_model_of_other_measures_is_refused_by_name(qwen):
+    _, folder = qwen
+    for change, complaint in (
+        ({"heads": 2, "kv_heads": 2}, "num_attention_heads is 4, expected 2"),
+        ({"rope_theta": 1e4}, "rope_theta is 1000000.0, expected 10000.0"),
+        ({"layers": 2}, "num_hidden_layers is 3, expected 2"),
+    ):
+        with pytest.raises(CheckpointError, match=complaint):
+            load_qwen3(net_like(blocks=dataclasses.replace(QWEN, **change)), folder)
+    with pytest.raises(CheckpointError, match="vocab_size is 40, expected 41"):
+        load_qwen3(net_like(text_vocabulary=41), folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda t, m: t.pop("model.layers.1.self_attn.q_norm.weight"), r"lacks layers\.1\.self_attn\.q_norm\.weight"),
+        (
+            lambda t, m: t.update({"model.layers.0.self_attn.q_proj.bias": torch.zeros(64)}),
+            r"unexpected .*q_proj\.bias",
+        ),
+        (lambda t, m: t.update({"model.norm.weight": torch.zeros(31)}), r"norm\.weight has shape \(31,\)"),
+        (
+            lambda t, m: t.update({"model.layers.0.action_mlp.up_proj.weight": torch.zeros(1)}),
+            "unexpected .*action_mlp",
+        ),
+    ],
+)
+def test_a_language_model_with_other_tensors_is_refused_by_name(qwen, change, complaint):
+    _, folder = qwen
+    rewritten(folder / "model.safetensors", change)
+    with pytest.raises(CheckpointError, match=complaint):
+        load_qwen3(net_like(), folder)
+
+
+def test_a_visual_encoder_with_other_tensors_or_measures_is_refused_by_name(siglip):
+    _, folder = siglip
+    with pytest.raises(CheckpointError, match="image_size is 64, expected 96"):
+        load_siglip(net_like(vision=dataclasses.replace(SIGLIP, height=96, width=96)), folder)
+    with pytest.raises(CheckpointError, match="without a stem"):
+        load_siglip(net_like(vision=dataclasses.replace(SIGLIP, stem=(8,))), folder)
+    rewritten(
+        folder / "model.safetensors",
+        lambda t, m: t.update({"vision_model.rings": torch.zeros(1)}) or t.pop("vision_model.post_layernorm.bias"),
+    )
+    with pytest.raises(CheckpointError, match=r"lacks post_layernorm\.bias and has unexpected rings"):
+        load_siglip(net_like(), folder)
+
+
+def test_a_folder_without_weights_is_refused(tmp_path):
+    with pytest.raises(CheckpointError, match=r"config\.json cannot be read"):
+        load_qwen3(tiny_net(), tmp_path)
