@@ -18,6 +18,7 @@ import sys
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,9 @@ class Eyes:
 # --- many drives ------------------------------------------------------------------------------------------------------
 
 
+Job = tuple[str, int]  # planner, seed
+
+
 @dataclass(frozen=True, eq=False)
 class Drives:
     results: tuple[DriveResult, ...]
@@ -128,20 +132,51 @@ def drives(
     for planner in planners:
         planner_named(planner)
     jobs = [(planner, seed) for planner in planners for seed in seeds]
-    found: dict[tuple[str, int], DriveResult] = {}
-    failures: dict[str, str] = {}
-    workers = max(1, min(os.cpu_count() or 1, len(jobs)))
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        waiting = {pool.submit(_one, planner, seed, config, duration_s): (planner, seed) for planner, seed in jobs}
-        for done in track(as_completed(waiting), "driving", total=len(jobs), console=console, transient=True):
-            planner, seed = waiting[done]
-            try:
-                found[planner, seed] = done.result()
-            except (RoadError, TrafficError) as fault:
-                failures[f"{planner}, seed {seed}"] = str(fault)
+    found: dict[Job, DriveResult] = {}
+    failures: dict[Job, str] = {}
+    told = track(_driven(jobs, config, duration_s), "driving", total=len(jobs), console=console, transient=True)
+    for job, result in told:
+        if isinstance(result, DriveResult):
+            found[job] = result
+        else:
+            failures[job] = result
     if not found:
-        raise DriveError(f"no drive came to its end; the first: {next(iter(failures.values()))}")
-    return Drives(tuple(found[job] for job in jobs if job in found), dict(sorted(failures.items())))
+        raise DriveError(f"no drive came to its end; the first: {failures[jobs[0]]}")
+    return Drives(
+        tuple(found[job] for job in jobs if job in found),
+        {f"{job[0]}, seed {job[1]}": failures[job] for job in jobs if job in failures},
+    )
+
+
+def _driven(jobs: Sequence[Job], config: Config, duration_s: float) -> Iterator[tuple[Job, DriveResult | str]]:
+    """Drives as they end, or why one broke off.
+
+    SUMO may take its process down with it, and a pool then loses all its jobs: they are done again one by one, each in
+    a process of its own, so that it shows whose fault it was.
+    """
+    workers = max(1, min(os.cpu_count() or 1, len(jobs)))
+    with _pool(workers) as pool:
+        waiting = {pool.submit(_one, *job, config, duration_s): job for job in jobs}
+        lost = []
+        for done in as_completed(waiting):
+            try:
+                yield waiting[done], done.result()
+            except (RoadError, TrafficError) as fault:
+                yield waiting[done], str(fault)
+            except BrokenProcessPool:
+                lost.append(waiting[done])
+    for job in sorted(lost, key=list(jobs).index):
+        with _pool(1) as pool:
+            try:
+                yield job, pool.submit(_one, *job, config, duration_s).result()
+            except (RoadError, TrafficError) as fault:
+                yield job, str(fault)
+            except BrokenProcessPool:
+                yield job, "its process died, as when SUMO crashes"
+
+
+def _pool(workers: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
 
 
 def _one(planner: str, seed: int, config: Config, duration_s: float) -> DriveResult:
