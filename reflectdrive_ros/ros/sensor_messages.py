@@ -20,9 +20,10 @@ from tf2_msgs.msg import TFMessage
 
 from .. import geometry
 from ..domain import Array, EgoState
-from .convert import PREDICTED_DT_S, PREDICTED_STEPS
 from .outputs import header
 from .rotations import quaternion_from_matrix, quaternion_from_yaw
+
+PREDICTED_S = 5  # as far as predictions reach
 
 
 def quaternion(xyzw: tuple[float, float, float, float]) -> Quaternion:
@@ -93,16 +94,15 @@ def camera_mounts(stamp_ns: int, camera_from_ego: Mapping[str, Array]) -> TFMess
 
 def predicted_object(uuid: bytes, label: int, pose: Array, speed_mps: float, size: Array) -> PredictedObject:
     """A box at constant velocity: `pose` (3,) its centre in the map, `size` (3,) length, width, height m, standing on
-    the road. As in Autoware the path's first pose is now, and the twist is in the object's own axes."""
+    the road. The twist is in the object's own axes, and as in Autoware the path's first pose is now; its second and
+    last is PREDICTED_S later, since nothing but the place changes between the two."""
     length, width, height = (float(value) for value in size)
     x, y, heading = (float(value) for value in pose)
     now = planar_pose(x, y, 0.5 * height, heading)
-    step_x, step_y = (PREDICTED_DT_S * float(speed_mps) * f(heading) for f in (math.cos, math.sin))
-    path = PredictedPath(time_step=Duration(sec=0, nanosec=int(PREDICTED_DT_S * 1e9)), confidence=1.0)
-    path.path = [
-        Pose(position=Point(x=x + k * step_x, y=y + k * step_y, z=0.5 * height), orientation=now.orientation)
-        for k in range(PREDICTED_STEPS + 1)
-    ]
+    way_m = PREDICTED_S * float(speed_mps)
+    there = Point(x=x + way_m * math.cos(heading), y=y + way_m * math.sin(heading), z=0.5 * height)
+    path = PredictedPath(time_step=Duration(sec=PREDICTED_S, nanosec=0), confidence=1.0)
+    path.path = [now, Pose(position=there, orientation=now.orientation)]
     thing = PredictedObject(existence_probability=1.0)
     thing.object_id.uuid = np.frombuffer(uuid, np.uint8)
     thing.classification = [ObjectClassification(label=int(label), probability=1.0)]
