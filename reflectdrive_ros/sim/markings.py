@@ -38,17 +38,20 @@ def painted(road_map: RoadMap, rng: np.random.Generator) -> list[Painted]:
     dash_m, gap_m = ((3.0, 4.5), (3.0, 6.0), (2.0, 3.0))[rng.integers(3)]
     paint: list[Painted] = []
     by_edge = lanes_by_edge(road_map)
-    faced = _sides_that_face_traffic(road_map, by_edge)
+    names = [edge for edge in by_edge if edge in road_map.roads]
+    tree = shapely.STRtree([road_map.roads[edge] for edge in names])
+    faced = _sides_that_face_traffic(by_edge, names, tree)
     for edge, lanes in by_edge.items():
         rightmost, leftmost = lanes[0], lanes[-1]
         line = offset(rightmost.lane.centerline, -0.5 * rightmost.width_m + 0.12)
-        paint += [(ring, WHITE, Material.PAINT) for ring in ribbon(line, LINE_M)]
+        paint += [(ring, WHITE, Material.PAINT) for ring in _outside_others(ribbon(line, LINE_M), edge, names, tree)]
         for lane in lanes[:-1]:
             boundary = offset(lane.lane.centerline, 0.5 * lane.width_m)
             paint += [(ring, WHITE, Material.STRIPES) for ring in dashes(boundary, LINE_M, dash_m, gap_m)]
         inside = offset(leftmost.lane.centerline, 0.5 * leftmost.width_m - 0.12)
         if not faced[edge]:
-            paint += [(ring, WHITE, Material.PAINT) for ring in ribbon(inside, LINE_M)]
+            pieces = _outside_others(ribbon(inside, LINE_M), edge, names, tree)
+            paint += [(ring, WHITE, Material.PAINT) for ring in pieces]
         elif len(lanes) > 1 or double:
             paint += [(ring, centre, Material.PAINT) for ring in ribbon(inside, LINE_M)]
         else:  # both ways paint the same dashes or line, each its half
@@ -73,10 +76,19 @@ def lanes_by_edge(road_map: RoadMap) -> dict[str, list[RoadLane]]:
     return {edge: sorted(lanes, key=lambda lane: lane.index) for edge, lanes in edges.items()}
 
 
-def _sides_that_face_traffic(road_map: RoadMap, by_edge: dict[str, list[RoadLane]]) -> dict[str, bool]:
+def _outside_others(pieces: Iterator[Array], edge: str, names: list[str], tree: shapely.STRtree) -> list[Array]:
+    """Pieces of a road's edge line but for those that other roads run across, as on drawn maps."""
+    rings = list(pieces)
+    middles = shapely.points(np.array([ring.mean(axis=0) for ring in rings]).reshape(-1, 2))
+    piece, other = tree.query(middles, predicate="within")
+    crossed = {k for k, road in zip(piece.tolist(), other.tolist(), strict=True) if names[road] != edge}
+    return [ring for k, ring in enumerate(rings) if k not in crossed]
+
+
+def _sides_that_face_traffic(
+    by_edge: dict[str, list[RoadLane]], names: list[str], tree: shapely.STRtree
+) -> dict[str, bool]:
     """Whether another road lies right beside the left of each road: then its left line is a centre line."""
-    names = [edge for edge in by_edge if edge in road_map.roads]
-    tree = shapely.STRtree([road_map.roads[edge] for edge in names])
     faced = {}
     for edge, lanes in by_edge.items():
         line = offset(lanes[-1].lane.centerline, 0.5 * lanes[-1].width_m + 0.6)

@@ -149,7 +149,10 @@ def _settled(wishes: list[_Wish], kept_clear: _KeptClear, rng: np.random.Generat
     trunk = np.array([wish.kind in ("tree", "street_lamp") for wish in wishes])
     stands = np.where(trunk[:, None], 0.6, sizes[:, :2])
     order = np.argsort([wish.kind[:5] != "house" for wish in wishes], kind="stable")
-    order = order[kept_clear.free(poses, stands)[order]]
+    free = kept_clear.free(poses, stands)
+    lamps = np.flatnonzero([wish.kind == "street_lamp" for wish in wishes])
+    free[lamps[1::2]] &= ~free[lamps[::2]]  # the second place is for where the first is taken
+    order = order[free[order]]
     order = order[_apart(poses[order], np.where(trunk[order, None], 0.5 * sizes[order, :2], sizes[order, :2]))]
     kinds = np.array([wish.kind for wish in wishes])[order]
     groups = []
