@@ -20,8 +20,8 @@ from .kerbside import Kerbside
 from .networks import random_walk
 from .roads import RoadMap
 
-DRIVERS_PER_LANE_KM = 9.0
-FEWEST_DRIVERS, MOST_DRIVERS = 12, 130
+DRIVERS_PER_LANE_KM = 11.0
+FEWEST_DRIVERS, MOST_DRIVERS = 20, 130
 WALKERS_PER_LANE_KM = 4.5
 FEWEST_WALKERS, MOST_WALKERS = 8, 60
 SIDEWALK_PER_WALKER_M = 20.0

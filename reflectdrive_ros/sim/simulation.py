@@ -240,8 +240,18 @@ class Simulation:
                 continue
             lights = vehicle.getNextTLS(key)
             if not lights or lights[0][3] not in "ru":
-                vehicle.remove(key)
+                self._take_away(key)
                 self._counts["removed_stuck"] += 1
+
+    def _take_away(self, key: str) -> None:
+        """Removes a driver at once, from SUMO and from what is seen."""
+        self._sumo.vehicle.remove(key)
+        self.poses[self._row[key]] = np.nan
+        at = self._seen.ids.index(key)
+        ids, lanes, speeds = (
+            (*some[:at], *some[at + 1 :]) for some in (self._seen.ids, self._seen.lanes, self._seen.speeds_mps)
+        )
+        self._seen = Seen(ids, lanes, speeds, self._seen.ego)
 
     # --- what is seen -------------------------------------------------------------------------------------------------
 
@@ -289,7 +299,7 @@ class Simulation:
             for key in self._seen.ids:
                 gap = np.hypot(*(self.poses[self._row[key], :2] - place))
                 if gap < EGO_ROOM_M + 0.5 * self.cast.sizes[self._row[key], 0]:
-                    self._sumo.vehicle.remove(key)
+                    self._take_away(key)
             length, width, height = EGO_SIZE
             self._sumo.vehicletype.copy("DEFAULT_VEHTYPE", EGO)
             self._sumo.vehicletype.setLength(EGO, length)
