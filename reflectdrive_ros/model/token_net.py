@@ -52,7 +52,7 @@ class TokenNetConfig:
     blocks: BlockConfig = field(default_factory=BlockConfig)
     cameras: int = 3
     instants: int = 2
-    text_length: int = 12
+    text_length: int = 16
     text_vocabulary: int = 64
     words: tuple[str, ...] = ()  # of the own vocabulary, in order; empty where a tokenizer file is used
     ego_scale: tuple[float, float, float] = (10.0, 3.0, 0.5)  # m/s, m/s^2, rad/s that count as 1

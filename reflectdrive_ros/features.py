@@ -1,0 +1,161 @@
+"""What a network is given of an observation: the same code trains and drives.
+
+    spec = InputSpec(width=192, height=96, text_length=16, tokenizer=WordTokenizer(WORDS))
+    inputs = model_inputs(observation, spec)      # .images (6, H, W, 3), .text (T,), .ego (3,), .notes
+
+Words are those of a navigator, in a small vocabulary of our own; a network with a language model brings its tokenizer
+(any `Tokenizer`). What could not be given as it came (a missing instant, a sentence too long, unknown words) is said in
+`notes`, sentence by sentence; what cannot be given at all is a ValueError that names the field.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import cv2
+import numpy as np
+
+from .domain import Array, CameraFrame, Command, EgoState, Observation
+
+MAX_CHARACTERS = 300  # of an instruction; what is longer is no navigator's
+EGO_REACH = 20.0  # times its scale; an ego value beyond is a fault of odometry
+LONGEST_NUMBER = 200
+PAD, UNKNOWN = "<pad>", "<unk>"
+COMMANDS = {Command.FOLLOW: "follow", Command.LEFT: "left", Command.STRAIGHT: "straight", Command.RIGHT: "right"}
+WORDS = (
+    *(PAD, UNKNOWN, "follow", "left", "straight", "right", "limit", "go", "turn", "back", "at", "the", "junction"),
+    *("road", "take", "roundabout", "leave", "to", "in", "m", "on", "and", "then", "keep", "lane", "change", "merge"),
+    *("first", "second", "third", "exit", "stop", "slow", "down", "next"),
+    *map(str, range(0, LONGEST_NUMBER + 1, 10)),
+)
+
+
+class Tokenizer(Protocol):
+    """Words to ids; any tokenizer file of a language model fits behind it."""
+
+    def encode(self, text: str) -> tuple[list[int], int]:
+        """Ids of a text, and how many of its words are unknown."""
+        ...
+
+    @property
+    def pad_id(self) -> int:
+        """What fills a text up to its length."""
+        ...
+
+
+class WordTokenizer:
+    """One id per word, numbers in steps of ten; upper case and punctuation do not matter."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        if len(set(words)) != len(words) or not {PAD, UNKNOWN} <= set(words):
+            raise ValueError(f"a vocabulary has different words, among them {PAD} and {UNKNOWN}")
+        self._ids = {word: place for place, word in enumerate(words)}
+        self.pad_id = self._ids[PAD]
+
+    def encode(self, text: str) -> tuple[list[int], int]:
+        found = [self._ids.get(_word(word), self._ids[UNKNOWN]) for word in re.findall(r"\d+(?:\.\d+)?|\w+", text)]
+        return found, found.count(self._ids[UNKNOWN])
+
+
+def _word(word: str) -> str:
+    if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", word):
+        return word.lower()
+    return str(10 * round(min(float(word), LONGEST_NUMBER) / 10))
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """What a network takes; its configuration says so."""
+
+    width: int  # px
+    height: int  # px
+    text_length: int
+    tokenizer: Tokenizer
+    cameras: int = 3
+    instants: int = 2
+    ego_scale: tuple[float, float, float] = (10.0, 3.0, 0.5)  # m/s, m/s^2, rad/s that count as 1
+
+
+@dataclass(frozen=True, eq=False)
+class ModelInputs:
+    """One observation as arrays."""
+
+    images: Array  # (instants * cameras, H, W, 3) uint8, oldest instant first, each left to right
+    text: Array  # (text_length,) int64
+    ego: Array  # (3,) float32 speed, acceleration, yaw rate over their scales
+    notes: tuple[str, ...] = ()  # sentences on what was not given as it came
+
+
+def model_inputs(observation: Observation, spec: InputSpec) -> ModelInputs:
+    """Arrays of an observation. Raises ValueError naming the field that cannot be used."""
+    pictures, about_pictures = _instants(observation.cameras, spec)
+    text, about_text = _text(observation, spec)
+    images = np.stack([_sized(frame.pixels, spec) for frame in pictures])
+    return ModelInputs(images, text, _ego(observation.ego, spec), (*about_pictures, *about_text))
+
+
+def sentence(observation: Observation) -> str:
+    """The command, the speed limit in km/h and the navigator's words."""
+    limit_kmh = 3.6 * min(observation.speed_limit_mps, 1000.0)
+    return f"{COMMANDS[observation.command]} limit {limit_kmh:.0f} {observation.instruction[:MAX_CHARACTERS]}"
+
+
+def _instants(frames: Sequence[CameraFrame], spec: InputSpec) -> tuple[Sequence[CameraFrame], list[str]]:
+    """Pictures of every instant, and what is to be said about them."""
+    expected = spec.cameras * spec.instants
+    if len(frames) not in (spec.cameras, expected):
+        raise ValueError(
+            f"Observation.cameras holds {len(frames)} pictures, expected {expected} ({spec.instants} instants of "
+            f"{spec.cameras} cameras) or {spec.cameras}"
+        )
+    newest = frames[-spec.cameras :]
+    names = [frame.name for frame in newest]
+    if len(set(names)) != len(names):
+        raise ValueError(f"Observation.cameras holds one camera twice in an instant: {', '.join(names)}")
+    if len(frames) == spec.cameras:
+        if spec.instants == 1:
+            return frames, []
+        return list(frames) * spec.instants, ["the older pictures are missing: the newest stand in for them"]
+    for first in range(0, expected, spec.cameras):
+        instant = [frame.name for frame in frames[first : first + spec.cameras]]
+        if instant != names:
+            raise ValueError(f"Observation.cameras holds {', '.join(instant)} in one instant, {', '.join(names)} later")
+    return frames, []
+
+
+def _sized(pixels: Array, spec: InputSpec) -> Array:
+    """(H, W, 3) uint8 of the network's size; averaging areas, so that small things fade rather than flicker."""
+    if pixels.shape[:2] == (spec.height, spec.width):
+        return pixels
+    return np.asarray(cv2.resize(pixels, (spec.width, spec.height), interpolation=cv2.INTER_AREA))
+
+
+def _text(observation: Observation, spec: InputSpec) -> tuple[Array, list[str]]:
+    """(text_length,) ids, and what is to be said about them."""
+    notes = []
+    if len(observation.instruction) > MAX_CHARACTERS:
+        notes.append(
+            f"the instruction has {len(observation.instruction)} characters: it was cut after {MAX_CHARACTERS}"
+        )
+    ids, unknown = spec.tokenizer.encode(sentence(observation))
+    if unknown:
+        notes.append(f"the instruction has {unknown} unknown words: '{observation.instruction[:60]}'")
+    if len(ids) > spec.text_length:
+        notes.append(f"the instruction has {len(ids)} words with command and limit: {spec.text_length} were read")
+    text = np.full(spec.text_length, spec.tokenizer.pad_id, np.int64)
+    text[: len(ids)] = ids[: spec.text_length]
+    return text, notes
+
+
+def _ego(ego: EgoState, spec: InputSpec) -> Array:
+    """(3,) float32 speed, acceleration, yaw rate over their scales."""
+    values = []
+    for name, scale in zip(("speed_mps", "acceleration_mps2", "yaw_rate_rps"), spec.ego_scale, strict=True):
+        value = float(getattr(ego, name))
+        if not abs(value) <= EGO_REACH * scale:  # NaN is not either
+            raise ValueError(f"EgoState.{name} is {value:g}, expected a number within {EGO_REACH * scale:g} of 0")
+        values.append(value / scale)
+    return np.array(values, np.float32)

@@ -1,0 +1,176 @@
+"""What a network is given: pictures in order, words by meaning, numbers by scale, the truth about what was missing."""
+
+import dataclasses
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scenes import ego, observation
+
+from reflectdrive_ros.domain import CameraFrame, Command
+from reflectdrive_ros.features import (
+    MAX_CHARACTERS,
+    PAD,
+    UNKNOWN,
+    WORDS,
+    InputSpec,
+    WordTokenizer,
+    model_inputs,
+    sentence,
+)
+from reflectdrive_ros.sim.instructions import SENTENCES
+
+SPEC = InputSpec(width=24, height=12, text_length=16, tokenizer=WordTokenizer(WORDS))
+NAMES = ("front_left", "front", "front_right")
+
+
+def frame(name="front", value=0, stamp_ns=0, size=(36, 64)):
+    return CameraFrame(stamp_ns, name, np.full((*size, 3), value, np.uint8), np.eye(3), np.eye(4))
+
+
+def pictures(instants=2, size=(36, 64)):
+    return tuple(frame(name, 10 * (3 * i + c), i, size) for i in range(instants) for c, name in enumerate(NAMES))
+
+
+def seen(**more):
+    return observation(**{"cameras": pictures(), **more})
+
+
+def words(inputs):
+    return [WORDS[place] for place in inputs.text if WORDS[place] != PAD]
+
+
+# --- pictures --------------------------------------------------------------------------------------------------------
+
+
+def test_pictures_come_oldest_first_left_to_right_in_the_networks_size():
+    inputs = model_inputs(seen(), SPEC)
+    assert inputs.images.shape == (6, 12, 24, 3)
+    assert inputs.images.dtype == np.uint8
+    assert inputs.images[:, 0, 0, 0].tolist() == [0, 10, 20, 30, 40, 50]
+    assert inputs.notes == ()
+
+
+def test_a_missing_instant_is_the_newest_again_and_said():
+    inputs = model_inputs(seen(cameras=pictures(1)), SPEC)
+    np.testing.assert_array_equal(inputs.images[:3], inputs.images[3:])
+    assert inputs.notes == ("the older pictures are missing: the newest stand in for them",)
+    alone = model_inputs(seen(cameras=pictures(1)), dataclasses.replace(SPEC, instants=1))
+    assert len(alone.images) == 3
+    assert alone.notes == ()
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 4, 5])
+def test_another_number_of_pictures_is_refused(count):
+    with pytest.raises(ValueError, match=f"Observation.cameras holds {count} pictures, expected 6"):
+        model_inputs(seen(cameras=pictures()[:count]), SPEC)
+
+
+def test_cameras_that_change_places_are_refused():
+    left, front, right = pictures(1)
+    with pytest.raises(ValueError, match="front, front_left, front_right in one instant"):
+        model_inputs(seen(cameras=(front, left, right, left, front, right)), SPEC)
+    with pytest.raises(ValueError, match="one camera twice"):
+        model_inputs(seen(cameras=(left, left, right)), SPEC)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (12, 24), (7, 300), (360, 640)])
+def test_pictures_of_any_size_are_brought_to_the_networks(size):
+    inputs = model_inputs(seen(cameras=pictures(size=size)), SPEC)
+    assert inputs.images.shape == (6, 12, 24, 3)
+    assert inputs.images[4].min() == inputs.images[4].max() == 40
+
+
+def test_shrinking_averages_areas():
+    fine = np.zeros((24, 48, 3), np.uint8)
+    fine[::2] = 200  # lines of one pixel
+    frames = tuple(dataclasses.replace(part, pixels=fine) for part in pictures(1))
+    np.testing.assert_array_equal(model_inputs(seen(cameras=frames), SPEC).images, 100)
+
+
+# --- words -----------------------------------------------------------------------------------------------------------
+
+
+def test_command_limit_and_instruction_are_told():
+    inputs = model_inputs(seen(command=Command.LEFT, speed_limit_mps=13.9, instruction="turn left in 40 m"), SPEC)
+    assert words(inputs) == ["left", "limit", "50", "turn", "left", "in", "40", "m"]
+    assert inputs.notes == ()
+    silent = model_inputs(seen(command=Command.RIGHT, speed_limit_mps=8.3), SPEC)
+    assert words(silent) == ["right", "limit", "30"]
+
+
+def test_every_sentence_of_the_proving_ground_is_known_and_fits():
+    told = [*SENTENCES.values(), "follow the road", "take the roundabout", "take the roundabout, leave to the left"]
+    for text in told:
+        for distance in ("", " in 10 m", " in 40 m"):
+            inputs = model_inputs(seen(instruction=text + distance), SPEC)
+            assert inputs.notes == (), inputs.notes
+            assert UNKNOWN not in words(inputs)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Turn LEFT, in 43 m!", ["turn", "left", "in", "40", "m"]),
+        ("in 7.5 m", ["in", "10", "m"]),
+        ("in 1000000 m", ["in", "200", "m"]),
+        ("", []),
+        ("biegen Sie links ab", [UNKNOWN] * 4),
+        ("次の交差点を左折", [UNKNOWN]),
+        ("٤٠", [UNKNOWN]),
+    ],
+)
+def test_words_are_read_by_meaning_and_unknown_ones_are_said(text, expected):
+    inputs = model_inputs(seen(instruction=text), SPEC)
+    assert words(inputs)[3:] == expected
+    assert bool(inputs.notes) == (UNKNOWN in expected)
+
+
+def test_ten_thousand_characters_are_cut_and_said():
+    inputs = model_inputs(seen(instruction="turn left " * 1000), SPEC)
+    assert inputs.text.shape == (16,)
+    assert words(inputs)[3:] == ["turn", "left"] * 6 + ["turn"]
+    assert inputs.notes[0] == f"the instruction has 10000 characters: it was cut after {MAX_CHARACTERS}"
+    assert "16 were read" in inputs.notes[1]
+    assert model_inputs(seen(instruction="9" * 10_000), SPEC).text.shape == (16,)
+
+
+def test_another_tokenizer_fits_behind_the_seam():
+    letters = SimpleNamespace(pad_id=0, encode=lambda text: ([ord(letter) for letter in text], 0))
+    scene = seen(instruction="go")
+    text = model_inputs(scene, dataclasses.replace(SPEC, tokenizer=letters, text_length=40)).text
+    assert bytes(text[text > 0].tolist()).decode() == sentence(scene) == "follow limit 50 go"
+
+
+def test_a_vocabulary_without_its_two_marks_is_refused():
+    with pytest.raises(ValueError, match="<pad> and <unk>"):
+        WordTokenizer(("go", "left"))
+    with pytest.raises(ValueError, match="different words"):
+        WordTokenizer((PAD, UNKNOWN, "go", "go"))
+
+
+# --- ego -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_ego_state_is_told_in_its_scales():
+    scene = seen()
+    scene = dataclasses.replace(scene, ego=ego(8.0, acceleration_mps2=-1.5, yaw_rate_rps=0.1))
+    inputs = model_inputs(scene, SPEC)
+    np.testing.assert_allclose(inputs.ego, [0.8, -0.5, 0.2], rtol=1e-6)
+    assert inputs.ego.dtype == np.float32
+
+
+@pytest.mark.parametrize("name", ["speed_mps", "acceleration_mps2", "yaw_rate_rps"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e300, -1e4])
+def test_an_ego_state_that_cannot_be_is_refused_by_name(name, value):
+    state = ego()
+    object.__setattr__(state, name, value)  # what its own check would have refused, were it finite or not
+    with pytest.raises(ValueError, match=re.escape(f"EgoState.{name} is {value:g}")):
+        model_inputs(dataclasses.replace(seen(), ego=state), SPEC)
+
+
+def test_the_same_observation_gives_the_same_bytes():
+    first, again = model_inputs(seen(), SPEC), model_inputs(seen(), SPEC)
+    for name in ("images", "text", "ego"):
+        assert getattr(first, name).tobytes() == getattr(again, name).tobytes()
