@@ -115,7 +115,7 @@ def of(road_map: RoadMap, generator: np.random.Generator, first_id: int) -> Kerb
             bodies += _site(taken, lane, float(generator.uniform(JUNCTION_M, length - JUNCTION_M)), generator)
     for lane in road_map.lanes.values():
         if lane.across_junction is None and not lane.lane.successors and lane.lane.beside:
-            bodies += _closed_end(taken, lane)
+            bodies += _closed_end(road_map, taken, lane)
     ids = first_id + np.arange(len(bodies))
     return Kerbside(_standing(ids, bodies), tuple(doors), tuple(mid_blocks))
 
@@ -222,15 +222,16 @@ def _site(
     return bodies
 
 
-def _closed_end(taken: _Taken, lane: RoadLane) -> list[tuple[Array, Array, Shape]]:
+def _closed_end(road_map: RoadMap, taken: _Taken, lane: RoadLane) -> list[tuple[Array, Array, Shape]]:
     """Barriers and cones beyond the end of a lane that leads nowhere."""
     length = float(geometry.arc_lengths(lane.lane.centerline)[-1])
     bodies = []
-    outwards = 1.0 if lane.index == 0 else -1.0  # away from the lanes that go on
+    rightmost = all(road_map.lanes[other].index > lane.index for other in lane.lane.beside)
+    outwards = 1.0 if rightmost else -1.0  # away from the lanes that go on
     for ahead, aside, shape, size in (
-        (1.5, 0.5 * outwards, Shape.BARRIER, (0.35, 1.5, 1.0)),
-        (1.2, 1.6 * outwards, Shape.CONE, (0.38, 0.38, 0.75)),
-        (2.4, 0.0, Shape.CONE, (0.38, 0.38, 0.75)),
+        (1.5, 1.0 * outwards, Shape.BARRIER, (0.35, 1.5, 1.0)),
+        (1.2, 2.0 * outwards, Shape.CONE, (0.38, 0.38, 0.75)),
+        (2.4, 0.6 * outwards, Shape.CONE, (0.38, 0.38, 0.75)),
     ):
         pose = _beside(lane, length + ahead, aside)
         if taken.free(lane, length, pose, np.array(size)):
