@@ -101,11 +101,11 @@ def _looks(log: TrafficLog, steps: Array, egos: Array) -> _Looks:
     turn_of, special_of = np.full(count, -1), np.full(count, -1)
     kinds = list(Special)
     leads_on = np.ones(count, bool)
-    for key, lane in lanes.items():
-        special_of[key] = kinds.index(lane.special)
-        if lane.across_junction is not None:
-            turn_of[key] = lane.turn
-        leads_on[key] = bool(lane.lane.successors)
+    for key, entry in lanes.items():
+        special_of[key] = kinds.index(entry.special)
+        if entry.across_junction is not None:
+            turn_of[key] = entry.turn
+        leads_on[key] = bool(entry.lane.successors)
     lane = log.lane[:, egos].astype(int)
     poses, speeds = log.poses[:, egos], log.speeds_mps[:, egos]
     heading = _steady_headings(poses[..., 2])

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         if args.json is not None:
             content = {"trained_on": len(learnt), **result, **provenance(["reflectdrive", *sys.argv[1:]])}
             args.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    except (shards.ShardError, OSError) as fault:
+    except (shards.SetError, OSError) as fault:
         errors.print(escape(str(fault)), soft_wrap=True)
         return 2
     console.print(_table(result, len(learnt)))
@@ -94,7 +94,7 @@ def fit(inputs: Array, experts: Array, seed: int, console: Console) -> nn.Module
         rows = torch.randint(len(known), (BATCH,), generator=generator)
         loss = (network(known[rows]) - wanted[rows]).abs().mean()
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         schedule.step()
     return network
