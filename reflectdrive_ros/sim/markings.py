@@ -44,13 +44,15 @@ def painted(road_map: RoadMap, rng: np.random.Generator) -> list[Painted]:
     for edge, lanes in by_edge.items():
         rightmost, leftmost = lanes[0], lanes[-1]
         line = offset(rightmost.lane.centerline, -0.5 * rightmost.width_m + 0.12)
-        paint += [(ring, WHITE, Material.PAINT) for ring in _outside_others(ribbon(line, LINE_M), edge, names, tree)]
+        paint += [
+            (ring, WHITE, Material.PAINT) for ring in _outside_others(ribbon(line, LINE_M, piece=4), edge, names, tree)
+        ]
         for lane in lanes[:-1]:
             boundary = offset(lane.lane.centerline, 0.5 * lane.width_m)
             paint += [(ring, WHITE, Material.STRIPES) for ring in dashes(boundary, LINE_M, dash_m, gap_m)]
         inside = offset(leftmost.lane.centerline, 0.5 * leftmost.width_m - 0.12)
         if not faced[edge]:
-            pieces = _outside_others(ribbon(inside, LINE_M), edge, names, tree)
+            pieces = _outside_others(ribbon(inside, LINE_M, piece=4), edge, names, tree)
             paint += [(ring, WHITE, Material.PAINT) for ring in pieces]
         elif len(lanes) > 1 or double:
             paint += [(ring, centre, Material.PAINT) for ring in ribbon(inside, LINE_M)]
