@@ -245,7 +245,7 @@ def _summed(counts: Iterator[Mapping[str, int]]) -> dict[str, int]:
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--closed-loop", action="store_true", help="drive in the proving ground instead of a scene set")
     parser.add_argument(
         "--seeds", type=_count, default=SEEDS, metavar="N", help=f"closed loop: so many worlds (default: {SEEDS})"

@@ -32,7 +32,7 @@ from ..planning import PLANNERS
 from ..planning.planner import Planner, PlanningError
 from ..sim import sets
 from ..sim.scene import FAMILIES
-from . import driving_scores, eval_scenes, scenes_run, tracks
+from . import drive, driving_scores, eval_scenes, scenes_run, tracks
 from .driving_scores import MEASURES, Scores
 from .provenance import provenance
 
@@ -65,11 +65,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="processes (default: the cores)",
     )
+    drive.add_arguments(parser.add_argument_group("closed loop", "the engine drives in worlds made for it"))
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the table here too")
 
 
 def run(args: argparse.Namespace) -> int:
     """Exit code 0; 2 with one sentence on stderr when the set cannot be read or FILE cannot be written."""
+    if args.closed_loop:
+        return drive.run_closed_loop(args)
     errors, console = Console(stderr=True), Console()
     if not console.is_terminal:  # a log is wide enough for the table
         console = Console(width=120)
