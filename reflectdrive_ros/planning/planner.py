@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from ..config import Config
-from ..domain import Observation, Plan
+from ..domain import Array, Observation, Plan
+from ..features import InputSpec, ModelInputs
+from ..tokens import Codebook
 
 
 class PlanningError(Exception):
@@ -23,6 +26,42 @@ class PlannerState:
 
     previous: Plan | None = None
     lite_run: int = 0  # lite steps since the last full one
+    memory: object = None  # what one recipe remembers beyond that, in a type of its own
+
+
+@dataclass(frozen=True, eq=False)
+class Prefilled:
+    """What a network knows of a scene before the first draft."""
+
+    context: Any  # the network's own; goes back to it with each step
+    blocks: Array  # (K, 16) int32 ids, one block per goal: its last pair, the rest masked; the likeliest first
+    goal_log_probs: Array  # (K,)
+    real: Array  # (K,) bool; a block that is not real repeats the first
+
+
+class Network(Protocol):
+    """A token network on some backend. Arrays go in and come out; what lies between stays on its device."""
+
+    @property
+    def inputs(self) -> InputSpec:
+        """What it takes."""
+        ...
+
+    @property
+    def codebook(self) -> Codebook:
+        """What its ids mean."""
+        ...
+
+    def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
+        """Read the scene and decide where to go."""
+        ...
+
+    def step(self, context: Any, blocks: Array, limit: int, edit: bool) -> tuple[Array, Array]:
+        """One round on blocks (M, 16): write the `limit` most confident masked ids of each, or edit what is written.
+
+        Returns the blocks, and the probability (M, 16) of each id, 0 where it is still the mask.
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -30,6 +69,7 @@ class Tools:
     """What a recipe may use."""
 
     config: Config
+    network: Network | None = None  # of planners that have learned
 
 
 Planner = Callable[[PlannerState, Observation, Tools], tuple[PlannerState, Plan]]

@@ -1,0 +1,198 @@
+"""ReflectDrive-2: decide a goal, draft the way there, reflect on the draft token by token.
+
+A full step reads the scene, chooses goals, drafts in three rounds and edits in three. A lite step takes the last plan
+instead: the part already driven falls away, the rest is brought into today's ego frame and into tokens, its open end is
+masked, one round drafts that end and one edits. Full and lite alternate; whatever makes the last plan doubtful makes
+the next step a full one. Between steps the plan is kept in metres: only what the network changed is rounded.
+
+With others or drivable space known, all goals are drafted and the driving score picks one; else the likeliest goal is
+driven to. Paper: ReflectDrive-2 (arXiv 2605.04647); horizon 4 s, 8 points.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from .. import geometry, kinematics, tokens
+from ..domain import Array, Command, EgoState, Observation, Plan, StepKind, Trajectory
+from ..features import model_inputs
+from ..scoring import metrics
+from ..scoring.scorer import Scene, score, total
+from .planner import Network, PlannerState, PlanningError, Prefilled, Tools
+
+POINTS, POINT_DT_S = 8, 0.5
+HORIZON_S = POINTS * POINT_DT_S
+FREE = 2 * (POINTS - 1)  # ids to draft: all but the goal's
+STANDING_MPS = 0.3
+FORECAST_S = 5.0  # what the score looks at
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The paper's numbers where it tells them; an evaluation that sweeps one binds it with functools.partial."""
+
+    draft_rounds: int = 3
+    edit_rounds: int = 3
+    lite_edit_rounds: int = 1
+    lite_steps_per_full: int = 1  # 1 alternates full, lite, full, lite; 0 plans anew each time
+    choose: bool = True  # by the driving score, where there is anything to judge by; else the likeliest goal
+    max_jump_m: float = 1.0  # the map pose moved by this much more than the car: localisation jumped
+    max_deviation_m: float = 1.0  # the car is this far from where the last plan has it now
+    max_gap_s: float = 0.35  # more time between steps: pictures were missed
+    low_confidence: float = 0.15  # mean probability of the last plan's ids below which it is not worth editing
+
+
+PAPER = Settings()
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """What the last step leaves behind, beside its plan."""
+
+    ego: EgoState
+    command: Command
+    confidence: float  # mean probability of the plan's ids
+    notes: tuple[str, ...]  # sentences on inputs that were not used as they came
+    why_full: str = ""  # why the step was a full one
+
+
+def plan(
+    state: PlannerState, observation: Observation, tools: Tools, settings: Settings = PAPER
+) -> tuple[PlannerState, Plan]:
+    network = tools.network
+    if network is None:
+        raise PlanningError("reflectdrive2 has no network: set model.file and model.sha256 to its weights")
+    try:
+        inputs = model_inputs(observation, network.inputs)
+    except ValueError as fault:
+        raise PlanningError(str(fault)) from None
+    known = network.prefill_goal(inputs)
+    why_full = doubts(state, observation, settings)
+    if why_full or state.previous is None:
+        blocks, confidence = full(network, known, settings.choose and judged(observation), settings)
+        points = network.codebook.decode(blocks)
+        kind, lite_run = StepKind.FULL, 0
+    else:
+        carried = carried_points(state.previous, observation)
+        blocks, confidence, points = lite(network, known, carried, settings)
+        kind, lite_run = StepKind.LITE, state.lite_run + 1
+    best_first, scores = ranked(points, observation, tools)
+    trajectories = [trajectory(points[place], tools.config.output.dt_s) for place in best_first]
+    best = best_first[0]
+    made = Plan(
+        observation.stamp_ns,
+        observation.ego.map_from_ego,
+        trajectories[0],
+        kind,
+        tuple(trajectories[1:]),
+        scores,
+        blocks[best],
+    )
+    memory = Memory(observation.ego, observation.command, float(confidence[best].mean()), inputs.notes, why_full)
+    return PlannerState(made, lite_run, memory), made
+
+
+def doubts(state: PlannerState, observation: Observation, settings: Settings) -> str:
+    """Why the last plan is not to be edited but made anew; empty when it may be edited."""
+    last, memory, ego = state.previous, state.memory, observation.ego
+    if last is None or not isinstance(memory, Memory):
+        return "there is no plan to edit"
+    if state.lite_run >= settings.lite_steps_per_full:
+        return "it is a full step's turn"
+    if observation.command is not memory.command:
+        return f"the command changed from {memory.command.name} to {observation.command.name}"
+    elapsed_s = (observation.stamp_ns - last.stamp_ns) * 1e-9
+    if not 0.0 < elapsed_s <= settings.max_gap_s:
+        return f"{elapsed_s:.2f} s went by since the last plan"
+    if abs(memory.ego.speed_mps) < STANDING_MPS:
+        return "the car stood"  # a plan to stand, edited, is a plan to stand
+    if memory.confidence < settings.low_confidence:
+        return f"the last plan has a confidence of {memory.confidence:.2f}"
+    jump_m = distance(driven_on(memory.ego, elapsed_s), ego.map_from_ego)
+    if jump_m > settings.max_jump_m:
+        return f"localisation jumped by {jump_m:.1f} m"
+    planned = kinematics.resample(last.trajectory, np.array([elapsed_s]))[0]
+    deviation_m = distance(geometry.compose(last.map_from_ego, planned), ego.map_from_ego)
+    if deviation_m > settings.max_deviation_m:
+        return f"the car is {deviation_m:.1f} m from where the last plan has it"
+    return ""
+
+
+def driven_on(ego: EgoState, elapsed_s: float) -> Array:
+    """(3,) map pose of a car that keeps its speed, acceleration and curvature."""
+    if abs(ego.speed_mps) < STANDING_MPS:
+        return ego.map_from_ego
+    along_m = ego.speed_mps * elapsed_s + 0.5 * ego.acceleration_mps2 * elapsed_s**2
+    return geometry.compose(ego.map_from_ego, kinematics.arc(ego.yaw_rate_rps / ego.speed_mps, np.array([along_m]))[0])
+
+
+def distance(a: Array, b: Array) -> float:
+    return float(np.hypot(*(a[:2] - b[:2])))
+
+
+def judged(observation: Observation) -> bool:
+    """Whether there is anything to choose a goal by: someone to hit or somewhere to leave, and a way to get on."""
+    seen = observation.agents is not None or observation.drivable is not None
+    return seen and len(geometry.distinct_points(observation.route)) >= 2
+
+
+def full(network: Network, known: Prefilled, all_goals: bool, settings: Settings) -> tuple[Array, Array]:
+    """Ids (M, 16) and their probabilities of all goals, or of the likeliest alone, drafted and edited."""
+    blocks = known.blocks[known.real] if all_goals else known.blocks[:1]
+    confidence = np.zeros(blocks.shape)
+    for turn in range(settings.draft_rounds):  # equal shares, larger ones first: 5, 5, 4
+        share = -(-(FREE - turn) // settings.draft_rounds)
+        blocks, confidence = network.step(known.context, blocks, share, False)
+    for _ in range(settings.edit_rounds):
+        blocks, confidence = network.step(known.context, blocks, 0, True)
+    return blocks, confidence
+
+
+def carried_points(last: Plan, observation: Observation) -> Array:
+    """(8, 2) the last plan at 0.5 .. 4 s from now in today's ego frame; NaN where it does not tell."""
+    elapsed_s = (observation.stamp_ns - last.stamp_ns) * 1e-9
+    times_s = elapsed_s + POINT_DT_S * np.arange(1, POINTS + 1)
+    told = times_s <= last.trajectory.horizon_s + 1e-6
+    poses = kinematics.resample(last.trajectory, np.minimum(times_s[told], last.trajectory.horizon_s))
+    now_from_then = geometry.compose(geometry.invert(observation.ego.map_from_ego), last.map_from_ego)
+    points = np.full((POINTS, 2), np.nan)
+    points[told] = geometry.transform_points(now_from_then, poses[:, :2])
+    return points
+
+
+def lite(network: Network, known: Prefilled, carried: Array, settings: Settings) -> tuple[Array, Array, Array]:
+    """One block from carried points (8, 2): ids (1, 16), probabilities, points (1, 8, 2); carried where not edited."""
+    codebook = network.codebook
+    told = np.isfinite(carried)
+    before = np.where(told, codebook.to_ids(np.where(told, carried, 0.0)), codebook.mask_id).reshape(1, 2 * POINTS)
+    blocks, confidence = network.step(known.context, before.astype(np.int32), int((~told).sum()), False)
+    for _ in range(settings.lite_edit_rounds):
+        blocks, confidence = network.step(known.context, blocks, 0, True)
+    kept = (blocks == before).reshape(1, POINTS, 2)
+    return blocks, confidence, np.where(kept, carried, codebook.decode(blocks))
+
+
+def ranked(points: Array, observation: Observation, tools: Tools) -> tuple[Array, tuple[float, ...]]:
+    """Places of points (M, 8, 2) from the best on, and their scores; as they come where nothing judges them."""
+    if len(points) == 1:
+        return np.zeros(1, int), ()
+    forecast = None
+    if observation.agents is not None:
+        forecast = kinematics.forecast(observation.agents, POINT_DT_S, round(FORECAST_S / POINT_DT_S))
+    scene = Scene.of_observation(observation, forecast, vehicle=tools.config.vehicle)
+    card = score(scene, tokens.poses_from_points(points))
+    # nobody else has driven here, so progress is shared out among the candidates
+    farthest = float((card.progress_m * card.multiplier).max())
+    shared = replace(card, ep=metrics.ego_progress(card.progress_m, card.multiplier, farthest, masked=True))
+    scores = total(shared, tools.config.scoring)
+    order = np.argsort(-scores, kind="stable")  # equals stay in the order of their goals' probability
+    return order, tuple(float(value) for value in scores[order])
+
+
+def trajectory(points: Array, dt_s: float) -> Trajectory:
+    """Points (8, 2) as poses at `dt_s`, headings included, up to the horizon."""
+    coarse = Trajectory(tokens.poses_from_points(points), POINT_DT_S)
+    times_s = dt_s * np.arange(1, int(HORIZON_S / dt_s + 1e-6) + 1)
+    return Trajectory(kinematics.resample(coarse, times_s), dt_s)

@@ -1,0 +1,80 @@
+"""A token network in eager torch: arrays in, arrays out, everything between on the device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..domain import Array
+from ..features import InputSpec, ModelInputs, Tokenizer, WordTokenizer
+from ..model import phases
+from ..model.checkpoint import CheckpointError, load
+from ..model.layers import KeysValues
+from ..model.phases import Decoding
+from ..model.token_net import TokenNet
+from ..planning.planner import Prefilled
+from ..tokens import Codebook
+
+
+class TorchNetwork:
+    """`planning.planner.Network` by `model.phases`."""
+
+    def __init__(
+        self,
+        net: TokenNet,
+        device: str = "cpu",
+        decoding: Decoding | None = None,
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
+        """`tokenizer` is for networks without words of their own."""
+        config = net.config
+        if tokenizer is None and not config.words:
+            raise CheckpointError("the network has no words of its own: give the tokenizer it was trained with")
+        self._net = net.to(device).eval()
+        self._device = torch.device(device)
+        self._decoding = decoding or Decoding()
+        self.codebook = Codebook(config.bin_m, config.bins)
+        self.inputs = InputSpec(
+            config.vision.width,
+            config.vision.height,
+            config.text_length,
+            tokenizer or WordTokenizer(config.words),
+            config.cameras,
+            config.instants,
+            config.ego_scale,
+        )
+
+    @staticmethod
+    def of_file(path: str | Path, sha256: str, device: str = "cpu") -> TorchNetwork:
+        """Raises CheckpointError for weights that cannot be used."""
+        return TorchNetwork(load(path, sha256), device)
+
+    @torch.inference_mode()
+    def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
+        images, text, ego = (self._batch(part) for part in (inputs.images, inputs.text, inputs.ego))
+        known = phases.prefill_goal(self._net, images, text, ego, self._decoding.goals)
+        return Prefilled(
+            known.keys_values,
+            _array(known.blocks).astype(np.int32),
+            _array(known.goal_log_probs),
+            _array(known.real),
+        )
+
+    @torch.inference_mode()
+    def step(self, context: Any, blocks: Array, limit: int, edit: bool) -> tuple[Array, Array]:
+        keys_values: tuple[KeysValues, ...] = context
+        ids = self._batch(blocks.astype(np.int64))
+        written, confidence = phases.step(self._net, ids, keys_values, limit, edit, self._decoding.edits)
+        return _array(written).astype(np.int32), _array(confidence)
+
+    def _batch(self, array: Array) -> Tensor:
+        return torch.as_tensor(np.ascontiguousarray(array), device=self._device)[None]
+
+
+def _array(batch: Tensor) -> Array:
+    """The only scene of a batch."""
+    return np.asarray(batch[0].cpu().numpy())

@@ -1,0 +1,391 @@
+"""The recipe: full and lite alternate, the last plan is carried exactly, doubt makes a plan anew, the score chooses."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+from scenes import SECOND_NS, Clock, cars, config, ego, later, observation
+from test_features import SPEC, pictures
+
+from reflectdrive_ros import geometry, kinematics
+from reflectdrive_ros.domain import Command, DrivableGrid, StepKind, Trajectory, Verdict
+from reflectdrive_ros.planning import reflectdrive2
+from reflectdrive_ros.planning.planner import PlannerState, PlanningError, Prefilled, Tools
+from reflectdrive_ros.planning.reflectdrive2 import Memory, Settings, carried_points, trajectory
+from reflectdrive_ros.runtime.engine import Engine
+from reflectdrive_ros.tokens import Codebook
+
+BOOK = Codebook()
+TIMES_S = 0.5 * np.arange(1, 9)
+
+
+class KnownWays:
+    """A network that knows its ways by heart: each of `ways` (K, 8, 2) has a goal; masks are filled from the way of
+    the nearest goal, and edits change nothing."""
+
+    inputs, codebook = SPEC, BOOK
+
+    def __init__(self, *ways, confidence=0.9):
+        self.ids, self.confidence, self.calls = BOOK.encode(np.array(ways)), confidence, []
+
+    def prefill_goal(self, inputs):
+        blocks = np.full_like(self.ids, BOOK.mask_id)
+        blocks[:, -2:] = self.ids[:, -2:]
+        self.calls.append("prefill")
+        return Prefilled("scene", blocks, np.linspace(-1, -2, len(blocks)), np.ones(len(blocks), bool))
+
+    def step(self, context, blocks, limit, edit):
+        assert context == "scene"
+        assert blocks.dtype == np.int32
+        self.calls.append(("edit", len(blocks)) if edit else ("draft", len(blocks), limit))
+        written = blocks.copy()
+        for block in written:
+            gaps = np.abs(self.ids[:, -2:] - block[-2:]).sum(-1) if block[-1] != BOOK.mask_id else [0]
+            free = np.flatnonzero(block == BOOK.mask_id)[: 0 if edit else limit]
+            block[free] = self.ids[int(np.argmin(gaps))][free]
+        return written, np.full(written.shape, self.confidence)
+
+
+def arc_way(speed=10.0, curvature=0.02, times_s=TIMES_S):
+    return kinematics.arc(curvature, speed * times_s)[:, :2]
+
+
+def seen(speed=10.0, **more):
+    return observation(speed=speed, cameras=pictures(), **more)
+
+
+def drive(network, scenes, settings=None, **changes):
+    """Plans, and the states they were left in, of consecutive scenes."""
+    tools, state, plans = Tools(config(**changes), network), PlannerState(), []
+    for scene in scenes:
+        state, plan = reflectdrive2.plan(state, scene, tools, settings or Settings())
+        plans.append((plan, state))
+    return plans
+
+
+def frames(count, dt_s=0.1, scene=None):
+    scene = scene or seen()
+    return [later(scene, dt_s * k) for k in range(count)]
+
+
+# --- the paper's rhythm ----------------------------------------------------------------------------------------------
+
+
+def test_full_and_lite_alternate():
+    plans = drive(KnownWays(arc_way(curvature=0.0)), frames(6))
+    assert [plan.step for plan, _ in plans] == [StepKind.FULL, StepKind.LITE] * 3
+
+
+def test_a_full_step_is_one_prefill_three_drafts_and_three_edits_and_a_lite_one_one_of_each():
+    network = KnownWays(arc_way(curvature=0.0))
+    drive(network, frames(2))
+    full = ["prefill", ("draft", 1, 5), ("draft", 1, 5), ("draft", 1, 4), *[("edit", 1)] * 3]
+    assert network.calls == [*full, "prefill", ("draft", 1, 2), ("edit", 1)]
+
+
+@pytest.mark.parametrize("rounds", range(1, 9))
+def test_any_number_of_rounds_drafts_everything(rounds):
+    network = KnownWays(arc_way())
+    ((plan, _),) = drive(network, frames(1), Settings(draft_rounds=rounds, edit_rounds=0))
+    assert plan.tokens.tolist() == network.ids[0].tolist()
+    assert len(network.calls) == 1 + rounds
+
+
+def test_the_plan_is_the_way_it_was_drafted():
+    way = arc_way()
+    ((plan, _),) = drive(KnownWays(way), frames(1))
+    assert plan.trajectory.dt_s == 0.1
+    assert plan.trajectory.horizon_s == pytest.approx(4.0)  # nothing is invented beyond
+    np.testing.assert_allclose(plan.trajectory.poses[4::5, :2], way, atol=0.15 + 1e-9)
+    expected = kinematics.arc(0.02, 10.0 * plan.trajectory.times_s)
+    np.testing.assert_allclose(plan.trajectory.poses[:, 2], expected[:, 2], atol=np.radians(3.0))
+
+
+def test_a_car_that_shall_stand_gets_a_plan_to_stand():
+    ((plan, _),) = drive(KnownWays(np.zeros((8, 2))), [seen(speed=0.0)])
+    np.testing.assert_array_equal(plan.trajectory.poses, 0.0)
+
+
+# --- carrying the last plan ------------------------------------------------------------------------------------------
+
+
+def arc_frames(count, dt_s=0.1, speed=10.0, curvature=0.02, start=(100.0, -50.0, 2.0)):
+    """Observations of a car that drives a circle, anywhere on the map."""
+    scenes = []
+    for k in range(count):
+        now = kinematics.arc(curvature, np.array([speed * dt_s * k]))[0]
+        at = geometry.compose(np.array(start), now)
+        stamp_ns = SECOND_NS + round(k * dt_s * SECOND_NS)
+        scene = seen(speed, stamp_ns=stamp_ns)
+        scenes.append(replace(scene, ego=ego(speed, stamp_ns, at, yaw_rate_rps=speed * curvature)))
+    return scenes
+
+
+@pytest.mark.parametrize("dt_s", [0.05, 0.1, 0.13, 0.5])
+def test_a_carried_plan_is_its_own_continuation(dt_s):
+    """On a circle at constant speed the plan looks the same from everywhere: to a centimetre, before any rounding."""
+    then, now = arc_frames(2, dt_s)
+    way = kinematics.arc(0.02, 10.0 * 0.1 * np.arange(1, 41))
+    last = reflectdrive2.Plan(then.stamp_ns, then.ego.map_from_ego, Trajectory(way, 0.1))
+    carried = carried_points(last, now)
+    told = np.isfinite(carried).all(1)
+    assert told.tolist() == [True] * 7 + [False]
+    np.testing.assert_allclose(carried[told], arc_way()[told], atol=0.01)
+
+
+def test_the_horizon_shrinks_as_time_goes_by_and_nothing_is_invented():
+    then, *others = arc_frames(11, 0.5)
+    last = reflectdrive2.Plan(then.stamp_ns, then.ego.map_from_ego, trajectory(arc_way(), 0.1))
+    assert [int(np.isfinite(carried_points(last, now)[:, 0]).sum()) for now in others] == [*range(7, -1, -1), 0, 0]
+
+
+@pytest.mark.parametrize(("dt_s", "curvature", "speed"), [(0.1, 0.02, 10.0), (0.1, -0.05, 6.0), (0.25, 0.0, 14.0)])
+def test_a_hundred_lite_frames_drift_less_than_a_bin(dt_s, curvature, speed):
+    """What edits leave alone stays where it is: the plan is carried in metres and only its new end is rounded."""
+    network = KnownWays(arc_way(speed, curvature))
+    plans = drive(network, arc_frames(101, dt_s, speed, curvature), Settings(lite_steps_per_full=1000, choose=False))
+    assert [plan.step for plan, _ in plans] == [StepKind.FULL] + [StepKind.LITE] * 100
+    truth = kinematics.arc(curvature, speed * plans[0][0].trajectory.times_s)
+    off = [np.hypot(*(plan.trajectory.poses - truth)[:, :2].T).max() for plan, _ in plans]
+    assert max(off) < BOOK.bin_m, f"{max(off):.3f} m after {np.argmax(off)} frames"
+
+
+def test_what_an_edit_changes_is_taken_from_the_codebook_and_the_rest_stays_in_metres():
+    class Editor(KnownWays):
+        def step(self, context, blocks, limit, edit):
+            written, confidence = super().step(context, blocks, limit, edit)
+            if edit and len(self.calls) > 7:  # the lite step's
+                written[:, 5] += 4  # y3
+            return written, confidence
+
+    then, now = arc_frames(2)
+    before = drive(Editor(arc_way()), [then])[0]
+    carried = carried_points(before[0], now)
+    network = Editor(arc_way())
+    network.calls = ["full"] * 7
+    blocks, _, points = reflectdrive2.lite(network, network.prefill_goal(None), carried, Settings())
+    assert points[0, 2, 1] == pytest.approx(BOOK.to_values(blocks[0, 5]))
+    assert points[0, 2, 1] == pytest.approx(carried[2, 1] + 1.2, abs=0.15 + 1e-9)
+    kept = np.ones((8, 2), bool)
+    kept[2, 1] = kept[7, 0] = kept[7, 1] = False
+    np.testing.assert_array_equal(points[0][kept], carried[kept])
+
+
+# --- doubt -----------------------------------------------------------------------------------------------------------
+
+
+def second_step(change, network=None, dt_s=0.1, first=None):
+    """The second of two steps, which would be a lite one, after its scene was changed."""
+    first = first or seen()
+    network = network or KnownWays(arc_way(curvature=0.0))
+    _, (plan, state) = drive(network, [first, change(later(first, dt_s))])
+    return plan.step, state.memory.why_full
+
+
+def moved(scene, x, y=0.0):
+    return replace(scene, ego=replace(scene.ego, map_from_ego=scene.ego.map_from_ego + np.array([x, y, 0.0])))
+
+
+def test_without_doubt_the_second_step_is_a_lite_one():
+    assert second_step(lambda scene: scene) == (StepKind.LITE, "")
+    assert second_step(lambda scene: moved(scene, 0.5, 0.5)) == (StepKind.LITE, "")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda scene: replace(scene, command=Command.LEFT), "the command changed from FOLLOW to LEFT"),
+        (lambda scene: moved(scene, 0.0, 1.5), "localisation jumped by 1.5 m"),
+        (lambda scene: moved(scene, -30.0), "localisation jumped by 30.0 m"),
+        (lambda scene: replace(scene, stamp_ns=scene.stamp_ns + SECOND_NS), "1.10 s went by since the last plan"),
+        (lambda scene: replace(scene, stamp_ns=scene.stamp_ns - SECOND_NS), "-0.90 s went by"),
+        (lambda scene: replace(scene, stamp_ns=SECOND_NS), "0.00 s went by"),
+    ],
+)
+def test_a_doubtful_plan_is_made_anew(change, reason):
+    step, why = second_step(change)
+    assert step is StepKind.FULL
+    assert reason in why
+
+
+def test_a_plan_that_the_car_does_not_follow_is_made_anew():
+    # the car does what its odometry says, 5 m/s more than the plan has it
+    fast = seen(speed=15.0)
+    network = KnownWays(arc_way(speed=10.0, curvature=0.0))
+    step, why = second_step(lambda scene: scene, network, 0.3, fast)
+    assert step is StepKind.FULL
+    assert why == "the car is 1.4 m from where the last plan has it"  # which gets to its 10 m/s smoothly
+
+
+def test_a_plan_that_the_network_hardly_believes_is_made_anew():
+    step, why = second_step(lambda scene: scene, KnownWays(arc_way(curvature=0.0), confidence=0.1))
+    assert (step, why) == (StepKind.FULL, "the last plan has a confidence of 0.10")
+
+
+def test_a_standing_car_plans_anew_until_it_has_started():
+    standing = seen(speed=0.0)
+    network = KnownWays(arc_way(2.0, 0.0))
+    step, why = second_step(
+        lambda scene: replace(scene, ego=replace(scene.ego, speed_mps=1.0)), network, first=standing
+    )
+    assert (step, why) == (StepKind.FULL, "the car stood")
+
+
+def test_a_state_of_another_planner_is_no_plan_to_edit():
+    plan, state = drive(KnownWays(arc_way()), frames(1))[0]
+    _, again = reflectdrive2.plan(PlannerState(previous=plan), frames(2)[1], Tools(config(), KnownWays(arc_way())))
+    assert again.step is StepKind.FULL
+    assert isinstance(state.memory, Memory)
+
+
+# --- choosing --------------------------------------------------------------------------------------------------------
+
+STRAIGHT, SLOW = arc_way(8.0, 0.0), np.stack([[3.5, 6.5, 9.0, 11.0, 12.5, 13.5, 14.0, 14.1], np.zeros(8)], 1)
+
+
+def test_alone_with_its_pictures_it_drives_to_the_likeliest_goal():
+    network = KnownWays(STRAIGHT, SLOW)
+    ((plan, _),) = drive(network, [seen(speed=8.0)])
+    assert plan.candidates == ()
+    assert plan.scores == ()
+    assert plan.tokens.tolist() == network.ids[0].tolist()
+    assert ("draft", 1, 5) in network.calls
+
+
+def test_with_others_known_the_score_chooses_who_stops_in_time():
+    network = KnownWays(STRAIGHT, SLOW)
+    ((free, _),) = drive(network, [seen(speed=8.0, agents=cars())])
+    assert free.tokens.tolist() == network.ids[0].tolist()
+    ((behind, _),) = drive(network, [seen(speed=8.0, agents=cars((24.0, 0.0, 0.0, 0.0)))])
+    assert behind.tokens.tolist() == network.ids[1].tolist()
+    assert len(behind.candidates) == 1
+    assert behind.scores[0] > 0.5
+    assert behind.scores[1] == 0.0
+    ((unchosen, _),) = drive(network, [seen(speed=8.0, agents=cars((24.0, 0.0, 0.0, 0.0)))], Settings(choose=False))
+    assert unchosen.tokens.tolist() == network.ids[0].tolist()
+
+
+def test_with_drivable_space_known_the_score_chooses_who_stays_on_it():
+    across = 0.25 * np.arange(161) - 20.0
+    edge = np.repeat((4.0 - np.abs(across))[None], 400, axis=0).astype(np.float32)  # a road 8 m wide, straight on
+    grid = DrivableGrid(edge, 0.25, np.array([-20.0, -20.0, 0.0]))
+    network = KnownWays(arc_way(8.0, 0.03), STRAIGHT)
+    ((plan, _),) = drive(network, [seen(speed=8.0, drivable=grid)])
+    assert plan.tokens.tolist() == network.ids[1].tolist()
+    assert plan.scores[0] > plan.scores[1] == 0.0
+
+
+def test_goals_that_only_fill_their_slots_are_not_drafted():
+    class Padded(KnownWays):
+        def prefill_goal(self, inputs):
+            return replace(super().prefill_goal(inputs), real=np.array([True, True, False]))
+
+    network = Padded(STRAIGHT, SLOW, STRAIGHT)
+    ((plan, _),) = drive(network, [seen(speed=8.0, agents=cars())])
+    assert len(plan.candidates) == 1
+
+
+# --- bad input -------------------------------------------------------------------------------------------------------
+
+
+def test_what_the_network_cannot_use_is_said_in_a_sentence():
+    scene = seen()
+    with pytest.raises(PlanningError, match=r"reflectdrive2 has no network: set model\.file"):
+        reflectdrive2.plan(PlannerState(), scene, Tools(config()))
+    tools = Tools(config(), KnownWays(arc_way()))
+    with pytest.raises(PlanningError, match=r"Observation\.cameras holds 0 pictures, expected 6"):
+        reflectdrive2.plan(PlannerState(), replace(scene, cameras=()), tools)
+    with pytest.raises(PlanningError, match=r"EgoState\.speed_mps is 1e\+30"):
+        reflectdrive2.plan(PlannerState(), replace(scene, ego=ego(1e30)), tools)
+
+
+def test_what_was_not_used_as_it_came_is_remembered():
+    scene = seen(instruction="fahren Sie " * 1000)
+    ((_, state),) = drive(KnownWays(arc_way()), [scene])
+    assert "11000 characters" in state.memory.notes[0]
+
+
+def test_the_engine_drives_with_it_and_answers_when_it_cannot():
+    network = KnownWays(arc_way(8.0, 0.0))
+    bound = lambda state, scene, tools: reflectdrive2.plan(state, scene, replace(tools, network=network))  # noqa: E731
+    engine = Engine(config(), Clock(), bound)
+    scene = seen(speed=8.0, agents=cars())
+    reports = [engine.step(frame) for frame in frames(4, scene=scene)]
+    assert [report.verdict for report in reports] == [Verdict.OK] * 4
+    assert [report.plan.step for report in reports] == [StepKind.FULL, StepKind.LITE] * 2
+    blind = engine.step(replace(later(scene, 0.4), cameras=()))
+    assert blind.verdict is Verdict.INFEASIBLE
+    assert "holds 0 pictures" in blind.reason
+    assert kinematics.speeds(blind.plan.trajectory)[-1] < 9.0
+
+
+# --- with a real network ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def network():
+    pytest.importorskip("torch", reason="torch is not installed (pip install -e .[train])")
+    from tiny_net import tiny_net
+
+    from reflectdrive_ros.features import WORDS
+    from reflectdrive_ros.runtime.torch_backend import TorchNetwork
+
+    return TorchNetwork(tiny_net(words=WORDS, text_vocabulary=64, text_length=16))
+
+
+def test_a_real_network_drives_the_same_recipe(network):
+    scenes = frames(3, scene=seen(agents=cars()))
+    plans = drive(network, scenes, Settings(low_confidence=0.0, max_deviation_m=1e3))
+    assert [plan.step for plan, _ in plans] == [StepKind.FULL, StepKind.LITE, StepKind.FULL]
+    for plan, _ in plans:
+        assert plan.tokens.shape == (16,)
+        assert plan.tokens.max() < BOOK.bins
+        assert np.isfinite(plan.trajectory.poses).all()
+    assert len(plans[0][0].scores) == len(plans[0][0].candidates) + 1
+    assert list(plans[0][0].scores) == sorted(plans[0][0].scores, reverse=True)
+    assert plans[1][0].candidates == ()
+    again = drive(network, scenes, Settings(low_confidence=0.0, max_deviation_m=1e3))
+    for (plan, _), (same, _) in zip(plans, again, strict=True):
+        assert plan.trajectory.poses.tobytes() == same.trajectory.poses.tobytes()
+
+
+def test_the_recipes_full_frame_is_that_of_the_phases(network):
+    """Numpy around single steps, or one rollout in torch as training does it: the same ids."""
+    import torch
+
+    from reflectdrive_ros.features import model_inputs
+    from reflectdrive_ros.model import phases
+
+    scene = seen(agents=cars())
+    inputs = model_inputs(scene, network.inputs)
+    with torch.no_grad():
+        decoded = phases.full(
+            network._net,
+            *(torch.as_tensor(part)[None] for part in (inputs.images, inputs.text, inputs.ego)),
+            phases.Decoding(),
+        )
+    known = network.prefill_goal(inputs)
+    blocks, confidence = reflectdrive2.full(network, known, True, Settings())
+    assert blocks.tolist() == decoded.blocks[0][decoded.real[0]].tolist()
+    np.testing.assert_allclose(confidence, decoded.confidence[0][decoded.real[0]], rtol=1e-4)
+
+
+def test_a_network_without_words_needs_its_tokenizer():
+    pytest.importorskip("torch", reason="torch is not installed (pip install -e .[train])")
+    from tiny_net import tiny_net
+
+    from reflectdrive_ros.model.checkpoint import CheckpointError
+    from reflectdrive_ros.runtime.torch_backend import TorchNetwork
+
+    with pytest.raises(CheckpointError, match="give the tokenizer it was trained with"):
+        TorchNetwork(tiny_net())
+
+
+def test_sweeps_bind_a_setting():
+    planner = partial(reflectdrive2.plan, settings=Settings(lite_steps_per_full=0))
+    state, kinds = PlannerState(), []
+    for scene in frames(3):
+        state, plan = planner(state, scene, Tools(config(), KnownWays(arc_way(curvature=0.0))))
+        kinds.append(plan.step)
+    assert kinds == [StepKind.FULL] * 3
