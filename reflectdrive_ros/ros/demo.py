@@ -14,6 +14,7 @@ import os
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,7 +126,8 @@ class Answers(Node):
                 stages = (
                     {} if debug is None else dict(zip(debug.stage_names, map(float, debug.stage_times), strict=True))
                 )
-                lines = next((lines for when, lines in reversed(said) if when <= at), ())
+                # what is said next knows of this plan; what was said before it may be from before the first picture
+                lines = next((lines for when, lines in said if when >= at), said[-1][1] if said else ())
                 found.setdefault(stamp, Sent(trajectory, statuses[stamp], stages, lines))
         return [found[stamp] for stamp in sorted(found)]
 
@@ -211,7 +213,7 @@ def recorded_drive(bag: Path, config: Config, sent: list[Sent], drive: DriveReco
     with BagReader(bag) as reader:
         had = {topic.name for topic in reader.topics if topic.count}
         sources = {topic.key: topic.name for topic in world_messages.car_topics(config) if topic.name in had}
-        return assemble(reader, sources, config, sent, details, drive)
+        return replace(assemble(reader, sources, config, sent, details, drive), bag=drive.numbers["town"])
 
 
 def written(record: ReplayRecord, sent: list[Sent], config: Config, args: argparse.Namespace) -> dict[str, Any]:
