@@ -31,6 +31,7 @@ from ..evaluation.provenance import provenance
 from ..evaluation.replay_record import DriveEvent, DriveRecord, ReplayRecord, summary
 from ..evaluation.report import drive_rows, write_report
 from ..runtime.engine import planner_named
+from ..sim.sumo import SumoMissing
 from . import convert, live, make_bag, replay, topics, world_bag, world_messages
 from .bag import BagError, BagReader, BagWriter
 from .node import profile
@@ -73,9 +74,9 @@ def run(args: argparse.Namespace) -> int:
     end_on_sigterm()
     try:
         return shown_live(args) if args.live else closed_loop(args, errors)
-    except world_bag.WORLD_FAULTS as fault:
+    except SumoMissing as fault:
         errors.print(escape(f"{fault}; `reflectdrive demo --recording` needs no world"), soft_wrap=True)
-    except (BagError, ConfigError) as fault:
+    except (BagError, ConfigError, *world_bag.WORLD_FAULTS) as fault:
         errors.print(escape(str(fault)), soft_wrap=True)
     except OSError as fault:
         errors.print(escape(f"{fault.filename or args.out} cannot be used: {fault.strerror}"), soft_wrap=True)
@@ -138,7 +139,7 @@ def closed_loop(args: argparse.Namespace, errors: Console) -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     seconds = SECONDS if args.seconds is None else args.seconds
     bag = args.out / "world"
-    errors.print(f"a town is built from seed {args.seed} ..")
+    errors.print(f"a world is made from seed {args.seed} ..")
     with world_bag.opened_world(args, config) as world:
         drive, sent = driven(world, config, seconds, bag, args.out / "node.log", errors)
     with errors.status("writing the report"):

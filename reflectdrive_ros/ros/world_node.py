@@ -38,7 +38,7 @@ from . import convert, outputs, topics, world_bag, world_messages
 from .bag import BagError, BagWriter
 from .convert import BadMessage
 from .node import profile
-from .replay_node import NODE_NAME, isolated_environment, resolved, sending
+from .replay_node import NODE_NAME, dds_profile, resolved, sending
 from .topics import message_class
 
 if TYPE_CHECKING:
@@ -249,6 +249,9 @@ def main(args: list[str] | None = None) -> int:
     parser.add_argument("--ros-args", nargs=argparse.REMAINDER, help="remappings and parameters of ROS")
     parsed = parser.parse_args(given)
     end_on_sigterm()
+    profile_file = dds_profile()
+    if profile_file is not None:
+        os.environ.setdefault("FASTRTPS_DEFAULT_PROFILES_FILE", str(profile_file))
     config = Config()
     try:
         with world_bag.opened_world(parsed, config) as world:
@@ -282,5 +285,4 @@ def run(node: WorldNode, seconds: float | None, pace: Pace) -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("FASTRTPS_DEFAULT_PROFILES_FILE", isolated_environment()["FASTRTPS_DEFAULT_PROFILES_FILE"])
     os._exit(main())
