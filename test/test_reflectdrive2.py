@@ -10,7 +10,7 @@ from test_features import SPEC, pictures
 
 from reflectdrive_ros import geometry, kinematics
 from reflectdrive_ros.domain import Command, DrivableGrid, StepKind, Trajectory, Verdict
-from reflectdrive_ros.planning import reflectdrive2
+from reflectdrive_ros.planning import planners, reflectdrive2
 from reflectdrive_ros.planning.planner import PlannerState, PlanningError, Prefilled, Tools
 from reflectdrive_ros.planning.reflectdrive2 import Memory, Settings, carried_points, trajectory
 from reflectdrive_ros.runtime.engine import Engine
@@ -389,3 +389,10 @@ def test_sweeps_bind_a_setting():
         state, plan = planner(state, scene, Tools(config(), KnownWays(arc_way(curvature=0.0))))
         kinds.append(plan.step)
     assert kinds == [StepKind.FULL] * 3
+
+
+def test_it_is_offered_only_where_a_model_is_configured():
+    assert "reflectdrive2" not in planners(config())
+    with_model = planners(config(model__file="weights.safetensors", model__sha256="00"))
+    assert with_model["reflectdrive2"] is reflectdrive2.plan
+    assert with_model.keys() > planners(config()).keys()

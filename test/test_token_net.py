@@ -109,8 +109,8 @@ def test_a_block_is_bidirectional_and_the_prompt_causal():
     assert not seen[4:20, 20:].any()
 
 
-def test_passes_leave_the_prompt_as_it_was_and_poison_does_not_spread():
-    """Every pass begins from the same keys and values; a block of NaN beside others reaches none of them."""
+def test_no_pass_leaves_anything_behind():
+    """Every pass begins from the prompt's keys and values alone: stale ones of an earlier block are never seen."""
     net = tiny_net()
     inputs, blocks = tiny_inputs(net), some_blocks(net)
     known = net.packed(*inputs, blocks).keys_values

@@ -190,3 +190,9 @@ def test_no_ghost_between_two_behaviours():
     y_logits[0, 55, 35] = y_logits[0, 15, 5] = 0.0
     cells, _, real = choose_goals(x_logits, y_logits, X_M, Y_M, GoalRules(3, 1.2))
     assert sorted(cells[0][real[0]].tolist()) == [[15, 5], [55, 35]]
+
+
+def test_equally_probable_goals_come_in_the_order_of_their_ids():
+    x_logits, y_logits = torch.zeros(1, len(X_M)), torch.zeros(1, len(X_M), len(Y_M))
+    cells, _, _ = choose_goals(x_logits, y_logits, X_M, Y_M, GoalRules(3, 1.2))
+    assert cells[0].tolist() == [[0, 0], [0, 4], [0, 8]]

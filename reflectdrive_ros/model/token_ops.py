@@ -43,16 +43,17 @@ def choose_goals(
     as indices into x_m, y_m, log-probabilities (B, K), and which slots are real (B, K) bool; a padded slot repeats the
     first goal.
     """
-    scores = (x_logits.log_softmax(-1)[..., None] + y_logits.log_softmax(-1)).flatten(1)
+    scores = x_logits.log_softmax(-1)[..., None] + y_logits.log_softmax(-1)
     reach2 = (rules.spacing_m - SLACK_M) ** 2 if rules.spacing_m > SLACK_M else 0.0
     cells, values = [], []
     for _ in range(rules.count):
-        best = scores.argmax(-1)
-        values.append(scores.gather(-1, best[:, None])[:, 0])
-        row, column = best // len(y_m), best % len(y_m)
+        of_rows = scores.amax(-1)  # a maximum by rows, then in one row: the argmax of a whole plane is slow
+        row = of_rows.argmax(-1)
+        column = scores.gather(1, row[:, None, None].expand(-1, 1, len(y_m)))[:, 0].argmax(-1)
+        values.append(of_rows.gather(-1, row[:, None])[:, 0])
         cells.append(torch.stack([row, column], -1))
         away2 = (x_m - x_m[row][:, None])[:, :, None] ** 2 + (y_m - y_m[column][:, None])[:, None] ** 2
-        scores = torch.where(away2.flatten(1) <= reach2, OUT, scores)
+        scores = torch.where(away2 <= reach2, OUT, scores)
     goals, log_probs = torch.stack(cells, 1), torch.stack(values, 1)
     real = log_probs.exp() >= rules.floor * log_probs[:, :1].exp()
     return torch.where(real[..., None], goals, goals[:, :1]), torch.where(real, log_probs, log_probs[:, :1]), real
