@@ -158,25 +158,50 @@ class Simulation:
         """A tenth of a second of traffic. Raises TrafficError."""
         with self._told("broke off"):
             self._events.act(self._sumo, self._seen, self.time_s)
-            self._sumo.simulationStep()
-            self._steps += 1
-            self.time_s = round(self._steps * STEP_S, 3)
+            self._advance()
             self._look()
-            self._count_collisions()
-            self._counts["left_the_map"] += self._sumo.simulation.getArrivedNumber()
-            if self._steps == round(ENTRY_S / STEP_S):
-                self._send_home()
-            if self._steps % CHECK_EVERY == 0:
-                self._lengthen_routes()
-                self._help_stuck()
+            self._mend()
+
+    def warm_up(self, seconds: float) -> None:
+        """Traffic that nobody looks at and in which nothing special happens: it costs half as much as steps.
+
+        Bodies appear at the next step, where the traffic has got to by then. Raises TrafficError.
+        """
+        with self._told("broke off"):
+            for _ in range(round(seconds / STEP_S)):
+                self._advance()
+                if self._steps % CHECK_EVERY == 0:
+                    self._seen = self._drivers()
+                    self._mend()
+
+    def _advance(self) -> None:
+        self._sumo.simulationStep()
+        self._steps += 1
+        self.time_s = round(self._steps * STEP_S, 3)
+        self._count_collisions()
+        self._counts["left_the_map"] += self._sumo.simulation.getArrivedNumber()
+        if self._steps == round(ENTRY_S / STEP_S):
+            self._send_home()
+
+    def _mend(self) -> None:
+        if self._steps % CHECK_EVERY == 0:
+            self._lengthen_routes()
+            self._help_stuck()
+
+    def _drivers(self) -> Seen:
+        vehicle = self._sumo.vehicle
+        keys = [key for key in vehicle.getIDList() if key != EGO]
+        ego = (vehicle.getLaneID(EGO), vehicle.getSpeed(EGO)) if self._with_ego else None
+        return Seen(tuple(keys), tuple(map(vehicle.getLaneID, keys)), tuple(map(vehicle.getSpeed, keys)), ego)
 
     def _look(self) -> None:
         """Reads where everybody is, and moves the bodies there."""
         vehicle, person = self._sumo.vehicle, self._sumo.person
-        driving = [key for key in vehicle.getIDList() if key != EGO]
+        self._seen = self._drivers()
+        driving = self._seen.ids
         rows = np.array([self._row[key] for key in driving], int)
         fronts = np.array([*map(vehicle.getPosition, driving)], float).reshape(-1, 2)
-        speeds = np.array([*map(vehicle.getSpeed, driving)], float)
+        speeds = np.array(self._seen.speeds_mps, float)
         self._driven.follow(rows, fronts, _heading([*map(vehicle.getAngle, driving)]), speeds, STEP_S)
 
         walking = list(person.getIDList())
@@ -190,15 +215,12 @@ class Simulation:
         self.poses[drivers:people], self.speeds_mps[drivers:people] = self._walking.poses, self._walking.speeds_mps
         self.poses[scripted], self.speeds_mps[scripted] = self._events.poses, self._events.speeds_mps
 
-        lanes = list(map(vehicle.getLaneID, driving))
         signals = np.array(list(map(vehicle.getSignals, driving)), int)
         self.lane[:], self.braking[:], self.indicator[:] = -1, False, 0
-        self.lane[rows] = [self._lane_keys.get(lane, -1) for lane in lanes]
+        self.lane[rows] = [self._lane_keys.get(lane, -1) for lane in self._seen.lanes]
         self.braking[rows] = signals & BRAKE_BIT > 0
         self.indicator[rows] = (signals & LEFT_BIT > 0).astype(np.int8) - (signals & RIGHT_BIT > 0)
         self.indicator[[self._row[key] for key in self._events.broken_down]] = 2
-        ego = (vehicle.getLaneID(EGO), vehicle.getSpeed(EGO)) if self._with_ego else None
-        self._seen = Seen(tuple(driving), tuple(lanes), tuple(speeds.tolist()), ego)
 
     def _count_collisions(self) -> None:
         for collision in self._sumo.simulation.getCollisions():

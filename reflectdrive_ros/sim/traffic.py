@@ -16,6 +16,7 @@ from .simulation import Simulation, TrafficError
 
 __all__ = ["Simulation", "TrafficError", "TrafficLog", "record"]
 
+EVENTFUL_S = 5.0  # before a recording begins, so that it begins amid events
 DENSITIES = (0.55, 1.3)  # of an ordinary afternoon, drawn by seed
 
 
@@ -77,7 +78,9 @@ def record(
     demand = Demand.of(road_map, seed, density)
     steps = round(duration_s / STEP_S)
     with Simulation(road_map, demand, seed) as traffic:
-        for _ in range(round(warm_up_s / STEP_S)):
+        eventful_s = min(EVENTFUL_S, warm_up_s)
+        traffic.warm_up(warm_up_s - eventful_s)
+        for _ in range(round(eventful_s / STEP_S)):
             traffic.step()
         count = len(traffic.cast.ids)
         poses = np.empty((steps, count, 3))
