@@ -1,0 +1,57 @@
+"""Plans that the network itself drafts, to be corrected: the mistakes that an editor will really meet."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ..model import token_ops
+from ..model.token_net import BLOCK, GOAL_X, TokenNet
+from .losses import Batch
+
+ROUNDS = 3  # as in a full frame
+
+
+def with_drafts(net: TokenNet, batch: Batch, scenes: int, temperature: float, generator: torch.Generator) -> Batch:
+    """The batch with drafts in place of the perturbed plans of its first scenes.
+
+    They are drafted from the expert's goal, so what is to be corrected are the mistakes on the way there.
+    """
+    count = batch.blocks.shape[1] - batch.masked
+    if scenes == 0 or count == 0:
+        return batch
+    first = slice(0, scenes)
+    drafted = draft(
+        net, batch.images[first], batch.text[first], batch.ego[first], batch.clean[first], count, temperature, generator
+    )
+    blocks = batch.blocks.clone()
+    blocks[first, batch.masked :] = drafted
+    return replace(batch, blocks=blocks)
+
+
+@torch.no_grad()
+def draft(
+    net: TokenNet,
+    images: Tensor,
+    text: Tensor,
+    ego: Tensor,
+    clean: Tensor,
+    count: int,
+    temperature: float,
+    generator: torch.Generator,
+) -> Tensor:
+    """(B, count, 16) ids drafted in three rounds from the goal of `clean` (B, 16), tokens drawn at a temperature."""
+    mask_id = net.config.mask_id
+    goal_only = torch.where(torch.arange(BLOCK, device=clean.device) < GOAL_X, mask_id, clean)
+    blocks = goal_only[:, None].expand(-1, count, -1)
+    out = net.packed(images, text, ego, blocks[:, :1])
+    logits = out.logits.expand(-1, count, -1, -1)
+    for turn, limit in enumerate(token_ops.schedule(GOAL_X, ROUNDS)):
+        if turn:
+            logits = net.decode(blocks, out.keys_values)
+        noise = torch.rand(logits.shape, generator=generator).to(logits.device)
+        drawn = logits - temperature * torch.log(-torch.log(noise.clamp(1e-9, 1.0 - 1e-7)))  # Gumbel's trick
+        blocks, _ = token_ops.unmask(blocks, drawn, mask_id, limit)
+    return blocks

@@ -1,0 +1,58 @@
+"""How far each bin of the codebook is off the road: the map that L_field is taken from, per scene.
+
+A map holds the signed distance to the edge of the drivable space at the centres of the bins from -10 to 80 m ahead and
+35 m to either side, outside positive, in tenths of a metre as int8 (12.7 m and more are one). Places beyond the map
+have the value of its border. The polygons are drawn at half a bin and their distances read from two distance
+transforms: 2 ms a scene, right to a pixel. The score asks the polygons; this only says which way is better.
+"""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+
+from ..domain import Array
+from ..scoring.areas import MapAreas
+from ..tokens import Codebook
+
+X_RANGE_M = (-10.0, 80.0)
+Y_RANGE_M = (-35.0, 35.0)
+STEP_M = 0.1  # of what is stored
+MARGIN_M = 6.0  # drawn beyond the map, so that a road just outside is seen
+FINER = 2  # pixels per bin
+SHIFT = 6  # binary places of a corner between pixels, for OpenCV
+
+
+def id_window(codebook: Codebook) -> tuple[slice, slice]:
+    """The ids of x and of y that a map covers."""
+    reach = codebook.zero_id
+    spans = []
+    for low, high in (X_RANGE_M, Y_RANGE_M):
+        first, last = round(low / codebook.bin_m), round(high / codebook.bin_m)
+        spans.append(slice(max(first, -reach) + reach, min(last, reach) + reach + 1))
+    return spans[0], spans[1]
+
+
+def distance_map(areas: MapAreas, codebook: Codebook) -> Array:
+    """(X, Y) int8, tenths of a metre off the drivable space of a scene, inside negative; bins of `id_window`."""
+    pixel_m = codebook.bin_m / FINER
+    margin = int(np.ceil(MARGIN_M / codebook.bin_m)) * FINER
+    x_ids, y_ids = id_window(codebook)
+    rows, columns = ((ids.stop - ids.start - 1) * FINER + 1 + 2 * margin for ids in (x_ids, y_ids))
+    first_m = np.array([codebook.to_values(np.array(ids.start)) for ids in (x_ids, y_ids)]) - margin * pixel_m
+    drivable = np.zeros((rows, columns), np.uint8)
+    for ring in (*areas.roadblocks, *areas.intersections, *areas.carparks):
+        corners = np.rint((ring - first_m) / pixel_m * 2**SHIFT).astype(np.int32)[:, ::-1]  # OpenCV: column first
+        cv2.fillPoly(drivable, [np.ascontiguousarray(corners)], 1, shift=SHIFT)
+    outside, inside = (
+        cv2.distanceTransform(mask, cv2.DIST_L2, cv2.DIST_MASK_PRECISE) for mask in (1 - drivable, drivable)
+    )
+    # OpenCV fills every pixel that an edge touches: the edge runs through the outermost ones
+    signed = np.where(drivable, 1.0 - inside, outside) * pixel_m
+    kept = slice(margin, -margin, FINER)
+    return np.asarray(np.rint(np.clip(signed[kept, kept] / STEP_M, -127, 127)), np.int8)
+
+
+def mirrored(distances: Array) -> Array:
+    """A map (.., X, Y) of the world seen in a mirror, left for right."""
+    return distances[..., ::-1]

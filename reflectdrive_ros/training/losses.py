@@ -1,0 +1,137 @@
+"""What ReflectDrive-2 learns from: the plan under its masks, the goal, the plan under perturbations, the road's edge.
+
+    L = L_DLM + goal L_goal + sap L_SAP + field L_field                       (weights: settings.LossConfig)
+
+L_DLM and L_SAP are cross-entropy on all 16 positions of a block, hidden or not: a network that edits must know what to
+leave alone. L_goal is cross-entropy of the goal's x and of its y given that x, from the block that is all mask.
+L_field is the price of the cells off the road, -log(1 - p_i q_j) C_ij summed over the cells and waypoints of a block.
+All are means over scenes and blocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..model.token_net import GOAL_X, GOAL_Y, TokenNet
+from .settings import LossConfig
+
+SERIES = 8  # powers of p q that are summed for every cell
+EXACT = 4  # rows and columns of the largest p and q whose cells are reckoned exactly
+STEP_M = 0.1  # of stored distances
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """B scenes and what is asked about each; block 0 is all mask, the first `masked` of R are masked."""
+
+    images: Tensor  # (B, 6, H, W, 3) uint8
+    text: Tensor  # (B, T) int64
+    ego: Tensor  # (B, 3) float32
+    clean: Tensor  # (B, 16) int64, the expert's tokens
+    blocks: Tensor  # (B, R, 16) int64
+    distances: Tensor  # (B, X, Y) int8, `fields.distance_map`
+    masked: int
+
+    def to(self, device: torch.device) -> Batch:
+        moved = {name: value.to(device, non_blocking=True) for name, value in vars(self).items() if name != "masked"}
+        return Batch(**moved, masked=self.masked)
+
+    def part(self, rank: int, ranks: int) -> Batch:
+        """The scenes of one process among several."""
+        return Batch(**{k: v[rank::ranks] for k, v in vars(self).items() if k != "masked"}, masked=self.masked)
+
+
+class Losses(nn.Module):
+    """The network with its losses: one forward per step, as data-parallel training wants it."""
+
+    def __init__(self, net: TokenNet, weights: LossConfig, x_first: int, y_first: int) -> None:
+        """`x_first`, `y_first`: the ids of the first row and column of a distance map."""
+        super().__init__()
+        self.net = net
+        self.weights = weights
+        self.x_first, self.y_first = x_first, y_first
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Scalars `loss`, `dlm`, `goal`, `sap`, `field`."""
+        weights, masked = self.weights, batch.masked
+        out = self.net.packed(batch.images, batch.text, batch.ego, batch.blocks)
+        found = {
+            "dlm": token_loss(out.logits[:, :masked], batch.clean),
+            "goal": self._goal(out.logits[:, 0, GOAL_X], out.hidden[:, 0], batch.clean),
+            "sap": token_loss(out.logits[:, masked:], batch.clean),
+            "field": self._field(out.logits[:, :masked], batch.distances),
+        }
+        total = found["dlm"]
+        for name in ("goal", "sap", "field"):
+            total = total + getattr(weights, name) * found[name]
+        return {"loss": total, **{name: value.detach() for name, value in found.items()}}
+
+    def _goal(self, x_logits: Tensor, hidden: Tensor, clean: Tensor) -> Tensor:
+        y_logits = self.net.goal_y(hidden, clean[:, GOAL_X, None])[:, 0]
+        return F.cross_entropy(x_logits, clean[:, GOAL_X]) + F.cross_entropy(y_logits, clean[:, GOAL_Y])
+
+    def _field(self, logits: Tensor, distances: Tensor) -> Tensor:
+        if self.weights.field == 0.0:
+            return logits.new_zeros(())
+        (x_low, x_high), (y_low, y_high) = self.net.config.id_ranges
+        rows, columns = (
+            (torch.arange(low, high + 1, device=logits.device) - first).clamp(0, size - 1)
+            for low, high, first, size in (
+                (x_low, x_high, self.x_first, distances.shape[1]),
+                (y_low, y_high, self.y_first, distances.shape[2]),
+            )
+        )
+        cost = (STEP_M * distances[:, rows][:, :, columns].float() + self.weights.field_margin_m).clamp(min=0.0)
+        points = torch.unflatten(logits, -2, (-1, 2)).flatten(1, 2)  # (B, R * 8, 2, bins)
+        x, y = points[:, :, 0, x_low : x_high + 1], points[:, :, 1, y_low : y_high + 1]
+        return field_loss(x, y, cost) / logits.shape[1]
+
+
+def token_loss(logits: Tensor, clean: Tensor) -> Tensor:
+    """Mean cross-entropy of (B, R, 16, bins) against the same (B, 16) for all R blocks; 0 without blocks."""
+    if logits.shape[1] == 0:
+        return logits.new_zeros(())
+    wanted = clean[:, None].expand(-1, logits.shape[1], -1)
+    return F.cross_entropy(logits.flatten(0, 2), wanted.flatten())
+
+
+def field_loss(x_logits: Tensor, y_logits: Tensor, cost: Tensor) -> Tensor:
+    """Sum over N points and all cells of -log(1 - p_i q_j) C_ij, mean over B scenes: a scalar.
+
+    x_logits (B, N, X) and y_logits (B, N, Y) give p and q of each point, cost (B, X, Y) in metres is at least 0.
+    -log(1 - u) = u + u^2 / 2 + .. is a product of matrices in every power, so no (N, X, Y) is ever held; the rest of
+    the series counts only where u is large, and at most a few p and q are. There it is taken from logarithms, and stays
+    finite where p and q are 1.
+    """
+    log_p, log_q = x_logits.log_softmax(-1), y_logits.log_softmax(-1)
+    powers = torch.arange(1, SERIES + 1, device=cost.device, dtype=log_p.dtype)[:, None, None]
+    p, q = ((powers * logs[:, None]).exp().flatten(1, 2) for logs in (log_p, log_q))  # (B, K * N, X or Y)
+    terms = torch.unflatten((torch.bmm(p, cost.to(p.dtype)) * q).sum(-1), 1, (SERIES, -1))  # (B, K, N)
+    series = (terms / powers[:, :, 0]).sum((1, 2))
+
+    top_p, rows = log_p.topk(min(EXACT, log_p.shape[-1]))
+    top_q, columns = log_q.topk(min(EXACT, log_q.shape[-1]))
+    log_u = top_p[..., :, None] + top_q[..., None, :]  # (B, N, 4, 4)
+    log_rest_p, log_rest_q = _log_of_others(x_logits, rows), _log_of_others(y_logits, columns)
+    log_one_less_u = torch.logaddexp(log_rest_p[..., :, None], top_p[..., :, None] + log_rest_q[..., None, :])
+    taken = ((powers[:, 0, 0] * log_u[..., None]).exp() / powers[:, 0, 0]).sum(-1)
+    cells = cost.flatten(1).to(p.dtype).gather(1, _cells(rows, columns, cost.shape[-1])).view_as(log_u)
+    remainder = ((-log_one_less_u - taken) * cells).sum((1, 2, 3))
+    return (series + remainder).mean()
+
+
+def _log_of_others(logits: Tensor, chosen: Tensor) -> Tensor:
+    """(B, N, k) log(1 - p) of the chosen entries (B, N, k) of (B, N, X), from the other logits: exact near p = 1."""
+    others = logits[:, :, None].expand(-1, -1, chosen.shape[-1], -1)
+    others = others.scatter(-1, chosen[..., None], -torch.inf)
+    rest: Tensor = others.logsumexp(-1) - logits.logsumexp(-1, keepdim=True)
+    return rest
+
+
+def _cells(rows: Tensor, columns: Tensor, width: int) -> Tensor:
+    """(B, N * 16) places of cells in a flattened map."""
+    return (rows[..., :, None] * width + columns[..., None, :]).flatten(1)

@@ -1,0 +1,105 @@
+"""Blocks to learn from: the expert's tokens with some hidden, and plans that are wrong the way plans are wrong.
+
+Hidden: a planner meets few of all sets of hidden tokens. It decides with everything hidden, drafts with the goal alone
+or the goal and what it wrote so far in sight. Hiding each token by itself, as language models do, shows the first of
+these once in 17 blocks and the second once in 2000; so the sets are drawn by kind.
+
+Wrong: a plan is too fast or too slow (its points slide along its own path, on beyond its end too), or turned about the
+car. Some stay right, so that an editor learns to leave a good plan alone; half keep the right goal, which editing
+never moves; some lack their end, as a plan of a moment ago does.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..domain import Array
+from ..tokens import Codebook
+
+KINDS = ("all", "goal", "goal_and_some", "any")
+SHARES = (0.20, 0.25, 0.25, 0.30)
+SOONER = 1e-3  # m; a step shorter than this has no direction
+
+IDENTITY_SHARE = 0.2
+SLIGHT_SLIDE, SLIGHT_SLIDE_SHARE = (0.85, 1.15), 0.625
+WIDE_SLIDE = (0.6, 1.4)
+SLIGHT_TURN_RAD, SLIGHT_TURN_SHARE = np.radians(3.0), 0.7
+WIDE_TURN_RAD = np.radians(8.0)
+CLEAN_GOAL_SHARE = 0.5
+NO_END_SHARE = 0.15  # of one or two points
+
+
+# --- hidden ----------------------------------------------------------------------------------------------------------
+
+
+def masked_blocks(clean: Array, count: int, mask_id: int, rng: np.random.Generator) -> Array:
+    """(B, count, 16) of tokens (B, 16), part of them `mask_id`; the first of each scene is all mask.
+
+    The others are of the kinds that are left, so that of `count` = 5 every kind has its share; two of its 16 tokens
+    are the goal. Raises ValueError if count is less than 1.
+    """
+    if count < 1:
+        raise ValueError(f"masked_blocks got count {count}, expected at least 1: the goal is read from an all-mask one")
+    length = clean.shape[1]
+    rest = np.array(SHARES[1:]) / sum(SHARES[1:])
+    kinds = 1 + rng.choice(len(rest), size=(len(clean), count), p=rest)
+    kinds[:, 0] = 0
+    free = np.arange(length) < length - 2
+    order = rng.random((len(clean), count, length)).argsort(-1)  # rank of each place
+    order_free = np.where(free, rng.random((len(clean), count, length)), 2.0).argsort(-1).argsort(-1)
+    some = rng.integers(1, length - 2, (len(clean), count, 1))  # 1 .. 13 hidden of the 14
+    share = rng.random((len(clean), count, 1))
+    hidden = np.select(
+        [kinds[..., None] == k for k in range(3)],
+        [np.ones((1, 1, length), bool), free[None, None], free & (order_free < some)],
+        order < np.maximum(1, np.rint(share * length)),
+    )
+    return np.where(hidden, mask_id, clean[:, None])
+
+
+# --- wrong -----------------------------------------------------------------------------------------------------------
+
+
+def slid(points: Array, factor: Array) -> Array:
+    """Points (N, T, 2) moved along their path from the origin to `factor` (N,) times their way; straight on beyond."""
+    path = np.concatenate([np.zeros_like(points[:, :1]), points], axis=1)
+    step = np.diff(path, axis=1)
+    length = np.hypot(step[..., 0], step[..., 1])
+    way = np.concatenate([np.zeros_like(length[:, :1]), np.cumsum(length, axis=1)], axis=1)
+    wanted = factor[:, None] * way[:, 1:]
+    real = length > SOONER
+    last = np.where(real.any(axis=1), real.shape[1] - 1 - real[:, ::-1].argmax(axis=1), 0)
+    begun = (wanted[..., None] >= way[:, None, :-1]) & real[:, None]  # steps that have begun by then
+    at = np.where(begun, np.arange(real.shape[1]), 0).max(axis=-1)
+    at = np.minimum(at, last[:, None])
+    row = np.arange(len(points))[:, None]
+    size = length[row, at]
+    share = np.where(size > SOONER, (wanted - way[row, at]) / np.maximum(size, SOONER), 0.0)
+    return np.asarray(path[row, at] + share[..., None] * step[row, at])
+
+
+def turned(points: Array, angle_rad: Array) -> Array:
+    """Points (N, T, 2) turned about the origin by `angle_rad` (N,), left positive."""
+    cos, sin = np.cos(angle_rad)[:, None], np.sin(angle_rad)[:, None]
+    x, y = points[..., 0], points[..., 1]
+    return np.stack([cos * x - sin * y, sin * x + cos * y], axis=-1)
+
+
+def perturbed_blocks(points: Array, count: int, codebook: Codebook, rng: np.random.Generator) -> Array:
+    """(B, count, 16) tokens of perturbed plans; `points` (B, 8, 2) are the expert's, in metres."""
+    many = np.repeat(points, count, axis=0)
+    size = len(many)
+    kind = rng.random(size)  # identity, then a quarter slid, a quarter turned, half of the rest both
+    share = (kind - IDENTITY_SHARE) / (1.0 - IDENTITY_SHARE)
+    slides, turns = (share >= 0.0) & (share < 0.75), share >= 0.25
+    slight = rng.random(size) < SLIGHT_SLIDE_SHARE
+    factor = np.where(slight, rng.uniform(*SLIGHT_SLIDE, size), rng.uniform(*WIDE_SLIDE, size))
+    most = np.where(rng.random(size) < SLIGHT_TURN_SHARE, SLIGHT_TURN_RAD, WIDE_TURN_RAD)
+    angle = most * rng.uniform(-1.0, 1.0, size)
+    moved = turned(slid(many, np.where(slides, factor, 1.0)), np.where(turns, angle, 0.0))
+    keep = rng.random(size) < CLEAN_GOAL_SHARE
+    moved[keep, -1] = many[keep, -1]
+    tokens = codebook.encode(moved)
+    missing = np.where(rng.random(size) < NO_END_SHARE, rng.integers(1, 3, size), 0)
+    lost = np.arange(tokens.shape[1]) >= tokens.shape[1] - 2 * missing[:, None]
+    return np.where(lost, codebook.mask_id, tokens).reshape(len(points), count, -1)

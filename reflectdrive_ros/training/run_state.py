@@ -1,0 +1,106 @@
+"""A training run on disk: all that the next step follows from, in one file that is whole or not there.
+
+OUT/ state.safetensors    weights, averaged weights, AdamW's moments; its header tells step, time and settings
+     weights.safetensors, card.json   the averaged weights, for driving (model/checkpoint.py)
+     log.csv              a row every few steps
+     tensorboard/         the same
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
+from torch import Tensor, nn
+
+from ..model.token_net import TokenNet
+from ..sim.shards import write_whole
+
+FILE = "state.safetensors"
+FORMAT = "reflectdrive.training.1"
+ADAM = ("exp_avg", "exp_avg_sq", "step")
+
+
+class StateError(Exception):
+    """A run cannot go on; the message says which, why and what to do."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is."""
+
+    step: int = 0  # steps made
+    elapsed_s: float = 0.0
+    validations: int = 0
+
+
+def save(
+    folder: Path,
+    progress: Progress,
+    about: Mapping[str, Any],
+    net: TokenNet,
+    average: TokenNet,
+    optimizer: torch.optim.Optimizer,
+) -> None:
+    """Writes the state; `about` are the settings and sets, as JSON. Raises OSError naming the file."""
+    tensors: dict[str, Tensor] = {}
+    for prefix, module in (("net", net), ("average", average)):
+        for name, value in module.named_parameters():
+            tensors[f"{prefix}.{name}"] = value.detach()
+    names = _names(net)
+    for parameter, moments in optimizer.state.items():
+        for key in ADAM:
+            tensors[f"{key}.{names[id(parameter)]}"] = moments[key]
+    content = {"progress": asdict(progress), "about": about}
+    kept = {name: value.to("cpu").contiguous() for name, value in tensors.items()}
+    write_whole(folder / FILE, to_bytes(kept, {FORMAT: json.dumps(content)}))
+
+
+def peek(folder: Path) -> tuple[Progress, dict[str, Any]] | None:
+    """How far the run of a folder is and what it is about; None where there is none. Raises StateError."""
+    path = folder / FILE
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, "pt") as file:
+            content = json.loads((file.metadata() or {})[FORMAT])
+        return Progress(**content["progress"]), content["about"]
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError) as fault:
+        raise StateError(f"{path} is no state of a training run ({fault}): remove it to begin again") from None
+
+
+def restore(folder: Path, net: TokenNet, average: TokenNet, optimizer: torch.optim.Optimizer) -> None:
+    """Puts the state of a folder into networks and optimizer. Raises StateError if it is another network's."""
+    path = folder / FILE
+    parameters = dict(net.named_parameters())
+    try:
+        with safe_open(path, "pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        with torch.no_grad():
+            for prefix, module in (("net", net), ("average", average)):
+                for name, parameter in module.named_parameters():
+                    _fill(parameter, tensors.pop(f"{prefix}.{name}"), path, name)
+        for full_name, value in tensors.items():
+            key, _, name = full_name.partition(".")
+            parameter = parameters[name]
+            where = "cpu" if key == "step" and parameter.device.type == "cpu" else parameter.device
+            optimizer.state[parameter][key] = value.to(where)
+    except (SafetensorError, OSError, KeyError) as fault:
+        raise StateError(f"{path} does not fit this network ({fault}): give another --out") from None
+
+
+def _fill(parameter: nn.Parameter, value: Tensor, path: Path, name: str) -> None:
+    if parameter.shape != value.shape:
+        shapes = f"{tuple(value.shape)}, expected {tuple(parameter.shape)}"
+        raise StateError(f"{path}: {name} has shape {shapes}: it is another network's, give another --out")
+    parameter.copy_(value)
+
+
+def _names(net: TokenNet) -> dict[int, str]:
+    return {id(parameter): name for name, parameter in net.named_parameters()}

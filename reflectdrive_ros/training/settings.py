@@ -1,0 +1,135 @@
+"""What can be set of a training run: frozen dataclasses, laid over by YAML as strictly as `config.py` does."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .. import features
+from ..config import ConfigError, override, setting
+from ..model.token_net import TokenNetConfig, small
+
+NETWORKS: Mapping[str, Callable[[], TokenNetConfig]] = {"small": lambda: small(features.WORDS)}
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which scenes come when, and how they are varied."""
+
+    batch: int = setting(32, "scenes per step, of all processes together", 1, 65_536)
+    masked_blocks: int = setting(4, "blocks per scene with hidden tokens; the first is all mask", 1, 64)
+    perturbed_blocks: int = setting(3, "blocks per scene with a wrong plan; 0: no L_SAP", 0, 64)
+    mirror_share: float = setting(0.5, "scenes that are shown left for right", 0.0, 1.0)
+    light: float = setting(0.25, "how far brightness, contrast and tint of the pictures are varied", 0.0, 1.0)
+    draft_share: float = setting(0.2, "scenes whose wrong plans are the network's own drafts", 0.0, 1.0)
+    draft_from: float = setting(0.3, "part of the schedule after which it makes them", 0.0, 1.0)
+    draft_temperature: float = setting(1.0, "of the tokens drawn for them", 0.0, 10.0)
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    """Weights of the losses; L_DLM has 1."""
+
+    goal: float = setting(0.2, "of L_goal, a sum over two tokens", 0.0, 100.0)
+    sap: float = setting(0.7, "of L_SAP", 0.0, 100.0)
+    field: float = setting(0.05, "of L_field, a sum over 8 points in metres", 0.0, 100.0)
+    field_margin_m: float = setting(1.1, "a point must be this far inside the road: half the width of a car", -5.0, 5.0)
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """AdamW, its schedule, and the average of the weights that is kept."""
+
+    learning_rate: float = setting(6e-4, "at the end of the warm-up", 1e-9, 1.0)
+    final_share: float = setting(0.02, "of the learning rate, at the end", 0.0, 1.0)
+    warmup_share: float = setting(0.03, "of the schedule", 0.0, 1.0)
+    weight_decay: float = setting(0.05, "of matrices; vectors and tables of tokens have none", 0.0, 10.0)
+    beta2: float = setting(0.98, "of AdamW", 0.5, 0.99999)
+    gradient_clip: float = setting(1.0, "largest norm of a gradient", 1e-6, 1e6)
+    average: float = setting(0.999, "share of the averaged weights that a step keeps", 0.0, 0.999999)
+
+
+@dataclass(frozen=True)
+class LengthConfig:
+    """When it ends: after so many steps or, where minutes are given, so much time."""
+
+    steps: int = setting(20_000, "steps of the schedule; ignored where minutes are given", 1, 10**9)
+    minutes: float = setting(0.0, "wall clock of the training itself; 0: steps count", 0.0, 1e6)
+
+
+@dataclass(frozen=True)
+class KeepingConfig:
+    """How often what is done."""
+
+    checkpoint_minutes: float = setting(5.0, "between two checkpoints", 0.0, 1e6)
+    log_steps: int = setting(20, "steps per row of the log", 1, 10**6)
+    validations: int = setting(8, "over the whole schedule; 0: none", 0, 10_000)
+    validation_scenes: int = setting(100, "of the validation set, its first", 1, 10**6)
+
+
+@dataclass(frozen=True)
+class DeviceConfig:
+    """Where it runs; torchrun adds machines."""
+
+    accelerator: str = setting("auto", "cpu, cuda or auto")
+    devices: int = setting(1, "processes of this machine, one per device", 1, 64)
+    precision: str = setting("32-true", "32-true or bf16-mixed")
+    threads: int = setting(0, "of each process on a CPU; 0: as torch likes", 0, 1024)
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Everything of a run that its result follows from, beside the sets."""
+
+    network: str = setting("small", "small: 7 M parameters, trained on a CPU")
+    seed: int = setting(0, "of weights, order, masks, perturbations", 0, 2**31)
+    data: DataConfig = field(default_factory=DataConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    length: LengthConfig = field(default_factory=LengthConfig)
+    keeping: KeepingConfig = field(default_factory=KeepingConfig)
+    device: DeviceConfig = field(default_factory=DeviceConfig)
+
+    def __post_init__(self) -> None:
+        for name, value, allowed in (
+            ("network", self.network, tuple(NETWORKS)),
+            ("device.accelerator", self.device.accelerator, ("auto", "cpu", "cuda")),
+            ("device.precision", self.device.precision, ("32-true", "bf16-mixed")),
+        ):
+            if value not in allowed:
+                raise ConfigError(f"{name} is '{value}', expected one of {', '.join(allowed)}")
+
+
+def read(path: Path) -> TrainConfig:
+    """The settings in a YAML file over the defaults. Raises ConfigError for a file that cannot be used."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return override(TrainConfig(), {} if content is None else content)  # type: ignore[no-any-return]
+    except FileNotFoundError:
+        raise ConfigError(f"{path} does not exist") from None
+    except OSError as fault:
+        raise ConfigError(f"{path} cannot be read: {fault.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as fault:
+        raise ConfigError(f"{path} is not YAML: {' '.join(str(fault).split())}") from None
+    except ConfigError as fault:
+        raise ConfigError(f"{path}: {fault}") from None
+
+
+def differences(config: TrainConfig, other: Mapping[str, Any]) -> list[str]:
+    """Dotted names of settings that decide what is learnt and are not the same in `other`, an `asdict`."""
+    return _differences(dataclasses.asdict(config), other, "")
+
+
+FREE = ("length", "keeping", "device")  # may change between two parts of a run
+
+
+def _differences(mine: Any, other: Any, prefix: str) -> list[str]:
+    if isinstance(mine, Mapping) and isinstance(other, Mapping):
+        names = [name for name in {**mine, **other} if prefix or name not in FREE]
+        return [each for name in names for each in _differences(mine.get(name), other.get(name), f"{prefix}{name}.")]
+    return [] if mine == other else [prefix[:-1]]

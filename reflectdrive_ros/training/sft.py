@@ -1,0 +1,249 @@
+"""Supervised training: one loop over steps, whose state can be put down and taken up at any of them.
+
+A step follows from the state, the settings and its number. Nothing else is remembered: batches, perturbations and
+drafts take their randomness from the seed and the number. So a run that was killed and goes on from its last state ends
+with the same weights, bit by bit, as one that was not (on the same machine, when steps decide its length; when minutes
+do, the learning rate follows the clock).
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from ..model import checkpoint
+from ..model.phases import Decoding
+from ..model.token_net import TokenNet, TokenNetConfig
+from ..tokens import Codebook
+from . import data, drafts, fields, run_state, schedule, validation
+from .data import Source
+from .losses import Batch, Losses
+from .prepared import PreparedSet
+from .run_state import Progress
+from .settings import TrainConfig
+from .validation import Exam
+
+BAD_BATCH = "bad_batch.npz"
+WEIGHTS = "weights.safetensors"
+LOSSES = ("loss", "dlm", "goal", "sap", "field")
+
+
+class TrainingError(Exception):
+    """Training cannot go on; the message says why and what to do."""
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What is trained, on what, and where it is kept."""
+
+    config: TrainConfig
+    network: TokenNetConfig
+    scenes: PreparedSet
+    exam: Exam | None
+    out: Path
+    sets: Mapping[str, Any]  # what the card tells of the data
+    decoding: Decoding = dataclasses.field(default_factory=Decoding)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What a state must have in common with a run that takes it up, and what the card tells."""
+        return {
+            "settings": dataclasses.asdict(self.config),
+            "network": dataclasses.asdict(self.network),
+            "scenes": self.scenes.key,
+            "sets": dict(self.sets),
+        }
+
+
+class Reporter(Protocol):
+    """Who is told how it goes."""
+
+    def step(self, progress: Progress, at: float, scenes: int) -> None:
+        """A step is done; `at` is 0 to 1."""
+
+    def row(self, progress: Progress, values: Mapping[str, float]) -> None:
+        """Means of losses and the like since the last row."""
+
+    def validated(self, progress: Progress, found: Mapping[str, float]) -> None:
+        """What a validation found."""
+
+
+def train(
+    job: Job, fabric: Fabric, reporter: Reporter, stop: Callable[[], bool], clock: Callable[[], float] = time.monotonic
+) -> Progress:
+    """Trains from the state in `job.out`, or from the beginning, until the schedule ends or `stop` says so.
+
+    Leaves the state, and the averaged weights with their card. Raises TrainingError when a loss or gradient is not
+    finite, StateError when the state is another network's, OSError naming a file that cannot be written.
+    """
+    config = job.config
+    net = TokenNet(job.network)
+    net.initialise(torch.Generator().manual_seed(config.seed))
+    net = net.to(fabric.device)
+    average = copy.deepcopy(net).requires_grad_(False)
+    x_ids, y_ids = fields.id_window(Codebook(job.network.bin_m, job.network.bins))
+    optimizer = torch.optim.AdamW(
+        _groups(net, config.optimizer.weight_decay), lr=0.0, betas=(0.9, config.optimizer.beta2), fused=True
+    )
+    progress = Progress()
+    found = run_state.peek(job.out)
+    if found is not None:
+        progress = found[0]
+        run_state.restore(job.out, net, average, optimizer)
+    model, wrapped = fabric.setup(Losses(net, config.loss, x_ids.start, y_ids.start), optimizer)
+    loop = _Loop(job, fabric, net, average, model, wrapped, optimizer, reporter)
+    return loop.run(progress, stop, clock)
+
+
+@dataclass(eq=False)
+class _Loop:
+    job: Job
+    fabric: Fabric
+    net: TokenNet
+    average: TokenNet
+    model: nn.Module  # Losses, as Fabric wraps it
+    wrapped: Any  # the optimizer, likewise
+    optimizer: torch.optim.Optimizer
+    reporter: Reporter
+
+    def run(self, progress: Progress, stop: Callable[[], bool], clock: Callable[[], float]) -> Progress:
+        config, keeping = self.job.config, self.job.config.keeping
+        began, saved = clock() - progress.elapsed_s, clock()
+        sums: list[Tensor] = []
+        with closing(self._batches(progress.step)) as batches:
+            for batch in batches:
+                at = schedule.progress(config.length, progress.step, progress.elapsed_s)
+                halted = self._agreed(stop())
+                if at >= 1.0 or halted:
+                    break
+                rate = schedule.learning_rate(config.optimizer, at, progress.step)
+                sums.append(self._step(batch, progress.step, at, rate))
+                elapsed_s = self._agreed(clock() - began)
+                progress = replace(progress, step=progress.step + 1, elapsed_s=elapsed_s)
+                at = schedule.progress(config.length, progress.step, elapsed_s)
+                self.reporter.step(progress, at, config.data.batch)
+                if progress.step % keeping.log_steps == 0:
+                    means = torch.stack(sums).mean(0).tolist()
+                    self.reporter.row(progress, {**dict(zip((*LOSSES, "norm"), means, strict=True)), "rate": rate})
+                    sums.clear()
+                if self._exam_is_due(progress, at):
+                    self._examine(progress)
+                    progress = replace(progress, validations=progress.validations + 1)
+                if self._agreed(clock() - saved >= 60.0 * keeping.checkpoint_minutes):
+                    self._save(progress)
+                    saved = clock()
+        last = None
+        if self.job.exam is not None and not halted:
+            last = self._examine(progress)
+        self._save(progress)
+        self._save_weights(progress, last)
+        return progress
+
+    def _batches(self, first: int) -> Generator[Batch]:
+        job = self.job
+        source = Source(
+            job.scenes,
+            job.config.data,
+            Codebook(job.network.bin_m, job.network.bins),
+            job.network.id_ranges,
+            job.config.seed,
+        )
+        return data.batches(source, first, self.fabric.global_rank, self.fabric.world_size)
+
+    def _step(self, batch: Batch, step: int, at: float, rate: float) -> Tensor:
+        """One step; the losses and the norm of the gradient."""
+        config = self.job.config
+        batch = batch.to(self.fabric.device)
+        if config.data.draft_share > 0.0 and at >= config.data.draft_from:
+            batch = self._with_drafts(batch, step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        found = self.model(batch)
+        self.fabric.backward(found["loss"])
+        norm = nn.utils.clip_grad_norm_(self.net.parameters(), config.optimizer.gradient_clip, foreach=True)
+        if not torch.isfinite(norm + found["loss"].detach()):
+            raise TrainingError(self._bad_batch(batch, step, found))
+        self.wrapped.step()
+        self.wrapped.zero_grad(set_to_none=True)
+        kept = min(config.optimizer.average, (1.0 + step) / (10.0 + step))
+        with torch.no_grad():
+            torch._foreach_lerp_(list(self.average.parameters()), list(self.net.parameters()), 1.0 - kept)
+        return torch.stack([*(found[name].detach().float() for name in LOSSES), norm])
+
+    def _with_drafts(self, batch: Batch, step: int) -> Batch:
+        config = self.job.config
+        rank = self.fabric.global_rank
+        generator = torch.Generator().manual_seed((config.seed * 1_000_003 + step) * 1024 + rank)
+        scenes = round(config.data.draft_share * len(batch.text))
+        with self.fabric.autocast():
+            return drafts.with_drafts(self.net, batch, scenes, config.data.draft_temperature, generator)
+
+    def _bad_batch(self, batch: Batch, step: int, found: Mapping[str, Tensor]) -> str:
+        path = self.job.out / BAD_BATCH
+        arrays: dict[str, Any] = {
+            k: value.cpu().numpy() for k, value in vars(batch).items() if isinstance(value, Tensor)
+        }
+        np.savez_compressed(path, step=step, **arrays)
+        told = ", ".join(f"{name} {found[name].item():.4g}" for name in LOSSES)
+        return (
+            f"step {step} gave a loss or gradient that is not finite ({told}); its batch is in {path}: "
+            "go on from the last state with a lower optimizer.learning_rate"
+        )
+
+    def _exam_is_due(self, progress: Progress, at: float) -> bool:
+        """Validations are spread evenly over the schedule; the last comes at its end."""
+        wanted = self.job.config.keeping.validations
+        return self.job.exam is not None and at < 1.0 and at * wanted >= progress.validations + 1
+
+    def _examine(self, progress: Progress) -> dict[str, float]:
+        found: dict[str, float] = {}
+        if self.fabric.is_global_zero and self.job.exam is not None:
+            self.average.eval()
+            found = validation.examine(self.average, self.job.exam, self.job.decoding, self.fabric.device)
+            self.reporter.validated(progress, found)
+        self.fabric.barrier()
+        return found
+
+    def _save(self, progress: Progress) -> None:
+        if self.fabric.is_global_zero:
+            run_state.save(self.job.out, progress, self.job.about, self.net, self.average, self.optimizer)
+        self.fabric.barrier()
+
+    def _save_weights(self, progress: Progress, found: Mapping[str, float] | None) -> None:
+        if not self.fabric.is_global_zero:
+            return
+        about = {
+            "data": dict(self.job.sets),
+            "settings": dataclasses.asdict(self.job.config),
+            "steps": progress.step,
+            "minutes": round(progress.elapsed_s / 60.0, 2),
+        }
+        if found:
+            about["validation"] = {name: round(value, 3) for name, value in found.items()}
+        checkpoint.save(self.average, self.job.out / WEIGHTS, about)
+
+    def _agreed(self, value: Any) -> Any:
+        """The first process decides for all."""
+        return self.fabric.broadcast(value) if self.fabric.world_size > 1 else value
+
+
+def _groups(net: TokenNet, decay: float) -> Sequence[dict[str, Any]]:
+    """Matrices with decay; vectors, positions and tables of tokens without."""
+    tables = {id(module.weight) for module in net.modules() if isinstance(module, nn.Embedding)}
+    free: list[nn.Parameter] = []
+    bound: list[nn.Parameter] = []
+    for name, parameter in net.named_parameters():
+        plain = parameter.dim() < 2 or id(parameter) in tables or name in ("camera", "instant", "slot")
+        (free if plain else bound).append(parameter)
+    return [{"params": bound, "weight_decay": decay}, {"params": free, "weight_decay": 0.0}]

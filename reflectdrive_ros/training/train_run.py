@@ -1,0 +1,296 @@
+"""`reflectdrive train sft CONFIG --train DIR --val DIR --out DIR`: supervised training of ReflectDrive-2.
+
+The same command goes on where it was stopped: by Ctrl-C, by a kill, by the end of the minutes (give more of them).
+With --minutes the learning rate falls to its end as the time runs out, however fast the machine is. Several devices
+of one machine by device.devices in CONFIG, several machines by torchrun.
+
+OUT holds weights.safetensors and card.json (the averaged weights, for driving), state.safetensors (to go on from),
+log.csv and tensorboard/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import logging
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from lightning_fabric.strategies.ddp import DDPStrategy
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from torch.utils.tensorboard import SummaryWriter
+
+from ..config import ConfigError
+from ..evaluation.provenance import provenance
+from ..model.token_net import TokenNetConfig
+from ..sim import shards
+from ..sim.shards import SetError
+from . import run_state, settings, sft, validation
+from .prepared import Shape, prepare
+from .run_state import StateError
+from .settings import TrainConfig
+from .sft import Job, TrainingError
+
+LOG = "log.csv"
+COLUMNS = ("step", "minutes", *sft.LOSSES, "norm", "rate", "scenes_per_s")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    kinds = parser.add_subparsers(title="kinds", metavar="KIND", required=True)
+    sft_parser = kinds.add_parser("sft", help="supervised: the expert's plan, drafts and edits", description=__doc__)
+    sft_parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    sft_parser.add_argument("config", type=Path, metavar="CONFIG", help="settings (YAML), as config/train/*.yaml")
+    sft_parser.add_argument("--train", type=Path, required=True, metavar="DIR", help="set to learn from")
+    sft_parser.add_argument("--val", type=Path, metavar="DIR", help="set to be examined on meanwhile")
+    sft_parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the run is kept")
+    length = sft_parser.add_mutually_exclusive_group()
+    length.add_argument("--steps", type=int, metavar="N", help="in place of the config's length")
+    length.add_argument("--minutes", type=float, metavar="M", help="likewise, by the clock")
+    sft_parser.add_argument("--seed", type=int, metavar="N", help="in place of the config's seed")
+    sft_parser.add_argument("--workers", type=int, default=2, metavar="N", help="processes that read scenes (2)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0; 130 when stopped; 2 with one sentence on stderr when it cannot begin or go on."""
+    errors, console = Console(stderr=True), Console()
+    if not console.is_terminal:  # a log is wide enough for its lines
+        console = Console(width=160)
+    try:
+        config = _config(args)
+        network = settings.NETWORKS[config.network]()
+        return sft_run(args, config, network, console, errors)
+    except (ConfigError, SetError, StateError, TrainingError) as fault:
+        errors.print(escape(str(fault)), soft_wrap=True)
+    except OSError as fault:
+        errors.print(escape(f"{fault.filename or args.out}: {fault.strerror or fault}"), soft_wrap=True)
+    return 2
+
+
+def sft_run(
+    args: argparse.Namespace, config: TrainConfig, network: TokenNetConfig, console: Console, errors: Console
+) -> int:
+    """As `run`, of a network of any measures."""
+    _continues(args.out, config)
+    fabric = _fabric(config)
+    shape = shape_of(network)
+    left_out: list[str] = []
+
+    def on_damage(sentence: str) -> None:
+        left_out.append(sentence)
+        errors.print(escape(sentence), soft_wrap=True)
+
+    args.out.mkdir(parents=True, exist_ok=True)
+    with _preparing(errors) as progress:
+        scenes = prepare(args.train, shape, args.workers, on_damage, progress)
+    if len(scenes) < config.data.batch:
+        raise ConfigError(f"{args.train} holds {len(scenes)} scenes, fewer than data.batch ({config.data.batch})")
+    keeping = config.keeping
+    exam = validation.exam(args.val, shape, keeping.validation_scenes, on_damage) if args.val else None
+    if left_out:
+        errors.print(f"{len(left_out)} shards or scenes are left out")
+    about = {"train": {**_set(args.train), "used": len(scenes)}, **provenance(["reflectdrive", *sys.argv[1:]])}
+    job = Job(config, network, scenes, exam, args.out, about)
+    _same_scenes(args.out, job)
+    with _stopping() as stop, _Report(args.out, config, network, console, fabric.is_global_zero) as report:
+        done = sft.train(job, fabric, report, stop.is_set)
+    if stop.is_set():
+        console.print(f"stopped at step {done.step}; the same command goes on from there")
+        return 130
+    console.print(f"{done.step} steps in {done.elapsed_s / 60:.1f} minutes; weights are in {args.out / sft.WEIGHTS}")
+    return 0
+
+
+def shape_of(network: TokenNetConfig) -> Shape:
+    """What the network is given of a scene."""
+    return Shape(
+        width=network.vision.width,
+        height=network.vision.height,
+        text_length=network.text_length,
+        words=network.words,
+        cameras=network.cameras,
+        instants=network.instants,
+        ego_scale=network.ego_scale,
+        bin_m=network.bin_m,
+        bins=network.bins,
+    )
+
+
+# --- before it begins ------------------------------------------------------------------------------------------------
+
+
+def _config(args: argparse.Namespace) -> TrainConfig:
+    config = settings.read(args.config)
+    length = config.length
+    if args.steps is not None:
+        length = replace(length, steps=args.steps, minutes=0.0)
+    if args.minutes is not None:
+        length = replace(length, minutes=args.minutes)
+    seed = config.seed if args.seed is None else args.seed
+    if length.steps < 1 or length.minutes < 0.0:
+        raise ConfigError(f"--steps {length.steps} --minutes {length.minutes}: expected at least 1 step")
+    return replace(config, length=length, seed=seed)
+
+
+def _continues(out: Path, config: TrainConfig) -> None:
+    """Raises StateError if `out` holds a run of other settings."""
+    found = run_state.peek(out)
+    if found is None:
+        return
+    other = settings.differences(config, found[1]["settings"])
+    if other:
+        names = ", ".join(other)
+        raise StateError(f"{out} holds a run of other settings ({names}): give them back, or another --out")
+
+
+def _same_scenes(out: Path, job: Job) -> None:
+    found = run_state.peek(out)
+    if found is not None and found[1]["scenes"] != job.scenes.key:
+        raise StateError(f"{out} holds a run on other scenes than {job.sets['train']['folder']}: give another --out")
+
+
+def _set(folder: Path) -> dict[str, Any]:
+    index = shards.index_of(folder)
+    return {"folder": folder.name, "set": index.set, "scenes": index.scenes, "made_by": dict(index.made_by)}
+
+
+def _fabric(config: TrainConfig) -> Fabric:
+    device = config.device
+    if device.accelerator == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device.accelerator is cuda, but torch finds no CUDA device: use cpu or auto")
+    if device.threads:
+        torch.set_num_threads(device.threads)
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", module="lightning_fabric")
+    # of the last layer the prompt's part is never used, so some parameters have no gradient
+    several = DDPStrategy(find_unused_parameters=True) if device.devices > 1 else "auto"
+    fabric = Fabric(
+        accelerator=device.accelerator,
+        devices=device.devices,
+        strategy=several,
+        precision=device.precision,  # type: ignore[arg-type]
+    )
+    fabric.launch()
+    return fabric
+
+
+@contextmanager
+def _preparing(console: Console) -> Iterator[Any]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
+        task = bar.add_task("making scenes ready, shard by shard", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def _stopping() -> Iterator[threading.Event]:
+    """An event that the first Ctrl-C or SIGTERM sets, so that a step is never cut in two; the second ends at once."""
+    event = threading.Event()
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if event.is_set():
+            raise KeyboardInterrupt
+        event.set()
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield event
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# --- meanwhile -------------------------------------------------------------------------------------------------------
+
+
+class _Report:
+    """Progress bar, log.csv and TensorBoard, by the first process alone."""
+
+    def __init__(self, out: Path, config: TrainConfig, network: TokenNetConfig, console: Console, speaks: bool) -> None:
+        self.out, self.config, self.console, self.speaks = out, config, console, speaks
+        self._seen: tuple[float, int] | None = None  # elapsed and step at the last row
+        self._loss = float("nan")
+
+    def __enter__(self) -> _Report:
+        if self.speaks:
+            found = run_state.peek(self.out)
+            begun = 0 if found is None else found[0].step
+            _cut(self.out / LOG, begun)
+            self._board = SummaryWriter(str(self.out / "tensorboard"), purge_step=begun)
+            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"))
+            self._bar = Progress(*columns, TimeElapsedColumn(), console=self.console, transient=True)
+            self._task: TaskID = self._bar.add_task("learning", total=1.0, told="")
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.speaks:
+            self._bar.stop()
+            self._board.close()
+
+    def step(self, progress: run_state.Progress, at: float, scenes: int) -> None:
+        if not self.speaks:
+            return
+        if self._seen is None:
+            self._seen = (progress.elapsed_s, progress.step)
+        rate = self._rate(progress)
+        left_s = progress.elapsed_s * (1.0 - at) / max(at, 1e-9)
+        told = f"step {progress.step}, loss {self._loss:.3f}, {rate:.1f} scenes/s, {left_s / 60:.0f} min left"
+        self._bar.update(self._task, completed=at, told=told)
+
+    def row(self, progress: run_state.Progress, values: Mapping[str, float]) -> None:
+        if not self.speaks:
+            return
+        self._loss = values["loss"]
+        row = {"step": progress.step, "minutes": progress.elapsed_s / 60.0, **values}
+        row["scenes_per_s"] = self._rate(progress)
+        self._seen = (progress.elapsed_s, progress.step)
+        path = self.out / LOG
+        new = not path.exists()
+        with path.open("a", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, COLUMNS)
+            if new:
+                writer.writeheader()
+            writer.writerow({name: f"{row[name]:.6g}" for name in COLUMNS})
+        for name in COLUMNS[2:]:
+            self._board.add_scalar(f"train/{name}", row[name], progress.step)
+        if not self.console.is_terminal:
+            self.console.print(
+                f"step {progress.step}, {row['minutes']:.1f} min: "
+                + " ".join(f"{name} {values[name]:.3f}" for name in sft.LOSSES)
+                + f", {row['scenes_per_s']:.1f} scenes/s"
+            )
+
+    def validated(self, progress: run_state.Progress, found: Mapping[str, float]) -> None:
+        if not self.speaks:
+            return
+        for name, value in found.items():
+            self._board.add_scalar(f"val/{name}", value, progress.step)
+        minutes = progress.elapsed_s / 60.0
+        self.console.print(f"step {progress.step}, {minutes:.1f} min: {validation.summary(found)}")
+
+    def _rate(self, progress: run_state.Progress) -> float:
+        """Scenes per second since the last row."""
+        if self._seen is None or progress.elapsed_s <= self._seen[0]:
+            return 0.0
+        return self.config.data.batch * (progress.step - self._seen[1]) / (progress.elapsed_s - self._seen[0])
+
+
+def _cut(path: Path, step: int) -> None:
+    """Leaves out rows of a log that the state does not know of: they will be made again."""
+    if not path.exists():
+        return
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    kept = [line for line in lines[1:] if line.endswith("\n") and int(float(line.split(",")[0])) <= step]
+    path.write_text("".join([*lines[:1], *kept]), encoding="utf-8")

@@ -1,0 +1,102 @@
+"""How well a network drives that is still learning: its tokens, its goals, and the driving score of its plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from .. import features
+from ..domain import Array
+from ..features import ModelInputs
+from ..model import phases
+from ..model.phases import Decoding
+from ..model.token_net import BLOCK, GOAL_X, TokenNet
+from ..scoring.scorer import score
+from ..sim import shards
+from ..sim.scene import DrivingScene
+from ..sim.shards import SetError
+from ..tokens import Codebook, poses_from_points
+from .prepared import Shape
+
+AT_ONCE = 16  # scenes
+SUB_SCORES = ("nc", "dac", "ttc", "comfort", "ep")
+
+
+@dataclass(frozen=True, eq=False)
+class Exam:
+    """The scenes of a validation set that are asked, without their pictures, and what the network is given of them."""
+
+    scenes: tuple[DrivingScene, ...]
+    inputs: tuple[ModelInputs, ...]
+
+
+def exam(folder: Path, shape: Shape, limit: int, on_damage: Callable[[str], None]) -> Exam:
+    """The first `limit` scenes of a set. Raises SetError if there is none."""
+    scenes, inputs = [], []
+    for scene in shards.read(folder, pictures=True, limit=limit, on_damage=on_damage):
+        try:
+            inputs.append(features.model_inputs(scene.observation(), shape.spec))
+        except ValueError as fault:
+            on_damage(f"{folder}: scene {scene.name} is left out: {fault}")
+            continue
+        scenes.append(replace(scene, cameras=()))
+    if not scenes:
+        raise SetError(f"{folder} holds no scene that can be read: make the set again")
+    return Exam(tuple(scenes), tuple(inputs))
+
+
+@torch.no_grad()
+def examine(net: TokenNet, questions: Exam, decoding: Decoding, device: torch.device) -> dict[str, float]:
+    """Means over the scenes: PDMS and its parts in percent, errors in metres, tokens in percent.
+
+    `pdms` is that of the most probable goal's plan, `pdms_drafted` of the same before editing, `pdms_best` of the best
+    of all goals' plans; `token_accuracy` that of the other 14 tokens when the expert's goal is told and nothing else.
+    """
+    codebook = Codebook(net.config.bin_m, net.config.bins)
+    drafting = replace(decoding, edit_rounds=0)
+    rows: dict[str, list[float]] = {}
+    for begin in range(0, len(questions.scenes), AT_ONCE):
+        some = slice(begin, begin + AT_ONCE)
+        asked, scenes = questions.inputs[some], questions.scenes[some]
+        images = torch.from_numpy(np.stack([each.images for each in asked])).to(device)
+        text = torch.from_numpy(np.stack([each.text for each in asked])).to(device)
+        ego = torch.from_numpy(np.stack([each.ego for each in asked])).to(device)
+        experts = np.stack([scene.expert[:, :2] for scene in scenes])
+        clean = net.config.reachable(torch.from_numpy(codebook.encode(experts).astype(np.int64)).to(device))
+        hidden = torch.where(torch.arange(BLOCK, device=device) < GOAL_X, net.config.mask_id, clean)
+        told = net.packed_logits(images, text, ego, hidden[:, None])[:, 0, :GOAL_X].argmax(-1)
+        plans = codebook.decode(phases.full(net, images, text, ego, decoding).blocks.cpu().numpy())  # (b, K, 8, 2)
+        drafts = codebook.decode(phases.full(net, images, text, ego, drafting).blocks[:, :1].cpu().numpy())
+        for k, scene in enumerate(scenes):
+            card = score(scene.scored(), poses_from_points(np.concatenate([drafts[k], plans[k]])))
+            error = np.hypot(*np.moveaxis(plans[k, 0] - experts[k], -1, 0))
+            row = {
+                "pdms": 100.0 * card.score[1],
+                **{name: 100.0 * getattr(card, name)[1] for name in SUB_SCORES},
+                "pdms_drafted": 100.0 * card.score[0],
+                "pdms_best": 100.0 * card.score[1:].max(),
+                "ade_m": error.mean(),
+                "goal_error_m": error[-1],
+                "token_accuracy": 100.0 * (told[k] == clean[k, :GOAL_X]).float().mean().item(),
+            }
+            for name, value in row.items():
+                rows.setdefault(name, []).append(float(value))
+    return {name: _mean(values) for name, values in rows.items()}
+
+
+def _mean(values: list[float]) -> float:
+    known: Array = np.array(values)
+    return float(known.mean())
+
+
+def summary(found: Mapping[str, float]) -> str:
+    """One line for a person."""
+    parts = " ".join(f"{name.upper()} {found[name]:.1f}" for name in ("nc", "dac", "ttc", "ep"))
+    return (
+        f"PDMS {found['pdms']:.1f} (drafted {found['pdms_drafted']:.1f}, best of all goals {found['pdms_best']:.1f}; "
+        f"{parts}), goal error {found['goal_error_m']:.2f} m, tokens {found['token_accuracy']:.1f} %"
+    )
