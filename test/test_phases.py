@@ -124,3 +124,36 @@ def test_a_frame_asks_nothing_of_the_host():
     known = phases.prefill_goal(ghost, images, text, ego, RULES.goals)
     flag, limit = (torch.empty((), dtype=kind, device="meta") for kind in (torch.bool, torch.int64))
     assert phases.step(ghost, blocks, known.keys_values, limit, flag, RULES.edits)[0].device.type == "meta"
+
+
+FORBIDDEN = ("topk", "sort", "scatter", "nonzero", "index_put", "item", "while", "cond", "_local_scalar")
+
+
+def test_both_phases_are_exported_without_what_runtimes_cannot_do():
+    class Prefill(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = net
+
+        def forward(self, images, text, ego):
+            known = phases.prefill_goal(self.net, images, text, ego, RULES.goals)
+            return known.blocks, known.goal_log_probs, known.real, known.keys_values
+
+    class Step(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = net
+
+        def forward(self, blocks, keys_values, limit, edit):
+            return phases.step(self.net, blocks, keys_values, limit, edit, RULES.edits)
+
+    net = tiny_net()
+    inputs = tiny_inputs(net, scenes=1)
+    blocks, _, _, keys_values = Prefill()(*inputs)
+    flags = torch.tensor(3), torch.tensor(False)
+    graphs = torch.export.export(Prefill(), inputs), torch.export.export(Step(), (blocks, keys_values, *flags))
+    for graph in graphs:
+        called = {str(node.target) for node in graph.graph.nodes if node.op == "call_function"}
+        assert not [name for name in called for word in FORBIDDEN if word in name.split(".")[1]], called
+    written, _ = graphs[1].module()(blocks, keys_values, *flags)
+    assert written.equal(phases.step(net, blocks, keys_values, 3, False, RULES.edits)[0])
