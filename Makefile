@@ -10,7 +10,7 @@ ARGS ?=
 .PHONY: help setup demo test test-long doctor lint format bench clean
 
 help:
-	@echo "make demo       a real recording through the real node, with a report to look at"
+	@echo "make demo       drive the real node through the proving ground, with a report to look at"
 	@echo "make test       the tests (minutes)"
 	@echo "make test-long  the tests that take long too: builds from scratch, both message layouts"
 	@echo "make doctor     what is installed, what is missing, what to do"

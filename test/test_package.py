@@ -33,8 +33,9 @@ PYTHON = {
     "transforms3d": ("python3-transforms3d", "transforms3d"),
     "rosbags": ("python3-rosbags-pip", "rosbags"),
 }
-# what a planner may use where it is there: learned planners and training, not the package itself
-OPTIONAL = {"torch", "torchvision", "onnx", "onnxruntime", "tensorrt", "safetensors", "libsumo", "sumolib", "traci"}
+# extras of setup.cfg: learned planners, training, the proving ground; the node itself needs none of them
+OPTIONAL = {"torch", "torchvision", "onnx", "onnxruntime", "tensorrt", "safetensors", "lightning_fabric", "tensorboard"}
+OPTIONAL |= {"libsumo", "sumolib", "traci", "webdataset"}
 
 
 def imported():
