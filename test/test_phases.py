@@ -6,7 +6,7 @@ from tiny_net import some_blocks, tiny_inputs, tiny_net
 
 from reflectdrive_ros.model import phases, token_ops
 from reflectdrive_ros.model.phases import Decoding
-from reflectdrive_ros.model.token_net import BLOCK, GOAL_X, TokenNet
+from reflectdrive_ros.model.token_net import BLOCK, GOAL_X, TokenNet, base
 from reflectdrive_ros.model.token_ops import EditRules, GoalRules
 
 RULES = Decoding(GoalRules(4, 1.2, floor=0.0))
@@ -113,9 +113,8 @@ def test_a_lite_frame_fills_the_tail_and_may_edit_the_rest():
 def test_a_frame_asks_nothing_of_the_host():
     """On the meta device there are shapes and no numbers: whatever looked at one, or made a tensor elsewhere, fails."""
     net = tiny_net()
-    config = net.config
     with torch.device("meta"):
-        ghost = TokenNet(config)
+        ghost = TokenNet(net.config)
     images, text, ego = (part.to("meta") for part in tiny_inputs(net))
     decoded = phases.full(ghost, images, text, ego, RULES)
     assert decoded.blocks.shape == (2, 4, BLOCK)
@@ -124,6 +123,16 @@ def test_a_frame_asks_nothing_of_the_host():
     known = phases.prefill_goal(ghost, images, text, ego, RULES.goals)
     flag, limit = (torch.empty((), dtype=kind, device="meta") for kind in (torch.bool, torch.int64))
     assert phases.step(ghost, blocks, known.keys_values, limit, flag, RULES.edits)[0].device.type == "meta"
+
+
+def test_the_large_network_runs_in_the_same_phases():
+    with torch.device("meta"):
+        large = TokenNet(base())
+        images = torch.empty(1, 6, 256, 256, 3, dtype=torch.uint8)
+        text, ego = torch.zeros(1, 64, dtype=torch.int64), torch.empty(1, 3)
+        known = phases.prefill_goal(large, images, text, ego, RULES.goals)
+        assert [part.shape for part in known.keys_values[-1]] == [(1, 8, 6 * 64 + 64 + 3, 128)] * 2
+        assert phases.full(large, images, text, ego, RULES).blocks.shape == (1, 4, BLOCK)
 
 
 FORBIDDEN = ("topk", "sort", "scatter", "nonzero", "index_put", "item", "while", "cond", "_local_scalar")

@@ -111,6 +111,7 @@ def test_a_draft_that_the_network_believes_in_is_left_alone():
     assert auto_edit(ids, sure, MASK, EditRules())[0].equal(ids)
     likeliest = 0.5 * torch.nn.functional.one_hot(ids, BINS).float()  # unsure, yet nothing is more probable
     assert auto_edit(ids, likeliest, MASK, EditRules())[0].equal(ids)
+    assert auto_edit(ids, torch.zeros_like(sure), MASK, EditRules())[0].equal(ids)  # all are equally probable
 
 
 def test_edits_come_to_rest():
