@@ -1,0 +1,176 @@
+"""The losses: the series is the sum over all cells, the price of leaving the road has a direction and never blows up."""
+
+import numpy as np
+import pytest
+import torch
+from hand_scenes import scene
+from tiny_net import tiny_inputs, tiny_net
+
+from reflectdrive_ros.model.token_net import BLOCK, GOAL_X, GOAL_Y
+from reflectdrive_ros.scoring import drivable
+from reflectdrive_ros.scoring.areas import MapAreas
+from reflectdrive_ros.tokens import Codebook
+from reflectdrive_ros.training import fields, perturb
+from reflectdrive_ros.training.losses import Batch, Losses, field_loss, token_loss
+from reflectdrive_ros.training.settings import LossConfig
+
+CODEBOOK = Codebook()
+
+
+def brute_force(x_logits, y_logits, cost):
+    p, q = x_logits.softmax(-1), y_logits.softmax(-1)
+    cells = -torch.log1p(-p[..., :, None] * q[..., None, :]) * cost[:, None]
+    return cells.sum((1, 2, 3)).mean()
+
+
+def logits_of(sharpness, size=(3, 8, 21), seed=0):
+    return sharpness * torch.randn(size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("sharpness", [0.0, 0.5, 2.0, 5.0, 10.0])
+def test_the_series_is_the_sum_over_all_cells_and_so_is_its_gradient(sharpness):
+    cost = 5 * torch.rand(3, 21, 21, dtype=torch.float64, generator=torch.Generator().manual_seed(9))
+    found, wanted = [], []
+    for loss, kept in ((field_loss, found), (brute_force, wanted)):
+        x, y = (logits_of(sharpness, seed=seed).requires_grad_() for seed in (1, 2))
+        value = loss(x, y, cost)
+        value.backward()
+        kept += [value.detach(), x.grad, y.grad]
+    np.testing.assert_allclose(found[0], wanted[0], rtol=1e-6)
+    for ours, theirs in zip(found[1:], wanted[1:], strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5 * max(1.0, float(theirs.abs().max())))
+
+
+def test_certainty_is_finite_and_its_gradient_is_bounded_by_the_cost():
+    x, y = (torch.full((1, 1, 21), -100.0).requires_grad_() for _ in range(2))
+    with torch.no_grad():
+        x[..., 4], y[..., 7] = 100.0, 100.0  # p = q = 1 in float32: the plain formula is infinite
+    cost = torch.full((1, 21, 21), 3.0)
+    assert not torch.isfinite(brute_force(x.detach(), y.detach(), cost))
+    loss = field_loss(x, y, cost)
+    loss.backward()
+    assert torch.isfinite(loss) and loss > 100
+    assert torch.isfinite(x.grad).all() and torch.isfinite(y.grad).all()
+    assert x.grad.abs().max() <= 3.0 + 1e-4
+    assert x.grad[0, 0, 4] > 0  # down with it
+
+
+def test_no_price_no_loss_and_the_price_of_scenes_is_their_mean():
+    x, y = logits_of(2.0, seed=1), logits_of(2.0, seed=2)
+    assert field_loss(x, y, torch.zeros(3, 21, 21, dtype=torch.float64)) == 0
+    cost = torch.rand(3, 21, 21, dtype=torch.float64)
+    one_by_one = torch.stack([field_loss(x[k : k + 1], y[k : k + 1], cost[k : k + 1]) for k in range(3)])
+    torch.testing.assert_close(field_loss(x, y, cost), one_by_one.mean())
+
+
+@pytest.mark.parametrize("side", [1.0, -1.0])
+def test_a_road_to_one_side_pulls_the_plan_to_that_side(side):
+    low, high = sorted((2.0 * side, 8.0 * side))
+    ring = np.array([[-40.0, low], [120.0, low], [120.0, high], [-40.0, high]])
+    distances = torch.from_numpy(fields.distance_map(MapAreas(roadblocks=(ring,)), CODEBOOK))[None]
+    cost = (0.1 * distances.float()).clamp(min=0.0)
+    x = torch.zeros(1, 1, distances.shape[1])
+    metres = torch.from_numpy(CODEBOOK.to_values(np.arange(CODEBOOK.bins)[fields.id_window(CODEBOOK)[1]])).float()
+    y = (-0.5 * (metres / 1.5) ** 2)[None, None].clone().requires_grad_()
+    field_loss(x, y, cost).backward()
+    pull = -(y.grad[0, 0] * metres).sum()  # where a step down the slope moves the mean
+    assert pull * side > 0
+
+
+# --- maps ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("curvature", [-0.02, 0.0, 0.015])
+def test_a_map_tells_the_distance_to_the_edge_of_the_polygons(curvature):
+    areas = scene(pictures=False, curvature=curvature).areas
+    distances = 0.1 * fields.distance_map(areas, CODEBOOK)
+    x_ids, y_ids = fields.id_window(CODEBOOK)
+    grid = drivable.grid_around_ego(drivable.joined((*areas.roadblocks, *areas.intersections)))
+    rng = np.random.default_rng(0)
+    i, j = rng.integers(distances.shape[0], size=2000), rng.integers(distances.shape[1], size=2000)
+    points = np.stack([CODEBOOK.to_values(i + x_ids.start), CODEBOOK.to_values(j + y_ids.start)], axis=1)
+    exact = -drivable.clearances(grid, points)  # up to half a cell more than the truth, and cut off at 5 m
+    near = np.abs(exact) < 4.5
+    assert near.sum() > 200
+    error = distances[i, j][near] - exact[near]
+    assert abs(error.mean() + 0.05) < 0.1
+    assert np.abs(error).max() < 0.4
+    assert (distances[i, j][exact > 4.9] > 4.4).all()
+
+
+def test_a_map_is_indexed_x_first_in_the_frame_of_the_tokens():
+    ring = np.array([[20.0, 10.0], [40.0, 10.0], [40.0, 14.0], [20.0, 14.0]])
+    distances = fields.distance_map(MapAreas(roadblocks=(ring,)), CODEBOOK)
+    x_ids, y_ids = fields.id_window(CODEBOOK)
+    assert distances.shape == (x_ids.stop - x_ids.start, y_ids.stop - y_ids.start)
+    inside = np.argwhere(distances < 0) + [x_ids.start, y_ids.start]
+    low, high = CODEBOOK.to_values(inside.min(0)), CODEBOOK.to_values(inside.max(0))
+    np.testing.assert_allclose([low, high], [[20.0, 10.0], [40.0, 14.0]], atol=0.31)
+
+
+def test_the_map_of_the_mirrored_world_is_the_mirrored_map():
+    areas = scene(pictures=False, curvature=0.02).areas
+    flipped = MapAreas(roadblocks=tuple(r * [1, -1] for r in (*areas.roadblocks, *areas.intersections)))
+    ours = fields.mirrored(fields.distance_map(areas, CODEBOOK)).astype(int)
+    assert np.abs(ours - fields.distance_map(flipped, CODEBOOK)).max() <= 2
+
+
+# --- the whole -------------------------------------------------------------------------------------------------------
+
+
+def a_batch(net, masked=2, wrong=1, seed=0):
+    images, text, ego = tiny_inputs(net)
+    rng = np.random.default_rng(seed)
+    points = np.cumsum(rng.uniform(1.0, 3.0, (2, 8, 2)), axis=1)
+    clean = CODEBOOK.encode(points)
+    blocks = [perturb.masked_blocks(clean, masked, CODEBOOK.mask_id, rng)]
+    if wrong:
+        blocks.append(perturb.perturbed_blocks(points, wrong, CODEBOOK, rng))
+    distances = np.stack([fields.distance_map(scene(pictures=False).areas, CODEBOOK)] * 2)
+    tensors = (clean.astype(np.int64), np.concatenate(blocks, 1).astype(np.int64), distances)
+    return Batch(images, text, ego, *map(torch.from_numpy, tensors), masked=masked)
+
+
+def losses_of(net, **weights):
+    x_ids, y_ids = fields.id_window(CODEBOOK)
+    return Losses(net, LossConfig(**weights), x_ids.start, y_ids.start)
+
+
+def test_every_loss_falls_when_it_is_learnt():
+    net = tiny_net()
+    loss, batch = losses_of(net, field=0.02), a_batch(net)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=3e-3)
+    begun = {name: float(value.detach()) for name, value in loss(batch).items()}
+    for _ in range(40):
+        optimizer.zero_grad()
+        loss(batch)["loss"].backward()
+        optimizer.step()
+    for name, value in loss(batch).items():
+        assert float(value.detach()) < 0.7 * begun[name], name
+
+
+def test_a_weight_of_zero_leaves_a_loss_out():
+    net = tiny_net()
+    batch = a_batch(net)
+    found = losses_of(net, goal=0.0, sap=0.0, field=0.0)(batch)
+    torch.testing.assert_close(found["loss"], found["dlm"])
+    assert found["field"] == 0
+    assert losses_of(net)(a_batch(net, wrong=0))["sap"] == 0
+
+
+def test_the_goal_is_learnt_from_the_block_that_is_all_mask():
+    net = tiny_net()
+    batch = a_batch(net)
+    assert (batch.blocks[:, 0] == net.config.mask_id).all()
+    x_logits, y_logits = net.goal_logits(batch.images, batch.text, batch.ego, batch.clean[:, GOAL_X, None])
+    wanted = torch.nn.functional.cross_entropy(x_logits, batch.clean[:, GOAL_X])
+    wanted = wanted + torch.nn.functional.cross_entropy(y_logits[:, 0], batch.clean[:, GOAL_Y])
+    torch.testing.assert_close(losses_of(net)(batch)["goal"], wanted.detach())
+
+
+def test_cross_entropy_is_over_all_positions_of_all_blocks():
+    logits = torch.zeros(1, 2, BLOCK, 7)
+    clean = torch.full((1, BLOCK), 3)
+    logits[0, 1, 5, 3] = 10.0  # one token of 32 is known
+    expected = (31 * np.log(7) + np.log(1 + 6 * np.exp(-10.0))) / 32
+    np.testing.assert_allclose(token_loss(logits, clean), expected, rtol=1e-5)
