@@ -1,4 +1,4 @@
-"""The losses: the series is the sum over all cells, the price of leaving the road has a direction and never blows up."""
+"""The losses: the series is the sum over all cells, and leaving the road has a price that points back to it."""
 
 import numpy as np
 import pytest
@@ -49,8 +49,10 @@ def test_certainty_is_finite_and_its_gradient_is_bounded_by_the_cost():
     assert not torch.isfinite(brute_force(x.detach(), y.detach(), cost))
     loss = field_loss(x, y, cost)
     loss.backward()
-    assert torch.isfinite(loss) and loss > 100
-    assert torch.isfinite(x.grad).all() and torch.isfinite(y.grad).all()
+    assert torch.isfinite(loss)
+    assert loss > 100
+    assert torch.isfinite(x.grad).all()
+    assert torch.isfinite(y.grad).all()
     assert x.grad.abs().max() <= 3.0 + 1e-4
     assert x.grad[0, 0, 4] > 0  # down with it
 
@@ -103,7 +105,7 @@ def test_a_map_is_indexed_x_first_in_the_frame_of_the_tokens():
     distances = fields.distance_map(MapAreas(roadblocks=(ring,)), CODEBOOK)
     x_ids, y_ids = fields.id_window(CODEBOOK)
     assert distances.shape == (x_ids.stop - x_ids.start, y_ids.stop - y_ids.start)
-    inside = np.argwhere(distances < 0) + [x_ids.start, y_ids.start]
+    inside = [*np.argwhere(distances < 0), x_ids.start, y_ids.start]
     low, high = CODEBOOK.to_values(inside.min(0)), CODEBOOK.to_values(inside.max(0))
     np.testing.assert_allclose([low, high], [[20.0, 10.0], [40.0, 14.0]], atol=0.31)
 

@@ -105,12 +105,14 @@ def test_perturbed_blocks_keep_their_promises():
     masked = blocks == MASK
     no_end = masked.any(axis=1)
     assert 0.12 < no_end.mean() < 0.18
-    assert masked[no_end, 14:].all() and not masked[:, :12].any()
+    assert masked[no_end, 14:].all()
+    assert not masked[:, :12].any()
     whole = blocks[~no_end]
     same = (whole == clean).all(axis=1)
     assert 0.2 < same.mean() < 0.3  # identity, and what rounds to it
     assert 0.55 < (whole[:, 14:] == clean[14:]).all(axis=1).mean() < 0.72
-    assert whole.min() >= 0 and whole.max() < CODEBOOK.bins
+    assert whole.min() >= 0
+    assert whole.max() < CODEBOOK.bins
     slower = CODEBOOK.decode(whole)[:, 3, 0] < points[0, 3, 0] - 0.5
     assert 0.15 < slower.mean() < 0.45
 

@@ -1,0 +1,456 @@
+"""Training: batches follow from seed and step, a kill changes nothing, faults are sentences."""
+
+import argparse
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import hand_scenes
+import numpy as np
+import pytest
+import torch
+from lightning_fabric import Fabric
+from rich.console import Console
+from tiny_net import tiny_config, tiny_net
+
+from reflectdrive_ros import features
+from reflectdrive_ros.config import ConfigError
+from reflectdrive_ros.domain import Command
+from reflectdrive_ros.model import checkpoint
+from reflectdrive_ros.model.phases import Decoding
+from reflectdrive_ros.model.token_ops import GoalRules
+from reflectdrive_ros.sim import shards
+from reflectdrive_ros.sim.shards import Index, Load
+from reflectdrive_ros.tokens import Codebook
+from reflectdrive_ros.training import data, drafts, prepared, run_state, schedule, settings, sft, train_run, validation
+from reflectdrive_ros.training.data import Source
+from reflectdrive_ros.training.sft import Job, TrainingError
+
+warnings.filterwarnings("ignore", module="lightning_fabric")
+CODEBOOK = Codebook()
+SCENES = 12  # in two shards
+
+
+def network(**changes):
+    words = features.WORDS
+    return tiny_config(words=words, text_vocabulary=len(words), text_length=12, **changes)
+
+
+SHAPE = train_run.shape_of(network())
+
+
+def make_set(folder, name="train", scenes=SCENES, per_shard=6):
+    folder.mkdir()
+    notes = []
+    for first in range(0, scenes, per_shard):
+        shard = f"{name}-{first // per_shard:05d}"
+        made = [hand_scenes.scene(f"{shard}-{k:03d}", size=(64, 36), agents=3) for k in range(per_shard)]
+        notes.append(shards.write_shard(folder, shard, Load.of(made), asked=per_shard, made_by={}))
+    shards.write_index(folder, Index(name, scenes, tuple(notes), {}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sets")
+    return make_set(folder / "train"), make_set(folder / "val", "val", 6)
+
+
+def prepare(folder, workers=1, on_damage=pytest.fail):
+    return prepared.prepare(folder, SHAPE, workers, on_damage, lambda done, total: None)
+
+
+@pytest.fixture(scope="module")
+def scenes(sets):
+    return prepare(sets[0])
+
+
+def settings_of(**sections):
+    config = settings.TrainConfig()
+    changed = {name: replace(getattr(config, name), **values) for name, values in sections.items()}
+    return replace(config, **changed)
+
+
+SMALL = {"batch": 4, "masked_blocks": 2, "perturbed_blocks": 1}
+NEVER = {"checkpoint_minutes": 1e6, "validations": 0, "log_steps": 2}
+
+
+def source(scenes, **changes):
+    config = settings_of(data={**SMALL, **changes}).data
+    return Source(scenes, config, CODEBOOK, network().id_ranges, seed=3)
+
+
+def equal(one, other):
+    return all(torch.equal(value, getattr(other, name)) for name, value in vars(one).items() if name != "masked")
+
+
+# --- scenes made ready -----------------------------------------------------------------------------------------------
+
+
+def test_scenes_are_what_the_features_say(sets, scenes):
+    stored = list(shards.read(sets[0], pictures=True, on_damage=pytest.fail))
+    assert len(scenes) == len(stored) == SCENES
+    for row, scene in enumerate(stored):
+        inputs = features.model_inputs(scene.observation(), SHAPE.spec)
+        shard, place = scenes.place[row]
+        np.testing.assert_array_equal(scenes.pictures[shard][place], inputs.images)
+        np.testing.assert_array_equal(scenes.text[row], inputs.text)
+        np.testing.assert_array_equal(scenes.ego[row], inputs.ego)
+        np.testing.assert_array_equal(scenes.expert[row], scene.expert[:, :2])
+
+
+def test_two_processes_make_the_same_and_what_is_ready_is_not_made_again(tmp_path, scenes, monkeypatch):
+    folder = make_set(tmp_path / "train")
+    again = prepare(folder, workers=2)
+    assert again.key == scenes.key
+    for one, other in zip((*scenes.pictures, *scenes.distances), (*again.pictures, *again.distances), strict=True):
+        np.testing.assert_array_equal(one, other)
+    monkeypatch.setattr(prepared, "prepare_shard", pytest.fail)
+    assert prepare(folder).key == scenes.key
+
+
+def test_a_damaged_shard_is_named_left_out_and_taken_in_once_it_is_whole(tmp_path):
+    folder = make_set(tmp_path / "train")
+    path = folder / "train-00001.tar"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1000] + bytes(1000)[: 1000 - 1] + b"x")
+    said = []
+    assert len(prepare(folder, on_damage=said.append)) == 6
+    assert len(said) == 1
+    assert str(path) in said[0]
+    path.write_bytes(whole)
+    assert len(prepare(folder)) == SCENES
+
+
+def test_a_set_without_any_whole_shard_is_refused(tmp_path):
+    folder = make_set(tmp_path / "train", scenes=6)
+    (folder / "train-00000.tar").unlink()
+    with pytest.raises(shards.SetError, match="holds no scene"):
+        prepare(folder, on_damage=lambda sentence: None)
+
+
+# --- batches ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_scene_comes_once_in_an_epoch_in_another_order_each_time(scenes):
+    rows = np.concatenate([source(scenes, batch=5).rows(step) for step in range(12)])
+    for epoch in range(5):
+        assert sorted(rows[epoch * SCENES : (epoch + 1) * SCENES]) == list(range(SCENES))
+    assert (rows[:SCENES] != rows[SCENES : 2 * SCENES]).any()
+
+
+def test_a_batch_follows_from_seed_and_step_and_threads_keep_the_order(scenes):
+    made = source(scenes)
+    coming = data.batches(made, 5, 0, 1)
+    for step in range(5, 11):
+        assert equal(next(coming), source(scenes).batch(step))
+    coming.close()
+    assert not equal(made.batch(5), made.batch(6))
+    assert not equal(made.batch(5), replace(made, seed=4).batch(5))
+
+
+def test_processes_share_a_batch(scenes):
+    whole = source(scenes).batch(2)
+    parts = [source(scenes).batch(2, rank, 2) for rank in range(2)]
+    for rank, part in enumerate(parts):
+        for name, value in vars(part).items():
+            if name != "masked":
+                assert torch.equal(value, getattr(whole, name)[rank::2]), name
+
+
+def test_the_mirrored_scene_is_the_scene_left_for_right(scenes):
+    plain, mirrored = (source(scenes, mirror_share=share, light=0.0).batch(1) for share in (0.0, 1.0))
+    rows = source(scenes).rows(1)
+    for cameras in (slice(0, 3), slice(3, 6)):  # the left camera's picture, flipped, is now the right camera's
+        assert torch.equal(mirrored.images[:, cameras], plain.images[:, cameras].flip(1).flip(3))
+    values = Codebook().decode(plain.clean.numpy()), Codebook().decode(mirrored.clean.numpy())
+    np.testing.assert_allclose(values[1], values[0] * [1, -1], atol=1e-9)
+    assert torch.equal(mirrored.distances, plain.distances.flip(2))
+    assert torch.equal(mirrored.ego, plain.ego * torch.tensor([1.0, 1.0, -1.0]))
+    words = [[features.WORDS[k] for k in text] for text in (scenes.text[rows[0]], scenes.text_mirrored[rows[0]])]
+    swap = {"left": "right", "right": "left"}
+    assert words[1] == [swap.get(word, word) for word in words[0]]
+    assert "left" in words[0]
+
+
+def test_commands_are_mirrored_too():
+    scene = hand_scenes.scene(pictures=False)
+    for command, expected in ((Command.LEFT, Command.RIGHT), (Command.FOLLOW, Command.FOLLOW)):
+        observation = replace(scene.observation(), command=command, instruction="turn left at the junction")
+        other = prepared._mirrored_words(observation)
+        assert (other.command, other.instruction) == (expected, "turn right at the junction")
+
+
+def test_light_changes_pictures_and_nothing_else(scenes):
+    plain, lit = (source(scenes, light=amount).batch(0) for amount in (0.0, 0.5))
+    assert torch.equal(plain.blocks, lit.blocks)
+    assert not torch.equal(plain.images, lit.images)
+    tables = data.light_tables(50, 0.25, np.random.default_rng(0))
+    assert (np.diff(tables.astype(int), axis=1) >= 0).all()  # brighter stays brighter
+    np.testing.assert_array_equal(
+        data.light_tables(1, 0.0, np.random.default_rng(0))[0], np.arange(256)[:, None].repeat(3, 1)
+    )
+
+
+def test_drafts_take_the_place_of_wrong_plans_and_keep_the_goal(scenes):
+    net = tiny_net(words=features.WORDS, text_vocabulary=len(features.WORDS), text_length=12)
+    batch = source(scenes, perturbed_blocks=2).batch(0)
+    made = [drafts.with_drafts(net, batch, 3, 1.0, torch.Generator().manual_seed(0)) for _ in range(2)]
+    assert equal(*made)
+    assert torch.equal(made[0].blocks[:, :2], batch.blocks[:, :2])
+    assert torch.equal(made[0].blocks[3:], batch.blocks[3:])
+    drafted = made[0].blocks[:3, 2:]
+    assert (drafted != net.config.mask_id).all()
+    assert torch.equal(drafted[..., 14:], batch.clean[:3, None, 14:].expand(-1, 2, -1))
+    assert torch.equal(drafted, net.config.reachable(drafted))
+    assert (drafted[:, 0] != drafted[:, 1]).any()
+
+
+# --- the loop --------------------------------------------------------------------------------------------------------
+
+
+class Silent:
+    def __init__(self):
+        self.steps, self.rows, self.exams = [], [], []
+
+    def step(self, progress, at, scenes):
+        self.steps.append((progress.step, at))
+
+    def row(self, progress, values):
+        self.rows.append(values)
+
+    def validated(self, progress, found):
+        self.exams.append((progress.step, found))
+
+
+def job_of(scenes, out, steps=8, exam=None, **sections):
+    sections = {"data": {**SMALL, "draft_from": 0.5}, "keeping": NEVER, "length": {"steps": steps}, **sections}
+    out.mkdir(exist_ok=True)
+    about = {"train": {"folder": "train"}}
+    decoding = Decoding(GoalRules(count=2))
+    return Job(settings_of(**sections), network(), scenes, exam, out, about, decoding)
+
+
+def fabric():
+    return Fabric(accelerator="cpu", devices=1)
+
+
+def train(job, reporter=None, stop=lambda: False):
+    return sft.train(job, fabric(), reporter or Silent(), stop)
+
+
+def weights(out):
+    tensors, _ = checkpoint.read_tensors(out / run_state.FILE)
+    return tensors
+
+
+def same(one, other):
+    mine, theirs = weights(one), weights(other)
+    return mine.keys() == theirs.keys() and all(torch.equal(value, theirs[name]) for name, value in mine.items())
+
+
+@pytest.fixture(scope="module")
+def finished(scenes, tmp_path_factory):
+    """A run that nothing disturbed."""
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    train(job_of(scenes, out))
+    return out
+
+
+def train_and_save_every_step(train_set, out):
+    """For a process that is killed."""
+
+    class Loud(Silent):
+        def step(self, progress, at, scenes):
+            sys.stdout.write(f"step {progress.step}\n")
+            sys.stdout.flush()
+
+    keeping = {**NEVER, "checkpoint_minutes": 0.0}
+    train(job_of(prepare(Path(train_set)), Path(out), keeping=keeping), Loud())
+
+
+def test_a_run_that_is_killed_ends_with_the_same_weights(sets, scenes, finished, tmp_path):
+    call = f"import test_training; test_training.train_and_save_every_step({str(sets[0])!r}, {str(tmp_path)!r})"
+    here = Path(__file__).parent
+    environment = {**os.environ, "PYTHONPATH": f"{here}{os.pathsep}{here.parent}"}
+    child = subprocess.Popen([sys.executable, "-c", call], stdout=subprocess.PIPE, text=True, env=environment)
+    for line in child.stdout:
+        if line.strip() == "step 5":  # after the drafts began, in the middle of an epoch
+            child.send_signal(signal.SIGKILL)
+            break
+    assert child.wait() == -signal.SIGKILL
+    begun, _ = run_state.peek(tmp_path)
+    assert 4 <= begun.step < 8
+    reporter = Silent()
+    train(job_of(scenes, tmp_path), reporter)
+    assert [step for step, _ in reporter.steps] == list(range(begun.step + 1, 9))
+    assert same(tmp_path, finished)
+
+
+def test_a_run_that_is_stopped_goes_on_where_it_was(scenes, finished, tmp_path):
+    asked = iter([False, False, False, True])
+    progress = train(job_of(scenes, tmp_path), stop=lambda: next(asked))
+    assert progress.step == 3
+    assert train(job_of(scenes, tmp_path)).step == 8
+    assert same(tmp_path, finished)
+
+
+def test_another_seed_learns_something_else(scenes, finished, tmp_path):
+    job = job_of(scenes, tmp_path)
+    train(replace(job, config=replace(job.config, seed=1)))
+    assert not same(tmp_path, finished)
+
+
+def test_what_is_left_is_a_network_with_its_card(finished):
+    card = json.loads((finished / "card.json").read_text())
+    net = checkpoint.load(finished / sft.WEIGHTS, card["sha256"])
+    assert net.config == network()
+    assert card["steps"] == 8
+    for name, value in net.named_parameters():
+        stored = weights(finished)[f"average.{name}"]
+        torch.testing.assert_close(value, stored, rtol=0.01, atol=1e-3)
+
+
+def test_a_few_scenes_are_learnt_by_heart_and_driven(sets, scenes, tmp_path):
+    exam = validation.exam(sets[0], SHAPE, 4, pytest.fail)
+    few = replace(
+        scenes,
+        **{name: getattr(scenes, name)[:4] for name in ("text", "text_mirrored", "ego", "expert", "place")},
+    )
+    job = job_of(
+        few,
+        tmp_path,
+        150,
+        exam,
+        data={**SMALL, "mirror_share": 0.0, "light": 0.0},
+        optimizer={"learning_rate": 6e-3, "average": 0.9},
+        keeping={**NEVER, "validations": 2, "log_steps": 50},
+    )
+    reporter = Silent()
+    train(job, reporter)
+    assert [step for step, _ in reporter.exams] == [75, 150]
+    found = reporter.exams[-1][1]
+    assert reporter.rows[-1]["dlm"] < 0.35 * reporter.rows[0]["dlm"]
+    assert found["goal_error_m"] < 1.5, found
+    assert found["pdms"] > 60, found
+    assert found["pdms_best"] >= found["pdms"]
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_and_its_batch_is_kept(scenes, tmp_path):
+    ego = scenes.ego.copy()
+    ego[source(scenes).rows(0)[2]] = np.nan
+    job = job_of(replace(scenes, ego=ego), tmp_path)
+    job = replace(job, config=replace(job.config, seed=3))
+    with pytest.raises(TrainingError, match="not finite"):
+        train(job)
+    kept = np.load(tmp_path / sft.BAD_BATCH)
+    assert kept["step"] == 0
+    assert kept["images"].shape == (4, 6, 32, 64, 3)
+    assert np.isnan(kept["ego"]).any()
+    assert not (tmp_path / run_state.FILE).exists()
+
+
+def test_a_run_by_the_clock_ends_when_the_time_is_over_with_the_schedule_at_its_end(scenes, tmp_path):
+    now = iter(np.arange(0.0, 1000.0, 1.0).tolist())
+    job = job_of(scenes, tmp_path, length={"minutes": 0.5})
+    reporter = Silent()
+    progress = sft.train(job, fabric(), reporter, lambda: False, lambda: next(now))
+    assert 30.0 <= progress.elapsed_s < 34.0
+    assert reporter.steps[-1][1] == 1.0
+    config = settings.OptimizerConfig()
+    rates = [schedule.learning_rate(config, at, 1000) for at in np.linspace(0, 1, 101)]
+    assert np.argmax(rates) == 3
+    assert rates[3] == pytest.approx(config.learning_rate)
+    assert rates[-1] == pytest.approx(config.final_share * config.learning_rate)
+    assert (np.diff(rates[:4]) > 0).all()
+    assert (np.diff(rates[3:]) < 0).all()
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+def command(sets, out, *more, yaml="", config=None):
+    parser = argparse.ArgumentParser()
+    train_run.add_arguments(parser)
+    path = config or out.parent / f"{out.name}.yaml"
+    if config is None:
+        path.write_text(yaml)
+    given = ["sft", str(path), "--train", str(sets[0]), "--val", str(sets[1]), "--out", str(out), *more]
+    return parser.parse_args(given)
+
+
+TINY = """
+data: {batch: 4, masked_blocks: 2, perturbed_blocks: 1}
+keeping: {log_steps: 2, validation_scenes: 2, validations: 1}
+"""
+
+
+def run_tiny(args):
+    """`train_run.run` with the tiny network."""
+    config = train_run._config(args)
+    quiet = Console(file=open(os.devnull, "w"))  # noqa: SIM115
+    return train_run.sft_run(args, config, network(), quiet, quiet)
+
+
+def test_the_command_trains_and_goes_on_with_one_log(sets, tmp_path):
+    out = tmp_path / "run"
+    assert run_tiny(command(sets, out, "--steps", "4", yaml=TINY)) == 0
+    assert run_tiny(command(sets, out, "--steps", "8", yaml=TINY)) == 0
+    with (out / train_run.LOG).open() as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["step"]) for row in rows] == [2, 4, 6, 8]
+    assert all(float(row["loss"]) > 0 for row in rows)
+    assert list((out / "tensorboard").iterdir())
+    assert (out / sft.WEIGHTS).exists()
+
+
+@pytest.mark.parametrize(
+    ("yaml", "complaint"),
+    [
+        ("data: {bach: 4}", "did you mean 'data.batch'"),
+        ("network: huge", "expected one of small"),
+        ("loss: [1, 2]", "expected settings"),
+        ("a: b: c", "is not YAML"),
+        ("device: {accelerator: cuda}", "no CUDA device"),
+        ("data: {batch: 4000}", "fewer than data.batch"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_one_sentence(sets, tmp_path, yaml, complaint):
+    if "cuda" in yaml and torch.cuda.is_available():
+        pytest.skip("there is a CUDA device here")
+    with pytest.raises(ConfigError) as fault:
+        run_tiny(command(sets, tmp_path / "run", yaml=yaml))
+    assert complaint in str(fault.value)
+    assert "\n" not in str(fault.value)
+
+
+def test_faults_end_with_exit_code_2_and_one_sentence(sets, tmp_path, capsys):
+    missing = tmp_path / "nowhere"
+    assert train_run.run(command((missing, sets[1]), tmp_path / "a")) == 2
+    assert "holds no set of scenes" in capsys.readouterr().err
+    assert train_run.run(command(sets, tmp_path / "b", config=tmp_path / "none.yaml")) == 2
+    assert "none.yaml does not exist" in capsys.readouterr().err
+
+
+def test_a_run_is_not_continued_with_other_settings_or_scenes(sets, finished, capsys, tmp_path):
+    args = command(sets, finished, yaml="data: {batch: 4, masked_blocks: 3}\nloss: {field: 0.3}")
+    assert train_run.run(args) == 2
+    told = capsys.readouterr().err
+    assert "data.masked_blocks" in told
+    assert "loss.field" in told
+    assert "another --out" in told
+    assert "length" not in told  # may be changed
+    (tmp_path / run_state.FILE).write_bytes(b"not safetensors")
+    assert train_run.run(command(sets, tmp_path)) == 2
+    assert "no state of a training run" in capsys.readouterr().err
+
+
+def test_the_shipped_recipe_can_be_read():
+    for path in (Path(__file__).parents[1] / "config" / "train").glob("*.yaml"):
+        assert settings.read(path).network in settings.NETWORKS
