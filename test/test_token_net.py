@@ -69,7 +69,6 @@ def test_packed_and_cached_logits_are_those_of_one_full_forward_per_block():
 
 def test_in_half_precision_the_cached_path_still_equals_the_full_one():
     net = tiny_net().bfloat16()
-    net.cos, net.sin = net.cos.float(), net.sin.float()
     inputs, blocks = tiny_inputs(net), some_blocks(net)
     packed = net.packed(*inputs, blocks)
     probability, cached = packed.logits.softmax(-1), net.decode(blocks, packed.keys_values).softmax(-1)
