@@ -105,7 +105,7 @@ def test_a_map_is_indexed_x_first_in_the_frame_of_the_tokens():
     distances = fields.distance_map(MapAreas(roadblocks=(ring,)), CODEBOOK)
     x_ids, y_ids = fields.id_window(CODEBOOK)
     assert distances.shape == (x_ids.stop - x_ids.start, y_ids.stop - y_ids.start)
-    inside = [*np.argwhere(distances < 0), x_ids.start, y_ids.start]
+    inside = np.argwhere(distances < 0) + np.array((x_ids.start, y_ids.start))
     low, high = CODEBOOK.to_values(inside.min(0)), CODEBOOK.to_values(inside.max(0))
     np.testing.assert_allclose([low, high], [[20.0, 10.0], [40.0, 14.0]], atol=0.31)
 
