@@ -3,7 +3,8 @@
 A full step reads the scene, chooses goals, drafts in three rounds and edits in three. A lite step takes the last plan
 instead: the part already driven falls away, the rest is brought into today's ego frame and into tokens, its open end is
 masked, one round drafts that end and one edits. Full and lite alternate; whatever makes the last plan doubtful makes
-the next step a full one. Between steps the plan is kept in metres: only what the network changed is rounded.
+the next step a full one. Between steps the plan is kept in metres: only what the network changed is rounded, and the
+jolts of rounding are taken out (`smoothing`).
 
 With others or drivable space known, all goals are drafted and the driving score picks one; else the likeliest goal is
 driven to. Paper: ReflectDrive-2 (arXiv 2605.04647); horizon 4 s, 8 points.
@@ -21,6 +22,7 @@ from ..features import model_inputs
 from ..scoring import metrics
 from ..scoring.scorer import Scene, score, total
 from .planner import Network, PlannerState, PlanningError, Prefilled, Tools
+from .smoothing import smoothed
 
 POINTS, POINT_DT_S = 8, 0.5
 HORIZON_S = POINTS * POINT_DT_S
@@ -78,6 +80,7 @@ def plan(
         carried = carried_points(state.previous, observation)
         blocks, confidence, points = lite(network, known, carried, settings)
         kind, lite_run = StepKind.LITE, state.lite_run + 1
+    points = smoothed(points, observation.ego, POINT_DT_S, network.codebook.bin_m)
     best_first, scores = ranked(points, observation, tools)
     trajectories = [trajectory(points[place], tools.config.output.dt_s) for place in best_first]
     best = best_first[0]

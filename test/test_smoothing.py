@@ -1,0 +1,84 @@
+"""Rounding's jolts go and nothing else: no point leaves its bin, a stop is a stop, a steady drive is untouched."""
+
+import numpy as np
+import pytest
+from scenes import ego
+
+from reflectdrive_ros import kinematics
+from reflectdrive_ros.planning.reflectdrive2 import trajectory
+from reflectdrive_ros.planning.smoothing import smoothed
+from reflectdrive_ros.tokens import Codebook
+
+BOOK = Codebook()
+TIMES_S = 0.5 * np.arange(1, 9)
+
+
+def drives(count=200, seed=0):
+    """Exact points (8, 2) of drives on arcs at steady acceleration, and the ego states they begin with."""
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        speed, acceleration, curvature = rng.uniform(4.0, 14.0), rng.uniform(-0.9, 1.0), rng.uniform(-0.02, 0.02)
+        along = speed * TIMES_S + 0.5 * acceleration * TIMES_S**2
+        points = kinematics.arc(curvature, along)[:, :2]
+        yield points, ego(speed, acceleration_mps2=acceleration, yaw_rate_rps=speed * curvature)
+
+
+def rounded(points):
+    return BOOK.decode(BOOK.encode(points))
+
+
+def hardest(points):
+    return np.abs(kinematics.accelerations(trajectory(points, 0.1))).max()
+
+
+def test_the_jolts_of_rounding_go():
+    jolts = np.array(
+        [(hardest(rounded(points)), hardest(smoothed(rounded(points), state, 0.5, 0.3))) for points, state in drives()]
+    )
+    assert np.median(jolts[:, 0]) > 2.5  # as rounded, a calm drive is a jolty one
+    assert np.median(jolts[:, 1]) < 1.5
+    assert np.percentile(jolts[:, 1], 95) < 2.5
+
+
+def test_smoothed_points_are_nearer_to_the_truth_than_rounded_ones():
+    off = [
+        [
+            np.hypot(*(found - points).T).mean()
+            for found in (rounded(points), smoothed(rounded(points), state, 0.5, 0.3))
+        ]
+        for points, state in drives()
+    ]
+    before, after = np.mean(off, axis=0)
+    assert after < 0.8 * before
+
+
+def test_no_point_leaves_its_bin():
+    rng = np.random.default_rng(1)
+    wild = 0.3 * rng.integers(-40, 40, (50, 8, 2))
+    assert np.abs(smoothed(wild, ego(9.0), 0.5, 0.3) - wild).max() <= 0.15 + 1e-12
+
+
+def test_a_steady_drive_straight_on_is_left_as_it_is():
+    along = 6.0 * TIMES_S + 0.4 * TIMES_S**2
+    points = np.stack([along, np.zeros(8)], axis=1)
+    np.testing.assert_allclose(smoothed(points, ego(6.0, acceleration_mps2=0.8), 0.5, 0.3), points, atol=1e-9)
+
+
+@pytest.mark.parametrize("speed", [0.0, 0.2, 5.0])
+def test_a_stop_stays_a_stop(speed):
+    along = np.minimum(np.round(speed * TIMES_S / 0.3) * 0.3, 4.8)
+    points = np.stack([along, np.zeros(8)], axis=1)
+    moved = smoothed(points, ego(speed), 0.5, 0.3)
+    still = np.diff(along, prepend=0.0) == 0.0
+    assert (np.diff(moved, axis=0, prepend=np.zeros((1, 2)))[still] == 0.0).all()
+    if speed == 0.0:
+        assert (moved == 0.0).all()
+
+
+def test_left_and_right_are_alike_and_many_are_as_one():
+    points, state = next(drives())
+    mirrored = ego(state.speed_mps, acceleration_mps2=state.acceleration_mps2, yaw_rate_rps=-state.yaw_rate_rps)
+    one = smoothed(rounded(points), state, 0.5, 0.3)
+    np.testing.assert_allclose(smoothed(rounded(points) * [1, -1], mirrored, 0.5, 0.3), one * [1, -1], atol=1e-12)
+    many = smoothed(np.stack([rounded(points), 2 * rounded(points)]), state, 0.5, 0.3)
+    np.testing.assert_allclose(many[0], one, atol=1e-12)
