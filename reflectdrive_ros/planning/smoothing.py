@@ -1,7 +1,6 @@
 """What rounding to tokens took away is put back where a driver leaves no doubt about it.
 
-A bin is 0.3 m wide, so the accelerations between rounded points are wrong by up to 5 m/s^2: a plan would be refused, or
-felt. The points are taken as measurements, as uncertain as rounding makes them, of a drive that begins as the car now
+A bin is 0.3 m wide, so the accelerations between rounded points are wrong by some 3 m/s^2, which is felt. The points are taken as measurements, as uncertain as rounding makes them, of a drive that begins as the car now
 moves and whose jerk is usually small; the likeliest drive is one linear map of the points. No point leaves its bin.
 """
 
@@ -26,7 +25,7 @@ def smoothed(points: Array, ego: EgoState, dt_s: float, bin_m: float) -> Array:
     moved = of_points @ points + of_start @ start
     moved = np.clip(moved, points - 0.5 * bin_m, points + 0.5 * bin_m)
     steps = np.diff(points, axis=-2, prepend=np.zeros_like(points[..., :1, :]))
-    repeated = (np.abs(steps) < 1e-6).all(-1)
+    repeated = np.asarray((np.abs(steps) < 1e-6).all(-1))
     last = np.zeros_like(points[..., 0, :])
     for place in range(count):
         moved[..., place, :] = np.where(repeated[..., place, None], last, moved[..., place, :])
