@@ -1,7 +1,8 @@
 """What rounding to tokens took away is put back where a driver leaves no doubt about it.
 
-A bin is 0.3 m wide, so the accelerations between rounded points are wrong by some 3 m/s^2, which is felt. The points are taken as measurements, as uncertain as rounding makes them, of a drive that begins as the car now
-moves and whose jerk is usually small; the likeliest drive is one linear map of the points. No point leaves its bin.
+A bin is 0.3 m wide, so the accelerations between rounded points are wrong by some 3 m/s^2, which is felt. The points
+are taken as measurements, as uncertain as rounding makes them, of a drive that begins as the car now moves and whose
+jerk is usually small; the likeliest drive is one linear map of the points. No point leaves its bin.
 """
 
 from __future__ import annotations
