@@ -12,6 +12,7 @@ from reflectdrive_ros.scoring.scorer import score
 from reflectdrive_ros.sim import expert, families, moment, sampler, scene_codec, towns, traffic
 from reflectdrive_ros.sim.actors import Shape
 from reflectdrive_ros.sim.scene import FAMILIES, NOW
+from reflectdrive_ros.sim.staging import PULL_OUT_MPS
 
 pytest.importorskip("libsumo", reason="SUMO is not installed (extra: sim)")
 SIZE = np.array([VehicleConfig().length_m, VehicleConfig().width_m])
@@ -120,25 +121,47 @@ def test_red_lights_hold_the_expert_and_would_cost_who_ignores_them(shard):
         assert score(scene.scored(), scene.expert[None]).tlc[0] == 1.0
 
 
-def test_an_open_door_belongs_to_a_parked_car_and_no_logged_car_drives_through_it(log):
+def staged_moments(log, family):
+    """Up to 20 moments of a family in which somebody is put on stage."""
     moments = families.find(log)
-    places = np.argwhere(moments.found["parked_door"])
+    places = np.argwhere(moments.found[family] & (moments.staged[family] >= 0))
     assert len(places)
-    made = 0
     for row, column in places[:: max(1, len(places) // 20)]:
-        step, ego, parked = int(moments.steps[row]), int(moments.egos[column]), int(moments.parked[row, column])
+        step, ego, parked = (
+            int(table) for table in (moments.steps[row], moments.egos[column], moments.staged[family][row, column])
+        )
         try:
-            found = moment.at(log, step, ego, "parked_door", 5, VehicleConfig(), parked)
+            yield step, parked, moment.at(log, step, ego, family, 5, VehicleConfig(), parked)
         except moment.NoScene:
             continue
-        made += 1
-        assert found.added.shapes.tolist() == [Shape.DOOR]
+
+
+def test_an_open_door_belongs_to_a_parked_car(log):
+    found = list(staged_moments(log, "parked_door"))
+    assert len(found) >= 3
+    for step, parked, made in found:
+        assert made.staged.shape is Shape.DOOR
         gap = geometry.box_separation(
-            found.added.poses[0], found.added.sizes[0, :2], log.poses[step, parked], log.sizes[parked, :2]
+            made.staged.poses[NOW], made.staged.size[:2], log.poses[step, parked], log.sizes[parked, :2]
         )
         assert abs(gap) < 0.02
-        assert found.scene.tracks.present[-1, NOW]
-    assert made >= 3
+        assert made.scene.tracks.present[-1, NOW]
+
+
+def test_a_parked_car_pulls_out_into_the_lane_and_touches_nobody_but_perhaps_the_ego(log):
+    found = list(staged_moments(log, "cut_in"))
+    assert len(found) >= 3
+    for step, parked, made in found:
+        tracks = made.scene.tracks
+        np.testing.assert_allclose(made.staged.poses[0], log.poses[step, parked])
+        jumps = np.hypot(*np.diff(tracks.poses[-1, :, :2], axis=0).T)
+        assert (jumps < 0.1 * PULL_OUT_MPS[1] * 1.3).all()
+        _, offsets = geometry.project(made.scene.route, tracks.poses[-1, :, :2])
+        assert abs(offsets[0]) > 1.5
+        assert abs(offsets[-1]) < 0.3
+        assert (tracks.poses[:-1] != tracks.poses[-1]).any(axis=(1, 2)).all()  # it is there once
+        touched = geometry.boxes_overlap(tracks.poses[:-1], tracks.sizes[:-1, None], tracks.poses[-1], tracks.sizes[-1])
+        assert not (touched & tracks.present[:-1]).any()
 
 
 def test_a_lead_that_brakes_is_ahead_and_slows_down(log):

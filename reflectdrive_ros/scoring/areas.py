@@ -39,7 +39,7 @@ def checked_rings(owner: str, name: str, rings: Sequence[Any]) -> tuple[Array, .
         points.flags.writeable = False
         kept.append(points)
     polygons = polygons_of(kept)
-    for index in np.flatnonzero(~shapely.is_valid(polygons)):
+    for index in np.flatnonzero(~shapely.is_valid(polygons)).tolist():
         reason = shapely.is_valid_reason(polygons[index])
         raise ValueError(f"{owner}.{name}[{index}] is not a simple polygon: {reason}")
     return tuple(kept)

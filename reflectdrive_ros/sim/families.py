@@ -32,6 +32,7 @@ ONCOMING_M = (6.0, 60.0)
 PARKED_M = (9.0, 32.0)
 LANE_END_M = 90.0
 STOP_LINE_M = (6.0, 48.0)
+PULL_OUT_BEFORE_MPS = 4.0  # nobody pulls out in front of a car that is hardly moving
 CROSSING_M = (4.0, 36.0)
 BRAKED_MPS = 2.5  # a lead that loses so much within LATER brakes
 LATERAL_MPS2 = 2.6
@@ -47,7 +48,7 @@ class Moments:
     steps: Array  # (M,) steps of the log that were looked at
     egos: Array  # (E,) actors that may play the ego
     found: Mapping[str, Array]  # family -> (M, E) bool
-    parked: Array  # (M, E) actor beside which a door may open, -1: none
+    staged: Mapping[str, Array]  # family -> (M, E) parked actor that is needed to make it one, -1: none is
 
 
 def find(log: TrafficLog) -> Moments:
@@ -62,13 +63,17 @@ def find(log: TrafficLog) -> Moments:
     looks = _looks(log, steps, egos)
     others = _others(log, steps, egos)
     found = {**_by_road(looks), **_by_others(log, steps, egos, looks, others)}
-    parked = _parked(log, steps, egos, others)
-    found["parked_door"] = looks.known & looks.moving & (parked >= 0) & (looks.bend < 0.15) & ~looks.junction_soon
+    parked = _parked(log, others)
+    beside_parked = looks.moving & (parked >= 0) & (looks.bend < 0.15) & ~looks.junction_soon
+    staged = {"parked_door": parked, "cut_in": np.where(found["cut_in"], -1, parked)}
+    found["parked_door"] = beside_parked
+    found["cut_in"] = found["cut_in"] | (beside_parked & (looks.speed > PULL_OUT_BEFORE_MPS))
     # Plain roads are those where nothing else happens.
-    plain = ~np.any([found[name] for name in ("lead_brakes", "cut_in", "crossing_pedestrian", "red_light")], axis=0)
+    busy = ("lead_brakes", "crossing_pedestrian", "red_light")
+    plain = ~np.any([found[name] for name in busy] + [found["cut_in"] & (staged["cut_in"] < 0)], axis=0)
     found["straight"] &= plain
     found["curve"] &= plain
-    return Moments(steps, egos, {name: mask & looks.known for name, mask in found.items()}, parked)
+    return Moments(steps, egos, {name: mask & looks.known for name, mask in found.items()}, staged)
 
 
 def _within(values: Array, bounds: tuple[float, float]) -> Array:
@@ -304,8 +309,8 @@ def _crossing(log: TrafficLog, steps: Array, egos: Array, others: _Others) -> Ar
     return found
 
 
-def _parked(log: TrafficLog, steps: Array, egos: Array, others: _Others) -> Array:
-    """(M, E) a parked car on the right with room for its door to open towards the lane, -1: none."""
+def _parked(log: TrafficLog, others: _Others) -> Array:
+    """(M, E) a parked car ahead on the right, whose door may open or that may pull out, -1: none."""
     cars = np.array([len(edges) == 0 for edges in log.edges], bool) & np.isin(log.shapes, (Shape.CAR, Shape.VAN))
     fits = cars & _within(others.ahead, PARKED_M) & _within(-others.left, (1.8, 3.6)) & (others.turned < 0.25)
     return np.where(fits.any(axis=2), fits.argmax(axis=2), -1)

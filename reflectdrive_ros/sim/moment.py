@@ -17,10 +17,11 @@ from ..kinematics import steering_from_curvature
 from ..scoring.areas import MapAreas
 from ..scoring.scorer import Reference
 from ..scoring.simulate import STEPS
-from . import instructions, networks, surroundings, towns
-from .actors import Actors, Lamp, Shape
+from . import instructions, networks, staging, surroundings, towns
+from .actors import Lamp
 from .roads import RoadError
-from .scene import FUTURE_STEPS, HISTORY_STEPS, NOW, TRACK_STEPS, DrivingScene, Tracks
+from .scene import FUTURE_STEPS, HISTORY_STEPS, NOW, DrivingScene, Tracks
+from .staging import Staged
 from .traffic import TrafficLog
 
 STEP_NS = 100_000_000
@@ -29,9 +30,6 @@ SEEN_M = 90.0  # others who never come closer are left out
 OTHERS_MAX = 64
 ROUTE_EDGES_MIN = 4  # a route that ends sooner is drawn on
 AHEAD_M = 60.0  # of route that a scene needs at least
-DOOR_SIZE_M = (1.05, 0.14, 1.15)  # across the parked car's side
-DOOR_OPEN_STEPS = 12  # it opened so long ago
-DOOR_ID = 1_000_000_000
 COMMANDED = {"turn_left": Command.LEFT, "turn_right": Command.RIGHT}
 MATCHED_STEPS = 150  # of the log ahead tell which lap of its route a car is on
 WAVE_STEPS = 3  # over which rates are taken
@@ -47,13 +45,13 @@ class Moment:
 
     scene: DrivingScene  # without expert, yardstick and pictures
     stop_m: float | None  # from the rear axle along the route to a red light's stop line
-    added: Actors  # who is not in the log
+    staged: Staged | None  # who is not in the log
 
 
 def at(
-    log: TrafficLog, step: int, ego: int, family: str, seed: int, vehicle: VehicleConfig, door: int | None = None
+    log: TrafficLog, step: int, ego: int, family: str, seed: int, vehicle: VehicleConfig, parked: int = -1
 ) -> Moment:
-    """The moment of actor `ego` at a step of the log. `door` is the parked actor whose door is open.
+    """The moment of actor `ego` at a step of the log; `parked` is the actor that opens its door or pulls out.
 
     Raises NoScene.
     """
@@ -67,8 +65,12 @@ def at(
     if off_road(areas, geometry.box_corners(box, size)):
         raise NoScene("off_road_start")
 
-    added = Actors.none() if door is None else _door(log, step, door)
-    tracks = _tracks(log, step, ego, map_from_ego, added)
+    staged = None
+    if parked >= 0 and family == "cut_in":
+        staged = staging.pull_out(log, step, parked, line, generator)
+    elif parked >= 0:
+        staged = staging.door(log, step, parked)
+    tracks = _tracks(log, step, ego, map_from_ego, staged)
     here = tracks.present[:, NOW]
     if geometry.boxes_overlap(tracks.poses[here, NOW], tracks.sizes[here] + 0.1, box, size).any():
         raise NoScene("overlap_start")
@@ -97,7 +99,7 @@ def at(
         expert=np.zeros((8, 3)),
         reference=Reference(0.0),
     )
-    return Moment(scene, _stop(log, step, keys, line, map_from_ego), added)
+    return Moment(scene, _stop(log, step, keys, line, map_from_ego), staged)
 
 
 def off_road(areas: MapAreas, corners: Array) -> bool:
@@ -182,49 +184,48 @@ def _edges_ahead(log: TrafficLog, step: int, ego: int) -> tuple[str, ...]:
     return tuple(edges[start:])
 
 
-def _tracks(log: TrafficLog, step: int, ego: int, map_from_ego: Array, added: Actors) -> Tracks:
-    """Everybody who comes near, seen from the ego's present place."""
+def _tracks(log: TrafficLog, step: int, ego: int, map_from_ego: Array, staged: Staged | None) -> Tracks:
+    """Everybody who comes near, seen from the ego's present place; who is staged comes last."""
     window = slice(step - HISTORY_STEPS, step + FUTURE_STEPS + 1)
-    poses = log.poses[window].transpose(1, 0, 2).astype(float)  # (N, 71, 3)
+    poses = log.poses[window].transpose(1, 0, 2)  # (N, 71, 3)
     present = np.isfinite(poses[..., 0])
     present[ego] = False
+    if staged is not None and staged.instead_of is not None:
+        present[staged.instead_of] = False
     way = np.where(present, np.hypot(poses[..., 0] - map_from_ego[0], poses[..., 1] - map_from_ego[1]), np.inf)
     nearest = way.min(axis=1)
-    near = np.argsort(nearest, kind="stable")[: OTHERS_MAX - len(added)]
+    near = np.argsort(nearest, kind="stable")[: OTHERS_MAX - 1]
     near = np.sort(near[nearest[near] < SEEN_M])
-    ego_from_map = geometry.invert(map_from_ego)
-    there = present[near]
-    seen = geometry.compose(ego_from_map, np.where(there[..., None], poses[near], 0.0))
-    speeds = np.where(there, log.speeds_mps[window].T[near], 0.0)
-    open_now = np.arange(TRACK_STEPS) >= NOW - DOOR_OPEN_STEPS
-    still = np.repeat(geometry.compose(ego_from_map, added.poses)[:, None], TRACK_STEPS, axis=1) * open_now[:, None]
-    if len(added) and len(near):
-        moving = log.speeds_mps[window].T[near].max(axis=1) > 0.1
-        hit = geometry.boxes_overlap(seen[moving], log.sizes[near][moving, None, :2], still[:1], added.sizes[0, :2])
-        if (hit & there[moving] & open_now).any():
-            raise NoScene("door_hit")
+    there, speeds = present[near], log.speeds_mps[window].T[near]
+    places, sizes, kinds = poses[near], log.sizes[near][:, :2], log.kinds[near]
+    if staged is not None:
+        _check_nobody_meets(staged, places, there, sizes, speeds)
+        places, there = np.concatenate([places, staged.poses[None]]), np.concatenate([there, staged.present[None]])
+        sizes, speeds = (
+            np.concatenate([sizes, staged.size[None, :2]]),
+            np.concatenate([speeds, staged.speeds_mps[None]]),
+        )
+        kinds = np.append(kinds, staged.kind)
+    seen = geometry.compose(geometry.invert(map_from_ego), np.where(there[..., None], places, 0.0))
     return Tracks(
-        poses=np.concatenate([np.where(there[..., None], seen, 0.0), still]),
-        speeds_mps=np.concatenate([speeds, np.zeros((len(added), TRACK_STEPS))]),
-        present=np.concatenate([there, np.repeat(open_now[None], len(added), axis=0)]),
-        sizes=np.concatenate([log.sizes[near][:, :2], added.sizes[:, :2]]),
-        kinds=np.concatenate([log.kinds[near], added.kinds]),
+        poses=np.where(there[..., None], seen, 0.0),
+        speeds_mps=np.where(there, speeds, 0.0),
+        present=there,
+        sizes=sizes,
+        kinds=kinds,
     )
 
 
-def _door(log: TrafficLog, step: int, parked: int) -> Actors:
-    """The open door on the left of a parked car."""
-    length, width = log.sizes[parked, :2]
-    hinge = np.array([0.12 * length, 0.5 * width + 0.5 * DOOR_SIZE_M[0], 0.5 * np.pi])
-    return Actors(
-        ids=np.array([DOOR_ID + int(log.ids[parked])]),
-        poses=geometry.compose(log.poses[step, parked].astype(float), hinge)[None],
-        speeds_mps=np.zeros(1),
-        sizes=np.array([DOOR_SIZE_M]),
-        shapes=np.array([int(Shape.DOOR)]),
-        braking=np.zeros(1, bool),
-        indicator=np.zeros(1, np.int64),
+def _check_nobody_meets(staged: Staged, poses: Array, present: Array, sizes: Array, speeds: Array) -> None:
+    """Raises NoScene where recorded traffic would drive through who is staged. A door touches the car it belongs to."""
+    together = present & staged.present
+    if staged.instead_of is None:
+        together &= speeds.max(axis=1, initial=0.0)[:, None] > 0.1
+    touched = geometry.boxes_overlap(
+        np.where(present[..., None], poses, 0.0), sizes[:, None], staged.poses, staged.size[:2]
     )
+    if (touched & together).any():
+        raise NoScene("stage_taken")
 
 
 def _stop(log: TrafficLog, step: int, keys: list[int], line: Array, map_from_ego: Array) -> float | None:

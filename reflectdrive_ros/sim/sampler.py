@@ -22,17 +22,16 @@ from ..config import VehicleConfig
 from ..domain import CameraFrame, ForecastSource
 from ..scoring import reference
 from . import camera, expert, families, look, moment, scenery, towns, traffic
-from .actors import Actors, Snapshot
 from .roads import RoadError
 from .scene import FAMILIES, INSTANTS_S, NOW, DrivingScene
+from .staging import Staged
 from .traffic import TrafficLog
 
 STEP_S = 0.1
 STEP_NS = 100_000_000
 TOWN_SCENES = 60  # of one town, at most
-SHARE_OF_TOWN = 70  # percent of what a family lacks may come from one town
 TOWNS_MAX = 8  # for one shard of 100; families that are rare in a town are sought in the next
-WARM_UP_S, RECORDED_S = 20.0, 55.0
+WARM_UP_S, RECORDED_S = 15.0, 55.0
 APART_STEPS = 15  # between two scenes of one car
 TRIES = 12  # moments looked at for one scene that is wanted
 FLOOR = 0.55  # below this PDMS the expert has failed and the scene is left out
@@ -106,21 +105,25 @@ class Shard:
         # The rarest first: a moment that is several things is given to the family that needs it.
         for family in sorted(wanted, key=lambda name: (int(moments.found[name].sum()), name)):
             places = np.argwhere(moments.found[family])
-            quota = min(left, -(-wanted[family] * SHARE_OF_TOWN // 100))
-            for row, column in generator.permutation(places)[: TRIES * quota]:
+            quota = min(wanted[family], left)
+            places = generator.permutation(places)
+            on_stage = moments.staged.get(family)
+            if on_stage is not None:  # what happened by itself comes first
+                places = places[np.argsort(on_stage[tuple(places.T)] >= 0, kind="stable")]
+            for row, column in places[: TRIES * quota]:
                 step, ego = int(moments.steps[row]), int(moments.egos[column])
                 if quota == 0 or any(abs(step - other) < APART_STEPS for other in taken.get(ego, ())):
                     continue
-                door = int(moments.parked[row, column]) if family == "parked_door" else None
+                parked = -1 if on_stage is None else int(on_stage[row, column])
                 seed = seed_of(town, step, ego)
                 try:
-                    found = moment.at(log, step, ego, family, seed, self._vehicle, door)
+                    found = moment.at(log, step, ego, family, seed, self._vehicle, parked)
                     scene = self._driven(found, np.random.default_rng(seed_of(seed, "easy")))
                 except moment.NoScene as reason:
                     self.counts[str(reason)] += 1
                     continue
                 if static is not None:
-                    scene = replace(scene, cameras=self._pictures(log, static, scene, found.added, step, ego))
+                    scene = replace(scene, cameras=self._pictures(log, static, scene, found.staged, step, ego))
                 taken.setdefault(ego, []).append(step)
                 wanted[family] -= 1
                 quota -= 1
@@ -147,14 +150,15 @@ class Shard:
         return replace(scene, reference=yardstick, expert=driven.waypoints, notes=notes)
 
     def _pictures(
-        self, log: TrafficLog, static: scenery.Scenery, scene: DrivingScene, added: Actors, step: int, ego: int
+        self, log: TrafficLog, static: scenery.Scenery, scene: DrivingScene, staged: Staged | None, step: int, ego: int
     ) -> tuple[CameraFrame, ...]:
         looks = look.of(seed_of(log.road_map.name, step, ego, "look"))
         frames: list[CameraFrame] = []
         for instant in INSTANTS_S:
             back = round(instant / STEP_S)
             now = log.snapshot(step + back, ego)
-            now = Snapshot(now.time_s, now.actors.with_more(added), now.lamps)
+            if staged is not None:
+                now = staged.into(now, back, log)
             map_from_ego = geometry.compose(scene.map_from_ego, scene.ego_history[NOW + back])
             frames += camera.frames(static, now, map_from_ego, scene.ego.stamp_ns + back * STEP_NS, self._rig, looks)
         return tuple(frames)
