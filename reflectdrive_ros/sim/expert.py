@@ -15,12 +15,13 @@ import numpy as np
 
 from .. import geometry
 from ..domain import Array
+from ..scoring import metrics
 from ..scoring.contacts import AgentTracks
 from ..scoring.scorer import STEPS_PER_WAYPOINT, Scene, ScoreCard, score
 from ..scoring.simulate import DT_S, STEPS
 
 PATH_STEP_M = 0.5
-AROUND_M = (0.5, -0.5, 1.0, -1.0, 1.6, -1.6, 2.4, -2.4)  # beside the route, where the way is not free
+AROUND_M = (0.25, -0.25, 0.5, -0.5, 1.0, -1.0, 1.6, -1.6, 2.4, -2.4)  # beside the route, where the way is not free
 RETURN_M = (10.0, 25.0)  # over which the path reaches its place beside the route: at least this ..
 RETURN_S = (1.5, 3.5)  # .. and at least the way of this time
 RATES_MPS2 = (-6.0, -4.0, -3.0, -2.2, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0)
@@ -34,7 +35,9 @@ ACCELERATION_MPS2 = 1.6
 BRAKING_MPS2 = 2.2
 GOOD = 0.9  # a score this good is not worth going around for
 NEARLY = 0.04  # of the score may be paid for comfort and room
-CLEARANCE_M = 0.7
+CLEARANCE_M = 0.8
+KERB_M = 0.3  # a car so much wider should stay on the road too: people leave room, and so may who learns from them
+KERB_PRICE = 1.5
 LATERAL_MPS2 = 2.4
 
 
@@ -89,7 +92,10 @@ def _price(scene: Scene, ways: _Ways, card: ScoreCard) -> Array:
     rough = np.sqrt((ways.accelerations**2).mean(axis=1)) / 3.0
     jerk = np.sqrt((np.diff(ways.accelerations, axis=1) ** 2).mean(axis=1)) / (DT_S * 8.0)
     narrow = np.clip(1.0 - card.clearance_m.min(axis=1) / CLEARANCE_M, 0.0, 1.0)
-    price: Array = 0.4 * rough + 0.2 * jerk + 0.4 * narrow + 0.15 * np.abs(ways.offsets_m)
+    size = np.array([scene.vehicle.length_m + KERB_M, scene.vehicle.width_m + 2.0 * KERB_M])
+    wide = metrics.ego_areas(metrics.centers(card.states, scene.vehicle), size, scene.areas, scene.grid)
+    kerb = wide.off_road.mean(axis=1) + 0.3 * wide.off_road.any(axis=1)
+    price: Array = 0.4 * rough + 0.2 * jerk + 0.8 * narrow + 0.15 * np.abs(ways.offsets_m) + KERB_PRICE * kerb
     return price
 
 
