@@ -24,7 +24,7 @@ EXACT = 4  # rows and columns of the largest p and q whose cells are reckoned ex
 STEP_M = 0.1  # of stored distances
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)  # not frozen: Fabric copies it field by field for mixed precision
 class Batch:
     """B scenes and what is asked about each; block 0 is all mask, the first `masked` of R are masked."""
 

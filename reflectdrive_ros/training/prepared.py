@@ -111,8 +111,9 @@ def prepare(
         progress(done, len(index.shards))
         for sentence in sentences:
             on_damage(sentence)
-    for name, reason in index.missing.items():
-        on_damage(f"{folder / name}.tar was never made: {reason}")
+    if index.missing:
+        name, reason = next(iter(index.missing.items()))
+        on_damage(f"{folder}: {len(index.missing)} shards were never made, the first is {name}: {reason}")
     whole = [note for note in index.shards if _file(home, note, "rest.npz").exists()]
     if not whole:
         raise SetError(f"{folder} holds no scene that can be read: make the set again")

@@ -134,7 +134,7 @@ class _Loop:
                 at = schedule.progress(config.length, progress.step, elapsed_s)
                 self.reporter.step(progress, at, config.data.batch)
                 if progress.step % keeping.log_steps == 0:
-                    means = torch.stack(sums).mean(0).tolist()
+                    means = self._mean(torch.stack(sums).mean(0)).tolist()
                     self.reporter.row(progress, {**dict(zip((*LOSSES, "norm"), means, strict=True)), "rate": rate})
                     sums.clear()
                 if self._exam_is_due(progress, at):
@@ -232,6 +232,10 @@ class _Loop:
         if found:
             about["validation"] = {name: round(value, 3) for name, value in found.items()}
         checkpoint.save(self.average, self.job.out / WEIGHTS, about)
+
+    def _mean(self, values: Tensor) -> Tensor:
+        """Of all processes."""
+        return self.fabric.all_reduce(values) if self.fabric.world_size > 1 else values  # type: ignore[return-value]
 
     def _agreed(self, value: Any) -> Any:
         """The first process decides for all."""

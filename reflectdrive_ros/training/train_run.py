@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import csv
 import logging
+import os
 import signal
 import sys
 import threading
@@ -84,6 +85,7 @@ def sft_run(
     """As `run`, of a network of any measures."""
     _continues(args.out, config)
     fabric = _fabric(config)
+    console.quiet = errors.quiet = not fabric.is_global_zero
     shape = shape_of(network)
     left_out: list[str] = []
 
@@ -92,14 +94,14 @@ def sft_run(
         errors.print(escape(sentence), soft_wrap=True)
 
     args.out.mkdir(parents=True, exist_ok=True)
-    with _preparing(errors) as progress:
+    with fabric.rank_zero_first(), _preparing(errors) as progress:
         scenes = prepare(args.train, shape, args.workers, on_damage, progress)
     if len(scenes) < config.data.batch:
         raise ConfigError(f"{args.train} holds {len(scenes)} scenes, fewer than data.batch ({config.data.batch})")
     keeping = config.keeping
     exam = validation.exam(args.val, shape, keeping.validation_scenes, on_damage) if args.val else None
     if left_out:
-        errors.print(f"{len(left_out)} shards or scenes are left out")
+        errors.print(f"{len(scenes)} scenes are learnt from; left out: see the {len(left_out)} lines above")
     about = {"train": {**_set(args.train), "used": len(scenes)}, **provenance(["reflectdrive", *sys.argv[1:]])}
     job = Job(config, network, scenes, exam, args.out, about)
     _same_scenes(args.out, job)
@@ -173,13 +175,13 @@ def _fabric(config: TrainConfig) -> Fabric:
         torch.set_num_threads(device.threads)
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", module="lightning_fabric")
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", device.devices))  # set by torchrun
+    nodes = int(os.environ.get("WORLD_SIZE", local)) // local
     # of the last layer the prompt's part is never used, so some parameters have no gradient
-    several = DDPStrategy(find_unused_parameters=True) if device.devices > 1 else "auto"
+    several = DDPStrategy(find_unused_parameters=True) if local * nodes > 1 else "auto"
+    precision: Any = device.precision
     fabric = Fabric(
-        accelerator=device.accelerator,
-        devices=device.devices,
-        strategy=several,
-        precision=device.precision,  # type: ignore[arg-type]
+        accelerator=device.accelerator, strategy=several, devices=local, num_nodes=nodes, precision=precision
     )
     fabric.launch()
     return fabric
