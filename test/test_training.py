@@ -128,6 +128,16 @@ def test_a_damaged_shard_is_named_left_out_and_taken_in_once_it_is_whole(tmp_pat
     assert len(prepare(folder)) == SCENES
 
 
+def test_a_set_that_is_half_made_is_learnt_from_and_said_in_one_sentence(tmp_path):
+    folder = make_set(tmp_path / "train")
+    index = shards.index_of(folder)
+    shards.write_index(folder, replace(index, missing={f"train-{k:05d}": "interrupted" for k in range(2, 70)}))
+    said = []
+    assert len(prepare(folder, on_damage=said.append)) == SCENES
+    assert len(said) == 1
+    assert "68 shards were never made" in said[0]
+
+
 def test_a_set_without_any_whole_shard_is_refused(tmp_path):
     folder = make_set(tmp_path / "train", scenes=6)
     (folder / "train-00000.tar").unlink()
@@ -229,12 +239,12 @@ class Silent:
         self.exams.append((progress.step, found))
 
 
-def job_of(scenes, out, steps=8, exam=None, **sections):
+def job_of(scenes, out, steps=8, exam=None, config=None, **sections):
     sections = {"data": {**SMALL, "draft_from": 0.5}, "keeping": NEVER, "length": {"steps": steps}, **sections}
     out.mkdir(exist_ok=True)
     about = {"train": {"folder": "train"}}
     decoding = Decoding(GoalRules(count=2))
-    return Job(settings_of(**sections), network(), scenes, exam, out, about, decoding)
+    return Job(config or settings_of(**sections), network(), scenes, exam, out, about, decoding)
 
 
 def fabric():
@@ -299,6 +309,30 @@ def test_a_run_that_is_stopped_goes_on_where_it_was(scenes, finished, tmp_path):
     assert progress.step == 3
     assert train(job_of(scenes, tmp_path)).step == 8
     assert same(tmp_path, finished)
+
+
+def train_in_processes(train_set, out):
+    """For torchrun."""
+    config = settings_of(data={**SMALL, "draft_share": 0.0}, keeping=NEVER, length={"steps": 6})
+    several = train_run._fabric(config)
+    assert several.world_size == 2
+    job = job_of(prepare(Path(train_set)), Path(out), config=config)
+    sft.train(job, several, Silent(), lambda: False)
+
+
+@pytest.mark.long
+def test_two_processes_learn_what_one_does(sets, scenes, tmp_path):
+    script = tmp_path / "together.py"
+    script.write_text(f"import test_training\ntest_training.train_in_processes({str(sets[0])!r}, {str(tmp_path)!r})\n")
+    here = Path(__file__).parent
+    environment = {**os.environ, "PYTHONPATH": f"{here}{os.pathsep}{here.parent}", "OMP_NUM_THREADS": "1"}
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    subprocess.run([*torchrun, str(script)], env=environment, check=True, timeout=200)
+    config = settings_of(data={**SMALL, "draft_share": 0.0}, keeping=NEVER, length={"steps": 6})
+    train(job_of(scenes, tmp_path / "alone", config=config))
+    together, alone = weights(tmp_path), weights(tmp_path / "alone")
+    for name, value in alone.items():
+        torch.testing.assert_close(together[name], value, rtol=1e-3, atol=1e-5)
 
 
 def test_another_seed_learns_something_else(scenes, finished, tmp_path):

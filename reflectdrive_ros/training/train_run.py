@@ -76,6 +76,9 @@ def run(args: argparse.Namespace) -> int:
         errors.print(escape(str(fault)), soft_wrap=True)
     except OSError as fault:
         errors.print(escape(f"{fault.filename or args.out}: {fault.strerror or fault}"), soft_wrap=True)
+    except KeyboardInterrupt:  # before the first step, or for the second time
+        errors.print("stopped; the same command goes on from the last state")
+        return 130
     return 2
 
 
