@@ -6,6 +6,7 @@ import argparse
 import importlib
 import os
 import sys
+from types import ModuleType
 
 from . import __version__
 
@@ -17,6 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "make-bag": ("ros.make_bag", "a rosbag2 from a recording that comes with the package, or from the proving ground"),
     "scenes": ("evaluation.scenes_run", "makes, completes, checks and shows a scene set of the proving ground"),
     "eval": ("evaluation.eval_run", "planners on a scene set or in closed loop: PDM score table"),
+    "train": ("training.train_run", "supervised training of a planner on a scene set; resumes where it was stopped"),
     "score": ("evaluation.score_run", "PDM score of given trajectories in given scenes"),
     "doctor": ("ros.doctor", "what is installed, what is missing, what to do"),
 }
@@ -26,6 +28,8 @@ BENCHES: dict[str, tuple[str, str]] = {
     "blind": ("training.blind", "what a scene set gives away without a look at the road"),
     "node": ("ros.bench_node", "what the node adds to the planner's time, frames lost, memory"),
 }
+# library -> extra of setup.cfg that installs it
+EXTRAS = dict.fromkeys(("torch", "lightning_fabric", "safetensors", "tensorboard"), "train") | {"webdataset": "sim"}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -55,11 +59,23 @@ def add_command(
 ) -> None:
     parser = commands.add_parser(name, help=doc, description=doc)
     if wanted:
-        loaded = importlib.import_module(f"{__package__}.{module}")
+        loaded = loaded_module(name, f"{__package__}.{module}")
         parser.description = loaded.__doc__
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
         loaded.add_arguments(parser)
         parser.set_defaults(run=loaded.run)
+
+
+def loaded_module(command: str, module: str) -> ModuleType:
+    """The command's module. Ends the program with a sentence when a library of an extra is missing."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as fault:
+        extra = EXTRAS.get((fault.name or "").split(".")[0])
+        if extra is None:
+            raise
+        sys.stderr.write(f"{command} needs {fault.name}, which is not installed: pip install 'reflectdrive[{extra}]'\n")
+        raise SystemExit(2) from None
 
 
 if __name__ == "__main__":
