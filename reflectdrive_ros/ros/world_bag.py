@@ -28,7 +28,7 @@ WORLD_FAULTS = (SumoMissing, SumoFailed, RoadError, TrafficError)  # one sentenc
 
 
 def add_world_arguments(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("--seed", type=int, default=3, help="of the town, its traffic and its looks (default: 3)")
+    parser.add_argument("--seed", type=int, default=6, help="of the town, its traffic and its looks (default: 6)")
     parser.add_argument("--town", default="", help="name of a made town (default: one that follows from the seed)")
     parser.add_argument("--map", type=Path, metavar="FILE", help="drive in this Lanelet2 map (.osm) instead")
 
