@@ -151,7 +151,9 @@ class Channel:
     def status(self, now_ns: int) -> InputStatus:
         problem, newest = self.problem(now_ns) or self.fault, self.newest()
         age_s = float("nan") if newest is None else (now_ns - newest[0]) * 1e-9
-        level, message = Level.OK, f"{self.rate_hz():.1f} Hz"
+        # what is kept until it changes has no rate worth telling
+        told = f"{self.received} received" if self.max_age_s is None else f"{self.rate_hz():.1f} Hz"
+        level, message = Level.OK, told
         if problem:
             level, message = (Level.ERROR if self.required else Level.WARN), problem
         elif self.lost > 0.02 * max(self.received, 50):
