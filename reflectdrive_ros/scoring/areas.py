@@ -108,8 +108,12 @@ class AreaIndex:
         self._polygons = polygons_of(rings)
         shapely.prepare(self._polygons)
         start = np.concatenate(rings)
-        stop = np.concatenate([np.roll(ring, -1, axis=0) for ring in rings])
-        owner = self._bit(np.repeat(np.arange(self.count), [len(ring) for ring in rings]))
+        lengths = np.array([len(ring) for ring in rings])
+        ends = np.cumsum(lengths)
+        after = np.arange(1, len(start) + 1)
+        after[ends - 1] = ends - lengths  # a ring's last point leads to its first
+        stop = start[after]
+        owner = self._bit(np.repeat(np.arange(self.count), lengths))
         low, high = start.min(axis=0), start.max(axis=0)
         start, stop, owner = _joined(start, stop, owner)
         self._cut = bool((low < -REACH_M).any() or (high > REACH_M).any())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -47,8 +47,7 @@ def areas(road_map: RoadMap, map_from_ego: Array, route_lanes: Collection[int], 
     roads = near[(near >= layers.roads_from) & (near < layers.junctions_from)]
     junctions = near[near >= layers.junctions_from]
     lane_rings, road_rings, junction_rings = (
-        tuple(geometry.transform_points(ego_from_map, layers.rings[index]) for index in part)
-        for part in (lanes, roads, junctions)
+        _moved(ego_from_map, [layers.rings[index] for index in part]) for part in (lanes, roads, junctions)
     )
     on_route = route_with_neighbours(road_map, route_lanes)
     return MapAreas(
@@ -57,6 +56,14 @@ def areas(road_map: RoadMap, map_from_ego: Array, route_lanes: Collection[int], 
         roadblocks=road_rings,
         intersections=junction_rings,
     )
+
+
+def _moved(ego_from_map: Array, rings: Sequence[Array]) -> tuple[Array, ...]:
+    """Rings in the ego frame, moved all at once."""
+    if not rings:
+        return ()
+    points = geometry.transform_points(ego_from_map, np.concatenate(rings))
+    return tuple(np.split(points, np.cumsum([len(ring) for ring in rings])[:-1]))
 
 
 def route_with_neighbours(road_map: RoadMap, route_lanes: Collection[int]) -> frozenset[int]:

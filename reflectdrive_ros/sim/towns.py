@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
@@ -50,6 +51,7 @@ def make(name: str, seed: int, folder: Path) -> RoadMap:
     return converted(name, plain_xml(plan), folder, TOWN_OPTIONS)
 
 
+@lru_cache(maxsize=4)
 def town_hash(road_map: RoadMap) -> str:
     """16 hex digits that tell one geometry from another, to the millimetre; names do not count."""
     digest = hashlib.sha256()
