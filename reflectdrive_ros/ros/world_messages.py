@@ -219,4 +219,4 @@ def plan_of(message: Any, map_from_ego: Array, frame: str) -> Plan:
 
 def declared(config: Config) -> list[tuple[str, str, bool]]:
     """(name, type, latched) of the car's topics, for a bag."""
-    return [(topic.name, topic.type, topic.qos.value[1] == "transient_local") for topic in car_topics(config)]
+    return [(topic.name, topic.type, str(topic.qos.value[1]) == "transient_local") for topic in car_topics(config)]
