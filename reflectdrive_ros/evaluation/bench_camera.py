@@ -8,8 +8,6 @@ once and reading it once to make it small, at the rate at which this core copies
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -30,7 +28,7 @@ from ..sim import camera, look, scenery, towns
 from ..sim.actors import Actors, Shape, Snapshot
 from ..sim.roads import RoadError, RoadMap
 from .bench_scoring import one_core
-from .provenance import provenance
+from .provenance import write_numbers
 
 TOWN, SEED = "bench", 2
 ACTORS, WITHIN_M = 40, 100.0
@@ -69,9 +67,8 @@ def run(args: argparse.Namespace) -> int:
     finally:
         cv2.setNumThreads(threads)
     if args.json is not None:
-        content = {**numbers, **provenance(["reflectdrive", *sys.argv[1:]])}
         try:
-            args.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+            write_numbers(args.json, numbers)
         except OSError as fault:
             errors.print(escape(f"{args.json} cannot be written: {fault.strerror}"), soft_wrap=True, highlight=False)
             return 2

@@ -11,9 +11,7 @@ machine (two shared cores): read the ratios as orders.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -39,7 +37,7 @@ from ..scoring.scorer import Scene, score
 from ..scoring.simulate import DT_S, STATE_SIZE, STEPS
 from . import golden
 from .golden import FIRST, SECOND, GoldenError, GoldenScene
-from .provenance import provenance
+from .provenance import write_numbers
 
 MEDIAN_SCENE = "s0016"
 COUNTS = (1, 6, 64, 221, 1000)
@@ -75,9 +73,8 @@ def run(args: argparse.Namespace) -> int:
     with one_core():
         numbers = figures(scene, max(1, args.runs), errors)
     if args.json is not None:
-        content = {**numbers, **provenance(["reflectdrive", *sys.argv[1:]])}
         try:
-            args.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+            write_numbers(args.json, numbers)
         except OSError as fault:
             errors.print(escape(f"{args.json} cannot be written: {fault.strerror}"), soft_wrap=True, highlight=False)
             return 2

@@ -11,16 +11,13 @@ reaches 100 %: curves, lights and other cars take their time from everybody. Len
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
-import sys
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,6 +29,7 @@ from rich.table import Table
 
 from ..config import Config, ConfigError, load
 from ..domain import Array, CameraFrame
+from ..planning import BLIND
 from ..runtime.engine import Engine, planner_named
 from ..scoring.simulate import DT_S
 from ..sim import camera
@@ -40,10 +38,9 @@ from ..sim.roads import RoadError
 from ..sim.simulation import TrafficError
 from ..sim.sumo import SumoMissing
 from ..sim.world import World, WorldOptions
-from .provenance import provenance
+from .provenance import write_numbers
 
 SCORE_EVERY_S = 1.0
-BLIND = ("constant_velocity", "route_follower")  # planners that see no pictures
 SEEDS = 10
 DURATION_S = 60.0
 
@@ -285,8 +282,7 @@ def run_closed_loop(args: argparse.Namespace) -> int:
         driven = drives(args.planner, range(args.seeds), config, args.duration, errors)
         content = table_numbers(driven, args.planner)
         if args.json is not None:
-            content = {**content, **provenance(["reflectdrive", *sys.argv[1:]])}
-            Path(args.json).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+            write_numbers(args.json, content)
     except (ConfigError, DriveError, SumoMissing) as fault:
         errors.print(escape(str(fault)), soft_wrap=True)
         return 2

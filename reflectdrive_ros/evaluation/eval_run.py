@@ -13,8 +13,6 @@ sub-scores, and for comparison with planners there is a column without comfort f
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,7 +32,7 @@ from ..sim import sets
 from ..sim.scene import FAMILIES
 from . import drive, driving_scores, eval_scenes, scenes_run, tracks
 from .driving_scores import MEASURES, Scores
-from .provenance import provenance
+from .provenance import write_numbers
 
 HUMAN = "human"
 BASELINES = ("constant_velocity", "route_follower")
@@ -87,8 +85,7 @@ def run(args: argparse.Namespace) -> int:
         planners = {name: PLANNERS[name] for name in args.planner}
         result = evaluate(args.scenes or beside_the_package(), planners, errors, config)
         if args.json is not None:
-            content = {"set": args.set, **numbers(result), **provenance(["reflectdrive", *sys.argv[1:]])}
-            args.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+            write_numbers(args.json, {"set": args.set, **numbers(result)})
     except (tracks.TracksError, ConfigError) as fault:
         errors.print(escape(str(fault)), soft_wrap=True)
         return 2

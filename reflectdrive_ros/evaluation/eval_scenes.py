@@ -8,8 +8,6 @@ set that is not there is made first. Scenes of one shard share towns; the interv
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -26,20 +24,19 @@ from rich.table import Table
 
 from ..config import Config
 from ..domain import Array
-from ..planning import PLANNERS
+from ..planning import BLIND, PLANNERS
 from ..planning.planner import PlanningError
 from ..sim import crew, sets, shards
 from ..sim.scene import DrivingScene
 from ..sim.shards import Index, SetError, ShardNote
 from . import driving_scores, scenes_run
 from .driving_scores import MEASURES, Row, Scores
-from .provenance import provenance
+from .provenance import write_numbers
 
 EXPERT = "expert"
 RESAMPLED = 1000  # times, for the interval of a mean
 COLUMNS = {"nc": "NC", "dac": "DAC", "ttc": "TTC", "comfort": "C", "ep": "EP"}
 PIXELS = (192, 108)
-BLIND = ("constant_velocity", "route_follower")  # they look at no picture; without pictures a set is read faster
 
 
 def run(args: argparse.Namespace, config: Config, console: Console, errors: Console) -> int:
@@ -51,13 +48,7 @@ def run(args: argparse.Namespace, config: Config, console: Console, errors: Cons
         errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
         return 2
     if args.json is not None:
-        content = {
-            "set": args.set,
-            "folder": str(folder),
-            **numbers(result),
-            **provenance(["reflectdrive", *sys.argv[1:]]),
-        }
-        args.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        write_numbers(args.json, {"set": args.set, "folder": str(folder), **numbers(result)})
     console.print(_table(args.set, result))
     for note in (*result.damages, *driving_scores.without_a_plan(result, "scenes")):
         console.print(escape(note), soft_wrap=True, highlight=False)

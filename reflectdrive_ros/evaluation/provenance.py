@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shlex
 import subprocess
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 from .. import __version__
+
+
+def write_numbers(file: Path, numbers: Mapping[str, Any]) -> None:
+    """A command's numbers as JSON, with where they come from. Raises OSError when the file cannot be written."""
+    content = {**numbers, **provenance(["reflectdrive", *sys.argv[1:]])}
+    file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def provenance(argv: Sequence[str]) -> dict[str, str]:

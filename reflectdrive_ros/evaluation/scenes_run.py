@@ -8,9 +8,7 @@ A set that is half there is completed: whatever stopped the making, whole shards
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import sys
 import time
 from dataclasses import asdict
 from functools import partial
@@ -30,7 +28,7 @@ from ..sim.scene import FAMILIES
 from ..sim.sets import MakeShard, Wanted
 from ..sim.shards import Index, SetError
 from .contact_sheet import contact_sheet
-from .provenance import provenance
+from .provenance import write_numbers
 
 FAULTS = (SetError, sumo.SumoMissing)
 
@@ -74,8 +72,7 @@ def run(args: argparse.Namespace) -> int:
         if args.show is not None:
             show(folder, count(args.show[0]), Path(args.show[1]), errors)
         if args.json is not None:
-            content = {**numbers(folder, index, rate), **provenance(["reflectdrive", *sys.argv[1:]])}
-            args.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+            write_numbers(args.json, numbers(folder, index, rate))
     except (*FAULTS, argparse.ArgumentTypeError) as fault:
         errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
         return 2

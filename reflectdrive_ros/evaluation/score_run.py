@@ -11,7 +11,6 @@ import argparse
 import gzip
 import json
 import os
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,7 +26,7 @@ from rich.table import Table
 from ..tokens import Codebook
 from . import golden
 from .golden import GoldenError
-from .provenance import provenance
+from .provenance import write_numbers
 
 COLUMNS = {
     "v1": ("NC", "DAC", "EP", "TTC", "C", "DDC", "PDMS"),
@@ -62,8 +61,7 @@ def run(args: argparse.Namespace) -> int:
             numbers["codebook"] = golden.codebook_ceiling(golden.read_scenes(args.scenes), Codebook())
         if args.json is not None:
             written = args.json
-            content = {**numbers, **provenance(["reflectdrive", *sys.argv[1:]])}
-            args.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+            write_numbers(args.json, numbers)
     except GoldenError as fault:
         errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
         return 2

@@ -10,6 +10,7 @@ PLANNERS: dict[str, Planner] = {
     "constant_velocity": constant_velocity.plan,
     "route_follower": route_follower.plan,
 }
+BLIND = ("constant_velocity", "route_follower")  # they look at no picture, so none need be drawn or read for them
 LEARNED: dict[str, Planner] = {
     "reflectdrive2": reflectdrive2.plan,
 }

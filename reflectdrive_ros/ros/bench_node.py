@@ -9,8 +9,6 @@ pictures, which no node that looks at them can avoid, timed here on one thread.
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import time
 from pathlib import Path
 from statistics import median
@@ -26,7 +24,7 @@ from rich.table import Table
 from sensor_msgs.msg import Image
 
 from ..config import Config, override_dotted
-from ..evaluation.provenance import provenance
+from ..evaluation.provenance import write_numbers
 from . import convert, outputs
 from .bag import BagError
 from .demo import RECORDING
@@ -66,8 +64,7 @@ def run(args: argparse.Namespace) -> int:
         return 2
     numbers = figures(runs, messages, args)
     if args.json:
-        content = {**numbers, **provenance(["reflectdrive", *sys.argv[1:]])}
-        args.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        write_numbers(args.json, numbers)
     console.print(table(numbers))
     return 0
 

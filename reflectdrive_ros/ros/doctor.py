@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
-import json
 import os
 import re
 import shutil
@@ -31,7 +30,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..config import Config
-from ..evaluation.provenance import provenance
+from ..evaluation.provenance import write_numbers
 from . import topics
 
 SEGMENT_BYTES = 64 * 2**20  # shared memory of one participant under config/fastdds.xml
@@ -71,10 +70,9 @@ def run(args: argparse.Namespace) -> int:
         content = {
             "ready": ready,
             "findings": [{**asdict(finding), "state": finding.state.value} for finding in findings],
-            **provenance(["reflectdrive", *sys.argv[1:]]),
         }
         try:
-            args.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+            write_numbers(args.json, content)
         except OSError as fault:
             Console(stderr=True).print(escape(f"{args.json} cannot be written: {fault.strerror}"), soft_wrap=True)
             return 2

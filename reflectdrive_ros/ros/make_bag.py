@@ -7,9 +7,7 @@ and the same from the same seed every time.
 from __future__ import annotations
 
 import argparse
-import json
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +21,7 @@ from rich.progress import track
 from rich.table import Table
 
 from ..config import Config, ConfigError, override_dotted
-from ..evaluation.provenance import provenance
+from ..evaluation.provenance import write_numbers
 from ..runtime.engine import planner_named
 from . import world_bag
 from .bag import STORAGES, BagError, BagReader, BagWriter
@@ -56,9 +54,7 @@ def run(args: argparse.Namespace) -> int:
             _copy(recording, bag, errors)
         numbers = _numbers(args.out)
         if args.json is not None:
-            origin = provenance(["reflectdrive", *sys.argv[1:]])
-            content = {"source": recording.name, "storage": args.storage, **numbers, **origin}
-            args.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+            write_numbers(args.json, {"source": recording.name, "storage": args.storage, **numbers})
     except (RecordingError, BagError, ConfigError, *world_bag.WORLD_FAULTS) as fault:
         errors.print(escape(str(fault)), soft_wrap=True)
         return 2

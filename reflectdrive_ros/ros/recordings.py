@@ -9,7 +9,6 @@ What a recording does not know is left out, not invented; what had to be assumed
 from __future__ import annotations
 
 import zipfile
-from array import array
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -25,19 +24,20 @@ from autoware_perception_msgs.msg import (
     PredictedPath,
     Shape,
 )
-from builtin_interfaces.msg import Duration, Time
-from geometry_msgs.msg import AccelWithCovarianceStamped, Point, Pose, PoseStamped, Quaternion, TransformStamped
+from builtin_interfaces.msg import Duration
+from geometry_msgs.msg import AccelWithCovarianceStamped, Point, Pose, PoseStamped
 from nav_msgs.msg import Odometry
 from nav_msgs.msg import Path as PathMessage
 from sensor_msgs.msg import CameraInfo, CompressedImage
-from std_msgs.msg import Header
 from tf2_msgs.msg import TFMessage
 
 from .. import geometry
 from ..config import VehicleConfig
 from ..domain import Array
 from .bag import type_name_of
-from .rotations import quaternion_from_matrix, quaternion_from_yaw
+from .outputs import header
+from .rotations import quaternion_from_matrix
+from .sensor_messages import camera_info, camera_mounts, picture, planar_pose, quaternion
 
 ROUTE_BEYOND_M = 60.0  # the route goes on straight after the last pose, so that a planner has somewhere to go
 ROUTE_SPACING_M = 1.0
@@ -158,7 +158,7 @@ def _pandaset(folder: Path, data: Mapping[str, Array]) -> Recording:
         "/perception/object_recognition/objects": (PredictedObjects, False),
     }
     events = [
-        _Event(begin, "/tf_static", partial(_static_transforms, begin, base_from_camera)),
+        _Event(begin, "/tf_static", partial(camera_mounts, begin, base_from_camera)),
         _Event(begin, "/planning/reflectdrive/route", partial(_route, begin, map_from_base[:, :3, 3], data["yaw"])),
     ]
     lateral = data["v_forward"] * data["yaw_rate"]  # steady turning; the source measures no lateral acceleration
@@ -176,6 +176,7 @@ def _pandaset(folder: Path, data: Mapping[str, Array]) -> Recording:
             ),
         ]
     for name, source in PANDASET_CAMERAS.items():
+        distortion = PANDASET_DISTORTION[name]  # pictures are as the lens made them: it is given, not removed
         info, image = f"/sensing/camera/{name}/camera_info", f"/sensing/camera/{name}/image/compressed"
         topics |= {info: (CameraInfo, False), image: (CompressedImage, False)}
         for i, stamp in enumerate(camera_stamps[name]):
@@ -183,7 +184,7 @@ def _pandaset(folder: Path, data: Mapping[str, Array]) -> Recording:
             if not file.is_file():
                 raise RecordingError(f"picture {file} is missing; copy the recording again")
             events += [
-                _Event(stamp, info, partial(_camera_info, stamp, name, data[f"{source}_K"])),
+                _Event(stamp, info, partial(camera_info, stamp, name, PANDASET_SIZE, data[f"{source}_K"], distortion)),
                 _Event(stamp, image, partial(_picture, stamp, name, file)),
             ]
     return _recording("pandaset_002", topics, events)
@@ -238,7 +239,7 @@ def _objects(stamp: int, data: Mapping[str, Array], frame: int, velocities: Arra
     in_base = (geometry.invert_matrix(map_from_base) @ np.c_[data["cub_xyz"][rows], np.ones(len(rows))].T)[:2].T
     in_base[:, 0] -= vehicle.rear_axle_to_center_m
     inside = (np.abs(in_base) < 0.5 * np.array([vehicle.length_m, vehicle.width_m])).all(axis=1)
-    message = PredictedObjects(header=_header(stamp, "map"))
+    message = PredictedObjects(header=header(stamp, "map"))
     message.objects = [_object(data, row, velocities[row]) for row in rows[~inside]]
     return message
 
@@ -249,7 +250,7 @@ def _object(data: Mapping[str, Array], row: int, velocity: Array) -> Any:
     times = PREDICTION_STEP_S * np.arange(PREDICTION_STEPS + 1)
     places = xyz[:2] + times[:, None] * velocity[:2]
     path = PredictedPath(time_step=Duration(sec=0, nanosec=int(PREDICTION_STEP_S * 1e9)), confidence=1.0)
-    now = _planar_pose(xyz[0], xyz[1], xyz[2], yaw)
+    now = planar_pose(xyz[0], xyz[1], xyz[2], yaw)
     z, facing = now.position.z, now.orientation  # the same all along
     path.path = [Pose(position=Point(x=x, y=y, z=z), orientation=facing) for x, y in places.tolist()]
 
@@ -269,32 +270,8 @@ def _object(data: Mapping[str, Array], row: int, velocity: Array) -> Any:
 
 
 def _picture(stamp: int, camera: str, file: Path) -> Any:
-    """The JPEG bytes as they are."""
-    message = CompressedImage(header=_header(stamp, f"{camera}_optical"), format="jpeg")
-    message.data = array("B", file.read_bytes())
-    return message
-
-
-def _camera_info(stamp: int, camera: str, pixels_from_camera: Array) -> Any:
-    """Numbers of the 640x360 picture, which is as the lens made it: the distortion is given, not removed."""
-    width, height = PANDASET_SIZE
-    message = CameraInfo(header=_header(stamp, f"{camera}_optical"), width=width, height=height)
-    message.distortion_model, message.d = "plumb_bob", list(PANDASET_DISTORTION[camera])
-    message.k = [float(value) for value in pixels_from_camera.ravel()]
-    message.r = [float(value) for value in np.eye(3).ravel()]
-    message.p = [float(value) for value in np.c_[pixels_from_camera, np.zeros(3)].ravel()]
-    return message
-
-
-def _static_transforms(stamp: int, base_from_camera: Mapping[str, Array]) -> Any:
-    transforms = []
-    for camera, matrix in base_from_camera.items():
-        transform = TransformStamped(header=_header(stamp, "base_link"), child_frame_id=f"{camera}_optical")
-        place = transform.transform.translation
-        place.x, place.y, place.z = (float(value) for value in matrix[:3, 3])
-        transform.transform.rotation = _quaternion(quaternion_from_matrix(matrix))
-        transforms.append(transform)
-    return TFMessage(transforms=transforms)
+    """The JPEG bytes as they are; read when they are wanted."""
+    return picture(stamp, camera, file.read_bytes())
 
 
 # --- comma2k19 -------------------------------------------------------------------------------------------------------
@@ -357,33 +334,19 @@ def _stamps(unix0_s: Array, seconds: Array) -> list[int]:
     return [int(whole) * 10**9 + round((broken + float(second)) * 1e9) for second in seconds]
 
 
-def _header(stamp: int, frame: str) -> Any:
-    return Header(stamp=Time(sec=stamp // 10**9, nanosec=stamp % 10**9), frame_id=frame)
-
-
-def _quaternion(xyzw: tuple[float, float, float, float]) -> Any:
-    x, y, z, w = xyzw
-    return Quaternion(x=float(x), y=float(y), z=float(z), w=float(w))
-
-
-def _planar_pose(x: float, y: float, z: float, yaw: float) -> Any:
-    position = Point(x=float(x), y=float(y), z=float(z))
-    return Pose(position=position, orientation=_quaternion(quaternion_from_yaw(yaw)))
-
-
 def _odometry(stamp: int, map_from_base: Array, twist: tuple[float, float, float] | Array) -> Any:
     """`twist`: m/s forward, m/s left, rad/s about z, in base_link."""
-    message = Odometry(header=_header(stamp, "map"), child_frame_id="base_link")
+    message = Odometry(header=header(stamp, "map"), child_frame_id="base_link")
     place = message.pose.pose.position
     place.x, place.y, place.z = (float(value) for value in map_from_base[:3, 3])
-    message.pose.pose.orientation = _quaternion(quaternion_from_matrix(map_from_base))
+    message.pose.pose.orientation = quaternion(quaternion_from_matrix(map_from_base))
     linear, angular = message.twist.twist.linear, message.twist.twist.angular
     linear.x, linear.y, angular.z = (float(value) for value in twist)
     return message
 
 
 def _acceleration(stamp: int, forward_left: tuple[float, float]) -> Any:
-    message = AccelWithCovarianceStamped(header=_header(stamp, "base_link"))
+    message = AccelWithCovarianceStamped(header=header(stamp, "base_link"))
     linear = message.accel.accel.linear
     linear.x, linear.y = (float(value) for value in forward_left)
     return message
@@ -404,9 +367,9 @@ def _route(stamp: int, driven: Array, yaw: Array) -> Any:
     along = geometry.arc_lengths(line)
     poses = geometry.sample(line, np.arange(0.0, along[-1], ROUTE_SPACING_M))
     heights = np.interp(np.arange(0.0, along[-1], ROUTE_SPACING_M), along, line[:, 2])
-    message = PathMessage(header=_header(stamp, "map"))
+    message = PathMessage(header=header(stamp, "map"))
     message.poses = [
-        PoseStamped(header=_header(stamp, "map"), pose=_planar_pose(x, y, z, heading))
+        PoseStamped(header=header(stamp, "map"), pose=planar_pose(x, y, z, heading))
         for (x, y, heading), z in zip(poses, heights, strict=True)
     ]
     return message

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from autoware_perception_msgs.msg import ObjectClassification, PredictedObject, PredictedPath, Shape
@@ -18,7 +18,6 @@ from nav_msgs.msg import Path as PathMessage
 from sensor_msgs.msg import CameraInfo, CompressedImage
 from tf2_msgs.msg import TFMessage
 
-from .. import geometry
 from ..domain import Array, EgoState
 from .outputs import header
 from .rotations import quaternion_from_matrix, quaternion_from_yaw
@@ -69,21 +68,26 @@ def picture(stamp_ns: int, camera: str, jpeg: bytes) -> CompressedImage:
     return message
 
 
-def camera_info(stamp_ns: int, camera: str, size: tuple[int, int], pixels_from_camera: Array) -> CameraInfo:
-    """Of a pinhole without distortion; `size` is width and height in px."""
+def camera_info(
+    stamp_ns: int,
+    camera: str,
+    size: tuple[int, int],
+    pixels_from_camera: Array,
+    distortion: Sequence[float] = (0.0,) * 5,
+) -> CameraInfo:
+    """Of a pinhole with plumb_bob distortion k1, k2, p1, p2, k3; `size` is width and height in px."""
     message = CameraInfo(header=header(stamp_ns, f"{camera}_optical"), width=int(size[0]), height=int(size[1]))
-    message.distortion_model, message.d = "plumb_bob", [0.0] * 5
+    message.distortion_model, message.d = "plumb_bob", list(distortion)
     message.k = [float(value) for value in pixels_from_camera.ravel()]
     message.r = [float(value) for value in np.eye(3).ravel()]
     message.p = [float(value) for value in np.c_[pixels_from_camera, np.zeros(3)].ravel()]
     return message
 
 
-def camera_mounts(stamp_ns: int, camera_from_ego: Mapping[str, Array]) -> TFMessage:
+def camera_mounts(stamp_ns: int, ego_from_cameras: Mapping[str, Array]) -> TFMessage:
     """/tf_static from base_link to each camera's optical frame, from (4, 4) by camera name."""
     transforms = []
-    for camera, matrix in camera_from_ego.items():
-        ego_from_camera = geometry.invert_matrix(matrix)
+    for camera, ego_from_camera in ego_from_cameras.items():
         transform = TransformStamped(header=header(stamp_ns, "base_link"), child_frame_id=f"{camera}_optical")
         place = transform.transform.translation
         place.x, place.y, place.z = (float(value) for value in ego_from_camera[:3, 3])

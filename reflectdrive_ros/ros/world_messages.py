@@ -94,7 +94,7 @@ class Sender:
 
     def introduction(self, world: World, pictures: Sequence[CameraFrame]) -> Iterator[tuple[str, Any]]:
         """(input key, message) of what a planner has to know before the first picture: cameras and route."""
-        mounts = {picture.name: picture.camera_from_ego for picture in pictures}
+        mounts = {picture.name: geometry.invert_matrix(picture.camera_from_ego) for picture in pictures}
         if mounts:
             yield "tf_static", sensor_messages.camera_mounts(world.stamp_ns, mounts)
         yield from self._infos(pictures)

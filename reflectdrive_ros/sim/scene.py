@@ -6,13 +6,12 @@ Everything geometric is in the ego frame of the moment (`t = 0`), at the rear ax
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from .. import geometry
 from ..config import VehicleConfig
 from ..domain import (
     Agents,
@@ -26,7 +25,6 @@ from ..domain import (
     checked,
 )
 from ..kinematics import forecast
-from ..scoring import drivable
 from ..scoring.areas import MapAreas
 from ..scoring.contacts import SAMPLES, AgentTracks
 from ..scoring.scorer import WAYPOINTS, RedLights, Reference, Scene, motion_of
@@ -139,11 +137,6 @@ class DrivingScene:
             instruction=self.instruction,
         )
 
-    def drivable_grid(self) -> DrivableGrid:
-        """Signed distance to the edge of the road; takes some 0.1 s."""
-        rings = (*self.areas.roadblocks, *self.areas.intersections, *self.areas.carparks)
-        return drivable.grid_around_ego(drivable.joined(rings, "DrivingScene.areas"))
-
     def scored(self, source: ForecastSource = ForecastSource.LOGGED, vehicle: VehicleConfig | None = None) -> Scene:
         """The scene as the scorer takes it: LOGGED with what came, CONSTANT_VELOCITY with a belief."""
         if source is ForecastSource.LOGGED:
@@ -169,14 +162,6 @@ class DrivingScene:
             vehicle=vehicle or VehicleConfig(),
         )
 
-    def without_pictures(self) -> DrivingScene:
-        return replace(self, cameras=())
-
     @property
     def map_from_ego(self) -> Array:
         return self.ego.map_from_ego
-
-
-def in_ego(map_from_ego: Array, map_poses: Array) -> Array:
-    """Poses (..., 3) of the map in the ego frame."""
-    return geometry.compose(geometry.invert(map_from_ego), map_poses)

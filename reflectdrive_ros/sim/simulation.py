@@ -265,6 +265,15 @@ class Simulation:
                 self._take_away(key)
                 self._counts["removed_stuck"] += 1
 
+    def remove(self, actor: int) -> None:
+        """Takes a driver or walker off the road; whoever is no part of SUMO's traffic stays. Raises TrafficError."""
+        key = str(actor)
+        with self._told("cannot take somebody off the road"):
+            if key in self._sumo.vehicle.getIDList():
+                self._take_away(key)
+            elif key in self._sumo.person.getIDList():
+                self._sumo.person.remove(key)
+
     def _take_away(self, key: str) -> None:
         """Removes a driver at once, from SUMO and from what is seen."""
         self._sumo.vehicle.remove(key)

@@ -99,7 +99,7 @@ class World:
         self._generator = np.random.default_rng([options.seed, 51])
         self._space = drivable.joined([*self.road_map.roads.values(), *self.road_map.junctions.values()])
         demand = Demand.of(self.road_map, options.seed, options.density)
-        self._traffic = LiveTraffic(self.road_map, demand, options.seed)
+        self._traffic = Simulation(self.road_map, demand, options.seed)
         try:
             self._begin()
         except BaseException:
@@ -321,29 +321,3 @@ class World:
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-class LiveTraffic(Simulation):
-    """Traffic from which somebody can be taken in the middle of a run."""
-
-    def step(self) -> None:
-        super().step()
-        self._forget_gone()
-
-    def remove(self, actor: int) -> None:
-        """Takes a driver or walker off the road; whoever is no part of SUMO's traffic stays. Raises TrafficError."""
-        key = str(actor)
-        with self._told("cannot take somebody off the road"):
-            for kind in (self._sumo.vehicle, self._sumo.person):
-                if key in kind.getIDList():
-                    kind.remove(key)
-        self._forget_gone()
-
-    def _forget_gone(self) -> None:
-        """Who was taken away since the last look is no driver that an event could begin with."""
-        seen, here = self._seen, set(self._sumo.vehicle.getIDList())
-        if not here.issuperset(seen.ids):
-            drivers = zip(seen.ids, seen.lanes, seen.speeds_mps, strict=True)
-            left = [driver for driver in drivers if driver[0] in here]
-            ids, lanes, speeds = (tuple(values) for values in zip(*left, strict=True)) if left else ((), (), ())
-            self._seen = replace(seen, ids=ids, lanes=lanes, speeds_mps=speeds)

@@ -8,8 +8,6 @@ idea.)
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,7 @@ from rich.table import Table
 from torch import nn
 
 from ..domain import Array, Command
-from ..evaluation.provenance import provenance
+from ..evaluation.provenance import write_numbers
 from ..scoring.scorer import WAYPOINTS, score
 from ..sim import shards
 from ..sim.scene import DrivingScene
@@ -58,8 +56,7 @@ def run(args: argparse.Namespace) -> int:
         rows = np.array([[card.score[0], *(getattr(card, name)[0] for name in SUB_SCORES)] for card in scored])
         result = numbers([scene.family for scene in asked], rows)
         if args.json is not None:
-            content = {"trained_on": len(learnt), **result, **provenance(["reflectdrive", *sys.argv[1:]])}
-            args.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+            write_numbers(args.json, {"trained_on": len(learnt), **result})
     except (shards.SetError, OSError) as fault:
         errors.print(escape(str(fault)), soft_wrap=True)
         return 2
