@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -282,7 +283,7 @@ def run_closed_loop(args: argparse.Namespace) -> int:
         driven = drives(args.planner, range(args.seeds), config, args.duration, errors)
         content = table_numbers(driven, args.planner)
         if args.json is not None:
-            write_numbers(args.json, content)
+            write_numbers(Path(args.json), content)
     except (ConfigError, DriveError, SumoMissing) as fault:
         errors.print(escape(str(fault)), soft_wrap=True)
         return 2
