@@ -84,6 +84,15 @@ class Car:
                     return message
         pytest.fail(f"no such status within {timeout_s} s; last: {self.harness.received['status'][-1:]}")
 
+    def diagnosed(self, wanted, timeout_s=15.0, **what):
+        """Keep driving until the diagnostics' lines fit; returns them."""
+        deadline = time.perf_counter() + timeout_s
+        while time.perf_counter() < deadline:
+            self.drive(0.3, **what)
+            if self.harness.received["diagnostics"] and wanted(lines := self.diagnostics()):
+                return lines
+        pytest.fail(f"no such diagnostics within {timeout_s} s; last: {self.diagnostics()}")
+
     def diagnostics(self):
         """name -> (level, message) of the newest diagnostics."""
         newest = self.harness.received["diagnostics"][-1][1]
@@ -138,8 +147,8 @@ def test_three_cameras_odometry_and_a_route_become_trajectories_with_diagnostics
         assert sequence == sorted(set(sequence))
         stamps = [(m.header.stamp.sec, m.header.stamp.nanosec) for _, m in received["trajectory"]]
         assert stamps == sorted(stamps)
-        lines = sender.diagnostics()
-        assert {level for level, _ in lines.values()} == {OK}, lines
+        # a shared machine may stall and a line tell of it for a moment: all is well as soon as it goes on
+        lines = sender.diagnosed(lambda lines: {level for level, _ in lines.values()} == {OK})
         assert {"image front", "odometry", "route", "objects", "planner"} <= set(lines)
 
 
@@ -148,9 +157,8 @@ def test_a_camera_that_dies_stops_the_car_and_its_return_heals_it(tmp_path):
         sender.until(planned)
         status = sender.until(stopped, cameras=("front_left", "front"))
         assert "front_right" in status.reason
-        sender.drive(0.5, cameras=("front_left", "front"))
-        assert sender.diagnostics()["image front_right"][0] == ERROR
-        assert sender.diagnostics()["planner"][0] == ERROR
+        two = {"cameras": ("front_left", "front")}
+        sender.diagnosed(lambda lines: lines["image front_right"][0] == lines["planner"][0] == ERROR, **two)
         last = sender.harness.received["trajectory"][-1][1]
         assert last.points[-1].longitudinal_velocity_mps == 0.0
         sender.until(planned)
@@ -174,10 +182,8 @@ def test_nan_odometry_is_refused_and_healed(tmp_path):
     with car(tmp_path) as sender:
         sender.until(planned)
         before = len(sender.harness.received["trajectory"])
-        sender.drive(1.0, ego={"x": float("nan")})
-        level, message = sender.diagnostics()["odometry"]
-        assert level == ERROR
-        assert "NaN" in message
+        lines = sender.diagnosed(lambda lines: lines["odometry"][0] == ERROR, ego={"x": float("nan")})
+        assert "NaN" in lines["odometry"][1]
         sender.drive(0.3, ego={"x": float("nan")})
         for _, trajectory in sender.harness.received["trajectory"][before:]:
             assert np.isfinite([p.pose.position.x for p in trajectory.points]).all()
@@ -191,8 +197,7 @@ def test_raw_pictures_of_an_unknown_encoding_are_named(tmp_path):
     with car(tmp_path, cameras__compressed=False) as sender:
         status = sender.until(stopped, make=bayer)
         assert status.reason
-        sender.drive(0.5, make=bayer)
-        assert "encoding 'bayer_rggb8' is unknown" in sender.diagnostics()["image front"][1]
+        sender.diagnosed(lambda lines: "encoding 'bayer_rggb8' is unknown" in lines["image front"][1], make=bayer)
 
 
 def test_missing_objects_are_unchecked_not_free(tmp_path):
