@@ -1,7 +1,10 @@
 """The losses: the series is the sum over all cells, and leaving the road has a price that points back to it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import shapely
 import torch
 from hand_scenes import scene
 from tiny_net import tiny_inputs, tiny_net
@@ -10,7 +13,7 @@ from reflectdrive_ros.model.token_net import BLOCK, GOAL_X, GOAL_Y
 from reflectdrive_ros.scoring import drivable
 from reflectdrive_ros.scoring.areas import MapAreas
 from reflectdrive_ros.tokens import Codebook
-from reflectdrive_ros.training import fields, perturb
+from reflectdrive_ros.training import birdseye, fields, perturb
 from reflectdrive_ros.training.losses import Batch, Losses, field_loss, token_loss
 from reflectdrive_ros.training.settings import LossConfig
 
@@ -117,6 +120,59 @@ def test_the_map_of_the_mirrored_world_is_the_mirrored_map():
     assert np.abs(ours - fields.distance_map(flipped, CODEBOOK)).max() <= 2
 
 
+# --- seen from above -------------------------------------------------------------------------------------------------
+
+
+def cell_of(x_m, y_m):
+    return tuple(
+        int((value - first) // birdseye.CELL_M) for value, first in zip((x_m, y_m), birdseye.FIRST_M, strict=True)
+    )
+
+
+def test_the_grid_holds_who_is_there_now_and_in_two_seconds():
+    shown = scene(pictures=False, agents=6)
+    now, later = birdseye.occupancy(shown)
+    x_m, y_m = birdseye.centres_m()
+    for taken, step in ((now, 20), (later, 40)):
+        there = shown.tracks.present[:, step]
+        for x, y in shown.tracks.poses[there, step, :2]:
+            if x_m[0] <= x <= x_m[-1] and y_m[0] <= y <= y_m[-1]:
+                assert taken[cell_of(x, y)]
+        boxes = there.sum()
+        assert taken.sum() <= 12 * boxes  # a car of 4.5 m by 2 m covers no more cells of 2 m than that
+    assert (now != later).any()
+    alone = scene(pictures=False, agents=0)
+    assert not birdseye.occupancy(alone).any()
+
+
+def test_the_grid_of_the_mirror_image_is_that_of_mirrored_road_users():
+    shown = scene(pictures=False, agents=6)
+    tracks = replace(shown.tracks, poses=shown.tracks.poses * [1.0, -1.0, -1.0])
+    other = birdseye.occupancy(replace(shown, tracks=tracks))
+    assert (birdseye.mirrored(birdseye.occupancy(shown)) == other).mean() > 0.99  # pixels' edges are rounded one way
+
+
+def test_the_reader_is_asked_for_the_road_where_the_map_has_it():
+    shown = scene(pictures=False)
+    reader = birdseye.BirdsEye(32, CODEBOOK, torch.Generator().manual_seed(0))
+    distances = torch.from_numpy(fields.distance_map(shown.areas, CODEBOOK))[None]
+    road = (distances[:, reader.rows][:, :, reader.columns] <= 0)[0].numpy()
+    x_m, y_m = birdseye.centres_m()
+    centres = np.stack(np.meshgrid(x_m, y_m, indexing="ij"), -1).reshape(-1, 2)
+    told = fields_at(shown, centres).reshape(road.shape)
+    clear = np.abs(told) > 0.3  # a bin beside the edge may go either way
+    np.testing.assert_array_equal(road[clear], told[clear] < 0)
+    assert 0.02 < road.mean() < 0.98
+
+
+def fields_at(shown, points):
+    """Signed distance to the drivable space, outside positive, from the polygons themselves."""
+    area = shapely.union_all([shapely.Polygon(ring) for ring in (*shown.areas.roadblocks, *shown.areas.intersections)])
+    places = shapely.points(points)
+    edge = shapely.distance(places, area.boundary)
+    return np.where(shapely.contains(area, places), -edge, edge)
+
+
 # --- the whole -------------------------------------------------------------------------------------------------------
 
 
@@ -128,20 +184,21 @@ def a_batch(net, masked=2, wrong=1, seed=0):
     blocks = [perturb.masked_blocks(clean, masked, CODEBOOK.mask_id, rng)]
     if wrong:
         blocks.append(perturb.perturbed_blocks(points, wrong, CODEBOOK, rng))
-    distances = np.stack([fields.distance_map(scene(pictures=False).areas, CODEBOOK)] * 2)
-    tensors = (clean.astype(np.int64), np.concatenate(blocks, 1).astype(np.int64), distances)
+    shown = scene(pictures=False)
+    distances = np.stack([fields.distance_map(shown.areas, CODEBOOK)] * 2)
+    taken = np.stack([birdseye.occupancy(shown)] * 2)
+    tensors = (clean.astype(np.int64), np.concatenate(blocks, 1).astype(np.int64), distances, taken)
     return Batch(images, text, ego, *map(torch.from_numpy, tensors), masked=masked)
 
 
 def losses_of(net, **weights):
-    x_ids, y_ids = fields.id_window(CODEBOOK)
-    return Losses(net, LossConfig(**weights), x_ids.start, y_ids.start)
+    return Losses(net, LossConfig(**weights), torch.Generator().manual_seed(0))
 
 
 def test_every_loss_falls_when_it_is_learnt():
     net = tiny_net()
     loss, batch = losses_of(net, field=0.02), a_batch(net)
-    optimizer = torch.optim.AdamW(net.parameters(), lr=3e-3)
+    optimizer = torch.optim.AdamW(loss.parameters(), lr=3e-3)
     begun = {name: float(value.detach()) for name, value in loss(batch).items()}
     for _ in range(40):
         optimizer.zero_grad()
@@ -154,9 +211,10 @@ def test_every_loss_falls_when_it_is_learnt():
 def test_a_weight_of_zero_leaves_a_loss_out():
     net = tiny_net()
     batch = a_batch(net)
-    found = losses_of(net, goal=0.0, sap=0.0, field=0.0)(batch)
+    found = losses_of(net, goal=0.0, sap=0.0, field=0.0, seen=0.0)(batch)
     torch.testing.assert_close(found["loss"], found["dlm"])
     assert found["field"] == 0
+    assert found["seen"] == 0
     assert losses_of(net)(a_batch(net, wrong=0))["sap"] == 0
 
 

@@ -182,6 +182,8 @@ def test_the_mirrored_scene_is_the_scene_left_for_right(scenes):
     values = Codebook().decode(plain.clean.numpy()), Codebook().decode(mirrored.clean.numpy())
     np.testing.assert_allclose(values[1], values[0] * [1, -1], atol=1e-9)
     assert torch.equal(mirrored.distances, plain.distances.flip(2))
+    assert torch.equal(mirrored.taken, plain.taken.flip(3))
+    assert plain.taken.any()
     assert torch.equal(mirrored.ego, plain.ego * torch.tensor([1.0, 1.0, -1.0]))
     words = [[features.WORDS[k] for k in text] for text in (scenes.text[rows[0]], scenes.text_mirrored[rows[0]])]
     swap = {"left": "right", "right": "left"}

@@ -126,6 +126,7 @@ class Packed(NamedTuple):
     logits: Tensor  # (B, R, 16, bins) float32
     hidden: Tensor  # (B, R, 16, width), what the heads read
     keys_values: tuple[KeysValues, ...]  # of the prompt, per layer
+    pictures: Tensor  # (B, P', width), the part of the prompt that stands for the pictures, before the first layer
 
 
 class TokenNet(nn.Module):
@@ -207,7 +208,8 @@ class TokenNet(nn.Module):
         kept.append(keys_values)
         hidden = torch.unflatten(self.norm(x), 1, (count, BLOCK))
         of_prompt = tuple((keys[:, :, :length], values[:, :, :length]) for keys, values in kept)
-        return Packed(self.logits(hidden), hidden, of_prompt)
+        pictures = prompt[:, : length - self.config.text_length - EGO_VALUES]
+        return Packed(self.logits(hidden), hidden, of_prompt, pictures)
 
     def packed_logits(self, images: Tensor, text: Tensor, ego: Tensor, blocks: Tensor) -> Tensor:
         """(B, R, 16, bins) of blocks (B, R, 16)."""

@@ -16,7 +16,7 @@ import torch
 
 from ..domain import Array
 from ..tokens import Codebook
-from . import fields, perturb
+from . import birdseye, fields, perturb
 from .losses import Batch
 from .prepared import PreparedSet
 from .settings import DataConfig
@@ -62,6 +62,7 @@ class Source:
         mine = np.arange(rank, len(rows), ranks)
         text = np.where(mirror[:, None], scenes.text_mirrored[rows], scenes.text[rows])
         ego = scenes.ego[rows] * np.concatenate([np.ones_like(side), np.ones_like(side), side], axis=1)
+        taken = np.where(mirror[:, None, None, None], birdseye.mirrored(scenes.taken[rows]), scenes.taken[rows])
         return Batch(
             images=torch.from_numpy(np.stack([self._pictures(rows[k], mirror[k], lights[k]) for k in mine])),
             text=torch.from_numpy(text[mine].astype(np.int64)),
@@ -69,6 +70,7 @@ class Source:
             clean=torch.from_numpy(clean[mine].astype(np.int64)),
             blocks=torch.from_numpy(blocks[mine].astype(np.int64)),
             distances=torch.from_numpy(np.stack([self._distances(rows[k], mirror[k]) for k in mine])),
+            taken=torch.from_numpy(np.ascontiguousarray(taken[mine])),
             masked=config.masked_blocks,
         )
 

@@ -1,10 +1,11 @@
 """What ReflectDrive-2 learns from: the plan under its masks, the goal, the plan under perturbations, the road's edge.
 
-    L = L_DLM + goal L_goal + sap L_SAP + field L_field                       (weights: settings.LossConfig)
+    L = L_DLM + goal L_goal + sap L_SAP + field L_field + seen L_seen         (weights: settings.LossConfig)
 
 L_DLM and L_SAP are cross-entropy on all 16 positions of a block, hidden or not: a network that edits must know what to
 leave alone. L_goal is cross-entropy of the goal's x and of its y given that x, from the block that is all mask.
 L_field is the price of the cells off the road, -log(1 - p_i q_j) C_ij summed over the cells and waypoints of a block.
+L_seen is not the paper's: what the pictures show, seen from above (birdseye.py).
 All are means over scenes and blocks.
 """
 
@@ -17,6 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..model.token_net import GOAL_X, GOAL_Y, TokenNet
+from ..tokens import Codebook
+from . import fields
+from .birdseye import BirdsEye
 from .settings import LossConfig
 
 SERIES = 8  # powers of p q that are summed for every cell
@@ -34,6 +38,7 @@ class Batch:
     clean: Tensor  # (B, 16) int64, the expert's tokens
     blocks: Tensor  # (B, R, 16) int64
     distances: Tensor  # (B, X, Y) int8, `fields.distance_map`
+    taken: Tensor  # (B, 2, CELLS, CELLS) bool, `birdseye.occupancy`
     masked: int
 
     def to(self, device: torch.device) -> Batch:
@@ -48,15 +53,18 @@ class Batch:
 class Losses(nn.Module):
     """The network with its losses: one forward per step, as data-parallel training wants it."""
 
-    def __init__(self, net: TokenNet, weights: LossConfig, x_first: int, y_first: int) -> None:
-        """`x_first`, `y_first`: the ids of the first row and column of a distance map."""
+    def __init__(self, net: TokenNet, weights: LossConfig, generator: torch.Generator) -> None:
+        """`generator` makes the weights of what only training needs."""
         super().__init__()
         self.net = net
         self.weights = weights
-        self.x_first, self.y_first = x_first, y_first
+        codebook = Codebook(net.config.bin_m, net.config.bins)
+        x_ids, y_ids = fields.id_window(codebook)
+        self.x_first, self.y_first = x_ids.start, y_ids.start  # ids of the first row and column of a distance map
+        self.birdseye = BirdsEye(net.config.blocks.width, codebook, generator) if weights.seen else None
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """Scalars `loss`, `dlm`, `goal`, `sap`, `field`."""
+        """Scalars `loss`, `dlm`, `goal`, `sap`, `field`, `seen`."""
         weights, masked = self.weights, batch.masked
         out = self.net.packed(batch.images, batch.text, batch.ego, batch.blocks)
         found = {
@@ -64,9 +72,12 @@ class Losses(nn.Module):
             "goal": self._goal(out.logits[:, 0, GOAL_X], out.hidden[:, 0], batch.clean),
             "sap": token_loss(out.logits[:, masked:], batch.clean),
             "field": self._field(out.logits[:, :masked], batch.distances),
+            "seen": out.pictures.new_zeros(())
+            if self.birdseye is None
+            else self.birdseye.loss(out.pictures, batch.distances, batch.taken),
         }
         total = found["dlm"]
-        for name in ("goal", "sap", "field"):
+        for name in ("goal", "sap", "field", "seen"):
             total = total + getattr(weights, name) * found[name]
         return {"loss": total, **{name: value.detach() for name, value in found.items()}}
 

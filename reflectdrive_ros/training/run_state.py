@@ -23,7 +23,7 @@ from ..model.token_net import TokenNet
 from ..sim.shards import write_whole
 
 FILE = "state.safetensors"
-FORMAT = "reflectdrive.training.1"
+FORMAT = "reflectdrive.training.2"
 ADAM = ("exp_avg", "exp_avg_sq", "step")
 
 
@@ -44,16 +44,19 @@ def save(
     folder: Path,
     progress: Progress,
     about: Mapping[str, Any],
-    net: TokenNet,
+    learning: nn.Module,
     average: TokenNet,
     optimizer: torch.optim.Optimizer,
 ) -> None:
-    """Writes the state; `about` are the settings and sets, as JSON. Raises OSError naming the file."""
+    """Writes the state; `learning` is all that the optimizer changes, `about` the settings and sets, as JSON.
+
+    Raises OSError naming the file.
+    """
     tensors: dict[str, Tensor] = {}
-    for prefix, module in (("net", net), ("average", average)):
+    for prefix, module in (("learning", learning), ("average", average)):
         for name, value in module.named_parameters():
             tensors[f"{prefix}.{name}"] = value.detach()
-    names = _names(net)
+    names = {id(parameter): name for name, parameter in learning.named_parameters()}
     for parameter, moments in optimizer.state.items():
         for key in ADAM:
             tensors[f"{key}.{names[id(parameter)]}"] = moments[key]
@@ -75,15 +78,15 @@ def peek(folder: Path) -> tuple[Progress, dict[str, Any]] | None:
         raise StateError(f"{path} is no state of a training run ({fault}): remove it to begin again") from None
 
 
-def restore(folder: Path, net: TokenNet, average: TokenNet, optimizer: torch.optim.Optimizer) -> None:
-    """Puts the state of a folder into networks and optimizer. Raises StateError if it is another network's."""
+def restore(folder: Path, learning: nn.Module, average: TokenNet, optimizer: torch.optim.Optimizer) -> None:
+    """Puts the state of a folder into what is learning and its optimizer. Raises StateError if it is another's."""
     path = folder / FILE
-    parameters = dict(net.named_parameters())
+    parameters = dict(learning.named_parameters())
     try:
         with safe_open(path, "pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         with torch.no_grad():
-            for prefix, module in (("net", net), ("average", average)):
+            for prefix, module in (("learning", learning), ("average", average)):
                 for name, parameter in module.named_parameters():
                     _fill(parameter, tensors.pop(f"{prefix}.{name}"), path, name)
         for full_name, value in tensors.items():
@@ -100,7 +103,3 @@ def _fill(parameter: nn.Parameter, value: Tensor, path: Path, name: str) -> None
         shapes = f"{tuple(value.shape)}, expected {tuple(parameter.shape)}"
         raise StateError(f"{path}: {name} has shape {shapes}: it is another network's, give another --out")
     parameter.copy_(value)
-
-
-def _names(net: TokenNet) -> dict[int, str]:
-    return {id(parameter): name for name, parameter in net.named_parameters()}

@@ -26,7 +26,7 @@ from ..model import checkpoint
 from ..model.phases import Decoding
 from ..model.token_net import TokenNet, TokenNetConfig
 from ..tokens import Codebook
-from . import data, drafts, fields, run_state, schedule, validation
+from . import data, drafts, run_state, schedule, validation
 from .data import Source
 from .losses import Batch, Losses
 from .prepared import PreparedSet
@@ -36,7 +36,8 @@ from .validation import Exam
 
 BAD_BATCH = "bad_batch.npz"
 WEIGHTS = "weights.safetensors"
-LOSSES = ("loss", "dlm", "goal", "sap", "field")
+TABLES = ("camera", "instant", "slot", "queries")  # learned tokens that are no nn.Embedding
+LOSSES = ("loss", "dlm", "goal", "sap", "field", "seen")
 
 
 class TrainingError(Exception):
@@ -92,17 +93,17 @@ def train(
     net.initialise(torch.Generator().manual_seed(config.seed))
     net = net.to(fabric.device)
     average = copy.deepcopy(net).requires_grad_(False)
-    x_ids, y_ids = fields.id_window(Codebook(job.network.bin_m, job.network.bins))
+    losses = Losses(net, config.loss, torch.Generator().manual_seed(config.seed)).to(fabric.device)
     optimizer = torch.optim.AdamW(
-        _groups(net, config.optimizer.weight_decay), lr=0.0, betas=(0.9, config.optimizer.beta2), fused=True
+        _groups(losses, config.optimizer.weight_decay), lr=0.0, betas=(0.9, config.optimizer.beta2), fused=True
     )
     progress = Progress()
     found = run_state.peek(job.out)
     if found is not None:
         progress = found[0]
-        run_state.restore(job.out, net, average, optimizer)
-    model, wrapped = fabric.setup(Losses(net, config.loss, x_ids.start, y_ids.start), optimizer)
-    loop = _Loop(job, fabric, net, average, model, wrapped, optimizer, reporter)
+        run_state.restore(job.out, losses, average, optimizer)
+    model, wrapped = fabric.setup(losses, optimizer)
+    loop = _Loop(job, fabric, net, losses, average, model, wrapped, optimizer, reporter)
     return loop.run(progress, stop, clock)
 
 
@@ -111,8 +112,9 @@ class _Loop:
     job: Job
     fabric: Fabric
     net: TokenNet
+    losses: Losses  # the network and what only training needs
     average: TokenNet
-    model: nn.Module  # Losses, as Fabric wraps it
+    model: nn.Module  # `losses`, as Fabric wraps it
     wrapped: Any  # the optimizer, likewise
     optimizer: torch.optim.Optimizer
     reporter: Reporter
@@ -171,7 +173,7 @@ class _Loop:
             group["lr"] = rate
         found = self.model(batch)
         self.fabric.backward(found["loss"])
-        norm = nn.utils.clip_grad_norm_(self.net.parameters(), config.optimizer.gradient_clip, foreach=True)
+        norm = nn.utils.clip_grad_norm_(self.losses.parameters(), config.optimizer.gradient_clip, foreach=True)
         if not torch.isfinite(norm + found["loss"].detach()):
             raise TrainingError(self._bad_batch(batch, step, found))
         self.wrapped.step()
@@ -217,7 +219,7 @@ class _Loop:
 
     def _save(self, progress: Progress) -> None:
         if self.fabric.is_global_zero:
-            run_state.save(self.job.out, progress, self.job.about, self.net, self.average, self.optimizer)
+            run_state.save(self.job.out, progress, self.job.about, self.losses, self.average, self.optimizer)
         self.fabric.barrier()
 
     def _save_weights(self, progress: Progress, found: Mapping[str, float] | None) -> None:
@@ -242,12 +244,12 @@ class _Loop:
         return self.fabric.broadcast(value) if self.fabric.world_size > 1 else value
 
 
-def _groups(net: TokenNet, decay: float) -> Sequence[dict[str, Any]]:
+def _groups(losses: Losses, decay: float) -> Sequence[dict[str, Any]]:
     """Matrices with decay; vectors, positions and tables of tokens without."""
-    tables = {id(module.weight) for module in net.modules() if isinstance(module, nn.Embedding)}
+    tables = {id(module.weight) for module in losses.modules() if isinstance(module, nn.Embedding)}
     free: list[nn.Parameter] = []
     bound: list[nn.Parameter] = []
-    for name, parameter in net.named_parameters():
-        plain = parameter.dim() < 2 or id(parameter) in tables or name in ("camera", "instant", "slot")
+    for name, parameter in losses.named_parameters():
+        plain = parameter.dim() < 2 or id(parameter) in tables or name.rpartition(".")[2] in TABLES
         (free if plain else bound).append(parameter)
     return [{"params": bound, "weight_decay": decay}, {"params": free, "weight_decay": 0.0}]
