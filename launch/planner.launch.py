@@ -14,7 +14,7 @@ from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
 from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
-from reflectdrive_ros.planning import PLANNERS
+from reflectdrive_ros.planning import LEARNED, PLANNERS
 
 SHARE = Path(__file__).parent.parent
 
@@ -30,6 +30,7 @@ OUTPUTS = {  # by default they stay in the node's own namespace
     "~/output/candidate_trajectories": ("output_candidates", "CandidateTrajectories, for a selector"),
     "~/output/turn_indicators": ("output_turn_indicators", "TurnIndicatorsCommand"),
 }
+HOME = "/planning/reflectdrive/reflectdrive"  # the node's name in the default namespace
 PROFILE_VARIABLES = ("FASTRTPS_DEFAULT_PROFILES_FILE", "FASTDDS_DEFAULT_PROFILES_FILE")  # Fast DDS 2 and 3
 
 
@@ -38,7 +39,7 @@ def generate_launch_description() -> LaunchDescription:
     return LaunchDescription(
         [
             argument("config_file", "", "YAML file laid over the defaults (config/reflectdrive.yaml lists them)"),
-            argument("planner", "", "which recipe plans; empty: as the config file says", ["", *PLANNERS]),
+            argument("planner", "", "which recipe plans; empty: as the config file says", ["", *PLANNERS, *LEARNED]),
             argument(
                 "lanelet_map", "", "the map's .osm file: the route is a LaneletRoute; empty: as the config file says"
             ),
@@ -46,6 +47,7 @@ def generate_launch_description() -> LaunchDescription:
             argument("use_sim_time", "false", "take the time from /clock, as with a replayed bag", yes_or_no),
             argument("log_level", "info", "least severe message shown", ["debug", "info", "warn", "error", "fatal"]),
             argument("respawn", "false", "start the node again when it ends", yes_or_no),
+            argument("rviz", "false", "show inputs and plan in RViz (rviz2 must be installed)", yes_or_no),
             *(argument(name, topic, f"topic: {what}") for name, topic, what in INPUTS.values()),
             *(argument(name, own, f"topic: {what}") for own, (name, what) in OUTPUTS.items()),
             OpaqueFunction(function=planner),
@@ -82,7 +84,25 @@ def planner(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         respawn_delay=2.0,
         output="screen",
     )
-    return [*(loud_warning(own, topic) for own, topic in outputs if topic != own), node]
+    return [
+        *(loud_warning(own, topic) for own, topic in outputs if topic != own),
+        node,
+        *([rviz(given("namespace"), parameters["use_sim_time"])] if given("rviz") == "true" else []),
+    ]
+
+
+def rviz(namespace: str, use_sim_time: object) -> Node:
+    """RViz with the display of every topic; the file names the default namespace, another one is remapped to."""
+    own = {name: f"{namespace}/reflectdrive/{name}" for name in ("output/trajectory", "debug/path", "debug/markers")}
+    return Node(
+        package="rviz2",
+        executable="rviz2",
+        name="reflectdrive_rviz",
+        arguments=["-d", str(SHARE / "config" / "rviz" / "reflectdrive.rviz")],
+        parameters=[{"use_sim_time": use_sim_time}],
+        remappings=[(f"{HOME}/{name}", topic) for name, topic in own.items() if topic != f"{HOME}/{name}"],
+        output="log",
+    )
 
 
 def dds_profile(environment: dict[str, str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""planner.launch.py: shadow mode by default, Autoware's topics in, and a clean end.
+"""The launch files: shadow mode by default, Autoware's topics in, and a clean end.
 
 What can be said without ROS's `launch` is said everywhere; the rest runs where `launch` and `launch_ros` are installed.
 """
@@ -10,20 +10,27 @@ import signal
 import subprocess
 import sys
 import time
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
+import yaml
 
-from reflectdrive_ros.config import Config, InputsConfig
-from reflectdrive_ros.ros import topics
+from reflectdrive_ros.config import Config, InputsConfig, load
+from reflectdrive_ros.ros import topics, world_messages
 
-FILE = Path(__file__).parents[1] / "launch" / "planner.launch.py"
+ROOT = Path(__file__).parents[1]
+FILE = ROOT / "launch" / "planner.launch.py"
+REPLAY, DEMO, AUTOWARE = (
+    ROOT / "launch" / name for name in ("replay.launch.py", "demo.launch.py", "autoware.launch.xml")
+)
+MAP = ROOT / "test" / "data" / "lanelet2_maps" / "cargo_transport_map.osm"
 START_S = 60.0
 
 
-def table(name):
-    """A table of the launch file, read from its source."""
-    tree = ast.parse(FILE.read_text())
+def table(name, file=FILE):
+    """A table of a launch file, read from its source."""
+    tree = ast.parse(file.read_text())
     (value,) = (
         node.value
         for node in tree.body
@@ -32,11 +39,30 @@ def table(name):
     return ast.literal_eval(value)
 
 
+def called(function, file):
+    """The positional arguments of each call of a function by name, constants only."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == function:
+            yield [getattr(word, "value", None) for word in node.args], {word.arg: word.value for word in node.keywords}
+
+
+def declared():
+    """Every argument of planner.launch.py."""
+    plain = {words[0] for words, _ in called("argument", FILE) if isinstance(words[0], str)}
+    return plain | {row[0] for name in ("INPUTS", "OUTPUTS") for row in table(name).values()}
+
+
+def xml_arguments():
+    """Arguments of autoware.launch.xml: name -> element."""
+    return {entry.get("name"): entry for entry in ElementTree.parse(AUTOWARE).getroot().findall("arg")}
+
+
 # --- without launch --------------------------------------------------------------------------------------------------
 
 
-def test_the_file_compiles():
-    compile(FILE.read_text(), str(FILE), "exec")
+@pytest.mark.parametrize("file", [FILE, REPLAY, DEMO], ids=lambda file: file.name)
+def test_the_file_compiles(file):
+    compile(file.read_text(), str(file), "exec")
 
 
 @pytest.mark.parametrize("route_type", ["path", "lanelet"])
@@ -59,40 +85,147 @@ def test_autowares_names_are_the_defaults():
     assert defaults["~/input/objects"] == "/perception/object_recognition/objects"
 
 
-def test_the_dds_profile_lies_where_the_file_looks():
-    assert 'str(SHARE / "config" / "fastdds.xml")' in FILE.read_text()
-    assert (FILE.parents[1] / "config" / "fastdds.xml").is_file()
+def test_the_dds_profile_and_the_rviz_file_lie_where_the_file_looks():
+    for parts in (("fastdds.xml",), ("rviz", "reflectdrive.rviz")):
+        assert "SHARE / " + " / ".join(f'"{part}"' for part in ("config", *parts)) in FILE.read_text()
+        assert ROOT.joinpath("config", *parts).is_file()
+
+
+@pytest.mark.parametrize("file", [FILE, REPLAY, DEMO], ids=lambda file: file.name)
+def test_every_argument_says_what_it_is(file):
+    for words, _ in called("argument", file):
+        assert len(words) >= 3, words
+        assert words[2] != ""
+    for _, keywords in called("DeclareLaunchArgument", file):
+        assert "description" in keywords
+
+
+def test_time_is_the_wall_clocks_unless_asked():
+    (default,) = (words[1] for words, _ in called("argument", FILE) if words[0] == "use_sim_time")
+    assert default == xml_arguments()["use_sim_time"].get("default") == "false"
+
+
+def test_the_xml_file_hands_on_what_the_planner_file_declares():
+    (include,) = ElementTree.parse(AUTOWARE).getroot().findall("include")
+    assert include.get("file") == "$(dirname)/planner.launch.py"
+    handed = {entry.get("name"): entry.get("value") for entry in include.findall("arg")}
+    assert set(handed) <= declared()
+    assert set(handed.values()) == {f"$(var {name})" for name in xml_arguments()}
+    assert all(entry.get("description") for entry in xml_arguments().values())
+
+
+def test_inside_autoware_too_nothing_leaves_the_namespace_by_default():
+    defaults = {name: entry.get("default") for name, entry in xml_arguments().items() if name.startswith("output_")}
+    assert set(defaults.values()) == set(table("OUTPUTS"))
+    names = {own: name for own, (name, _, _) in table("INPUTS").items()}
+    for own, (_, topic, _) in table("INPUTS").items():
+        if names[own] in xml_arguments():
+            assert xml_arguments()[names[own]].get("default") == topic
+
+
+@pytest.mark.parametrize("name", ["demo", "recorded"])
+def test_the_cameras_of_the_shipped_files_are_those_of_our_bags(name):
+    config = load(ROOT / "config" / f"{name}.yaml")
+    car = {topic.key: topic.name for topic in world_messages.car_topics(Config())}
+    assert list(config.cameras.topics) == [car[f"image:{camera}"] for camera in config.cameras.names]
+    assert list(config.cameras.info_topics) == [car[f"info:{camera}"] for camera in config.cameras.names]
+
+
+def test_the_demo_listens_where_the_world_speaks():
+    car = {topic.private: topic.name for topic in world_messages.car_topics(Config())}
+    heard = {own: table("WORLD_TOPICS", DEMO).get(name, topic) for own, (name, topic, _) in table("INPUTS").items()}
+    assert heard == {own: car[own] for own in heard}
+
+
+def test_a_world_slower_than_time_is_no_fault_of_the_planner():
+    assert load(ROOT / "config" / "demo.yaml").engine.watchdog_ms >= 10_000.0
+
+
+def test_what_replay_records_is_published():
+    published = {topic.name for topic in topics.OUTPUTS}
+    assert {f"~/output/{name}" for name in table("RECORDED", REPLAY)} <= published
+
+
+def test_every_launch_file_has_its_configuration_installed():
+    assert "install(DIRECTORY launch config models" in (ROOT / "CMakeLists.txt").read_text()
+    for file in (REPLAY, DEMO):
+        for name in re.findall(r'"config" / "([a-z.]+yaml)"', file.read_text()):
+            assert yaml.safe_load((ROOT / "config" / name).read_text())
 
 
 # --- with launch -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def description():
-    """The loaded launch file: module of its own, for its functions, and its description."""
+def launching():
+    """A launch context of its own; skips where ROS's launch is not installed."""
     pytest.importorskip("launch.actions", reason="launch comes with a ROS installation, not from PyPI")
     pytest.importorskip("launch_ros.actions", reason="launch_ros comes with a ROS installation, not from PyPI")
-    from launch.launch_description_sources import PythonLaunchDescriptionSource
     from launch.launch_service import LaunchService
 
-    context = LaunchService(argv=[]).context
-    return PythonLaunchDescriptionSource(str(FILE)).get_launch_description(context), context
+    return LaunchService(argv=[]).context
+
+
+@pytest.fixture
+def description(launching):
+    return loaded(FILE, launching), launching
+
+
+def loaded(file, context):
+    from launch.launch_description_sources import AnyLaunchDescriptionSource
+
+    return AnyLaunchDescriptionSource(str(file)).get_launch_description(context)
+
+
+def everything(entities, context):
+    """Every action that a description would start, with what it includes, in order."""
+    from launch.actions import (
+        DeclareLaunchArgument,
+        GroupAction,
+        IncludeLaunchDescription,
+        OpaqueFunction,
+        SetLaunchConfiguration,
+    )
+
+    for entity in entities:
+        yield entity
+        if isinstance(entity, (DeclareLaunchArgument, SetLaunchConfiguration)):
+            entity.execute(context)
+        elif isinstance(entity, (IncludeLaunchDescription, OpaqueFunction, GroupAction)):
+            yield from everything(entity.execute(context) or [], context)
+        elif hasattr(entity, "entities"):
+            yield from everything(entity.entities, context)
+
+
+def nodes(file, context, **arguments):
+    """executable -> node action, for what a launch file starts with these arguments."""
+    from launch.actions import IncludeLaunchDescription
+    from launch.launch_description_sources import AnyLaunchDescriptionSource
+    from launch_ros.actions import Node
+
+    include = IncludeLaunchDescription(AnyLaunchDescriptionSource(str(file)), launch_arguments=arguments.items())
+    found = {}
+    for entity in everything([include], context):
+        if isinstance(entity, Node):
+            entity._perform_substitutions(context)
+            found[text(entity.node_executable, context)] = entity
+    return found
+
+
+def text(parts, context):
+    return parts if isinstance(parts, str) else "".join(part.perform(context) for part in parts)
 
 
 def started(description, **arguments):
-    """What the launch file would start with these arguments: (the node action, warnings)."""
-    from launch.actions import DeclareLaunchArgument, OpaqueFunction
+    """What the planner's launch file would start with these arguments: (the node action, warnings)."""
+    from launch.actions import LogInfo
     from launch_ros.actions import Node
 
     made, context = description
     context.launch_configurations.update(arguments)
-    for entity in made.entities:
-        if isinstance(entity, DeclareLaunchArgument):
-            entity.execute(context)
-    (function,) = (entity for entity in made.entities if isinstance(entity, OpaqueFunction))
-    entities = function.execute(context)
+    entities = list(everything(made.entities, context))
     (node,) = (entity for entity in entities if isinstance(entity, Node))
-    warnings = ["".join(part.perform(context) for part in entity.msg) for entity in entities if entity is not node]
+    warnings = [text(entity.msg, context) for entity in entities if isinstance(entity, LogInfo)]
     node._perform_substitutions(context)
     return node, warnings
 
@@ -122,49 +255,114 @@ def test_a_wrong_planner_is_refused_with_the_ones_there_are(description):
 def test_a_users_dds_profile_is_kept(description, own_profile, monkeypatch):
     monkeypatch.setenv("FASTRTPS_DEFAULT_PROFILES_FILE", own_profile)
     node, _ = started(description)
-    given = {
-        "".join(part.perform(description[1]) for part in key): "".join(part.perform(description[1]) for part in value)
-        for key, value in node.additional_env or ()
-    }
+    given = {text(key, description[1]): text(value, description[1]) for key, value in node.additional_env or ()}
     if own_profile:
         assert given == {}
     else:
         assert Path(given["FASTRTPS_DEFAULT_PROFILES_FILE"]).name == "fastdds.xml"
 
 
+def test_rviz_looks_at_the_namespace_that_the_node_lives_in(launching):
+    rviz = nodes(FILE, launching, rviz="true", namespace="/car")["rviz2"]
+    remapped = dict(rviz.expanded_remapping_rules)
+    assert remapped["/planning/reflectdrive/reflectdrive/debug/path"] == "/car/reflectdrive/debug/path"
+
+
+def test_the_demo_starts_a_world_and_a_planner_that_follows_its_clock(launching):
+    found = nodes(DEMO, launching, seed="3", namespace="/car")
+    assert set(found) == {"world", "planner"}
+    remapped = dict(found["planner"].expanded_remapping_rules)
+    assert remapped["~/input/route"] == "/planning/reflectdrive/route"
+    assert found["planner"].node_name == "/car/reflectdrive"
+    words = [text(part, launching) for part in found["world"].cmd]
+    assert words[words.index("--seed") + 1] == "3"
+    assert words[words.index("--trajectory") + 1] == "/car/reflectdrive/output/trajectory"
+
+
+def test_autowares_include_becomes_our_candidates(launching):
+    given = {"lanelet_map": "/maps/town.osm", "output_trajectories": "/planning/generator/reflectdrive/candidates"}
+    given["output_turn_indicators"] = "/planning/turn_indicators_cmd"
+    remapped = dict(nodes(AUTOWARE, launching, **given)["planner"].expanded_remapping_rules)
+    assert remapped["~/output/candidate_trajectories"] == "/planning/generator/reflectdrive/candidates"
+    assert remapped["~/output/turn_indicators"] == "/planning/turn_indicators_cmd"
+    assert "~/output/trajectory" not in remapped
+
+
+def test_replay_plays_the_bag_with_its_clock_and_records_on_request(launching):
+    from launch.actions import ExecuteProcess
+    from launch_ros.actions import Node
+
+    launching.launch_configurations.update(bag="/bags/drive", record="/bags/plans", rate="0.5")
+    found = list(everything(loaded(REPLAY, launching).entities, launching))
+    commands = [
+        [text(part, launching) for part in entity.cmd]
+        for entity in found
+        if isinstance(entity, ExecuteProcess) and not isinstance(entity, Node)
+    ]
+    record, play = commands
+    assert play[:4] == ["ros2", "bag", "play", "/bags/drive"]
+    assert "--clock" in play
+    assert record[:5] == ["ros2", "bag", "record", "-o", "/bags/plans"]
+    assert "/planning/reflectdrive/reflectdrive/output/trajectory" in record
+
+
 LAUNCH = """
 import sys
 from launch import LaunchDescription, LaunchService
 from launch.actions import IncludeLaunchDescription
-from launch.launch_description_sources import PythonLaunchDescriptionSource
+from launch.launch_description_sources import AnyLaunchDescriptionSource
 service = LaunchService()
 given = [word.split(":=", 1) for word in sys.argv[2:]]
-include = IncludeLaunchDescription(PythonLaunchDescriptionSource(sys.argv[1]), launch_arguments=given)
+include = IncludeLaunchDescription(AnyLaunchDescriptionSource(sys.argv[1]), launch_arguments=given)
 service.include_launch_description(LaunchDescription([include]))
 sys.exit(service.run())
 """
 
 
 @pytest.mark.dds
-def test_the_node_starts_and_an_interrupt_ends_it_cleanly(description, tmp_path):
+@pytest.mark.parametrize(
+    ("file", "words", "said"),
+    [
+        (FILE, ["planner:=constant_velocity"], ["planner constant_velocity"]),
+        (AUTOWARE, [f"lanelet_map:={MAP}"], ["planner route_follower"]),
+        (DEMO, ["planner:=route_follower"], ["planner route_follower", "the world is"]),
+    ],
+    ids=lambda value: value.name if isinstance(value, Path) else "",
+)
+def test_the_nodes_start_and_an_interrupt_ends_them_cleanly(launching, tmp_path, file, words, said):
     log = tmp_path / "log.txt"
     with log.open("wb") as sink:
         process = subprocess.Popen(
-            [sys.executable, "-c", LAUNCH, str(FILE), "planner:=constant_velocity"],
+            [sys.executable, "-c", LAUNCH, str(file), *words],
             stdout=sink,
             stderr=subprocess.STDOUT,
             env={**os.environ, "ROS_LOG_DIR": str(tmp_path)},
         )
     try:
         end = time.monotonic() + START_S
-        while "planner constant_velocity" not in log.read_text() and process.poll() is None and time.monotonic() < end:
+        while any(word not in log.read_text() for word in said) and process.poll() is None and time.monotonic() < end:
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)
         code = process.wait(timeout=20)
     finally:
         process.kill()
     told = log.read_text()
-    assert "planner constant_velocity" in told, told
+    assert all(word in told for word in said), told
     assert code == 0, told
-    assert re.search("process has finished cleanly", told), told
+    assert told.count("process has finished cleanly") == len(said), told
     assert "Traceback" not in told
+
+
+@pytest.mark.dds
+def test_launch_testing_agrees(launching, tmp_path):
+    pytest.importorskip("launch_testing", reason="launch_testing comes with a ROS installation, not from PyPI")
+    file = ROOT / "test" / "launch_testing" / "launch_files.test.py"
+    done = subprocess.run(
+        [sys.executable, "-m", "launch_testing.launch_test", str(file)],
+        env={**os.environ, "ROS_LOG_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
