@@ -241,9 +241,12 @@ class Observation:
     agents: Agents | None = None
     drivable: DrivableGrid | None = None
     instruction: str = ""
+    agents_age_s: float = 0.0  # how old the message was that told of them
+    drivable_age_s: float = 0.0  # likewise; a map does not age
 
     def __post_init__(self) -> None:
         _check_stamp(self)
+        _check_finite(self, "agents_age_s", "drivable_age_s")
         _keep(self, "route", (None, 3))
         if len(self.route) == 1:
             raise ValueError("Observation.route has 1 point, expected none or at least 2")
@@ -273,6 +276,41 @@ class Trajectory:
         return self.dt_s * np.arange(1, len(self.poses) + 1)
 
 
+@dataclass(frozen=True)
+class SafetyCheck:
+    """What a plan was held against before it was sent, and what came out. What is unknown is not checked."""
+
+    objects: ForecastSource | None = None  # where the others' future came from; None: objects are unknown
+    objects_age_s: float = 0.0
+    clearance_m: float | None = None  # least gap to another's box, told up to `scoring.clearance_max_m`
+    drivable: bool = False  # whether the drivable space was known
+    drivable_age_s: float = 0.0
+    room_m: float | None = None  # least way from the car's outline to the edge of the drivable space, negative outside
+    unsafe_after_s: float | None = None  # None: nothing unsafe was found
+    repairs: int = 0  # iterations of repair that this plan went through
+    horizon_s: float = 0.0  # how far ahead it was checked
+
+    def __str__(self) -> str:
+        """One sentence."""
+        known, unknown = [], []
+        if self.objects is None:
+            unknown.append("objects")
+        else:
+            gap = "" if self.clearance_m is None else f", {self.clearance_m:.1f} m clear"
+            known.append(f"objects ({self.objects.value}, {self.objects_age_s:.2f} s old{gap})")
+        if self.drivable:
+            room = "" if self.room_m is None else f", {self.room_m:.1f} m of room"
+            known.append(f"drivable space ({self.drivable_age_s:.2f} s old{room})")
+        else:
+            unknown.append("drivable space")
+        if not known:
+            return "unchecked: no objects, no drivable space"
+        found = "safe" if self.unsafe_after_s is None else f"unsafe after {self.unsafe_after_s:.1f} s"
+        mended = f", {self.repairs} repairs" if self.repairs else ""
+        missing = f"; unchecked: no {unknown[0]}" if unknown else ""
+        return f"{found}{mended} for {self.horizon_s:.1f} s against {' and '.join(known)}{missing}"
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """A trajectory with the moment and the place it starts from."""
@@ -284,6 +322,7 @@ class Plan:
     candidates: tuple[Trajectory, ...] = ()  # further proposals, best first, same frame
     scores: tuple[float, ...] = ()  # of (trajectory, *candidates), 0..1, where they were scored
     tokens: Array | None = None  # (2 N,) int32 ids, x1, y1, .. xN, yN
+    check: SafetyCheck | None = None  # None: nobody looked
 
     def __post_init__(self) -> None:
         _check_stamp(self)
@@ -303,3 +342,6 @@ class StepReport:
     source: PlanSource  # of the plan given here
     reason: str = ""  # one sentence when the verdict is not OK
     timings_ms: Mapping[str, float] = field(default_factory=dict)  # by stage
+    step: StepKind | None = None  # of the planner's own plan; None where it made none
+    why_full: str = ""  # why that step was a full one
+    notes: tuple[str, ...] = ()  # sentences on inputs that the planner did not use as they came

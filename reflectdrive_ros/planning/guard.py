@@ -11,12 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from .. import geometry, kinematics
-from ..config import Config, VehicleConfig
+from ..config import Config, GuardConfig, VehicleConfig
 from ..domain import Agents, Array, EgoState, Forecast, ForecastSource, Observation, Plan, Trajectory, Verdict
 from ..scoring import drivable
 
 STANDING_MPS = 0.05  # slower is standing, as the PDM score has it
 AVERAGE_S = 0.5  # accelerations are judged as means over this long: finer ones of a 2 Hz plan are noise
+SLOWEST_MPS = 1.0  # below, curvature is the noise of headings
 BEHIND_RAD = np.deg2rad(150.0)  # an agent whose centre lies further round than this is behind, as the PDM score has it
 
 
@@ -65,25 +66,37 @@ def infeasible(plan: Plan, observation: Observation, config: Config) -> str:
         if (len(trajectory.poses) >= stride)
         else trajectory
     )
-    speed = kinematics.speeds(coarse)
-    acceleration = np.diff(np.concatenate([[observation.ego.speed_mps], speed]))
-    # the present speed is a moment, the first speed a mean over half an interval later: that step spans half of one
-    acceleration[0] *= 2.0
-    acceleration /= coarse.dt_s
-    lateral = np.abs(speed * kinematics.yaw_rates(coarse))
-    curvature = np.abs(kinematics.curvatures(coarse)) * (np.abs(speed) > 1.0)
-    limits = (
-        ("drives backwards at", -speed.min(), 0.5, "m/s"),
-        ("is as fast as", speed.max(), guard.max_speed_mps, "m/s"),
-        ("speeds up at", acceleration.max(), guard.max_acceleration_mps2, "m/s^2"),
-        ("brakes at", -acceleration.min(), guard.max_deceleration_mps2, "m/s^2"),
-        ("turns with a lateral acceleration of", lateral.max(), guard.max_lateral_acceleration_mps2, "m/s^2"),
-        ("turns with a curvature of", curvature.max(), guard.max_curvature_per_m, "1/m"),
-    )
-    for what, value, limit, unit in limits:
+    for what, values, limit, unit in demands(coarse.poses[None], coarse.dt_s, observation.ego.speed_mps, guard):
+        value = float(values[0])
         if value > limit:
             return f"the plan {what} {value:.2f} {unit}, allowed {limit:.2f} {unit}"
     return ""
+
+
+def demands(
+    poses: Array, dt_s: float, speed_mps: float, guard: GuardConfig
+) -> tuple[tuple[str, Array, float, str], ...]:
+    """What N plans (N, T, 3) ask of a car at this speed: in words, the most of it (N,), the limit, the unit."""
+    path = np.concatenate([np.zeros((len(poses), 1, 3)), poses], axis=1)
+    step, turn = np.diff(path[..., :2], axis=1), geometry.wrap(np.diff(path[..., 2], axis=1))
+    middle = path[:, :-1, 2] + 0.5 * turn
+    forward = step[..., 0] * np.cos(middle) + step[..., 1] * np.sin(middle)
+    speed = np.copysign(np.hypot(step[..., 0], step[..., 1]), forward) / dt_s
+    acceleration = np.diff(speed, axis=1, prepend=speed_mps)
+    # the present speed is a moment, the first speed a mean over half an interval later: that step spans half of one
+    acceleration[:, 0] *= 2.0
+    acceleration /= dt_s
+    yaw_rate = turn / dt_s
+    lateral = np.abs(speed * yaw_rate)
+    curvature = np.abs(yaw_rate) / np.maximum(np.abs(speed), SLOWEST_MPS) * (np.abs(speed) > SLOWEST_MPS)
+    return (
+        ("drives backwards at", -speed.min(axis=1), 0.5, "m/s"),
+        ("is as fast as", speed.max(axis=1), guard.max_speed_mps, "m/s"),
+        ("speeds up at", acceleration.max(axis=1), guard.max_acceleration_mps2, "m/s^2"),
+        ("brakes at", -acceleration.min(axis=1), guard.max_deceleration_mps2, "m/s^2"),
+        ("turns with a lateral acceleration of", lateral.max(axis=1), guard.max_lateral_acceleration_mps2, "m/s^2"),
+        ("turns with a curvature of", curvature.max(axis=1), guard.max_curvature_per_m, "1/m"),
+    )
 
 
 def unsafe(plan: Plan, observation: Observation, config: Config, forecast: Forecast | None = None) -> str:

@@ -63,6 +63,17 @@ def search(
     `poses_of` gives points (M, T, 2) in metres their headings: poses (M, T, 3), as the planner itself does when it
     decodes. Raises ValueError on ids that hold the mask and on a waypoint that the trajectory does not have.
     """
+    pairs, tried = around(ids, waypoint, codebook, delta)
+    card = score(scene, poses_of(codebook.decode(tried)), config)
+    best = int(np.argmax(card.score >= card.score.max() - SAME_SCORE))
+    return Found(pairs, tried, card, best)
+
+
+def around(ids: Array, waypoint: int, codebook: Codebook, delta: int = DELTA) -> tuple[Array, Array]:
+    """The pairs (M, 2) of the ball around a waypoint of a trajectory, ids (2 T,), and the M trajectories (M, 2 T).
+
+    Raises ValueError as `search` does.
+    """
     ids = np.asarray(ids)
     if ids.ndim != 1 or len(ids) % 2 or len(ids) == 0:
         raise ValueError(f"search.ids has shape {ids.shape}, expected (2 T,)")
@@ -72,6 +83,4 @@ def search(
     pairs = ball(codebook, ids[here], delta)
     tried = np.tile(ids.astype(np.int32), (len(pairs), 1))
     tried[:, here] = pairs
-    card = score(scene, poses_of(codebook.decode(tried)), config)
-    best = int(np.argmax(card.score >= card.score.max() - SAME_SCORE))
-    return Found(pairs, tried, card, best)
+    return pairs, tried

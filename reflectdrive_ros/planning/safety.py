@@ -1,0 +1,240 @@
+"""What plans are held against, and how they fare: the others' forecast, the drivable space, the route.
+
+A plan is looked at twice. As it is drawn, pose by pose, which is what the guard refuses by and what a controller is
+given; and as the score's car would drive it (`scoring.simulate`), which is what happens when a plan asks too much. The
+worse of the two counts, instant by instant, from now to 4 s: 1 where all is well, 0.5 on hitting a cone or barrier, 0
+on hitting anybody else or leaving the road. This is ReflectDrive's safety score (NC times DAC, section E.1 of the
+paper) with a stricter idea of fault: on the road a side swipe counts too, whoever was in whose lane.
+
+What no plan can undo is not held against it: a contact that is there already, until it ends; a car that stands off the
+road already, while it gets no further out; being hit from behind, or while standing. What is unknown is not checked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from .. import geometry, kinematics, tokens
+from ..config import Config, ScoringConfig, VehicleConfig
+from ..domain import Array, DrivableGrid, Forecast, ForecastSource, Observation, Plan, SafetyCheck
+from ..scoring import contacts, drivable, metrics
+from ..scoring.contacts import SAMPLES, AgentTracks
+from ..scoring.metrics import EgoAreas
+from ..scoring.scorer import Reference, Scene, motion_of, score, total
+from ..scoring.simulate import DT_S, HEADING, STATE_SIZE, STEPS, VX, X, Y
+from .waypoints import POINTS, drawn
+
+OUTLINE = np.array([(along, side) for side in (-0.5, 0.5) for along in (-0.5, -0.25, 0.0, 0.25, 0.5)])
+BULGE_M = 0.1  # what a kerb of 5 m radius may reach in between two points of the outline
+SAFE = 1.0
+NEVER = STEPS + 1  # first unsafe step of a plan that has none
+OFF_ROUTE_M = 2.5  # a point further from the route is not on it ..
+OFF_ROUTE_MORE_M = 0.5  # .. nor one this much further than the car is now
+STRAIGHT_ON = np.array([[-20.0, 0.0], [150.0, 0.0]])  # progress is measured along it where there is no route
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What a plan is held against, in the ego frame of now."""
+
+    scene: Scene  # motion, agents (none where unknown) and route; no drivable space
+    grid: DrivableGrid | None
+    clearance_m: float = 0.0  # gap to other boxes to be kept
+    objects: ForecastSource | None = None  # None: unknown
+    objects_age_s: float = 0.0
+    drivable_age_s: float = 0.0
+    scoring: ScoringConfig = field(default_factory=ScoringConfig)
+
+    @staticmethod
+    def of(observation: Observation, config: Config, forecast: Forecast | None = None) -> Known:
+        """`forecast` replaces the one made from the observation's agents."""
+        agents, objects = AgentTracks.none(), None
+        if observation.agents is not None:
+            forecast = forecast or kinematics.forecast(observation.agents, DT_S, SAMPLES - 1)
+            agents, objects = AgentTracks.of_forecast(forecast, observation.agents.kinds), forecast.source
+        routed = len(geometry.distinct_points(observation.route)) >= 2
+        scene = Scene(
+            motion_of(observation.ego),
+            agents,
+            objects or ForecastSource.CONSTANT_VELOCITY,
+            observation.route if routed else STRAIGHT_ON,
+            vehicle=config.vehicle,
+        )
+        return Known(
+            scene,
+            observation.drivable,
+            config.guard.clearance_m,
+            objects,
+            observation.agents_age_s,
+            observation.drivable_age_s,
+            config.scoring,
+        )
+
+    @property
+    def anything(self) -> bool:
+        """Whether there is anything to check against."""
+        return self.objects is not None or self.grid is not None
+
+    def measured_by(self, progress_m: float) -> Known:
+        """With a yardstick of progress: who gets further earns no more."""
+        return replace(self, scene=replace(self.scene, reference=Reference(max(progress_m, 0.0))))
+
+
+@dataclass(frozen=True, eq=False)
+class Safety:
+    """Of N plans at 0, 0.1, .. 4 s."""
+
+    by_step: Array  # (N, 41) 1, 0.5 or 0
+    excess: Array  # (N,) how much is wrong: instants of contact, plus metres off the road summed over instants
+
+    @property
+    def worst(self) -> Array:
+        """(N,) the plan's safety."""
+        return np.asarray(self.by_step.min(axis=1))
+
+    @property
+    def first_unsafe(self) -> Array:
+        """(N,) the earliest unsafe instant, in steps of 0.1 s; NEVER where there is none."""
+        unsafe = self.by_step < SAFE
+        return np.where(unsafe.any(axis=1), unsafe.argmax(axis=1), NEVER)
+
+    @property
+    def waypoints(self) -> Array:
+        """(N, 8) the worst within a quarter of a second of each waypoint; the first has what comes before, too."""
+        nearest = np.clip(np.rint(np.arange(STEPS + 1) / (STEPS // POINTS)).astype(int) - 1, 0, POINTS - 1)
+        return np.stack([self.by_step[:, nearest == place].min(axis=1) for place in range(POINTS)], axis=1)
+
+    def one(self, place: int) -> Safety:
+        return Safety(self.by_step[place : place + 1], self.excess[place : place + 1])
+
+    def joined(self, other: Safety) -> Safety:
+        return Safety(np.minimum(self.by_step, other.by_step), self.excess + other.excess)
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """N plans with their safety and quality."""
+
+    points: Array  # (N, 8, 2) m
+    safety: Safety
+    quality: Array  # (N,) 0..1, as if all were safe
+    progress_m: Array  # (N,) along the route in 4 s, as driven
+
+    def key(self, place: int) -> tuple[float, float, float, float]:
+        """Larger is better: safety, then how late it ends, how little is wrong, quality."""
+        safety = self.safety
+        return (
+            float(safety.worst[place]),
+            float(safety.first_unsafe[place]),
+            -round(float(safety.excess[place]), 3),
+            round(float(self.quality[place]), 9),
+        )
+
+    def best(self) -> int:
+        """The first of the best."""
+        return max(range(len(self.points)), key=lambda place: (self.key(place), -place))
+
+
+def judged(known: Known, points: Array) -> Judged:
+    """Plans of points (N, 8, 2) at 0.5 .. 4 s, by both looks."""
+    poses = tokens.poses_from_points(points)
+    card = score(known.scene, poses, known.scoring)
+    safety = as_drawn(known, poses).joined(_safety(known, card.states))
+    # the score multiplies by safety, which has been told already; what it says beyond is quality
+    unharmed = np.ones(len(points))
+    expected_m = known.scene.reference.progress_m if known.scene.reference else float(card.progress_m.max())
+    ep = metrics.ego_progress(card.progress_m, unharmed, expected_m, masked=False)
+    quality = total(replace(card, multiplier=unharmed, ep=ep), known.scoring) * _on_route(known.scene, points)
+    return Judged(points, safety, np.asarray(quality), card.progress_m)
+
+
+def as_drawn(known: Known, poses: Array) -> Safety:
+    """Safety of plans through poses (N, 8, 3) at 0.5 .. 4 s as they are drawn."""
+    return _safety(known, _states(drawn(poses), known.scene.motion[0]))
+
+
+def _states(poses: Array, speed_mps: float) -> Array:
+    """(N, 41, 11) of poses (N, 40, 3): place and speed only; the rest is 0."""
+    states = np.zeros((len(poses), STEPS + 1, STATE_SIZE))
+    states[:, 1:, [X, Y, HEADING]] = poses
+    step = np.diff(states[..., [X, Y]], axis=1)
+    states[:, 0, VX], states[:, 1:, VX] = speed_mps, np.hypot(step[..., 0], step[..., 1]) / DT_S
+    return states
+
+
+def _safety(known: Known, states: Array) -> Safety:
+    """By the places and speeds of states (N, 41, 11)."""
+    vehicle, agents = known.scene.vehicle, known.scene.agents
+    by_step, excess = np.ones(states.shape[:2]), np.zeros(len(states))
+    if len(agents):
+        kept_clear = replace(
+            vehicle,
+            length_m=vehicle.length_m + 2 * known.clearance_m,
+            width_m=vehicle.width_m + 2 * known.clearance_m,
+        )
+        anywhere = np.ones(states.shape[:2], bool)  # a side swipe is a fault wherever it happens
+        areas = EgoAreas(anywhere, anywhere, anywhere, anywhere)
+        by_step = metrics.no_collision(states, metrics.centers(states, vehicle), kept_clear, agents, areas)
+        excess += (by_step < SAFE).sum(axis=1)
+    if known.grid is not None:
+        room_m = rooms(known.grid, metrics.centers(states, vehicle), vehicle)
+        moving = np.abs(states[..., VX]) > metrics.STOPPED_MPS
+        best_m = np.maximum.accumulate(room_m, axis=1)
+        further_out = room_m[:, 1:] < best_m[:, :-1] - known.grid.resolution_m
+        out = np.zeros(room_m.shape, bool)
+        out[:, 1:] = (room_m[:, 1:] <= 0.0) & moving[:, 1:] & ((best_m[:, :-1] > 0.0) | further_out)
+        by_step = np.where(out, 0.0, by_step)
+        excess += np.where(out, -room_m, 0.0).sum(axis=1)
+    return Safety(by_step, excess)
+
+
+def rooms(grid: DrivableGrid, centers: Array, vehicle: VehicleConfig) -> Array:
+    """(...) metres from the outline of the car, centres (..., 3), to the edge of the drivable space; never too much.
+
+    Ten points of the outline are asked: corners alone would not see a kerb that reaches in between them in a curve.
+    """
+    outline = OUTLINE * (vehicle.length_m, vehicle.width_m)
+    points = geometry.transform_points(centers[..., None, :], outline)
+    return np.asarray(drivable.clearances(grid, points).min(axis=-1) - BULGE_M)
+
+
+def _on_route(scene: Scene, points: Array) -> Array:
+    """(N,) share of the points (N, 8, 2) that are on the route; a fault of the paper's score is not to ask."""
+    ends = np.concatenate([np.zeros((1, 2)), points.reshape(-1, 2)])
+    _, offset = geometry.project(scene.centerline, ends)
+    allowed = max(OFF_ROUTE_M, abs(float(offset[0])) + OFF_ROUTE_MORE_M)
+    return np.asarray((np.abs(offset[1:]) <= allowed).reshape(len(points), -1).mean(axis=1))
+
+
+def check_of(plan: Plan, known: Known, repairs: int = 0) -> SafetyCheck:
+    """What is to be said of a plan's own poses, as far as they go, up to 4 s."""
+    steps = min(STEPS, int(plan.trajectory.horizon_s / DT_S + 1e-6))
+    if steps == 0:
+        return SafetyCheck(repairs=repairs)
+    poses = kinematics.resample(plan.trajectory, DT_S * np.arange(1, steps + 1))
+    padded = np.concatenate([poses, np.repeat(poses[-1:], STEPS - steps, axis=0)])
+    states = _states(padded[None], known.scene.motion[0])
+    vehicle, scene = known.scene.vehicle, known.scene
+    unsafe = int(_safety(known, states).first_unsafe[0])
+    center = metrics.centers(states, vehicle)[:, 1 : steps + 1]
+    gap = room = None
+    if known.objects is not None:
+        x, y, heading = np.ascontiguousarray(center.T)
+        size, at_most_m = np.array([vehicle.length_m, vehicle.width_m]), known.scoring.clearance_max_m
+        samples = np.arange(1, steps + 1)
+        gap = float(contacts.clearances(x, y, heading, size, scene.agents, samples, at_most_m).min())
+    if known.grid is not None:
+        room = float(rooms(known.grid, center, vehicle).min())
+    return SafetyCheck(
+        known.objects,
+        known.objects_age_s,
+        gap,
+        known.grid is not None,
+        known.drivable_age_s,
+        room,
+        None if unsafe > steps else unsafe * DT_S,
+        repairs,
+        steps * DT_S,
+    )

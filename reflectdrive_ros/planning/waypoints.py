@@ -1,0 +1,62 @@
+"""Eight points of a token plan as the drive they stand for: published one at a time, checked many at once."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.interpolate import PchipInterpolator
+
+from .. import geometry, kinematics, tokens
+from ..domain import Array, Trajectory
+from ..kinematics import SAME_PLACE_M
+
+POINTS, POINT_DT_S = 8, 0.5
+HORIZON_S = POINTS * POINT_DT_S
+STEP_S = 0.1  # of `drawn`, as the driving score simulates
+STEPS = round(HORIZON_S / STEP_S)
+
+
+def trajectory(points: Array, dt_s: float) -> Trajectory:
+    """Points (8, 2) as poses at `dt_s`, headings included, up to the horizon."""
+    coarse = Trajectory(tokens.poses_from_points(points), POINT_DT_S)
+    times_s = dt_s * np.arange(1, int(HORIZON_S / dt_s + 1e-6) + 1)
+    return Trajectory(kinematics.resample(coarse, times_s), dt_s)
+
+
+def drawn(poses: Array) -> Array:
+    """Poses (N, 40, 3) every STEP_S through poses (N, 8, 3) at 0.5 .. 4 s: `kinematics.resample` of all at once.
+
+    Equal to it but for plans that stop and go on: it bends their path at the stop by itself.
+    """
+    knots = np.concatenate([np.zeros((len(poses), 1, 3)), poses], axis=1)  # (N, 9, 3)
+    way = np.diff(knots[..., :2], axis=1)
+    length = np.hypot(way[..., 0], way[..., 1])
+    moves = length > SAME_PLACE_M
+    along = np.concatenate([np.zeros((len(poses), 1)), np.cumsum(length, axis=1)], axis=1)
+    times_s = STEP_S * np.arange(1, STEPS + 1)
+    distance = PchipInterpolator(POINT_DT_S * np.arange(POINTS + 1), along, axis=1)(times_s)  # (N, 40)
+    piece = np.minimum((times_s / POINT_DT_S + 1e-9).astype(int), POINTS - 1)
+    share = (distance - along[:, piece]) / np.where(moves, length, 1.0)[:, piece]
+    share = np.where(moves[:, piece], np.clip(share, 0.0, 1.0), 0.0)[..., None]
+
+    tangent = _tangents(way, length, moves) * np.maximum(length, SAME_PLACE_M)[:, :, None, None]
+    a, b, ta, tb = knots[:, piece, :2], knots[:, piece + 1, :2], tangent[:, piece, 0], tangent[:, piece, 1]
+    place = (1 + 2 * share) * (1 - share) ** 2 * a + share**2 * (3 - 2 * share) * b
+    place += share * (1 - share) ** 2 * ta - share**2 * (1 - share) * tb
+    for knot in range(POINTS):  # who stands does not turn
+        knots[:, knot + 1, 2] = np.where(moves[:, knot], knots[:, knot + 1, 2], knots[:, knot, 2])
+    turn = geometry.wrap(np.diff(knots[..., 2], axis=1))
+    heading = knots[:, piece, 2] + share[..., 0] * turn[:, piece]
+    return np.concatenate([place, geometry.wrap(heading)[..., None]], axis=-1)
+
+
+def _tangents(way: Array, length: Array, moves: Array) -> Array:
+    """(N, 8, 2, 2) direction per metre where each piece begins and where it ends: the mean of the pieces around a knot,
+    the shorter one weighing more; one-sided at the ends and at a stop."""
+    slope = way / np.where(moves, length, 1.0)[..., None]
+    between = np.where(moves[:, :-1] & moves[:, 1:], 1.0, 0.0)[..., None]
+    before, after = length[:, :-1, None], length[:, 1:, None]
+    middle = (after * slope[:, :-1] + before * slope[:, 1:]) / np.maximum(before + after, SAME_PLACE_M)
+    begins, ends = slope.copy(), slope.copy()
+    begins[:, 1:] += between * (middle - slope[:, 1:])
+    ends[:, :-1] += between * (middle - slope[:, :-1])
+    return np.stack([begins, ends], axis=2)
