@@ -1,0 +1,120 @@
+"""The settings for editors and for people: a JSON schema and a page, both made from `config.py`.
+
+    python -m reflectdrive_ros.ros.config_schema schema > config/schema.json
+    python -m reflectdrive_ros.ros.config_schema page > docs/parameters.md
+
+An editor with YAML support refuses a wrong key or value while it is typed, if the first line of the file says
+`# yaml-language-server: $schema=<path to>/schema.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from ..config import Config, Setting, settings
+from ..planning import LEARNED, PLANNERS
+from .topics import OBJECT_TYPES, ROUTE_TYPES
+
+CHOICES = {  # settings that take one of a few words
+    "planner": (*PLANNERS, *LEARNED),
+    "inputs.route_type": tuple(ROUTE_TYPES),
+    "inputs.objects_type": (*OBJECT_TYPES, "none"),
+    "scoring.form": ("pdms", "epdms"),
+    "model.backend": ("auto", "torch"),
+}
+PATTERNS = {"model.device": r"^(auto|cpu|cuda(:\d+)?)$"}
+HEAD = """# Parameters
+
+Made from `reflectdrive_ros/config.py`; `python -m reflectdrive_ros.ros.config_schema page` prints it.
+Each is a key of the configuration file and a ROS parameter of the same name (`guard.max_speed_mps`). All are read-only
+while the node runs: change them and start it again. An unknown name, a wrong type or a value out of range ends the
+start with exit code 2 and one sentence. Besides these there is the parameter `config_file`, and ROS's `use_sim_time`.
+
+`config/reflectdrive.yaml` is the same as a file to copy from, `config/schema.json` the same for editors: begin your
+file with `# yaml-language-server: $schema=<path to>/schema.json`, and an editor with YAML support refuses what the
+node would refuse."""
+TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
+
+
+def schema(config: Config) -> dict[str, Any]:
+    """JSON schema (draft 7) of a configuration file; the configuration given holds the defaults."""
+    made: dict[str, Any] = {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "reflectdrive",
+        "description": "Settings of reflectdrive; what is left out has its default.",
+        **section(Config),
+    }
+    for leaf in settings(config):
+        *path, key = leaf.name.split(".")
+        at = made
+        for part in path:
+            at = at["properties"].setdefault(part, section(type(getattr(config, part))))
+        at["properties"][key] = leaf_schema(leaf)
+    return made
+
+
+def section(kind: type) -> dict[str, Any]:
+    summary = (kind.__doc__ or "").splitlines()[0]
+    return {"description": summary, "type": "object", "additionalProperties": False, "properties": {}}
+
+
+def leaf_schema(leaf: Setting) -> dict[str, Any]:
+    made: dict[str, Any] = {"description": leaf.doc}
+    if leaf.kind is tuple:
+        made |= {"type": "array", "items": {"type": "string"}, "default": list(leaf.value)}
+    else:
+        made |= {"type": TYPES[leaf.kind], "default": leaf.value}
+    if leaf.low is not None:
+        made["minimum"] = leaf.low
+    if leaf.high is not None:
+        made["maximum"] = leaf.high
+    if leaf.name in CHOICES:
+        made["enum"] = list(CHOICES[leaf.name])
+    if leaf.name in PATTERNS:
+        made["pattern"] = PATTERNS[leaf.name]
+    return made
+
+
+def as_json(config: Config) -> str:
+    return json.dumps(schema(config), indent=2) + "\n"
+
+
+def as_markdown(config: Config) -> str:
+    """Every setting in tables, one for each section."""
+    lines = [HEAD]
+    present = None
+    for leaf in settings(config):
+        name = leaf.name.split(".")[0] if "." in leaf.name else ""
+        if name != present:
+            present = name
+            summary = (type(getattr(config, name)).__doc__ if name else "What stands on its own.") or ""
+            lines += ["", f"## {name or 'At the top'}", summary.splitlines()[0], ""]
+            lines += ["| parameter | type | default | values | meaning |", "|---|---|---|---|---|"]
+        lines.append(row(leaf))
+    return "\n".join(lines) + "\n"
+
+
+def row(leaf: Setting) -> str:
+    kind = "list of strings" if leaf.kind is tuple else leaf.kind.__name__
+    default = list(leaf.value) if leaf.kind is tuple else leaf.value
+    values = ""
+    if leaf.low is not None and leaf.high is not None:
+        values = f"{leaf.low:g} to {leaf.high:g}"
+    if leaf.name in CHOICES:
+        values = ", ".join(CHOICES[leaf.name])
+    return f"| `{leaf.name}` | {kind} | `{json.dumps(default)}` | {values} | {leaf.doc} |"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("schema", "page"))
+    made = as_json(Config()) if parser.parse_args().what == "schema" else as_markdown(Config())
+    sys.stdout.write(made)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
