@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -94,6 +95,14 @@ def test_a_set_grows(small, reference, tmp_path):
     assert everything(tmp_path) == everything(reference)
     assert (tmp_path / "test-00000.tar").stat().st_ino == first_tar
     assert make(tmp_path, want=wanted(size=15)).scenes == 30, "a larger set serves as well"
+
+
+def test_what_was_made_of_a_larger_set_is_a_smaller_one(small, reference, tmp_path):
+    folder = shutil.copytree(reference, tmp_path / "set")
+    whole = shards.index_of(folder)
+    shards.write_index(folder, replace(whole, size=40, missing={"test-00003": "the making was interrupted"}))
+    assert make(folder) == whole
+    assert everything(folder) == everything(reference)
 
 
 def test_a_folder_never_holds_scenes_of_two_programs(small, reference):

@@ -213,7 +213,9 @@ def _completed(
 
     work = partial(_load, folder, make_shard)
     shards.write_index(folder, index)
-    progress(0, 0)
+    on_progress(index.scenes)
+    if not tasks:  # a larger set was begun here, and this much of it is whole
+        return index
     with closing(crew.share_out(tasks, work, workers, progress)) as outcomes:  # its workers end with it
         for outcome in outcomes:
             name, _, asked = outcome.task
