@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import os
 import re
 import reprlib
 import sys
@@ -21,6 +22,8 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import yaml
+
+MODEL_BACKENDS = ("auto", "torch")
 
 
 class ConfigError(ValueError):
@@ -156,15 +159,70 @@ class ScoringConfig:
 class ModelConfig:
     """The weights of learned planners."""
 
-    file: str = setting("", "weights or graph; empty for planners without a model")
+    file: str = setting(
+        "",
+        "weights (.safetensors); empty for planners without a model. A relative name is looked for beside the "
+        "configuration file, in the present folder, then in the package's share folder or checkout",
+    )
     sha256: str = setting("", "expected hash of that file; a file with another hash is refused")
+    backend: str = setting("auto", "what runs it: auto (the best one installed that reads the file) or torch")
+    device: str = setting("auto", "auto (a GPU where the backend finds one), cpu, cuda, cuda:1, ..")
+    threads: int = setting(
+        1,
+        "processor threads of the network: more are faster on idle cores only, and many times slower on busy ones",
+        1,
+        64,
+    )
+
+    def __post_init__(self) -> None:
+        if self.backend not in MODEL_BACKENDS:
+            raise ConfigError(f"model.backend is '{self.backend}', expected one of {', '.join(MODEL_BACKENDS)}")
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
+            raise ConfigError(f"model.device is '{self.device}', expected auto, cpu, cuda or cuda:<number>")
+
+
+@dataclass(frozen=True)
+class DecodingConfig:
+    """How networks decode plans; the defaults are ReflectDrive-2's."""
+
+    goals: int = setting(6, "different goals that are drafted at most", 1, 32)
+    goal_spacing_m: float = setting(1.2, "goals nearer to each other are one behaviour: the likelier stays", 0.0, 20.0)
+    goal_floor: float = setting(0.01, "goals less probable than this share of the likeliest are left out", 0.0, 1.0)
+    edit_below: float = setting(0.5, "AutoEdit replaces only tokens less probable than this", 0.0, 1.0)
+    edit_at_most: int = setting(5, "tokens it replaces in one round; 14 are free", 0, 14)
+
+
+@dataclass(frozen=True)
+class ReflectDrive2Config:
+    """The recipe reflectdrive2; the paper's numbers where it tells them."""
+
+    draft_rounds: int = setting(3, "rounds in which a full step writes its tokens", 1, 14)
+    edit_rounds: int = setting(3, "rounds of AutoEdit in a full step", 0, 14)
+    lite_edit_rounds: int = setting(1, "rounds of AutoEdit in a lite step", 0, 14)
+    lite_steps_per_full: int = setting(1, "1 alternates full, lite, full, lite; 0 plans anew each time", 0, 100)
+    choose: bool = setting(
+        True,
+        "draft all goals and let the driving score choose, where there is anything to judge by; else the likeliest",
+    )
+    max_jump_m: float = setting(
+        1.0, "full step: the map pose moved by this much more than the car, localisation jumped", 0.0, 100.0
+    )
+    max_deviation_m: float = setting(
+        1.0, "full step: the car is this far from where the last plan has it now", 0.0, 100.0
+    )
+    max_gap_s: float = setting(0.35, "full step: more time since the last one, pictures were missed", 0.0, 10.0)
+    low_confidence: float = setting(
+        0.15, "full step: the mean probability of the last plan's tokens is below this", 0.0, 1.0
+    )
 
 
 @dataclass(frozen=True)
 class Config:
     """Everything that can be set."""
 
-    planner: str = setting("route_follower", "which recipe plans: constant_velocity or route_follower")
+    planner: str = setting(
+        "route_follower", "which recipe plans: constant_velocity, route_follower, or reflectdrive2 (with a model)"
+    )
     speed_limit_mps: float = setting(13.9, "where no map tells a limit", 0.5, 60.0)
     vehicle: VehicleConfig = field(default_factory=VehicleConfig)
     cameras: CamerasConfig = field(default_factory=CamerasConfig)
@@ -175,6 +233,8 @@ class Config:
     scoring: ScoringConfig = field(default_factory=ScoringConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
+    decoding: DecodingConfig = field(default_factory=DecodingConfig)
+    reflectdrive2: ReflectDrive2Config = field(default_factory=ReflectDrive2Config)
 
     def __post_init__(self) -> None:
         cameras, count = self.cameras, len(self.cameras.names)
@@ -309,7 +369,10 @@ def _why(fault: Exception) -> str:
 
 
 def load(path: str | Path) -> Config:
-    """The configuration in a YAML file over the defaults. Raises ConfigError for a file that cannot be used."""
+    """The configuration in a YAML file over the defaults, a model file beside it with its whole path.
+
+    Raises ConfigError for a file that cannot be used.
+    """
     path = Path(path)
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
@@ -324,9 +387,13 @@ def load(path: str | Path) -> Config:
     except (yaml.YAMLError, ValueError, RecursionError) as fault:  # ValueError: such as the date 2026-99-99
         raise ConfigError(f"configuration file {path} is not YAML: {_why(fault)}") from None
     try:
-        return override(Config(), {} if content is None else content)  # type: ignore[no-any-return]
+        config: Config = override(Config(), {} if content is None else content)
     except ConfigError as fault:
         raise ConfigError(f"{path}: {fault}") from None
+    beside = path.parent.absolute() / config.model.file
+    if config.model.file and os.path.isfile(beside):  # says no to names that Path.is_file raises for
+        return dataclasses.replace(config, model=dataclasses.replace(config.model, file=str(beside)))
+    return config
 
 
 def as_yaml(config: Config) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from reflectdrive_ros import planning
 from reflectdrive_ros.domain import Plan, Trajectory
 from reflectdrive_ros.evaluation import eval_run, tracks
 from reflectdrive_ros.planning.planner import PlanningError
@@ -34,7 +35,7 @@ def written(tmp_path_factory):
 @pytest.fixture
 def planners(monkeypatch):
     """Planners that only tests have."""
-    known = dict(eval_run.PLANNERS)
+    monkeypatch.setattr(planning, "PLANNERS", known := dict(planning.PLANNERS))
     monkeypatch.setattr(eval_run, "PLANNERS", known)
     return known
 

@@ -10,6 +10,7 @@ import hand_scenes
 import numpy as np
 import pytest
 
+from reflectdrive_ros import planning
 from reflectdrive_ros.config import Config
 from reflectdrive_ros.domain import Plan, Trajectory
 from reflectdrive_ros.evaluation import eval_run, eval_scenes, scenes_run
@@ -60,8 +61,7 @@ def evaluate(folder, planners=("constant_velocity",), families=None, limit=None,
 @pytest.fixture
 def planners(monkeypatch):
     """Planners that only tests have."""
-    known = dict(eval_scenes.PLANNERS)
-    monkeypatch.setattr(eval_scenes, "PLANNERS", known)
+    monkeypatch.setattr(planning, "PLANNERS", known := dict(planning.PLANNERS))
     return known
 
 

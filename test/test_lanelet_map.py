@@ -15,6 +15,7 @@ from rich.console import Console
 from reflectdrive_ros import geometry
 from reflectdrive_ros.config import Config, ConfigError, InputsConfig
 from reflectdrive_ros.domain import Verdict
+from reflectdrive_ros.evaluation import given
 from reflectdrive_ros.ros import convert, replay
 from reflectdrive_ros.ros.bag import BagReader, BagWriter
 from reflectdrive_ros.ros.convert import BadMessage
@@ -212,12 +213,12 @@ def bag(tmp_path_factory):
 
 @pytest.mark.parametrize("words", [(), ("--route", "driven")])
 def test_a_bag_with_a_lanelet_route_is_replayed(bag, tmp_path, words):
-    given = ["inputs.route_type=lanelet", f"inputs.lanelet_map={MAP}", "cameras.required=false"]
-    words = [*words, *(word for pair in given for word in ("--set", pair))]
+    settings = ["inputs.route_type=lanelet", f"inputs.lanelet_map={MAP}", "cameras.required=false"]
+    words = [*words, *(word for pair in settings for word in ("--set", pair))]
     parser = argparse.ArgumentParser()
     replay.add_arguments(parser)
     args = parser.parse_args([str(bag), "--out", str(tmp_path), *words])
-    record, _ = replay.replay(args, replay.configuration(args), Console(stderr=True))
+    record, _ = replay.replay(args, given.configuration(args), Console(stderr=True))
     assert len(record.frames) > 30
     assert {frame.verdict for frame in record.frames} == {Verdict.OK}
     if record.details["route"] == "bag":

@@ -1,7 +1,6 @@
 """The recipe: full and lite alternate, the last plan is carried exactly, doubt makes a plan anew, the score chooses."""
 
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -9,10 +8,11 @@ from scenes import SECOND_NS, Clock, cars, config, ego, later, observation
 from test_features import SPEC, pictures
 
 from reflectdrive_ros import geometry, kinematics
+from reflectdrive_ros.config import ReflectDrive2Config as Settings
 from reflectdrive_ros.domain import Command, DrivableGrid, StepKind, Trajectory, Verdict
 from reflectdrive_ros.planning import planners, reflectdrive2
 from reflectdrive_ros.planning.planner import PlannerState, PlanningError, Prefilled, Tools
-from reflectdrive_ros.planning.reflectdrive2 import Memory, Settings, carried_points, trajectory
+from reflectdrive_ros.planning.reflectdrive2 import Memory, carried_points, trajectory
 from reflectdrive_ros.runtime.engine import Engine
 from reflectdrive_ros.tokens import Codebook
 
@@ -57,9 +57,10 @@ def seen(speed=10.0, **more):
 
 def drive(network, scenes, settings=None, **changes):
     """Plans, and the states they were left in, of consecutive scenes."""
-    tools, state, plans = Tools(config(**changes), network), PlannerState(), []
+    settings = replace(config(**changes), reflectdrive2=settings or Settings())
+    tools, state, plans = Tools(settings, network), PlannerState(), []
     for scene in scenes:
-        state, plan = reflectdrive2.plan(state, scene, tools, settings or Settings())
+        state, plan = reflectdrive2.plan(state, scene, tools)
         plans.append((plan, state))
     return plans
 
@@ -308,8 +309,7 @@ def test_what_was_not_used_as_it_came_is_remembered():
 
 def test_the_engine_drives_with_it_and_answers_when_it_cannot():
     network = KnownWays(arc_way(8.0, 0.0))
-    bound = lambda state, scene, tools: reflectdrive2.plan(state, scene, replace(tools, network=network))  # noqa: E731
-    engine = Engine(config(), Clock(), bound)
+    engine = Engine(config(), Clock(), reflectdrive2.plan, network)
     scene = seen(speed=8.0, agents=cars())
     reports = [engine.step(frame) for frame in frames(4, scene=scene)]
     assert [report.verdict for report in reports] == [Verdict.OK] * 4
@@ -382,13 +382,9 @@ def test_a_network_without_words_needs_its_tokenizer():
         TorchNetwork(tiny_net())
 
 
-def test_sweeps_bind_a_setting():
-    planner = partial(reflectdrive2.plan, settings=Settings(lite_steps_per_full=0))
-    state, kinds = PlannerState(), []
-    for scene in frames(3):
-        state, plan = planner(state, scene, Tools(config(), KnownWays(arc_way(curvature=0.0))))
-        kinds.append(plan.step)
-    assert kinds == [StepKind.FULL] * 3
+def test_the_rhythm_is_a_setting():
+    plans = drive(KnownWays(arc_way(curvature=0.0)), frames(3), Settings(lite_steps_per_full=0))
+    assert [plan.step for plan, _ in plans] == [StepKind.FULL] * 3
 
 
 def test_it_is_offered_only_where_a_model_is_configured():

@@ -13,11 +13,12 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,12 @@ from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
-from ..config import Config, ConfigError, load
+from ..config import Config, ConfigError
 from ..domain import Array, CameraFrame
-from ..planning import BLIND
-from ..runtime.engine import Engine, planner_named
+from ..planning import BLIND, LEARNED, planner_named
+from ..runtime.backend import worker_network
+from ..runtime.engine import Engine
+from ..runtime.model_file import ModelFileError
 from ..scoring.simulate import DT_S
 from ..sim import camera
 from ..sim.drive_log import DriveLog
@@ -39,6 +42,7 @@ from ..sim.roads import RoadError
 from ..sim.simulation import TrafficError
 from ..sim.sumo import SumoMissing
 from ..sim.world import World, WorldOptions
+from . import given
 from .provenance import write_numbers
 
 SCORE_EVERY_S = 1.0
@@ -61,6 +65,7 @@ class DriveResult:
     scores: Array  # (S,) PDM score of the plans that were driven, one each SCORE_EVERY_S, 0..1
     verdicts: Mapping[str, int]  # of the planner's own plans
     sources: Mapping[str, int]  # of the plans that were driven
+    planning_ms: Mapping[str, Sequence[float]] = field(default_factory=dict)  # processor time of steps, by their kind
 
 
 def drive(
@@ -69,20 +74,27 @@ def drive(
     """Drives for `duration_s` of simulated time, or until the route ends.
 
     `pictures`: whether cameras are drawn; None: if the settings require them and the planner is not a blind one.
-    Raises ConfigError for an unknown planner, RoadError, SumoMissing and TrafficError as the world does.
+    Raises ConfigError for an unknown planner, ModelFileError for a model that cannot be used, RoadError, SumoMissing
+    and TrafficError as the world does.
     """
     config = replace(config, planner=planner)
+    network = worker_network(config.model, config.decoding) if planner in LEARNED else None
     if pictures is None:
         pictures = config.cameras.required and planner not in BLIND
     scores: list[float] = []
     verdicts: Counter[str] = Counter()
     sources: Counter[str] = Counter()
+    planning_ms: dict[str, list[float]] = {}
     with World(options, config.vehicle) as world:
-        engine = Engine(config, clock=lambda: world.stamp_ns * 1e-9)
+        engine = Engine(config, clock=lambda: world.stamp_ns * 1e-9, network=network)
         eyes = Eyes(world, config) if pictures else None
         every = round(SCORE_EVERY_S / DT_S)
         for step in range(round(duration_s / DT_S)):
-            report = engine.step(world.observation(eyes.look() if eyes else ()))
+            observation = world.observation(eyes.look() if eyes else ())
+            begun_s = time.process_time()
+            report = engine.step(observation)
+            kind = "none" if report.step is None else report.step.value
+            planning_ms.setdefault(kind, []).append(1e3 * (time.process_time() - begun_s))
             verdicts[report.verdict.name] += 1
             sources[report.source.name] += 1
             if step % every == 0:
@@ -91,7 +103,14 @@ def drive(
             if any(event.kind == "end_of_route" for event in events):
                 break
         return DriveResult(
-            planner, options.seed, world.road_map.name, world.drive, np.array(scores), dict(verdicts), dict(sources)
+            planner,
+            options.seed,
+            world.road_map.name,
+            world.drive,
+            np.array(scores),
+            dict(verdicts),
+            dict(sources),
+            planning_ms,
         )
 
 
@@ -125,10 +144,13 @@ def drives(
 ) -> Drives:
     """Every planner on every seed, spread over the cores.
 
-    Raises DriveError if none comes to its end, ConfigError for an unknown planner.
+    Raises DriveError if none comes to its end, ConfigError for an unknown planner, ModelFileError for a model that
+    cannot be used.
     """
     for planner in planners:
-        planner_named(planner)
+        planner_named(replace(config, planner=planner))
+    if set(planners) & set(LEARNED):
+        worker_network(config.model, config.decoding)  # a fault of the model is told once, not by every drive
     jobs = [(planner, seed) for planner in planners for seed in seeds]
     found: dict[Job, DriveResult] = {}
     failures: dict[Job, str] = {}
@@ -226,7 +248,19 @@ def numbers(results: Sequence[DriveResult]) -> dict[str, Any]:
         "pdms": round(100.0 * float(scores.mean()), 2) if len(scores) else None,
         "verdicts": _summed(result.verdicts for result in results),
         "sources": _summed(result.sources for result in results),
+        "planning_ms": _planning_ms(results),
     }
+
+
+def _planning_ms(results: Sequence[DriveResult]) -> dict[str, Any]:
+    """Processor time of planning steps: the mean over all, and mean and number by their kind."""
+    times: dict[str, list[float]] = {}
+    for result in results:
+        for kind, some in result.planning_ms.items():
+            times.setdefault(kind, []).extend(some)
+    kinds = {kind: {"mean": round(float(np.mean(some)), 3), "steps": len(some)} for kind, some in times.items()}
+    every = [value for some in times.values() for value in some]
+    return {"mean": round(float(np.mean(every)), 3) if every else None, **kinds}
 
 
 def _seconds(logs: Sequence[DriveLog]) -> list[float]:
@@ -279,12 +313,12 @@ def run_closed_loop(args: argparse.Namespace) -> int:
     if not console.is_terminal:
         console = Console(width=140)
     try:
-        config = load(args.config) if args.config else Config()
+        config = given.configuration(args)
         driven = drives(args.planner, range(args.seeds), config, args.duration, errors)
         content = table_numbers(driven, args.planner)
         if args.json is not None:
             write_numbers(Path(args.json), content)
-    except (ConfigError, DriveError, SumoMissing) as fault:
+    except (ConfigError, DriveError, ModelFileError, SumoMissing) as fault:
         errors.print(escape(str(fault)), soft_wrap=True)
         return 2
     except OSError as fault:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import kinematics
-from ..config import Config, ScoringConfig
+from ..config import ScoringConfig
 from ..domain import Array, Observation
 from ..planning.planner import Planner, PlannerState, PlanningError, Tools
 from ..scoring.scorer import WAYPOINTS, Scene, score, total
@@ -27,21 +27,32 @@ class Scores:
 
     families: list[str] = field(default_factory=list)  # of each scene
     scores: dict[str, list[Row]] = field(default_factory=dict)  # by driver, of each scene
+    best: dict[str, list[float]] = field(default_factory=dict)  # by planner that has learned: PDMS of its best proposal
     failures: dict[str, list[str]] = field(default_factory=dict)  # by planner: scenes without a plan, and why
 
-    def add(self, family: str, rows: Mapping[str, Row]) -> None:
+    def add(self, family: str, rows: Mapping[str, Row], best: Mapping[str, float] | None = None) -> None:
         """Who has no row had no plan and earns nothing."""
         self.families.append(family)
         for driver, scores in self.scores.items():
             scores.append(rows.get(driver, [0.0] * len(MEASURES)))
+        for driver, values in self.best.items():
+            values.append((best or {}).get(driver, 0.0))
 
 
-def waypoints(planner: Planner, observation: Observation, config: Config) -> Array:
-    """Poses (8, 3) at 0.5 .. 4 s of what a planner plans without a past. Raises PlanningError if it cannot."""
-    _, plan = planner(PlannerState(), observation, Tools(config))
+def proposals(planner: Planner, observation: Observation, tools: Tools) -> Array:
+    """Poses (1 + C, 8, 3) at 0.5 .. 4 s of what a planner plans without a past: its plan, then the plan's rivals.
+
+    Raises PlanningError if it cannot plan.
+    """
+    _, plan = planner(PlannerState(), observation, tools)
     if plan.trajectory.horizon_s < HORIZON_S - 1e-9:
         raise PlanningError(f"the plan ends at {plan.trajectory.horizon_s:.1f} s, {HORIZON_S:.0f} s are scored")
-    return kinematics.resample(plan.trajectory, WAYPOINT_TIMES_S)
+    return np.stack([kinematics.resample(each, WAYPOINT_TIMES_S) for each in (plan.trajectory, *plan.candidates)])
+
+
+def best_of(scene: Scene, plans: Array, config: ScoringConfig) -> float:
+    """The score of the best of plans (N, 8, 3): what choosing with the future known would be worth."""
+    return float(score(scene, plans, config=config).score.max())
 
 
 def rows_of(scene: Scene, plans: Mapping[str, Array], config: ScoringConfig) -> dict[str, Row]:
@@ -57,7 +68,8 @@ def summary(driver: str, result: Scores) -> dict[str, Any]:
     """Means in percent over all scenes of a driver, and under `families` over those of each."""
     scores, families = np.array(result.scores[driver]), np.array(result.families)
     parts = {family: means(scores[families == family]) for family in sorted(set(result.families))}
-    return {**means(scores), "families": parts}
+    best = {"best_of_k": round(100.0 * float(np.mean(result.best[driver])), 3)} if driver in result.best else {}
+    return {**means(scores), **best, "families": parts}
 
 
 def means(scores: Array) -> dict[str, Any]:

@@ -25,12 +25,13 @@ from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
-from ..config import Config, ConfigError, load
-from ..planning import PLANNERS
-from ..planning.planner import Planner, PlanningError
+from ..config import Config, ConfigError
+from ..planning import LEARNED, PLANNERS
+from ..planning.planner import Planner, PlanningError, Tools
+from ..runtime.model_file import ModelFileError
 from ..sim import sets
 from ..sim.scene import FAMILIES
-from . import drive, driving_scores, eval_scenes, scenes_run, tracks
+from . import drive, driving_scores, eval_scenes, given, scenes_run, tracks
 from .driving_scores import MEASURES, Scores
 from .provenance import write_numbers
 
@@ -47,12 +48,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--planner",
         nargs="+",
-        choices=sorted(PLANNERS),
+        choices=sorted((*PLANNERS, *LEARNED)),
         default=list(BASELINES),
         metavar="NAME",
-        help=f"planners to score: {', '.join(sorted(PLANNERS))} (default: {' '.join(BASELINES)})",
+        help=f"planners to score: {', '.join(sorted((*PLANNERS, *LEARNED)))} (default: {' '.join(BASELINES)})",
     )
+    given.add_model_arguments(parser)
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings of planners and score (YAML)")
+    given.add_settings_argument(parser, "--setting")
     made = parser.add_argument_group("sets of the proving ground", "they are made first where they are not there")
     made.add_argument("--limit", type=scenes_run.count, metavar="N", help="score the first N scenes only")
     made.add_argument("--families", nargs="+", choices=FAMILIES, metavar="NAME", help=f"only {', '.join(FAMILIES)}")
@@ -75,18 +78,20 @@ def run(args: argparse.Namespace) -> int:
     if not console.is_terminal:  # a log is wide enough for the table
         console = Console(width=120)
     try:
-        config = load(args.config) if args.config else Config()
+        config = given.configuration(args)
         if args.set != RECORDED:
             return eval_scenes.run(args, config, console, errors)
         if args.limit is not None or args.families is not None:
             raise tracks.TracksError(
                 f"{RECORDED} is scored whole: --limit and --families are for --set test and the like"
             )
+        if eyes := sorted(set(args.planner) & set(LEARNED)):
+            raise tracks.TracksError(f"{RECORDED} has no pictures for {', '.join(eyes)}: take --set test or the like")
         planners = {name: PLANNERS[name] for name in args.planner}
         result = evaluate(args.scenes or beside_the_package(), planners, errors, config)
         if args.json is not None:
             write_numbers(args.json, {"set": args.set, **numbers(result)})
-    except (tracks.TracksError, ConfigError) as fault:
+    except (tracks.TracksError, ConfigError, ModelFileError) as fault:
         errors.print(escape(str(fault)), soft_wrap=True)
         return 2
     except OSError as fault:
@@ -145,7 +150,7 @@ def _score_start(start: tracks.Start, planners: Mapping[str, Planner], config: C
     config = replace(config, vehicle=start.vehicle)
     for name, planner in planners.items():
         try:
-            plans[name] = driving_scores.waypoints(planner, start.observation, config)
+            plans[name] = driving_scores.proposals(planner, start.observation, Tools(config))[0]
         except PlanningError as fault:
             result.failures.setdefault(name, []).append(f"{start.name}: {fault}")
     rows = driving_scores.rows_of(start.scene, plans, config.scoring)

@@ -3,6 +3,7 @@
 Open loop: each scene is planned once, from cold, with what a planner may know (its observation). The plan is driven by
 the scorer's car among the others as they really went, and gets the PDM score by the rules that are used for driving. A
 set that is not there is made first. Scenes of one shard share towns; the interval of a mean takes them as independent.
+A planner that has learned is also scored by the best of its proposals, which only a judge who knows the future finds.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,9 @@ from rich.table import Table
 
 from ..config import Config
 from ..domain import Array
-from ..planning import BLIND, PLANNERS
-from ..planning.planner import PlanningError
+from ..planning import BLIND, LEARNED, planner_named
+from ..planning.planner import PlanningError, Tools
+from ..runtime.backend import worker_network
 from ..sim import crew, sets, shards
 from ..sim.scene import DrivingScene
 from ..sim.shards import Index, SetError, ShardNote
@@ -48,7 +50,8 @@ def run(args: argparse.Namespace, config: Config, console: Console, errors: Cons
         errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
         return 2
     if args.json is not None:
-        write_numbers(args.json, {"set": args.set, "folder": str(folder), **numbers(result)})
+        model = {"model_sha256": config.model.sha256} if result.best else {}
+        write_numbers(args.json, {"set": args.set, "folder": str(folder), **model, **numbers(result)})
     console.print(_table(args.set, result))
     for note in (*result.damages, *driving_scores.without_a_plan(result, "scenes")):
         console.print(escape(note), soft_wrap=True, highlight=False)
@@ -85,10 +88,21 @@ class Result(Scores):
 
 @dataclass(frozen=True)
 class Part:
-    """What came of one shard: names, families, rows and failures of its scenes, and what was damaged."""
+    """What came of one shard, and what of it was damaged."""
 
-    scenes: tuple[tuple[str, str, dict[str, Row], dict[str, str]], ...]
+    scenes: tuple[ScoredScene, ...]
     damages: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ScoredScene:
+    """One scene, by driver."""
+
+    name: str
+    family: str
+    rows: dict[str, Row]
+    best: dict[str, float]  # PDMS of the best proposal, of those that have learned
+    failures: dict[str, str]  # why there is no plan
 
 
 def evaluate(
@@ -102,8 +116,11 @@ def evaluate(
 ) -> Result:
     """The expert and planners on the scenes of a set, in its order whatever the number of workers.
 
-    Raises SetError if there is nothing to score.
+    Raises SetError if there is nothing to score, ModelFileError for a model that cannot be used.
     """
+    learned = [name for name in planners if name in LEARNED]
+    if learned:
+        worker_network(config.model, config.decoding)  # a fault of the model is told once, not by every worker
     index = shards.index_of(folder)
     tasks = _tasks(index, families, limit)
     work = partial(_score_shard, folder, tuple(planners), config, families)
@@ -111,13 +128,13 @@ def evaluate(
         bar = progress.add_task("scoring", total=sum(scenes for _, scenes in tasks))
         with closing(_parts(tasks, work, workers, lambda count: progress.update(bar, completed=count))) as done:
             parts = {note.file: part for note, part in done}
-    result = Result(scores={driver: [] for driver in (EXPERT, *planners)})
+    result = Result(scores={driver: [] for driver in (EXPERT, *planners)}, best={name: [] for name in learned})
     for note, _ in tasks:
-        for name, family, rows, failures in parts[note.file].scenes:
-            result.names.append(name)
-            result.add(family, rows)
-            for planner, reason in failures.items():
-                result.failures.setdefault(planner, []).append(f"{name}: {reason}")
+        for scene in parts[note.file].scenes:
+            result.names.append(scene.name)
+            result.add(scene.family, scene.rows, scene.best)
+            for planner, reason in scene.failures.items():
+                result.failures.setdefault(planner, []).append(f"{scene.name}: {reason}")
         result.damages += parts[note.file].damages
     result.damages += [f"{folder / name}.tar was never made: {reason}" for name, reason in index.missing.items()]
     if not result.names:
@@ -185,20 +202,34 @@ def _score_shard(
         on_damage=damages.append,
     )
     for scene in scenes:
-        done.append((scene.name, scene.family, *_score_scene(scene, planners, config)))
+        done.append(_score_scene(scene, planners, config))
         report(len(done))
     return Part(tuple(done), tuple(damages))
 
 
-def _score_scene(scene: DrivingScene, planners: Sequence[str], config: Config) -> tuple[dict[str, Row], dict[str, str]]:
-    """Rows by driver, and by planner why it has none."""
-    plans, failures = {EXPERT: scene.expert}, {}
+def _score_scene(scene: DrivingScene, planners: Sequence[str], config: Config) -> ScoredScene:
+    scored = scene.scored(vehicle=config.vehicle)
+    plans, best, failures = {EXPERT: scene.expert}, {}, {}
     for name in planners:
+        network = worker_network(config.model, config.decoding) if name in LEARNED else None
+        tools = Tools(replace(config, planner=name), network)
         try:
-            plans[name] = driving_scores.waypoints(PLANNERS[name], scene.observation(), config)
+            proposals = driving_scores.proposals(planner_named(tools.config), scene.observation(), tools)
+            if name in LEARNED:
+                every = proposals if len(proposals) > 1 else _all_proposals(scene, tools)
+                best[name] = driving_scores.best_of(scored, every, config.scoring)
+            plans[name] = proposals[0]
         except PlanningError as fault:
             failures[name] = str(fault)
-    return driving_scores.rows_of(scene.scored(vehicle=config.vehicle), plans, config.scoring), failures
+    rows = driving_scores.rows_of(scored, plans, config.scoring)
+    return ScoredScene(scene.name, scene.family, rows, best, failures)
+
+
+def _all_proposals(scene: DrivingScene, tools: Tools) -> Array:
+    """What a planner proposes that is not content with its likeliest goal."""
+    recipe = replace(tools.config.reflectdrive2, choose=True)
+    tools = replace(tools, config=replace(tools.config, reflectdrive2=recipe))
+    return driving_scores.proposals(planner_named(tools.config), scene.observation(), tools)
 
 
 # --- numbers and table -----------------------------------------------------------------------------------------------
@@ -234,7 +265,8 @@ def _table(name: str, result: Result) -> Table:
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     table.add_column("driver")
     table.add_column("family")
-    for heading in ("scenes", "PDMS", "95 %", *COLUMNS.values()):
+    best = ["best of K"] if result.best else []
+    for heading in ("scenes", "PDMS", "95 %", *COLUMNS.values(), *best):
         table.add_column(heading, justify="right")
     for driver in result.scores:
         summary = _summary(driver, result)
@@ -247,6 +279,7 @@ def _table(name: str, result: Result) -> Table:
                 f"{means['pdms']:.1f}",
                 "" if low is None else f"{low:.1f} - {high:.1f}",
                 *(f"{means[column]:.1f}" for column in COLUMNS),
+                *(f"{means['best_of_k']:.1f}" if "best_of_k" in means else "" for _ in best),
                 end_section=family == max(result.families),
             )
     return table

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..config import Config
+from ..config import Config, ConfigError
 from . import constant_velocity, reflectdrive2, route_follower
 from .planner import Planner
 
@@ -11,9 +11,21 @@ PLANNERS: dict[str, Planner] = {
     "route_follower": route_follower.plan,
 }
 BLIND = ("constant_velocity", "route_follower")  # they look at no picture, so none need be drawn or read for them
-LEARNED: dict[str, Planner] = {
+LEARNED: dict[str, Planner] = {  # they have a network, which needs a model's weights
     "reflectdrive2": reflectdrive2.plan,
 }
+
+
+def planner_named(config: Config) -> Planner:
+    """The recipe that a configuration asks for. Raises ConfigError naming those there are, or what it needs."""
+    known = planners(config)
+    if config.planner in known:
+        return known[config.planner]
+    if config.planner in LEARNED:
+        raise ConfigError(
+            f"planner {config.planner} needs a model: set model.file and model.sha256, or give --model FILE"
+        )
+    raise ConfigError(f"planner is '{config.planner}', expected one of {', '.join((*PLANNERS, *LEARNED))}")
 
 
 def planners(config: Config) -> dict[str, Planner]:

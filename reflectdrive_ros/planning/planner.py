@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from ..config import Config
 from ..domain import Array, Observation, Plan
@@ -26,7 +26,22 @@ class PlannerState:
 
     previous: Plan | None = None
     lite_run: int = 0  # lite steps since the last full one
-    memory: object = None  # what one recipe remembers beyond that, in a type of its own
+    memory: object = None  # what one recipe remembers beyond that, in a type of its own; told of if it is Remarks
+
+
+@runtime_checkable
+class Remarks(Protocol):
+    """What a memory has to say of the step that left it."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences on inputs that were not used as they came."""
+        ...
+
+    @property
+    def why_full(self) -> str:
+        """Why the step was a full one; empty where it was not."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)

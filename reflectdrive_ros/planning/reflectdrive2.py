@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from .. import geometry, kinematics, tokens
+from ..config import ReflectDrive2Config
 from ..domain import Array, Command, EgoState, Observation, Plan, StepKind, Trajectory
 from ..features import model_inputs
 from ..scoring import metrics
@@ -31,24 +32,6 @@ STANDING_MPS = 0.3
 FORECAST_S = 5.0  # what the score looks at
 
 
-@dataclass(frozen=True)
-class Settings:
-    """The paper's numbers where it tells them; an evaluation that sweeps one binds it with functools.partial."""
-
-    draft_rounds: int = 3
-    edit_rounds: int = 3
-    lite_edit_rounds: int = 1
-    lite_steps_per_full: int = 1  # 1 alternates full, lite, full, lite; 0 plans anew each time
-    choose: bool = True  # by the driving score, where there is anything to judge by; else the likeliest goal
-    max_jump_m: float = 1.0  # the map pose moved by this much more than the car: localisation jumped
-    max_deviation_m: float = 1.0  # the car is this far from where the last plan has it now
-    max_gap_s: float = 0.35  # more time between steps: pictures were missed
-    low_confidence: float = 0.15  # mean probability of the last plan's ids below which it is not worth editing
-
-
-PAPER = Settings()
-
-
 @dataclass(frozen=True, eq=False)
 class Memory:
     """What the last step leaves behind, beside its plan."""
@@ -60,10 +43,8 @@ class Memory:
     why_full: str = ""  # why the step was a full one
 
 
-def plan(
-    state: PlannerState, observation: Observation, tools: Tools, settings: Settings = PAPER
-) -> tuple[PlannerState, Plan]:
-    network = tools.network
+def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[PlannerState, Plan]:
+    network, settings = tools.network, tools.config.reflectdrive2
     if network is None:
         raise PlanningError("reflectdrive2 has no network: set model.file and model.sha256 to its weights")
     try:
@@ -97,7 +78,7 @@ def plan(
     return PlannerState(made, lite_run, memory), made
 
 
-def doubts(state: PlannerState, observation: Observation, settings: Settings) -> str:
+def doubts(state: PlannerState, observation: Observation, settings: ReflectDrive2Config) -> str:
     """Why the last plan is not to be edited but made anew; empty when it may be edited."""
     last, memory, ego = state.previous, state.memory, observation.ego
     if last is None or not isinstance(memory, Memory):
@@ -141,7 +122,7 @@ def judged(observation: Observation) -> bool:
     return seen and len(geometry.distinct_points(observation.route)) >= 2
 
 
-def full(network: Network, known: Prefilled, all_goals: bool, settings: Settings) -> tuple[Array, Array]:
+def full(network: Network, known: Prefilled, all_goals: bool, settings: ReflectDrive2Config) -> tuple[Array, Array]:
     """Ids (M, 16) and their probabilities of all goals, or of the likeliest alone, drafted and edited."""
     blocks = known.blocks[known.real] if all_goals else known.blocks[:1]
     confidence = np.zeros(blocks.shape)
@@ -165,7 +146,9 @@ def carried_points(last: Plan, observation: Observation) -> Array:
     return points
 
 
-def lite(network: Network, known: Prefilled, carried: Array, settings: Settings) -> tuple[Array, Array, Array]:
+def lite(
+    network: Network, known: Prefilled, carried: Array, settings: ReflectDrive2Config
+) -> tuple[Array, Array, Array]:
     """One block from carried points (8, 2): ids (1, 16), probabilities, points (1, 8, 2); carried where not edited."""
     codebook = network.codebook
     told = np.isfinite(carried)

@@ -26,16 +26,17 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from ..config import Config, ConfigError, override_dotted
+from ..config import Config, ConfigError
+from ..evaluation import given
 from ..evaluation.provenance import provenance
 from ..evaluation.replay_record import DriveEvent, DriveRecord, ReplayRecord, summary
 from ..evaluation.report import drive_rows, write_report
-from ..runtime.engine import planner_named
+from ..runtime.model_file import ModelFileError
 from ..sim.sumo import SumoMissing
 from . import convert, live, make_bag, replay, topics, world_bag, world_messages
 from .bag import BagError, BagReader, BagWriter
 from .node import profile
-from .replay import Sent, input_counters, plans_sha256, write_plans
+from .replay import Sent, input_counters, planner_counters, planner_rows, plans_sha256, write_plans
 from .replay_node import diagnostics_of, isolated_environment, resolved, running_node
 from .replay_world import assemble
 from .topics import message_class
@@ -48,15 +49,16 @@ RECORDING = Path(__file__).resolve().parents[2] / "test" / "data" / "pandaset_00
 SECONDS = 60.0
 SCORED_EVERY = 10  # moments; a score takes as long as a picture
 LAST_WORDS_S = 0.5  # what the node still says of its last plan
-PATIENCE_MS = (
-    10_000.0  # in lock step the world stands still while the node plans: how long it takes is told, not judged
-)
+# in lock step the world stands still while the node plans: how long it takes is told, not judged
+PATIENCE = {"engine.watchdog_ms": 10_000.0, "engine.deadline_ms": 10_000.0}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     world_bag.add_world_arguments(parser)
     parser.add_argument("--seconds", type=float, help="of driving (default: 60; with --live: until Ctrl-C)")
     parser.add_argument("--planner", help="recipe to use instead of the default")
+    given.add_model_arguments(parser)
+    given.add_settings_argument(parser, "--set")
     parser.add_argument("--out", type=Path, default=Path("out/demo"), help="folder for bag, plans and report")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here too")
     parser.add_argument("--live", action="store_true", help="show the drive in a browser while it happens")
@@ -76,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         return shown_live(args) if args.live else closed_loop(args, errors)
     except SumoMissing as fault:
         errors.print(escape(f"{fault}; `reflectdrive demo --recording` needs no world"), soft_wrap=True)
-    except (BagError, ConfigError, *world_bag.WORLD_FAULTS) as fault:
+    except (BagError, ConfigError, ModelFileError, *world_bag.WORLD_FAULTS) as fault:
         errors.print(escape(str(fault)), soft_wrap=True)
     except OSError as fault:
         errors.print(escape(f"{fault.filename or args.out} cannot be used: {fault.strerror}"), soft_wrap=True)
@@ -84,15 +86,6 @@ def run(args: argparse.Namespace) -> int:
         errors.print("stopped")
         return 130
     return 2
-
-
-def configuration(planner: str | None) -> Config:
-    """The defaults, patient with a world that is slower than time. Raises ConfigError."""
-    values: dict[str, Any] = {"engine.watchdog_ms": PATIENCE_MS, "engine.deadline_ms": PATIENCE_MS}
-    values |= {"planner": planner} if planner else {}
-    config: Config = override_dotted(Config(), values)
-    planner_named(config.planner)
-    return config
 
 
 # --- the closed loop -------------------------------------------------------------------------------------------------
@@ -134,7 +127,7 @@ class Answers(Node):
 
 
 def closed_loop(args: argparse.Namespace, errors: Console) -> int:
-    config = configuration(args.planner)
+    config = given.configuration(args, PATIENCE)
     os.environ.update(isolated_environment())
     args.out.mkdir(parents=True, exist_ok=True)
     seconds = SECONDS if args.seconds is None else args.seconds
@@ -209,6 +202,7 @@ def recorded_drive(bag: Path, config: Config, sent: list[Sent], drive: DriveReco
         "mode": "closed loop",
         "plans_sha256": plans_sha256(sent),
         "inputs": input_counters(sent),
+        **planner_counters(sent),
         **provenance(["reflectdrive", *sys.argv[1:]]),
     }
     with BagReader(bag) as reader:
@@ -235,6 +229,8 @@ def table(numbers: dict[str, Any]) -> Table:
     for name, value in drive_rows(numbers):
         made.add_row(name, value)
     made.add_row("verdicts", ", ".join(f"{count} {name}" for name, count in counts.items()) or "none")
+    for name, value in planner_rows(numbers).items():
+        made.add_row(name, value)
     made.add_row("lost inputs", str(sum(values["lost"] for values in numbers["inputs"].values())))
     return made
 
@@ -244,7 +240,7 @@ def table(numbers: dict[str, Any]) -> Table:
 
 def shown_live(args: argparse.Namespace) -> int:
     """The same loop in real time, on a page instead of in a bag."""
-    config = configuration(args.planner)
+    config = given.configuration(args, PATIENCE)
     os.environ.update(isolated_environment())
     args.out.mkdir(parents=True, exist_ok=True)
     log, console = args.out / "node.log", Console()
@@ -274,6 +270,9 @@ def recorded(args: argparse.Namespace) -> int:
         return code
     words = [str(bag), "--node", "--out", str(args.out)]
     words += ["--planner", args.planner] if args.planner else []
+    words += ["--model", args.model] if args.model else []
+    words += ["--sha256", args.sha256] if args.sha256 else []
+    words += [word for pair in args.settings for word in ("--set", pair)]
     words += ["--duration", str(args.seconds)] if args.seconds else []
     words += ["--json", str(args.json)] if args.json else []
     code = call(replay, words)

@@ -22,7 +22,7 @@ from rich.table import Table
 
 from ..config import Config, ConfigError, override_dotted
 from ..evaluation.provenance import write_numbers
-from ..runtime.engine import planner_named
+from ..planning import planner_named
 from . import world_bag
 from .bag import STORAGES, BagError, BagReader, BagWriter
 from .recordings import Recording, RecordingError, open_recording
@@ -77,7 +77,7 @@ def _opened(args: argparse.Namespace) -> Iterator[Recording]:
         yield open_recording(args.source)
         return
     config = override_dotted(Config(), {"planner": args.planner} if args.planner else {})
-    planner_named(config.planner)
+    planner_named(config)
     with world_bag.opened_world(args, config) as world:
         yield world_bag.world_recording(world, config, args.seconds)
 

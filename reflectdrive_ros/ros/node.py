@@ -33,7 +33,7 @@ from rclpy.qos import (
 
 from ..config import Config, ConfigError
 from ..domain import Command, StepReport
-from ..runtime.model_file import ModelFileError, verified_sha256
+from ..runtime.model_file import ModelFileError
 from . import outputs, topics
 from .params import configured
 from .pilot import Pilot, PilotStep
@@ -83,7 +83,7 @@ class PlannerNode(Node):
         """Raises ConfigError or ModelFileError: one sentence that says what to change."""
         super().__init__("reflectdrive", context=context, automatically_declare_parameters_from_overrides=True)
         self.config: Config = configured(self)
-        self._pilot = pilot or Pilot(self.config, time.perf_counter, verified_sha256(self.config.model))
+        self._pilot = pilot or Pilot(self.config, time.perf_counter)  # ready when its network is
         self._arrived: dict[int, float] = {}  # stamp of an anchor picture -> when it came; the newest few
         self._busy_since: float | None = None
         self._sent_at = time.perf_counter()

@@ -200,7 +200,7 @@ def status(
         source=int(report.source),
         reason=report.reason,
         planner=config.planner,
-        step_kind=report.plan.step.value,
+        step_kind=(report.step or report.plan.step).value,
         model_sha256=model_sha256,
         sequence=int(sequence),
         age_of_image=float(image_age_s),
@@ -220,7 +220,7 @@ def debug(report: StepReport, config: Config, stages_ms: dict[str, float]) -> Pl
     return PlannerDebug(
         header=header(plan.stamp_ns, config.output.map_frame),
         planner=config.planner,
-        step_kind=plan.step.value,
+        step_kind=(report.step or plan.step).value,
         candidate_count=len(every),
         points_per_candidate=count,
         point_interval=float(config.output.dt_s),

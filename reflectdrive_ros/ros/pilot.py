@@ -25,12 +25,13 @@ class PilotStep:
 
 
 class Pilot:
-    def __init__(self, config: Config, clock: Clock, model_sha256: str = "", engine: Engine | None = None) -> None:
+    def __init__(self, config: Config, clock: Clock, engine: Engine | None = None) -> None:
+        """Raises ConfigError or ModelFileError as the engine does."""
         self.config = config
         self.inputs = Inputs(config)
-        self.model_sha256 = model_sha256
         self._clock = clock
         self._engine = engine or Engine(config, clock)
+        self.model_sha256 = self._engine.model_sha256
         self._restarts = 0
         self._late_in_a_row = 0
         self._interrupted = ""  # why the watchdog had to send the stop, until the next step
@@ -94,6 +95,8 @@ class Pilot:
         )
         if unchecked and level is Level.OK:
             level, message = Level.WARN, f"{message}; unchecked: objects are unknown"
+        if report.notes:
+            level, message = max(level, Level.WARN), "; ".join((message, *report.notes))
         times = {f"{stage}_ms": f"{value:.2f}" for stage, value in last.timings_ms.items()}
         return InputStatus(
             "planner",
@@ -103,7 +106,10 @@ class Pilot:
                 "planner": self.config.planner,
                 "verdict": report.verdict.name,
                 "source": report.source.name,
-                "step": report.plan.step.value,
+                "step": report.plan.step.value,  # of the plan that was sent
+                "planned": "none" if report.step is None else report.step.value,  # of the planner's own
+                "why_full": report.why_full,
+                "notes": "; ".join(report.notes),
                 "late_in_a_row": str(self._late_in_a_row),
                 "objects": "unknown"
                 if observation is None or observation.agents is None

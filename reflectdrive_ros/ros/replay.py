@@ -13,27 +13,26 @@ import hashlib
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from ..config import Config, ConfigError, load, override_dotted
+from ..config import Config, ConfigError, override_dotted
 from ..domain import Array
-from ..evaluation import golden_replay
+from ..evaluation import given, golden_replay
 from ..evaluation.golden_replay import GoldenError
 from ..evaluation.provenance import provenance
 from ..evaluation.replay_record import ReplayRecord, summary
 from ..evaluation.report import write_report
-from ..runtime.engine import planner_named
-from ..runtime.model_file import ModelFileError, verified_sha256
+from ..runtime.model_file import ModelFileError
 from . import outputs, topics
 from .bag import BagError, BagReader, BagWriter
 from .inputs import InputStatus
@@ -42,6 +41,7 @@ from .replay_world import assemble
 
 NEVER_LATE_MS = 10_000.0
 PLANS_PREFIX = "/planning/reflectdrive"
+COUNTED_MAX = 20  # sentences of a kind; some hold numbers that differ each time
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--node", action="store_true", help="through the real node over DDS, in recorded time")
     parser.add_argument("--rate", type=float, default=1.0, help="with --node: speed of playing (default: 1.0)")
     parser.add_argument("--planner", help="recipe to use instead of the configured one")
+    given.add_model_arguments(parser)
     parser.add_argument("--config", type=Path, help="configuration file (YAML)")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="one setting, may be repeated")
+    given.add_settings_argument(parser, "--set")
     parser.add_argument(
         "--topic", action="append", default=[], metavar="KEY=NAME", help="topic of the bag for an input"
     )
@@ -81,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     """Exit code 0; 1 when plans differ from the golden; 2 with one sentence when something given cannot be used."""
     errors = Console(stderr=True)
     try:
-        config = configuration(args)
+        config = given.configuration(args)
         record, out = replay(args, config, errors)
         numbers = written(record, out, args)
         different = golden_differences(record, args)
@@ -98,21 +99,6 @@ def run(args: argparse.Namespace) -> int:
     for line in different:
         errors.print(escape(f"differs from the golden: {line}"), soft_wrap=True)
     return 1 if different else 0
-
-
-def configuration(args: argparse.Namespace) -> Config:
-    """Defaults, then the file, then --planner and --set. Raises ConfigError."""
-    config = load(args.config) if args.config else Config()
-    values: dict[str, Any] = {"planner": args.planner} if args.planner else {}
-    for pair in args.set:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise ConfigError(f"--set {pair}: expected NAME=VALUE, such as guard.max_speed_mps=15")
-        values[name] = yaml.safe_load(value)
-    config = override_dotted(config, values) if values else config
-    planner_named(config.planner)
-    verified_sha256(config.model)
-    return config
 
 
 def replay(args: argparse.Namespace, config: Config, errors: Console) -> tuple[ReplayRecord, Path]:
@@ -149,6 +135,7 @@ def replay(args: argparse.Namespace, config: Config, errors: Console) -> tuple[R
                 "route": args.route,
                 "plans_sha256": plans_sha256(sent),
                 "inputs": input_counters(sent),
+                **planner_counters(sent),
                 "took_s": round(took_s, 3),
                 "notice": reader.notice,
                 **provenance(["reflectdrive", *sys.argv[1:]]),
@@ -243,7 +230,7 @@ def through_engine(
 ) -> list[Sent]:
     """Every plan the pilot makes of the bag, in order; deterministic. `route`: a nav_msgs/Path instead of the bag's."""
     engine_config = dataclasses.replace(config, engine=dataclasses.replace(config.engine, deadline_ms=NEVER_LATE_MS))
-    pilot = Pilot(engine_config, time.perf_counter, verified_sha256(config.model))
+    pilot = Pilot(engine_config, time.perf_counter)
     if route is not None:
         pilot.put("route", route, 0)
     keys = {name: key for key, name in sources.items()}
@@ -316,6 +303,17 @@ def input_counters(sent: list[Sent]) -> dict[str, dict[str, int]]:
     }
 
 
+def planner_counters(sent: list[Sent]) -> dict[str, dict[str, int]]:
+    """Plans by the kind of step; of the diagnostics that came with them, why steps were full and what was noted."""
+    told = [item.values for plan in sent for item in plan.statuses if item.name == "planner"]
+    counts = {
+        "steps": Counter(plan.status.step_kind for plan in sent),
+        "why_full": Counter(why for values in told if (why := values.get("why_full"))),
+        "notes": Counter(note for values in told if (note := values.get("notes"))),
+    }
+    return {name: dict(count.most_common(COUNTED_MAX)) for name, count in counts.items()}
+
+
 def write_plans(sent: list[Sent], config: Config, path: Path) -> None:
     """The plans as a bag: trajectories, candidates and status, received at their own stamps."""
     names = {topic.key: topic.name.replace("~", PLANS_PREFIX) for topic in topics.OUTPUTS}
@@ -335,6 +333,16 @@ def plan_messages(sent: list[Sent]) -> Iterator[tuple[int, str, Any]]:
         yield stamp_ns, "status", item.status
 
 
+def planner_rows(numbers: dict[str, Any]) -> dict[str, str]:
+    """What a planner that has learned says of its steps and inputs."""
+    rows = {}
+    if set(numbers["steps"]) - {"baseline"}:
+        rows["steps"] = ", ".join(f"{count} {name}" for name, count in numbers["steps"].items())
+    if numbers["notes"]:
+        rows["noted"] = "; ".join(f"{count} x {note}" for note, count in numbers["notes"].items())
+    return rows
+
+
 def table(numbers: dict[str, Any]) -> Table:
     """The summary on one screen."""
     made = Table(title=f"{numbers['bag']} · {numbers['planner']} · {numbers['mode']}", show_header=False)
@@ -343,6 +351,7 @@ def table(numbers: dict[str, Any]) -> Table:
     rows = {
         "plans": f"{numbers['plans']} in {numbers['duration_s']:.1f} s",
         "verdicts": ", ".join(f"{count} {name}" for name, count in counts.items()) or "none",
+        **planner_rows(numbers),
         "sent": ", ".join(f"{count} {name}" for name, count in sources.items()) or "none",
         "ADE / FDE over 4 s": "no plan reaches 4 s of recorded future"
         if numbers["ade_m"] is None

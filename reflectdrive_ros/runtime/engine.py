@@ -19,29 +19,39 @@ from collections.abc import Callable
 from ..config import Config, ConfigError
 from ..domain import Agents, EgoState, Observation, Plan, PlanSource, StepReport, Verdict
 from ..kinematics import carried_forward, path_ahead
-from ..planning import PLANNERS, guard
-from ..planning.planner import Planner, PlannerState, PlanningError, Tools
+from ..planning import LEARNED, guard, planner_named
+from ..planning.planner import Network, Planner, PlannerState, PlanningError, Remarks, Tools
+from .backend import network_of
+from .model_file import verified_sha256
 
 log = logging.getLogger(__name__)
 
 Clock = Callable[[], float]  # seconds, monotonic
 
 
-def planner_named(name: str) -> Planner:
-    """The recipe of that name. Raises ConfigError naming those there are."""
-    if name not in PLANNERS:
-        raise ConfigError(f"planner is '{name}', expected one of {', '.join(PLANNERS)}")
-    return PLANNERS[name]
-
-
 class Engine:
     """Holds the planner's memory and the last good plan; everything else comes with each call."""
 
-    def __init__(self, config: Config, clock: Clock, planner: Planner | None = None) -> None:
+    def __init__(
+        self, config: Config, clock: Clock, planner: Planner | None = None, network: Network | None = None
+    ) -> None:
+        """The configured planner, with its network loaded and tried once where it has one; or those given.
+
+        Raises ConfigError or ModelFileError: one sentence that says what to change. No other planner takes its place.
+        """
+        if planner is None:
+            planner = planner_named(config)
+            if config.planner in LEARNED:
+                network = network or network_of(config.model, config.decoding)
+                _check_cameras(config, network)
+            else:
+                network = None
+                verified_sha256(config.model)  # nobody reads it now, and it is wrong all the same
+        self.model_sha256 = "" if network is None else config.model.sha256.lower()
         self._config = config
         self._clock = clock
-        self._planner = planner or planner_named(config.planner)
-        self._tools = Tools(config)
+        self._planner = planner
+        self._tools = Tools(config, network)
         self.reset()
 
     def reset(self) -> None:
@@ -55,8 +65,11 @@ class Engine:
         stop = self._stop(observation.ego, observation.agents)
         planning = self._clock()
         plan: Plan | None = None
+        why_full, notes = "", tuple[str, ...]()
         try:
             state, plan = self._planner(self._state, observation, self._tools)
+            if isinstance(state.memory, Remarks):
+                why_full, notes = state.memory.why_full, state.memory.notes
             judging = self._clock()
             judged = guard.check(plan, observation, 1e3 * (judging - begun), self._config)
         except PlanningError as fault:
@@ -84,7 +97,8 @@ class Engine:
             "guard": 1e3 * (done - judging),
             "total": 1e3 * (done - begun),
         }
-        return StepReport(sent, judged.verdict, source, judged.reason, timings)
+        step = None if plan is None else plan.step
+        return StepReport(sent, judged.verdict, source, judged.reason, timings, step, why_full, notes)
 
     def stop(self, ego: EgoState, agents: Agents | None, reason: str) -> StepReport:
         """The answer when there is nothing to plan from: brake along the last good path, saying why."""
@@ -123,3 +137,15 @@ class Engine:
         except Exception:  # agents or a path that break the arithmetic must not take the stop away
             log.exception("the stop plan was made without agents and path")
             return guard.stop(ego, None, None, self._config)
+
+
+def _check_cameras(config: Config, network: Network | None) -> None:
+    """Raises ConfigError where the cameras that are set up are not those that the network looks through."""
+    cameras = config.cameras
+    if not cameras.required:
+        raise ConfigError(f"cameras.required is false, but planner {config.planner} looks at pictures: set it to true")
+    if network is not None and len(cameras.names) != network.inputs.cameras:
+        raise ConfigError(
+            f"cameras.names has {len(cameras.names)} cameras, but {config.model.file} looks through "
+            f"{network.inputs.cameras}"
+        )

@@ -3,32 +3,87 @@
 from __future__ import annotations
 
 import hashlib
+import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from ..config import ModelConfig
+
+CARD = "card.json"  # beside the weights: what they are, with their hash
 
 
 class ModelFileError(Exception):
     """The model file cannot be used; the message says why and what to do."""
 
 
+def found(file: str) -> Path:
+    """Where a model file lies: a relative name in the present folder, the checkout or the share folder; else as it is.
+
+    `config.load` has looked beside the configuration file before.
+    """
+    path = Path(file)
+    return next((place / path for place in (Path(), *_homes()) if (place / path).is_file()), path)
+
+
+def _homes() -> Iterator[Path]:
+    """The folders that hold `models`: a checkout, and share/reflectdrive of the prefixes this may be installed in."""
+    here = Path(__file__).resolve()
+    yield here.parents[2]
+    yield from (prefix / "share" / "reflectdrive" for prefix in here.parents)
+
+
 def verified_sha256(model: ModelConfig) -> str:
     """The hash of the model file, or "" when none is configured. Raises ModelFileError when missing or different."""
     if not model.file:
         return ""
-    path = Path(model.file)
+    path = found(model.file)
+    digest = _sha256(path)
+    if digest != model.sha256.lower():
+        raise ModelFileError(
+            f"model file {path} has SHA-256 {digest}, expected {model.sha256}: "
+            "download it again, or set model.sha256 if the change is meant"
+        )
+    return digest
+
+
+def named(file: str, sha256: str | None) -> ModelConfig:
+    """A model named on a command line: its hash as given or, for weights, as the card beside them tells.
+
+    A card that is itself the model, as of exported graphs, is taken as it is. Raises ModelFileError without a hash.
+    """
+    path = found(file).absolute()
+    if sha256 is None:
+        sha256 = _sha256(path) if path.name == CARD else card_of(path).get("sha256")
+    if not isinstance(sha256, str) or not sha256:
+        raise ModelFileError(f"no {CARD} beside {path} tells its hash: give it with --sha256")
+    return ModelConfig(str(path), sha256)
+
+
+def card_of(path: Path) -> dict[str, Any]:
+    """The card of a model file, or the model itself where it is a card; empty where none is about that file.
+
+    Raises ModelFileError for a card that cannot be read.
+    """
+    place = path.parent / CARD
+    try:
+        card = json.loads(place.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as fault:
+        raise ModelFileError(f"{place} cannot be read: {fault}") from None
+    about = isinstance(card, dict) and (path == place or card.get("file", path.name) == path.name)
+    return card if about else {}
+
+
+def _sha256(path: Path) -> str:
     try:
         with path.open("rb") as file:
             digest = hashlib.sha256()
             for block in iter(lambda: file.read(1 << 20), b""):
                 digest.update(block)
+            return digest.hexdigest()
     except OSError as fault:
         raise ModelFileError(
             f"model file {path} cannot be read ({fault.strerror}): set model.file to an existing file"
         ) from None
-    if digest.hexdigest() != model.sha256.lower():
-        raise ModelFileError(
-            f"model file {path} has SHA-256 {digest.hexdigest()}, expected {model.sha256}: "
-            "download it again, or set model.sha256 if the change is meant"
-        )
-    return digest.hexdigest()

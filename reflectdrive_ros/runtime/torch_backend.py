@@ -49,9 +49,18 @@ class TorchNetwork:
         )
 
     @staticmethod
-    def of_file(path: str | Path, sha256: str, device: str = "cpu") -> TorchNetwork:
-        """Raises CheckpointError for weights that cannot be used."""
-        return TorchNetwork(load(path, sha256), device)
+    def of_file(
+        path: str | Path, sha256: str, device: str = "cpu", decoding: Decoding | None = None, threads: int | None = None
+    ) -> TorchNetwork:
+        """`device` may be auto; `threads` is for the whole process. Raises CheckpointError for what cannot be used."""
+        if threads is not None:
+            torch.set_num_threads(threads)
+        gpu = torch.cuda.is_available()
+        if device.startswith("cuda") and not gpu:
+            raise CheckpointError(f"model.device is {device}, but torch finds no GPU: set it to auto or cpu")
+        if device == "auto":
+            device = "cuda" if gpu else "cpu"
+        return TorchNetwork(load(path, sha256), device, decoding)
 
     @torch.inference_mode()
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:

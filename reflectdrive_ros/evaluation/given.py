@@ -1,0 +1,63 @@
+"""What the commands that plan are given alike: a configuration file, single settings, a planner, a model."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import yaml
+
+from ..config import Config, ConfigError, load, override_dotted
+from ..planning import LEARNED, planner_named
+from ..runtime.model_file import named, verified_sha256
+
+
+def add_model_arguments(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument("--model", metavar="FILE", help=f"weights of a learned planner ({', '.join(LEARNED)})")
+    parser.add_argument("--sha256", metavar="HASH", help="hash of --model (default: as the card.json beside it tells)")
+
+
+def add_settings_argument(parser: argparse._ActionsContainer, option: str) -> None:
+    parser.add_argument(
+        option, action="append", default=[], dest="settings", metavar="NAME=VALUE", help="one setting, may be repeated"
+    )
+
+
+def configuration(args: argparse.Namespace, patience: Mapping[str, Any] | None = None) -> Config:
+    """Defaults, then --config, `patience`, --planner and single settings, then the model.
+
+    --planner may be several; then each takes its turn in the configuration. Raises ConfigError, ModelFileError.
+    """
+    config = load(args.config) if getattr(args, "config", None) else Config()
+    values = {**(patience or {}), **settings_of(args.settings)}
+    if isinstance(args.planner, str):
+        values["planner"] = args.planner
+    config = override_dotted(config, values) if values else config
+    planners = args.planner if isinstance(args.planner, list) else [config.planner]
+    if args.model is None and args.sha256 is not None:
+        raise ConfigError("--sha256 is given without --model")
+    if args.model is not None:
+        if not set(planners) & set(LEARNED):
+            raise ConfigError(f"--model is given, but {', '.join(planners)} has none: give --planner {min(LEARNED)}")
+        model = named(args.model, args.sha256)
+        config = replace(config, model=replace(config.model, file=model.file, sha256=model.sha256))
+    for name in planners:
+        planner_named(replace(config, planner=name))
+    verified_sha256(config.model)
+    return config
+
+
+def settings_of(pairs: Sequence[str]) -> Mapping[str, Any]:
+    """Names and values of NAME=VALUE. Raises ConfigError."""
+    values = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise ConfigError(f"{pair}: expected NAME=VALUE, such as guard.max_speed_mps=15")
+        try:
+            values[name] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise ConfigError(f"{pair}: the value is not YAML") from None
+    return values

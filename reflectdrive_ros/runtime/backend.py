@@ -1,0 +1,135 @@
+"""One door to networks: the model that was asked for, its hash verified, loaded, and tried once before it drives.
+
+Or one sentence why not: a planner whose network cannot be had does not start, and none takes its place.
+A backend is a module of its own that is imported when a model needs it: a car without torch can run the others.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from ..config import DecodingConfig, ModelConfig
+from ..domain import Array
+from ..features import ModelInputs
+from ..planning.planner import Network
+from .model_file import ModelFileError, card_of, found, verified_sha256
+
+READ_BY = {".safetensors": ("torch",)}  # end of a model file -> backends that read it, the best first
+EXTRA_OF = {"torch": "train"}  # backend -> the extra of setup.cfg that installs it
+FREE = 14  # tokens of a plan but the goal's
+GOLDEN_TOLERANCE = 0.05  # between backends and machines; another wiring of the inputs is far off
+
+
+def network_of(model: ModelConfig, decoding: DecodingConfig) -> Network | None:
+    """The configured network, ready to drive; None where no model is configured. Raises ModelFileError."""
+    if not model.file:
+        return None
+    verified_sha256(model)
+    path = found(model.file)
+    backend = backend_of(path, model.backend)
+    try:
+        network: Network = _torch_network(path, model, decoding)
+    except ModuleNotFoundError as fault:
+        if fault.name is None or fault.name.startswith("reflectdrive_ros"):
+            raise  # a fault of ours
+        extra = EXTRA_OF[backend]
+        raise ModelFileError(
+            f"model file {path} needs {fault.name}, which is not installed: pip install 'reflectdrive[{extra}]'"
+        ) from None
+    self_check(network, path)
+    return network
+
+
+@lru_cache(maxsize=1)
+def worker_network(model: ModelConfig, decoding: DecodingConfig) -> Network | None:
+    """`network_of` for one of several processes that share the cores, loaded once in each."""
+    return network_of(replace(model, threads=1), decoding)
+
+
+def backend_of(path: Path, asked: str) -> str:
+    """Which backend reads a model file. Raises ModelFileError if none does, or not the one asked for."""
+    able = READ_BY.get(path.suffix, ())
+    if not able:
+        raise ModelFileError(f"model file {path} is no model: expected a file ending in {', '.join(READ_BY)}")
+    if asked == "auto":
+        return able[0]
+    if asked not in able:
+        raise ModelFileError(f"model.backend is {asked}, but {path} is read by {', '.join(able)}")
+    return asked
+
+
+def _torch_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> Network:
+    from ..model.checkpoint import CheckpointError
+    from ..model.phases import Decoding
+    from ..model.token_ops import EditRules, GoalRules
+    from .torch_backend import TorchNetwork
+
+    goals = GoalRules(decoding.goals, decoding.goal_spacing_m, decoding.goal_floor)
+    edits = EditRules(decoding.edit_below, decoding.edit_at_most)
+    try:
+        return TorchNetwork.of_file(path, model.sha256, model.device, Decoding(goals, edits), model.threads)
+    except CheckpointError as fault:
+        raise ModelFileError(str(fault)) from None
+
+
+# --- tried once ------------------------------------------------------------------------------------------------------
+
+
+def self_check(network: Network, path: Path) -> None:
+    """A whole step on a made scene: it must give what steps give, and what `golden` gave when the card was written.
+
+    It also warms the backend up, so that the first step on the road is as quick as the others. Raises ModelFileError.
+    """
+    log_prob, faults = _tried(network)
+    expected = card_of(path).get("golden", {"goal_log_prob": log_prob})
+    if (
+        not isinstance(expected, dict)
+        or not abs(log_prob - expected.get("goal_log_prob", math.nan)) <= GOLDEN_TOLERANCE
+    ):
+        faults = [*faults, f"its likeliest goal has a log-probability of {log_prob:.3f}, its card tells {expected}"]
+    if faults:
+        raise ModelFileError(f"model file {path} fails its self-check: {faults[0]}; do not drive with it")
+
+
+def golden(network: Network) -> dict[str, float]:
+    """What a card keeps as its `golden`, for every later start of the model to be held against."""
+    return {"goal_log_prob": round(_tried(network)[0], 4)}
+
+
+def _tried(network: Network) -> tuple[float, list[str]]:
+    """The log-probability of the likeliest goal on a made scene, and what was wrong with the step."""
+    mask = network.codebook.mask_id
+    known = network.prefill_goal(made_inputs(network))
+    blocks, confidence = known.blocks, np.zeros(known.blocks.shape)
+    goals = known.blocks[:, FREE:]
+    for limit in (5, 5, 4, 0):
+        blocks, confidence = network.step(known.context, blocks, limit, limit == 0)
+    faults = []
+    if not np.isfinite(known.goal_log_probs).all() or not ((confidence >= 0) & (confidence <= 1 + 1e-5)).all():
+        faults.append("it gives probabilities that are none")
+    elif ((blocks < 0) | (blocks >= mask)).any():
+        faults.append("tokens stay unwritten")
+    elif (blocks[:, FREE:] != goals).any():
+        faults.append("it does not keep its goals")
+    return float(known.goal_log_probs[0]), faults
+
+
+def made_inputs(network: Network) -> ModelInputs:
+    """Pictures of waves, a few words, 8 m/s: the same on every machine."""
+    spec = network.inputs
+    rows, columns = np.mgrid[: spec.height, : spec.width]
+    waves = [
+        127.5 + 127.5 * np.sin(rows * (0.11 + 0.02 * k) + columns * (0.05 + 0.01 * k) + colour)
+        for k in range(spec.instants * spec.cameras)
+        for colour in range(3)
+    ]
+    images: Array = np.moveaxis(np.array(waves).reshape(-1, 3, spec.height, spec.width), 1, -1).astype(np.uint8)
+    ids, _ = spec.tokenizer.encode("follow limit 50")
+    text = np.full(spec.text_length, spec.tokenizer.pad_id, np.int64)
+    text[: len(ids)] = ids[: spec.text_length]
+    return ModelInputs(images, text, np.array([8.0 / spec.ego_scale[0], 0.0, 0.0], np.float32))
