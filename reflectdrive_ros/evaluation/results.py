@@ -1,0 +1,208 @@
+"""`reflectdrive bench results`: writes docs/results.md from the JSON files under docs/bench, and types nothing by hand.
+
+A section appears when its files are there. Each table says which command made it, on which commit, when and where.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+Numbers = Mapping[str, Any]
+SCORES = {"pdms": "PDMS", "nc": "NC", "dac": "DAC", "ttc": "TTC", "comfort": "C", "ep": "EP"}
+HEAD = """# Results
+
+Made by `reflectdrive bench results` from the JSON files in `docs/bench`; do not edit. Scores are the PDM score of
+NAVSIM v1.1 and its parts in percent, on scenes of the proving ground (docs/proving_ground.md): drawn pictures of made
+towns, not the NAVSIM benchmark. They compare planners with each other here, and with nothing published.
+"""
+
+
+class ResultsError(Exception):
+    """The results cannot be written; the message says why."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--bench", type=Path, default=Path("docs/bench"), metavar="DIR", help="JSON files (docs/bench)")
+    parser.add_argument("--out", type=Path, default=Path("docs/results.md"), metavar="FILE", help="(docs/results.md)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0; 2 with one sentence on stderr when a file cannot be read or written."""
+    try:
+        text = rendered(read(args.bench))
+        args.out.write_text(text, encoding="utf-8")
+    except (ResultsError, OSError) as fault:
+        Console(stderr=True).print(escape(str(fault)), soft_wrap=True, highlight=False)
+        return 2
+    Console().print(f"{args.out} written from {args.bench}", soft_wrap=True, highlight=False)
+    return 0
+
+
+def read(folder: Path) -> dict[str, Numbers]:
+    """File name without its end -> its numbers. Raises ResultsError naming a file that is not JSON, or the folder."""
+    found = {}
+    for path in sorted(folder.glob("*.json")):
+        try:
+            found[path.stem] = json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, OSError) as fault:
+            raise ResultsError(f"{path} cannot be read: {fault}") from None
+    if not found:
+        raise ResultsError(f"{folder} holds no JSON file: give the folder of measured numbers with --bench")
+    return found
+
+
+def rendered(files: Mapping[str, Numbers]) -> str:
+    """The whole page; the same for the same files."""
+    sections = [HEAD, *(section(files) for section in SECTIONS)]
+    return "\n".join(part for part in sections if part)
+
+
+# --- sections --------------------------------------------------------------------------------------------------------
+
+
+def open_loop(files: Mapping[str, Numbers]) -> str:
+    """Every driver of every set, best known set first."""
+    parts = []
+    for name in ("test", "hard", "val"):
+        some = {stem: numbers for stem, numbers in files.items() if numbers.get("set") == name and "drivers" in numbers}
+        if not some:
+            continue
+        rows: dict[str, Sequence[str]] = {}
+        for numbers in some.values():
+            for driver, row in numbers["drivers"].items():
+                rows[driver] = _score_row(driver, row)
+        blind = files.get("blind")
+        if name == "test" and blind:
+            rows["blind"] = _score_row(f"blind network ({blind['trained_on']} scenes)", blind)
+        ordered = sorted(rows.values(), key=lambda row: -float(row[2]))
+        table = _table(("driver", "scenes", *SCORES.values(), "95 % of PDMS"), ordered)
+        parts.append(f"### Set `{name}`\n\n{table}\n{_sources(some, ('blind',) if name == 'test' else (), files)}")
+    return "## Open loop\n\n" + "\n".join(parts) if parts else ""
+
+
+def _score_row(driver: str, row: Numbers) -> Sequence[str]:
+    low, high = row.get("pdms_95", (None, None))
+    ends = "" if low is None else f"{low:.1f} - {high:.1f}"
+    return (f"`{driver}`", str(row["scenes"]), *(f"{row[key]:.1f}" for key in SCORES), ends)
+
+
+def families(files: Mapping[str, Numbers]) -> str:
+    """PDMS by family of each driver on `test`."""
+    some = {stem: numbers for stem, numbers in files.items() if numbers.get("set") == "test" and "drivers" in numbers}
+    drivers = {name: row["families"] for numbers in some.values() for name, row in numbers["drivers"].items()}
+    if not drivers:
+        return ""
+    names = sorted({family for row in drivers.values() for family in row})
+    rows = [(family, *(_known(row.get(family, {}).get("pdms")) for row in drivers.values())) for family in names]
+    return f"## By family\n\nPDMS on `test`.\n\n{_table(('family', *(f'`{name}`' for name in drivers)), rows)}"
+
+
+def decoding(files: Mapping[str, Numbers]) -> str:
+    """What each number of the decoding is worth."""
+    numbers = files.get("decoding")
+    if not numbers:
+        return ""
+    rows = []
+    for way, row in numbers["rows"].items():
+        low, high = row["difference_95"]
+        scores = (f"{row[key]:.1f}" for key in ("single", "best", "chosen"))
+        rows.append((way, *scores, f"{row['difference']:+.2f}", f"{low:+.2f} .. {high:+.2f}"))
+    heads = ("decoding", "single", "best of goals", "chosen", "single, difference", "95 %")
+    told = (
+        f"PDMS on {numbers['scenes']} scenes of `{numbers['set']}`: the likeliest goal's plan, the best of all goals "
+        "by the true score (an oracle), and the one that the planner's own score takes."
+    )
+    return f"## Decoding\n\n{told}\n\n{_table(heads, rows)}\n{_sources({'decoding': numbers}, (), files)}"
+
+
+def ablation(files: Mapping[str, Numbers]) -> str:
+    """What each loss is worth, each run with the same budget."""
+    some = {stem: numbers for stem, numbers in files.items() if stem.startswith("ablation-") and "drivers" in numbers}
+    if not some:
+        return ""
+    rows = []
+    for stem, numbers in some.items():
+        driver = next(name for name in numbers["drivers"] if name != "expert")
+        rows.append((stem.removeprefix("ablation-"), *_score_row(driver, numbers["drivers"][driver])[1:]))
+    table = _table(("trained", "scenes", *SCORES.values(), "95 % of PDMS"), rows)
+    told = "## What the losses are worth\n\nEach trained for the same time on the same scenes."
+    return f"{told}\n\n{table}\n{_sources(some, (), files)}"
+
+
+CLOSED = {
+    "km": "km",
+    "route_completion": "route %",
+    "collisions_per_km": "collisions/km",
+    "at_fault_per_km": "at fault/km",
+    "off_road_per_km": "off road/km",
+    "off_road_time": "off road, % of time",
+    "red_lights_per_km": "red lights/km",
+    "comfort": "comfort %",
+    "pdms": "PDMS",
+}
+
+
+def closed_loop(files: Mapping[str, Numbers]) -> str:
+    some = {stem: numbers for stem, numbers in files.items() if "route_completion" in numbers}
+    if not some:
+        return ""
+    rows = [
+        (f"`{stem}`", f"`{planner}`", str(row["drives"]), *(_known(row.get(key)) for key in CLOSED))
+        for stem, numbers in some.items()
+        for planner, row in numbers["planners"].items()
+    ]
+    table = _table(("file", "planner", "drives", *CLOSED.values()), rows)
+    return f"## Closed loop\n\n{table}\n{_sources(some, (), files)}"
+
+
+def speed(files: Mapping[str, Numbers]) -> str:
+    """Planner's step by backend."""
+    some = {stem: numbers for stem, numbers in files.items() if "full_ms_p50" in numbers}
+    if not some:
+        return ""
+    keys = ("full_ms_p50", "full_ms_p99", "roofline_full_ms", "lite_ms_p50", "lite_ms_p99", "roofline_lite_ms")
+    rows = [
+        (f"`{stem}`", *(_known(numbers.get(key), 2) for key in keys), numbers["device"])
+        for stem, numbers in some.items()
+    ]
+    heads = ("file", "full p50", "p99", "bound", "lite p50", "p99", "bound", "device")
+    return f"## Time of a step\n\nMilliseconds.\n\n{_table(heads, rows)}\n{_sources(some, (), files)}"
+
+
+SECTIONS: tuple[Callable[[Mapping[str, Numbers]], str], ...] = (
+    open_loop,
+    families,
+    decoding,
+    ablation,
+    closed_loop,
+    speed,
+)
+
+
+# --- pieces ----------------------------------------------------------------------------------------------------------
+
+
+def _known(value: float | None, digits: int = 1) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def _sources(some: Mapping[str, Numbers], more: Sequence[str], files: Mapping[str, Numbers]) -> str:
+    """Where the numbers of a table come from."""
+    told = {**some, **{stem: files[stem] for stem in more if stem in files}}
+    return "".join(
+        f"- `{stem}.json`: `{numbers['command']}`, commit {numbers['commit'][:12]}, {numbers['date'][:10]}, "
+        f"{numbers['device']}\n"
+        for stem, numbers in told.items()
+    )

@@ -1,0 +1,43 @@
+"""docs/results.md says what the JSON files say, and nothing else."""
+
+from pathlib import Path
+
+import pytest
+
+from reflectdrive_ros.__main__ import main
+from reflectdrive_ros.evaluation import results
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_page_is_that_of_the_files():
+    made = results.rendered(results.read(ROOT / "docs/bench"))
+    assert (ROOT / "docs/results.md").read_text(encoding="utf-8") == made, "run `reflectdrive bench results`"
+
+
+def test_a_changed_number_changes_the_page_and_a_missing_file_its_section():
+    files = results.read(ROOT / "docs/bench")
+    expert = files["eval-test"]["drivers"]["expert"]
+    other = {**files["eval-test"], "drivers": {"expert": {**expert, "pdms": 12.3}}}
+    page = results.rendered({**files, "eval-test": other})
+    assert "| `expert` | 1000 | 12.3 |" in page
+    assert "## Closed loop" in page
+    without = {stem: numbers for stem, numbers in files.items() if "route_completion" not in numbers}
+    assert "## Closed loop" not in results.rendered(without)
+
+
+@pytest.mark.parametrize("content", ["{", None])
+def test_a_broken_file_or_an_empty_folder_is_one_sentence(content, tmp_path, capsys):
+    if content is not None:
+        (tmp_path / "eval.json").write_text(content)
+    out = tmp_path / "results.md"
+    assert main(["bench", "results", "--bench", str(tmp_path), "--out", str(out)]) == 2
+    assert str(tmp_path) in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_every_number_of_a_table_names_its_command(tmp_path):
+    files = results.read(ROOT / "docs/bench")
+    page = results.rendered(files)
+    for stem in ("eval-test", "closed-loop", "blind"):
+        assert f"`{stem}.json`: `{files[stem]['command']}`" in page
