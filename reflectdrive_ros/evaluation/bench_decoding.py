@@ -1,0 +1,161 @@
+"""`reflectdrive bench decoding --model FILE --set test`: what each part of the decoding is worth, on one set of scenes.
+
+Every row changes one number of ReflectDrive-2's decoding, on the same scenes: rounds of drafting, rounds of editing,
+the number of goals and how far apart they must be. The plan is that of the likeliest goal; `best` is the best of all
+goals by the true score (an oracle), `chosen` the one that the planner's own score takes with everybody's present
+velocity. A difference to the first row, the configured decoding, has its interval by the bootstrap over scenes.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+from rich.table import Table
+
+from ..config import Config, ConfigError, ReflectDrive2Config
+from ..features import model_inputs
+from ..planning import reflectdrive2
+from ..planning.planner import Network, Tools
+from ..planning.smoothing import smoothed
+from ..runtime.backend import network_of
+from ..runtime.model_file import ModelFileError
+from ..scoring.scorer import score
+from ..sim import shards
+from ..sim.scene import DrivingScene
+from ..sim.shards import SetError
+from ..tokens import poses_from_points
+from . import eval_scenes, given
+from .provenance import write_numbers
+
+ROUNDS = (1, 2, 3, 4, 5, 6, 7, 8)
+GOALS = (1, 2, 3, 6, 10)
+SPACINGS_M = (0.3, 0.6, 1.2, 2.4, 4.8)
+PLAIN = "configured"
+
+
+@dataclass(frozen=True)
+class Row:
+    """PDMS of one scene by one way of decoding, 0 to 1."""
+
+    single: float
+    best: float
+    chosen: float
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--set", default="test", choices=("train", "val", "test", "hard"), help="scene set (test)")
+    parser.add_argument("--scenes", type=Path, metavar="DIR", help="folder of the set, where it is not the usual one")
+    parser.add_argument("--limit", type=int, default=300, metavar="N", help="scenes, the set's first (300)")
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes, if the set must be made (1)")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="configuration (YAML)")
+    given.add_model_arguments(parser)
+    given.add_settings_argument(parser, "--setting")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the table here too")
+    parser.set_defaults(planner="reflectdrive2")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0; 2 with one sentence on stderr when there is nothing to decode."""
+    console, errors = Console(), Console(stderr=True)
+    try:
+        config = given.configuration(args)
+        folder = eval_scenes.the_set(args.set, args.scenes, args.workers, errors)
+        rows = measured(folder, config, args.limit, errors)
+    except (ConfigError, ModelFileError, *eval_scenes.scenes_run.FAULTS) as fault:
+        errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
+        return 2
+    numbers = {name: summary(some, rows[PLAIN]) for name, some in rows.items()}
+    if args.json is not None:
+        model = {"file": args.model, "sha256": config.model.sha256}
+        write_numbers(args.json, {"set": args.set, "scenes": len(rows[PLAIN]), "model": model, "rows": numbers})
+    console.print(_table(args.set, len(rows[PLAIN]), numbers))
+    return 0
+
+
+def measured(folder: Path, config: Config, limit: int, errors: Console) -> dict[str, list[Row]]:
+    """Rows of the same scenes by every way of decoding. Raises SetError if there is no scene."""
+    ways = variants(config)
+    rows: dict[str, list[Row]] = {name: [] for name in ways}
+    networks = {each: network_of(config.model, each) for each in {way.decoding for way in ways.values()}}
+    scenes = shards.read(
+        folder, pictures=True, limit=limit, on_damage=partial(errors.print, soft_wrap=True, highlight=False)
+    )
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
+        for scene in progress.track(scenes, total=limit, description="decoding"):
+            for name, row in rows_of(scene, ways, networks):
+                rows[name].append(row)
+    if not rows[PLAIN]:
+        raise SetError(f"{folder} holds no scene to plan for")
+    return rows
+
+
+def variants(config: Config) -> dict[str, Config]:
+    """Ways of decoding by name: the configured one first, then one number changed at a time."""
+    found = {PLAIN: config}
+
+    def changed(**values: int) -> Config:
+        return replace(config, reflectdrive2=replace(config.reflectdrive2, **values))
+
+    for rounds in ROUNDS:
+        found[f"draft rounds {rounds}"] = changed(draft_rounds=rounds)
+    for rounds in (0, *ROUNDS):
+        found[f"edit rounds {rounds}"] = changed(edit_rounds=rounds)
+    for goals in GOALS:
+        found[f"goals {goals}"] = replace(config, decoding=replace(config.decoding, goals=goals))
+    for spacing_m in SPACINGS_M:
+        decoding = replace(config.decoding, goal_spacing_m=spacing_m)
+        found[f"goal spacing {spacing_m} m"] = replace(config, decoding=decoding)
+    return found
+
+
+def rows_of(
+    scene: DrivingScene, ways: Mapping[str, Config], networks: Mapping[Any, Network]
+) -> Iterator[tuple[str, Row]]:
+    """What each way makes of one scene; each network reads the scene once."""
+    observation = scene.observation()
+    scored = scene.scored()
+    known = {
+        decoding: network.prefill_goal(model_inputs(observation, network.inputs))
+        for decoding, network in networks.items()
+    }
+    for name, config in ways.items():
+        network = networks[config.decoding]
+        settings: ReflectDrive2Config = config.reflectdrive2
+        blocks, _ = reflectdrive2.full(network, known[config.decoding], True, settings)
+        points = smoothed(
+            network.codebook.decode(blocks), observation.ego, reflectdrive2.POINT_DT_S, network.codebook.bin_m
+        )
+        values = score(scored, poses_from_points(points)).score
+        order, _ = reflectdrive2.ranked(points, observation, Tools(config, network))
+        yield name, Row(float(values[0]), float(values.max()), float(values[order[0]]))
+
+
+def summary(rows: list[Row], plain: list[Row]) -> dict[str, Any]:
+    """Means in percent, and the difference of the single plan to the configured decoding with its interval."""
+    table = 100.0 * np.array([[row.single, row.best, row.chosen] for row in rows])
+    difference = table[:, 0] - 100.0 * np.array([row.single for row in plain])
+    found = dict(zip(("single", "best", "chosen"), (round(float(mean), 3) for mean in table.mean(0)), strict=True))
+    ends = eval_scenes.interval(difference / 100.0)
+    return {**found, "difference": round(float(difference.mean()), 3), "difference_95": ends}
+
+
+def _table(name: str, scenes: int, numbers: Mapping[str, Mapping[str, Any]]) -> Table:
+    title = f"set '{name}', {scenes} scenes; PDMS, means in percent"
+    table = Table("decoding", title=title, title_justify="left", box=SIMPLE_HEAD)
+    for heading in ("single", "best of goals", "chosen", "single, difference", "95 %"):
+        table.add_column(heading, justify="right")
+    for way, row in numbers.items():
+        low, high = row["difference_95"]
+        values = (f"{row[key]:.1f}" for key in ("single", "best", "chosen"))
+        table.add_row(way, *values, f"{row['difference']:+.2f}", f"{low:+.2f} .. {high:+.2f}")
+    return table
