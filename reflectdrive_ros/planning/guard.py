@@ -67,7 +67,7 @@ def infeasible(plan: Plan, observation: Observation, config: Config) -> str:
         else trajectory
     )
     for what, values, limit, unit in demands(coarse.poses[None], coarse.dt_s, observation.ego.speed_mps, guard):
-        value = float(values[0])
+        value = float(values.max())
         if value > limit:
             return f"the plan {what} {value:.2f} {unit}, allowed {limit:.2f} {unit}"
     return ""
@@ -76,7 +76,7 @@ def infeasible(plan: Plan, observation: Observation, config: Config) -> str:
 def demands(
     poses: Array, dt_s: float, speed_mps: float, guard: GuardConfig
 ) -> tuple[tuple[str, Array, float, str], ...]:
-    """What N plans (N, T, 3) ask of a car at this speed: in words, the most of it (N,), the limit, the unit."""
+    """What N plans (N, T, 3) ask of a car at this speed: in words, how much of it (N, T), the limit, the unit."""
     path = np.concatenate([np.zeros((len(poses), 1, 3)), poses], axis=1)
     step, turn = np.diff(path[..., :2], axis=1), geometry.wrap(np.diff(path[..., 2], axis=1))
     middle = path[:, :-1, 2] + 0.5 * turn
@@ -90,12 +90,12 @@ def demands(
     lateral = np.abs(speed * yaw_rate)
     curvature = np.abs(yaw_rate) / np.maximum(np.abs(speed), SLOWEST_MPS) * (np.abs(speed) > SLOWEST_MPS)
     return (
-        ("drives backwards at", -speed.min(axis=1), 0.5, "m/s"),
-        ("is as fast as", speed.max(axis=1), guard.max_speed_mps, "m/s"),
-        ("speeds up at", acceleration.max(axis=1), guard.max_acceleration_mps2, "m/s^2"),
-        ("brakes at", -acceleration.min(axis=1), guard.max_deceleration_mps2, "m/s^2"),
-        ("turns with a lateral acceleration of", lateral.max(axis=1), guard.max_lateral_acceleration_mps2, "m/s^2"),
-        ("turns with a curvature of", curvature.max(axis=1), guard.max_curvature_per_m, "1/m"),
+        ("drives backwards at", -speed, 0.5, "m/s"),
+        ("is as fast as", speed, guard.max_speed_mps, "m/s"),
+        ("speeds up at", acceleration, guard.max_acceleration_mps2, "m/s^2"),
+        ("brakes at", -acceleration, guard.max_deceleration_mps2, "m/s^2"),
+        ("turns with a lateral acceleration of", lateral, guard.max_lateral_acceleration_mps2, "m/s^2"),
+        ("turns with a curvature of", curvature, guard.max_curvature_per_m, "1/m"),
     )
 
 

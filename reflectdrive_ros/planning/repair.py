@@ -1,11 +1,16 @@
 """ReflectDrive's safety-guided regeneration: an unsafe plan is mended where it first goes wrong, and redrawn around it.
 
-    find the earliest unsafe waypoint; try every pair of tokens near it; keep the best as an anchor;
+    find the earliest unsafe waypoint; try every pair of tokens near it; keep the best as anchors;
     let the network write what comes after in one step; look again
 
+Every pair is tried for the safety of the plan as drawn, for whether a car can follow it and for how smooth it is. The
+paper scores all of them and keeps one; here the best few, a stride apart, are kept, all are redrawn in one call of the
+network, and what comes of them is scored: it costs less than half, and the redrawn plan is what counts.
+
 The paper leaves open what is redrawn. Here: the anchors, all that lies before the waypoint's predecessor, and the goal
-stay; the rest is masked. A goal may be what is wrong, so the same is also tried with the goal masked, in the same call;
-and the plan with nothing but the new pair stands beside the two. The best of the three goes on.
+stay; the rest is masked. A goal may be what is wrong, so the same is also tried with the goal masked; and the plan with
+nothing but the new pair stands beside the two. A goal beyond a wall is out of reach of any search: so the plan's own
+way, braked, stands beside them too, which the paper does not have.
 
 No plan is looked at twice, so the loop cannot swing between two boundaries for ever, and where an iteration brings
 nothing the next one moves the waypoint before. What is returned is the best plan seen, the first one included: its
@@ -19,12 +24,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .. import tokens
+from .. import kinematics, tokens
 from ..domain import Array
 from ..scoring.search import around
 from ..tokens import Codebook
-from .safety import SAFE, Judged, Known, as_drawn, judged
-from .waypoints import POINTS
+from .safety import SAFE, Known, as_drawn, judged, overload, roughness
+from .waypoints import POINT_DT_S, POINTS
+
+BRAKING_MPS2 = (1.0, 2.0, 3.0, 4.5, 6.0, 8.0)
 
 
 @dataclass(frozen=True)
@@ -33,7 +40,8 @@ class Settings:
 
     iterations: int = 10  # at most; 0 repairs nothing
     delta: int = 10  # bins, Manhattan: 221 pairs
-    scored: int = 64  # of these, the safest as drawn and nearest, are simulated and scored: that is what costs time
+    anchors: int = 4  # pairs that are kept in an iteration; the paper keeps one
+    stride: int = 3  # bins, Manhattan, between them
 
 
 Redraw = Callable[[Array], Array]  # blocks (M, 16) int32, partly masked -> written full, in one step of the network
@@ -61,74 +69,98 @@ def repaired(
     best, best_ids = start, ids
     seen = [start.points[0]]
     anchored = np.zeros(POINTS, bool)
+    strain = float(start.overload.max())
     back = iterations = 0
-    while iterations < settings.iterations and present.safety.worst[0] < SAFE:
+    if start.safety.worst[0] >= SAFE:
+        return Repaired(ids, start.points[0], True, 0, (start.points[0],))
+    while iterations < settings.iterations and not present.sound.all():
         iterations += 1
-        first = int(np.argmax(present.safety.waypoints[0] < SAFE))
-        place = max(first - back, 0)
-        moved = best_pair(present_ids, place, tried, known, codebook, points_of, settings)
-        if moved is None:
+        wrong = present.safety.waypoints[0] < SAFE
+        if not wrong.any():  # it is safe, but no car can follow it
+            wrong = ~present.sound[0]
+        place = max(int(np.argmax(wrong)) - back, 0)
+        moved = best_pairs(present_ids, place, tried, strain, known, codebook, points_of, settings)
+        if len(moved) == 0:
             if place == 0:
                 break  # the whole neighbourhood has been tried
             back += 1
             continue
         written = redraw(masked(moved, place, anchored, codebook.mask_id))
-        options = fresh([moved, *written], tried)
+        slowed = codebook.encode(slower(present.points[0], float(known.scene.motion[0])))
+        options = fresh(np.concatenate([moved, written, slowed]), tried)
         found = judged(known, points_of(options))
-        chosen = found.best()
+        chosen = found.best(strain)
         anchored[place] = True
         back = 0 if found.key(chosen) > present.key(0) else back + 1
-        present, present_ids = one_of(found, chosen), options[chosen]
+        present, present_ids = found.one(chosen), options[chosen]
         seen.append(present.points[0])
         if present.key(0) > best.key(0):
             best, best_ids = present, present_ids
     return Repaired(best_ids, best.points[0], bool(best.safety.worst[0] >= SAFE), iterations, tuple(seen))
 
 
-def best_pair(
+def best_pairs(
     ids: Array,
     place: int,
     tried: set[bytes],
+    strain: float,
     known: Known,
     codebook: Codebook,
     points_of: PointsOf,
     settings: Settings,
-) -> Array | None:
-    """Ids (16,) with the best pair near a waypoint that makes a plan not tried yet; None where there is none."""
+) -> Array:
+    """Ids (M, 16) of plans not tried yet with the best pairs near a waypoint, the best first; may be empty."""
     _, near = around(ids, place, codebook, settings.delta)
     near = near[[row.tobytes() not in tried for row in near]]
     if len(near) == 0:
-        return None
+        return near
     points = points_of(near)
-    if len(near) > settings.scored:
-        safety = as_drawn(known, tokens.poses_from_points(points))
-        order = np.lexsort((safety.excess.round(3), -safety.first_unsafe, -safety.worst))  # then the nearest
-        kept = np.sort(order[: settings.scored])
-        near, points = near[kept], points[kept]
-    return np.asarray(near[judged(known, points).best()])
+    poses = tokens.poses_from_points(points)
+    safety = as_drawn(known, poses)
+    order = np.lexsort(
+        (
+            roughness(known, points).round(6),
+            safety.excess.round(3),
+            -safety.first_unsafe,
+            -safety.worst,
+            np.maximum(overload(known, poses).max(axis=1) - strain, 0.0),
+        )
+    )
+    pairs, kept = near[:, 2 * place : 2 * place + 2], list[int]()
+    for row in order.tolist():
+        if len(kept) == settings.anchors:
+            break
+        if all(np.abs(pairs[row] - pairs[other]).sum() >= settings.stride for other in kept):
+            kept.append(row)
+    return np.asarray(near[kept])
 
 
-def masked(ids: Array, place: int, anchored: Array, mask_id: int) -> Array:
-    """Blocks (2, 16) to be written anew around a waypoint: with the goal kept, and without."""
+def masked(plans: Array, place: int, anchored: Array, mask_id: int) -> Array:
+    """Blocks (2 M, 16) of plans (M, 16) to be written anew around a waypoint: with the goal kept, and without."""
     keep = anchored.copy()
     keep[: max(place - 1, 0)] = True
     keep[place] = True
     with_goal = keep.copy()
     with_goal[-1] = True
-    return np.where(np.repeat(np.stack([with_goal, keep]), 2, axis=1), ids, mask_id).astype(np.int32)
+    blocks = [np.where(np.repeat(kept, 2), plans, mask_id) for kept in (with_goal, keep)]
+    return np.concatenate(blocks).astype(np.int32)
 
 
-def fresh(options: list[Array], tried: set[bytes]) -> Array:
-    """(M, 16) those options that have not been tried before, which they now have; the first is known to be new."""
+def slower(points: Array, speed_mps: float) -> Array:
+    """(6, 8, 2) the way of a plan (8, 2) driven no faster than braking at BRAKING_MPS2 from now on allows."""
+    line = np.concatenate([np.zeros((1, 2)), points])
+    along = np.concatenate([[0.0], np.cumsum(np.hypot(*np.diff(line, axis=0).T))])
+    times_s = POINT_DT_S * np.arange(1, POINTS + 1)
+    braked = np.stack([kinematics.braking_distances(speed_mps, braking, times_s) for braking in BRAKING_MPS2])
+    reached = np.minimum(braked, along[1:])
+    return np.stack([np.interp(reached, along, line[:, axis]) for axis in (0, 1)], axis=-1)
+
+
+def fresh(options: Array, tried: set[bytes]) -> Array:
+    """(M, 16) those options that have not been tried before, which they now have."""
     kept = []
-    for option in options:
-        option = np.asarray(option, np.int32)
+    for option in np.asarray(options, np.int32):
         if option.tobytes() not in tried:
             tried.add(option.tobytes())
             kept.append(option)
     return np.stack(kept)
-
-
-def one_of(found: Judged, place: int) -> Judged:
-    here = slice(place, place + 1)
-    return Judged(found.points[here], found.safety.one(place), found.quality[here], found.progress_m[here])

@@ -17,14 +17,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from .. import geometry, kinematics, tokens
-from ..config import Config, ScoringConfig, VehicleConfig
+from ..config import Config, GuardConfig, ScoringConfig, VehicleConfig
 from ..domain import Array, DrivableGrid, Forecast, ForecastSource, Observation, Plan, SafetyCheck
 from ..scoring import contacts, drivable, metrics
 from ..scoring.contacts import SAMPLES, AgentTracks
 from ..scoring.metrics import EgoAreas
 from ..scoring.scorer import Reference, Scene, motion_of, score, total
 from ..scoring.simulate import DT_S, HEADING, STATE_SIZE, STEPS, VX, X, Y
-from .waypoints import POINTS, drawn
+from . import guard
+from .waypoints import POINT_DT_S, POINTS, drawn
 
 OUTLINE = np.array([(along, side) for side in (-0.5, 0.5) for along in (-0.5, -0.25, 0.0, 0.25, 0.5)])
 BULGE_M = 0.1  # what a kerb of 5 m radius may reach in between two points of the outline
@@ -41,7 +42,7 @@ class Known:
 
     scene: Scene  # motion, agents (none where unknown) and route; no drivable space
     grid: DrivableGrid | None
-    clearance_m: float = 0.0  # gap to other boxes to be kept
+    limits: GuardConfig = field(default_factory=GuardConfig)  # of the car, and the gap to other boxes to be kept
     objects: ForecastSource | None = None  # None: unknown
     objects_age_s: float = 0.0
     drivable_age_s: float = 0.0
@@ -65,7 +66,7 @@ class Known:
         return Known(
             scene,
             observation.drivable,
-            config.guard.clearance_m,
+            config.guard,
             objects,
             observation.agents_age_s,
             observation.drivable_age_s,
@@ -106,9 +107,6 @@ class Safety:
         nearest = np.clip(np.rint(np.arange(STEPS + 1) / (STEPS // POINTS)).astype(int) - 1, 0, POINTS - 1)
         return np.stack([self.by_step[:, nearest == place].min(axis=1) for place in range(POINTS)], axis=1)
 
-    def one(self, place: int) -> Safety:
-        return Safety(self.by_step[place : place + 1], self.excess[place : place + 1])
-
     def joined(self, other: Safety) -> Safety:
         return Safety(np.minimum(self.by_step, other.by_step), self.excess + other.excess)
 
@@ -119,22 +117,40 @@ class Judged:
 
     points: Array  # (N, 8, 2) m
     safety: Safety
+    overload: Array  # (N, 8) how far beyond the guard's limits it asks the car to go, as a share of them
     quality: Array  # (N,) 0..1, as if all were safe
     progress_m: Array  # (N,) along the route in 4 s, as driven
 
-    def key(self, place: int) -> tuple[float, float, float, float]:
-        """Larger is better: safety, then how late it ends, how little is wrong, quality."""
+    def key(self, place: int) -> tuple[float, ...]:
+        """Larger is better: safety, then how late it ends, how little is wrong, whether a car can follow, quality."""
         safety = self.safety
         return (
             float(safety.worst[place]),
             float(safety.first_unsafe[place]),
             -round(float(safety.excess[place]), 3),
+            -float(self.overload[place].max()),
             round(float(self.quality[place]), 9),
         )
 
-    def best(self) -> int:
-        """The first of the best."""
-        return max(range(len(self.points)), key=lambda place: (self.key(place), -place))
+    @property
+    def sound(self) -> Array:
+        """(N, 8) bool, waypoints where the plan is safe and a car can follow it."""
+        return (self.safety.waypoints >= SAFE) & (self.overload <= 0.0)
+
+    def best(self, strain: float) -> int:
+        """The first of the best of those that ask no more of the car than `strain`, or of those that ask least."""
+        more = np.maximum(self.overload.max(axis=1) - strain, 0.0)
+        return max(range(len(self.points)), key=lambda place: (-more[place], self.key(place), -place))
+
+    def one(self, place: int) -> Judged:
+        here = slice(place, place + 1)
+        return Judged(
+            self.points[here],
+            Safety(self.safety.by_step[here], self.safety.excess[here]),
+            self.overload[here],
+            self.quality[here],
+            self.progress_m[here],
+        )
 
 
 def judged(known: Known, points: Array) -> Judged:
@@ -147,7 +163,21 @@ def judged(known: Known, points: Array) -> Judged:
     expected_m = known.scene.reference.progress_m if known.scene.reference else float(card.progress_m.max())
     ep = metrics.ego_progress(card.progress_m, unharmed, expected_m, masked=False)
     quality = total(replace(card, multiplier=unharmed, ep=ep), known.scoring) * _on_route(known.scene, points)
-    return Judged(points, safety, np.asarray(quality), card.progress_m)
+    return Judged(points, safety, overload(known, poses), np.asarray(quality), card.progress_m)
+
+
+def overload(known: Known, poses: Array) -> Array:
+    """(N, 8) how far plans through poses (N, 8, 3) at 0.5 .. 4 s go beyond the limits of a car, as a share of them."""
+    demands = guard.demands(poses, POINT_DT_S, float(known.scene.motion[0]), known.limits)
+    most = np.max([values / limit for _, values, limit, _ in demands], axis=0)
+    return np.asarray(np.maximum(most - 1.0, 0.0).round(3))
+
+
+def roughness(known: Known, points: Array) -> Array:
+    """(N,) m^2: third differences of points (N, 8, 2) from where the car was half a second ago on, squared."""
+    before = np.array([[-POINT_DT_S * known.scene.motion[0], 0.0], [0.0, 0.0]])
+    path = np.concatenate([np.broadcast_to(before, (len(points), 2, 2)), points], axis=1)
+    return np.asarray((np.diff(path, n=3, axis=1) ** 2).sum(axis=(1, 2)))
 
 
 def as_drawn(known: Known, poses: Array) -> Safety:
@@ -171,8 +201,8 @@ def _safety(known: Known, states: Array) -> Safety:
     if len(agents):
         kept_clear = replace(
             vehicle,
-            length_m=vehicle.length_m + 2 * known.clearance_m,
-            width_m=vehicle.width_m + 2 * known.clearance_m,
+            length_m=vehicle.length_m + 2 * known.limits.clearance_m,
+            width_m=vehicle.width_m + 2 * known.limits.clearance_m,
         )
         anywhere = np.ones(states.shape[:2], bool)  # a side swipe is a fault wherever it happens
         areas = EgoAreas(anywhere, anywhere, anywhere, anywhere)
