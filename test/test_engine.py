@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scenes import Clock, cars, config, ego, later, observation
+from test_features import pictures
+from tiny_model import SPEED_MPS, tiny_model  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.config import ConfigError
-from reflectdrive_ros.domain import Observation, PlanSource, Verdict
+from reflectdrive_ros.domain import EgoState, Observation, PlanSource, StepKind, Verdict
 from reflectdrive_ros.planning import PLANNERS, constant_velocity
 from reflectdrive_ros.planning.planner import PlanningError
 from reflectdrive_ros.runtime.engine import Engine
@@ -160,3 +162,88 @@ def test_whatever_is_seen_there_is_a_plan_stamped_now(speed, yaw_rate, rows, poi
     assert report.plan.stamp_ns == 5
     assert np.isfinite(report.plan.trajectory.poses).all()
     assert bool(report.reason) == (report.verdict is not Verdict.OK)
+
+
+# --- a planner that has learned --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def learned(tiny_model):  # noqa: F811
+    return Engine(config(**tiny_model.settings), Clock())
+
+
+def seen(**more):
+    return observation(**{"speed": SPEED_MPS, "agents": cars(), "cameras": pictures(), **more})
+
+
+def test_a_learned_planner_drives_and_tells_what_its_steps_were(learned):
+    scene = seen()
+    reports = [learned.step(later(scene, 0.1 * k)) for k in range(4)]
+    assert [report.verdict for report in reports] == [Verdict.OK] * 4, [report.reason for report in reports]
+    assert [report.source for report in reports] == [PlanSource.PLANNER] * 4
+    assert [report.step for report in reports] == [StepKind.FULL, StepKind.LITE] * 2
+    assert [bool(report.why_full) for report in reports] == [True, False] * 2
+    assert reports[2].why_full == "it is a full step's turn"
+    for report in reports:
+        assert report.plan.trajectory.poses[-1, 0] == pytest.approx(4.0 * SPEED_MPS, abs=0.3)
+        assert report.notes == ()
+
+
+def test_the_hash_of_the_model_in_use_is_known(learned, tiny_model):  # noqa: F811
+    assert learned.model_sha256 == tiny_model.sha256
+    blind = Engine(config(**{**tiny_model.settings, "planner": "route_follower"}), Clock())
+    assert blind.model_sha256 == ""
+
+
+def test_the_settings_of_the_recipe_reach_it(tiny_model):  # noqa: F811
+    engine = Engine(config(**tiny_model.settings, reflectdrive2__lite_steps_per_full=0), Clock())
+    assert [engine.step(later(seen(), 0.1 * k)).step for k in range(3)] == [StepKind.FULL] * 3
+
+
+@pytest.mark.parametrize(
+    ("more", "note"),
+    [
+        ({"instruction": "fahren Sie jetzt bitte links ab"}, "the instruction has 6 unknown words"),
+        ({"instruction": "\u0645\u0631\u062d\u0628\u0627 \u4f60\u597d \ud83d\ude00 \x00"}, "unknown words"),
+        ({"instruction": "turn left " * 1000}, "the instruction has 10000 characters: it was cut after 300"),
+        ({"cameras": pictures(1)}, "the older pictures are missing"),
+    ],
+)
+def test_an_input_that_was_not_used_as_it_came_is_noted_and_driven_with(learned, more, note):
+    report = learned.step(seen(**more))
+    assert (report.verdict, report.source) == (Verdict.OK, PlanSource.PLANNER), report.reason
+    assert any(note in sentence for sentence in report.notes), report.notes
+
+
+@pytest.mark.parametrize("size", [(1, 1), (7, 4000), (2160, 3840)])
+def test_pictures_of_any_size_are_driven_with(learned, size):
+    assert learned.step(seen(cameras=pictures(2, size))).verdict is Verdict.OK
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ({"cameras": ()}, "holds 0 pictures, expected 6"),
+        ({"cameras": pictures(2)[:5]}, "holds 5 pictures, expected 6"),
+        ({"cameras": pictures(2)[:3] + pictures(2)[2::-1]}, "front_left, front, front_right in one instant"),
+        ({"speed": 1e30}, "speed_mps is 1e+30, expected a number within"),
+    ],
+)
+def test_an_input_that_cannot_be_used_is_a_stop_and_a_sentence(learned, more, sentence):
+    report = learned.step(seen(**more))
+    assert (report.verdict, report.source) == (Verdict.INFEASIBLE, PlanSource.STOP)
+    assert sentence in report.reason
+    assert report.step is None
+
+
+@pytest.mark.parametrize("name", ["speed_mps", "acceleration_mps2", "yaw_rate_rps"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_an_ego_state_that_is_no_number_cannot_even_be_told(name, value):
+    with pytest.raises(ValueError, match=rf"EgoState.{name} is .*, expected a finite number"):
+        EgoState(1, np.zeros(3), **{"speed_mps": 8.0, name: value})
+
+
+def test_what_is_noted_of_a_failed_step_is_not_that_of_the_one_before(learned):
+    scene = seen(instruction="fahren Sie")
+    assert learned.step(scene).notes
+    assert learned.step(replace(later(scene, 0.1), cameras=())).notes == ()

@@ -1,0 +1,192 @@
+"""The door to networks: what was asked for and whole is let in, everything else is one sentence at the start."""
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scenes import Clock, config
+from tiny_model import tiny_model  # noqa: F401 (a fixture)
+
+from reflectdrive_ros.config import ConfigError, DecodingConfig, ModelConfig, load
+from reflectdrive_ros.planning.planner import Prefilled
+from reflectdrive_ros.runtime import model_file
+from reflectdrive_ros.runtime.backend import golden, made_inputs, network_of, self_check
+from reflectdrive_ros.runtime.engine import Engine
+from reflectdrive_ros.runtime.model_file import ModelFileError, named, verified_sha256
+
+
+def opened(model, **changes):
+    return network_of(replace(ModelConfig(str(model.file), model.sha256), **changes), DecodingConfig())
+
+
+def refused(ask):
+    with pytest.raises((ModelFileError, ConfigError)) as fault:
+        ask()
+    assert "\n" not in str(fault.value)
+    return str(fault.value)
+
+
+@pytest.fixture
+def copy(tiny_model, tmp_path):  # noqa: F811
+    """A model of one's own to spoil."""
+    shutil.copytree(tiny_model.file.parent, tmp_path / "model")
+    return replace(tiny_model, file=tmp_path / "model" / tiny_model.file.name)
+
+
+# --- what is let in --------------------------------------------------------------------------------------------------
+
+
+def test_no_model_is_no_network():
+    assert network_of(ModelConfig(), DecodingConfig()) is None
+
+
+def test_a_network_decodes_as_it_is_set(tiny_model):  # noqa: F811
+    network = opened(tiny_model)
+    assert len(network.prefill_goal(made_inputs(network)).blocks) == DecodingConfig().goals
+    one = network_of(ModelConfig(str(tiny_model.file), tiny_model.sha256), DecodingConfig(goals=2, goal_floor=0.0))
+    known = one.prefill_goal(made_inputs(one))
+    assert known.real.tolist() == [True, True]
+    apart = network_of(
+        ModelConfig(str(tiny_model.file), tiny_model.sha256),
+        DecodingConfig(goals=4, goal_floor=0.0, goal_spacing_m=9.0),
+    )
+    goals = apart.codebook.decode(apart.prefill_goal(made_inputs(apart)).blocks[:, -2:])[:, 0]
+    gaps = np.linalg.norm(goals[:, None] - goals[None], axis=-1)[np.triu_indices(4, 1)]
+    assert gaps.min() >= 9.0 - 1e-3
+
+
+def test_edits_follow_their_settings(tiny_model):  # noqa: F811
+    """A way of nonsense is replaced token by token, at most so many in a round, and only where it is improbable."""
+
+    def changed(**rules):
+        network = network_of(ModelConfig(str(tiny_model.file), tiny_model.sha256), DecodingConfig(**rules))
+        known = network.prefill_goal(made_inputs(network))
+        nonsense = known.blocks[:1].copy()
+        nonsense[:, :14] = 333 + np.arange(14) % 3
+        return int((network.step(known.context, nonsense, 0, True)[0] != nonsense).sum())
+
+    assert changed() == 5
+    assert changed(edit_at_most=2) == 2
+    assert changed(edit_below=0.0) == 0
+
+
+@pytest.mark.parametrize("place", ["config", "here", "checkout", "share"])
+def test_a_relative_name_is_found(place, copy, tmp_path, monkeypatch):
+    """Beside the configuration file, in the present folder, in the checkout, in an installed share folder."""
+    homes = {name: tmp_path / name for name in ("config", "here", "checkout", "prefix/share/reflectdrive")}
+    for folder in homes.values():
+        folder.mkdir(parents=True)
+    module = tmp_path / "checkout/reflectdrive_ros/runtime/model_file.py"
+    if place == "share":
+        module = tmp_path / "prefix/lib/python3/site-packages/reflectdrive_ros/runtime/model_file.py"
+    monkeypatch.setattr(model_file, "__file__", str(module))
+    monkeypatch.chdir(homes["here"])
+    home = homes["prefix/share/reflectdrive" if place == "share" else place]
+    shutil.copytree(copy.file.parent, home / "models/mine")
+    file = homes["config"] / "car.yaml"
+    file.write_text(f"model: {{file: models/mine/{copy.file.name}, sha256: {copy.sha256}}}\n")
+    assert verified_sha256(load(file).model) == copy.sha256
+
+
+def test_a_model_named_on_a_command_line_brings_its_hash(copy):
+    assert named(str(copy.file), None) == ModelConfig(str(copy.file), copy.sha256)
+    assert named(str(copy.file), "ab").sha256 == "ab"
+    card = copy.file.parent / "card.json"
+    assert verified_sha256(named(str(card), None))  # a model that is a card, as of exported graphs
+    card.unlink()
+    assert "give it with --sha256" in refused(lambda: named(str(copy.file), None))
+    card.write_text("{")
+    assert f"{card} cannot be read" in refused(lambda: named(str(copy.file), None))
+
+
+# --- what is not -----------------------------------------------------------------------------------------------------
+
+
+def test_another_hash_is_refused(copy):
+    assert f"has SHA-256 {copy.sha256}, expected abc" in refused(lambda: opened(copy, sha256="abc"))
+
+
+def test_weights_of_the_wrong_shape_are_refused(copy):
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    with safe_open(copy.file, "pt") as file:
+        tensors, metadata = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
+    tensors["slot"] = tensors["slot"][:8].clone()
+    save_file(tensors, copy.file, metadata)
+    spoilt = named(str(copy.file), model_file._sha256(copy.file))
+    assert "slot has shape (8, 32), expected (16, 32)" in refused(lambda: network_of(spoilt, DecodingConfig()))
+
+
+@pytest.mark.parametrize("library", ["torch", "safetensors"])
+def test_without_the_library_the_extra_is_named(copy, library):
+    program = (
+        f"import sys; sys.modules['{library}'] = None; from reflectdrive_ros.ros.node import main; sys.exit(main())"
+    )
+    given = [f"{name.replace('__', '.')}:={value}" for name, value in copy.settings.items()]
+    words = ["--ros-args", *(word for pair in given for word in ("-p", pair))]
+    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert f"needs {library}, which is not installed: pip install 'reflectdrive[train]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "text"),
+    [
+        ("weights.pt", {}, "weights.pt is no model: expected a file ending in .safetensors"),
+        ("weights.safetensors", {"device": "cuda:63"}, "set it to"),
+    ],
+)
+def test_what_no_backend_can_run_is_refused(copy, name, changes, text):
+    file = copy.file.rename(copy.file.with_name(name))
+    assert text in refused(lambda: opened(replace(copy, file=file), **changes))
+
+
+def test_a_model_that_answers_otherwise_than_its_card_is_refused(copy):
+    place = copy.file.parent / "card.json"
+    card = json.loads(place.read_text())
+    assert card["golden"] == golden(opened(copy))
+    card["golden"]["goal_log_prob"] -= 0.2
+    place.write_text(json.dumps(card))
+    assert "fails its self-check: its likeliest goal has a log-probability of" in refused(lambda: opened(copy))
+
+
+@pytest.mark.parametrize("fault", ["probability", "mask", "goal"])
+def test_a_backend_that_answers_nonsense_is_refused(tiny_model, fault):  # noqa: F811
+    network = opened(tiny_model)
+
+    class Broken:
+        inputs, codebook = network.inputs, network.codebook
+
+        def prefill_goal(self, inputs):
+            known = network.prefill_goal(inputs)
+            log_probs = known.goal_log_probs * (np.nan if fault == "probability" else 1.0)
+            return Prefilled(known.context, known.blocks, log_probs, known.real)
+
+        def step(self, context, blocks, limit, edit):
+            written, confidence = network.step(context, blocks, 0 if fault == "mask" else limit, edit)
+            return written + (np.arange(16) == 14) * (fault == "goal"), confidence
+
+    expected = {"probability": "probabilities that are none", "mask": "unwritten", "goal": "does not keep its goals"}
+    assert expected[fault] in refused(lambda: self_check(Broken(), Path("weights.safetensors")))
+
+
+def test_cameras_that_are_not_the_networks_are_refused(tiny_model):  # noqa: F811
+    def started(**more):
+        return refused(lambda: Engine(config(**tiny_model.settings, **more), Clock()))
+
+    assert "cameras.required is false, but planner reflectdrive2 looks at pictures" in started(cameras__required=False)
+    two = started(cameras__names=["front", "rear"])
+    assert "cameras.names has 2 cameras" in two
+    assert "looks through 3" in two
+
+
+def test_a_planner_that_has_learned_does_not_start_without_a_model():
+    sentence = refused(lambda: Engine(config(planner="reflectdrive2"), Clock()))
+    assert "planner reflectdrive2 needs a model" in sentence

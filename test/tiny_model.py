@@ -1,0 +1,63 @@
+"""A model on disk that is small enough for tests and drives: it has learned one thing, to go straight on at 8 m/s."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+SPEED_MPS = 8.0
+STEPS = 120
+
+
+@dataclass(frozen=True)
+class TinyModel:
+    file: Path
+    sha256: str
+
+    @property
+    def settings(self):
+        """As words for `scenes.config`."""
+        return {"planner": "reflectdrive2", "model__file": str(self.file), "model__sha256": self.sha256}
+
+
+def straight_on():
+    """The tiny network, taught."""
+    import torch
+    import torch.nn.functional as F
+    from tiny_net import tiny_inputs, tiny_net
+
+    from reflectdrive_ros.features import WORDS
+    from reflectdrive_ros.tokens import Codebook
+
+    net = tiny_net(words=WORDS, text_vocabulary=len(WORDS), text_length=16).train()
+    way = np.stack([SPEED_MPS * 0.5 * np.arange(1, 9), np.zeros(8)], -1)
+    wanted = torch.from_numpy(Codebook().encode(way).astype(np.int64)).expand(4, 1, 16)
+    images, text, ego = tiny_inputs(net, scenes=4)
+    generator = torch.Generator().manual_seed(5)
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+    for step in range(STEPS):
+        hidden = torch.rand(wanted.shape, generator=generator) < (1.0 if step % 2 else 0.5)
+        out = net.packed(images, text, ego, torch.where(hidden, net.config.mask_id, wanted))
+        loss = F.cross_entropy(out.logits.flatten(0, 2), wanted.flatten())
+        if step % 2:
+            y_logits = net.goal_y(out.hidden[:, 0], wanted[:, 0, 14:15])
+            loss = loss + F.cross_entropy(y_logits[:, 0], wanted[:, 0, 15])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return net.eval()
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory):
+    pytest.importorskip("torch", reason="torch is not installed (pip install -e .[train])")
+    from reflectdrive_ros.model.checkpoint import save
+    from reflectdrive_ros.runtime.backend import golden
+    from reflectdrive_ros.runtime.torch_backend import TorchNetwork
+
+    file, net = tmp_path_factory.mktemp("model") / "weights.safetensors", straight_on()
+    sha256 = save(net, file, {})
+    told = golden(TorchNetwork.of_file(file, sha256))
+    save(net, file, {"golden": told})  # the same weights, a card that tells more
+    return TinyModel(file, sha256)
