@@ -76,12 +76,18 @@ class InputsConfig:
     acceleration_max_age_s: float = setting(0.5, "acceleration; older counts as 0 and is said so", 0.0, 10.0)
     objects_max_age_s: float = setting(0.5, "objects; older counts as unknown and is said so", 0.0, 10.0)
     route_type: str = setting("path", "path (nav_msgs/Path) or lanelet (autoware_planning_msgs/LaneletRoute)")
-    lanelet_map: str = setting("", "the map's .osm file; needed for routes of type lanelet")
+    lanelet_map: str = setting("", "the map's .osm file; for routes of type lanelet and drivable space of type map")
     lanelet_origin_lat: float = setting(
         0.0, "degrees; where the map frame (UTM) has its origin; 0, 0: the map's tags local_x, local_y", -90.0, 90.0
     )
     lanelet_origin_lon: float = setting(0.0, "degrees; likewise", -180.0, 180.0)
     objects_type: str = setting("predicted", "predicted, tracked or none")
+    drivable_type: str = setting(
+        "none", "where the drivable space comes from: none, map (the lanelets of inputs.lanelet_map) or grid"
+    )
+    drivable_max_age_s: float = setting(0.5, "a grid; older counts as unknown and is said so", 0.0, 10.0)
+    grid_free_below: int = setting(50, "cells of a grid below this are drivable; unknown ones are not", 1, 100)
+    grid_resolution_max_m: float = setting(0.5, "a coarser grid is refused: it says little of a lane", 0.05, 5.0)
     route_points_max: int = setting(2000, "points kept of a route; longer ones are thinned", 2, 1_000_000)
     objects_max: int = setting(500, "objects kept, nearest first; the rest is counted in the diagnostics", 1, 100_000)
     object_extent_max_m: float = setting(40.0, "a longer box is refused as a perception fault", 1.0, 60.0)
@@ -214,6 +220,34 @@ class ReflectDrive2Config:
     low_confidence: float = setting(
         0.15, "full step: the mean probability of the last plan's tokens is below this", 0.0, 1.0
     )
+    repair: bool = setting(
+        True, "check the plan where objects or drivable space are known, and repair it if it is unsafe"
+    )
+
+
+@dataclass(frozen=True)
+class ReflectDriveConfig:
+    """The recipe reflectdrive; the paper's numbers where it tells them."""
+
+    goals: int = setting(3, "different goals that are drafted; the score chooses", 1, 32)
+    goal_spacing_m: float = setting(0.9, "goals nearer to each other are one behaviour: the likelier stays", 0.0, 20.0)
+    draft_rounds: int = setting(5, "rounds in which a plan is written", 1, 14)
+    guidance: float = setting(
+        0.0, "classifier-free guidance, 0 is none; used by networks that were trained with blank prompts", 0.0, 10.0
+    )
+    repair: bool = setting(
+        True, "check the plan where objects or drivable space are known, and repair it if it is unsafe"
+    )
+
+
+@dataclass(frozen=True)
+class RepairConfig:
+    """How an unsafe plan is mended; the paper's numbers where it tells them."""
+
+    iterations: int = setting(10, "at most; 0 repairs nothing", 0, 100)
+    delta: int = setting(10, "a waypoint is moved by this many bins at most, across plus along: 221 places", 0, 30)
+    anchors: int = setting(4, "places of a waypoint that are kept in an iteration and redrawn around", 1, 32)
+    stride: int = setting(3, "bins between two such places", 1, 30)
 
 
 @dataclass(frozen=True)
@@ -221,7 +255,8 @@ class Config:
     """Everything that can be set."""
 
     planner: str = setting(
-        "route_follower", "which recipe plans: constant_velocity, route_follower, or reflectdrive2 (with a model)"
+        "route_follower",
+        "which recipe plans: constant_velocity, route_follower, or with a model reflectdrive2, reflectdrive",
     )
     speed_limit_mps: float = setting(13.9, "where no map tells a limit", 0.5, 60.0)
     vehicle: VehicleConfig = field(default_factory=VehicleConfig)
@@ -235,6 +270,8 @@ class Config:
     model: ModelConfig = field(default_factory=ModelConfig)
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
     reflectdrive2: ReflectDrive2Config = field(default_factory=ReflectDrive2Config)
+    reflectdrive: ReflectDriveConfig = field(default_factory=ReflectDriveConfig)
+    repair: RepairConfig = field(default_factory=RepairConfig)
 
     def __post_init__(self) -> None:
         cameras, count = self.cameras, len(self.cameras.names)
@@ -251,6 +288,7 @@ class Config:
         for name, value, allowed in (
             ("inputs.route_type", self.inputs.route_type, ("path", "lanelet")),
             ("inputs.objects_type", self.inputs.objects_type, ("predicted", "tracked", "none")),
+            ("inputs.drivable_type", self.inputs.drivable_type, ("none", "map", "grid")),
         ):
             if value not in allowed:
                 raise ConfigError(f"{name} is '{value}', expected one of {', '.join(allowed)}")

@@ -263,7 +263,8 @@ def test_with_others_known_the_score_chooses_who_stops_in_time():
     assert len(behind.candidates) == 1
     assert behind.scores[0] > 0.5
     assert behind.scores[1] == 0.0
-    ((unchosen, _),) = drive(network, [seen(speed=8.0, agents=cars((24.0, 0.0, 0.0, 0.0)))], Settings(choose=False))
+    alone = Settings(choose=False, repair=False)
+    ((unchosen, _),) = drive(network, [seen(speed=8.0, agents=cars((24.0, 0.0, 0.0, 0.0)))], alone)
     assert unchosen.tokens.tolist() == network.ids[0].tolist()
 
 

@@ -10,9 +10,10 @@ from rubber_band import BOOK, plain, redraw, strip_grid
 from scenes import cars, config, observation, turning_route
 from tiny_net import tiny_inputs, tiny_net
 
+from reflectdrive_ros.config import RepairConfig
 from reflectdrive_ros.domain import AgentKind, Agents
 from reflectdrive_ros.model import phases
-from reflectdrive_ros.planning.repair import Settings, masked, repaired
+from reflectdrive_ros.planning.repair import masked, repaired
 from reflectdrive_ros.planning.safety import Known, judged
 from reflectdrive_ros.planning.waypoints import POINTS
 
@@ -28,7 +29,7 @@ def known_of(scene, **changes):
 
 
 def mended(ids, known, network=redraw, **changes):
-    return repaired(ids, known, BOOK, plain, network, Settings(**changes))
+    return repaired(ids, known, BOOK, plain, network, RepairConfig(**changes))
 
 
 def safety_of(known, points):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from ..config import Config, ConfigError
-from . import constant_velocity, reflectdrive2, route_follower
+from dataclasses import replace
+
+from ..config import Config, ConfigError, DecodingConfig
+from . import constant_velocity, reflectdrive, reflectdrive2, route_follower
 from .planner import Planner
 
 PLANNERS: dict[str, Planner] = {
@@ -12,6 +14,7 @@ PLANNERS: dict[str, Planner] = {
 }
 BLIND = ("constant_velocity", "route_follower")  # they look at no picture, so none need be drawn or read for them
 LEARNED: dict[str, Planner] = {  # they have a network, which needs a model's weights
+    "reflectdrive": reflectdrive.plan,
     "reflectdrive2": reflectdrive2.plan,
 }
 
@@ -31,3 +34,11 @@ def planner_named(config: Config) -> Planner:
 def planners(config: Config) -> dict[str, Planner]:
     """The recipes that can plan with a configuration: what has learned needs a model's weights."""
     return {**PLANNERS, **LEARNED} if config.model.file else dict(PLANNERS)
+
+
+def decoding_of(config: Config) -> DecodingConfig:
+    """How the configured planner wants its network to decode: ReflectDrive has goals of its own."""
+    if config.planner != "reflectdrive":
+        return config.decoding
+    wanted = config.reflectdrive
+    return replace(config.decoding, goals=wanted.goals, goal_spacing_m=wanted.goal_spacing_m)

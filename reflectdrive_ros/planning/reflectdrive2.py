@@ -6,6 +6,8 @@ masked, one round drafts that end and one edits. Full and lite alternate; whatev
 the next step a full one. Between steps the plan is kept in metres: only what the network changed is rounded, and the
 jolts of rounding are taken out (`smoothing`).
 
+Where objects or drivable space are known, the plan is checked, and repaired only if it is unsafe (`repair`).
+
 With others or drivable space known, all goals are drafted and the driving score picks one; else the likeliest goal is
 driven to. Paper: ReflectDrive-2 (arXiv 2605.04647); horizon 4 s, 8 points.
 """
@@ -18,15 +20,16 @@ import numpy as np
 
 from .. import geometry, kinematics, tokens
 from ..config import ReflectDrive2Config
-from ..domain import Array, Command, EgoState, Observation, Plan, StepKind, Trajectory
+from ..domain import Array, Command, EgoState, Observation, Plan, StepKind
 from ..features import model_inputs
 from ..scoring import metrics
 from ..scoring.scorer import Scene, score, total
 from .planner import Network, PlannerState, PlanningError, Prefilled, Tools
+from .repair import mended
+from .safety import Known, check_of
 from .smoothing import smoothed
+from .waypoints import POINT_DT_S, POINTS, trajectory
 
-POINTS, POINT_DT_S = 8, 0.5
-HORIZON_S = POINTS * POINT_DT_S
 FREE = 2 * (POINTS - 1)  # ids to draft: all but the goal's
 STANDING_MPS = 0.3
 FORECAST_S = 5.0  # what the score looks at
@@ -61,10 +64,17 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
         carried = carried_points(state.previous, observation)
         blocks, confidence, points = lite(network, known, carried, settings)
         kind, lite_run = StepKind.LITE, state.lite_run + 1
-    points = smoothed(points, observation.ego, POINT_DT_S, network.codebook.bin_m)
-    best_first, scores = ranked(points, observation, tools)
-    trajectories = [trajectory(points[place], tools.config.output.dt_s) for place in best_first]
+    smooth = smoothed(points, observation.ego, POINT_DT_S, network.codebook.bin_m)
+    best_first, scores = ranked(smooth, observation, tools)
     best = best_first[0]
+    ids, sent, repairs = blocks[best], smooth[best], 0
+    against = Known.of(observation, tools.config)
+    if settings.repair and against.anything:
+        found = mended(ids, points[best], observation, known.context, tools, against)
+        ids, sent, repairs = found.ids, found.points, found.iterations
+        if repairs:
+            scores = scored(np.stack([sent, *smooth[best_first[1:]]]), observation, tools)
+    trajectories = [trajectory(each, tools.config.output.dt_s) for each in (sent, *smooth[best_first[1:]])]
     made = Plan(
         observation.stamp_ns,
         observation.ego.map_from_ego,
@@ -72,8 +82,9 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
         kind,
         tuple(trajectories[1:]),
         scores,
-        blocks[best],
+        ids,
     )
+    made = replace(made, check=check_of(made, against, repairs))
     memory = Memory(observation.ego, observation.command, float(confidence[best].mean()), inputs.notes, why_full)
     return PlannerState(made, lite_run, memory), made
 
@@ -162,8 +173,15 @@ def lite(
 
 def ranked(points: Array, observation: Observation, tools: Tools) -> tuple[Array, tuple[float, ...]]:
     """Places of points (M, 8, 2) from the best on, and their scores; as they come where nothing judges them."""
+    scores = np.array(scored(points, observation, tools) or [0.0])
+    order = np.argsort(-scores, kind="stable")  # equals stay in the order of their goals' probability
+    return order, tuple(scores[order].tolist()) if len(points) > 1 else ()
+
+
+def scored(points: Array, observation: Observation, tools: Tools) -> tuple[float, ...]:
+    """The driving score of each of points (M, 8, 2); none of one alone."""
     if len(points) == 1:
-        return np.zeros(1, int), ()
+        return ()
     forecast = None
     if observation.agents is not None:
         forecast = kinematics.forecast(observation.agents, POINT_DT_S, round(FORECAST_S / POINT_DT_S))
@@ -172,13 +190,4 @@ def ranked(points: Array, observation: Observation, tools: Tools) -> tuple[Array
     # nobody else has driven here, so progress is shared out among the candidates
     farthest = float((card.progress_m * card.multiplier).max())
     shared = replace(card, ep=metrics.ego_progress(card.progress_m, card.multiplier, farthest, masked=True))
-    scores = total(shared, tools.config.scoring)
-    order = np.argsort(-scores, kind="stable")  # equals stay in the order of their goals' probability
-    return order, tuple(float(value) for value in scores[order])
-
-
-def trajectory(points: Array, dt_s: float) -> Trajectory:
-    """Points (8, 2) as poses at `dt_s`, headings included, up to the horizon."""
-    coarse = Trajectory(tokens.poses_from_points(points), POINT_DT_S)
-    times_s = dt_s * np.arange(1, int(HORIZON_S / dt_s + 1e-6) + 1)
-    return Trajectory(kinematics.resample(coarse, times_s), dt_s)
+    return tuple(total(shared, tools.config.scoring).tolist())

@@ -21,28 +21,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from .. import kinematics, tokens
-from ..domain import Array
+from ..config import RepairConfig
+from ..domain import Array, Observation
 from ..scoring.search import around
 from ..tokens import Codebook
+from .planner import Tools
 from .safety import SAFE, Known, as_drawn, judged, overload, roughness
+from .smoothing import smoothed
 from .waypoints import POINT_DT_S, POINTS
 
 BRAKING_MPS2 = (1.0, 2.0, 3.0, 4.5, 6.0, 8.0)
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The paper's numbers where it tells them."""
-
-    iterations: int = 10  # at most; 0 repairs nothing
-    delta: int = 10  # bins, Manhattan: 221 pairs
-    anchors: int = 4  # pairs that are kept in an iteration; the paper keeps one
-    stride: int = 3  # bins, Manhattan, between them
-
 
 Redraw = Callable[[Array], Array]  # blocks (M, 16) int32, partly masked -> written full, in one step of the network
 PointsOf = Callable[[Array], Array]  # ids (M, 16) -> points (M, 8, 2) m, as the recipe would drive them
@@ -57,8 +50,33 @@ class Repaired:
     seen: tuple[Array, ...]  # points (8, 2) of the plan that came in and of each that an iteration went on with
 
 
+def mended(
+    ids: Array, points: Array, observation: Observation, context: Any, tools: Tools, known: Known | None = None
+) -> Repaired:
+    """A recipe's plan of ids (16,) and points (8, 2), not smoothed yet, smoothed and, where it is unsafe, repaired.
+
+    Points may be finer than their ids: where an id stays, its point does. `context` is the network's of this scene;
+    `known` replaces what follows from the observation.
+    """
+    network = tools.network
+    assert network is not None
+    codebook = network.codebook
+
+    def points_of(many: Array) -> Array:
+        kept = (many == ids).reshape(len(many), POINTS, 2)
+        return smoothed(np.where(kept, points, codebook.decode(many)), observation.ego, POINT_DT_S, codebook.bin_m)
+
+    def redraw(blocks: Array) -> Array:
+        return network.step(context, blocks, 2 * POINTS, False)[0]
+
+    known = known or Known.of(observation, tools.config)
+    if not known.anything:
+        return Repaired(ids, points_of(ids[None])[0], True, 0, ())
+    return repaired(ids, known, codebook, points_of, redraw, tools.config.repair)
+
+
 def repaired(
-    ids: Array, known: Known, codebook: Codebook, points_of: PointsOf, redraw: Redraw, settings: Settings
+    ids: Array, known: Known, codebook: Codebook, points_of: PointsOf, redraw: Redraw, settings: RepairConfig
 ) -> Repaired:
     """The plan of ids (16,), or a better one if it is unsafe."""
     ids = np.asarray(ids, np.int32)
@@ -107,7 +125,7 @@ def best_pairs(
     known: Known,
     codebook: Codebook,
     points_of: PointsOf,
-    settings: Settings,
+    settings: RepairConfig,
 ) -> Array:
     """Ids (M, 16) of plans not tried yet with the best pairs near a waypoint, the best first; may be empty."""
     _, near = around(ids, place, codebook, settings.delta)

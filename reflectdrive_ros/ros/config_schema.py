@@ -22,6 +22,7 @@ CHOICES = {  # settings that take one of a few words
     "planner": (*PLANNERS, *LEARNED),
     "inputs.route_type": tuple(ROUTE_TYPES),
     "inputs.objects_type": (*OBJECT_TYPES, "none"),
+    "inputs.drivable_type": ("none", "map", "grid"),
     "scoring.form": ("pdms", "epdms"),
     "model.backend": ("auto", "torch"),
 }

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from ..config import Config, ConfigError
 from ..domain import Agents, EgoState, Observation, Plan, PlanSource, StepReport, Verdict
 from ..kinematics import carried_forward, path_ahead
-from ..planning import LEARNED, guard, planner_named
+from ..planning import LEARNED, decoding_of, guard, planner_named, safety
 from ..planning.planner import Network, Planner, PlannerState, PlanningError, Remarks, Tools
 from .backend import network_of
 from .model_file import verified_sha256
@@ -42,7 +43,7 @@ class Engine:
         if planner is None:
             planner = planner_named(config)
             if config.planner in LEARNED:
-                network = network or network_of(config.model, config.decoding)
+                network = network or network_of(config.model, decoding_of(config))
                 _check_cameras(config, network)
             else:
                 network = None
@@ -90,6 +91,7 @@ class Engine:
             sent, source = stop, PlanSource.STOP
         if sound:
             self._last_good = plan
+        sent = self._checked(sent, observation)
         done = self._clock()
         timings = {
             "stop": 1e3 * (planning - begun),
@@ -128,6 +130,16 @@ class Engine:
         except Exception:  # the fallback must not fail where the planner did
             log.exception("the last good plan could not be carried forward")
             return None
+
+    def _checked(self, plan: Plan, observation: Observation) -> Plan:
+        """The plan with what it was held against, unless its planner has told that itself."""
+        if plan.check is not None:
+            return plan
+        try:
+            return replace(plan, check=safety.check_of(plan, safety.Known.of(observation, self._config)))
+        except Exception:  # what is only to be told must not stop a plan
+            log.exception("the plan could not be checked")
+            return plan
 
     def _stop(self, ego: EgoState, agents: Agents | None) -> Plan:
         try:

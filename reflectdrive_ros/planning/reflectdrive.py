@@ -1,0 +1,122 @@
+"""ReflectDrive: several goals, a plan to each, the best by the score, and repair where it is unsafe.
+
+    goals by top-k without near doubles; the way to each written in five rounds (inpainting)
+    the best of them by safety, then by the driving score
+    while it is unsafe: check, search, anchor, redraw (`repair`)
+
+Every step plans anew, from the pictures of the moment. Where neither objects nor drivable space are known there is
+nothing to choose or to repair by: the likeliest goal is driven to, which is the paper's model without reflective
+inference. Paper: Discrete Diffusion for Reflective Vision-Language-Action Models (ReflectDrive); horizon 4 s, 8 points.
+
+Classifier-free guidance asks the network twice, the second time with a blank instruction, and moves away from what the
+blank one says. It needs a `GuidedNetwork`, that is two methods more than `Network` has, and a network that has learned
+what a blank instruction means: in training a share of scenes (the usual one is a tenth) must come with a text that is
+all padding. Networks without the methods are not guided.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from ..config import ReflectDriveConfig
+from ..domain import Array, Observation, Plan, StepKind
+from ..features import ModelInputs, model_inputs
+from .planner import Network, PlannerState, PlanningError, Prefilled, Tools
+from .repair import mended
+from .safety import Known, check_of, judged
+from .smoothing import smoothed
+from .waypoints import POINT_DT_S, POINTS, trajectory
+
+FREE = 2 * (POINTS - 1)  # ids to write: all but the goal's
+
+
+@runtime_checkable
+class GuidedNetwork(Protocol):
+    """What classifier-free guidance asks of a `Network` beyond itself."""
+
+    def blank(self, inputs: ModelInputs) -> Any:
+        """The context of the same scene with a text that is all padding."""
+        ...
+
+    def guided_step(self, context: Any, blank: Any, blocks: Array, limit: int, weight: float) -> tuple[Array, Array]:
+        """As `Network.step` writing masked ids, by logits u + (weight + 1) (c - u): c with the text, u without."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """What the last step leaves behind, to be told."""
+
+    notes: tuple[str, ...]
+    why_full: str = ""
+
+
+def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[PlannerState, Plan]:
+    network, settings = tools.network, tools.config.reflectdrive
+    if network is None:
+        raise PlanningError("reflectdrive has no network: set model.file and model.sha256 to its weights")
+    try:
+        inputs = model_inputs(observation, network.inputs)
+    except ValueError as fault:
+        raise PlanningError(str(fault)) from None
+    scene = network.prefill_goal(inputs)
+    against = Known.of(observation, tools.config)
+
+    goals = apart(scene, network, settings)[: settings.goals if against.anything else 1]
+    blocks = written(goals, scene, inputs, network, settings)
+    points = network.codebook.decode(blocks)
+    smooth = smoothed(points, observation.ego, POINT_DT_S, network.codebook.bin_m)
+    order, scores = [0], tuple[float, ...]()
+    if len(blocks) > 1:
+        found = judged(against, smooth)
+        order = sorted(range(len(blocks)), key=lambda place: (found.key(place), -place), reverse=True)
+        scores = tuple((found.safety.worst * found.quality)[order].tolist())
+
+    best = order[0]
+    ids, sent, repairs = blocks[best], smooth[best], 0
+    if settings.repair and against.anything:
+        mend = mended(ids, points[best], observation, scene.context, tools, against)
+        ids, sent, repairs = mend.ids, mend.points, mend.iterations
+        if repairs and scores:
+            again = judged(against, sent[None])
+            scores = (float(again.safety.worst[0] * again.quality[0]), *scores[1:])
+    made = Plan(
+        observation.stamp_ns,
+        observation.ego.map_from_ego,
+        trajectory(sent, tools.config.output.dt_s),
+        StepKind.FULL,
+        tuple(trajectory(smooth[place], tools.config.output.dt_s) for place in order[1:]),
+        scores,
+        ids,
+    )
+    made = replace(made, check=check_of(made, against, repairs))
+    return PlannerState(made, 0, Memory(inputs.notes, "every step plans anew")), made
+
+
+def apart(scene: Prefilled, network: Network, settings: ReflectDriveConfig) -> Array:
+    """Blocks (K, 16) of the likeliest goals that keep their distance, the likeliest first."""
+    blocks = scene.blocks[scene.real]
+    goals_m = network.codebook.to_values(blocks[:, -2:])
+    kept = list[int]()
+    for place, goal_m in enumerate(goals_m):
+        if all(np.hypot(*(goal_m - goals_m[other])) >= settings.goal_spacing_m - 1e-3 for other in kept):
+            kept.append(place)
+    return np.asarray(blocks[kept])
+
+
+def written(
+    blocks: Array, scene: Prefilled, inputs: ModelInputs, network: Network, settings: ReflectDriveConfig
+) -> Array:
+    """Blocks (K, 16) with the way to each goal written, in equal shares, larger ones first."""
+    guided = network if settings.guidance > 0 and isinstance(network, GuidedNetwork) else None
+    blank = None if guided is None else guided.blank(inputs)
+    for turn in range(settings.draft_rounds):
+        share = -(-(FREE - turn) // settings.draft_rounds)
+        if guided is None:
+            blocks, _ = network.step(scene.context, blocks, share, False)
+        else:
+            blocks, _ = guided.guided_step(scene.context, blank, blocks, share, settings.guidance)
+    return blocks
