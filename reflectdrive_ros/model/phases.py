@@ -90,6 +90,19 @@ def step(
     return torch.where(edit, edited, drafted), torch.where(edit, of_edit, of_draft)
 
 
+def guided_step(
+    net: TokenNet,
+    blocks: Tensor,
+    keys_values: tuple[KeysValues, ...],
+    blank: tuple[KeysValues, ...],
+    limit: int,
+    weight: float,
+) -> tuple[Tensor, Tensor]:
+    """As `step` drafting, away from what the prompt with a `blank` text says; weight 0 is `step`."""
+    logits, without = net.decode(blocks, keys_values), net.decode(blocks, blank)
+    return token_ops.unmask(blocks, logits + weight * (logits - without), net.config.mask_id, limit)
+
+
 def full(net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, decoding: Decoding) -> Decoded:
     """Decide, draft, reflect: 1 + 3 + 3 passes."""
     known = prefill_goal(net, images, text, ego, decoding.goals)

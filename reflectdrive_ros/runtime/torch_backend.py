@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,17 @@ class TorchNetwork:
         keys_values: tuple[KeysValues, ...] = context
         ids = self._batch(blocks.astype(np.int64))
         written, confidence = phases.step(self._net, ids, keys_values, limit, edit, self._decoding.edits)
+        return _array(written).astype(np.int32), _array(confidence)
+
+    def blank(self, inputs: ModelInputs) -> Any:
+        """The context of the same scene with a text that is all padding."""
+        text = np.full_like(inputs.text, self.inputs.tokenizer.pad_id)
+        return self.prefill_goal(replace(inputs, text=text)).context
+
+    @torch.inference_mode()
+    def guided_step(self, context: Any, blank: Any, blocks: Array, limit: int, weight: float) -> tuple[Array, Array]:
+        ids = self._batch(blocks.astype(np.int64))
+        written, confidence = phases.guided_step(self._net, ids, context, blank, limit, weight)
         return _array(written).astype(np.int32), _array(confidence)
 
     def _batch(self, array: Array) -> Tensor:

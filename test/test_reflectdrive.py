@@ -1,0 +1,187 @@
+"""ReflectDrive: goals apart, a way to each, the safest and best of them, mended where none is safe; and repair as the
+last stage of ReflectDrive-2."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rubber_band import strip_grid
+from scenes import Clock, cars, config
+from test_reflectdrive2 import KnownWays, arc_frames, arc_way, seen
+from tiny_net import tiny_net
+
+from reflectdrive_ros.domain import Agents, ForecastSource, PlanSource, StepKind, Verdict
+from reflectdrive_ros.features import WORDS, WordTokenizer, model_inputs
+from reflectdrive_ros.planning import decoding_of, planner_named, reflectdrive, reflectdrive2
+from reflectdrive_ros.planning.planner import PlannerState, PlanningError, Tools
+from reflectdrive_ros.runtime.engine import Engine
+from reflectdrive_ros.runtime.torch_backend import TorchNetwork
+
+STRAIGHT = arc_way(8.0, 0.0)
+SLOW = np.stack([[3.5, 6.5, 9.0, 11.0, 12.5, 13.5, 14.0, 14.1], np.zeros(8)], 1)
+TRUCK = cars((24.0, 0.0, 0.0, 0.0))
+
+
+def planned(network, scene, recipe=reflectdrive, **changes):
+    return recipe.plan(PlannerState(), scene, Tools(config(**changes), network))[1]
+
+
+# --- goals ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_to_each_goal_is_written_in_five_rounds():
+    network = KnownWays(STRAIGHT, SLOW, arc_way(8.0, 0.02))
+    plan = planned(network, seen(8.0, agents=cars()))
+    assert network.calls == ["prefill", *(("draft", 3, limit) for limit in (3, 3, 3, 3, 2))]
+    assert len(plan.candidates) == 2
+    assert plan.scores == tuple(sorted(plan.scores, reverse=True))
+
+
+def test_goals_keep_their_distance_and_are_no_more_than_asked_for():
+    near = STRAIGHT + np.array([0.6, 0.0])
+    ways = [STRAIGHT, near, *(arc_way(8.0, bend) for bend in (0.01, 0.02, 0.03))]
+    assert len(planned(KnownWays(*ways), seen(8.0, agents=cars())).candidates) == 2
+    assert len(planned(KnownWays(STRAIGHT, near), seen(8.0, agents=cars())).candidates) == 0
+    both = planned(KnownWays(STRAIGHT, near), seen(8.0, agents=cars()), reflectdrive__goal_spacing_m=0.6)
+    assert len(both.candidates) == 1
+
+
+def test_the_network_is_asked_for_the_goals_of_its_planner():
+    assert decoding_of(config(planner="reflectdrive")).goals == 3
+    assert decoding_of(config(planner="reflectdrive")).goal_spacing_m == 0.9
+    assert decoding_of(config(planner="reflectdrive2")).goals == 6
+
+
+def test_the_safe_goal_is_driven_to_though_it_is_not_the_likeliest():
+    plan = planned(KnownWays(STRAIGHT, SLOW), seen(8.0, agents=TRUCK))
+    assert plan.tokens.tolist() == KnownWays(SLOW).ids[0].tolist()
+    assert plan.check.repairs == 0
+    assert plan.check.unsafe_after_s is None
+
+
+def test_where_nothing_is_known_the_likeliest_goal_is_driven_to_and_nothing_claimed():
+    network = KnownWays(STRAIGHT, SLOW)
+    plan = planned(network, seen(8.0))
+    assert plan.tokens.tolist() == network.ids[0].tolist()
+    assert plan.candidates == ()
+    assert str(plan.check) == "unchecked: no objects, no drivable space"
+
+
+def test_it_is_a_planner_that_needs_a_model():
+    assert planner_named(config(planner="reflectdrive", model__file="x", model__sha256="y")) is reflectdrive.plan
+    with pytest.raises(PlanningError, match="has no network"):
+        planned(None, seen(8.0))
+
+
+# --- repair, in both recipes ------------------------------------------------------------------------------------------
+
+BOTH = pytest.mark.parametrize("recipe", [reflectdrive, reflectdrive2], ids=["reflectdrive", "reflectdrive2"])
+
+
+@BOTH
+def test_a_plan_that_would_hit_someone_is_mended(recipe):
+    scene = seen(8.0, agents=TRUCK, drivable=strip_grid(2.4))
+    plan = planned(KnownWays(STRAIGHT), scene, recipe)
+    assert plan.check.repairs > 0
+    assert plan.check.unsafe_after_s is None
+    assert plan.trajectory.poses[-1, 0] < 24.0 - 2.25 - 4.0
+    as_it_was = planned(KnownWays(STRAIGHT), scene, recipe, **{f"{recipe.__name__.split('.')[-1]}__repair": False})
+    assert as_it_was.tokens.tolist() == KnownWays(STRAIGHT).ids[0].tolist()
+    assert 1.0 < as_it_was.check.unsafe_after_s < 3.0
+
+
+@BOTH
+def test_a_safe_plan_is_sent_as_it_was_written(recipe):
+    plan = planned(KnownWays(STRAIGHT), seen(8.0, agents=cars(), drivable=strip_grid(4.0)), recipe)
+    assert plan.tokens.tolist() == KnownWays(STRAIGHT).ids[0].tolist()
+    assert plan.check.repairs == 0
+    assert plan.check.clearance_m == 5.0
+    assert plan.check.room_m == pytest.approx(4.0 - 2.297 / 2, abs=0.3)
+
+
+@BOTH
+def test_the_guard_lets_through_what_was_mended(recipe):
+    scene = seen(8.0, agents=TRUCK, drivable=strip_grid(2.4))
+    report = Engine(config(), Clock(), recipe.plan, KnownWays(STRAIGHT)).step(scene)
+    assert (report.verdict, report.source) == (Verdict.OK, PlanSource.PLANNER), report.reason
+    assert report.plan.check.repairs > 0
+
+
+@pytest.mark.parametrize("recipe", [reflectdrive2])
+def test_a_carried_plan_is_mended_too_when_someone_steps_in_its_way(recipe):
+    first, second = arc_frames(2, speed=8.0, curvature=0.0)
+    network, tools = KnownWays(STRAIGHT), Tools(config(), KnownWays(STRAIGHT))
+    state, before = recipe.plan(PlannerState(), replace(first, agents=cars()), tools)
+    _, after = recipe.plan(state, replace(second, agents=TRUCK, drivable=strip_grid(2.4)), tools)
+    assert (before.step, after.step) == (StepKind.FULL, StepKind.LITE)
+    assert before.check.repairs == 0
+    assert after.check.repairs > 0
+    assert after.check.unsafe_after_s is None
+    assert network.calls == []
+
+
+# --- what the plan tells ----------------------------------------------------------------------------------------------
+
+
+def test_the_check_tells_against_what_how_old_and_with_which_clearance():
+    scene = replace(seen(8.0, agents=cars((2.0, 4.0, 0.0, 8.0))), agents_age_s=0.12)
+    check = planned(KnownWays(STRAIGHT), scene).check
+    assert check.objects is ForecastSource.CONSTANT_VELOCITY
+    assert check.clearance_m == pytest.approx(4.0 - (1.9 + 2.297) / 2, abs=0.1)
+    assert check.room_m is None
+    assert str(check) == (
+        f"safe for 4.0 s against objects (constant_velocity, 0.12 s old, {check.clearance_m:.1f} m clear); "
+        "unchecked: no drivable space"
+    )
+
+
+def test_an_empty_road_is_not_an_unknown_one():
+    empty = planned(KnownWays(STRAIGHT), seen(8.0, agents=Agents.none())).check
+    assert empty.objects is not None
+    unknown = planned(KnownWays(STRAIGHT), seen(8.0, drivable=strip_grid(4.0))).check
+    assert str(unknown).endswith("unchecked: no objects")
+
+
+def test_whoever_plans_the_engine_tells_what_the_sent_plan_was_held_against():
+    scene = seen(8.0, agents=cars((30.0, 0.0, 0.0, 8.0)))
+    sent = Engine(config(planner="route_follower"), Clock()).step(scene).plan
+    assert sent.check.objects is ForecastSource.CONSTANT_VELOCITY
+    assert sent.check.unsafe_after_s is None
+    assert sent.check.horizon_s == pytest.approx(4.0)
+
+
+# --- guidance ---------------------------------------------------------------------------------------------------------
+
+
+class Guided(KnownWays):
+    def blank(self, inputs):
+        self.calls.append("blank")
+        return "nothing said"
+
+    def guided_step(self, context, blank, blocks, limit, weight):
+        assert (context, blank) == ("scene", "nothing said")
+        self.calls.append(("guided", weight))
+        return super().step(context, blocks, limit, False)
+
+
+def test_guidance_is_used_where_it_is_asked_for_and_offered():
+    network = Guided(STRAIGHT)
+    planned(network, seen(8.0), reflectdrive__guidance=1.5)
+    assert [call for call in network.calls if call == ("guided", 1.5)] == [("guided", 1.5)] * 5
+    for other, changes in ((Guided(STRAIGHT), {}), (KnownWays(STRAIGHT), {"reflectdrive__guidance": 1.5})):
+        planned(other, seen(8.0), **changes)
+        assert not any(call == "blank" or call[0] == "guided" for call in other.calls)
+
+
+def test_guidance_of_no_weight_is_none_and_some_weight_moves_away_from_the_blank_prompt():
+    net = tiny_net(text_length=6, words=WORDS, text_vocabulary=len(WORDS))
+    network = TorchNetwork(net, tokenizer=WordTokenizer(WORDS))
+    assert isinstance(network, reflectdrive.GuidedNetwork)
+    inputs = model_inputs(replace(seen(8.0), instruction="turn left"), network.inputs)
+    scene, blank = network.prefill_goal(inputs), network.blank(inputs)
+    plain, confidence = network.step(scene.context, scene.blocks, 14, False)
+    same, as_sure = network.guided_step(scene.context, blank, scene.blocks, 14, 0.0)
+    np.testing.assert_array_equal(plain, same)
+    np.testing.assert_array_equal(confidence, as_sure)
+    other, _ = network.guided_step(scene.context, blank, scene.blocks, 14, 50.0)
+    assert (other != plain).any()
