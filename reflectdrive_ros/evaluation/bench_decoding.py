@@ -150,8 +150,9 @@ def summary(rows: list[Row], plain: list[Row]) -> dict[str, Any]:
 
 def _table(name: str, scenes: int, numbers: Mapping[str, Mapping[str, Any]]) -> Table:
     title = f"set '{name}', {scenes} scenes; PDMS, means in percent"
-    table = Table("decoding", title=title, title_justify="left", box=SIMPLE_HEAD)
-    for heading in ("single", "best of goals", "chosen", "single, difference", "95 %"):
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("decoding", no_wrap=True)
+    for heading in ("single", "best of goals", "chosen", "difference", "95 %"):
         table.add_column(heading, justify="right")
     for way, row in numbers.items():
         low, high = row["difference_95"]

@@ -1,0 +1,79 @@
+"""What each part of the decoding is worth, measured with a tiny network on scenes made by hand."""
+
+import json
+
+import hand_scenes
+import pytest
+from tiny_net import tiny_net
+
+from reflectdrive_ros import features
+from reflectdrive_ros.__main__ import main
+from reflectdrive_ros.config import Config
+from reflectdrive_ros.evaluation import bench_decoding
+from reflectdrive_ros.model import checkpoint
+from reflectdrive_ros.sim import shards
+from reflectdrive_ros.sim.shards import Index, Load
+
+SCENES = 2
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory):
+    """A set of scenes and a model's weights."""
+    folder = tmp_path_factory.mktemp("decoding")
+    scenes = folder / "val"
+    scenes.mkdir()
+    made = [hand_scenes.scene(f"val-00000-{k:03d}", size=(64, 36), agents=2) for k in range(SCENES)]
+    note = shards.write_shard(scenes, "val-00000", Load.of(made), asked=SCENES, made_by={})
+    shards.write_index(scenes, Index("val", SCENES, (note,), {}))
+    net = tiny_net(words=features.WORDS, text_vocabulary=len(features.WORDS), text_length=12)
+    checkpoint.save(net, folder / "model/weights.safetensors", {})
+    return scenes, folder / "model/weights.safetensors"
+
+
+def test_every_way_changes_one_number():
+    config = Config()
+    ways = bench_decoding.variants(config)
+    assert ways.pop(bench_decoding.PLAIN) == config
+    for name, way in ways.items():
+        changed = [
+            (part, key)
+            for part in ("decoding", "reflectdrive2")
+            for key, value in vars(getattr(way, part)).items()
+            if value != getattr(getattr(config, part), key)
+        ]
+        assert len(changed) <= 1, name
+    assert len(set(ways.values())) > 20
+
+
+def test_the_table_has_a_row_for_each_way_and_the_oracle_is_never_worse(given, tmp_path, capsys):
+    scenes, model = given
+    out = tmp_path / "decoding.json"
+    call = ["bench", "decoding", "--set", "val", "--scenes", str(scenes), "--model", str(model), "--json", str(out)]
+    assert main(call) == 0
+    found = json.loads(out.read_text())
+    assert found["scenes"] == SCENES
+    assert set(found["rows"]) == set(bench_decoding.variants(Config()))
+    for name, row in found["rows"].items():
+        assert row["best"] >= max(row["single"], row["chosen"]) - 1e-9, name
+    assert found["rows"]["configured"]["difference"] == 0.0
+    for same in ("draft rounds 3", "edit rounds 3", "goals 6", "goal spacing 1.2 m"):
+        assert found["rows"][same] == found["rows"]["configured"]
+    one = found["rows"]["goals 1"]
+    assert one["single"] == one["best"] == one["chosen"]
+    assert "edit rounds 0" in capsys.readouterr().out
+
+
+def test_a_model_that_is_not_there_is_one_sentence(given, tmp_path, capsys):
+    call = [
+        "bench",
+        "decoding",
+        "--set",
+        "val",
+        "--scenes",
+        str(given[0]),
+        "--model",
+        str(tmp_path / "none.safetensors"),
+    ]
+    assert main(call) == 2
+    assert "none.safetensors" in capsys.readouterr().err
