@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "scenes": ("evaluation.scenes_run", "makes, completes, checks and shows a scene set of the proving ground"),
     "eval": ("evaluation.eval_run", "planners on a scene set or in closed loop: PDM score table"),
     "train": ("training.train_run", "supervised training of a planner on a scene set; resumes where it was stopped"),
+    "export": ("evaluation.export_run", "a planner's weights as ONNX graphs, which run without torch"),
     "score": ("evaluation.score_run", "PDM score of given trajectories in given scenes"),
     "doctor": ("ros.doctor", "what is installed, what is missing, what to do"),
 }
@@ -29,7 +30,12 @@ BENCHES: dict[str, tuple[str, str]] = {
     "node": ("ros.bench_node", "what the node adds to the planner's time, frames lost, memory"),
 }
 # library -> extra of setup.cfg that installs it
-EXTRAS = dict.fromkeys(("torch", "lightning_fabric", "safetensors", "tensorboard"), "train") | {"webdataset": "sim"}
+EXTRAS = {
+    **dict.fromkeys(("torch", "lightning_fabric", "safetensors", "tensorboard"), "train"),
+    **dict.fromkeys(("onnx", "onnxscript", "onnx_ir", "ml_dtypes"), "export"),
+    "onnxruntime": "ort",
+    "webdataset": "sim",
+}
 
 
 def main(argv: list[str] | None = None) -> int:

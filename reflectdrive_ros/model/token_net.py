@@ -275,9 +275,9 @@ class TokenNet(nn.Module):
 
 def sight(prompt: int, blocks: int, device: torch.device) -> Tensor:
     """(P + R * 16, P + R * 16) bool, who (rows) sees whom: the prompt causally, each block the prompt and itself."""
-    total = prompt + BLOCK * blocks
-    place = torch.arange(total, device=device)
-    block = torch.where(place < prompt, -1, (place - prompt) // BLOCK)
+    of_blocks = torch.arange(blocks, device=device)[:, None].expand(-1, BLOCK).flatten()
+    block = torch.cat([torch.full((prompt,), -1, device=device), of_blocks])
+    place = torch.arange(prompt + BLOCK * blocks, device=device)
     own_block = (block[:, None] == block) & (block >= 0)
     earlier_prompt = (block < 0) & (place <= place[:, None])
     return own_block | earlier_prompt

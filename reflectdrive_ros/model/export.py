@@ -1,0 +1,255 @@
+"""A checkpoint as two ONNX graphs, `prefill_goal` and `step` of `phases`, with a card that names them.
+
+    card_sha256 = export(net, weights_sha256, "models/mine/onnx", {"from": "weights.safetensors"})
+
+    prefill_goal   images (1, 6, H, W, 3) uint8, text (1, T) int64, ego (1, 3) float32
+                   -> blocks (1, K, 16) int64, goal_log_probs (1, K), real (1, K) bool, keys_l, values_l of each layer
+    step           blocks (1, M, 16) int64, limit int64, edit bool, keys_l, values_l
+                   -> written (1, M, 16) int64, confidence (1, M, 16) float32
+
+Opset 20 and plain operators, each of which TensorRT has; everything between pictures and tokens is inside, so nothing
+is asked of the host between calls. Shapes are static but for M, which is free or fixed (`blocks`). A full step is the
+first graph once and the second six times.
+
+Arithmetic is in float32. A weight matrix that bfloat16 holds without loss (those of a shipped checkpoint all do) is
+stored as bfloat16 behind a Cast, which runtimes fold when they load the graph: half the file, the same numbers. Each
+graph has all it needs inside, so that a hash is a hash of what runs; the two share the attention and the action tokens'
+weights, which costs a shipped pair 6 MB. Only graphs near protobuf's limit of 2 GB keep their weights beside.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from . import phases
+from .graph_card import CARD, FORMAT, METADATA, sha256_of
+from .layers import KeysValues
+from .phases import Decoding
+from .token_net import BLOCK, TokenNet
+
+OPSET = 20
+MOST_BLOCKS = 64  # of a step whose number of blocks is free
+SMALL = 1024  # elements; smaller tables are kept as they are
+INSIDE_BYTES = 1_500_000_000  # more weights than that stand beside their graph
+
+
+class PrefillGoal(nn.Module):
+    """`phases.prefill_goal` with tensors only."""
+
+    def __init__(self, net: TokenNet, decoding: Decoding) -> None:
+        super().__init__()
+        self.net, self.rules = net, decoding.goals
+
+    def forward(self, images: Tensor, text: Tensor, ego: Tensor) -> tuple[Tensor, ...]:
+        pixels = images.to(self.net.x_embedding.weight.dtype)  # at once: bytes are nothing but an input to TensorRT
+        known = phases.prefill_goal(self.net, pixels, text, ego, self.rules)
+        flat = (part for layer in known.keys_values for part in layer)
+        return known.blocks, known.goal_log_probs, known.real, *flat
+
+
+class Step(nn.Module):
+    """`phases.step` with tensors only."""
+
+    def __init__(self, net: TokenNet, decoding: Decoding) -> None:
+        super().__init__()
+        self.net, self.rules = net, decoding.edits
+
+    def forward(
+        self, blocks: Tensor, limit: Tensor, edit: Tensor, keys_values: tuple[KeysValues, ...]
+    ) -> tuple[Tensor, Tensor]:
+        return phases.step(self.net, blocks, keys_values, limit, edit, self.rules)
+
+
+def export(
+    net: TokenNet,
+    weights_sha256: str,
+    folder: str | Path,
+    about: Mapping[str, Any],
+    decoding: Decoding | None = None,
+    blocks: int | None = None,
+    golden: Mapping[str, float] | None = None,
+) -> str:
+    """Write both graphs and their card into a folder; returns the card's SHA-256.
+
+    about: what the card says on where the weights come from. blocks: how many a step takes; None leaves it free.
+    golden: what `runtime.backend.golden` says of the network, for every start of the graphs to be held against.
+    """
+    folder, decoding = Path(folder), decoding or Decoding()
+    folder.mkdir(parents=True, exist_ok=True)
+    model = model_of(net, weights_sha256, decoding, blocks)
+    traced = {"prefill_goal": _prefill_goal(net, decoding), "step": _step(net, decoding, blocks)}
+    graphs = {name: _write(graph, name, model, folder) for name, graph in traced.items()}
+    exporter = {"torch": torch.__version__, "onnxscript": version("onnxscript")}
+    card = {"format": FORMAT, "model": model, "graphs": graphs, "about": {**about, "exporter": exporter}}
+    content = json.dumps(card | ({} if golden is None else {"golden": dict(golden)}), indent=2) + "\n"
+    _replace(folder / CARD, content.encode())
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def model_of(net: TokenNet, weights_sha256: str, decoding: Decoding, blocks: int | None) -> dict[str, Any]:
+    """What the graphs take and mean, in words that JSON has: the same for both graphs and their card."""
+    config = net.config
+    measures = dataclasses.asdict(config)
+    told = {
+        "weights_sha256": weights_sha256,
+        "config_sha256": hashlib.sha256(json.dumps(measures, sort_keys=True).encode()).hexdigest(),
+        "inputs": {
+            "width": config.vision.width,
+            "height": config.vision.height,
+            "cameras": config.cameras,
+            "instants": config.instants,
+            "order": "oldest instant first, the cameras of each from left to right",
+            "pixels": "uint8 RGB; the graph itself takes them to x / 127.5 - 1",
+            "text_length": config.text_length,
+            "words": config.words,
+            "ego": "speed in m/s, acceleration in m/s^2, yaw rate in rad/s, each over its ego_scale",
+            "ego_scale": config.ego_scale,
+        },
+        "codebook": {"bin_m": config.bin_m, "bins": config.bins},
+        "decoding": dataclasses.asdict(decoding),
+        "blocks": blocks,
+        "config": measures,
+    }
+    return json.loads(json.dumps(told))  # type: ignore[no-any-return]  # tuples become lists, as a reader sees them
+
+
+def example_inputs(net: TokenNet) -> tuple[Tensor, Tensor, Tensor]:
+    """Images, text, ego of one scene: black pictures, no words, a car that stands."""
+    config, vision = net.config, net.config.vision
+    return (
+        torch.zeros(1, config.pictures, vision.height, vision.width, 3, dtype=torch.uint8),
+        torch.zeros(1, config.text_length, dtype=torch.int64),
+        torch.zeros(1, 3),
+    )
+
+
+def _prefill_goal(net: TokenNet, decoding: Decoding) -> ir.Model:
+    names = ["blocks", "goal_log_probs", "real", *_kept(net)]
+    return _traced(PrefillGoal(net, decoding), example_inputs(net), ["images", "text", "ego"], names, None)
+
+
+def _step(net: TokenNet, decoding: Decoding, blocks: int | None) -> ir.Model:
+    config, attention = net.config, net.config.blocks
+    count = blocks or decoding.goals.count + 1  # a free number is traced by one that nothing else has
+    masked = torch.full((1, count, BLOCK), config.mask_id)
+    kept = torch.zeros(1, attention.kv_heads, config.prompt_length, attention.head_dim)
+    keys_values = tuple((kept.clone(), kept.clone()) for _ in range(attention.layers))
+    tensors = masked, torch.tensor(1), torch.tensor(False), keys_values
+    static = tuple((None, None) for _ in keys_values)
+    free = {1: Dim("count", min=1, max=MOST_BLOCKS)}
+    shapes = None if blocks else {"blocks": free, "limit": None, "edit": None, "keys_values": static}
+    names = ["blocks", "limit", "edit", *_kept(net)]
+    return _traced(Step(net, decoding), tensors, names, ["written", "confidence"], shapes)
+
+
+def _kept(net: TokenNet) -> list[str]:
+    """Names of the keys and values that go from one graph to the other."""
+    return [f"{part}_{layer}" for layer in range(net.config.blocks.layers) for part in ("keys", "values")]
+
+
+def _traced(
+    module: nn.Module, tensors: tuple[Any, ...], inputs: list[str], outputs: list[str], shapes: Any
+) -> ir.Model:
+    with _quiet(), torch.no_grad():
+        captured = torch.export.export(module.eval(), tensors, dynamic_shapes=shapes)
+        program = torch.onnx.export(
+            captured, dynamo=True, opset_version=OPSET, input_names=inputs, output_names=outputs, verbose=False
+        )
+    assert program is not None  # it is None only where a file was named
+    return program.model
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporter has its say on libraries that are not installed and on its own deprecations."""
+    log = logging.getLogger("torch.onnx")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(before)
+
+
+def _write(graph: ir.Model, name: str, model: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """One graph as a file; what the card says of it."""
+    _forget_the_source(graph)
+    _store_halved(graph)
+    graph.graph.name = name
+    graph.producer_name, graph.producer_version = "reflectdrive", torch.__version__
+    graph.metadata_props.clear()
+    graph.metadata_props[METADATA] = json.dumps({"graph": name, "model": model}, sort_keys=True)
+    size = sum(value.const_value.nbytes for value in graph.graph.initializers.values() if value.const_value is not None)
+    file, weights = folder / f"{name}.onnx", folder / f"{name}.weights"
+    row: dict[str, Any] = {"file": file.name}
+    if size > INSIDE_BYTES:
+        ir.save(graph, file, external_data=weights.name)
+        row["weights"] = {"file": weights.name, "sha256": sha256_of(weights), "bytes": weights.stat().st_size}
+    else:
+        weights.unlink(missing_ok=True)
+        _replace(file, ir.to_proto(graph).SerializeToString(deterministic=True))
+    return {**row, "sha256": sha256_of(file), "bytes": file.stat().st_size}
+
+
+def _forget_the_source(graph: ir.Model) -> None:
+    """The exporter notes for each node where in which file on this machine it came from."""
+    values = [*graph.graph.inputs, *graph.graph.initializers.values()]
+    for node in graph.graph.all_nodes():
+        node.metadata_props.clear()
+        node.doc_string = None
+        values += node.outputs
+    for value in values:
+        value.metadata_props.clear()
+        value.doc_string = None
+    graph.graph.metadata_props.clear()
+    graph.graph.doc_string = graph.doc_string = None
+
+
+def _store_halved(graph: ir.Model) -> None:
+    """Weights that bfloat16 holds exactly are stored as such, behind a Cast."""
+    casts = []
+    for name, value in list(graph.graph.initializers.items()):
+        tensor = value.const_value
+        if tensor is None or tensor.dtype != ir.DataType.FLOAT or tensor.size < SMALL:
+            continue
+        exact = tensor.numpy()
+        halved = exact.astype(ml_dtypes.bfloat16)
+        if not np.array_equal(halved.astype(np.float32), exact):
+            continue
+        short = f"{name}.bf16"
+        stored = ir.Value(name=short, const_value=ir.tensor(halved, name=short))
+        stored.shape, stored.dtype = value.shape, ir.DataType.BFLOAT16
+        cast = ir.node("Cast", [stored], {"to": ir.DataType.FLOAT.value}, name=f"{name}.cast")
+        cast.outputs[0].shape, cast.outputs[0].dtype = value.shape, ir.DataType.FLOAT
+        ir.convenience.replace_all_uses_with(value, cast.outputs[0])
+        del graph.graph.initializers[name]
+        cast.outputs[0].name = name
+        graph.graph.initializers[short] = stored
+        casts.append(cast)
+    graph.graph.insert_before(graph.graph[0], casts)
+
+
+def _replace(target: Path, content: bytes) -> None:
+    """Write a file of which no reader sees half."""
+    unfinished = target.with_name(target.name + ".part")
+    unfinished.write_bytes(content)
+    os.replace(unfinished, target)

@@ -1,0 +1,145 @@
+"""A token network in ONNX Runtime, from the graphs of `reflectdrive export`: the embedded default, without torch.
+
+    network = OrtNetwork(GraphCard.read("models/mine/onnx/card.json"), threads=2)
+
+Arrays go in and come out; the prompt's keys and values stay in ONNX Runtime's own tensors, on its device. Threads do
+not spin between operators: a planner shares its computer, and threads that spin take from the camera driver what they
+win here. What a graph is fed is checked against what its own file says it takes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+
+from ..domain import Array
+from ..features import InputSpec, ModelInputs, Tokenizer, WordTokenizer
+from ..model.graph_card import GRAPHS, GraphCard, GraphError
+from ..planning.planner import PlanningError, Prefilled
+
+DTYPES = {"tensor(uint8)": np.uint8, "tensor(int64)": np.int64, "tensor(float)": np.float32, "tensor(bool)": np.bool_}
+PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+SERIOUS = 3  # of ONNX Runtime's levels: errors
+
+
+class OrtNetwork:
+    """`planning.planner.Network` by two graphs."""
+
+    def __init__(
+        self, card: GraphCard, threads: int = 0, device: str = "cpu", tokenizer: Tokenizer | None = None
+    ) -> None:
+        """threads: 0 takes the cores this process may use. Raises GraphError for graphs that cannot be used."""
+        self.codebook = card.codebook()
+        self.inputs = input_spec(card, tokenizer)
+        self._blocks: int | None = card.model["blocks"]
+        self._graphs = {name: Graph(card, name, threads or len(os.sched_getaffinity(0)), device) for name in GRAPHS}
+
+    @staticmethod
+    def of_file(path: str | Path, threads: int = 0, device: str = "cpu") -> OrtNetwork:
+        return OrtNetwork(GraphCard.read(path), threads, device)
+
+    def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
+        feeds = {"images": inputs.images[None], "text": inputs.text[None], "ego": inputs.ego[None]}
+        out = self._graphs["prefill_goal"].run(feeds)
+        blocks, log_probs, real = (out.pop(name).numpy()[0] for name in ("blocks", "goal_log_probs", "real"))
+        return Prefilled(out, blocks.astype(np.int32), log_probs, real)
+
+    def step(self, context: Any, blocks: Array, limit: int, edit: bool) -> tuple[Array, Array]:
+        count = len(blocks)
+        ids = blocks[None].astype(np.int64)
+        if self._blocks is not None:
+            if count > self._blocks:
+                raise PlanningError(f"the step graph takes {self._blocks} blocks, got {count}: export with --blocks")
+            ids = np.concatenate([ids, np.repeat(ids[:, :1], self._blocks - count, axis=1)], axis=1)
+        flags = {"limit": np.array(limit, np.int64), "edit": np.array(edit, np.bool_)}
+        out = self._graphs["step"].run({"blocks": ids, **flags}, context)
+        return out["written"].numpy()[0, :count].astype(np.int32), out["confidence"].numpy()[0, :count]
+
+
+def input_spec(card: GraphCard, tokenizer: Tokenizer | None = None) -> InputSpec:
+    """What the network takes; `tokenizer` is for networks without words of their own. Raises GraphError."""
+    told = card.model["inputs"]
+    if tokenizer is None and not told["words"]:
+        raise GraphError(f"{card.path}: the network has no words of its own; give the tokenizer it was trained with")
+    return InputSpec(
+        told["width"],
+        told["height"],
+        told["text_length"],
+        tokenizer or WordTokenizer(told["words"]),
+        told["cameras"],
+        told["instants"],
+        tuple(told["ego_scale"]),
+    )
+
+
+class Graph:
+    """One session, and what its file says it takes."""
+
+    def __init__(self, card: GraphCard, name: str, threads: int, device: str) -> None:
+        self.name, self._device = name, device
+        file = card.files[name]
+        if PROVIDERS[device] not in ort.get_available_providers():
+            raise GraphError(f"ONNX Runtime {ort.__version__} here has no {device}: install onnxruntime-gpu or use cpu")
+        options = ort.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.log_severity_level = SERIOUS
+        try:
+            self._session = ort.InferenceSession(str(file), options, providers=[PROVIDERS[device]])
+        except Exception as fault:  # its errors have no common base
+            reason = f"is no graph that ONNX Runtime {ort.__version__} can load: {_line(fault)}"
+            raise GraphError(f"{file} {reason}") from None
+        card.check_metadata(name, self._session.get_modelmeta().custom_metadata_map)
+        self.takes = {put.name: (np.dtype(DTYPES[put.type]), put.shape) for put in self._session.get_inputs()}
+        self._gives = [put.name for put in self._session.get_outputs()]
+
+    def run(self, feeds: Mapping[str, Array], kept: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Outputs by name, as ONNX Runtime's tensors. `kept` are such tensors. Raises PlanningError naming a tensor."""
+        kept = kept or {}
+        self._check(feeds, kept)
+        binding = self._session.io_binding()
+        for name, array in feeds.items():
+            binding.bind_cpu_input(name, np.ascontiguousarray(array))
+        for name, tensor in kept.items():
+            binding.bind_ortvalue_input(name, tensor)
+        for name in self._gives:
+            stays = name.startswith(("keys_", "values_"))
+            binding.bind_output(name, self._device if stays else "cpu")
+        try:
+            self._session.run_with_iobinding(binding)
+        except Exception as fault:
+            raise PlanningError(f"graph {self.name} failed in ONNX Runtime: {_line(fault)}") from None
+        return dict(zip(self._gives, binding.get_outputs(), strict=True))
+
+    def _check(self, feeds: Mapping[str, Array], kept: Mapping[str, Any]) -> None:
+        given = {name: (array.dtype, array.shape) for name, array in feeds.items()}
+        given |= {name: (np.dtype(DTYPES[tensor.data_type()]), tensor.shape()) for name, tensor in kept.items()}
+        for name in (*self.takes, *given):
+            if name not in given or name not in self.takes:
+                problem = "was not given" if name in self.takes else "is not among its inputs"
+                raise PlanningError(f"graph {self.name}: tensor {name} {problem}")
+            (kind, shape), (has_kind, has) = self.takes[name], given[name]
+            if kind != has_kind or not _fits(has, shape):
+                raise PlanningError(
+                    f"graph {self.name}: tensor {name} is {has_kind} {tuple(has)}, expected {kind} {_shown(shape)}"
+                )
+
+
+def _fits(shape: Sequence[int], expected: Sequence[int | str]) -> bool:
+    return len(shape) == len(expected) and all(
+        not isinstance(want, int) or have == want for have, want in zip(shape, expected, strict=True)
+    )
+
+
+def _shown(shape: Sequence[int | str]) -> str:
+    return f"({', '.join(map(str, shape))}{',' * (len(shape) == 1)})"
+
+
+def _line(fault: Exception) -> str:
+    """ONNX Runtime's own words on one line."""
+    return " ".join(str(fault).split())[:300]

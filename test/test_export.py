@@ -1,0 +1,257 @@
+"""Exported graphs: they decode what the network decodes, are made of what TensorRT has, and say what they are."""
+
+import json
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+import pytest
+import torch
+from tiny_net import some_blocks, tiny_inputs, tiny_net
+
+from reflectdrive_ros.features import ModelInputs
+from reflectdrive_ros.model.export import example_inputs, export, model_of
+from reflectdrive_ros.model.graph_card import METADATA, GraphCard, GraphError, sha256_of
+from reflectdrive_ros.model.phases import Decoding
+from reflectdrive_ros.model.token_ops import EditRules, GoalRules
+from reflectdrive_ros.planning.planner import PlanningError
+from reflectdrive_ros.runtime.ort_backend import OrtNetwork
+from reflectdrive_ros.runtime.torch_backend import TorchNetwork
+
+WORDS = ("<pad>", "<unk>", "left", "right")
+RULES = Decoding(GoalRules(4, 1.2, floor=0.0), EditRules(below=1.0))
+MOVES = ((5, False), (5, False), (4, False), (0, True), (0, True), (0, True))
+OPERATORS = json.loads((Path(__file__).parent / "data" / "tensorrt_operators.json").read_text())
+
+
+def network(seed=0):
+    """A tiny network whose weights bfloat16 holds, as those of a checkpoint."""
+    net = tiny_net(seed, words=WORDS)
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.copy_(parameter.bfloat16())
+    return net
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("graphs")
+    export(network(), "0" * 64, place, {"weights": "made here"}, RULES)
+    return place
+
+
+@pytest.fixture(scope="module")
+def exact(tmp_path_factory):
+    """Graphs of weights that bfloat16 would change, for steps of four blocks."""
+    place = tmp_path_factory.mktemp("exact")
+    export(tiny_net(words=WORDS), "0" * 64, place, {}, RULES, blocks=4)
+    return place
+
+
+@pytest.fixture
+def copy(folder, tmp_path):
+    """The exported files once more, to be spoiled."""
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    return tmp_path
+
+
+def scene(seed):
+    net = network()
+    images, text, ego = (part[0].numpy() for part in tiny_inputs(net, scenes=1, seed=seed))
+    return ModelInputs(images, text, ego)
+
+
+def decoded(net, inputs, moves=MOVES, count=None):
+    known = net.prefill_goal(inputs)
+    blocks, confidence = known.blocks[:count], None
+    for limit, edit in moves:
+        blocks, confidence = net.step(known.context, blocks, limit, edit)
+    return known, blocks, confidence
+
+
+# --- the same plans --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_onnx_runtime_and_eager_torch_write_the_same_tokens(folder, seed):
+    graphs = OrtNetwork.of_file(folder / "card.json", threads=1)
+    torch_known, expected, sure = decoded(TorchNetwork(network(), decoding=RULES), scene(seed))
+    known, blocks, confidence = decoded(graphs, scene(seed))
+    np.testing.assert_array_equal(known.blocks, torch_known.blocks)
+    np.testing.assert_array_equal(known.real, torch_known.real)
+    np.testing.assert_allclose(known.goal_log_probs, torch_known.goal_log_probs, atol=1e-4)
+    np.testing.assert_array_equal(blocks, expected)
+    np.testing.assert_allclose(confidence, sure, atol=1e-5)
+    assert blocks.dtype == np.int32
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 9])
+def test_a_step_takes_any_number_of_blocks(folder, count):
+    graphs, eager = OrtNetwork.of_file(folder / "card.json", threads=1), TorchNetwork(network(), decoding=RULES)
+    blocks = some_blocks(network(), scenes=1, count=count)[0].numpy()
+    contexts = [net.prefill_goal(scene(7)).context for net in (graphs, eager)]
+    for move in ((3, False), (0, True)):
+        written = [net.step(context, blocks, *move) for net, context in zip((graphs, eager), contexts, strict=True)]
+        np.testing.assert_array_equal(written[0][0], written[1][0])
+
+
+def test_a_graph_for_a_fixed_number_of_blocks_fills_up(exact):
+    graphs = OrtNetwork.of_file(exact / "card.json", threads=1)
+    eager = TorchNetwork(tiny_net(words=WORDS), decoding=RULES)
+    for count in (1, 3, 4):
+        blocks = [decoded(net, scene(1), count=count)[1] for net in (graphs, eager)]
+        np.testing.assert_array_equal(*blocks)
+    context = graphs.prefill_goal(scene(1)).context
+    with pytest.raises(PlanningError, match="takes 4 blocks, got 5"):
+        graphs.step(context, some_blocks(network(), 1, 5)[0].numpy(), 1, False)
+
+
+def test_a_scene_is_not_disturbed_by_the_next_one(folder):
+    """Keys and values lie in tensors of their own, not in a buffer that the next prefill writes over."""
+    graphs = OrtNetwork.of_file(folder / "card.json", threads=1)
+    first = graphs.prefill_goal(scene(0))
+    alone = graphs.step(first.context, first.blocks, 5, False)
+    graphs.prefill_goal(scene(1))
+    again = graphs.step(first.context, first.blocks, 5, False)
+    np.testing.assert_array_equal(alone[0], again[0])
+    np.testing.assert_array_equal(alone[1], again[1])
+
+
+# --- what the files are made of --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["prefill_goal", "step"])
+def test_every_operator_and_its_type_is_one_that_tensorrt_takes(folder, name):
+    graph = ir.load(folder / f"{name}.onnx").graph
+    assert graph.opset_imports == {"": OPERATORS["opset"]}
+    for node in graph.all_nodes():
+        assert node.domain == ""
+        assert node.op_type in OPERATORS["types"], f"{node.op_type} is not in TensorRT's list"
+        judged = node.inputs[1 if node.op_type == "Where" else 0] if node.op_type != "Cast" else node.outputs[0]
+        if judged is not None and judged.dtype is not None:
+            assert judged.dtype.name in OPERATORS["types"][node.op_type], f"{node.op_type} of {judged.dtype.name}"
+
+
+@pytest.mark.parametrize("name", ["prefill_goal", "step"])
+def test_nothing_in_a_graph_depends_on_data_or_leads_back_to_the_machine_it_was_made_on(folder, name):
+    file = folder / f"{name}.onnx"
+    used = {node.op_type for node in ir.load(file).graph.all_nodes()}
+    assert not used & {"Loop", "If", "Scan", "NonZero", "TopK", "ScatterND", "ScatterElements", "NonMaxSuppression"}
+    content = file.read_bytes()
+    assert str(Path(__file__).parents[1]).encode() not in content
+    assert b"site-packages" not in content
+
+
+def stored(folder, name, kind):
+    """Weights in a graph's file that are of a kind."""
+    values = ir.load(folder / f"{name}.onnx").graph.initializers.values()
+    return [value.const_value.numpy() for value in values if value.dtype is kind]
+
+
+@pytest.mark.parametrize("name", ["prefill_goal", "step"])
+def test_weights_are_stored_in_half_the_bytes_and_come_back_exact(folder, name):
+    head = network().x_head.weight.detach().numpy()
+    halved = [kept.astype(np.float32) for kept in stored(folder, name, ir.DataType.BFLOAT16)]
+    assert any(kept.shape in (head.shape, head.T.shape) for kept in halved)
+    assert any(np.array_equal(kept, head) or np.array_equal(kept, head.T) for kept in halved)
+
+
+def test_weights_that_bfloat16_would_change_stay_as_they_are(exact):
+    net = tiny_net(words=WORDS)
+    head = net.x_head.weight.detach().numpy()
+    assert (head.astype(ml_dtypes.bfloat16).astype(np.float32) != head).any()
+    kept = stored(exact, "step", ir.DataType.FLOAT)
+    assert any(np.array_equal(part, head) or np.array_equal(part, head.T) for part in kept)
+
+
+def test_graphs_and_card_tell_what_the_network_takes_and_means(folder):
+    net = network()
+    card = GraphCard.read(folder / "card.json")
+    told = json.loads(ir.load(folder / "step.onnx").metadata_props[METADATA])
+    assert told == {"graph": "step", "model": card.model}
+    assert card.model == model_of(net, "0" * 64, RULES, None)
+    assert card.model["inputs"]["words"] == list(WORDS)
+    assert card.codebook().bins == net.config.bins
+    assert card.about["weights"] == "made here"
+    spec = OrtNetwork.of_file(folder / "card.json", threads=1).inputs
+    assert (spec.width, spec.height, spec.cameras, spec.instants) == (64, 32, 3, 2)
+    assert example_inputs(net)[0].shape == (1, 6, 32, 64, 3)
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+def rewrite(folder, change):
+    card = json.loads((folder / "card.json").read_text())
+    change(card)
+    (folder / "card.json").write_text(json.dumps(card))
+
+
+def test_a_graph_with_another_hash_is_refused(copy):
+    with (copy / "step.onnx").open("ab") as file:
+        file.write(b"!")
+    with pytest.raises(GraphError, match=r"step\.onnx has SHA-256 .*, its card says"):
+        OrtNetwork.of_file(copy / "card.json")
+
+
+def test_a_missing_graph_is_named(copy):
+    (copy / "prefill_goal.onnx").unlink()
+    with pytest.raises(GraphError, match=r"prefill_goal\.onnx cannot be read: No such file"):
+        OrtNetwork.of_file(copy / "card.json")
+
+
+def of_whatever_is_there(card, folder):
+    for row in card["graphs"].values():
+        row["sha256"] = sha256_of(folder / row["file"])
+
+
+@pytest.mark.parametrize("left", [0, 100, 20_000])
+def test_a_truncated_graph_is_named(copy, left):
+    file = copy / "step.onnx"
+    file.write_bytes(file.read_bytes()[:left])
+    rewrite(copy, lambda card: of_whatever_is_there(card, copy))
+    with pytest.raises(GraphError, match=r"step\.onnx (is no graph that ONNX Runtime|carries no metadata)"):
+        OrtNetwork.of_file(copy / "card.json")
+
+
+def test_a_graph_of_another_model_is_named(copy, exact):
+    (copy / "step.onnx").write_bytes((exact / "step.onnx").read_bytes())
+    rewrite(copy, lambda card: of_whatever_is_there(card, copy))
+    with pytest.raises(GraphError, match=r"step\.onnx belongs to another model than card\.json: blocks differ"):
+        OrtNetwork.of_file(copy / "card.json")
+
+
+def test_graphs_in_each_others_place_are_noticed(copy):
+    rewrite(copy, lambda card: card["graphs"].update(step=card["graphs"]["prefill_goal"]))
+    with pytest.raises(GraphError, match="is the graph 'prefill_goal', expected 'step'"):
+        OrtNetwork.of_file(copy / "card.json")
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [("{", "is not JSON"), ("[]", "is no card"), ('{"format": "reflectdrive.graphs.1"}', "has wrong 'graphs'")],
+)
+def test_a_card_that_is_none_is_refused(tmp_path, content, complaint):
+    (tmp_path / "card.json").write_text(content)
+    with pytest.raises(GraphError, match=complaint):
+        GraphCard.read(tmp_path / "card.json")
+
+
+def test_a_wrong_feed_is_refused_by_the_name_of_its_tensor(folder):
+    graphs = OrtNetwork.of_file(folder / "card.json", threads=1)
+    good = scene(0)
+    for changed, complaint in (
+        (ModelInputs(good.images[:, :16], good.text, good.ego), r"tensor images is uint8 \(1, 6, 16, 64, 3\), exp"),
+        (ModelInputs(good.images.astype(np.float32), good.text, good.ego), "tensor images is float32"),
+        (ModelInputs(good.images, good.text[:3], good.ego), r"tensor text is int64 \(1, 3\), expected int64 \(1, 5\)"),
+        (ModelInputs(good.images, good.text, good.ego.astype(float)), "tensor ego is float64"),
+    ):
+        with pytest.raises(PlanningError, match=complaint):
+            graphs.prefill_goal(changed)
+    known = graphs.prefill_goal(good)
+    with pytest.raises(PlanningError, match="graph step: tensor values_1 was not given"):
+        graphs.step({k: v for k, v in known.context.items() if k != "values_1"}, known.blocks, 1, False)
+    with pytest.raises(PlanningError, match=r"tensor blocks is int64 \(1, 4, 15\), expected int64 \(1, \w+, 16\)"):
+        graphs.step(known.context, known.blocks[:, :15], 1, False)
