@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scenes import config
+from tiny_model import tiny_model  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.config import CamerasConfig, Config, VehicleConfig
-from reflectdrive_ros.evaluation import drive
+from reflectdrive_ros.evaluation import drive, given
 from reflectdrive_ros.scoring.simulate import STATE_SIZE, VX
 from reflectdrive_ros.sim.actors import Shape
 from reflectdrive_ros.sim.drive_log import Collision, DriveLog, Event
@@ -50,6 +52,34 @@ def test_a_planner_that_looks_sees_two_instants_half_a_second_apart():
     assert [frame.name for frame in frames] == ["front_left", "front", "front_right"] * 2
     assert [(frame.stamp_ns - begun_ns) * 1e-9 for frame in frames] == pytest.approx([0.1] * 3 + [0.6] * 3)
     assert all(frame.pixels.shape == (54, 96, 3) for frame in frames)
+
+
+@pytest.fixture(scope="module")
+def moving():
+    """A world in which the car begins at some speed: who can only go straight on at 8 m/s can go on from there."""
+    for seed in range(30):
+        with World(WorldOptions(seed=seed)) as world:
+            if world.observation().ego.speed_mps > 4.0:
+                return WorldOptions(seed=seed)
+    pytest.fail("no world begins with a moving car")
+
+
+@pytest.mark.parametrize("lite", [0, 1])
+def test_a_learned_planner_drives_with_and_without_lite_steps(tiny_model, moving, lite):  # noqa: F811
+    settings = config(
+        **tiny_model.settings,
+        reflectdrive2__lite_steps_per_full=lite,
+        cameras__width=96,
+        cameras__height=54,
+        guard__max_acceleration_mps2=15.0,
+    )
+    one = drive.drive(moving, "reflectdrive2", settings, 3.0)
+    assert set(one.planning_ms) == ({"full", "lite"} if lite else {"full"})
+    assert one.sources["PLANNER"] >= 20, one.verdicts
+    told = drive.numbers([one])["planning_ms"]
+    assert sum(told[kind]["steps"] for kind in one.planning_ms) == 30
+    assert all(told[kind]["mean"] > 0 for kind in one.planning_ms)
+    assert told["mean"] > 0
 
 
 def log(seconds, speed_mps, collisions=(), events=(), off_steps=0):
@@ -104,6 +134,8 @@ def command(*words):
     parser.add_argument("--planner", nargs="+")
     parser.add_argument("--config")
     parser.add_argument("--json")
+    given.add_model_arguments(parser)
+    given.add_settings_argument(parser, "--setting")
     drive.add_arguments(parser)
     return drive.run_closed_loop(parser.parse_args([str(word) for word in words]))
 

@@ -9,6 +9,8 @@ import cv2
 import hand_scenes
 import numpy as np
 import pytest
+from scenes import config as scenes_config
+from tiny_model import tiny_model  # noqa: F401 (a fixture)
 
 from reflectdrive_ros import planning
 from reflectdrive_ros.config import Config
@@ -205,6 +207,83 @@ def test_recordings_are_scored_whole(capsys):
     for words in (("--limit", 3), ("--families", "curve")):
         assert command(eval_run, *words) == 2
         assert "real_tracks is scored whole" in capsys.readouterr().err
+
+
+# --- planners that have learned --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    """A set with pictures."""
+    folder = tmp_path_factory.mktemp("seen") / "test"
+    store(folder, (3, 2), pictures=True)
+    return folder
+
+
+def of_model(model, *words):
+    return ("--set", "test", "--planner", "reflectdrive2", "--model", model.file, *words)
+
+
+def test_a_model_is_scored_with_the_best_of_its_proposals(seen, tiny_model, tmp_path, capsys):  # noqa: F811
+    file = tmp_path / "eval.json"
+    assert command(eval_run, *of_model(tiny_model, "--scenes", seen, "--json", file)) == 0
+    content = json.loads(file.read_text())
+    assert (content["planner"], content["scenes"], content["failures"]) == ("reflectdrive2", 5, {})
+    assert content["model_sha256"] == tiny_model.sha256
+    assert content["nc"] > 0  # it drives
+    assert content["drivers"]["reflectdrive2"]["best_of_k"] == content["best_of_k"] >= content["pdms"]
+    assert "best_of_k" not in content["drivers"]["expert"]
+    assert "best of K" in capsys.readouterr().out
+
+
+def test_a_model_scores_the_same_whoever_does_the_work(seen, tiny_model):  # noqa: F811
+    config = scenes_config(**tiny_model.settings)
+    alone, together = (
+        eval_scenes.evaluate(seen, ["reflectdrive2"], config, None, None, workers, QUIET) for workers in (1, 2)
+    )
+    assert alone.scores == together.scores
+    assert alone.best == together.best
+
+
+def test_the_likeliest_goal_alone_is_scored_beside_the_best_of_all(seen, tiny_model):  # noqa: F811
+    """Without choosing, the plan is that of the likeliest goal; the best of K still tells of the others."""
+    everyone = {"decoding__goal_floor": 0.0, "decoding__goal_spacing_m": 3.0}
+    one, all_of_them = (
+        eval_scenes.evaluate(
+            seen,
+            ["reflectdrive2"],
+            scenes_config(**tiny_model.settings, **everyone, reflectdrive2__choose=choose),
+            None,
+            None,
+            1,
+            QUIET,
+        )
+        for choose in (False, True)
+    )
+    assert one.best == all_of_them.best
+    driven = [row[0] for row in one.scores["reflectdrive2"]]
+    assert (np.array(one.best["reflectdrive2"]) >= np.array(driven) - 1e-9).all()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--sha256", "abc"), "expected abc"),
+        (("--setting", "model.device=tpu"), "model.device is 'tpu'"),
+        (("--setting", "decoding.goals=0"), "setting decoding.goals is 0, expected 1 to 32"),
+        (("--planner", "route_follower"), "--model is given, but route_follower has none"),
+        (("--set", "real_tracks"), "real_tracks has no pictures for reflectdrive2"),
+    ],
+)
+def test_a_model_that_cannot_be_used_is_one_sentence(seen, tiny_model, words, sentence, capsys):  # noqa: F811
+    assert command(eval_run, *of_model(tiny_model, "--scenes", seen, *words)) == 2
+    (said,) = capsys.readouterr().err.strip().splitlines()
+    assert sentence in said
+
+
+def test_a_planner_that_has_learned_needs_a_model(seen, capsys):
+    assert command(eval_run, "--set", "test", "--scenes", seen, "--planner", "reflectdrive2") == 2
+    assert "planner reflectdrive2 needs a model: set model.file and model.sha256, or" in capsys.readouterr().err
 
 
 # --- scenes ----------------------------------------------------------------------------------------------------------

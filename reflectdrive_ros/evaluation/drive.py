@@ -31,7 +31,7 @@ from rich.table import Table
 
 from ..config import Config, ConfigError
 from ..domain import Array, CameraFrame
-from ..planning import BLIND, LEARNED, planner_named
+from ..planning import BLIND, LEARNED, decoding_of, planner_named
 from ..runtime.backend import worker_network
 from ..runtime.engine import Engine
 from ..runtime.model_file import ModelFileError
@@ -78,7 +78,7 @@ def drive(
     and TrafficError as the world does.
     """
     config = replace(config, planner=planner)
-    network = worker_network(config.model, config.decoding) if planner in LEARNED else None
+    network = worker_network(config.model, decoding_of(config)) if planner in LEARNED else None
     if pictures is None:
         pictures = config.cameras.required and planner not in BLIND
     scores: list[float] = []
@@ -148,9 +148,10 @@ def drives(
     cannot be used.
     """
     for planner in planners:
-        planner_named(replace(config, planner=planner))
-    if set(planners) & set(LEARNED):
-        worker_network(config.model, config.decoding)  # a fault of the model is told once, not by every drive
+        asked = replace(config, planner=planner)
+        planner_named(asked)
+        if planner in LEARNED:  # a fault of the model is told once, not by every drive
+            worker_network(config.model, decoding_of(asked))
     jobs = [(planner, seed) for planner in planners for seed in seeds]
     found: dict[Job, DriveResult] = {}
     failures: dict[Job, str] = {}

@@ -25,7 +25,7 @@ from rich.table import Table
 
 from ..config import Config
 from ..domain import Array
-from ..planning import BLIND, LEARNED, planner_named
+from ..planning import BLIND, LEARNED, decoding_of, planner_named
 from ..planning.planner import PlanningError, Tools
 from ..runtime.backend import worker_network
 from ..sim import crew, sets, shards
@@ -119,8 +119,8 @@ def evaluate(
     Raises SetError if there is nothing to score, ModelFileError for a model that cannot be used.
     """
     learned = [name for name in planners if name in LEARNED]
-    if learned:
-        worker_network(config.model, config.decoding)  # a fault of the model is told once, not by every worker
+    for name in learned:  # a fault of the model is told once, not by every worker
+        worker_network(config.model, decoding_of(replace(config, planner=name)))
     index = shards.index_of(folder)
     tasks = _tasks(index, families, limit)
     work = partial(_score_shard, folder, tuple(planners), config, families)
@@ -211,10 +211,10 @@ def _score_scene(scene: DrivingScene, planners: Sequence[str], config: Config) -
     scored = scene.scored(vehicle=config.vehicle)
     plans, best, failures = {EXPERT: scene.expert}, {}, {}
     for name in planners:
-        network = worker_network(config.model, config.decoding) if name in LEARNED else None
-        tools = Tools(replace(config, planner=name), network)
+        asked = replace(config, planner=name)
+        tools = Tools(asked, worker_network(config.model, decoding_of(asked)) if name in LEARNED else None)
         try:
-            proposals = driving_scores.proposals(planner_named(tools.config), scene.observation(), tools)
+            proposals = driving_scores.proposals(planner_named(asked), scene.observation(), tools)
             if name in LEARNED:
                 every = proposals if len(proposals) > 1 else _all_proposals(scene, tools)
                 best[name] = driving_scores.best_of(scored, every, config.scoring)

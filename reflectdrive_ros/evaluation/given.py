@@ -40,7 +40,7 @@ def configuration(args: argparse.Namespace, patience: Mapping[str, Any] | None =
         raise ConfigError("--sha256 is given without --model")
     if args.model is not None:
         if not set(planners) & set(LEARNED):
-            raise ConfigError(f"--model is given, but {', '.join(planners)} has none: give --planner {min(LEARNED)}")
+            raise ConfigError(f"--model is given, but {', '.join(planners)} has none: name one of {', '.join(LEARNED)}")
         model = named(args.model, args.sha256)
         config = replace(config, model=replace(config.model, file=model.file, sha256=model.sha256))
     for name in planners:

@@ -7,9 +7,11 @@ A backend is a module of its own that is imported when a model needs it: a car w
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,8 +21,12 @@ from ..features import ModelInputs
 from ..planning.planner import Network
 from .model_file import ModelFileError, card_of, found, verified_sha256
 
-READ_BY = {".safetensors": ("torch",)}  # end of a model file -> backends that read it, the best first
-EXTRA_OF = {"torch": "train"}  # backend -> the extra of setup.cfg that installs it
+if TYPE_CHECKING:
+    from ..model.phases import Decoding
+
+# end of a model file -> backends that read it, the best first: weights, or the card of exported graphs
+READ_BY = {".safetensors": ("torch",), ".json": ("onnxruntime",)}
+EXTRA_OF = {"torch": "train", "onnxruntime": "ort"}  # backend -> the extra of setup.cfg that installs it
 FREE = 14  # tokens of a plan but the goal's
 GOLDEN_TOLERANCE = 0.05  # between backends and machines; another wiring of the inputs is far off
 
@@ -33,7 +39,7 @@ def network_of(model: ModelConfig, decoding: DecodingConfig) -> Network | None:
     path = found(model.file)
     backend = backend_of(path, model.backend)
     try:
-        network: Network = _torch_network(path, model, decoding)
+        network = LOADERS[backend](path, model, decoding)
     except ModuleNotFoundError as fault:
         if fault.name is None or fault.name.startswith("reflectdrive_ros"):
             raise  # a fault of ours
@@ -45,7 +51,7 @@ def network_of(model: ModelConfig, decoding: DecodingConfig) -> Network | None:
     return network
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)
 def worker_network(model: ModelConfig, decoding: DecodingConfig) -> Network | None:
     """`network_of` for one of several processes that share the cores, loaded once in each."""
     return network_of(replace(model, threads=1), decoding)
@@ -65,16 +71,41 @@ def backend_of(path: Path, asked: str) -> str:
 
 def _torch_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> Network:
     from ..model.checkpoint import CheckpointError
-    from ..model.phases import Decoding
-    from ..model.token_ops import EditRules, GoalRules
     from .torch_backend import TorchNetwork
 
-    goals = GoalRules(decoding.goals, decoding.goal_spacing_m, decoding.goal_floor)
-    edits = EditRules(decoding.edit_below, decoding.edit_at_most)
     try:
-        return TorchNetwork.of_file(path, model.sha256, model.device, Decoding(goals, edits), model.threads)
+        return TorchNetwork.of_file(path, model.sha256, model.device, torch_decoding(decoding), model.threads)
     except CheckpointError as fault:
         raise ModelFileError(str(fault)) from None
+
+
+def torch_decoding(decoding: DecodingConfig) -> Decoding:
+    from ..model.phases import Decoding
+    from ..model.token_ops import EditRules, GoalRules
+
+    goals = GoalRules(decoding.goals, decoding.goal_spacing_m, decoding.goal_floor)
+    return Decoding(goals, EditRules(decoding.edit_below, decoding.edit_at_most))
+
+
+def _ort_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> Network:
+    from ..model.graph_card import GraphCard, GraphError
+    from .ort_backend import OrtNetwork
+
+    try:
+        card = GraphCard.read(path)
+        for name, value in card.decoding().items():
+            if getattr(decoding, name) != value:
+                raise GraphError(
+                    f"decoding.{name} is {getattr(decoding, name)}, but the graphs of {path} have {value} built in: "
+                    "set it to that or export them again"
+                )
+        return OrtNetwork(card, model.threads, model.device)
+    except GraphError as fault:
+        raise ModelFileError(str(fault)) from None
+
+
+Loader = Callable[[Path, ModelConfig, DecodingConfig], Network]
+LOADERS: dict[str, Loader] = {"torch": _torch_network, "onnxruntime": _ort_network}
 
 
 # --- tried once ------------------------------------------------------------------------------------------------------
