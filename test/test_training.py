@@ -446,6 +446,14 @@ def test_the_command_trains_and_goes_on_with_one_log(sets, tmp_path):
     assert (out / sft.WEIGHTS).exists()
 
 
+def test_a_setting_on_the_command_line_goes_before_the_file(sets, tmp_path):
+    args = command(sets, tmp_path / "run", "--setting", "loss.field=0", "--setting", "data.batch=3", yaml=TINY)
+    config = train_run._config(args)
+    assert (config.loss.field, config.data.batch, config.data.masked_blocks) == (0.0, 3, 2)
+    with pytest.raises(ConfigError, match=r"did you mean 'loss\.field'"):
+        train_run._config(command(sets, tmp_path / "run", "--setting", "loss.fild=0"))
+
+
 @pytest.mark.parametrize(
     ("yaml", "complaint"),
     [

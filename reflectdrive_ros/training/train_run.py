@@ -33,7 +33,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from torch.utils.tensorboard import SummaryWriter
 
-from ..config import ConfigError
+from ..config import ConfigError, override_dotted
+from ..evaluation import given
 from ..evaluation.provenance import provenance
 from ..model.token_net import TokenNetConfig
 from ..sim import shards
@@ -60,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     length.add_argument("--steps", type=int, metavar="N", help="in place of the config's length")
     length.add_argument("--minutes", type=float, metavar="M", help="likewise, by the clock")
     sft_parser.add_argument("--seed", type=int, metavar="N", help="in place of the config's seed")
+    given.add_settings_argument(sft_parser, "--setting")
     sft_parser.add_argument("--workers", type=int, default=2, metavar="N", help="processes that read scenes (2)")
 
 
@@ -136,7 +138,7 @@ def shape_of(network: TokenNetConfig) -> Shape:
 
 
 def _config(args: argparse.Namespace) -> TrainConfig:
-    config = settings.read(args.config)
+    config = override_dotted(settings.read(args.config), given.settings_of(args.settings))
     length = config.length
     if args.steps is not None:
         length = replace(length, steps=args.steps, minutes=0.0)
