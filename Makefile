@@ -47,3 +47,12 @@ bench: setup
 clean:
 	cd "$(ROOT)" && rm -rf .venv build install log out .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	cd "$(ROOT)" && find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- fit for a vehicle: faults, fuzz, soak; each takes from minutes to an hour ----------------------------------------
+.PHONY: test-faults fuzz soak generated
+
+test-faults: setup
+	@cd "$(ROOT)" && PYTHONPATH=.:test:test/faults $(BIN)/python test/faults/run_table.py $(ARGS)
+
+fuzz: setup
+	@cd "$(ROOT)" && REFLECTDRIVE_FUZZ_INPUTS=100000 $(BIN)/python -m pytest test/test_fuzz.py --timeout 7200 $(ARGS)

@@ -1,0 +1,359 @@
+"""The faults: one row each. `begin` brings a fault about, `end` takes it away; both are given the drive."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import cv2
+from drive import FAULTY_NODE, HERE, REAL_NODE, Drive
+from messages import CAMERAS, picture, predicted_objects, route, tf_static
+from rcl_interfaces.srv import SetParameters
+from rclpy.parameter import Parameter
+from sender import IMAGES, INFOS, unaltered
+from std_msgs.msg import String
+
+from reflectdrive_ros.ros.bag import BagReader
+from reflectdrive_ros.ros.replay_node import NODE_NAME
+
+NAN = float("nan")
+RECORDER_START_S = 30.0
+
+
+def nothing(_drive: Drive) -> None:
+    """Nothing to do."""
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    what: str  # one line for the table
+    begin: Callable[[Drive], None]
+    end: Callable[[Drive], None] = nothing
+    says: str = ""  # what the diagnostics must say (regular expression); empty where nothing need be noticed
+    seconds: float = 2.0  # how long the fault lasts
+    settings: dict = field(default_factory=dict)
+    node: tuple[str, ...] = REAL_NODE
+    sim_time: bool = False
+    apart: tuple[str, ...] = ()  # sensors in processes of their own
+    before: Callable[[Drive], None] = nothing  # before the fault, not measured
+    after: Callable[[Drive], list[str]] = lambda _drive: []  # what must hold afterwards: complaints
+    kills_node: bool = False
+    traceback_allowed: bool = False
+
+
+# --- processes -------------------------------------------------------------------------------------------------------
+
+
+def kill_node(drive: Drive) -> None:
+    drive.kill(drive.process)
+
+
+def restart_node(drive: Drive) -> None:
+    drive.start()
+
+
+def kill_sensors(group: str) -> Callable[[Drive], None]:
+    return lambda drive: drive.kill(drive.sensors[group])
+
+
+def restart_sensors(group: str) -> Callable[[Drive], None]:
+    def restart(drive: Drive) -> None:
+        drive.start_sensors(group)
+        drive.wait_for(group)
+
+    return restart
+
+
+# --- messages --------------------------------------------------------------------------------------------------------
+
+
+def without(*keys: str) -> Callable[[Drive], None]:
+    def take(drive: Drive) -> None:
+        drive.sender.keys -= set(keys)
+
+    return take
+
+
+def with_(*keys: str) -> Callable[[Drive], None]:
+    def give(drive: Drive) -> None:
+        drive.sender.keys |= set(keys)
+
+    return give
+
+
+def altered(alteration) -> Callable[[Drive], None]:
+    def alter(drive: Drive) -> None:
+        drive.sender.alter = alteration
+
+    return alter
+
+
+def mend(drive: Drive) -> None:
+    drive.sender.alter = unaltered
+
+
+def lossy():
+    chance = random.Random(0)
+    return lambda _key, message: () if chance.random() < 0.3 else (message,)
+
+
+def shuffled():
+    """Every third message is held back and sent after the next one of its kind, every other one is sent twice."""
+    held, count = {}, {}
+
+    def alter(key, message):
+        count[key] = count.get(key, 0) + 1
+        if count[key] % 3 == 0 and key not in held:
+            held[key] = message
+            return ()
+        late = held.pop(key, None)
+        twice = (message, message) if count[key] % 2 else (message,)
+        return twice if late is None else (*twice, late)
+
+    return alter
+
+
+def frozen():
+    kept = {}
+
+    def alter(key, message):
+        if key in IMAGES:
+            message.data = kept.setdefault(key, message.data)
+        return (message,)
+
+    return alter
+
+
+def resized():
+    count = iter(range(10**9))
+    made = [
+        array("B", cv2.imencode(".jpg", picture(k, width=16 + 40 * k, height=9 + 23 * k))[1].tobytes())
+        for k in range(8)
+    ]
+
+    def alter(key, message):
+        if key in IMAGES:
+            message.data = made[next(count) % len(made)]
+        return (message,)
+
+    return alter
+
+
+def not_a_number(message) -> None:
+    """NaN into every float field, wherever it is."""
+    for name, kind in message.get_fields_and_field_types().items():
+        value = getattr(message, name)
+        if kind in ("float", "double"):
+            setattr(message, name, NAN)
+        elif kind.startswith(("float", "double", "sequence<float", "sequence<double")):
+            setattr(message, name, type(value)("d", [NAN] * len(value)) if isinstance(value, array) else value * NAN)
+        elif isinstance(value, list):
+            for inner in value:
+                if hasattr(inner, "get_fields_and_field_types"):
+                    not_a_number(inner)
+        elif hasattr(value, "get_fields_and_field_types"):
+            not_a_number(value)
+
+
+def spoiled(*keys: str):
+    def alter(key, message):
+        if key in keys:
+            not_a_number(message)
+        return (message,)
+
+    return alter
+
+
+def spoiled_route(drive: Drive) -> None:
+    message = route()
+    not_a_number(message)
+    drive.latch(message)
+
+
+def spoiled_mounts(drive: Drive) -> None:
+    message = tf_static()
+    not_a_number(message)
+    drive.harness.inputs["tf_static"].publish(message)
+
+
+def crowd():
+    rows = [(400.0 + 6.0 * (k % 100), 10.0 + 3.0 * (k // 100), 0.0, 1.0, 4.5) for k in range(10_000)]
+    whole = predicted_objects(0.0, *rows)
+
+    def alter(key, message):
+        if key != "objects":
+            return (message,)
+        whole.header = message.header
+        return (whole,)
+
+    return alter
+
+
+def long_route(drive: Drive) -> None:
+    drive.latch(route([(-20.0 + 0.02 * k, 0.0) for k in range(100_000)]))
+
+
+def instruct(text: str) -> Callable[[Drive], None]:
+    return lambda drive: drive.harness.inputs["instruction"].publish(String(data=text))
+
+
+# --- time ------------------------------------------------------------------------------------------------------------
+
+
+def stamps_by(seconds: float) -> Callable[[Drive], None]:
+    def shift(drive: Drive) -> None:
+        drive.stamp_shift_s = seconds
+
+    return shift
+
+
+def clock_by(seconds: float) -> Callable[[Drive], None]:
+    return lambda drive: drive.clock.jump(seconds)
+
+
+def pause(drive: Drive) -> None:
+    drive.sender.paused = True
+    drive.clock.pause()
+
+
+def resume(drive: Drive) -> None:
+    drive.clock.resume()
+    drive.sender.paused = False
+
+
+# --- the machine -----------------------------------------------------------------------------------------------------
+
+
+def start_recorder(drive: Drive) -> None:
+    path = os.pathsep.join([str(HERE), str(HERE.parent), str(HERE.parents[1])])
+    words = [sys.executable, str(HERE / "recorder.py"), str(drive.folder / "bag")]
+    with (drive.folder / "recorder.log").open("w") as output:
+        drive.others.append(subprocess.Popen(words, env={**os.environ, "PYTHONPATH": path}, stderr=output))
+    until = time.perf_counter() + RECORDER_START_S
+    while not any(file.stat().st_size > 4096 for file in (drive.folder / "bag").glob("*.mcap")):
+        assert time.perf_counter() < until, "the recorder recorded nothing"
+        time.sleep(0.05)
+
+
+def fill_disk(drive: Drive) -> None:
+    """No process of ours can make a file longer from here on: what a full disk does, without filling one."""
+    for process, file in ((drive.process, drive.log), (drive.others[0], next((drive.folder / "bag").glob("*.mcap")))):
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (file.stat().st_size, resource.RLIM_INFINITY))
+
+
+def empty_disk(drive: Drive) -> None:
+    for process in (drive.process, drive.others[0]):
+        if process.poll() is None:
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+def recording_is_kept(drive: Drive) -> list[str]:
+    """The recorder said in one sentence what was wrong, and what it wrote before can be read."""
+    recorder = drive.others[0]
+    try:
+        code = recorder.wait(5.0)
+    except subprocess.TimeoutExpired:
+        return ["the recorder did not notice that the disk is full"]
+    said = (drive.folder / "recorder.log").read_text()
+    complaints = [] if code == 2 and "cannot be written" in said else [f"the recorder ended with {code}: {said[-300:]}"]
+    try:
+        with BagReader(drive.folder / "bag") as bag:
+            count = sum(1 for _ in bag.messages())
+    except Exception as fault:  # whatever it is, the recording is lost
+        return [*complaints, f"the bag cannot be read: {fault}"]
+    return complaints if count else [*complaints, "the bag holds nothing"]
+
+
+def flood(drive: Drive) -> None:
+    """Five hundred requests a second to change a parameter, for as long as the drive lasts."""
+    client = drive.harness.node.create_client(SetParameters, f"{NODE_NAME}/set_parameters")
+    wanted = [Parameter("guard.max_speed_mps", value=50.0).to_parameter_msg()]
+    drive.flooding = threading.Event()
+
+    def ask() -> None:
+        while not drive.flooding.is_set():
+            client.remove_pending_request(client.call_async(SetParameters.Request(parameters=wanted)))
+            time.sleep(0.002)
+
+    threading.Thread(target=ask, daemon=True).start()
+
+
+def end_flood(drive: Drive) -> None:
+    drive.flooding.set()
+
+
+def hog(drive: Drive) -> None:
+    for _ in range(os.cpu_count() or 1):
+        drive.others.append(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+
+
+def end_hog(drive: Drive) -> None:
+    for process in drive.others:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+SIDES = tuple(f"image:{name}" for name in CAMERAS if name != "front")
+MISSING = r"old, allowed|nearest is|no new picture|nothing received"
+
+CASES = (
+    Case("node_killed", "kill -9 of the node, then a new start", kill_node, restart_node, seconds=0.5, kills_node=True),
+    Case(
+        "cameras_killed", "kill -9 of the cameras' process, then a new start",
+        kill_sensors("cameras"), restart_sensors("cameras"), MISSING, apart=("cameras",),
+    ),
+    Case(
+        "odometry_killed", "kill -9 of localisation, then a new start",
+        kill_sensors("odometry"), restart_sensors("odometry"), "odometry: newest is", apart=("odometry",),
+    ),
+    Case("loss_30", "30 % of all messages lost", altered(lossy()), mend, seconds=4.0),
+    Case("shuffled", "stamps out of order, and messages twice", altered(shuffled()), mend, seconds=4.0),
+    Case("stamps_ahead_10", "all stamps 10 s ahead of the node's clock", stamps_by(10.0), stamps_by(0.0), "future"),
+    Case("stamps_behind_10", "all stamps 10 s behind the node's clock", stamps_by(-10.0), stamps_by(0.0), MISSING),
+    Case("clock_forward_10", "/clock and stamps jump 10 s forward", clock_by(10.0), seconds=1.0, sim_time=True),
+    Case("clock_back_10", "/clock and stamps jump 10 s back", clock_by(-10.0), seconds=1.0, sim_time=True),
+    Case("sim_paused", "simulated time stands still, then goes on", pause, resume, MISSING, sim_time=True),
+    Case("one_camera_dead", "one camera dead", without(SIDES[0]), with_(*IMAGES), MISSING),
+    Case("two_cameras_dead", "two cameras dead", without(*SIDES), with_(*IMAGES), MISSING),
+    Case("three_cameras_dead", "three cameras dead", without(*IMAGES), with_(*IMAGES), MISSING),
+    Case("frozen_picture", "the same pictures again and again", altered(frozen()), mend, "frozen", seconds=3.0),
+    Case("changing_size", "pictures of another size each time", altered(resized()), mend),
+    Case("nan_odometry", "NaN in every float field of odometry", altered(spoiled("odometry")), mend, "odometry"),
+    Case(
+        "nan_acceleration", "NaN in every float field of acceleration",
+        altered(spoiled("acceleration")), mend, "acceleration is NaN",
+    ),
+    Case("nan_objects", "NaN in every float field of objects", altered(spoiled("objects")), mend, "ignored|objects"),
+    Case("nan_camera_info", "NaN in every float field of camera_info", altered(spoiled(*INFOS)), mend, "focal length"),
+    Case("nan_route", "NaN in every float field of the route", spoiled_route, Drive.latch, "route holds NaN"),
+    Case("nan_tf_static", "NaN in every float field of /tf_static", spoiled_mounts),
+    Case("objects_10000", "10,000 objects", altered(crowd()), mend, "ignored"),
+    Case("route_100000", "a route of 100,000 points", long_route, Drive.latch, seconds=3.0),
+    Case(
+        "engine_raises", "the planner raises an exception",
+        instruct("raise"), instruct(""), "planted", node=FAULTY_NODE, traceback_allowed=True,
+    ),
+    Case(
+        "engine_hangs", "the planner hangs for 1 s at a time",
+        instruct("hang"), instruct(""), "busy", 3.0, node=FAULTY_NODE,
+    ),
+    Case(
+        "disk_full", "the disk is full while a bag is recorded",
+        fill_disk, empty_disk, before=start_recorder, after=recording_is_kept,
+    ),
+    Case("parameter_flood", "500 requests a second to change a parameter", flood, end_flood, seconds=4.0),
+    Case("cpu_hog", "another process on every core", hog, end_hog, seconds=4.0),
+)  # fmt: skip
+BY_NAME = {case.name: case for case in CASES}

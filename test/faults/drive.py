@@ -1,0 +1,179 @@
+"""A drive that faults happen to: the real node in a process of its own, a car that sends, and what came back.
+
+Time is the machine's own, or (`sim_time`) comes from here on /clock and can be stopped and moved.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from messages import route, tf_static
+from scenes import config
+from sender import GROUPS, IMAGES, INFOS, Sender
+
+from reflectdrive_ros.config import as_yaml
+from reflectdrive_ros.ros.replay_node import Harness, end
+
+HERE = Path(__file__).parent
+REAL_NODE = ("-m", "reflectdrive_ros.ros.node")
+FAULTY_NODE = (str(HERE / "faulty_node.py"),)
+KEYS = (*IMAGES, *INFOS, "odometry", "acceleration", "objects", "route", "tf_static", "instruction")
+HEARD = ("trajectory", "status", "diagnostics")
+WATCHDOG_MS = 150.0  # with the default of 250 no answer within 200 ms can be asked for
+CLOCK_PERIOD_S = 0.01
+START_S = 60.0
+
+
+class SimClock:
+    """Simulated seconds that run with ours until they are paused or moved."""
+
+    def __init__(self) -> None:
+        self._run_s, self._since, self.running = 0.0, time.monotonic(), True
+        self._begin_s = 1000.0
+
+    def run_s(self) -> float:
+        """For how long it has run, jumps left out."""
+        return self._run_s + (time.monotonic() - self._since if self.running else 0.0)
+
+    def now_s(self) -> float:
+        return self._begin_s + self.run_s()
+
+    def pause(self) -> None:
+        self._run_s, self.running = self.run_s(), False
+
+    def resume(self) -> None:
+        self._since, self.running = time.monotonic(), True
+
+    def jump(self, seconds: float) -> None:
+        self._begin_s += seconds
+
+
+class Drive:
+    """The node's process, the car's sender, everything that was heard."""
+
+    def __init__(self, folder: Path, settings: dict, node: tuple[str, ...], sim_time: bool, apart: tuple) -> None:
+        """`apart`: groups of sensors that send from processes of their own."""
+        made = {"cameras__width": 64, "cameras__height": 36, "planner": "constant_velocity"}
+        self.config = config(**{**made, "engine__watchdog_ms": WATCHDOG_MS, **settings})
+        self.folder, self.log = folder, folder / "node.log"
+        self.harness = Harness(self.config, list(KEYS), HEARD)
+        self.clock = SimClock() if sim_time else None
+        self.origin_s = time.monotonic()
+        self.process: subprocess.Popen | None = None
+        self.sensors: dict[str, subprocess.Popen] = {}
+        self.others: list[subprocess.Popen] = []  # whatever a fault starts; ended with the drive
+        self.stamp_shift_s = 0.0
+        self._closing = threading.Event()
+        self._words = [sys.executable, *node, "--ros-args", "-r", "__ns:=/planning/reflectdrive"]
+        self._words += ["-p", f"config_file:={folder / 'config.yaml'}", "-p", f"use_sim_time:={str(sim_time).lower()}"]
+        (folder / "config.yaml").write_text(as_yaml(self.config))
+        elsewhere = {key for group in apart for key in GROUPS[group]}
+        self.sender = Sender(self.harness.inputs, self.now_s, self.driven_s, set(KEYS) - elsewhere)
+        if self.clock is not None:
+            threading.Thread(target=self._tell_time, daemon=True).start()
+        for group in apart:
+            self.start_sensors(group)
+
+    def now_s(self) -> float:
+        if self.clock is not None:
+            return self.clock.now_s() + self.stamp_shift_s
+        return self.harness.node.get_clock().now().nanoseconds * 1e-9 + self.stamp_shift_s
+
+    def driven_s(self) -> float:
+        return self.clock.run_s() if self.clock is not None else time.monotonic() - self.origin_s
+
+    def place_m(self, at: float) -> float:
+        """Where the car was at a moment (perf_counter)."""
+        moments, places = np.array(self.sender.places).T
+        return float(places[max(0, np.searchsorted(moments, at, side="right") - 1)])
+
+    def _tell_time(self) -> None:
+        while not self._closing.is_set():
+            if self.clock.running:
+                self.harness.tell_time(round(self.clock.now_s() * 1e9))
+            time.sleep(CLOCK_PERIOD_S)
+
+    def start(self) -> None:
+        """The node, until it runs, hears us, and we hear it. (Of one that was killed, DDS believes for a while that it
+        lives: being heard of is not enough.)"""
+        with self.log.open("a", encoding="utf-8") as output:
+            before = output.tell()
+            self.process = subprocess.Popen(self._words, stdout=output, stderr=subprocess.STDOUT, env=dict(os.environ))
+        until = time.perf_counter() + START_S
+        while f"planner {self.config.planner}" not in self.log.read_text()[before:]:
+            assert self.process.poll() is None, f"the node did not start: {self.log.read_text()[-300:]}"
+            assert time.perf_counter() < until, "the node did not start"
+            time.sleep(0.05)
+        self.harness.wait_for_node(self.process, self.log)
+        self.latch()
+
+    def latch(self, made_route: object | None = None) -> None:
+        self.harness.inputs["tf_static"].publish(tf_static())
+        default = [(float(x), 0.0) for x in range(-20, 1900)]
+        self.harness.inputs["route"].publish(made_route or route(default))
+
+    def start_sensors(self, group: str) -> None:
+        words = [sys.executable, str(HERE / "sender.py"), group, str(self.origin_s)]
+        path = os.pathsep.join([str(HERE), str(HERE.parent), str(HERE.parents[1])])
+        with (self.folder / f"{group}.log").open("a") as output:
+            self.sensors[group] = subprocess.Popen(
+                words, env={**os.environ, "PYTHONPATH": path}, stdout=output, stderr=subprocess.STDOUT
+            )
+
+    def kill(self, process: subprocess.Popen) -> None:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+    def wait_for(self, group: str) -> None:
+        """Until a group of sensors is heard of (our own publishers are there in any case)."""
+        key = GROUPS[group][-1]
+        until = time.perf_counter() + START_S
+        while self.harness.node.count_publishers(self.harness.inputs[key].topic_name) < 2:
+            assert time.perf_counter() < until, f"{group} did not come"
+            time.sleep(0.02)
+
+    def planned_since(self, begun: float) -> float | None:
+        """When the first plan of the planner's own came after a moment (perf_counter)."""
+        for at, status in self.harness.received["status"]:
+            if at >= begun and status.source == status.SOURCE_PLANNER and status.verdict == status.VERDICT_OK:
+                return at
+        return None
+
+    def wait_until_planned(self, begun: float, timeout_s: float) -> float | None:
+        until = time.perf_counter() + timeout_s
+        while time.perf_counter() < until:
+            at = self.planned_since(begun)
+            if at is not None or self.process.poll() is not None:
+                return at
+            time.sleep(0.01)
+        return None
+
+    def close(self) -> None:
+        self._closing.set()
+        self.sender.close()
+        for process in [*self.sensors.values(), *self.others]:
+            end(process, patience_s=1.0)
+        if self.process is not None:
+            end(self.process)
+        self.harness.close()
+
+
+@contextmanager
+def driving(folder: Path, settings: dict, node: tuple[str, ...], sim_time: bool, apart: tuple) -> Iterator[Drive]:
+    """A drive under way: plans are coming. Raises AssertionError when none come."""
+    drive = Drive(folder, settings, node, sim_time, apart)
+    try:
+        drive.start()
+        assert drive.wait_until_planned(time.perf_counter(), START_S), f"no plan came: {drive.log.read_text()[-2000:]}"
+        yield drive
+    finally:
+        drive.close()

@@ -1,0 +1,100 @@
+"""What a fault did to the car: was there always an answer, was any of them unsafe, how soon was all well again.
+
+An answer is a safe trajectory, or a diagnostic (or a status line) that names the fault. Required: no longer than 200 ms
+without an answer, no unsafe trajectory, no crash, and the planner's own plans again within 1 s of the fault's end.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from sender import SPEED_MPS
+
+SILENCE_MS = 200.0
+RECOVERY_MS = 1000.0
+OFF_PATH_M = 0.5  # the car drives straight along y = 0
+OFF_PLACE_M = 3.0  # first point of a plan against where the car was when it came: 0.6 s at this speed
+FASTER_MPS = 2.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One case, measured. Times are None where there is nothing to measure."""
+
+    silence_ms: float | None  # the longest time without an answer; None where the node was killed
+    noticed_ms: float | None  # until the first diagnostic or status that names the fault
+    recovery_ms: float | None  # from the fault's end to the planner's own plan
+    said: str  # the sentence that named it
+    unsafe: tuple[str, ...]
+    complaints: tuple[str, ...]  # what else went wrong: a crash, a traceback, a claim of the case itself
+
+    @property
+    def safe(self) -> bool:
+        """All but the times: those depend on the machine."""
+        return not self.unsafe and not self.complaints and self.recovery_ms is not None
+
+    @property
+    def met(self) -> bool:
+        in_time = self.silence_ms is None or self.silence_ms <= SILENCE_MS
+        return self.safe and in_time and self.recovery_ms <= RECOVERY_MS
+
+
+def unsafe(trajectory, place_m: float) -> str:
+    """Why nobody should follow a trajectory that came when the car was at x = `place_m`; empty when it is safe."""
+    if trajectory.header.frame_id != "map":
+        return f"a plan in frame '{trajectory.header.frame_id}'"
+    points = trajectory.points
+    if len(points) < 2:
+        return f"a plan of {len(points)} points"
+    x, y, speed = np.array(
+        [(p.pose.position.x, p.pose.position.y, p.longitudinal_velocity_mps) for p in points], float
+    ).T
+    if not np.isfinite([x, y, speed]).all():
+        return "a plan that is not finite"
+    if abs(x[0] - place_m) > OFF_PLACE_M + 0.1 * SPEED_MPS or np.abs(y).max() > OFF_PATH_M:
+        return f"a plan that starts {x[0] - place_m:+.1f} m from the car, up to {np.abs(y).max():.1f} m beside it"
+    if speed.max() > SPEED_MPS + FASTER_MPS or speed.min() < 0.0:
+        return f"a plan of {speed.min():.1f} to {speed.max():.1f} m/s"
+    return ""
+
+
+def judged(drive, case, began: float, ended: float, recovered: float | None, complaints: list[str]) -> Outcome:
+    """The outcome of a fault between two moments (perf_counter) of a drive."""
+    bad, answers, named = [], [], []
+    for at, trajectory in window(drive.harness.received["trajectory"], began, recovered or ended):
+        why = unsafe(trajectory, drive.place_m(at))
+        bad += [why] if why else []
+        answers += [] if why else [at]
+    for at, text in sentences(drive, began, recovered or ended):
+        if case.says and re.search(case.says, text):
+            named.append((at, text))
+    answers = sorted([*answers, *(at for at, _ in named)])
+    during = [began, *(at for at in answers if began < at < ended), ended]
+    silence = None if case.kills_node else 1e3 * max(later - earlier for earlier, later in pairwise(during))
+    if case.says and not named:
+        complaints = [*complaints, f"nobody said anything like '{case.says}'"]
+    return Outcome(
+        silence,
+        1e3 * (named[0][0] - began) if named else None,
+        None if recovered is None else 1e3 * (recovered - ended),
+        named[0][1] if named else "",
+        tuple(dict.fromkeys(bad)),
+        tuple(complaints),
+    )
+
+
+def sentences(drive, begin: float, end: float):
+    """(moment, sentence) of everything that the node said was wrong: diagnostics at WARN or above, reasons of stops."""
+    found = []
+    for at, message in window(drive.harness.received["diagnostics"], begin, end):
+        found += [(at, status.message) for status in message.status if status.level != b"\x00"]
+    for at, message in window(drive.harness.received["status"], begin, end):
+        found += [(at, message.reason)] if message.reason else []
+    return sorted(found)
+
+
+def window(received, begin: float, end: float):
+    return [(at, message) for at, message in list(received) if begin <= at <= end]

@@ -1,0 +1,128 @@
+"""Runs the fault table and publishes what was measured.
+
+    make test-faults                                  # all cases; docs/bench/faults.json and docs/faults.md
+    make test-faults ARGS="engine_hangs cpu_hog"      # some, without writing anything
+    python test/faults/run_table.py --page            # docs/faults.md anew from docs/bench/faults.json
+
+Exit code 1 when a case does not meet what is required.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from cases import BY_NAME, CASES, Case
+from drive import WATCHDOG_MS, driving
+from judge import RECOVERY_MS, SILENCE_MS, Outcome, judged
+
+from reflectdrive_ros.evaluation.provenance import provenance
+
+ROOT = Path(__file__).resolve().parents[2]
+NUMBERS, PAGE = ROOT / "docs" / "bench" / "faults.json", ROOT / "docs" / "faults.md"
+SETTLE_S = 2.0
+RECOVERY_LIMIT_S = 15.0  # afterwards it counts as not recovered
+
+
+def run(case: Case, folder: Path) -> Outcome:
+    """One case against a node of its own."""
+    with driving(folder, case.settings, case.node, case.sim_time, case.apart) as drive:
+        time.sleep(SETTLE_S)
+        case.before(drive)
+        first = drive.process
+        began = time.perf_counter()
+        case.begin(drive)
+        time.sleep(case.seconds)
+        case.end(drive)
+        ended = time.perf_counter()
+        recovered = drive.wait_until_planned(ended, RECOVERY_LIMIT_S)
+        time.sleep(0.3)
+        complaints = case.after(drive)
+        log = drive.log.read_text(errors="replace")
+        if drive.process.poll() is not None:
+            complaints.append(f"the node ended with code {drive.process.returncode}: {log[-300:]}")
+        if first is not drive.process and not case.kills_node:
+            complaints.append("the node was started anew")
+        if "Traceback" in log and not case.traceback_allowed:
+            complaints.append(f"the node's log holds a traceback: {log[log.index('Traceback') :][-300:]}")
+        return judged(drive, case, began, ended, recovered, complaints)
+
+
+def rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 1)
+
+
+def numbers(outcomes: dict[str, Outcome]) -> dict:
+    rows = {}
+    for name, outcome in outcomes.items():
+        row = asdict(outcome) | {"met": outcome.met, "what": BY_NAME[name].what}
+        rows[name] = {key: rounded(value) if key.endswith("_ms") else value for key, value in row.items()}
+    required = {"silence_ms": SILENCE_MS, "recovery_ms": RECOVERY_MS, "watchdog_ms": WATCHDOG_MS}
+    return {"cases": rows, "met": sum(o.met for o in outcomes.values()), "of": len(outcomes), "required": required}
+
+
+HEAD = """# Faults
+
+Made from [bench/faults.json](bench/faults.json) by `make test-faults`: each row is a fault that happened to the real
+node over DDS, in a process of its own, while it drove at 5 m/s with three cameras.
+
+- **silence**: the longest time during the fault without an answer. An answer is a trajectory that may be followed
+  (finite, in `map`, from where the car is, along its way) or a diagnostic that names the fault. Required:
+  {silence:.0f} ms.
+- **noticed**: until the first diagnostic or status that names the fault; empty where none need be named.
+- **recovery**: from the fault's end to the planner's own plan. Required: {recovery:.0f} ms.
+- The watchdog was set to `engine.watchdog_ms: {watchdog:.0f}`. A killed node cannot answer: control's timeout must.
+
+{met} of {of} cases meet what is required. Machine: {device}; commit {commit}; {date}.
+"""
+
+
+def page(content: dict) -> str:
+    required = content["required"]
+    text = HEAD.format(
+        silence=required["silence_ms"], recovery=required["recovery_ms"], watchdog=required["watchdog_ms"], **content
+    )
+    lines = [
+        text,
+        "| fault | silence ms | noticed ms | recovery ms | met | what the node said |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in content["cases"].values():
+        times = ["" if row[key] is None else f"{row[key]:.0f}" for key in ("silence_ms", "noticed_ms", "recovery_ms")]
+        wrong = "; ".join([*row["unsafe"], *row["complaints"]])
+        said = (wrong or row["said"]).replace("|", "/").replace("\n", " ")[:160]
+        lines.append(f"| {row['what']} | {' | '.join(times)} | {'yes' if row['met'] else '**no**'} | {said} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(BY_NAME))
+    parser.add_argument("--page", action="store_true", help="only write the page anew")
+    args = parser.parse_args()
+    if args.page:
+        PAGE.write_text(page(json.loads(NUMBERS.read_text())))
+        return 0
+    unknown = set(args.cases) - set(BY_NAME)
+    if unknown:
+        parser.error(f"no such case: {', '.join(sorted(unknown))}")
+    outcomes = {}
+    for case in [BY_NAME[name] for name in args.cases] or CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            outcomes[case.name] = outcome = run(case, Path(folder))
+        sys.stdout.write(f"{'ok  ' if outcome.met else 'FAIL'} {case.name}: {outcome}\n")
+        sys.stdout.flush()
+    if not args.cases:
+        content = {**numbers(outcomes), **provenance(["make", "test-faults"])}
+        NUMBERS.write_text(json.dumps(content, indent=2) + "\n")
+        PAGE.write_text(page(content))
+    return 0 if all(outcome.met for outcome in outcomes.values()) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,116 @@
+"""What a car sends, from a thread: pictures at 10 Hz, odometry at 50 Hz. A fault alters it on the way.
+
+As a program it is one group of sensors in a process of its own, which can be killed:
+
+    python test/faults/sender.py cameras ORIGIN
+
+ORIGIN is the moment of the machine's monotonic clock at which the car was at x = 0.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from array import array
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+import cv2
+import rclpy
+from messages import CAMERAS, acceleration, camera_info, odometry, picture, predicted_objects
+from rclpy.node import Node
+from sensor_msgs.msg import CompressedImage
+
+from reflectdrive_ros.config import Config
+from reflectdrive_ros.ros import outputs, topics
+from reflectdrive_ros.ros.replay_node import resolved, sending
+
+SPEED_MPS = 5.0
+TICK_S = 0.02
+TICKS_PER_PICTURE = 5
+SHADES = 64
+IMAGES = tuple(f"image:{name}" for name in CAMERAS)
+INFOS = tuple(f"info:{name}" for name in CAMERAS)
+GROUPS = {"cameras": (*INFOS, *IMAGES), "odometry": ("odometry",)}
+
+Alteration = Callable[[str, object], Iterable[object]]  # (key, message) -> the messages to send in its place
+
+
+def unaltered(_key: str, message: object) -> Iterable[object]:
+    return (message,)
+
+
+class Sender:
+    """Sends the keys it is given until it is closed. `now_s` is the clock of the stamps, `driven_s` tells for how long
+    the car has been driving."""
+
+    def __init__(
+        self, publishers: dict, now_s: Callable[[], float], driven_s: Callable[[], float], keys: Iterable[str]
+    ) -> None:
+        self.keys = set(keys)
+        self.alter: Alteration = unaltered
+        self.paused = False
+        self.places: list[tuple[float, float]] = []  # (perf_counter, x m), each time odometry was due
+        self.drawn = [cv2.imencode(".jpg", picture(shade))[1].tobytes() for shade in range(SHADES)]
+        self._publishers, self._now_s, self._driven_s = publishers, now_s, driven_s
+        self._count = 0
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        tick, due = 0, time.perf_counter()
+        while not self._closing.is_set():
+            if not self.paused:
+                for key, message in self._messages(tick):
+                    if key in self.keys:
+                        with suppress(rclpy.exceptions.InvalidHandle):  # the other side is being closed
+                            for sent in self.alter(key, message):
+                                self._publishers[key].publish(sent)
+                tick += 1
+            due = max(due + TICK_S, time.perf_counter() - 5 * TICK_S)
+            time.sleep(max(0.0, due - time.perf_counter()))
+
+    def _messages(self, tick: int) -> Iterable[tuple[str, object]]:
+        now, place = self._now_s(), SPEED_MPS * self._driven_s()
+        self.places.append((time.perf_counter(), place))
+        yield "odometry", odometry(now, x=place, speed=SPEED_MPS)
+        if tick % TICKS_PER_PICTURE:
+            return
+        self._count += 1
+        yield "acceleration", acceleration(now, 0.0)
+        yield "objects", predicted_objects(now, (place + 300.0, 0.0, 0.0, SPEED_MPS, 4.5))
+        for camera in CAMERAS:
+            info = camera_info(camera)
+            info.header.stamp = outputs.time_message(round(now * 1e9))
+            yield f"info:{camera}", info
+        for camera in CAMERAS:
+            data = self.drawn[self._count % SHADES]
+            header = outputs.header(round(now * 1e9), f"{camera}_optical")
+            yield f"image:{camera}", CompressedImage(header=header, format="jpeg", data=array("B", data))
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join(timeout=2.0)
+
+
+def main(group: str, origin_s: float) -> None:
+    rclpy.init()
+    node = Node(f"sensors_{group}")
+    publishers = {
+        topic.key: node.create_publisher(topics.message_class(topic.type), resolved(topic.name), sending(topic.qos))
+        for topic in topics.inputs(Config())
+        if topic.key in GROUPS[group]
+    }
+    Sender(
+        publishers,
+        lambda: node.get_clock().now().nanoseconds * 1e-9,
+        lambda: time.monotonic() - origin_s,
+        GROUPS[group],
+    )
+    rclpy.spin(node)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], float(sys.argv[2]))

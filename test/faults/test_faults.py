@@ -1,0 +1,64 @@
+"""Every fault of the table, against the real node: it survives, sends nothing unsafe, says what is wrong, and heals.
+
+How fast is measured by `make test-faults`, not claimed here: that depends on the machine.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cases import CASES, not_a_number
+from judge import Outcome, unsafe
+from messages import odometry, predicted_objects
+from run_table import NUMBERS, PAGE, page, run
+from scenes import config, ego
+
+from reflectdrive_ros.planning import guard
+from reflectdrive_ros.ros import outputs
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.long
+@pytest.mark.dds
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_node_bears_it(case, tmp_path):
+    outcome = run(case, tmp_path)
+    assert outcome.safe, outcome
+
+
+def test_the_page_is_made_from_the_numbers():
+    if not NUMBERS.is_file():
+        pytest.skip("docs/bench/faults.json has not been measured yet")
+    assert PAGE.read_text() == page(json.loads(NUMBERS.read_text())), "run python test/faults/run_table.py --page"
+
+
+def test_a_stop_is_safe_and_a_plan_from_elsewhere_is_not():
+    made = config()
+    stop = outputs.trajectory(guard.stop(ego(5.0), None, None, made), made)
+    assert unsafe(stop, 0.0) == ""
+    assert "from the car" in unsafe(stop, 30.0)
+    stop.points[3].pose.position.y = 2.0
+    assert "beside" in unsafe(stop, 0.0)
+    stop.points[3].pose.position.y = float("nan")
+    assert "not finite" in unsafe(stop, 0.0)
+
+
+def test_an_unsafe_plan_or_a_long_silence_is_not_met():
+    good = Outcome(120.0, None, 300.0, "", (), ())
+    assert good.met
+    assert not Outcome(250.0, None, 300.0, "", (), ()).met
+    assert not Outcome(120.0, None, None, "", (), ()).met
+    assert not Outcome(120.0, None, 300.0, "", ("a plan that is not finite",), ()).met
+
+
+def test_nan_gets_into_every_float():
+    message = odometry(1.0)
+    not_a_number(message)
+    assert np.isnan(message.pose.covariance).all()
+    assert np.isnan(message.twist.twist.angular.z)
+    objects = predicted_objects(1.0, (5.0, 0.0, 0.0, 1.0, 4.0))
+    not_a_number(objects)
+    assert np.isnan(objects.objects[0].kinematics.predicted_paths[0].path[0].position.x)
+    assert np.isnan(objects.objects[0].shape.dimensions.x)

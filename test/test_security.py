@@ -1,0 +1,167 @@
+"""Nothing is run that came as data, nothing reaches for the network, and the node may do what it does and no more."""
+
+import ast
+import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+import rclpy
+from rclpy.context import Context
+
+from reflectdrive_ros.config import Config, as_yaml
+from reflectdrive_ros.ros import live, sros2_policy, topics
+from reflectdrive_ros.ros.node import PlannerNode
+from reflectdrive_ros.ros.pilot import Pilot
+
+ROOT = Path(__file__).parents[1]
+POLICY = ROOT / "config" / "sros2" / "reflectdrive.policy.xml"
+MODULES = sorted((ROOT / "reflectdrive_ros").rglob("*.py"))
+
+RUNS_DATA = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
+NETWORK = {"socket", "socketserver", "ssl", "urllib", "http", "requests", "httpx", "aiohttp", "ftplib", "smtplib"}
+NETWORK |= {"telnetlib", "poplib", "imaplib", "xmlrpc", "asyncio", "websockets", "huggingface_hub"}
+ALLOWED = {("ros/live.py", "http")}  # the live page's server, which answers this machine only
+BUILTINS = {"eval", "exec", "compile", "__import__"}
+
+
+def breaches(module, text):
+    """One line for each forbidden import or call in a module's text."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names = [node.module]
+        for name in names:
+            library = name.split(".")[0]
+            if library in RUNS_DATA | NETWORK and (module, library) not in ALLOWED:
+                found.append(f"{module}:{node.lineno} imports {name}")
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        words = {word.arg: ast.unparse(word.value) for word in node.keywords}
+        if called in BUILTINS:
+            found.append(f"{module}:{node.lineno} calls {called}")
+        if words.get("allow_pickle", "False") != "False" or words.get("shell", "False") != "False":
+            found.append(f"{module}:{node.lineno} calls {called} with {words}")
+        if called == "torch.load" and words.get("weights_only") != "True":
+            found.append(f"{module}:{node.lineno} calls torch.load without weights_only=True")
+        if called in ("yaml.unsafe_load", "yaml.full_load", "os.system", "os.popen"):
+            found.append(f"{module}:{node.lineno} calls {called}")
+    return found
+
+
+@pytest.mark.parametrize("file", MODULES, ids=lambda file: file.stem)
+def test_no_module_runs_data_or_reaches_for_the_network(file):
+    assert breaches(str(file.relative_to(ROOT / "reflectdrive_ros")), file.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "import pickle",
+        "def f():\n    from urllib.request import urlopen",
+        "import http.client",
+        "eval('1')",
+        "np.load(file, allow_pickle=True)",
+        "subprocess.run(text, shell=True)",
+        "torch.load(file)",
+    ],
+)
+def test_a_planted_breach_is_found(planted):
+    assert len(breaches("planning/guard.py", planted)) == 1
+
+
+def test_the_live_page_answers_this_machine_only():
+    assert live.HOST == "127.0.0.1"
+
+
+# --- SROS 2 ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_policy_is_made_from_the_topic_table():
+    command = "python -m reflectdrive_ros.ros.sros2_policy > config/sros2/reflectdrive.policy.xml"
+    assert POLICY.read_text() == sros2_policy.policy(Config()), f"run {command}"
+
+
+def allowed(text, right):
+    root = ElementTree.fromstring(text)
+    return {entry.text for group in root.iter() if group.get(right) == "ALLOW" for entry in group}
+
+
+def test_no_wildcard_and_no_other_right():
+    root = ElementTree.parse(POLICY).getroot()
+    assert root.get("version") == "0.2.0"
+    rights = [set(group.attrib) for group in root.find("enclaves/enclave/profiles/profile")]
+    assert sorted(map(sorted, rights)) == [["publish"], ["reply"], ["subscribe"]]
+    names = [entry.text for entry in root.iter() if entry.tag in ("topic", "service")]
+    assert all(re.fullmatch(r"/[\w/]+", name) for name in names), names
+
+
+def test_another_car_has_another_policy():
+    config = Config(cameras=Config().cameras.__class__(topics=("/a", "/b", "/c"), info_topics=("/d", "/e", "/f")))
+    heard = allowed(sros2_policy.policy(config, "/car"), "subscribe")
+    assert {f"/{letter}" for letter in "abcdef"} <= heard
+    assert "/car/reflectdrive/input/instruction" in heard
+
+
+def test_the_remaps_are_those_of_the_launch_file():
+    text = (ROOT / "launch" / "planner.launch.py").read_text()
+    private = {topic.key: topic.name for topic in topics.inputs(Config())}
+    for key, name in sros2_policy.REMAPPED.items():
+        assert re.search(rf'"{re.escape(private[key])}": \("\w+", "{re.escape(name)}"', text), key
+
+
+@pytest.mark.dds
+def test_the_node_does_exactly_what_the_policy_allows(tmp_path):
+    """The running node's endpoints, as the graph shows them, are the policy's: none missing, none too many."""
+    file = tmp_path / "config.yaml"
+    file.write_text(as_yaml(Config()))
+    context = Context()
+    words = ["--ros-args", "-r", f"__ns:={sros2_policy.NAMESPACE}", "-p", f"config_file:={file}"]
+    private = {topic.key: topic.name for topic in topics.inputs(Config())}
+    for key, name in sros2_policy.REMAPPED.items():
+        words += ["-r", f"{private[key]}:={name}"]
+    rclpy.init(args=words, context=context)
+    node = PlannerNode(Pilot(Config(), lambda: 0.0), context=context)
+    try:
+        who = node.get_name(), node.get_namespace()
+        subscribed = {name for name, _ in node.get_subscriber_names_and_types_by_node(*who)}
+        published = {name for name, _ in node.get_publisher_names_and_types_by_node(*who)}
+        served = {name for name, _ in node.get_service_names_and_types_by_node(*who)}
+    finally:
+        node.close()
+        node.destroy_node()
+        rclpy.try_shutdown(context=context)
+    text = POLICY.read_text()
+    assert subscribed == allowed(text, "subscribe")
+    assert published == allowed(text, "publish")
+    assert served == allowed(text, "reply")
+
+
+# --- what is installed -----------------------------------------------------------------------------------------------
+
+
+def test_everything_installed_is_pinned_with_its_hash():
+    text = (ROOT / "tools" / "requirements.lock").read_text()
+    entries = [entry for entry in re.split(r"\n(?=\S)", text) if entry.strip() and not entry.startswith("#")]
+    assert len(entries) > 100
+    for entry in entries:
+        first = entry.splitlines()[0]
+        assert re.match(r"[A-Za-z0-9._-]+(\[[a-z,]+\])?==[^ ]+", first), f"not pinned: {first}"
+        assert re.search(r"--hash=sha256:[0-9a-f]{64}", entry), f"no hash: {first}"
+
+
+def test_what_is_asked_for_is_what_is_locked():
+    asked = (ROOT / "tools" / "requirements.in").read_text()
+    locked = {name.lower().replace("_", "-"): version for name, version in pins(ROOT / "tools" / "requirements.lock")}
+    for line in asked.splitlines():
+        wanted = re.match(r"([A-Za-z0-9._-]+)(?:\[.*?\])?==([^ #;]+)", line)
+        if wanted:
+            assert locked[wanted[1].lower().replace("_", "-")] == wanted[2], line
+
+
+def pins(file):
+    return re.findall(r"^([A-Za-z0-9._-]+)(?:\[.*?\])?==([^ \\;]+)", file.read_text(), re.MULTILINE)
