@@ -23,7 +23,7 @@ from typing import Any, get_type_hints
 
 import yaml
 
-MODEL_BACKENDS = ("auto", "torch")
+MODEL_BACKENDS = ("auto", "torch", "onnxruntime")
 
 
 class ConfigError(ValueError):
@@ -167,11 +167,15 @@ class ModelConfig:
 
     file: str = setting(
         "",
-        "weights (.safetensors); empty for planners without a model. A relative name is looked for beside the "
-        "configuration file, in the present folder, then in the package's share folder or checkout",
+        "weights (.safetensors) or the card.json of exported graphs; empty for planners without a model. A relative "
+        "name is looked for beside the configuration file, in the present folder, then in the package's share folder "
+        "or checkout",
     )
     sha256: str = setting("", "expected hash of that file; a file with another hash is refused")
-    backend: str = setting("auto", "what runs it: auto (the best one installed that reads the file) or torch")
+    backend: str = setting(
+        "auto",
+        "what runs it: auto (the best one installed that reads the file), torch (weights) or onnxruntime (graphs)",
+    )
     device: str = setting("auto", "auto (a GPU where the backend finds one), cpu, cuda, cuda:1, ..")
     threads: int = setting(
         1,

@@ -1,6 +1,9 @@
 """Exported graphs: they decode what the network decodes, are made of what TensorRT has, and say what they are."""
 
 import json
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
@@ -8,14 +11,19 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 import torch
+from scenes import Clock, config
 from tiny_net import some_blocks, tiny_inputs, tiny_net
 
+from reflectdrive_ros.config import DecodingConfig, ModelConfig
 from reflectdrive_ros.features import ModelInputs
 from reflectdrive_ros.model.export import example_inputs, export, model_of
 from reflectdrive_ros.model.graph_card import METADATA, GraphCard, GraphError, sha256_of
 from reflectdrive_ros.model.phases import Decoding
 from reflectdrive_ros.model.token_ops import EditRules, GoalRules
 from reflectdrive_ros.planning.planner import PlanningError
+from reflectdrive_ros.runtime.backend import golden, network_of
+from reflectdrive_ros.runtime.engine import Engine
+from reflectdrive_ros.runtime.model_file import ModelFileError
 from reflectdrive_ros.runtime.ort_backend import OrtNetwork
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 
@@ -37,7 +45,8 @@ def network(seed=0):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("graphs")
-    export(network(), "0" * 64, place, {"weights": "made here"}, RULES)
+    net = network()
+    export(net, "0" * 64, place, {"weights": "made here"}, RULES, golden=golden(TorchNetwork(net, decoding=RULES)))
     return place
 
 
@@ -178,6 +187,63 @@ def test_graphs_and_card_tell_what_the_network_takes_and_means(folder):
     spec = OrtNetwork.of_file(folder / "card.json", threads=1).inputs
     assert (spec.width, spec.height, spec.cameras, spec.instants) == (64, 32, 3, 2)
     assert example_inputs(net)[0].shape == (1, 6, 32, 64, 3)
+
+
+# --- through the door ------------------------------------------------------------------------------------------------
+
+
+def as_set(folder, **changes):
+    card = folder / "card.json"
+    return ModelConfig(str(card), sha256_of(card), **changes)
+
+
+BUILT_IN = DecodingConfig(goals=4, goal_floor=0.0, edit_below=1.0)
+
+
+def test_a_card_opens_the_best_backend_that_reads_it_which_says_what_it_is(folder):
+    opened = network_of(as_set(folder, threads=2), BUILT_IN)
+    assert isinstance(opened, OrtNetwork)
+    assert opened.runs_on.startswith("ONNX Runtime 1.")
+    assert opened.runs_on.endswith("on cpu, 2 threads")
+    asked = replace(config(planner="reflectdrive2"), model=as_set(folder))
+    engine = Engine(asked, Clock(), network=opened)
+    assert engine.runs_on == opened.runs_on
+
+
+@pytest.mark.parametrize(
+    ("changes", "decoding", "complaint"),
+    [
+        ({"backend": "torch"}, BUILT_IN, r"model.backend is torch, but .*card\.json is read by onnxruntime"),
+        ({"device": "cuda:3"}, BUILT_IN, "model.device is cuda:3, but this ONNX Runtime has no CUDA"),
+        ({}, DecodingConfig(goals=3), r"decoding.goals is 3, but the graphs of .*card\.json have 4 built in"),
+        ({}, replace(BUILT_IN, edit_below=0.5), "decoding.edit_below is 0.5, but the graphs of .* have 1.0 built in"),
+    ],
+)
+def test_what_the_graphs_cannot_do_is_refused(folder, changes, decoding, complaint):
+    with pytest.raises(ModelFileError, match=complaint):
+        network_of(as_set(folder, **changes), decoding)
+
+
+def test_graphs_that_answer_otherwise_than_the_network_did_are_refused(copy):
+    rewrite(copy, lambda card: card["golden"].update(goal_log_prob=card["golden"]["goal_log_prob"] - 0.2))
+    with pytest.raises(ModelFileError, match="fails its self-check: its likeliest goal has a log-probability of"):
+        network_of(as_set(copy), BUILT_IN)
+
+
+def test_graphs_are_opened_without_torch_and_a_missing_onnx_runtime_is_one_sentence(folder):
+    program = (
+        "import sys; sys.modules[{0!r}] = None\n"
+        "from reflectdrive_ros.config import DecodingConfig, ModelConfig\n"
+        "from reflectdrive_ros.runtime.backend import network_of\n"
+        "print(network_of(ModelConfig(*sys.argv[1:]), DecodingConfig(4, 1.2, 0.0, 1.0)).runs_on)"
+    )
+    model = as_set(folder)
+    without = {}
+    for library in ("torch", "onnxruntime"):
+        words = [sys.executable, "-c", program.format(library), model.file, model.sha256]
+        without[library] = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert without["torch"].stdout.startswith("ONNX Runtime")
+    assert "needs onnxruntime, which is not installed: pip install 'reflectdrive[ort]'" in without["onnxruntime"].stderr
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------

@@ -18,10 +18,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ..config import Config, ConfigError, load
 from ..model import checkpoint
 from ..model.checkpoint import CheckpointError
 from ..model.export import MOST_BLOCKS, export
 from ..model.graph_card import CARD, GraphCard
+from ..runtime.backend import golden, torch_decoding
+from ..runtime.torch_backend import TorchNetwork
 from .provenance import provenance, write_numbers
 
 
@@ -36,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="M",
         help="blocks that a step takes; left out, any number (for CPUs; TensorRT wants it fixed)",
     )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="whose section `decoding` is built in (YAML)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table's numbers here too")
 
 
@@ -43,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
     """Exit code 0; 2 with one sentence on stderr when the weights cannot be used or a file cannot be written."""
     console, errors = Console(), Console(stderr=True)
     try:
+        config = load(args.config) if args.config else Config()
         if args.out.resolve() == args.checkpoint.resolve().parent:
             raise CheckpointError(f"--out {args.out} holds the weights and their card: name another folder")
         source = source_card(args.checkpoint)
@@ -52,11 +57,13 @@ def run(args: argparse.Namespace) -> int:
         made = {key: value for key, value in provenance([]).items() if key in ("version", "commit")}
         with errors.status("tracing both graphs; the small network takes half a minute"):
             about = {"weights": weights, "made": made}
-            card_sha256 = export(net, weights_sha256.lower(), args.out, about, None, args.blocks)
+            decoding = torch_decoding(config.decoding)
+            known = golden(TorchNetwork(net, decoding=decoding)) if net.config.words else None
+            card_sha256 = export(net, weights_sha256.lower(), args.out, about, decoding, args.blocks, known)
         numbers = figures(args.out / CARD, card_sha256)
         if args.json is not None:
             write_numbers(args.json, numbers)
-    except CheckpointError as fault:
+    except (CheckpointError, ConfigError) as fault:
         errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
         return 2
     except OSError as fault:

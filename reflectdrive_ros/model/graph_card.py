@@ -57,7 +57,7 @@ class GraphCard:
             files = {name: path.parent / row["file"] for name, row in rows.items()}
             expected = {name: str(row["sha256"]) for name, row in rows.items()}
             card = GraphCard(path, content["model"], files, expected, content.get("about", {}))
-            card.codebook()
+            card.codebook(), card.decoding()
         except (KeyError, TypeError, ValueError) as fault:
             raise GraphError(f"{path} lacks or has wrong {fault}: export the checkpoint again") from None
         for name, row in rows.items():
@@ -67,6 +67,17 @@ class GraphCard:
 
     def codebook(self) -> Codebook:
         return Codebook(self.model["codebook"]["bin_m"], self.model["codebook"]["bins"])
+
+    def decoding(self) -> dict[str, float]:
+        """The settings `decoding` that were built in, by their names there."""
+        goals, edits = self.model["decoding"]["goals"], self.model["decoding"]["edits"]
+        return {
+            "goals": goals["count"],
+            "goal_spacing_m": goals["spacing_m"],
+            "goal_floor": goals["floor"],
+            "edit_below": edits["below"],
+            "edit_at_most": edits["at_most"],
+        }
 
     def check_metadata(self, name: str, metadata: Mapping[str, str]) -> None:
         """Raises GraphError when the graph in the file of `name` is not that graph of this model."""

@@ -14,7 +14,7 @@ import json
 import sys
 from typing import Any
 
-from ..config import Config, Setting, settings
+from ..config import MODEL_BACKENDS, Config, Setting, settings
 from ..planning import LEARNED, PLANNERS
 from .topics import OBJECT_TYPES, ROUTE_TYPES
 
@@ -24,7 +24,7 @@ CHOICES = {  # settings that take one of a few words
     "inputs.objects_type": (*OBJECT_TYPES, "none"),
     "inputs.drivable_type": ("none", "map", "grid"),
     "scoring.form": ("pdms", "epdms"),
-    "model.backend": ("auto", "torch"),
+    "model.backend": MODEL_BACKENDS,
 }
 PATTERNS = {"model.device": r"^(auto|cpu|cuda(:\d+)?)$"}
 HEAD = """# Parameters

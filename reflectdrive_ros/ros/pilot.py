@@ -31,7 +31,7 @@ class Pilot:
         self.inputs = Inputs(config)
         self._clock = clock
         self._engine = engine or Engine(config, clock)
-        self.model_sha256 = self._engine.model_sha256
+        self.model_sha256, self.runs_on = self._engine.model_sha256, self._engine.runs_on
         self._restarts = 0
         self._late_in_a_row = 0
         self._interrupted = ""  # why the watchdog had to send the stop, until the next step
@@ -115,6 +115,7 @@ class Pilot:
                 if observation is None or observation.agents is None
                 else str(len(observation.agents)),
                 "model_sha256": self.model_sha256,
+                "network_on": self.runs_on,
                 "restarts": str(self._restarts),
                 **times,
             },

@@ -48,6 +48,7 @@ class Engine:
             else:
                 network = None
                 verified_sha256(config.model)  # nobody reads it now, and it is wrong all the same
+        self.runs_on = "" if network is None else getattr(network, "runs_on", type(network).__name__)
         self.model_sha256 = "" if network is None else config.model.sha256.lower()
         self._config = config
         self._clock = clock

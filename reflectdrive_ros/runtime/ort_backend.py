@@ -9,7 +9,6 @@ win here. What a graph is fed is checked against what its own file says it takes
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from ..model.graph_card import GRAPHS, GraphCard, GraphError
 from ..planning.planner import PlanningError, Prefilled
 
 DTYPES = {"tensor(uint8)": np.uint8, "tensor(int64)": np.int64, "tensor(float)": np.float32, "tensor(bool)": np.bool_}
-PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 SERIOUS = 3  # of ONNX Runtime's levels: errors
 
 
@@ -31,16 +30,19 @@ class OrtNetwork:
     """`planning.planner.Network` by two graphs."""
 
     def __init__(
-        self, card: GraphCard, threads: int = 0, device: str = "cpu", tokenizer: Tokenizer | None = None
+        self, card: GraphCard, threads: int = 1, device: str = "auto", tokenizer: Tokenizer | None = None
     ) -> None:
-        """threads: 0 takes the cores this process may use. Raises GraphError for graphs that cannot be used."""
+        """device: as `model.device`. Raises GraphError for graphs that cannot be used."""
+        device = _device(device)
+        self.runs_on = f"ONNX Runtime {ort.__version__} on {device}, {threads} thread{'s' * (threads > 1)}"
         self.codebook = card.codebook()
         self.inputs = input_spec(card, tokenizer)
         self._blocks: int | None = card.model["blocks"]
-        self._graphs = {name: Graph(card, name, threads or len(os.sched_getaffinity(0)), device) for name in GRAPHS}
+        self._graphs = {name: Graph(card, name, threads, device) for name in GRAPHS}
 
     @staticmethod
-    def of_file(path: str | Path, threads: int = 0, device: str = "cpu") -> OrtNetwork:
+    def of_file(path: str | Path, threads: int = 1, device: str = "auto") -> OrtNetwork:
+        """Raises GraphError."""
         return OrtNetwork(GraphCard.read(path), threads, device)
 
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
@@ -81,16 +83,16 @@ class Graph:
     """One session, and what its file says it takes."""
 
     def __init__(self, card: GraphCard, name: str, threads: int, device: str) -> None:
-        self.name, self._device = name, device
+        kind, _, place = device.partition(":")
+        self.name, self._device, self._place = name, kind, int(place or 0)
+        providers = [CPU] if kind == "cpu" else [(CUDA, {"device_id": self._place}), CPU]
         file = card.files[name]
-        if PROVIDERS[device] not in ort.get_available_providers():
-            raise GraphError(f"ONNX Runtime {ort.__version__} here has no {device}: install onnxruntime-gpu or use cpu")
         options = ort.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.log_severity_level = SERIOUS
         try:
-            self._session = ort.InferenceSession(str(file), options, providers=[PROVIDERS[device]])
+            self._session = ort.InferenceSession(str(file), options, providers=providers)
         except Exception as fault:  # its errors have no common base
             reason = f"is no graph that ONNX Runtime {ort.__version__} can load: {_line(fault)}"
             raise GraphError(f"{file} {reason}") from None
@@ -108,8 +110,10 @@ class Graph:
         for name, tensor in kept.items():
             binding.bind_ortvalue_input(name, tensor)
         for name in self._gives:
-            stays = name.startswith(("keys_", "values_"))
-            binding.bind_output(name, self._device if stays else "cpu")
+            if name.startswith(("keys_", "values_")):
+                binding.bind_output(name, self._device, self._place)
+            else:
+                binding.bind_output(name, "cpu")
         try:
             self._session.run_with_iobinding(binding)
         except Exception as fault:
@@ -128,6 +132,19 @@ class Graph:
                 raise PlanningError(
                     f"graph {self.name}: tensor {name} is {has_kind} {tuple(has)}, expected {kind} {_shown(shape)}"
                 )
+
+
+def _device(asked: str) -> str:
+    """The device that is meant. Raises GraphError when this ONNX Runtime has none such."""
+    has_gpu = CUDA in ort.get_available_providers()
+    if asked == "auto":
+        return "cuda" if has_gpu else "cpu"
+    if asked != "cpu" and not has_gpu:
+        raise GraphError(
+            f"model.device is {asked}, but this ONNX Runtime has no CUDA: set it to auto or cpu, "
+            "or install onnxruntime-gpu"
+        )
+    return asked
 
 
 def _fits(shape: Sequence[int], expected: Sequence[int | str]) -> bool:

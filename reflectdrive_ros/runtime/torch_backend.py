@@ -37,6 +37,7 @@ class TorchNetwork:
             raise CheckpointError("the network has no words of its own: give the tokenizer it was trained with")
         self._net = net.to(device).eval()
         self._device = torch.device(device)
+        self.runs_on = f"torch {torch.__version__} on {device}"
         self._decoding = decoding or Decoding()
         self.codebook = Codebook(config.bin_m, config.bins)
         self.inputs = InputSpec(
