@@ -6,14 +6,15 @@ converts everything it uses, so loops over objects gather plain floats and leave
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import cv2
 import numpy as np
 
-from .. import geometry
-from ..domain import AgentKind, Agents, Array, EgoState
+from .. import geometry, kinematics
+from ..domain import AgentKind, Agents, Array, DrivableGrid, EgoState
+from ..scoring.drivable import REACH_M
 from . import rotations
 
 
@@ -311,3 +312,78 @@ def in_ego_frame(found: MapAgents, ego: EgoState) -> Agents:
         paths,
         agents.predicted_dt_s,
     )
+
+
+# --- drivable space --------------------------------------------------------------------------------------------------
+
+GRID_RESOLUTION_MIN_M = 0.02  # a finer grid is one in other units
+GRID_AROUND_M = 160.0  # what lies further from the car is left out: no plan of 4 s gets there
+CELL_CORNER = 0.5 * np.sqrt(2.0)  # of a cell, from its centre
+
+
+@dataclass(frozen=True, eq=False)
+class MapGrid:
+    """An OccupancyGrid as signed distances, where it was at its stamp."""
+
+    stamp_ns: int
+    grid: DrivableGrid  # its pose is that in its own frame
+    moves_with_car: bool  # that frame is base_link
+
+
+def map_grid(message: Any, map_frame: str, ego: EgoState, free_below: int, resolution_max_m: float) -> MapGrid:
+    """Drivable space of a nav_msgs/OccupancyGrid in the map or in base_link.
+
+    Cells from 0 to `free_below` - 1 are drivable; occupied, unknown (-1) and cells beyond the grid are not. A cell's
+    distance is that to the nearest corner of a cell of the other kind, so the grid never says too much.
+    """
+    frame = message.header.frame_id.lstrip("/")
+    if frame not in (map_frame, "base_link"):
+        raise BadMessage(
+            f"the drivable grid is in frame '{message.header.frame_id}', expected '{map_frame}' or 'base_link'"
+        )
+    resolution_m, width, height = float(message.info.resolution), int(message.info.width), int(message.info.height)
+    if not GRID_RESOLUTION_MIN_M <= resolution_m <= resolution_max_m:  # NaN is not either
+        raise BadMessage(
+            f"the drivable grid has a resolution of {resolution_m:g} m, expected {GRID_RESOLUTION_MIN_M} to "
+            f"{resolution_max_m:g} m: publish another, or set inputs.grid_resolution_max_m"
+        )
+    cells = np.frombuffer(message.data, np.int8)
+    if width == 0 or height == 0 or len(cells) != width * height:
+        raise BadMessage(f"the drivable grid holds {len(cells)} cells, its width and height are {width} and {height}")
+    q, at = message.info.origin.orientation, message.info.origin.position
+    try:
+        corner = np.array([at.x, at.y, rotations.yaw_from_quaternion((q.x, q.y, q.z, q.w))])
+    except ValueError as fault:
+        raise BadMessage(f"the drivable grid has no usable origin: {fault}") from None
+    if not np.isfinite(corner).all():
+        raise BadMessage("the drivable grid has no usable origin: it holds NaN or infinity")
+    here = np.zeros(3) if frame == "base_link" else ego.map_from_ego
+    place = geometry.transform_points(geometry.invert(corner), here[None, :2])[0] / resolution_m
+    outside_m = float(np.maximum(-place, place - (width, height)).max()) * resolution_m
+    if outside_m > 0:
+        raise BadMessage(f"the car is {outside_m:.0f} m outside of the drivable grid: publish one around the car")
+
+    reach = int(GRID_AROUND_M / resolution_m)
+    low = np.maximum(place.astype(int) - reach, 0)
+    high = np.minimum(place.astype(int) + reach, (width, height))
+    near = cells.reshape(height, width)[low[1] : high[1], low[0] : high[0]]
+    free = np.pad((near >= 0) & (near < free_below), 1).astype(np.uint8)  # beyond the grid nothing is known
+    inside, outside = (cv2.distanceTransform(kind, cv2.DIST_L2, cv2.DIST_MASK_PRECISE) for kind in (free, 1 - free))
+    signed = resolution_m * np.where(free, inside - CELL_CORNER, -outside)
+    first = np.array([*(resolution_m * (low - 0.5)), 0.0])  # the padding's cell
+    grid = DrivableGrid(
+        np.clip(signed, -REACH_M, REACH_M).T.astype(np.float32), resolution_m, geometry.compose(corner, first)
+    )
+    return MapGrid(stamp_ns(message.header), grid, frame == "base_link")
+
+
+def grid_in_ego_frame(found: MapGrid, ego: EgoState) -> DrivableGrid:
+    """The grid where it now lies; one that moves with the car stays where the car was, which drove on meanwhile."""
+    if not found.moves_with_car:
+        return replace(
+            found.grid, ego_from_grid=geometry.compose(geometry.invert(ego.map_from_ego), found.grid.ego_from_grid)
+        )
+    driven_m = ego.speed_mps * (ego.stamp_ns - found.stamp_ns) * 1e-9
+    curvature = ego.yaw_rate_rps / ego.speed_mps if abs(ego.speed_mps) > 0.3 else 0.0
+    then_from_now = kinematics.arc(curvature, np.array([driven_m]))[0]
+    return replace(found.grid, ego_from_grid=geometry.compose(geometry.invert(then_from_now), found.grid.ego_from_grid))

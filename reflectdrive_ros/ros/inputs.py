@@ -22,10 +22,11 @@ import numpy as np
 
 from .. import geometry
 from ..config import Config
-from ..domain import Agents, Array, CameraFrame, Command, EgoState, Observation
+from ..domain import Agents, Array, CameraFrame, Command, DrivableGrid, EgoState, Observation
 from . import convert
 from .convert import BadMessage
 from .lanelet_map import LaneletMap
+from .map_space import MapSpace
 
 T = TypeVar("T")
 
@@ -169,10 +170,11 @@ class Inputs:
     """All channels of the node. `put` and the queries may be called from different threads."""
 
     def __init__(self, config: Config) -> None:
-        """Raises ConfigError when routes come as lanelets and the map cannot be used."""
+        """Raises ConfigError when route or drivable space come from a map and the map cannot be used."""
         self._config = config
         self._lock = threading.Lock()
-        self._lanelet_map = LaneletMap(config.inputs) if config.inputs.route_type == "lanelet" else None
+        mapped = config.inputs.route_type == "lanelet" or config.inputs.drivable_type == "map"
+        self._lanelet_map = LaneletMap(config.inputs) if mapped else None
         cameras, limits = config.cameras, config.inputs
         needed = cameras.required
         self._images = {
@@ -182,10 +184,14 @@ class Inputs:
         self._odometry = Channel("odometry", True, limits.odometry_max_age_s)
         self._acceleration = Channel("acceleration", False, limits.acceleration_max_age_s)
         self._objects = Channel("objects", False, limits.objects_max_age_s)
+        self._drivable = Channel("drivable", False, limits.drivable_max_age_s)
         self._route = Channel("route", True, None)
         self._tf_static = Channel("tf_static", needed, None)
         self._instruction = ""
         self._decoders = ThreadPoolExecutor(len(cameras.names), "decode")
+        self._map_space = None
+        if limits.drivable_type == "map" and self._lanelet_map is not None:
+            self._map_space = MapSpace(self._lanelet_map, ThreadPoolExecutor(1, "map"))
         self.restarts = 0
         self.ignored_objects: dict[str, int] = {}  # reason -> count, of the newest message
         self._forget()
@@ -200,13 +206,16 @@ class Inputs:
         self._planned_image_ns = self._planned_odometry_ns = -(1 << 62)
         self._waiting_ns: int | None = None  # stamp of the first anchor picture that nobody has planned from yet
         self._route_made: tuple[Any, Array] | None = None
+        self._grid_made: tuple[Any, convert.MapGrid] | None = None
+        self._map_fault = "drivable: not asked for yet"
         self._route_at_m: float | None = None
 
     def channels(self) -> list[Channel]:
         latched = [*self._infos.values(), self._tf_static] if self._config.cameras.required else []
         objects = [] if self._config.inputs.objects_type == "none" else [self._objects]
+        drivable = [self._drivable] if self._config.inputs.drivable_type == "grid" else []
         images = list(self._images.values())
-        return [*images, *latched, self._odometry, self._acceleration, *objects, self._route]
+        return [*images, *latched, self._odometry, self._acceleration, *objects, *drivable, self._route]
 
     # --- storing -----------------------------------------------------------------------------------------------------
 
@@ -241,6 +250,7 @@ class Inputs:
             "odometry": self._odometry,
             "acceleration": self._acceleration,
             "objects": self._objects,
+            "drivable": self._drivable,
             "route": self._route,
         }
         return by_kind[kind]
@@ -252,7 +262,7 @@ class Inputs:
     def _restart(self) -> None:
         """Time went back (a bag loops, a simulator restarts): what was received before is from another time."""
         transforms = self._transforms
-        for channel in (*self._images.values(), self._odometry, self._acceleration, self._objects):
+        for channel in (*self._images.values(), self._odometry, self._acceleration, self._objects, self._drivable):
             channel.messages.clear()
             channel.stamps.clear()
         self._forget()
@@ -312,7 +322,7 @@ class Inputs:
             anchor = self._images[self._config.cameras.anchor].newest()
             pictures = {} if anchor is None else {n: self._match(c, anchor[0]) for n, c in self._images.items()}
             odometry, acceleration = self._odometry.newest(), self._acceleration.newest()
-            objects, route = self._objects.newest(), self._route.newest()
+            objects, route, grid = self._objects.newest(), self._route.newest(), self._drivable.newest()
             self._waiting_ns = None
             if anchor is not None:
                 self._planned_image_ns = anchor[0]
@@ -321,6 +331,7 @@ class Inputs:
         problems: list[str] = []
         ego = self._ego(odometry, acceleration, now_ns, problems)
         agents = None if ego is None else self._agents(objects, ego, now_ns)
+        drivable = None if ego is None else self._drivable_space(grid, ego, now_ns)
         route_map = self._route_in_map(route, problems)
         ahead = None if ego is None or route_map is None else self._route_ahead(route_map, ego)
         command = Command.FOLLOW if ahead is None else command_along(ahead)
@@ -336,7 +347,10 @@ class Inputs:
             self._config.speed_limit_mps,
             cameras,
             agents,
-            instruction=self._instruction,
+            drivable,
+            self._instruction,
+            _age_s(objects, ego),
+            _age_s(grid, ego),
         )
         return Snapshot(observation, ego, agents, tuple(problems), image_ns)
 
@@ -384,6 +398,28 @@ class Inputs:
         self.ignored_objects = found.ignored
         return convert.in_ego_frame(found, ego)
 
+    def _drivable_space(self, grid: tuple[int, Any] | None, ego: EgoState, now_ns: int) -> DrivableGrid | None:
+        """Unknown (None) when grid or map are missing, stale or unusable, which is not the same as no road."""
+        try:
+            if self._map_space is not None:
+                found = self._map_space.around(ego)
+                self._map_fault = ""
+                return found
+            if self._config.inputs.drivable_type == "none":
+                return None
+            return convert.grid_in_ego_frame(self._drivable.used(grid, now_ns, partial(self._converted_grid, ego)), ego)
+        except BadMessage as fault:
+            self._map_fault = f"drivable: {fault}"
+            return None
+
+    def _converted_grid(self, ego: EgoState, message: Any) -> convert.MapGrid:
+        limits = self._config.inputs
+        if self._grid_made is None or self._grid_made[0] is not message:
+            frame = self._config.output.map_frame
+            made = convert.map_grid(message, frame, ego, limits.grid_free_below, limits.grid_resolution_max_m)
+            self._grid_made = message, made
+        return self._grid_made[1]
+
     def _route_in_map(self, route: tuple[int, Any] | None, problems: list[str]) -> Array | None:
         if route is None or self._route_made is None or self._route_made[0] is not route[1]:
             try:
@@ -417,8 +453,8 @@ class Inputs:
             (place,), _ = geometry.project(route, here)
         self._route_at_m = float(place)
         wanted = (along >= place - ROUTE_BEHIND_M) & (along <= place + ROUTE_AHEAD_M)
-        wanted[max(int(np.searchsorted(along, place, side="right")) - 1, 0)] = True
-        wanted[min(int(np.searchsorted(along, place, side="right")), len(route) - 1)] = True
+        after = int(np.clip(np.searchsorted(along, place, side="right"), 1, len(route) - 1))
+        wanted[after - 1 : after + 1] = True  # the piece that the car is on, or beyond whose end it is
         return geometry.compose(geometry.invert(ego.map_from_ego), route[wanted])
 
     def _cameras(
@@ -487,6 +523,9 @@ class Inputs:
     def statuses(self, now_ns: int) -> list[InputStatus]:
         with self._lock:
             statuses = [channel.status(now_ns) for channel in self.channels()]
+        if self._map_space is not None:
+            level = Level.WARN if self._map_fault else Level.OK
+            statuses.append(InputStatus("drivable", level, self._map_fault or "from the map", {}))
         if self.ignored_objects:
             listed = ", ".join(f"{count} {reason}" for reason, count in sorted(self.ignored_objects.items()))
             statuses = [
@@ -496,6 +535,11 @@ class Inputs:
                 for s in statuses
             ]
         return statuses
+
+
+def _age_s(item: tuple[int, Any] | None, ego: EgoState) -> float:
+    """How much older than the ego's a message is; 0 where there is none."""
+    return 0.0 if item is None else max((ego.stamp_ns - item[0]) * 1e-9, 0.0)
 
 
 def command_along(route: Array) -> Command:

@@ -1,4 +1,4 @@
-"""A LaneletRoute is a list of lanelet ids; the map's .osm file turns it into a line to follow.
+"""A LaneletRoute is a list of lanelet ids; the map's .osm file turns it into a line to follow, and tells the road.
 
 Autoware sends its map as a serialised C++ object that Python cannot read, so the file itself is read, with the lanelet2
 bindings. Autoware's maps tell every point's place in the map frame with the tags local_x and local_y, which lanelet2
@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 import re
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import shapely
 
 from .. import geometry
 from ..config import ConfigError, InputsConfig
@@ -32,6 +34,8 @@ LANE_CHANGE_M = 30.0  # a lane change takes this long
 START_FAR_M = 50.0  # a start further than this from its own lanelet is in another frame
 KMH, MPH = 1 / 3.6, 0.44704  # m/s
 
+NOT_FOR_CARS = ("crosswalk", "walkway", "shared_walkway", "stairs", "bicycle_lane")
+
 NOT_AHEAD = "the route's goal is not ahead of its start: set a goal further on"
 
 
@@ -42,19 +46,19 @@ class LaneletMap:
         """Raises ConfigError: one sentence that says which file or setting cannot be used and what to do."""
         self.path = Path(settings.lanelet_map)
         origin = settings.lanelet_origin_lat, settings.lanelet_origin_lon
+        routes = settings.route_type == "lanelet"
+        asks = "inputs.route_type is lanelet" if routes else "inputs.drivable_type is map"
         if not settings.lanelet_map:
-            raise ConfigError(
-                "inputs.route_type is lanelet, and a LaneletRoute holds lanelet ids only: "
-                "set inputs.lanelet_map to the map's .osm file"
-            )
+            needs = "and a LaneletRoute holds lanelet ids only" if routes else "and no map is given"
+            raise ConfigError(f"{asks}, {needs}: set inputs.lanelet_map to the map's .osm file")
         if not self.path.is_file():
             raise ConfigError(f"inputs.lanelet_map is {self.path}, which does not exist: give the map's .osm file")
         try:
             from lanelet2 import io, projection  # late: only who drives on lanelets needs it
         except ImportError as fault:
             raise ConfigError(
-                f"inputs.route_type is lanelet, but lanelet2 cannot be imported ({fault}): "
-                "install the ROS package lanelet2, or `pip install lanelet2`, or send the route as nav_msgs/Path"
+                f"{asks}, but lanelet2 cannot be imported ({fault}): install the ROS package lanelet2, or "
+                "`pip install lanelet2`, or " + ("send the route as nav_msgs/Path" if routes else "choose another type")
             ) from None
         # where the tags decide, degrees only have to get through: UTM refuses what is far from its origin
         project = projection.UtmProjector if any(origin) else projection.MercatorProjector
@@ -117,6 +121,32 @@ class LaneletMap:
             raise BadMessage(NOT_AHEAD)
         line = thinned(rounded(line), points_max)
         return np.column_stack([line[:, :2], geometry.headings_along(line)]), line[:, 2]
+
+    def road_near(self, place: Array, reach_m: float) -> list[Any]:
+        """Shapely polygons, in the map, of the lanelets for cars that come within `reach_m` of a place (x, y)."""
+        low, high = self._road_boxes
+        near = ((low <= place[:2] + reach_m) & (high >= place[:2] - reach_m)).all(axis=1)
+        return [self._road[index] for index in np.flatnonzero(near)]
+
+    @cached_property
+    def _road(self) -> list[Any]:
+        """Polygons of all lanelets for cars; one whose bounds cross themselves is mended."""
+        found = []
+        for lanelet in self._map.laneletLayer:
+            tags = lanelet.attributes
+            if "subtype" in tags and tags["subtype"] in NOT_FOR_CARS:
+                continue
+            left, right = xy(lanelet.leftBound), xy(lanelet.rightBound)
+            ring = np.concatenate([left, alike(right, left)[::-1]])
+            polygon = shapely.make_valid(shapely.Polygon(ring)) if len(ring) >= 3 else None
+            found += [part for part in shapely.get_parts(polygon) if part.geom_type == "Polygon" and part.area > 0.01]
+        return found
+
+    @cached_property
+    def _road_boxes(self) -> tuple[Array, Array]:
+        """Least and largest x, y (P, 2) of each polygon of the road."""
+        bounds = shapely.bounds(self._road).reshape(-1, 4)
+        return bounds[:, :2], bounds[:, 2:]
 
     def _lane(self, lanelet_id: int) -> Array:
         """(N, 3) x, y and speed limit (m/s or NaN) along the middle of a lanelet."""

@@ -86,6 +86,17 @@ def inputs(config: Config) -> tuple[Topic, ...]:
                 False,
             )
         )
+    if settings.drivable_type == "grid":
+        table.append(
+            Topic(
+                "drivable",
+                "~/input/drivable",
+                "nav_msgs/msg/OccupancyGrid",
+                Qos.NEWEST,
+                "drivable space; without it plans are not checked against it, and the diagnostics say so",
+                False,
+            )
+        )
     return tuple(table)
 
 
@@ -148,6 +159,8 @@ specification, which admits neither weaker nor stronger ones.
 {routes}
 - `inputs.objects_type` says what the objects are; with `none` there is no such topic:
 {objects}
+- `inputs.drivable_type` says where the drivable space comes from: `map` reads the lanelets of `inputs.lanelet_map`,
+  `grid` subscribes to `~/input/drivable`, a nav_msgs/msg/OccupancyGrid in the map frame or in base_link.
 - What is required and missing, stale or malformed makes the car stop, and the diagnostics say why. What is not
   required is done without, and the diagnostics say so.
 

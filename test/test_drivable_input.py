@@ -1,0 +1,255 @@
+"""Drivable space from a grid or a map: where the road is, the node knows; else a sentence, and the plan still comes."""
+
+from array import array
+from concurrent.futures import Future
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from messages import ns, odometry
+from nav_msgs.msg import OccupancyGrid
+from scenes import Clock, ego
+from test_inputs import instant, ready, small
+
+from reflectdrive_ros import geometry
+from reflectdrive_ros.config import ConfigError, InputsConfig
+from reflectdrive_ros.domain import Verdict
+from reflectdrive_ros.ros import convert, outputs, topics
+from reflectdrive_ros.ros.convert import BadMessage
+from reflectdrive_ros.ros.inputs import Inputs, Level
+from reflectdrive_ros.ros.lanelet_map import LaneletMap
+from reflectdrive_ros.ros.map_space import MapSpace, made
+from reflectdrive_ros.ros.pilot import Pilot
+from reflectdrive_ros.ros.rotations import quaternion_from_yaw
+from reflectdrive_ros.scoring import drivable
+
+
+def grid(seconds=0.0, half_width=3.0, resolution=0.2, size=(120.0, 40.0), origin=(-20.0, -20.0, 0.0), frame="map"):
+    """A road along x in the grid's frame, free where |y| < half_width; origin is x, y, yaw of the grid's corner."""
+    message = OccupancyGrid(header=outputs.header(ns(seconds), frame))
+    width, height = (round(side / resolution) for side in size)
+    message.info.resolution, message.info.width, message.info.height = resolution, width, height
+    message.info.origin.position.x, message.info.origin.position.y = origin[:2]
+    q = message.info.origin.orientation
+    q.z, q.w = quaternion_from_yaw(origin[2])[2:]
+    x, y = np.meshgrid(resolution * (np.arange(width) + 0.5), resolution * (np.arange(height) + 0.5))
+    inside = geometry.transform_points(np.array(origin), np.stack([x, y], axis=-1))
+    message.data = array("b", np.where(np.abs(inside[..., 1]) < half_width, 0, 100).astype(np.int8).tobytes())
+    return message
+
+
+def converted(message, at=(0.0, 0.0, 0.0), now_s=0.0, speed=5.0, free_below=50, coarsest_m=0.5):
+    state = ego(speed, ns(now_s), at)
+    return convert.grid_in_ego_frame(convert.map_grid(message, "map", state, free_below, coarsest_m), state)
+
+
+# --- a grid -----------------------------------------------------------------------------------------------------------
+
+
+@given(
+    st.tuples(st.floats(-5, 30), st.floats(-2, 2), st.floats(-3.1, 3.1)),
+    st.floats(-3.1, 3.1),
+    st.sampled_from([0.2, 0.5]),
+    st.integers(0, 2**32 - 1),
+)
+def test_a_grid_never_says_that_there_is_more_room_than_there_is(at, turn, resolution, seed):
+    """However grid and car are turned: what it tells is at most the way to the kerb, and little less on the road."""
+    corner = geometry.compose(np.array([12.0, 0.0, turn]), np.array([-50.0, -50.0, 0.0]))
+    made = converted(grid(resolution=resolution, size=(100.0, 100.0), origin=tuple(corner)), at)
+    points = np.random.default_rng(seed).uniform((-4, -8), (20, 8), (200, 2))
+    truth = 3.0 - np.abs(geometry.transform_points(np.array(at), points)[:, 1])
+    told = drivable.clearances(made, points)
+    truth = np.maximum(truth, -drivable.REACH_M)  # further out it is not told how far
+    assert (told <= truth + 0.72 * resolution).all()  # the road itself is told in whole cells
+    near = truth > -3.0
+    assert (told >= truth - 2.5 * resolution)[near].all()
+
+
+def test_a_grid_of_the_car_itself_is_moved_by_what_the_car_drove_since():
+    message = grid(seconds=1.0, frame="base_link", half_width=20.0, size=(40.0, 60.0), origin=(-20.0, -30.0, 0.0))
+    late = converted(message, at=(500.0, 3.0, 1.0), now_s=1.2, speed=10.0)
+    assert drivable.clearances(late, np.array([17.0, 0.0])) > 0.5  # 19 m ahead of where the car was
+    assert drivable.clearances(late, np.array([18.5, 0.0])) < 0.0
+
+
+def test_unknown_cells_and_what_lies_beyond_are_no_road():
+    message = grid()
+    cells = np.frombuffer(message.data, np.int8).reshape(200, 600).copy()
+    cells[:, 300:] = -1
+    message.data = array("b", cells.tobytes())
+    made = converted(message)
+    assert drivable.clearances(made, np.array([30.0, 0.0])) > 2.0
+    assert drivable.clearances(made, np.array([45.0, 0.0])) < 0.0
+    assert drivable.clearances(made, np.array([-25.0, 0.0])) < 0.0
+
+
+def test_what_counts_as_free_is_a_setting():
+    message = grid()
+    message.data = array("b", np.full(600 * 200, 40, np.int8).tobytes())
+    assert drivable.clearances(converted(message), np.zeros(2)) > 2.0
+    assert drivable.clearances(converted(message, free_below=40), np.zeros(2)) < 0.0
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (grid(resolution=4.0, size=(120.0, 40.0)), "has a resolution of 4 m, expected 0.02 to 0.5 m"),
+        (grid(resolution=0.01, size=(3.0, 3.0), origin=(-1.0, -1.0, 0.0)), "has a resolution of 0.01 m"),
+        (grid(frame="odom"), "is in frame 'odom', expected 'map' or 'base_link'"),
+        (grid(origin=(100.0, -20.0, 0.0)), "the car is 100 m outside of the drivable grid"),
+        (OccupancyGrid(header=outputs.header(0, "map")), "has a resolution of 0 m"),
+    ],
+)
+def test_a_grid_that_would_mislead_is_refused_with_a_sentence(message, words):
+    with pytest.raises(BadMessage, match=words.replace("(", r"\(")):
+        converted(message)
+
+
+def test_a_grid_with_cells_missing_or_no_orientation_is_refused():
+    short, flat = grid(), grid()
+    short.data = short.data[:-1]
+    flat.info.origin.orientation.w = 0.0
+    with pytest.raises(BadMessage, match="holds 119999 cells, its width and height are 600 and 200"):
+        converted(short)
+    with pytest.raises(BadMessage, match="has no usable origin"):
+        converted(flat)
+
+
+def at(seconds, message, **settings):
+    """The node's inputs after a complete instant with a grid, and what they make of it."""
+    inputs = ready(inputs__drivable_type="grid", **settings)
+    instant(inputs, seconds)
+    if message is not None:
+        inputs.put("drivable", message, ns(seconds))
+    return inputs, inputs.snapshot(ns(seconds)).observation
+
+
+def test_a_grid_becomes_part_of_the_observation_with_its_age():
+    _, scene = at(1.0, grid(0.8))
+    assert scene.drivable_age_s == pytest.approx(0.2)
+    assert drivable.clearances(scene.drivable, np.zeros(2)) == pytest.approx(3.0, abs=0.5)
+    np.testing.assert_allclose(scene.drivable.ego_from_grid[:2], [-25.1, -20.1], atol=1e-6)  # the car is at x = 5
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (None, "nothing received yet"),
+        (grid(0.2), "newest is 0.80 s old, allowed 0.50 s"),
+        (grid(1.0, resolution=2.0), "has a resolution of 2 m"),
+        (grid(1.0, origin=(200.0, -20.0, 0.0)), "outside of the drivable grid"),
+    ],
+)
+def test_without_a_usable_grid_the_plan_comes_all_the_same_and_says_so(message, words):
+    inputs, scene = at(1.0, message)
+    assert scene.drivable is None
+    (status,) = [status for status in inputs.statuses(ns(1.0)) if status.name == "drivable"]
+    assert status.level is Level.WARN
+    assert words in status.message
+    pilot = Pilot(small(inputs__drivable_type="grid"), Clock())
+    pilot.inputs = inputs
+    inputs._planned_image_ns = -1
+    report = pilot.step(ns(1.0)).report
+    assert report.verdict is Verdict.OK
+    assert not report.plan.check.drivable
+    assert str(report.plan.check).endswith("unchecked: no drivable space")
+
+
+def test_the_topic_is_there_when_it_is_asked_for():
+    assert "drivable" not in [topic.key for topic in topics.inputs(small())]
+    (topic,) = [t for t in topics.inputs(small(inputs__drivable_type="grid")) if t.key == "drivable"]
+    assert (topic.type, topic.required) == ("nav_msgs/msg/OccupancyGrid", False)
+
+
+# --- a map ------------------------------------------------------------------------------------------------------------
+
+
+class AtOnce:
+    """An executor that has done its work when it is asked."""
+
+    def submit(self, work, *given):
+        done = Future()
+        done.set_result(work(*given))
+        return done
+
+
+@pytest.fixture(scope="module")
+def lanelets():
+    pytest.importorskip("lanelet2")
+    from test_lanelet_map import MAP
+
+    return LaneletMap(InputsConfig(drivable_type="map", lanelet_map=str(MAP)))
+
+
+@pytest.fixture(scope="module")
+def driven():
+    """(N, 3) poses of a car that was really driven on the map."""
+    pytest.importorskip("lanelet2")
+    from test_lanelet_map import drive
+
+    messages, points = drive()
+    return np.column_stack([points, geometry.headings_along(points)])[:: max(1, len(points) // 40)], messages
+
+
+def test_a_recorded_drive_stays_on_the_maps_road(lanelets, driven):
+    poses, _ = driven
+    space = MapSpace(lanelets, AtOnce())
+    with pytest.raises(BadMessage, match="is being made"):
+        space.around(ego(5.0, at=poses[0]))
+    rooms = [float(drivable.clearances(space.around(ego(5.0, at=pose)), np.zeros(2))) for pose in poses]
+    assert np.mean(np.array(rooms) > 0.0) > 0.95
+
+
+def test_a_grid_that_rides_along_is_the_grid_made_anew(lanelets, driven):
+    poses, _ = driven
+    space = MapSpace(lanelets, AtOnce())
+    begun = poses[len(poses) // 2]
+    with pytest.raises(BadMessage, match="is being made"):
+        space.around(ego(5.0, at=begun))
+    here = geometry.compose(begun, np.array([12.0, 0.5, 0.2]))
+    points = np.random.default_rng(0).uniform((-10, -15), (60, 15), (500, 2))
+    riding = drivable.clearances(space.around(ego(5.0, at=here)), points)
+    anew = drivable.clearances(made(lanelets, here), points)
+    np.testing.assert_allclose(riding, anew, atol=0.3)
+
+
+def test_a_car_off_the_map_is_told_so(lanelets, driven):
+    poses, _ = driven
+    for shift, words in ((np.array([5e4, 0, 0]), "has no road near the car"), (np.array([0, 0, 0]), None)):
+        space = MapSpace(lanelets, AtOnce())
+        for _ in range(2):
+            try:
+                space.around(ego(5.0, at=poses[0] + shift))
+                said = None
+            except BadMessage as fault:
+                said = str(fault)
+        assert (said is None) == (words is None)
+        assert words is None or words in said
+
+
+def test_with_a_map_the_node_knows_its_road_and_far_from_it_says_that_it_does_not(driven):
+    from test_lanelet_map import MAP
+
+    poses, _ = driven
+    settings = {"inputs__drivable_type": "map", "inputs__lanelet_map": str(MAP), "cameras__required": False}
+    inputs = Inputs(small(**settings))
+    inputs._map_space._background = AtOnce()
+    x, y, yaw = poses[0]
+    from messages import route
+
+    inputs.put("route", route([(x, y), (x + 50 * np.cos(yaw), y + 50 * np.sin(yaw))]), 0)
+    found = []
+    for k, shift in ((1, 0.0), (2, 0.0), (3, 9e4), (4, 9e4)):
+        inputs.put("odometry", odometry(0.1 * k, x=x + shift, y=y, yaw=yaw), ns(0.1 * k))
+        found.append(inputs.snapshot(ns(0.1 * k)).observation.drivable is not None)
+    assert found == [False, True, False, False]
+    (status,) = [status for status in inputs.statuses(ns(0.4)) if status.name == "drivable"]
+    assert status.level is Level.WARN
+    assert "has no road near the car: check inputs.lanelet_map" in status.message
+
+
+def test_a_map_that_is_asked_for_must_be_named():
+    with pytest.raises(ConfigError, match=r"inputs.drivable_type is map, and no map is given: set inputs.lanelet_map"):
+        Inputs(replace(small(), inputs=InputsConfig(drivable_type="map")))
