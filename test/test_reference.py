@@ -105,6 +105,13 @@ def test_a_car_that_is_not_there_stops_nobody():
     np.testing.assert_allclose(planned(replace(world, agents=gone))[0], planned(scene())[0], atol=1e-9)
 
 
+def test_measured_at_once_is_planned_and_then_measured():
+    believed, came_true = scene((25.0, 0.0, 5.0)), scene((25.0, 0.0, 2.0), (60.0, 0.0, 0.0))
+    plan = reference.reference_plan(believed, 12.0)
+    assert reference.measured(believed, came_true, 12.0) == reference.yardstick(came_true, plan)
+    assert reference.yardstick(came_true, plan) != reference.yardstick(believed, plan)
+
+
 def test_a_limit_of_nothing_is_refused():
     with pytest.raises(ValueError, match=r"speed_limit_mps is 0\.0"):
         reference.reference_plan(scene(), 0.0)

@@ -20,7 +20,7 @@ import shapely
 from ..domain import Array
 
 CELL_M = 0.5
-REACH_M = 160.0  # the grid ends this far from the ego; beyond it shapely answers
+REACH_M = 100.0  # the grid ends this far from the ego; beyond it shapely answers
 CLOSE_M = 1e-7  # a point nearer than this to an edge is put to shapely
 AT_ONCE = 8192  # points looked up together; what is computed of them fits in the cache
 REFERENCE = (0.4867, 0.5231)  # of a cell; off centre, so that round map coordinates do not run through it

@@ -16,8 +16,8 @@ from ..config import ScoringConfig
 from ..domain import Array
 from . import metrics
 from .contacts import AgentTracks
-from .scorer import Reference, Scene, score, total
-from .simulate import DT_S, STEPS
+from .scorer import Reference, Scene, ScoreCard, judge, score, total
+from .simulate import DT_S, STEPS, simulate
 
 OFFSETS_M = (0.0, -1.0, 1.0)
 SPEED_SHARES = (0.2, 0.4, 0.6, 0.8, 1.0)
@@ -31,9 +31,21 @@ PATH_STEP_M = 2.0
 BEYOND_M = 50.0  # others are looked for this far past where a proposal can get
 
 
+def measured(believed: Scene, came_true: Scene, speed_limit_mps: float = SPEED_LIMIT_MPS) -> Reference:
+    """The reference planner's own: what it plans by one scene and gets to in another that differs in its agents.
+
+    Equals `yardstick(came_true, reference_plan(believed, ..))`, but drives the plan once.
+    """
+    states, best = _driven(believed, proposals(believed, speed_limit_mps))
+    return _reference(judge(replace(came_true, reference=None), states[best : best + 1]))
+
+
 def yardstick(scene: Scene, plan: Array) -> Reference:
     """The reference that a plan (40, 3) is, once it is simulated in a scene and scored there."""
-    card = score(scene, plan[None])
+    return _reference(score(scene, plan[None]))
+
+
+def _reference(card: ScoreCard) -> Reference:
     return Reference(float(card.progress_m[0]), float(card.multiplier[0]))
 
 
@@ -45,10 +57,17 @@ def reference_plan(scene: Scene, speed_limit_mps: float = SPEED_LIMIT_MPS) -> Ar
     that is not positive.
     """
     plans = proposals(scene, speed_limit_mps)
-    card = score(replace(scene, reference=None), plans)
+    _, best = _driven(scene, plans)
+    return np.asarray(plans[best])
+
+
+def _driven(scene: Scene, plans: Array) -> tuple[Array, int]:
+    """What cars do that follow plans (P, 40, 3), states (P, 41, 11), and which does best."""
+    states = simulate(plans, scene.motion, scene.vehicle, scene.start_us)
+    card = judge(replace(scene, reference=None), states)
     farthest = float((card.progress_m * card.multiplier).max())
     shared = replace(card, ep=metrics.ego_progress(card.progress_m, card.multiplier, farthest, masked=True))
-    return np.asarray(plans[np.argmax(total(shared, ScoringConfig()))])
+    return states, int(np.argmax(total(shared, ScoringConfig())))
 
 
 def proposals(scene: Scene, speed_limit_mps: float) -> Array:

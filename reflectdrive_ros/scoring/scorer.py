@@ -41,7 +41,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -118,7 +118,7 @@ class Scene:
     @cached_property
     def line(self) -> LineIndex:
         """The centreline, prepared for lane keeping."""
-        return LineIndex(self.centerline, metrics.LANE_OFFSET_M)
+        return _line_index(np.ascontiguousarray(self.centerline[:, :2]).tobytes())
 
     @staticmethod
     def of_observation(
@@ -149,6 +149,12 @@ class Scene:
             reference=reference,
             vehicle=vehicle or VehicleConfig(),
         )
+
+
+@lru_cache(maxsize=4)
+def _line_index(points: bytes) -> LineIndex:
+    """Scenes that differ in who is there, or in what is known of them, have it in common."""
+    return LineIndex(np.frombuffer(points).reshape(-1, 2), metrics.LANE_OFFSET_M)
 
 
 def motion_of(ego: EgoState) -> Array:

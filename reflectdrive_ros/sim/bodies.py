@@ -6,14 +6,14 @@ An actor's looks follow from its id alone; its lamps from what it does; its legs
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 
 from ..domain import Array
 from .actors import Actors, Shape
-from .faces import Faces, Material, Shaper, Template, decal, joined
+from .faces import Faces, Material, Shaper, Template, decal, ragged
 
 # Slots of every body. A slot is a colour.
 PAINT, TRIM, GLASS, TYRE, TAIL, BRAKE, HEAD, LEFT, RIGHT, PLATE, CLOTH, LEGS, SKIN, SECOND, STRIPE, HUB = range(
@@ -32,7 +32,8 @@ CLOTHES = (
 )  # fmt: skip
 SKINS = ((236, 196, 168), (206, 156, 122), (150, 104, 76), (96, 66, 50))
 _CARS = ("sedan", "hatchback", "suv")
-_WALKING = ("pedestrian", "bicycle")
+_WALKING = (Shape.PEDESTRIAN, Shape.BICYCLE)
+PHASES = 8
 BLINK_HZ, BLINK_SHARE = 1.5, 0.6
 STRIDE_M = 1.4  # two steps
 
@@ -40,22 +41,31 @@ STRIDE_M = 1.4  # two steps
 def bodies(actors: Actors, time_s: float, lights_on: bool) -> Faces:
     """All actors' faces in the frame of their poses, actor by actor; `thing` is the actor's index."""
     albedo, material = _colours(actors, time_s, lights_on)
-    models, phases = _models(actors), _phases(actors, time_s)
-    parts, order = [], []
-    for model in sorted(set(models)):
-        rows = np.array([k for k, name in enumerate(models) if name == model])
-        template = _template(model, -1)
-        if model in _WALKING:
-            points = np.stack([_template(model, phase).points for phase in phases[rows].tolist()])
-            template = replace(template, points=points)
-        parts.append(template.placed(actors.poses[rows], actors.sizes[rows], albedo[rows], material[rows]))
-        order.append(rows)
-    if not parts:
-        nobody = np.zeros((0, 3))
-        return _template("cone", -1).placed(nobody, nobody, albedo, material)
-    faces = joined(parts, [len(rows) for rows in order])
-    faces.thing[:] = np.concatenate(order)[faces.thing]
-    return faces.only(np.argsort(faces.thing, kind="stable"))
+    wardrobe, sizes, poses = _wardrobe(), actors.sizes, actors.poses
+    rows, begins = ragged(wardrobe.first_face, _models(actors, time_s))
+    actor = np.repeat(np.arange(len(actors)), np.diff(begins))
+    places, first = ragged(wardrobe.first, rows)
+    of_point = np.repeat(actor, np.diff(first))
+    x, y, z = (wardrobe.points[places] * sizes[of_point]).T
+    cos, sin = np.cos(poses[:, 2]), np.sin(poses[:, 2])
+    c, s = cos[of_point], sin[of_point]
+    points = np.stack([poses[of_point, 0] + c * x - s * y, poses[of_point, 1] + s * x + c * y, z], axis=1)
+    across = (sizes[:, [1, 0, 0]] * sizes[:, [2, 2, 1]])[actor]  # what stretching a body does to its normals
+    x, y, z = (wardrobe.normals[rows] * across).T
+    length = np.sqrt(x * x + y * y + z * z)
+    scale = np.where(length > 1e-9, 1.0 / np.maximum(length, 1e-9), 0.0)
+    c, s = cos[actor], sin[actor]
+    slot = wardrobe.slot[rows]
+    return Faces(
+        points,
+        wardrobe.spread[places] * sizes[of_point, 1],
+        first,
+        np.stack([(c * x - s * y) * scale, (s * x + c * y) * scale, z * scale], axis=1),
+        albedo[actor, slot],
+        material[actor, slot],
+        actor,
+        wardrobe.rank[rows],
+    )
 
 
 def _mixed(ids: Array, salt: int) -> Array:
@@ -67,20 +77,20 @@ def _mixed(ids: Array, salt: int) -> Array:
     return np.asarray((z ^ (z >> np.uint64(33))).astype(np.int64) & 0x7FFFFFFF)
 
 
-def _models(actors: Actors) -> list[str]:
-    names = [shape.name.lower() for shape in Shape]
-    variants = (_mixed(actors.ids, 1) % len(_CARS)).tolist()
-    shapes = actors.shapes.tolist()
-    return [
-        _CARS[variant] if shape == Shape.CAR else names[shape] for shape, variant in zip(shapes, variants, strict=True)
-    ]
+def _models(actors: Actors, time_s: float) -> Array:
+    """(A,) which template of the wardrobe each wears."""
+    models = _wardrobe().of_shape[actors.shapes]
+    models[actors.shapes == Shape.CAR] += (_mixed(actors.ids, 1) % len(_CARS))[actors.shapes == Shape.CAR]
+    walking = np.isin(actors.shapes, _WALKING)
+    models[walking] += 1 + _phases(actors, time_s)[walking]
+    return np.asarray(models)
 
 
 def _phases(actors: Actors, time_s: float) -> Array:
-    """(A,) of eight, how far the legs have swung; -1 of those who stand."""
+    """(A,) of PHASES, how far the legs have swung; -1 of those who stand."""
     speed = np.abs(actors.speeds_mps)
-    cycles = time_s * speed / STRIDE_M + actors.ids % 8 / 8
-    return np.where(speed < 0.15, -1, (8 * cycles).astype(np.int64) % 8)
+    cycles = time_s * speed / STRIDE_M + actors.ids % PHASES / PHASES
+    return np.where(speed < 0.15, -1, (PHASES * cycles).astype(np.int64) % PHASES)
 
 
 def _colours(actors: Actors, time_s: float, lights_on: bool) -> tuple[Array, Array]:
@@ -124,9 +134,42 @@ def _colours(actors: Actors, time_s: float, lights_on: bool) -> tuple[Array, Arr
 # --- shapes, in units of their size ----------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, eq=False)
+class _Wardrobe:
+    """All templates one after the other, so that everybody is dressed at once."""
+
+    points: Array  # (P, 3)
+    spread: Array  # (P,)
+    first: Array  # (F + 1,)
+    normals: Array  # (F, 3) as long as the face is large
+    slot: Array  # (F,)
+    rank: Array  # (F, 2)
+    first_face: Array  # (M + 1,) of each template
+    of_shape: Array  # (shapes,) first template of each Shape: of a car's variants, of who stands and then walks
+
+
 @cache
-def _template(model: str, phase: int) -> Template:
-    return _MODELS[model](phase)
+def _wardrobe() -> _Wardrobe:
+    templates: list[Template] = []
+    of_shape = []
+    for shape in Shape:
+        of_shape.append(len(templates))
+        for model in _CARS if shape is Shape.CAR else (shape.name.lower(),):
+            templates += [_MODELS[model](phase) for phase in (range(-1, PHASES) if shape in _WALKING else (-1,))]
+    starts = np.cumsum([0, *(len(template.points) for template in templates)])
+    first = np.concatenate([template.first[:-1] + start for template, start in zip(templates, starts, strict=False)])
+    points = np.concatenate([template.points for template in templates])
+    a, b, c = (points[first + k] for k in range(3))
+    return _Wardrobe(
+        points,
+        np.concatenate([template.spread for template in templates]),
+        np.append(first, starts[-1]),
+        np.cross(b - a, c - b),
+        np.concatenate([template.slot for template in templates]),
+        np.concatenate([template.rank for template in templates]),
+        np.cumsum([0, *(len(template.slot) for template in templates)]),
+        np.array(of_shape),
+    )
 
 
 def _car(phase: int, waist: float, cabin: tuple[float, float, float, float], bonnet: float) -> Template:

@@ -62,8 +62,11 @@ class Demand:
     next_id: int  # ids from here on are free
 
     @staticmethod
-    def of(road_map: RoadMap, seed: int, density: float = 1.0) -> Demand:
-        """Draws the road users; `density` 1 is an ordinary afternoon. Raises RoadError where no route leads on."""
+    def of(road_map: RoadMap, seed: int, density: float = 1.0, sought: float = 1.0) -> Demand:
+        """Draws the road users; `density` 1 is an ordinary afternoon.
+
+        Drivers take rare roads `sought` times as often as others. Raises RoadError where no route leads on.
+        """
         generator = np.random.default_rng([seed, 41])
         first = int(generator.integers(1, 2**24)) * IDS_PER_SEED
         starts, weights, lane_km = _starts(road_map)
@@ -74,11 +77,11 @@ class Demand:
             shape = list(SHARES)[int(generator.choice(len(SHARES), p=list(SHARES.values())))]
             if shape is Shape.BICYCLE and cycle_starts:
                 start = cycle_starts[int(generator.choice(len(cycle_starts), p=cycle_weights))]
-                edges = random_walk(cycling, generator, ROUTE_M, start)
+                edges = random_walk(cycling, generator, ROUTE_M, start, sought)
             else:
                 shape = Shape.CAR if shape is Shape.BICYCLE else shape
                 start = starts[int(generator.choice(len(starts), p=weights))]
-                edges = random_walk(road_map, generator, ROUTE_M, start)
+                edges = random_walk(road_map, generator, ROUTE_M, start, sought)
             drivers.append(RoadUser(first + number, shape, *_drawn(shape, generator, edges)))
         walkers: list[RoadUser] = []
         sidewalks = permits.Sidewalks.of(road_map)

@@ -55,8 +55,11 @@ class _Stepper:
 class Events:
     """See the top of this file. `act` before each step of SUMO; the arrays tell of people and doors after it."""
 
-    def __init__(self, road_map: RoadMap, demand: Demand, generator: np.random.Generator) -> None:
+    def __init__(
+        self, road_map: RoadMap, demand: Demand, generator: np.random.Generator, step_s: float = STEP_S
+    ) -> None:
         self._generator = generator
+        self._step_s = step_s
         self._sumo_ids = {key: lane.sumo_id for key, lane in road_map.lanes.items()}
         self._lane_count = _lane_counts(road_map)
         places, doors = demand.kerbside.mid_blocks, demand.kerbside.doors
@@ -281,7 +284,7 @@ class Events:
             if stepper.back:
                 start, end = end, start
             if stepper.walked_m is not None:
-                stepper.walked_m = min(stepper.walked_m + stepper.pace_mps * STEP_S, stepper.length_m)
+                stepper.walked_m = min(stepper.walked_m + stepper.pace_mps * self._step_s, stepper.length_m)
                 self.speeds_mps[row] = stepper.pace_mps
             share = (stepper.walked_m or 0.0) / stepper.length_m
             self.poses[row] = *(start + share * (end - start)), np.arctan2(*(end - start)[::-1])

@@ -4,7 +4,7 @@ Many ways to drive the next 4 s are written down, paths beside the route at many
 driving score among the others as they will really go. The best one wins; among those nearly as good, the one that a
 person would rather sit in: small accelerations and jerks, near the middle of the lane, room beside it.
 
-The straightforward ways, along the route, are tried first; going around something only if none of them is good.
+The straightforward ways, along the route, are tried first; further aside only if none of them is good.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..scoring.scorer import STEPS_PER_WAYPOINT, Scene, ScoreCard, score
 from ..scoring.simulate import DT_S, STEPS
 
 PATH_STEP_M = 0.5
-AROUND_M = (0.25, -0.25, 0.5, -0.5, 1.0, -1.0, 1.6, -1.6, 2.4, -2.4)  # beside the route, where the way is not free
+ROUNDS_M = ((0.0,), (0.25, -0.25, 0.5, -0.5), (1.0, -1.0, 1.6, -1.6, 2.4, -2.4))  # beside the route: see `drive`
 RETURN_M = (10.0, 25.0)  # over which the path reaches its place beside the route: at least this ..
 RETURN_S = (1.5, 3.5)  # .. and at least the way of this time
 RATES_MPS2 = (-6.0, -4.0, -3.0, -2.2, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0)
@@ -60,14 +60,12 @@ def drive(
     driver takes in curves.
     """
     route = geometry.distinct_points(scene.centerline[:, :2], 0.05)
-    plain = _ways(scene, route, (0.0,), speed_limit_mps, stop_m, lateral_mps2)
-    best, value = _choose(scene, plain)
-    if value[0] < GOOD:
-        around = _ways(scene, route, AROUND_M, speed_limit_mps, stop_m, lateral_mps2)
-        other, other_value = _choose(scene, around)
-        if other_value[1] > value[1]:
-            best, value = other, other_value
-    return Driven(best, value[0], value[2], value[3])
+    found: list[_Choice] = []
+    for offsets_m in ROUNDS_M:
+        found.append(_choose(scene, _ways(scene, route, offsets_m, speed_limit_mps, stop_m, lateral_mps2)))
+        if found[-1].driven.score >= GOOD:
+            break
+    return max(found, key=lambda choice: choice.worth).driven
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,24 +77,39 @@ class _Ways:
     accelerations: Array  # (N, 40) m/s^2 along the path
 
 
-def _choose(scene: Scene, ways: _Ways) -> tuple[Array, tuple[float, float, float, float]]:
-    """The best way, with its score, its score less the price of discomfort, its NC and DAC."""
+@dataclass(frozen=True, eq=False)
+class _Choice:
+    driven: Driven
+    worth: float  # the score less the price of discomfort
+
+
+def _choose(scene: Scene, ways: _Ways) -> _Choice:
+    """The best way."""
     card = score(scene, ways.poses)
-    worth = card.score - NEARLY * _price(scene, ways, card)
-    k = int(np.argmax(worth))
-    return ways.poses[k], (float(card.score[k]), float(worth[k]), float(card.nc[k]), float(card.dac[k]))
+    worth = card.score - NEARLY * _price(ways, card)
+    # The room to the kerb takes time to ask for: only of those that would win if they had all of it.
+    first = int(np.argmax(worth))
+    least = worth[first] - NEARLY * _kerb_price(scene, card, np.array([first]))[0]
+    rivals = np.flatnonzero(worth >= least)
+    worth[rivals] -= NEARLY * _kerb_price(scene, card, rivals)
+    k = int(rivals[np.argmax(worth[rivals])])
+    driven = Driven(ways.poses[k], float(card.score[k]), float(card.nc[k]), float(card.dac[k]))
+    return _Choice(driven, float(worth[k]))
 
 
-def _price(scene: Scene, ways: _Ways, card: ScoreCard) -> Array:
+def _price(ways: _Ways, card: ScoreCard) -> Array:
     """(N,) about 0 for a smooth drive in the middle of a free lane, about 1 for one that nobody would like."""
     rough = np.sqrt((ways.accelerations**2).mean(axis=1)) / 3.0
     jerk = np.sqrt((np.diff(ways.accelerations, axis=1) ** 2).mean(axis=1)) / (DT_S * 8.0)
     narrow = np.clip(1.0 - card.clearance_m.min(axis=1) / CLEARANCE_M, 0.0, 1.0)
+    return np.asarray(0.4 * rough + 0.2 * jerk + 0.8 * narrow + 0.15 * np.abs(ways.offsets_m))
+
+
+def _kerb_price(scene: Scene, card: ScoreCard, some: Array) -> Array:
+    """(K,) what the ways of indices (K,) pay for being near the edge of the road."""
     size = np.array([scene.vehicle.length_m + KERB_M, scene.vehicle.width_m + 2.0 * KERB_M])
-    wide = metrics.ego_areas(metrics.centers(card.states, scene.vehicle), size, scene.areas, scene.grid)
-    kerb = wide.off_road.mean(axis=1) + 0.3 * wide.off_road.any(axis=1)
-    price: Array = 0.4 * rough + 0.2 * jerk + 0.8 * narrow + 0.15 * np.abs(ways.offsets_m) + KERB_PRICE * kerb
-    return price
+    wide = metrics.ego_areas(metrics.centers(card.states[some], scene.vehicle), size, scene.areas, scene.grid)
+    return np.asarray(KERB_PRICE * (wide.off_road.mean(axis=1) + 0.3 * wide.off_road.any(axis=1)))
 
 
 def _ways(
@@ -110,8 +123,7 @@ def _ways(
     speed = max(float(scene.motion[0]), 0.0)
     reach = max(speed * 4.5, 0.5 * (speed + limit_mps) * 4.5) + 15.0
     paths = _paths(route, offsets_m, speed, reach)
-    kinds, wishes, headways = _wishes(scene, stop_m)
-    travelled, accelerations = _driven(scene, paths, kinds, wishes, headways, limit_mps, stop_m, lateral_mps2)
+    travelled, accelerations = _driven(scene, paths, limit_mps, stop_m, lateral_mps2)
     at = travelled[..., STEPS_PER_WAYPOINT - 1 :: STEPS_PER_WAYPOINT]
     poses = np.stack([_on(paths[..., axis], at) for axis in range(3)], axis=-1)
     poses[..., 2] = geometry.wrap(poses[..., 2])
@@ -180,9 +192,6 @@ def _front(scene: Scene) -> float:
 def _driven(
     scene: Scene,
     paths: Array,
-    kinds: Array,
-    wishes: Array,
-    headways: Array,
     limit_mps: float,
     stop_m: float | None,
     lateral_mps2: float,
@@ -195,24 +204,27 @@ def _driven(
         lead_speeds = np.where(gaps >= stop_m - 0.5, 0.0, lead_speeds)
         gaps = np.minimum(gaps, stop_m - 0.5)
     front = _front(scene)
+    kinds, wishes, headways = _wishes(scene, stop_m)
+    at_rate, following = kinds == RATE, kinds == FOLLOW
     shape = len(paths), len(kinds)
     s, v = np.zeros(shape), np.full(shape, max(float(scene.motion[0]), 0.0))
     a = np.full(shape, float(np.clip(scene.motion[2], -4.0, 2.0)))
-    share = np.where(kinds == FOLLOW, wishes, 1.0)
+    share = np.where(following, wishes, 1.0)
     softly = 2.0 * np.sqrt(ACCELERATION_MPS2 * BRAKING_MPS2)
     travelled, accelerations = np.empty((*shape, STEPS)), np.empty((*shape, STEPS))
     for k in range(STEPS):
         curve = _on(allowed, s + 0.5 * v)
-        free = ACCELERATION_MPS2 * (1.0 - (v / np.maximum(share * curve, 0.5)) ** 4)
+        free = ACCELERATION_MPS2 * (1.0 - np.square(np.square(v / np.maximum(share * curve, 0.5))))
         room = np.maximum(gaps[..., k] - s - front, 0.1)
-        wanted = MIN_GAP_M + np.maximum(v * headways + v * (v - lead_speeds[..., k]) / softly, 0.0)
-        follow = np.minimum(free, ACCELERATION_MPS2 * (1.0 - (wanted / room) ** 2))
+        distance = MIN_GAP_M + np.maximum(v * headways + v * (v - lead_speeds[..., k]) / softly, 0.0)
+        follow = np.minimum(free, ACCELERATION_MPS2 * (1.0 - (distance / room) ** 2))
         needed = v**2 / (2.0 * np.maximum(wishes - s, 0.05))
         stop = np.where(needed > 0.4, -needed, np.minimum(free, 0.0))
         rate = np.where(v > curve, np.minimum(wishes, (curve - v) / 0.6), wishes)  # curves are kept whatever the wish
-        wish = np.where(kinds == RATE, rate, np.where(kinds == FOLLOW, follow, stop)).clip(-7.0, 2.2)
+        wish = np.where(at_rate, rate, np.where(following, follow, stop))
+        wish = np.minimum(np.maximum(wish, -7.0), 2.2)
         quickest = np.where(a < 0.0, 2.0, 1.0) * JERK_MPS3 * DT_S  # brakes are let go sooner than the pedal is pressed
-        a = a + np.clip(wish - a, -BRAKING_JERK_MPS3 * DT_S, quickest)
+        a = a + np.minimum(np.maximum(wish - a, -BRAKING_JERK_MPS3 * DT_S), quickest)
         after = np.maximum(v + a * DT_S, 0.0)
         a = np.where(after == 0.0, np.maximum(a, -v / DT_S), a)
         s = s + 0.5 * (v + after) * DT_S
@@ -244,25 +256,26 @@ def _gaps(scene: Scene, path: Array) -> tuple[Array, Array]:
     low, high = path[:, :2].min(axis=0) - margin, path[:, :2].max(axis=0) + margin
     poses = agents.poses[:, 1 : STEPS + 1]
     present = agents.present[:, 1 : STEPS + 1]
-    inside = ((poses[..., :2] >= low) & (poses[..., :2] <= high)).all(axis=-1) & present
-    near = inside.any(axis=1)
-    if not near.any():
-        return none
-    poses, present = poses[near], inside[near]
-    thin = path[::4]
-    corners = geometry.box_corners(poses, agents.sizes[near, None])
-    along, lateral = geometry.project(thin, corners.reshape(-1, 2))
-    along, lateral = along.reshape(*poses.shape[:2], 4), lateral.reshape(*poses.shape[:2], 4)
+    agent, step = np.nonzero(((poses[..., :2] >= low) & (poses[..., :2] <= high)).all(axis=-1) & present)
     half = 0.5 * scene.vehicle.width_m + 0.25
+    thin = path[::4]
+    _, aside = geometry.project(thin, poses[agent, step, :2])
+    reached = np.abs(aside) < half + 0.5 * np.hypot(*agents.sizes[agent].T)
+    agent, step = agent[reached], step[reached]
+    if len(agent) == 0:
+        return none
+    corners = geometry.box_corners(poses[agent, step], agents.sizes[agent])
+    along, lateral = (each.reshape(-1, 4) for each in geometry.project(thin, corners.reshape(-1, 2)))
     end = geometry.arc_lengths(thin)[-1]
     beside = (lateral.min(axis=-1) > half) | (lateral.max(axis=-1) < -half)
     gone = (along.max(axis=-1) <= _front(scene)) | (along.min(axis=-1) >= end - 1e-6)
-    rear = np.where(present & ~beside & ~gone, along.min(axis=-1), np.inf)
+    rear = np.full(poses.shape[:2], np.inf)
+    rear[agent, step] = np.where(beside | gone, np.inf, along.min(axis=-1))
     first = np.argmin(rear, axis=0)
     steps = np.arange(STEPS)
     at = np.minimum(rear[first, steps], end)
     turn = poses[first, steps, 2] - np.interp(at, PATH_STEP_M * np.arange(len(path)), path[:, 2])
-    speed = agents.speeds_mps[near][:, 1 : STEPS + 1][first, steps] * np.cos(turn)
+    speed = agents.speeds_mps[:, 1 : STEPS + 1][first, steps] * np.cos(turn)
     return rear[first, steps], np.where(np.isfinite(rear[first, steps]), np.maximum(speed, 0.0), 0.0)
 
 

@@ -157,7 +157,7 @@ def cut_and_projected(points: Array, first: Array, pixels_from_camera: Array, ne
 class Template:
     """A shape of unit size: x and y from -0.5 to 0.5, z from 0 to 1, x ahead. Slots get their colours when placed."""
 
-    points: Array  # (P, 3), or (T, P, 3) where each of T things stands in a way of its own
+    points: Array  # (P, 3)
     spread: Array  # (P,) in widths
     first: Array  # (F + 1,)
     slot: Array  # (F,)

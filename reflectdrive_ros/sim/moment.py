@@ -59,12 +59,6 @@ def at(
     state, history = _driver(log, step, ego, vehicle, generator)
     map_from_ego = state.map_from_ego
     keys, line, along_m = _route(log, step, ego, map_from_ego, generator)
-    areas = surroundings.areas(log.road_map, map_from_ego, keys)
-    box = geometry.compose(np.zeros(3), np.array([vehicle.rear_axle_to_center_m, 0.0, 0.0]))
-    size = np.array([vehicle.length_m, vehicle.width_m])
-    if off_road(areas, geometry.box_corners(box, size)):
-        raise NoScene("off_road_start")
-
     staged = None
     if parked >= 0 and family == "cut_in":
         staged = staging.pull_out(log, step, parked, line, generator)
@@ -72,12 +66,17 @@ def at(
         staged = staging.door(log, step, parked)
     tracks = _tracks(log, step, ego, map_from_ego, staged)
     here = tracks.present[:, NOW]
+    box = geometry.compose(np.zeros(3), np.array([vehicle.rear_axle_to_center_m, 0.0, 0.0]))
+    size = np.array([vehicle.length_m, vehicle.width_m])
     if geometry.boxes_overlap(tracks.poses[here, NOW], tracks.sizes[here] + 0.1, box, size).any():
         raise NoScene("overlap_start")
     lamps = log.lamps[step : step + STEPS + 1]
     command, instruction = instructions.of(log.road_map, keys, along_m)
     if COMMANDED.get(family, command) is not command or (family in COMMANDED and instruction.startswith("turn back")):
         raise NoScene("turn_not_commanded")  # a corner where no other way leads on is no turn
+    areas = surroundings.areas(log.road_map, map_from_ego, keys)  # last: preparing it costs most
+    if off_road(areas, geometry.box_corners(box, size)):
+        raise NoScene("off_road_start")
     lanes = [log.road_map.lanes[key] for key in keys]
     # a lane across a junction tells how fast it can be taken, not how fast one may drive
     limit = next((lane.lane.speed_limit_mps for lane in lanes if lane.across_junction is None), None)

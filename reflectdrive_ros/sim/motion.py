@@ -13,10 +13,11 @@ import numpy as np
 from .. import geometry
 from ..domain import Array
 
-ALONG_GAIN = 0.1  # per step, of what prediction and SUMO differ by
+GAIN_S = 0.1  # gains are per step of this length
+ALONG_GAIN = 0.1  # of what prediction and SUMO differ by
 CATCH_UP_MPS2 = 1.5  # a jump along the way must not be felt as a jolt
 ASIDE_GAIN = 0.5
-COURSE_GAIN = 0.3  # per step, towards SUMO's heading
+COURSE_GAIN = 0.3  # towards SUMO's heading
 TIGHTEST_M = 3.0  # circle that a front bumper can drive
 SLIP = 0.35  # aside, of the way ahead, at most
 STANDS_MPS = 0.05
@@ -50,16 +51,17 @@ class Driven:
         speeds = np.where(new, speeds, np.maximum(speeds, self._front_mps[rows] - BRAKES_MPS2 * dt_s))
         self._front_mps[rows] = speeds
         way = speeds * dt_s
-        turn = np.clip(COURSE_GAIN * geometry.wrap(headings - self._course[rows]), -way / TIGHTEST_M, way / TIGHTEST_M)
+        turn = _gain(COURSE_GAIN, dt_s) * geometry.wrap(headings - self._course[rows])
+        turn = np.clip(turn, -way / TIGHTEST_M, way / TIGHTEST_M)
         course = self._course[rows] + turn
         predicted = self._front[rows] + way[:, None] * _direction(course)
         missed = geometry.rotate(fronts - predicted, -course)  # along, aside
         jolt = CATCH_UP_MPS2 * dt_s**2
         catch_up = self._catch_up_m[rows]
-        catch_up = catch_up + np.clip(ALONG_GAIN * missed[:, 0] - catch_up, -jolt, jolt)
+        catch_up = catch_up + np.clip(_gain(ALONG_GAIN, dt_s) * missed[:, 0] - catch_up, -jolt, jolt)
         # Who creeps neither slips sideways nor backwards.
         catch_up = np.clip(catch_up, -0.5 * way, 0.5 * way)
-        aside = np.clip(ASIDE_GAIN * missed[:, 1], -SLIP * way, SLIP * way)
+        aside = np.clip(_gain(ASIDE_GAIN, dt_s) * missed[:, 1], -SLIP * way, SLIP * way)
         front = predicted + geometry.rotate(np.stack([catch_up, aside], axis=-1), course)
         lost = np.hypot(missed[:, 0], missed[:, 1]) > LOST_M
         front[lost], course[lost] = fronts[lost], headings[lost]
@@ -98,6 +100,11 @@ class Walking:
         self.poses[rows] = np.column_stack([before + step, trail[:, 2]])
         self.speeds_mps[:] = 0.0
         self.speeds_mps[rows] = np.hypot(*step.T) / dt_s
+
+
+def _gain(per_step: float, dt_s: float) -> float:
+    """What gain over `dt_s` does as much as the given one in steps of GAIN_S."""
+    return float(1.0 - (1.0 - per_step) ** (dt_s / GAIN_S))
 
 
 def _direction(heading: Array) -> Array:

@@ -26,6 +26,7 @@ CHANGE_LEAST_M = 25.0
 CHANGE_LEAD_M = 3.0  # from the car, or from the begin of a lane, to where a change begins
 NO_WAY_ON = 100.0  # what it costs to end on a lane that ends, in lane changes
 WISH = {Turn.STRAIGHT: 1.0, Turn.LEFT: 1.4, Turn.RIGHT: 1.2, Turn.BACK: 0.08}  # of a wandering car, by turn
+SOUGHT = (Special.NARROW, Special.LANE_DROP, Special.DEAD_END)  # a town has few of them
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,12 +69,16 @@ def _ways(road_map: RoadMap) -> _Ways:
 
 
 def random_walk(
-    road_map: RoadMap, generator: np.random.Generator, length_m: float, start_edge: str | None = None
+    road_map: RoadMap,
+    generator: np.random.Generator,
+    length_m: float,
+    start_edge: str | None = None,
+    sought: float = 1.0,
 ) -> tuple[str, ...]:
     """Road edges that follow each other, `length_m` long or as far as roads lead; from anywhere if no start is given.
 
     Turns are taken more often than a driver would, so that ways differ; turning back is rare where there is a choice.
-    Raises RoadError for a start that is no road edge of the map.
+    Roads of the SOUGHT kinds are taken `sought` times as often. Raises RoadError for a start that is no road edge.
     """
     ways = _ways(road_map)
     if start_edge is None:
@@ -83,17 +88,18 @@ def random_walk(
         raise RoadError(f"{road_map.name} has no road edge '{start_edge}' to start from")
     walk, walked_m = [start_edge], ways.edge_length_m[start_edge]
     while walked_m < length_m and (after := road_map.edges_after[walk[-1]]):
-        wishes = np.array([_wish(ways, road_map, walk, edge) for edge in after])
+        wishes = np.array([_wish(ways, road_map, walk, edge, sought) for edge in after])
         walk.append(after[int(generator.choice(len(after), p=wishes / wishes.sum()))])
         walked_m += ways.edge_length_m[walk[-1]]
     return tuple(walk)
 
 
-def _wish(ways: _Ways, road_map: RoadMap, walk: Sequence[str], edge: str) -> float:
+def _wish(ways: _Ways, road_map: RoadMap, walk: Sequence[str], edge: str, sought: float) -> float:
     """How much a wandering car would like to go on to `edge`: where it has not just been."""
     special = road_map.lanes[ways.edge_lanes[edge][0]].special
     around = special is Special.ROUNDABOUT and edge in walk[-12:]
-    return WISH[ways.turns.get((walk[-1], edge), Turn.STRAIGHT)] * (0.02 if around else 1.0)
+    liked = 0.02 if around else sought if special in SOUGHT else 1.0
+    return WISH[ways.turns.get((walk[-1], edge), Turn.STRAIGHT)] * liked
 
 
 def line_ahead(

@@ -69,15 +69,13 @@ def _must_precede(corners: Array) -> Array:
     normal = np.stack([along[..., 1], -along[..., 0]], axis=-1)
     normal /= np.maximum(np.linalg.norm(normal, axis=-1, keepdims=True), 1e-9)
     level = np.einsum("aek,aek->ae", normal, corners)  # the eye is at 0, outside where this is negative
-    reach = normal @ corners[:, 0].T  # (T, 4, T), of the corner of b that lies least far outside a's side
-    for c in range(1, 4):
-        np.minimum(reach, normal @ corners[:, c].T, out=reach)
-    reach -= level[..., None]
-    outside = reach > -0.02
-    eye_outside = (level < 0)[..., None]
-    nearer = (outside & eye_outside).any(axis=1)  # [a, b]: b on the eye's side of one of a's sides
-    farther = (outside & ~eye_outside).any(axis=1)  # [a, b]: a between the eye and b
-    before = (nearer | farther.T) & overlap
-    before &= ~before.T
-    np.fill_diagonal(before, False)
-    return np.asarray(before)
+    np.fill_diagonal(overlap, False)
+    a, b = np.nonzero(overlap)
+    # How far the corner of b that lies least far outside a's side is from it, (K, 4) by pair and side.
+    reach = np.einsum("kei,kci->kec", normal[a], corners[b]).min(axis=2) - level[a]
+    outside, eye_outside = reach > -0.02, level[a] < 0
+    nearer, farther = np.zeros_like(overlap), np.zeros_like(overlap)
+    nearer[a, b] = (outside & eye_outside).any(axis=1)  # b on the eye's side of one of a's sides
+    farther[a, b] = (outside & ~eye_outside).any(axis=1)  # a between the eye and b
+    before = nearer | farther.T
+    return np.asarray(before & ~before.T)

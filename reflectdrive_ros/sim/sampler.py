@@ -29,7 +29,7 @@ from .traffic import TrafficLog
 
 STEP_S = 0.1
 STEP_NS = 100_000_000
-TOWN_SCENES = 60  # of one town, at most
+TOWN_SCENES = 75  # of one town, at most
 TOWNS_MAX = 8  # for one shard of 100; families that are rare in a town are sought in the next
 WARM_UP_S, RECORDED_S = 15.0, 55.0
 APART_STEPS = 15  # between two scenes of one car
@@ -138,8 +138,7 @@ class Shard:
         if easy > EASY and generator.random() > EASY_KEPT:
             raise moment.NoScene("too_easy")
         believed = replace(came_true, agents=scene.scored(ForecastSource.CONSTANT_VELOCITY).agents)
-        plan = reference.reference_plan(believed, scene.speed_limit_mps)
-        yardstick = reference.yardstick(replace(came_true, reference=None), plan)
+        yardstick = reference.measured(believed, came_true, scene.speed_limit_mps)
         lateral = LATERAL_MPS2.get(scene.family, expert.LATERAL_MPS2)
         came_true = replace(came_true, reference=yardstick)
         driven = expert.drive(came_true, scene.speed_limit_mps, found.stop_m, lateral)

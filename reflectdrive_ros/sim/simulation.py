@@ -1,4 +1,4 @@
-"""Live traffic: SUMO moves everybody, and is asked after each tenth of a second where they are.
+"""Live traffic: SUMO moves everybody, and is asked after each step where they are.
 
 All arrays run over one `Cast`, so a road user keeps his row from the first step to the last. What stands beside the
 lanes and what steps out between parked cars is ours (`kerbside.py`, `events.py`); SUMO does not know of it.
@@ -31,7 +31,7 @@ CURVE_MPS2 = 3.0  # sideways; SUMO turns as fast as tyres hold
 CURVE_OVER_M = 5.0  # bends are taken over this length, as a car does
 EGO_ROOM_M = 15.0  # nobody else is nearer when the ego is put on the road
 ENTRY_S = 5.0  # who found no room until then stays at home
-CHECK_EVERY = 20  # steps between looks at routes and stuck vehicles
+CHECK_EVERY_S = 2.0  # between looks at routes and stuck vehicles
 STUCK_S = 90.0
 MERGES_RUDELY_S = 8.0  # who has waited so long at the end of a lane pushes in
 EDGES_LEFT = 5  # a route shorter than this is made longer
@@ -66,14 +66,15 @@ class Simulation:
 
     _running = False
 
-    def __init__(self, road_map: RoadMap, demand: Demand, seed: int) -> None:
+    def __init__(self, road_map: RoadMap, demand: Demand, seed: int, step_s: float = STEP_S) -> None:
         self._sumo = libsumo()
         if Simulation._running:
             raise TrafficError("traffic is running in this process already; close it first")
         self.road_map = road_map
+        self.step_s = step_s
         self._seed = seed
         self._generator = np.random.default_rng([seed, 42])
-        self._events = Events(road_map, demand, np.random.default_rng([seed, 43]))
+        self._events = Events(road_map, demand, np.random.default_rng([seed, 43]), step_s)
         self._counts = dict.fromkeys(("collisions", "removed_stuck", "without_room", "left_the_map"), 0)
         self._seen = Seen((), (), ())
         self._kerbside = demand.kerbside
@@ -125,7 +126,7 @@ class Simulation:
                 "--net-file": str(self.road_map.net_file),
                 "--route-files": str(routes),
                 "--seed": str(self._seed % 2**31),
-                "--step-length": str(STEP_S),
+                "--step-length": str(self.step_s),
                 "--lateral-resolution": str(LATERAL_RESOLUTION_M),
                 "--time-to-teleport": "-1",
                 "--time-to-impatience": "15",  # who has waited so long for a gap takes a small one
@@ -155,7 +156,7 @@ class Simulation:
     # --- time ---------------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """A tenth of a second of traffic. Raises TrafficError."""
+        """One step of traffic. Raises TrafficError."""
         with self._told("broke off"):
             self._events.act(self._sumo, self._seen, self.time_s)
             self._advance()
@@ -168,23 +169,28 @@ class Simulation:
         Bodies appear at the next step, where the traffic has got to by then. Raises TrafficError.
         """
         with self._told("broke off"):
-            for _ in range(round(seconds / STEP_S)):
+            for _ in range(round(seconds / self.step_s)):
                 self._advance()
-                if self._steps % CHECK_EVERY == 0:
+                if self._checks:
                     self._seen = self._drivers()
                     self._mend()
 
     def _advance(self) -> None:
         self._sumo.simulationStep()
         self._steps += 1
-        self.time_s = round(self._steps * STEP_S, 3)
+        self.time_s = round(self._steps * self.step_s, 3)
         self._count_collisions()
         self._counts["left_the_map"] += self._sumo.simulation.getArrivedNumber()
-        if self._steps == round(ENTRY_S / STEP_S):
+        if self._steps == round(ENTRY_S / self.step_s):
             self._send_home()
 
+    @property
+    def _checks(self) -> bool:
+        """Whether it is time to look at routes and stuck vehicles."""
+        return self._steps % round(CHECK_EVERY_S / self.step_s) == 0
+
     def _mend(self) -> None:
-        if self._steps % CHECK_EVERY == 0:
+        if self._checks:
             self._lengthen_routes()
             self._help_stuck()
 
@@ -202,12 +208,12 @@ class Simulation:
         rows = np.array([self._row[key] for key in driving], int)
         fronts = np.array([*map(vehicle.getPosition, driving)], float).reshape(-1, 2)
         speeds = np.array(self._seen.speeds_mps, float)
-        self._driven.follow(rows, fronts, _heading([*map(vehicle.getAngle, driving)]), speeds, STEP_S)
+        self._driven.follow(rows, fronts, _heading([*map(vehicle.getAngle, driving)]), speeds, self.step_s)
 
         walking = list(person.getIDList())
         feet = np.array([self._row[key] for key in walking], int) - self.cast.drivers
         places = self._kerbside.around_parked(np.array([*map(person.getPosition, walking)], float).reshape(-1, 2))
-        self._walking.follow(feet, places, _heading([*map(person.getAngle, walking)]), STEP_S)
+        self._walking.follow(feet, places, _heading([*map(person.getAngle, walking)]), self.step_s)
 
         drivers, people = self.cast.drivers, self.cast.drivers + self.cast.walkers
         scripted = slice(people, people + len(self._events.actors))

@@ -1,8 +1,8 @@
 """The plan of a made-up town: where its junctions lie, which streets join them, and how each is built.
 
 A town is a torn and shaken grid, turned by a random angle. Its style says how far apart the junctions lie and what
-streets there are. Every town has at least one roundabout, one winding road, one narrow road, one lane that ends and one
-dead end: scenes are sought there.
+streets there are. Every town has at least one roundabout, one winding road, one narrow road, one lane that ends, one
+dead end and two junctions with lights: scenes are sought there.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from .town_styles import KINDS, STYLES, Style
 FRONT_M = 4.05  # from the rear axle to the front of the car: its outer corner swings out in curves
 HALF_CAR_M = 1.15
 ARM_M = {False: 23.0, True: 32.0}  # room that an arm takes on the ring, of one lane and of two
+LIGHTS_LEAST = 2
 LANE_DROP_M = 95.0  # a road on which a lane ends is at least this long, if there is one
 LOOP_RADIUS_M = 8.5  # of the turning loop at a dead end
 RING_RADIUS_M = (11.0, 20.0)
@@ -273,6 +274,7 @@ def _built(draft: _Draft, style: Style, generator: np.random.Generator) -> Stree
             control = _control(style, len(others), generator)
             junctions[f"n{place}"] = Junction(at, control, float(generator.uniform(*style.corner_m)))
             joints.update({(place, other): f"n{place}" for other in others})
+    _add_lights(junctions, draft, generator)
     streets: list[Street] = []
     for number, link in enumerate(draft.links):
         begin, finish = joints[link], joints[link[1], link[0]]
@@ -301,6 +303,20 @@ def _control(style: Style, arms: int, generator: np.random.Generator) -> str:
     if arms > 2 and lot < style.lights + style.unregulated:
         return "right_before_left"
     return "priority"
+
+
+def _add_lights(junctions: dict[str, Junction], draft: _Draft, generator: np.random.Generator) -> None:
+    """Where the lot gave a town fewer than LIGHTS_LEAST junctions with lights, crossroads get them."""
+    lit = sum(junction.control == "traffic_light" for junction in junctions.values())
+    if lit >= LIGHTS_LEAST:
+        return
+    unlit = [
+        name
+        for name, arms in ((f"n{place}", len(draft.links_at(place))) for place in draft.places)
+        if name in junctions and arms > 2 and junctions[name].control != "traffic_light"
+    ]
+    for index in generator.permutation(len(unlit))[: LIGHTS_LEAST - lit]:
+        junctions[unlit[index]] = replace(junctions[unlit[index]], control="traffic_light")
 
 
 def _ring(draft: _Draft, place: int, bearings: Array, generator: np.random.Generator) -> tuple[Ring, list[str]]:

@@ -19,7 +19,7 @@ from .actors import Lamp
 from .navigation import lanes_by_edge
 from .roads import RoadMap
 
-RADIUS_M = 120.0  # a plan of 4 s gets no further at any limit of a town
+RADIUS_M = 100.0  # a plan of 4 s gets no further at any limit of a town
 
 SLIVER_M2 = 1e-4  # a smaller part of a cut area is rounding
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .. import geometry
 from ..domain import Array
 from .actors import KIND_OF_SHAPE, Actors, Shape, Snapshot
 from .demand import Demand
@@ -17,7 +18,9 @@ from .simulation import Simulation, TrafficError
 __all__ = ["Simulation", "TrafficError", "TrafficLog", "record"]
 
 EVENTFUL_S = 5.0  # before a recording begins, so that it begins amid events
-DENSITIES = (0.55, 1.3)  # of an ordinary afternoon, drawn by seed
+LOOK_EVERY = 2  # steps of a log: SUMO moves on by so many at once, what lies between is drawn in
+DENSITIES = (0.8, 1.4)  # of an ordinary afternoon, drawn by seed
+SOUGHT = 5.0  # drivers take rare roads so much more often: who looks for scenes there needs fewer towns
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,25 +78,29 @@ def record(
     """Runs traffic of a town and keeps all of it. Raises RoadError, TrafficError, SumoMissing."""
     if density is None:
         density = float(np.random.default_rng([seed, 44]).uniform(*DENSITIES))
-    demand = Demand.of(road_map, seed, density)
+    demand = Demand.of(road_map, seed, density, SOUGHT)
     steps = round(duration_s / STEP_S)
-    with Simulation(road_map, demand, seed) as traffic:
+    looks = -(-steps // LOOK_EVERY) + 1
+    with Simulation(road_map, demand, seed, LOOK_EVERY * STEP_S) as traffic:
         eventful_s = min(EVENTFUL_S, warm_up_s)
         traffic.warm_up(warm_up_s - eventful_s)
-        for _ in range(round(eventful_s / STEP_S)):
+        for _ in range(round(eventful_s / traffic.step_s)):
             traffic.step()
         count = len(traffic.cast.ids)
-        poses = np.empty((steps, count, 3))
-        speeds = np.empty((steps, count), np.float32)
-        braking = np.empty((steps, count), bool)
-        indicator = np.empty((steps, count), np.int8)
-        lane = np.empty((steps, count), np.int32)
-        lamps = np.empty((steps, len(road_map.signals)), np.int8)
+        poses = np.empty((looks, count, 3))
+        speeds = np.empty((looks, count))
+        braking = np.empty((looks, count), bool)
+        indicator = np.empty((looks, count), np.int8)
+        lane = np.empty((looks, count), np.int32)
+        lamps = np.empty((looks, len(road_map.signals)), np.int8)
         before = traffic.counts
-        for step in range(steps):
+        for look in range(looks):
             traffic.step()
-            poses[step], speeds[step], braking[step] = traffic.poses, traffic.speeds_mps, traffic.braking
-            indicator[step], lane[step], lamps[step] = traffic.indicator, traffic.lane, traffic.lamps()
+            poses[look], speeds[look], braking[look] = traffic.poses, traffic.speeds_mps, traffic.braking
+            indicator[look], lane[look], lamps[look] = traffic.indicator, traffic.lane, traffic.lamps()
+        at = np.arange(steps) // LOOK_EVERY  # the look before
+        after = -(-np.arange(steps) // LOOK_EVERY)
+        poses, speeds = _between(poses, speeds)
         return TrafficLog(
             road_map=road_map,
             seed=seed,
@@ -102,14 +109,35 @@ def record(
             ids=traffic.cast.ids,
             shapes=traffic.cast.shapes,
             sizes=traffic.cast.sizes,
-            poses=poses,
-            speeds_mps=speeds,
-            braking=braking,
-            indicator=indicator,
-            lane=lane,
-            lamps=lamps,
+            poses=poses[:steps],
+            speeds_mps=speeds[:steps].astype(np.float32),
+            braking=braking[after],
+            indicator=indicator[after],
+            lane=lane[at],
+            lamps=lamps[at],
             drivers=traffic.cast.drivers,
             walkers=traffic.cast.walkers,
             edges=traffic.edges,
             counts={name: count - before[name] for name, count in traffic.counts.items()},
         )
+
+
+def _between(poses: Array, speeds: Array) -> tuple[Array, Array]:
+    """Poses (2 T - 1, N, 3) and speeds (2 T - 1, N) of bodies also half-way between the looks, on the straight line.
+
+    They were seen at (T, N, 3); speeds (T, N) are those of the way since the look before. The half-way place divides
+    the way so that the speed changes evenly (Catmull and Rom's spline along the way).
+    """
+    way = speeds[1:]
+    before, after = speeds[:-1], np.concatenate([speeds[2:], speeds[-1:]])
+    share = 0.5 + (before - after) / np.maximum(16.0 * way, 1e-9)
+    share = np.where(way > 0.0, share.clip(0.0, 1.0), 0.5)
+    all_poses = np.repeat(poses, 2, axis=0)[:-1]
+    turn = poses[1:] - poses[:-1]
+    turn[..., 2] = geometry.wrap(turn[..., 2])
+    all_poses[1::2] += share[..., None] * turn
+    all_poses[1::2, :, 2] = geometry.wrap(all_poses[1::2, :, 2])
+    all_speeds = np.repeat(speeds, 2, axis=0)[:-1]
+    all_speeds[1::2] = 2.0 * share * way
+    all_speeds[2::2] = 2.0 * (1.0 - share) * way
+    return all_poses, all_speeds

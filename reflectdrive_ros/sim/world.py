@@ -208,8 +208,7 @@ class World:
             red_lights=lights,
             vehicle=self.vehicle,
         )
-        best = reference.reference_plan(scene, self.speed_limit_mps)
-        scene = replace(scene, reference=reference.yardstick(scene, best))
+        scene = replace(scene, reference=reference.measured(scene, scene, self.speed_limit_mps))
         times_s = HORIZON_S / WAYPOINTS * np.arange(1, WAYPOINTS + 1)
         return score(scene, kinematics.resample(trajectory, times_s)[None])
 
