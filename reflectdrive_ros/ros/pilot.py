@@ -94,7 +94,7 @@ class Pilot:
             or f"{report.plan.step.value} step, {report.source.name.lower()}'s plan sent"
         )
         if unchecked and level is Level.OK:
-            level, message = Level.WARN, f"{message}; unchecked: objects are unknown"
+            level, message = Level.WARN, f"{message}; {report.plan.check or 'unchecked: no objects'}"
         if report.notes:
             level, message = max(level, Level.WARN), "; ".join((message, *report.notes))
         times = {f"{stage}_ms": f"{value:.2f}" for stage, value in last.timings_ms.items()}
@@ -114,6 +114,7 @@ class Pilot:
                 "objects": "unknown"
                 if observation is None or observation.agents is None
                 else str(len(observation.agents)),
+                "check": str(report.plan.check or "unchecked"),  # of the plan that was sent
                 "model_sha256": self.model_sha256,
                 "network_on": self.runs_on,
                 "restarts": str(self._restarts),
