@@ -22,6 +22,8 @@ from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import QoSProfile, ReliabilityPolicy
 from scenes import config
+from std_msgs.msg import String
+from tiny_model import SPEED_MPS, tiny_model  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.config import as_yaml
 from reflectdrive_ros.planning import constant_velocity
@@ -119,7 +121,7 @@ def car(tmp_path, **settings):
         harness.close()
 
 
-LATCHED = ("route", "tf_static", "odometry", "acceleration", "objects")
+LATCHED = ("route", "tf_static", "odometry", "acceleration", "objects", "instruction")
 
 
 def planned(status):
@@ -150,6 +152,25 @@ def test_three_cameras_odometry_and_a_route_become_trajectories_with_diagnostics
         # a shared machine may stall and a line tell of it for a moment: all is well as soon as it goes on
         lines = sender.diagnosed(lambda lines: {level for level, _ in lines.values()} == {OK})
         assert {"image front", "odometry", "route", "objects", "planner"} <= set(lines)
+
+
+def test_a_planner_that_has_learned_drives_and_says_what_it_could_not_use(tmp_path, tiny_model):  # noqa: F811
+    with car(tmp_path, **tiny_model.settings) as sender:
+        driving = {"ego": {"speed": SPEED_MPS}}
+        status = sender.until(lambda status: planned(status) and status.step_kind == "lite", 30.0, **driving)
+        assert (status.planner, status.model_sha256) == ("reflectdrive2", tiny_model.sha256)
+        sender.until(lambda status: planned(status) and status.step_kind == "full", **driving)
+        sender.diagnosed(lambda lines: lines["planner"][0] == OK, **driving)
+        sender.harness.inputs["instruction"].publish(String(data="fahren Sie jetzt links"))
+        level, message = sender.diagnosed(lambda lines: "unknown words" in lines["planner"][1], **driving)["planner"]
+        assert level == WARN
+        assert "4 unknown words: 'fahren Sie jetzt links'" in message
+        newest = sender.harness.received["diagnostics"][-1][1]
+        (values,) = ({v.key: v.value for v in s.values} for s in newest.status if s.name.endswith(": planner"))
+        assert "4 unknown words" in values["notes"]
+        assert values["planned"] in ("full", "lite")
+        assert bool(values["why_full"]) == (values["planned"] == "full")
+        sender.until(planned, **driving)  # and drives on
 
 
 def test_a_camera_that_dies_stops_the_car_and_its_return_heals_it(tmp_path):
@@ -303,6 +324,7 @@ def run_node(*words, timeout=60):
         (["-p", "guard.max_speed_mps:=900.0"], "expected 0.5 to 80.0"),
         (["-p", "planner:=nobody"], "planner is 'nobody'"),
         (["-p", "config_file:=missing.yaml"], "missing.yaml does not exist"),
+        (["-p", "planner:=reflectdrive2"], "planner reflectdrive2 needs a model"),
         (["-p", "model.file:=none.onnx", "-p", "model.sha256:=ab"], "none.onnx cannot be read"),
     ],
 )

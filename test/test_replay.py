@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tiny_model import tiny_model  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.evaluation import golden_replay
@@ -145,6 +146,37 @@ def test_a_model_with_the_wrong_hash_is_refused(comma, tmp_path, capsys):
     code, _ = replayed(comma, tmp_path / "out", *words)
     assert code == 2
     assert "expected abc" in capsys.readouterr().err
+
+
+def test_a_model_replays_the_same_each_time_and_tells_of_its_steps(pandaset, tiny_model, tmp_path, capsys):  # noqa: F811
+    words = ["--planner", "reflectdrive2", "--model", str(tiny_model.file), "--no-report", "--duration", "2"]
+    code, numbers = replayed(pandaset, tmp_path / "one", *words)
+    assert code == 0
+    assert numbers["plans"] == sum(numbers["steps"].values())
+    assert numbers["steps"]["full"] > 0
+    assert any("the older pictures are missing" in note for note in numbers["notes"])  # at the very beginning
+    assert sum(numbers["why_full"].values()) == numbers["steps"]["full"]
+    assert "full" in capsys.readouterr().out
+    _, again = replayed(pandaset, tmp_path / "two", *words)
+    assert again["plans_sha256"] == numbers["plans_sha256"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--planner", "reflectdrive2"], "planner reflectdrive2 needs a model"),
+        (["--model", "{model}"], "--model is given, but route_follower has none"),
+        (["--sha256", "abc"], "--sha256 is given without --model"),
+        (["--planner", "reflectdrive2", "--model", "{model}", "--sha256", "abc"], "expected abc"),
+        (["--planner", "reflectdrive2", "--model", "none.safetensors", "--sha256", "abc"], "cannot be read"),
+        (["--planner", "reflectdrive2", "--model", "none.safetensors"], "give it with --sha256"),
+    ],
+)
+def test_a_model_that_cannot_be_used_is_one_sentence(comma, tmp_path, tiny_model, capsys, words, sentence):  # noqa: F811
+    code, _ = replayed(comma, tmp_path, *(word.replace("{model}", str(tiny_model.file)) for word in words))
+    (said,) = capsys.readouterr().err.strip().splitlines()
+    assert code == 2
+    assert sentence in said
 
 
 def test_a_golden_is_not_written_from_half_a_replay(tmp_path):
