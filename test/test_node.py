@@ -325,7 +325,10 @@ def run_node(*words, timeout=60):
         (["-p", "planner:=nobody"], "planner is 'nobody'"),
         (["-p", "config_file:=missing.yaml"], "missing.yaml does not exist"),
         (["-p", "planner:=reflectdrive2"], "planner reflectdrive2 needs a model"),
-        (["-p", "model.file:=none.onnx", "-p", "model.sha256:=ab"], "none.onnx cannot be read"),
+        (
+            ["-p", "planner:=reflectdrive2", "-p", "model.file:=none.onnx", "-p", "model.sha256:=ab"],
+            "none.onnx cannot be read",
+        ),
     ],
 )
 def test_a_wrong_setting_is_one_sentence_and_exit_code_two(words, sentence):
@@ -347,7 +350,8 @@ def test_a_configuration_file_of_the_wrong_type_is_one_sentence(tmp_path):
 def test_a_model_with_the_wrong_hash_is_refused(tmp_path):
     model = tmp_path / "model.onnx"
     model.write_bytes(b"weights")
-    done = run_node("--ros-args", "-p", f"model.file:={model}", "-p", "model.sha256:=abc")
+    words = ["-p", "planner:=reflectdrive2", "-p", f"model.file:={model}", "-p", "model.sha256:=abc"]
+    done = run_node("--ros-args", *words)
     assert done.returncode == 2
     assert "expected abc" in done.stderr
 

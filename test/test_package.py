@@ -227,3 +227,14 @@ def test_the_installed_doctor_finds_the_installed_files(installed):
     )
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert f"{installed}/share/reflectdrive/config/fastdds.xml" in (installed.parent / "doctor.json").read_text()
+
+
+def test_pip_installs_models_and_settings_where_they_are_looked_for(tmp_path):
+    skipped = shutil.ignore_patterns(".*", "test", "build", "install", "log", "out", "__pycache__")
+    shutil.copytree(ROOT, tmp_path / "source", ignore=skipped)
+    command = [sys.executable, "setup.py", "-q", "install_data", "--install-dir", str(tmp_path / "prefix")]
+    done = subprocess.run(command, cwd=tmp_path / "source", capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    for folder in ("config", "models"):
+        for file in (file for file in (ROOT / folder).rglob("*") if file.is_file()):
+            assert (tmp_path / "prefix/share/reflectdrive" / file.relative_to(ROOT)).is_file()

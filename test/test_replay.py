@@ -108,7 +108,10 @@ def test_the_driven_path_can_be_the_route(comma, tmp_path, way):
         (["--set", "nonsense"], "expected NAME=VALUE"),
         (["--planner", "nobody"], "planner is 'nobody'"),
         (["--config", "missing.yaml"], "missing.yaml does not exist"),
-        (["--set", "model.file=none.onnx", "--set", "model.sha256=ab"], "none.onnx cannot be read"),
+        (
+            ["--planner", "reflectdrive2", "--set", "model.file=none.onnx", "--set", "model.sha256=ab"],
+            "none.onnx cannot be read",
+        ),
         (["--topic", "odometer=/x"], "no such input"),
     ],
 )
@@ -142,7 +145,7 @@ def test_a_truncated_bag_gives_what_can_be_recovered_and_says_so(pandaset, tmp_p
 def test_a_model_with_the_wrong_hash_is_refused(comma, tmp_path, capsys):
     model = tmp_path / "model.onnx"
     model.write_bytes(b"weights")
-    words = ["--set", "cameras.required=false", "--set", f"model.file={model}", "--set", "model.sha256=abc"]
+    words = ["--planner", "reflectdrive2", "--set", f"model.file={model}", "--set", "model.sha256=abc"]
     code, _ = replayed(comma, tmp_path / "out", *words)
     assert code == 2
     assert "expected abc" in capsys.readouterr().err

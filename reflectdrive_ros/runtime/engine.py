@@ -23,7 +23,6 @@ from ..kinematics import carried_forward, path_ahead
 from ..planning import LEARNED, decoding_of, guard, planner_named, safety
 from ..planning.planner import Network, Planner, PlannerState, PlanningError, Remarks, Tools
 from .backend import network_of
-from .model_file import verified_sha256
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +45,7 @@ class Engine:
                 network = network or network_of(config.model, decoding_of(config))
                 _check_cameras(config, network)
             else:
-                network = None
-                verified_sha256(config.model)  # nobody reads it now, and it is wrong all the same
+                network = None  # and nobody asks for a model that is not looked at
         self.runs_on = "" if network is None else getattr(network, "runs_on", type(network).__name__)
         self.model_sha256 = "" if network is None else config.model.sha256.lower()
         self._config = config
