@@ -33,6 +33,7 @@ from ..sim import sets
 from ..sim.scene import FAMILIES
 from . import drive, driving_scores, eval_scenes, given, scenes_run, tracks
 from .driving_scores import MEASURES, Scores
+from .oracle import ORACLES
 from .provenance import write_numbers
 
 HUMAN = "human"
@@ -58,6 +59,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     given.add_settings_argument(parser, "--setting")
     made = parser.add_argument_group("sets of the proving ground", "they are made first where they are not there")
     made.add_argument("--limit", type=scenes_run.count, metavar="N", help="score the first N scenes only")
+    made.add_argument(
+        "--oracle",
+        nargs="+",
+        choices=ORACLES,
+        default=["constant_velocity"],
+        metavar="NAME",
+        help="what planners are told beyond pictures: none, constant_velocity (objects as they now move, and the "
+        "drivable space), logged (their true futures); several make several rows (default: constant_velocity)",
+    )
     made.add_argument("--families", nargs="+", choices=FAMILIES, metavar="NAME", help=f"only {', '.join(FAMILIES)}")
     made.add_argument(
         "--workers",

@@ -3,13 +3,14 @@
 Open loop: each scene is planned once, from cold, with what a planner may know (its observation). The plan is driven by
 the scorer's car among the others as they really went, and gets the PDM score by the rules that are used for driving. A
 set that is not there is made first. Scenes of one shard share towns; the interval of a mean takes them as independent.
+What a planner is told beyond its pictures is chosen by `--oracle` (see `oracle`); several make several rows of each.
 A planner that has learned is also scored by the best of its proposals, which only a judge who knows the future finds.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,7 +25,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from ..config import Config
-from ..domain import Array
+from ..domain import Array, Observation
 from ..planning import BLIND, LEARNED, decoding_of, planner_named
 from ..planning.planner import PlanningError, Tools
 from ..runtime.backend import worker_network
@@ -32,6 +33,7 @@ from ..sim import crew, sets, shards
 from ..sim.scene import DrivingScene
 from ..sim.shards import Index, SetError, ShardNote
 from . import driving_scores, scenes_run
+from . import oracle as oracle_of
 from .driving_scores import MEASURES, Row, Scores
 from .provenance import write_numbers
 
@@ -39,19 +41,21 @@ EXPERT = "expert"
 RESAMPLED = 1000  # times, for the interval of a mean
 COLUMNS = {"nc": "NC", "dac": "DAC", "ttc": "TTC", "comfort": "C", "ep": "EP"}
 PIXELS = (192, 108)
+Drivers = Mapping[str, tuple[str, str]]  # name in the tables -> planner, oracle
 
 
 def run(args: argparse.Namespace, config: Config, console: Console, errors: Console) -> int:
     """Exit code 0; 2 with one sentence on stderr when there is nothing to score. Raises OSError of a file."""
     try:
         folder = the_set(args.set, args.scenes, args.workers, errors)
-        result = evaluate(folder, args.planner, config, args.families, args.limit, args.workers, errors)
+        result = evaluate(folder, args.planner, config, args.families, args.limit, args.workers, errors, args.oracle)
     except scenes_run.FAULTS as fault:
         errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
         return 2
     if args.json is not None:
         model = {"model_sha256": config.model.sha256} if result.best else {}
-        write_numbers(args.json, {"set": args.set, "folder": str(folder), **model, **numbers(result)})
+        told = {"oracles": args.oracle, **model}
+        write_numbers(args.json, {"set": args.set, "folder": str(folder), **told, **numbers(result)})
     console.print(_table(args.set, result))
     for note in (*result.damages, *driving_scores.without_a_plan(result, "scenes")):
         console.print(escape(note), soft_wrap=True, highlight=False)
@@ -113,8 +117,11 @@ def evaluate(
     limit: int | None,
     workers: int,
     console: Console,
+    oracles: Sequence[str] = ("constant_velocity",),
 ) -> Result:
     """The expert and planners on the scenes of a set, in its order whatever the number of workers.
+
+    With several oracles each planner drives once under each, called as `driver_name` tells.
 
     Raises SetError if there is nothing to score, ModelFileError for a model that cannot be used.
     """
@@ -123,12 +130,16 @@ def evaluate(
         worker_network(config.model, decoding_of(replace(config, planner=name)))
     index = shards.index_of(folder)
     tasks = _tasks(index, families, limit)
-    work = partial(_score_shard, folder, tuple(planners), config, families)
+    drivers = {driver_name(name, oracle, oracles): (name, oracle) for name in planners for oracle in oracles}
+    work = partial(_score_shard, folder, drivers, config, families)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("scoring", total=sum(scenes for _, scenes in tasks))
         with closing(_parts(tasks, work, workers, lambda count: progress.update(bar, completed=count))) as done:
             parts = {note.file: part for note, part in done}
-    result = Result(scores={driver: [] for driver in (EXPERT, *planners)}, best={name: [] for name in learned})
+    result = Result(
+        scores={driver: [] for driver in (EXPERT, *drivers)},
+        best={driver: [] for driver, (name, _) in drivers.items() if name in learned},
+    )
     for note, _ in tasks:
         for scene in parts[note.file].scenes:
             result.names.append(scene.name)
@@ -141,6 +152,11 @@ def evaluate(
         said = "".join(f"; {damage}" for damage in result.damages[:1])
         raise SetError(f"{folder} holds no scene to score{said}")
     return result
+
+
+def driver_name(planner: str, oracle: str, oracles: Sequence[str]) -> str:
+    """What a planner under an oracle is called in tables: with one oracle, simply by its name."""
+    return planner if len(oracles) == 1 else f"{planner} ({oracle})"
 
 
 def _tasks(index: Index, families: Collection[str] | None, limit: int | None) -> list[tuple[ShardNote, int]]:
@@ -184,7 +200,7 @@ def _parts(
 
 def _score_shard(
     folder: Path,
-    planners: Sequence[str],
+    drivers: Drivers,
     config: Config,
     families: Collection[str] | None,
     task: tuple[ShardNote, int],
@@ -196,40 +212,43 @@ def _score_shard(
     scenes = shards.read_shard(
         folder,
         note,
-        pictures=not set(planners) <= set(BLIND),
+        pictures=not {name for name, _ in drivers.values()} <= set(BLIND),
         families=families,
         limit=limit,
         on_damage=damages.append,
     )
     for scene in scenes:
-        done.append(_score_scene(scene, planners, config))
+        done.append(_score_scene(scene, drivers, config))
         report(len(done))
     return Part(tuple(done), tuple(damages))
 
 
-def _score_scene(scene: DrivingScene, planners: Sequence[str], config: Config) -> ScoredScene:
+def _score_scene(scene: DrivingScene, drivers: Drivers, config: Config) -> ScoredScene:
     scored = scene.scored(vehicle=config.vehicle)
     plans, best, failures = {EXPERT: scene.expert}, {}, {}
-    for name in planners:
+    space = not {name for name, _ in drivers.values()} <= set(BLIND)  # who is blind has no use for it
+    seen = {oracle: oracle_of.observed(scene, oracle, space) for oracle in {oracle for _, oracle in drivers.values()}}
+    for driver, (name, oracle) in drivers.items():
         asked = replace(config, planner=name)
         tools = Tools(asked, worker_network(config.model, decoding_of(asked)) if name in LEARNED else None)
         try:
-            proposals = driving_scores.proposals(planner_named(asked), scene.observation(), tools)
+            proposals = driving_scores.proposals(planner_named(asked), seen[oracle], tools)
             if name in LEARNED:
-                every = proposals if len(proposals) > 1 else _all_proposals(scene, tools)
-                best[name] = driving_scores.best_of(scored, every, config.scoring)
-            plans[name] = proposals[0]
+                every = proposals if len(proposals) > 1 else _all_proposals(scene, seen[oracle], tools)
+                best[driver] = driving_scores.best_of(scored, every, config.scoring)
+            plans[driver] = proposals[0]
         except PlanningError as fault:
-            failures[name] = str(fault)
+            failures[driver] = str(fault)
     rows = driving_scores.rows_of(scored, plans, config.scoring)
     return ScoredScene(scene.name, scene.family, rows, best, failures)
 
 
-def _all_proposals(scene: DrivingScene, tools: Tools) -> Array:
+def _all_proposals(scene: DrivingScene, seen: Observation, tools: Tools) -> Array:
     """What a planner proposes that is not content with its likeliest goal."""
     recipe = replace(tools.config.reflectdrive2, choose=True)
     tools = replace(tools, config=replace(tools.config, reflectdrive2=recipe))
-    return driving_scores.proposals(planner_named(tools.config), scene.observation(), tools)
+    judged = scene.observation() if seen.agents is None else seen  # where nothing is known there is one proposal
+    return driving_scores.proposals(planner_named(tools.config), judged, tools)
 
 
 # --- numbers and table -----------------------------------------------------------------------------------------------
