@@ -37,11 +37,13 @@ RANKS = 16  # more than any thing has parts
 LAMP_RGB = np.array([(1.0, 0.10, 0.08), (1.0, 0.72, 0.08), (0.10, 1.0, 0.45)])  # as Lamp
 LAND_RGB = np.array([0.26, 0.37, 0.16])
 SHADOW_SHIFT_M = 0.35  # of an actor's shadow away from a sun at the horizon, in heights
+SKYLINE_STEPS = 8192
 GRAIN_M, TEXEL_M = 1.0, 0.125  # of the ground
 _HILLS = ((3, 0.006, 0.4), (7, 0.006, 2.0), (17, 0.003, 1.0))  # waves around the horizon, height (tangent), shift
 _WOODS = ((5, 0.005, 1.3), (31, 0.002, 0.2), (97, 0.0015, 0.7), (211, 0.0012, 2.2))
 BESIDE = 0.35  # the side cameras see 104 degrees round; tangent of the rest, with something to spare
 EYES = np.array([1.2, 0.0])  # between the cameras, ego frame
+_MAY_BE_FILLED_TOGETHER = np.array([material in TOGETHER for material in Material])
 
 # PandaSet's, for 640x360: name, focal length px, principal point px, place in the ego frame m, yaw, pitch up, roll deg
 _PANDASET = (
@@ -74,7 +76,8 @@ class View:
     ground_planes: Array  # (F,) how far along its normal each face's plane lies
     ground_centres: Array  # (F, 2)
     ground_radii: Array  # (F,)
-    shadows: Array  # (A, 8, 2) rings on the ground
+    shadows: Array  # (A, 12, 2) rings on the ground
+    shadow_radii: Array  # (A,)
     standing: Faces
     standing_rgb: Array  # (F, 3)
     standing_planes: Array  # (F,) as of the ground; without end below where a face is seen from both sides
@@ -83,6 +86,24 @@ class View:
     centres: Array  # (T, 2)
     radii: Array  # (T,)
     faces_us: Array  # (T,) bool, whether a thing's front is turned to the cameras
+
+
+@dataclass(frozen=True, eq=False)
+class _Eye:
+    """A camera on a car that stands a little askew on its springs, at the resolution of drawing."""
+
+    camera_from_ego: Array  # (4, 4)
+    ego_from_camera: Array  # (4, 4)
+    pixels: Array  # (3, 3) px from camera axes
+    sides: Array  # (2, 2) normals of the picture's left and right edge on the ground, inwards
+    ground_from_pixels: Array  # (3, 3) homogeneous
+    grain_from_px: int  # row where the ground's grain begins
+    skyline_rgb: Array  # (2, 3) uint8 of hills and woods
+
+    @property
+    def place(self) -> Array:
+        """(3,) m, ego frame."""
+        return self.ego_from_camera[:3, 3]
 
 
 @lru_cache(maxsize=8)
@@ -124,28 +145,26 @@ def view(scenery: Scenery, snapshot: Snapshot, map_from_ego: Array, look: Look) 
     rows, first_face = ragged(scenery.first_face, things)
     still = scenery.standing.only(rows)
     still.thing[:] = np.repeat(np.arange(len(things)), np.diff(first_face))
-    still_rgb = look.lit(still.albedo, still.material, still.normals)
-    _switch_lamps(scenery, snapshot, rows, still_rgb)
-    still = _in_frame(still, ego_from_map)
 
     actors = snapshot.actors
     radii = 0.5 * np.hypot(*actors.sizes[:, :2].T) + actors.sizes[:, 2]  # with its shadow
     actors = actors.only(_about(actors.poses[:, :2], radii, ego_from_map, ACTOR_REACH_M))
     moving = bodies.bodies(actors, snapshot.time_s, look.lights_on)
-    moving_rgb = look.lit(moving.albedo, moving.material, moving.normals)
-    moving = _in_frame(moving, ego_from_map)
 
     poses = geometry.compose(ego_from_map, np.concatenate([scenery.poses[things], actors.poses]))
     sizes = np.concatenate([scenery.sizes[things], actors.sizes])
     standing = joined([still, moving], [len(things), len(actors)])
+    rgb = look.lit(standing.albedo, standing.material, standing.normals)
+    _switch_lamps(scenery, snapshot, rows, rgb)
+    standing = _in_frame(standing, ego_from_map)
     count = np.bincount(standing.thing, minlength=len(poses))
     towards = EYES - poses[:, :2]
     distance = np.maximum(np.hypot(*towards.T), 1e-3)
     right = np.column_stack([-towards[:, 1], towards[:, 0]]) / distance[:, None]
-    of_point = np.repeat(standing.thing, np.diff(standing.first))
-    standing.points[:, :2] += standing.spread[:, None] * right[of_point]
+    spread = np.flatnonzero(standing.spread)  # few are
+    of_point = standing.thing[np.searchsorted(standing.first, spread, side="right") - 1]
+    standing.points[spread, :2] += standing.spread[spread, None] * right[of_point]
     ahead = np.einsum("tk,tk->t", towards, np.column_stack([np.cos(poses[:, 2]), np.sin(poses[:, 2])]))
-    rgb = np.concatenate([still_rgb, moving_rgb])
     faded = 1.0 - np.exp(-distance / look.visibility_m)
     rgb += (faded[standing.thing] * (standing.material != Material.GLOW))[:, None] * (look.horizon_rgb - rgb)
     return View(
@@ -158,6 +177,7 @@ def view(scenery: Scenery, snapshot: Snapshot, map_from_ego: Array, look: Look) 
         geometry.transform_points(ego_from_map, scenery.ground_centres[near]),
         scenery.ground_radii[near],
         _shadows(poses[len(things) :], actors.sizes, sun),
+        0.7 * np.hypot(*actors.sizes[:, :2].T),
         standing,
         rgb,
         _planes(standing),
@@ -171,14 +191,11 @@ def view(scenery: Scenery, snapshot: Snapshot, map_from_ego: Array, look: Look) 
 
 def picture(view: View, camera: Camera) -> Array:
     """(H, W, 3) uint8 RGB, what a camera sees."""
-    look = view.look
-    pixels = np.diag([SUPERSAMPLING, SUPERSAMPLING, 1.0]) @ camera.pixels_from_camera
-    pixels[:2, 2] -= 0.5  # OpenCV's pixels are at whole numbers
-    camera_from_ego = _swayed(camera.camera_from_ego, look)
-    image = _backdrop(camera, look).copy()
-    _draw_skyline(image, view, camera_from_ego, pixels)
-    _draw_ground(image, view, camera_from_ego, pixels)
-    _draw_standing(image, view, camera_from_ego, pixels)
+    eye = _eye(camera, view.look)
+    image = _backdrop(camera, view.look).copy()
+    _draw_skyline(image, view, eye)
+    _draw_ground(image, view, eye)
+    _draw_standing(image, view, eye)
     small = cv2.resize(image, (camera.width, camera.height), interpolation=cv2.INTER_AREA)
     return np.asarray(cv2.add(small, _grain(view, camera), dtype=cv2.CV_8U))
 
@@ -223,7 +240,7 @@ def _planes(faces: Faces) -> Array:
 
 
 def _switch_lamps(scenery: Scenery, snapshot: Snapshot, rows: Array, rgb: Array) -> None:
-    """Lets the lamps that are on shine; `rows` are the standing faces that `rgb` (K, 3) belongs to, rising."""
+    """Lets the lamps that are on shine; `rows` are the standing faces that `rgb` begins with, rising."""
     if len(snapshot.lamps) == 0 or len(rows) == 0:
         return
     on = snapshot.lamps[scenery.lamp_signal] == scenery.lamp_shows
@@ -243,6 +260,32 @@ def _shadows(poses: Array, sizes: Array, sun: Array) -> Array:
 
 
 # --- drawing ---------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=8)
+def _eye(camera: Camera, look: Look) -> _Eye:
+    pixels = np.diag([SUPERSAMPLING, SUPERSAMPLING, 1.0]) @ camera.pixels_from_camera
+    pixels[:2, 2] -= 0.5  # OpenCV's pixels are at whole numbers
+    width, height = SUPERSAMPLING * camera.width, SUPERSAMPLING * camera.height
+    camera_from_ego = _swayed(camera.camera_from_ego, look)
+    ego_from_camera = geometry.invert_matrix(camera_from_ego)
+    edges = [ego_from_camera[:3, :3] @ [(edge - pixels[0, 2]) / pixels[0, 0], 0.0, 1.0] for edge in (0.0, width)]
+    sides = np.array([(edges[0][1], -edges[0][0]), (-edges[1][1], edges[1][0])])
+    pixels_from_ground = pixels @ np.column_stack([camera_from_ego[:3, :2], camera_from_ego[:3, 3]])
+    reach = np.sqrt(GRAIN_M * ego_from_camera[2, 3] * pixels[1, 1])  # a row of pixels is as deep as the grain is wide
+    ahead = ego_from_camera[:2, 3] + reach * ego_from_camera[:2, 2] / np.hypot(*ego_from_camera[:2, 2])
+    row = pixels_from_ground @ np.array([*ahead, 1.0])
+    land = look.lit(LAND_RGB[None], np.array([Material.FOLIAGE]), np.array([[0.0, 0.0, 1.0]]))[0]
+    faded = np.array([[0.75], [0.45]])
+    return _Eye(
+        camera_from_ego,
+        ego_from_camera,
+        pixels,
+        sides / np.hypot(*sides.T)[:, None],
+        np.linalg.inv(pixels_from_ground),
+        int(np.clip(row[1] / row[2], 0, height - 2)) // 2 * 2,
+        _bytes((1 - faded) * 0.8 * land + faded * look.horizon_rgb, look),
+    )
 
 
 def _swayed(camera_from_ego: Array, look: Look) -> Array:
@@ -289,8 +332,9 @@ def _fill(image: Array, ring_px: Array, first: Array, rgb: Array, together: Arra
 
     `together` (F,) marks those that may be filled in one go with the one before, as they do not overlap.
     """
-    fixed = np.clip(ring_px, -FURTHEST_PX, FURTHEST_PX) * (1 << SUBPIXEL_BITS)
-    fixed = np.rint(fixed).astype(np.int32)
+    fixed = np.minimum(np.maximum(ring_px, -FURTHEST_PX), FURTHEST_PX)
+    fixed *= 1 << SUBPIXEL_BITS
+    fixed = np.rint(fixed, out=fixed).astype(np.int32)
     begins, colours = first.tolist(), rgb.tolist()
     rings = [fixed[begin:end] for begin, end in pairwise(begins)]
     starts = list(range(len(rings))) if together is None else np.flatnonzero(~together).tolist()
@@ -301,7 +345,8 @@ def _fill(image: Array, ring_px: Array, first: Array, rgb: Array, together: Arra
 def _with_the_one_before(material: Array, rgb: Array) -> Array:
     """(F,) bool, where a face may be filled in one go with the face before it."""
     together = np.zeros(len(material), bool)
-    together[1:] = np.isin(material[1:], TOGETHER) & (material[1:] == material[:-1]) & (rgb[1:] == rgb[:-1]).all(axis=1)
+    kind = ((material * 256 + rgb[:, 0]) * 256 + rgb[:, 1]) * 256 + rgb[:, 2]
+    together[1:] = _MAY_BE_FILLED_TOGETHER[material[1:]] & (kind[1:] == kind[:-1])
     return together
 
 
@@ -317,72 +362,70 @@ def _visible(ring_px: Array, first: Array, shape: tuple[int, ...]) -> tuple[Arra
     return some[meets], extent[meets]
 
 
-def _in_sight(centres: Array, radii: Array, camera_from_ego: Array, pixels: Array, width: int) -> Array:
-    """Mask of circles on the ground (N, 2) that reach into what the camera can see."""
-    eye = geometry.invert_matrix(camera_from_ego)
-    seen = np.ones(len(centres), bool)
-    for edge in (0.0, float(width)):
-        side = eye[:3, :3] @ np.array([(edge - pixels[0, 2]) / pixels[0, 0], 0.0, 1.0])
-        normal = np.array([side[1], -side[0]]) if edge == 0 else np.array([-side[1], side[0]])
-        normal /= np.hypot(*normal)
-        seen &= (centres - eye[:2, 3]) @ normal > -radii - 1.0
-    return seen
+def _in_sight(centres: Array, radii: Array, eye: _Eye) -> Array:
+    """Indices of circles on the ground (N, 2) that reach into what the camera can see."""
+    inwards = eye.sides @ centres.T - (eye.sides @ eye.place[:2])[:, None]
+    return np.flatnonzero(np.minimum(inwards[0], inwards[1]) > -radii - 1.0)
 
 
-def _draw_ground(image: Array, view: View, camera_from_ego: Array, pixels: Array) -> None:
-    keep = np.flatnonzero(_in_sight(view.ground_centres, view.ground_radii, camera_from_ego, pixels, image.shape[1]))
+def _draw_ground(image: Array, view: View, eye: _Eye) -> None:
+    keep = _in_sight(view.ground_centres, view.ground_radii, eye)
+    keep = keep[view.ground.normals[keep] @ eye.place > view.ground_planes[keep]]
     at, first = ragged(view.ground.first, keep)
-    eye = geometry.invert_matrix(camera_from_ego)[:3, 3]
-    towards = view.ground.normals[keep] @ eye > view.ground_planes[keep]
-    rings, first = cut_and_projected(_in_camera(view.ground.points[at], camera_from_ego), first, pixels, NEAR_M)
+    rings, first = _projected(view.ground.points[at], first, eye)
     shown, extent = _visible(rings, first, image.shape)
-    shown = shown[towards[shown] & (extent.prod(axis=1) > LEAST_GROUND_PX2)]
+    shown = shown[extent[:, 0] * extent[:, 1] > LEAST_GROUND_PX2]
     picked, begins = ragged(first, shown)
     rgb = _bytes(view.ground_rgb[keep[shown]], view.look)
     together = _with_the_one_before(view.ground.material[keep[shown]], rgb)
     _fill(image, rings[picked], begins, rgb, together)
-    _darken(image, view, camera_from_ego, pixels)
+    _darken(image, view, eye)
 
 
-def _in_camera(points: Array, camera_from_ego: Array) -> Array:
-    return np.asarray(points @ camera_from_ego[:3, :3].T + camera_from_ego[:3, 3])
+def _projected(points: Array, first: Array, eye: _Eye) -> tuple[Array, Array]:
+    """Faces of the ego frame as rings of pixels, cut where they are too near."""
+    in_camera = points @ eye.camera_from_ego[:3, :3].T
+    in_camera += eye.camera_from_ego[:3, 3]
+    return cut_and_projected(in_camera, first, eye.pixels, NEAR_M)
 
 
-def _draw_skyline(image: Array, view: View, camera_from_ego: Array, pixels: Array) -> None:
+@lru_cache(maxsize=1)
+def _horizon() -> Array:
+    """(2, SKYLINE_STEPS) tangents of the elevation of hills and woods all around."""
+    angle = 2 * np.pi * np.arange(SKYLINE_STEPS) / SKYLINE_STEPS
+    return np.stack(
+        [
+            base + sum(high * np.sin(count * angle + shift) for count, high, shift in waves)
+            for base, waves in ((0.022, _HILLS), (0.008, _WOODS))
+        ]
+    )
+
+
+def _draw_skyline(image: Array, view: View, eye: _Eye) -> None:
     """Woods and hills all around, too far to come nearer."""
-    look = view.look
-    forward = camera_from_ego[2, :2]
+    forward = eye.camera_from_ego[2, :2]
     bearing = np.arctan2(forward[1], forward[0]) + np.linspace(1.1, -1.1, 64)
-    land = look.lit(LAND_RGB[None], np.array([Material.FOLIAGE]), np.array([[0.0, 0.0, 1.0]]))[0]
-    directions, colours = [], []
-    for base, waves, faded in ((0.022, _HILLS, 0.75), (0.008, _WOODS, 0.45)):
-        angle = bearing + view.map_from_ego[2]
-        rise = base + sum(high * np.sin(count * angle + shift) for count, high, shift in waves)
-        around = np.concatenate([bearing, bearing[[-1, 0]]])
-        rise = np.concatenate([rise, [-0.01, -0.01]])
-        directions.append(np.column_stack([np.cos(around), np.sin(around), rise]) @ camera_from_ego[:3, :3].T)
-        colours.append((1 - faded) * 0.8 * land + faded * look.horizon_rgb)
-    first = np.array([0, len(directions[0]), 2 * len(directions[0])])
-    rings, first = cut_and_projected(np.concatenate(directions), first, pixels, 0.05)
-    _fill(image, rings, first, _bytes(np.array(colours), look))
+    around = np.concatenate([bearing, bearing[[-1, 0]]])
+    directions = np.empty((2, len(around), 3))
+    directions[..., 0], directions[..., 1], directions[..., 2] = np.cos(around), np.sin(around), -0.01
+    step = np.rint((bearing + view.map_from_ego[2]) * (SKYLINE_STEPS / (2 * np.pi))).astype(np.intp) % SKYLINE_STEPS
+    directions[:, : len(bearing), 2] = _horizon()[:, step]
+    first = len(around) * np.arange(3)
+    in_camera = directions.reshape(-1, 3) @ eye.camera_from_ego[:3, :3].T
+    rings, first = cut_and_projected(in_camera, first, eye.pixels, 0.05)
+    _fill(image, rings, first, eye.skyline_rgb)
 
 
-def _darken(image: Array, view: View, camera_from_ego: Array, pixels: Array) -> None:
+def _darken(image: Array, view: View, eye: _Eye) -> None:
     """Lays the grain of the ground and the actors' shadows on it."""
-    pixels_from_ground = pixels @ np.column_stack([camera_from_ego[:3, :2], camera_from_ego[:3, 3]])
-    ground_from_pixels = np.linalg.inv(pixels_from_ground)
-    eye = geometry.invert_matrix(camera_from_ego)
-    reach = np.sqrt(GRAIN_M * eye[2, 3] * pixels[1, 1])  # where a row of pixels is as deep as the grain is wide
-    ahead = eye[:2, 3] + reach * eye[:2, 2] / np.hypot(*eye[:2, 2])
-    row = pixels_from_ground @ np.array([*ahead, 1.0])
-    top = int(np.clip(row[1] / row[2], 0, len(image) - 2)) // 2 * 2
+    top = eye.grain_from_px
     band = image[top:]
     grain_from_map = np.diag([1 / TEXEL_M, 1 / TEXEL_M, 1.0])
     half = np.array([[2.0, 0.0, 0.5], [0.0, 2.0, top + 0.5], [0.0, 0.0, 1.0]])  # the grain is laid at half the size
     turn = geometry.matrix_from_pose(view.map_from_ego)[np.ix_((0, 1, 3), (0, 1, 3))]
     cover = cv2.warpPerspective(
         _grain_of_ground(),
-        grain_from_map @ turn @ ground_from_pixels @ half,
+        grain_from_map @ turn @ eye.ground_from_pixels @ half,
         (band.shape[1] // 2, len(band) // 2),
         flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
         borderMode=cv2.BORDER_WRAP,
@@ -390,15 +433,17 @@ def _darken(image: Array, view: View, camera_from_ego: Array, pixels: Array) -> 
     cover = cv2.resize(cover, (band.shape[1], len(band)), interpolation=cv2.INTER_LINEAR)
     mask = cv2.cvtColor(cover, cv2.COLOR_GRAY2RGB)
     cv2.multiply(band, mask, dst=band, scale=1 / 245)
-    _draw_shadows(image, view, camera_from_ego, pixels)
+    _draw_shadows(image, view, eye)
 
 
-def _draw_shadows(image: Array, view: View, camera_from_ego: Array, pixels: Array) -> None:
-    if len(view.shadows) == 0:
+def _draw_shadows(image: Array, view: View, eye: _Eye) -> None:
+    seen = _in_sight(view.shadows.mean(axis=1), view.shadow_radii, eye)
+    count = len(seen)
+    if count == 0:
         return
-    count = len(view.shadows)
-    points = np.concatenate([view.shadows, np.zeros((count, 12, 1))], axis=2).reshape(-1, 3)
-    rings, first = cut_and_projected(_in_camera(points, camera_from_ego), 12 * np.arange(count + 1), pixels, NEAR_M)
+    points = np.zeros((count, 12, 3))
+    points[..., :2] = view.shadows[seen]
+    rings, first = _projected(points.reshape(-1, 3), 12 * np.arange(count + 1), eye)
     shown, _ = _visible(rings, first, image.shape)
     if len(shown) == 0:
         return
@@ -410,11 +455,11 @@ def _draw_shadows(image: Array, view: View, camera_from_ego: Array, pixels: Arra
     band = image[top:bottom]
     if len(band) == 0:
         return
-    mask = np.full(band.shape, 255, np.uint8)
+    mask = np.full(band.shape[:2], 255, np.uint8)
     shade = 255 * (0.3 + 0.45 * view.look.shade)
-    _fill(mask, rings - [0, top], begins, np.full((len(shown), 3), shade))
+    _fill(mask, rings - [0, top], begins, np.full((len(shown), 1), shade))
     cv2.blur(mask, (blur, blur), dst=mask)
-    cv2.multiply(band, mask, dst=band, scale=1 / 255)
+    cv2.multiply(band, cv2.cvtColor(mask, cv2.COLOR_GRAY2RGB), dst=band, scale=1 / 255)
 
 
 @lru_cache(maxsize=1)
@@ -430,24 +475,23 @@ def _grain_of_ground() -> Array:
     return np.asarray(np.clip(245 + sheet, 215, 255).astype(np.uint8))
 
 
-def _draw_standing(image: Array, view: View, camera_from_ego: Array, pixels: Array) -> None:
-    things = np.flatnonzero(_in_sight(view.centres, view.radii, camera_from_ego, pixels, image.shape[1]))
+def _draw_standing(image: Array, view: View, eye: _Eye) -> None:
+    things = _in_sight(view.centres, view.radii, eye)
     if len(things) == 0:
         return
-    eye = geometry.invert_matrix(camera_from_ego)[:3, 3]
-    things = things[order_of(view.corners[things], eye[:2])]
+    things = things[order_of(view.corners[things], eye.place[:2])]
     rows, thing_first = ragged(view.first_face, things)
     place = np.repeat(np.arange(len(things)), np.diff(thing_first))
     side = np.where(view.faces_us[things][place], 0, 1)
-    turned = view.standing.normals[rows] @ eye > view.standing_planes[rows]
+    turned = view.standing.normals[rows] @ eye.place > view.standing_planes[rows]
     rows, place, side = rows[turned], place[turned], side[turned]
     rows = rows[np.argsort(RANKS * place + view.standing.rank[rows, side], kind="stable")]
     points, first = ragged(view.standing.first, rows)
-    rings, first = cut_and_projected(_in_camera(view.standing.points[points], camera_from_ego), first, pixels, NEAR_M)
+    rings, first = _projected(view.standing.points[points], first, eye)
     shown, extent = _visible(rings, first, image.shape)
     material = view.standing.material[rows[shown]]
     least = np.where(material == Material.INLAY, LEAST_INLAY_PX2, LEAST_PX2)
-    tells = (extent.prod(axis=1) > least) | (material == Material.GLOW)
+    tells = (extent[:, 0] * extent[:, 1] > least) | (material == Material.GLOW)
     shown, material = shown[tells], material[tells]
     if len(shown) == 0:
         return
@@ -463,8 +507,8 @@ def _draw_standing(image: Array, view: View, camera_from_ego: Array, pixels: Arr
 
 def _grain(view: View, camera: Camera) -> Array:
     """(H, W, 3) int8 noise, a window of a fixed sheet; where, follows from the look, the time and the camera."""
-    key = [view.look.seed, round(1000 * view.time_s), zlib.crc32(camera.name.encode())]
-    y, x = np.random.default_rng(key).integers(0, 64, 2)
+    lot = zlib.crc32(f"{view.look.seed} {round(1000 * view.time_s)} {camera.name}".encode())
+    x, y = lot % 64, lot // 64 % 64
     return _sheet(camera.width, camera.height, view.look.noise)[y : y + camera.height, x : x + camera.width]
 
 

@@ -38,7 +38,7 @@ class Look:
     def lit(self, albedo: Array, material: Array, normals: Array) -> Array:
         """(F, 3) what faces send to the camera, 0..1; normals (F, 3) in the map frame, zero for leaves."""
         sunny = normals @ self.sun
-        sunny = np.where((normals == 0).all(axis=1), 0.55, np.maximum(sunny, 0.0))
+        sunny = np.where(normals.any(axis=1), np.maximum(sunny, 0.0), 0.55)
         upward = 0.8 + 0.2 * normals[:, 2]  # the sky is above
         light = self.ambient_rgb * upward[:, None] + self.sun_rgb * sunny[:, None]
         light[material == Material.GLOW] = 1.0

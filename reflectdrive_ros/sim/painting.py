@@ -72,7 +72,11 @@ def _must_precede(corners: Array) -> Array:
     np.fill_diagonal(overlap, False)
     a, b = np.nonzero(overlap)
     # How far the corner of b that lies least far outside a's side is from it, (K, 4) by pair and side.
-    reach = np.einsum("kei,kci->kec", normal[a], corners[b]).min(axis=2) - level[a]
+    across_x, across_y, x, y = normal[a, :, 0], normal[a, :, 1], corners[b, :, 0], corners[b, :, 1]
+    reach = across_x * x[:, :1] + across_y * y[:, :1]
+    for c in range(1, 4):
+        np.minimum(reach, across_x * x[:, c : c + 1] + across_y * y[:, c : c + 1], out=reach)
+    reach -= level[a]
     outside, eye_outside = reach > -0.02, level[a] < 0
     nearer, farther = np.zeros_like(overlap), np.zeros_like(overlap)
     nearer[a, b] = (outside & eye_outside).any(axis=1)  # b on the eye's side of one of a's sides
