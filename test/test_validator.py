@@ -1,0 +1,109 @@
+"""Autoware's checks: they see what they are for, and our plans pass them with room to spare."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+from scenes import config, ego
+
+from reflectdrive_ros.__main__ import main
+from reflectdrive_ros.domain import PlanSource, StepKind, Verdict
+from reflectdrive_ros.evaluation.replay_record import ReplayFrame
+from reflectdrive_ros.evaluation.validator import LIMITS, RAW, margins, three_point_curvature
+from reflectdrive_ros.planning import guard
+from reflectdrive_ros.ros import conformance, outputs
+
+HERE = Path(__file__).parent
+DT = 0.1
+
+
+def frame(index, speed=8.0, left=0.0, bend=0.0, points=80):
+    """A plan at constant speed from where the car is at step `index`, `left` to its side, curving by `bend` (1/m)."""
+    at = speed * DT * np.arange(1, points + 1)
+    heading = bend * at
+    x = at if bend == 0 else np.sin(heading) / bend
+    y = left + (0.0 if bend == 0 else (1 - np.cos(heading)) / bend)
+    poses = np.stack([speed * DT * index + x, y + np.zeros_like(x), heading], axis=1)
+    return ReplayFrame(
+        stamp_ns=index * 100_000_000,
+        map_from_ego=np.array([speed * DT * index, 0.0, 0.0]),
+        speed_mps=speed,
+        plan_poses=poses,
+        plan_speeds=np.full(points, speed),
+        dt_s=DT,
+        verdict=Verdict.OK,
+        source=PlanSource.PLANNER,
+        reason="",
+        step=StepKind.BASELINE,
+        timings_ms={},
+        agent_poses=np.zeros((0, 3)),
+        agent_sizes=np.zeros((0, 2)),
+        agent_kinds=np.zeros(0, np.int64),
+    )
+
+
+def test_straight_on_uses_nothing_up():
+    found = margins([frame(k) for k in range(5)], 3.0)
+    assert set(found) == {*LIMITS, RAW}
+    assert all(margin.met for margin in found.values()), found
+    assert found["interval_m"].worst == pytest.approx(0.8)
+    assert found["curvature_per_m"].worst == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_bend_has_the_curvature_and_the_lateral_acceleration_that_it_has():
+    found = margins([frame(0, speed=10.0, bend=0.05)], 3.0)
+    assert found["curvature_per_m"].worst == pytest.approx(0.05, rel=0.01)
+    assert found["lateral_acceleration_mps2"].worst == pytest.approx(5.0, rel=0.02)
+    assert found["steering_rad"].worst == pytest.approx(np.arctan(0.15), rel=0.01)
+
+
+def test_a_plan_that_jumps_aside_is_seen():
+    found = margins([frame(0), frame(1), frame(2, left=0.8)], 3.0)
+    assert found["lateral_shift_m"].worst > 0.0
+    assert margins([frame(0), frame(1), frame(2)], 3.0)["lateral_shift_m"].worst == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_plan_shorter_than_the_way_to_brake_is_seen():
+    assert margins([frame(0, speed=15.0, points=10)], 3.0)["missing_length_m"].worst > 15.0
+    assert margins([frame(0, speed=15.0)], 3.0)["missing_length_m"].met
+
+
+def test_from_ten_metres_a_second_a_plan_needs_the_extender():
+    """The first point is 0.1 s ahead by Autoware's own convention; its validator takes that for a forward shift."""
+    slow, fast = (margins([frame(k, speed=speed) for k in range(3)], 3.0) for speed in (9.0, 12.0))
+    assert slow[RAW].met
+    assert not fast[RAW].met
+    assert fast["forward_shift_m"].met
+
+
+def test_three_points_on_a_circle():
+    angle = np.linspace(0.0, 1.0, 6)
+    line = 20.0 * np.stack([np.sin(angle), 1 - np.cos(angle)], axis=1)
+    np.testing.assert_allclose(three_point_curvature(line), 0.05, rtol=1e-6)
+
+
+@pytest.mark.parametrize("speed", [0.0, 3.0, 13.9])
+def test_what_is_published_is_in_form(speed):
+    """Size, finite numbers, spacing, frame, velocities that belong to the points; a stop ends at rest."""
+    made = config()
+    message = outputs.trajectory(guard.stop(ego(speed), None, None, made), made)
+    assert message.header.frame_id == "map"
+    assert len(message.points) >= 2
+    times = [p.time_from_start.sec + 1e-9 * p.time_from_start.nanosec for p in message.points]
+    np.testing.assert_allclose(times, 0.1 * np.arange(1, len(times) + 1), atol=1e-9)
+    x = np.array([(p.pose.position.x, p.pose.position.y) for p in message.points])
+    v = np.array([p.longitudinal_velocity_mps for p in message.points])
+    assert np.isfinite(x).all()
+    np.testing.assert_allclose(v[1:], np.hypot(*np.diff(x, axis=0).T) / 0.1, atol=1e-3)
+    assert v[-1] == 0.0
+
+
+@pytest.mark.parametrize("planner", ["route_follower", "constant_velocity"])
+def test_the_recordings_plans_stay_within_every_limit(planner, tmp_path):
+    bag = tmp_path / "pandaset"
+    assert main(["make-bag", str(HERE / "data" / "pandaset_002"), str(bag)]) == 0
+    count, found = conformance.measured(bag, planner, Console(stderr=True))
+    assert count > 50
+    exceeded = {name: margin for name, margin in found.items() if name != RAW and not margin.met}
+    assert exceeded == {}
