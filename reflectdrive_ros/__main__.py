@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("ros.doctor", "what is installed, what is missing, what to do"),
 }
 BENCHES: dict[str, tuple[str, str]] = {
+    "planner": ("evaluation.bench_planner", "a network's planning step on a backend, the roofline beside it"),
     "scoring": ("evaluation.bench_scoring", "the driving score: time against candidates and agents"),
     "camera": ("evaluation.bench_camera", "pictures per second of the proving ground's cameras"),
     "blind": ("training.blind", "what a scene set gives away without a look at the road"),

@@ -109,13 +109,14 @@ def small(words: tuple[str, ...]) -> TokenNetConfig:
     return TokenNetConfig(words=words, text_vocabulary=max(64, len(words)))
 
 
-def base() -> TokenNetConfig:
+def base(words: tuple[str, ...] = ()) -> TokenNetConfig:
     """Qwen3-0.6B with SigLIP2-base-patch16-256 and an action FFN of width 1024: 776 M parameters."""
     return TokenNetConfig(
         vision=VisionConfig(256, 256, 16, 1, (), 768, 12, 12, 3072, 1e-6),
         blocks=BlockConfig(1024, 28, 16, 8, 128, 3072, 1024, 1e6, 1e-6),
         text_length=64,
         text_vocabulary=151_936,
+        words=words,
         goal_hidden=512,
     )
 

@@ -9,6 +9,7 @@ win here. What a graph is fed is checked against what its own file says it takes
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -160,3 +161,23 @@ def _shown(shape: Sequence[int | str]) -> str:
 def _line(fault: Exception) -> str:
     """ONNX Runtime's own words on one line."""
     return " ".join(str(fault).split())[:300]
+
+
+def profiled(card: GraphCard, inputs: ModelInputs, threads: int, runs: int, folder: Path) -> dict[str, float]:
+    """Milliseconds of each node of `prefill_goal`, by the names in the graph as it is run, `folder`/run.onnx."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.log_severity_level = SERIOUS
+    options.optimized_model_filepath = str(folder / "run.onnx")
+    options.enable_profiling, options.profile_file_prefix = True, str(folder / "profile")
+    session = ort.InferenceSession(str(card.files["prefill_goal"]), options, providers=[CPU])
+    for _ in range(runs):
+        session.run(None, {"images": inputs.images[None], "text": inputs.text[None], "ego": inputs.ego[None]})
+    spent: dict[str, float] = {}
+    for event in json.loads(Path(session.end_profiling()).read_text()):
+        name, ended = str(event.get("name", "")), "_kernel_time"
+        if event.get("cat") == "Node" and name.endswith(ended):
+            node = name.removesuffix(ended)
+            spent[node] = spent.get(node, 0.0) + event["dur"] / 1e3 / runs
+    return spent

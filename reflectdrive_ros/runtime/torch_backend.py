@@ -38,7 +38,7 @@ class TorchNetwork:
         self._net = net.to(device).eval()
         self._device = torch.device(device)
         self.runs_on = f"torch {torch.__version__} on {device}"
-        self._decoding = decoding or Decoding()
+        self.decoding = decoding or Decoding()
         self.codebook = Codebook(config.bin_m, config.bins)
         self.inputs = InputSpec(
             config.vision.width,
@@ -66,8 +66,7 @@ class TorchNetwork:
 
     @torch.inference_mode()
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
-        images, text, ego = (self._batch(part) for part in (inputs.images, inputs.text, inputs.ego))
-        known = phases.prefill_goal(self._net, images, text, ego, self._decoding.goals)
+        known = phases.prefill_goal(self._net, *self.tensors(inputs), self.decoding.goals)
         return Prefilled(
             known.keys_values,
             _array(known.blocks).astype(np.int32),
@@ -79,7 +78,7 @@ class TorchNetwork:
     def step(self, context: Any, blocks: Array, limit: int, edit: bool) -> tuple[Array, Array]:
         keys_values: tuple[KeysValues, ...] = context
         ids = self._batch(blocks.astype(np.int64))
-        written, confidence = phases.step(self._net, ids, keys_values, limit, edit, self._decoding.edits)
+        written, confidence = phases.step(self._net, ids, keys_values, limit, edit, self.decoding.edits)
         return _array(written).astype(np.int32), _array(confidence)
 
     def blank(self, inputs: ModelInputs) -> Any:
@@ -92,6 +91,10 @@ class TorchNetwork:
         ids = self._batch(blocks.astype(np.int64))
         written, confidence = phases.guided_step(self._net, ids, context, blank, limit, weight)
         return _array(written).astype(np.int32), _array(confidence)
+
+    def tensors(self, inputs: ModelInputs) -> tuple[Tensor, Tensor, Tensor]:
+        """Images, text, ego as a batch of one on the device."""
+        return self._batch(inputs.images), self._batch(inputs.text), self._batch(inputs.ego)
 
     def _batch(self, array: Array) -> Tensor:
         return torch.as_tensor(np.ascontiguousarray(array), device=self._device)[None]

@@ -1,0 +1,307 @@
+"""`reflectdrive bench planner --backend onnxruntime --config small`: a network's planning step, the bound beside it.
+
+A full step is prefill_goal and six steps on the six goals' blocks, a lite step prefill_goal and two steps on one block.
+Everything has its turn in every round: the backend, eager torch with and without reuse of the prompt's keys and values.
+So a machine that is slow for a second slows them all, and the ratios, which are medians over rounds, hold on a busy one
+too. Beside the times stands a roofline: FLOPs and bytes that a step cannot do without (`roofline`), at the copy and
+matrix rates of this machine, measured in the same run with as many threads. With --parity N and a set of scenes it
+counts how many final tokens the backend writes as eager torch does.
+
+Without --model the weights are random; dense layers take as long with those. With --model FILE the graphs are exported
+into a temporary folder, or taken from --graphs CARD.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import track
+from rich.table import Table
+
+from ..config import Config, ConfigError
+from ..domain import Array
+from ..features import WORDS, ModelInputs
+from ..model import checkpoint, probes
+from ..model.checkpoint import CheckpointError
+from ..model.graph_card import CARD, GraphCard, GraphError
+from ..model.token_net import TokenNet
+from ..planning.planner import Network
+from ..runtime.backend import made_inputs, torch_decoding
+from ..runtime.model_file import ModelFileError, named
+from ..runtime.torch_backend import TorchNetwork
+from ..sim.shards import SetError
+from . import parity
+from .parity import FULL, LITE, frame
+from .provenance import write_numbers
+from .roofline import bound_ms, costs, full
+
+GOALS = (1, 3, 6)
+MOST = GOALS[-1]
+SELDOM = 8  # a frame that reuses nothing is timed every so many rounds
+PROFILED = 30
+WARM_UP = 5
+STARTED = """
+import time; begun = time.perf_counter()
+import sys
+from reflectdrive_ros.config import DecodingConfig, ModelConfig
+from reflectdrive_ros.runtime.backend import network_of
+network_of(ModelConfig(*sys.argv[1:], threads=1), DecodingConfig())
+print(time.perf_counter() - begun)
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--backend", choices=("onnxruntime", "torch"), default="onnxruntime", help="(onnxruntime)")
+    parser.add_argument("--config", choices=("small", "base"), default="small", help="size of random weights (small)")
+    parser.add_argument("--model", metavar="FILE", help="weights in place of random ones")
+    parser.add_argument("--sha256", metavar="HASH", help="of --model (default: as the card.json beside it tells)")
+    parser.add_argument("--graphs", type=Path, metavar="CARD", help="card of the graphs exported of --model")
+    parser.add_argument("--threads", type=int, default=2, metavar="N", help="processor threads (2)")
+    parser.add_argument("--steps", type=int, default=200, metavar="N", help="steps of each kind (200)")
+    parser.add_argument("--parity", type=int, default=0, metavar="N", help="scenes to count equal tokens on")
+    parser.add_argument("--scenes", type=Path, metavar="DIR", help="scene set, with pictures, for --parity")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0; 2 with one sentence on stderr when the model or the set cannot be used."""
+    console, errors = Console(), Console(stderr=True)
+    if not console.is_terminal:  # a log is wide enough for the table
+        console = Console(width=120)
+    try:
+        if bool(args.parity) != (args.scenes is not None):
+            raise ConfigError("--parity N and --scenes DIR go together: give both or neither")
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            net, model = weights(args)
+            eager = TorchNetwork(net, decoding=torch_decoding(Config().decoding))
+            card = None
+            if args.backend == "onnxruntime":
+                card = the_graphs(args, net, model, folder, errors)
+            numbers = figures(args, net, eager, card, folder, errors)
+        if args.json is not None:
+            write_numbers(args.json, numbers)
+    except (CheckpointError, ConfigError, GraphError, ModelFileError, SetError) as fault:
+        errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
+        return 2
+    except OSError as fault:
+        errors.print(escape(f"{fault.filename}: {fault.strerror}"), soft_wrap=True, highlight=False)
+        return 2
+    for shown in tables(numbers):
+        console.print(shown)
+    return 0
+
+
+def weights(args: argparse.Namespace) -> tuple[TokenNet, str]:
+    """The network, and the hash of its file; empty for random weights."""
+    if args.model is None:
+        return probes.random_net(args.config, WORDS), ""
+    model = named(args.model, args.sha256)
+    return checkpoint.load(model.file, model.sha256), model.sha256
+
+
+def the_graphs(args: argparse.Namespace, net: TokenNet, sha256: str, folder: Path, errors: Console) -> GraphCard:
+    if args.graphs is not None:
+        card = GraphCard.read(args.graphs)
+        if card.model["weights_sha256"] != sha256:
+            raise GraphError(f"{args.graphs} was exported of other weights than --model: export them again")
+        return card
+    from ..model.export import export
+
+    with errors.status("exporting"):
+        export(net, sha256, folder, {}, torch_decoding(Config().decoding))
+    return GraphCard.read(folder / CARD)
+
+
+def figures(
+    args: argparse.Namespace, net: TokenNet, eager: TorchNetwork, card: GraphCard | None, folder: Path, errors: Console
+) -> dict[str, Any]:
+    """The measurements, keys as in the design: `full_ms_p50` .. and what stands beside them."""
+    bytes_per_s, flop_per_s = probes.ceilings("cpu", args.threads)  # it also sets torch's threads
+    inputs = made_inputs(eager)
+    network: Network = eager
+    parts_ms = {}
+    if card is not None:
+        from ..runtime.ort_backend import OrtNetwork, profiled
+
+        network = OrtNetwork(card, args.threads, "cpu")
+        spent = profiled(card, inputs, args.threads, min(PROFILED, args.steps), folder)
+        parts_ms = split(spent, folder / "run.onnx")
+    else:
+        parts_ms = probes.parts_ms(net, eager.tensors(inputs), eager.decoding, min(PROFILED, args.steps))
+    spent_ms = timed(args.steps, actions_of(network, eager, net, inputs, card is not None), errors)
+
+    step, one = costs(net.config, MOST), costs(net.config, 1)
+    bound = {
+        "full": sum(bound_ms(part, bytes_per_s, flop_per_s) for part in full(step, len(FULL))),
+        "lite": sum(bound_ms(part, bytes_per_s, flop_per_s) for part in full(one, len(LITE))),
+    }
+    numbers: dict[str, Any] = {
+        "backend": args.backend,
+        "runs_on": getattr(network, "runs_on", ""),
+        "config": args.model or f"{args.config}, random weights",
+        "parameters": sum(parameter.numel() for parameter in net.parameters()),
+        "threads": args.threads,
+        "steps": args.steps,
+        "copy_gb_per_s": bytes_per_s / 1e9,
+        "matmul_gflop_per_s": flop_per_s / 1e9,
+        "gflop": {name: part.flop / 1e9 for name, part in step.items()},
+        "mb": {name: part.bytes / 1e6 for name, part in step.items()},
+        "parts_ms_p50": parts_ms,
+    }
+    for kind in ("full", "lite"):
+        wall, busy = spent_ms[kind][:, 0], spent_ms[kind][:, 1]
+        numbers |= {f"{kind}_ms_p50": float(np.median(wall)), f"{kind}_ms_p99": float(np.percentile(wall, 99))}
+        numbers |= {f"{kind}_cpu_ms_p50": float(np.median(busy)), f"roofline_{kind}_ms": bound[kind]}
+    numbers["full_by_goals_ms_p50"] = {
+        str(goals): float(np.median(spent_ms[f"full {goals}"][:, 0])) for goals in GOALS[:-1]
+    } | {str(MOST): numbers["full_ms_p50"]}
+    for row, name in enumerate(("prefill_goal", "draft", "edit", "host"), start=2):
+        numbers[f"{name}_ms_p50"] = float(np.median(spent_ms["full"][:, row]))
+    numbers |= ratios(spent_ms, card is not None)
+    if card is not None and card.path.parent == (args.graphs.parent if args.graphs else folder):
+        numbers["cold_start_s"] = cold_start_s(card)
+    if args.parity:
+        scenes = parity.inputs_of(args.scenes, args.parity, eager.inputs, errors)
+        numbers["parity"] = parity.counted(network, eager, scenes)
+    return numbers
+
+
+Action = Callable[[], tuple[float, ...]]
+
+
+def actions_of(
+    network: Network, eager: TorchNetwork, net: TokenNet, inputs: ModelInputs, compared: bool
+) -> dict[str, Action]:
+    """What has its turn in each round. Each returns milliseconds of prefill, drafts and edits, where it tells."""
+    last = frame(network, inputs, FULL, MOST)[0][:1].copy()
+    last[:, -2:] = network.codebook.mask_id  # the part that a lite step has to write
+
+    def whole(of: Network, count: int) -> Action:
+        return lambda: frame(of, inputs, FULL, count)[1]
+
+    def short(of: Network) -> Action:
+        return lambda: frame(of, inputs, LITE, 1, last)[1]
+
+    def afresh(count: int) -> Action:
+        def action() -> tuple[float, ...]:
+            probes.without_reuse(net, eager.tensors(inputs), eager.decoding, count)
+            return ()
+
+        return action
+
+    found: dict[str, Action] = {"full": whole(network, MOST), "lite": short(network)}
+    found |= {f"full {goals}": whole(network, goals) for goals in GOALS[:-1]}
+    found |= {f"eager full {goals}": whole(eager, goals) for goals in (MOST, 1)}
+    found |= {f"without reuse {goals}": afresh(goals) for goals in (MOST, 1)}
+    return {**found, "eager lite": short(eager)} if compared else found
+
+
+def timed(steps: int, actions: Mapping[str, Action], console: Console) -> dict[str, Array]:
+    """(N, 6) milliseconds of each action: on the clock, of CPU time, prefill, drafts, edits, the rest."""
+    rows: dict[str, list[list[float]]] = {name: [] for name in actions}
+    for turn in track(range(-WARM_UP, steps), "planning", console=console, disable=not console.is_terminal):
+        for name, action in actions.items():
+            if name.startswith("without") and turn % SELDOM:
+                rows[name].append([float("nan")] * 6)
+                continue
+            wall, busy = time.perf_counter_ns(), time.process_time_ns()
+            calls = action()
+            wall, busy = time.perf_counter_ns() - wall, time.process_time_ns() - busy
+            inner = [*calls, 1e-6 * wall - sum(calls)] if calls else [float("nan")] * 4
+            rows[name].append([1e-6 * wall, 1e-6 * busy, *inner])
+    return {name: np.array(some)[WARM_UP:] for name, some in rows.items()}
+
+
+def ratios(spent_ms: Mapping[str, Array], compared: bool) -> dict[str, float]:
+    """Medians over rounds of one's time over another's, in the same round; on six goals, and on one."""
+    found = {}
+    for goals, ending in ((MOST, ""), (1, "_one_goal")):
+        own = spent_ms["full" if goals == MOST else f"full {goals}"][:, 0]
+        eager, without = (spent_ms[f"{name} {goals}"][:, 0] for name in ("eager full", "without reuse"))
+        found[f"eager_full_ms_p50{ending}"] = float(np.median(eager))
+        found[f"eager_without_reuse_full_ms_p50{ending}"] = float(np.nanmedian(without))
+        found[f"reuse_times_faster{ending}"] = float(np.nanmedian(without / eager))
+        if compared:
+            found[f"times_faster_than_eager{ending}"] = float(np.median(eager / own))
+            found[f"times_faster_than_eager_without_reuse{ending}"] = float(np.nanmedian(without / own))
+    if compared:
+        eager, own = spent_ms["eager lite"][:, 0], spent_ms["lite"][:, 0]
+        found |= {
+            "eager_lite_ms_p50": float(np.median(eager)),
+            "times_faster_than_eager_lite": float(np.median(eager / own)),
+        }
+    return found
+
+
+def split(spent_ms: Mapping[str, float], file: Path) -> dict[str, float]:
+    """Milliseconds of a prefill's parts: what hangs on pictures alone, what no keys and values need, and the rest."""
+    import onnx_ir as ir
+
+    graph = ir.load(file).graph
+    hangs_on: dict[str, set[str]] = {value.name or "": {value.name or ""} for value in graph.inputs}
+    for node in graph:
+        roots = set().union(*(hangs_on.get(value.name or "", set()) for value in node.inputs if value is not None))
+        hangs_on |= {value.name or "": roots for value in node.outputs}
+    needed = {value.name for value in graph.outputs if (value.name or "").startswith(("keys_", "values_"))}
+    for node in reversed(list(graph)):
+        if any(value.name in needed for value in node.outputs):
+            needed |= {value.name for value in node.inputs if value is not None}
+    parts = {"vision": 0.0, "prefill": 0.0, "goal": 0.0}
+    for node in graph:
+        name = next(value.name or "" for value in node.outputs)
+        kept = any(value.name in needed for value in node.outputs)
+        part = "vision" if hangs_on[name] == {"images"} else "prefill" if kept else "goal"
+        parts[part] += spent_ms.get(node.name or "", 0.0)
+    return parts
+
+
+def cold_start_s(card: GraphCard) -> float:
+    """Seconds from a fresh process to a network that has been tried once: the median of three."""
+    from ..model.graph_card import sha256_of
+
+    words = [sys.executable, "-c", STARTED, str(card.path.resolve()), sha256_of(card.path)]
+    return median(float(subprocess.run(words, capture_output=True, text=True, check=True).stdout) for _ in range(3))
+
+
+def tables(numbers: Mapping[str, Any]) -> list[Table]:
+    shown = Table(
+        title=f"{numbers['config']}, {numbers['parameters'] / 1e6:.1f} M parameters, {numbers['runs_on']}; "
+        f"{numbers['steps']} steps",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+    )
+    for name in ("step", "ms p50", "p99", "CPU ms", "bound ms", "eager ms", "eager / this"):
+        shown.add_column(name, justify="left" if name == "step" else "right")
+    for kind, ratio in (("full", "times_faster_than_eager"), ("lite", "times_faster_than_eager_lite")):
+        values = [numbers[f"{kind}_ms_p50"], numbers[f"{kind}_ms_p99"], numbers[f"{kind}_cpu_ms_p50"]]
+        values += [numbers[f"roofline_{kind}_ms"], numbers.get(f"eager_{kind}_ms_p50"), numbers.get(ratio)]
+        shown.add_row(kind, *("" if value is None else f"{value:.1f}" for value in values))
+    shown.caption = (
+        f"copy {numbers['copy_gb_per_s']:.1f} GB/s, matrices {numbers['matmul_gflop_per_s']:.0f} GFLOP/s in float32; "
+        f"reuse of keys and values makes eager torch {numbers['reuse_times_faster']:.1f} times faster on {MOST} goals, "
+        f"{numbers['reuse_times_faster_one_goal']:.1f} times on one"
+    )
+    parts = Table(title="where a full step's time goes, ms", title_justify="left", box=SIMPLE_HEAD)
+    columns = {**numbers["parts_ms_p50"], "drafts": numbers["draft_ms_p50"], "edits": numbers["edit_ms_p50"]}
+    columns |= {"host": numbers["host_ms_p50"]}
+    columns |= {f"{goals} goals": value for goals, value in numbers["full_by_goals_ms_p50"].items()}
+    for name in columns:
+        parts.add_column(name, justify="right")
+    parts.add_row(*(f"{value:.2f}" for value in columns.values()))
+    if "parity" in numbers:
+        parts.caption = parity.sentence(numbers["parity"])
+    return [shown, parts]

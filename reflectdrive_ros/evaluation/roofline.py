@@ -1,0 +1,94 @@
+"""The least a planning step costs: multiplications that must be done, bytes that must be read, and the time of both.
+
+    parts = costs(config, blocks=6)                       # vision, prefill, goal, step
+    bound_ms(parts["step"], bytes_per_s, flop_per_s)      # the larger of the two times
+
+Counted are matrix products and convolutions, two FLOPs for each multiplication, and of the bytes the weights (once a
+pass) and the prompt's keys and values: activations of so small a network stay in the caches. Attention is counted as
+it is computed, masked cells included. Held against torch's own counter in test/test_roofline.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from ..model.token_net import TokenNetConfig
+
+BLOCK = 16
+WEIGHT_BYTES = 4  # float32
+
+
+class Cost(NamedTuple):
+    flop: float
+    bytes: float
+
+    def times(self, count: int) -> Cost:
+        return Cost(count * self.flop, count * self.bytes)
+
+
+def costs(config: TokenNetConfig, blocks: int) -> dict[str, Cost]:
+    """Of each part of a frame; `step` is one call on so many blocks."""
+    measures, prompt = config.blocks, config.prompt_length
+    width, inside = measures.width, measures.heads * measures.head_dim
+    keys_values = 2 * measures.kv_heads * measures.head_dim
+    attention, of_prompt, of_action = (
+        width * (2 * inside + keys_values),
+        3 * width * measures.ffn,
+        3 * width * measures.action_ffn,
+    )
+    heads = width * config.bins  # each token by one of two heads
+
+    def looks(rows: int, columns: int) -> int:
+        return 2 * inside * rows * columns
+
+    last = prompt * width * keys_values  # of the last layer the prompt's keys and values are enough
+    prefill = (measures.layers - 1) * (prompt * (attention + of_prompt) + looks(prompt, prompt + BLOCK)) + last
+    (x_low, x_high), _ = config.id_ranges
+    goal_y = (
+        (x_high - x_low + 1) * config.goal_hidden * config.bins + 2 * width * config.goal_hidden + width * config.bins
+    )
+    goal = measures.layers * (BLOCK * (attention + of_action) + looks(BLOCK, prompt + BLOCK)) + BLOCK * heads + goal_y
+    tokens = BLOCK * blocks
+    step = measures.layers * (tokens * (attention + of_action) + looks(tokens, prompt + tokens)) + tokens * heads
+    kept = measures.layers * prompt * keys_values
+    goal_weights = config.bins * 2 * config.goal_hidden + 2 * width * config.goal_hidden
+    action_weights = measures.layers * of_action + 2 * heads
+    return {
+        "vision": _vision(config),
+        "prefill": _cost(prefill, measures.layers * (attention + of_prompt) + kept),
+        "goal": _cost(goal, action_weights + goal_weights),  # the attention's weights are read with the prompt
+        "step": _cost(step, measures.layers * attention + action_weights + kept),
+    }
+
+
+def full(parts: dict[str, Cost], steps: int) -> list[Cost]:
+    """The parts of a frame of so many steps."""
+    return [parts["vision"], parts["prefill"], parts["goal"], parts["step"].times(steps)]
+
+
+def bound_ms(cost: Cost, bytes_per_s: float, flop_per_s: float) -> float:
+    return 1e3 * max(cost.flop / flop_per_s, cost.bytes / bytes_per_s)
+
+
+def _vision(config: TokenNetConfig) -> Cost:
+    vision = config.vision
+    height, width, channels = vision.height, vision.width, 3 * vision.frames
+    products = weights = 0
+    for out in vision.stem:
+        height, width = height // 2, width // 2
+        products, weights = products + height * width * out * channels * 9, weights + out * channels * 9
+        channels = out
+    rows, columns = vision.grid
+    patches, wide = rows * columns, vision.channels
+    patch = (vision.patch // 2 ** len(vision.stem)) ** 2 * channels * wide
+    layer = 4 * wide * wide + 2 * wide * vision.ffn
+    projector = 4 * wide * config.blocks.width + config.blocks.width**2
+    products += patches * (patch + vision.layers * (layer + 2 * patches * wide)) + vision.tokens * projector
+    weights += patch + vision.layers * layer + projector
+    views = config.pictures // vision.frames
+    return _cost(views * products, weights)
+
+
+def _cost(products: float, values: float) -> Cost:
+    return Cost(2.0 * products, float(WEIGHT_BYTES * values))

@@ -1,0 +1,52 @@
+"""The counted FLOPs are those that torch counts, and a bound is the larger of two times."""
+
+import pytest
+import torch
+from tiny_net import some_blocks, tiny_inputs, tiny_net
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from reflectdrive_ros.evaluation.roofline import Cost, bound_ms, costs, full
+from reflectdrive_ros.model import phases
+from reflectdrive_ros.model.phases import Decoding
+from reflectdrive_ros.model.token_net import TokenNet, small
+
+
+def counted(action):
+    plain = sdpa_kernel(SDPBackend.MATH)  # the counter does not know the fused attention of CPUs
+    with torch.no_grad(), plain, FlopCounterMode(display=False) as counter:
+        action()
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("make", [tiny_net, lambda: TokenNet(small(()))], ids=["tiny", "small"])
+def test_what_is_counted_is_what_torch_counts(make):
+    net, rules = make(), Decoding()
+    parts = costs(net.config, blocks=6)
+    with torch.no_grad():
+        inputs = tiny_inputs(net, scenes=1)
+        known = phases.prefill_goal(net, *inputs, rules.goals)
+    blocks = some_blocks(net, 1, 6)
+    step = counted(lambda: phases.step(net, blocks, known.keys_values, 5, False, rules.edits))
+    assert parts["step"].flop == pytest.approx(step, rel=0.001)
+    prefill = counted(lambda: phases.prefill_goal(net, *inputs, rules.goals))
+    ours = sum(part.flop for part in full(parts, 0))
+    assert ours == pytest.approx(prefill, rel=0.02)  # the ego's small layers are left out
+    assert ours <= prefill
+
+
+def test_the_weights_that_are_read_are_those_there_are():
+    config = small(())
+    parts = costs(config, blocks=1)
+    kept = 4 * config.blocks.layers * config.prompt_length * 2 * config.blocks.kv_heads * config.blocks.head_dim
+    read = sum(part.bytes for part in full(parts, 0)) - kept
+    tables = ("embed", "embedding", "norm", "ego", "camera", "instant", "slot", "bias", "goal_x")
+    net = TokenNet(config)
+    own = sum(4 * p.numel() for name, p in net.named_parameters() if not any(word in name for word in tables))
+    own += 4 * net.vision.patch_embedding.weight.numel() + 4 * net.goal_x_embedding.weight.numel()
+    assert read == pytest.approx(own, rel=0.01)
+
+
+def test_a_bound_is_the_larger_of_its_two_times():
+    assert bound_ms(Cost(2e9, 1e6), bytes_per_s=1e9, flop_per_s=1e9) == pytest.approx(2000.0)
+    assert bound_ms(Cost(1e6, 2e9), bytes_per_s=1e9, flop_per_s=1e9) == pytest.approx(2000.0)
