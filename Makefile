@@ -17,6 +17,8 @@ help:
 	@echo "make lint       ruff and mypy"
 	@echo "make format     let ruff put the code in shape"
 	@echo "make bench      timings of the node on this machine"
+	@echo "make test-faults, make fuzz, make soak   faults, 100,000 odd inputs, an hour of driving"
+	@echo "make generated  files made from the code: schema, parameters, topics, security policy"
 	@echo "make clean      remove .venv and everything built"
 	@echo 'Each sets itself up. More for the command behind it: make test ARGS="-k geometry"'
 
@@ -53,6 +55,16 @@ clean:
 
 test-faults: setup
 	@cd "$(ROOT)" && PYTHONPATH=.:test:test/faults $(BIN)/python test/faults/run_table.py $(ARGS)
+
+soak: setup
+	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.ros.soak --json docs/bench/soak.json $(ARGS)
+
+generated: setup
+	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.config > config/reflectdrive.yaml
+	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.ros.config_schema schema > config/schema.json
+	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.ros.config_schema page > docs/parameters.md
+	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.ros.topics > docs/topics.md
+	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.ros.sros2_policy > config/sros2/reflectdrive.policy.xml
 
 fuzz: setup
 	@cd "$(ROOT)" && REFLECTDRIVE_FUZZ_INPUTS=100000 $(BIN)/python -m pytest test/test_fuzz.py --timeout 7200 $(ARGS)

@@ -1,0 +1,38 @@
+"""The soak's arithmetic, and half a minute of it against the real node."""
+
+import json
+
+import pytest
+
+from reflectdrive_ros.ros import soak
+from reflectdrive_ros.ros.soak import Watch, grown
+
+
+def test_a_leak_is_growth_after_things_have_settled():
+    assert grown([5, *[20] * 99]) == 0
+    assert grown([20, 21] * 50) == 0
+    assert grown([20 + k // 10 for k in range(100)]) == 8
+
+
+def watched(memory, descriptors=(20,) * 100, late=0):
+    made = Watch()
+    made.memory_mb, made.descriptors, made.threads = list(memory), list(descriptors), [9] * 100
+    made.total_ms, made.late = [10.0] * 1000, late
+    return made.numbers()
+
+
+def test_each_limit_is_seen():
+    assert watched([100.0] * 100)["met"]
+    assert not watched([100.0 + 0.1 * k for k in range(100)])["limits_met"]["memory_growth_percent"]
+    assert not watched([100.0] * 100, range(100))["limits_met"]["descriptors_leaked"]
+    assert not watched([100.0] * 100, late=5)["limits_met"]["late_share"]
+
+
+@pytest.mark.long
+@pytest.mark.dds
+def test_half_a_minute_leaves_numbers(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["soak", "--minutes", "0.5", "--json", str(tmp_path / "soak.json")])
+    assert soak.main() in (0, 1)  # so short a drive need not have settled
+    numbers = json.loads((tmp_path / "soak.json").read_text())
+    assert numbers["plans"] > 10
+    assert numbers["descriptors_leaked"] <= 0
