@@ -226,7 +226,8 @@ def of_model(model, *words):
 
 def test_a_model_is_scored_with_the_best_of_its_proposals(seen, tiny_model, tmp_path, capsys):  # noqa: F811
     file = tmp_path / "eval.json"
-    assert command(eval_run, *of_model(tiny_model, "--scenes", seen, "--json", file)) == 0
+    unrepaired = ("--setting", "reflectdrive2.repair=false")
+    assert command(eval_run, *of_model(tiny_model, "--scenes", seen, "--json", file, *unrepaired)) == 0
     content = json.loads(file.read_text())
     assert (content["planner"], content["scenes"], content["failures"]) == ("reflectdrive2", 5, {})
     assert content["model_sha256"] == tiny_model.sha256
@@ -246,13 +247,15 @@ def test_a_model_scores_the_same_whoever_does_the_work(seen, tiny_model):  # noq
 
 
 def test_the_likeliest_goal_alone_is_scored_beside_the_best_of_all(seen, tiny_model):  # noqa: F811
-    """Without choosing, the plan is that of the likeliest goal; the best of K still tells of the others."""
+    """Without choosing, the plan is that of the likeliest goal; the best of K tells of all goals, unrepaired."""
     everyone = {"decoding__goal_floor": 0.0, "decoding__goal_spacing_m": 3.0}
     one, all_of_them = (
         eval_scenes.evaluate(
             seen,
             ["reflectdrive2"],
-            scenes_config(**tiny_model.settings, **everyone, reflectdrive2__choose=choose),
+            scenes_config(
+                **tiny_model.settings, **everyone, reflectdrive2__choose=choose, reflectdrive2__repair=choose
+            ),
             None,
             None,
             1,

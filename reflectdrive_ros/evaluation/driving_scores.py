@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import kinematics
 from ..config import ScoringConfig
-from ..domain import Array, Observation
+from ..domain import Array, Observation, Plan
 from ..planning.planner import Planner, PlannerState, PlanningError, Tools
 from ..scoring.scorer import WAYPOINTS, Scene, score, total
 from ..scoring.simulate import HORIZON_S
@@ -39,14 +39,16 @@ class Scores:
             values.append((best or {}).get(driver, 0.0))
 
 
-def proposals(planner: Planner, observation: Observation, tools: Tools) -> Array:
-    """Poses (1 + C, 8, 3) at 0.5 .. 4 s of what a planner plans without a past: its plan, then the plan's rivals.
-
-    Raises PlanningError if it cannot plan.
-    """
+def planned(planner: Planner, observation: Observation, tools: Tools) -> Plan:
+    """What a planner plans without a past. Raises PlanningError if it cannot."""
     _, plan = planner(PlannerState(), observation, tools)
     if plan.trajectory.horizon_s < HORIZON_S - 1e-9:
         raise PlanningError(f"the plan ends at {plan.trajectory.horizon_s:.1f} s, {HORIZON_S:.0f} s are scored")
+    return plan
+
+
+def waypoints(plan: Plan) -> Array:
+    """Poses (1 + C, 8, 3) at 0.5 .. 4 s of a plan and its rivals."""
     return np.stack([kinematics.resample(each, WAYPOINT_TIMES_S) for each in (plan.trajectory, *plan.candidates)])
 
 

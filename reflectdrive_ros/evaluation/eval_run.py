@@ -160,7 +160,8 @@ def _score_start(start: tracks.Start, planners: Mapping[str, Planner], config: C
     config = replace(config, vehicle=start.vehicle)
     for name, planner in planners.items():
         try:
-            plans[name] = driving_scores.proposals(planner, start.observation, Tools(config))[0]
+            plan = driving_scores.planned(planner, start.observation, Tools(config))
+            plans[name] = driving_scores.waypoints(plan)[0]
         except PlanningError as fault:
             result.failures.setdefault(name, []).append(f"{start.name}: {fault}")
     rows = driving_scores.rows_of(start.scene, plans, config.scoring)

@@ -25,7 +25,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from ..config import Config
-from ..domain import Array, Observation
+from ..domain import Array, Observation, Plan
 from ..planning import BLIND, LEARNED, decoding_of, planner_named
 from ..planning.planner import PlanningError, Tools
 from ..runtime.backend import worker_network
@@ -232,23 +232,30 @@ def _score_scene(scene: DrivingScene, drivers: Drivers, config: Config) -> Score
         asked = replace(config, planner=name)
         tools = Tools(asked, worker_network(config.model, decoding_of(asked)) if name in LEARNED else None)
         try:
-            proposals = driving_scores.proposals(planner_named(asked), seen[oracle], tools)
+            plan = driving_scores.planned(planner_named(asked), seen[oracle], tools)
+            plans[driver] = driving_scores.waypoints(plan)[0]
             if name in LEARNED:
-                every = proposals if len(proposals) > 1 else _all_proposals(scene, seen[oracle], tools)
-                best[driver] = driving_scores.best_of(scored, every, config.scoring)
-            plans[driver] = proposals[0]
+                proposals = driving_scores.waypoints(_with_all_goals(plan, scene, seen[oracle], tools))
+                best[driver] = driving_scores.best_of(scored, proposals, config.scoring)
         except PlanningError as fault:
             failures[driver] = str(fault)
     rows = driving_scores.rows_of(scored, plans, config.scoring)
     return ScoredScene(scene.name, scene.family, rows, best, failures)
 
 
-def _all_proposals(scene: DrivingScene, seen: Observation, tools: Tools) -> Array:
-    """What a planner proposes that is not content with its likeliest goal."""
-    recipe = replace(tools.config.reflectdrive2, choose=True)
-    tools = replace(tools, config=replace(tools.config, reflectdrive2=recipe))
-    judged = scene.observation() if seen.agents is None else seen  # where nothing is known there is one proposal
-    return driving_scores.proposals(planner_named(tools.config), judged, tools)
+def _with_all_goals(plan: Plan, scene: DrivingScene, seen: Observation, tools: Tools) -> Plan:
+    """The plan beside those to all other goals, as the network has them: nothing repaired, nothing left out."""
+    config = tools.config
+    repaired = plan.check is not None and plan.check.repairs > 0
+    likeliest_only = seen.agents is None or (config.planner == "reflectdrive2" and not config.reflectdrive2.choose)
+    if not repaired and not likeliest_only:
+        return plan
+    config = replace(
+        config,
+        reflectdrive2=replace(config.reflectdrive2, choose=True, repair=False),
+        reflectdrive=replace(config.reflectdrive, repair=False),
+    )
+    return driving_scores.planned(planner_named(config), scene.observation(), replace(tools, config=config))
 
 
 # --- numbers and table -----------------------------------------------------------------------------------------------
