@@ -1,0 +1,244 @@
+"""`reflectdrive bench repair --model FILE --set test`: what goals, repair, its iterations and its reach are worth.
+
+On the same scenes: the paper's ablation (neither, several goals, repair, both) with the others' present velocity known,
+and once more with their true future, its dagger row; beside them the plan of pictures alone. Its curve: the score over
+iterations and over the reach of the search. And what repair costs, the network left out: processor time of a repaired
+step less that of the same step without repair, by iterations.
+
+`unsafe` are plans that leave the drivable space or hit somebody who keeps his velocity within the guard's horizon, by
+the guard's own rule; `avoidable` those of them where the expert's plan does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+from rich.table import Table
+
+from .. import kinematics
+from ..config import Config, ConfigError
+from ..domain import Array, Observation, Plan
+from ..features import InputSpec, ModelInputs
+from ..planning import decoding_of, guard, planner_named
+from ..planning.planner import Network, PlannerState, Prefilled, Tools
+from ..planning.waypoints import trajectory
+from ..runtime.backend import network_of
+from ..runtime.model_file import ModelFileError
+from ..sim import shards
+from ..sim.scene import DrivingScene
+from ..sim.shards import SetError
+from ..tokens import Codebook
+from . import driving_scores, eval_scenes, given, scenes_run
+from .driving_scores import MEASURES, WAYPOINT_TIMES_S
+from .oracle import observed
+from .provenance import write_numbers
+
+PLANNERS = ("reflectdrive", "reflectdrive2")
+ITERATIONS = (0, 1, 2, 3, 5, 10)
+DELTAS = (3, 5, 10)
+BOTH, GOALS = "goals and repair", "goals"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way of planning in one scene."""
+
+    measures: tuple[float, ...]  # MEASURES, 0 to 1
+    repairs: int
+    unsafe: bool
+    avoidable: bool
+    own_ms: float  # processor time without the network
+    whole_ms: float  # with it
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--planner", choices=PLANNERS, default=PLANNERS[0], help=f"(default: {PLANNERS[0]})")
+    parser.add_argument("--set", default="test", choices=("train", "val", "test", "hard"), help="scene set (test)")
+    parser.add_argument("--scenes", type=Path, metavar="DIR", help="folder of the set, where it is not the usual one")
+    parser.add_argument("--limit", type=int, default=300, metavar="N", help="scenes, the set's first (300)")
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes, if the set must be made (1)")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="configuration (YAML)")
+    given.add_model_arguments(parser)
+    given.add_settings_argument(parser, "--setting")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the tables here too")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0; 2 with one sentence on stderr when there is nothing to plan for or with."""
+    console, errors = Console(), Console(stderr=True)
+    if not console.is_terminal:  # a log is wide enough for the table
+        console = Console(width=120)
+    try:
+        config = given.configuration(args)
+        network = network_of(config.model, decoding_of(config))
+        if network is None:
+            raise ConfigError("bench repair needs a model: give --model FILE")
+        folder = eval_scenes.the_set(args.set, args.scenes, args.workers, errors)
+        rows = measured(folder, config, network, args.limit, errors)
+    except (ConfigError, ModelFileError, *scenes_run.FAULTS) as fault:
+        errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
+        return 2
+    numbers, costs = {name: summary(some) for name, some in rows.items()}, cost(rows)
+    if args.json is not None:
+        told = {"set": args.set, "planner": args.planner, "model_sha256": config.model.sha256}
+        write_numbers(args.json, {**told, "scenes": len(rows[BOTH]), "rows": numbers, **costs})
+    console.print(_table(f"{args.planner}, set '{args.set}', {len(rows[BOTH])} scenes", numbers))
+    told_costs = ", ".join(f"{name} {'-' if value is None else f'{value:.1f}'}" for name, value in costs.items())
+    console.print(f"processor time: {told_costs}", soft_wrap=True, highlight=False)
+    return 0
+
+
+def variants(config: Config) -> dict[str, tuple[str, Config]]:
+    """Ways of planning by name: an oracle and a configuration."""
+
+    def changed(goals: bool, repair: bool, **repairing: int) -> Config:
+        rd, rd2 = config.reflectdrive, config.reflectdrive2
+        return replace(
+            config,
+            reflectdrive=replace(rd, goals=rd.goals if goals else 1, repair=repair),
+            reflectdrive2=replace(rd2, choose=goals, repair=repair),
+            repair=replace(config.repair, **repairing),
+        )
+
+    table = {"without both": (False, False), GOALS: (True, False), "repair": (False, True), BOTH: (True, True)}
+    found = {"pictures alone": ("none", config)}
+    found |= {name: ("constant_velocity", changed(*parts)) for name, parts in table.items()}
+    found |= {f"{name}, futures known": ("logged", changed(*parts)) for name, parts in table.items()}
+    for iterations in ITERATIONS:
+        found[f"iterations {iterations}"] = ("constant_velocity", changed(True, True, iterations=iterations))
+    for delta in DELTAS:
+        found[f"delta {delta}"] = ("constant_velocity", changed(True, True, delta=delta))
+    return found
+
+
+class CountingNetwork:
+    """A network that tells how much processor time it took, and reads each scene once."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._read: tuple[bytes, Prefilled, float] | None = None
+        self.seconds = 0.0  # in all, a scene that was read before charged once more
+        self.saved = 0.0  # of these, not spent
+
+    @property
+    def inputs(self) -> InputSpec:
+        return self._network.inputs
+
+    @property
+    def codebook(self) -> Codebook:
+        return self._network.codebook
+
+    def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
+        key = inputs.images.tobytes() + inputs.text.tobytes() + inputs.ego.tobytes()
+        if self._read is None or self._read[0] != key:
+            begun = time.process_time()
+            known = self._network.prefill_goal(inputs)
+            self._read = key, known, time.process_time() - begun
+        else:
+            self.saved += self._read[2]
+        self.seconds += self._read[2]
+        return self._read[1]
+
+    def step(self, context: Any, blocks: Array, limit: int, edit: bool) -> tuple[Array, Array]:
+        begun = time.process_time()
+        made = self._network.step(context, blocks, limit, edit)
+        self.seconds += time.process_time() - begun
+        return made
+
+
+def measured(folder: Path, config: Config, network: Network, limit: int, errors: Console) -> dict[str, list[Row]]:
+    """Rows of the same scenes by every way of planning. Raises SetError if there is no scene."""
+    ways, counting = variants(config), CountingNetwork(network)
+    rows: dict[str, list[Row]] = {name: [] for name in ways}
+    scenes = shards.read(
+        folder, pictures=True, limit=limit, on_damage=partial(errors.print, soft_wrap=True, highlight=False)
+    )
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
+        for scene in progress.track(scenes, total=limit, description="planning"):
+            for name, row in rows_of(scene, ways, counting).items():
+                rows[name].append(row)
+    if not rows[BOTH]:
+        raise SetError(f"{folder} holds no scene to plan for")
+    return rows
+
+
+def rows_of(scene: DrivingScene, ways: Mapping[str, tuple[str, Config]], network: CountingNetwork) -> dict[str, Row]:
+    """What each way makes of one scene."""
+    seen = {oracle: observed(scene, oracle) for oracle in dict.fromkeys(oracle for oracle, _ in ways.values())}
+    honest, config = seen["constant_velocity"], ways[BOTH][1]
+    expert = Plan(honest.stamp_ns, honest.ego.map_from_ego, trajectory(scene.expert[:, :2], 0.1))
+    plans, found = dict[str, Plan](), dict[str, tuple[float, float]]()
+    for name, (oracle, way) in ways.items():
+        plans[name], *spent = _planned(seen[oracle], way, network)
+        found[name] = spent[0], spent[1]
+    waypoints = {name: kinematics.resample(plan.trajectory, WAYPOINT_TIMES_S) for name, plan in plans.items()}
+    scores = driving_scores.rows_of(scene.scored(vehicle=config.vehicle), waypoints, config.scoring)
+    expert_safe = not guard.unsafe(expert, honest, config)
+    rows = {}
+    for name, plan in plans.items():
+        unsafe = bool(guard.unsafe(plan, honest, config))
+        repairs = plan.check.repairs if plan.check else 0
+        rows[name] = Row(tuple(scores[name]), repairs, unsafe, unsafe and expert_safe, *found[name])
+    return rows
+
+
+def _planned(seen: Observation, config: Config, network: CountingNetwork) -> tuple[Plan, float, float]:
+    """A plan from cold, and the milliseconds of processor time without and with the network."""
+    network.seconds, network.saved, begun = 0.0, 0.0, time.process_time()
+    _, plan = planner_named(config)(PlannerState(), seen, Tools(config, network))
+    whole = time.process_time() - begun + network.saved
+    return plan, 1e3 * (whole - network.seconds), 1e3 * whole
+
+
+def summary(rows: list[Row]) -> dict[str, Any]:
+    """Means in percent, iterations per scene, and shares in percent."""
+    means = 100.0 * np.array([row.measures for row in rows]).mean(axis=0)
+    repaired = [row.repairs for row in rows]
+    return {
+        **{name: round(float(mean), 3) for name, mean in zip(MEASURES, means, strict=True)},
+        "pdms_95": eval_scenes.interval(np.array([row.measures[0] for row in rows])),
+        "iterations": round(float(np.mean(repaired)), 3),
+        "repaired": round(100.0 * float(np.mean([one > 0 for one in repaired])), 3),
+        "unsafe": round(100.0 * float(np.mean([row.unsafe for row in rows])), 3),
+        "avoidable": round(100.0 * float(np.mean([row.avoidable for row in rows])), 3),
+    }
+
+
+def cost(rows: Mapping[str, list[Row]]) -> dict[str, float | None]:
+    """Milliseconds of processor time; None where no plan was repaired."""
+    pairs = list(zip(rows[BOTH], rows[GOALS], strict=True))
+    an_iteration = [(one.own_ms - other.own_ms) / one.repairs for one, other in pairs if one.repairs]
+    a_check = [one.own_ms - other.own_ms for one, other in pairs if not one.repairs]
+    steps = [one.whole_ms for one, _ in pairs if one.repairs]
+    return {
+        "iteration_ms_p50": _percentile(an_iteration, 50),
+        "iteration_ms_p95": _percentile(an_iteration, 95),
+        "check_ms_p50": _percentile(a_check, 50),
+        "repaired_step_ms_p50": _percentile(steps, 50),
+        "repaired_step_ms_p95": _percentile(steps, 95),
+    }
+
+
+def _percentile(values: list[float], percent: float) -> float | None:
+    return round(float(np.percentile(values, percent)), 3) if values else None
+
+
+def _table(title: str, numbers: Mapping[str, Mapping[str, Any]]) -> Table:
+    table = Table("way of planning", title=f"{title}; means in percent", title_justify="left", box=SIMPLE_HEAD)
+    columns = ("pdms", *eval_scenes.COLUMNS, "iterations", "unsafe", "avoidable")
+    for heading in ("PDMS", *eval_scenes.COLUMNS.values(), "iterations", "unsafe", "avoidable"):
+        table.add_column(heading, justify="right")
+    for name, row in numbers.items():
+        table.add_row(name, *(f"{row[column]:.2f}" for column in columns))
+    return table

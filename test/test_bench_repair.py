@@ -1,0 +1,56 @@
+"""What goals and repair are worth, measured with a tiny network on scenes made by hand."""
+
+import json
+
+import hand_scenes
+import pytest
+from tiny_model import tiny_model  # noqa: F401 (a fixture)
+
+from reflectdrive_ros.__main__ import main
+from reflectdrive_ros.config import Config
+from reflectdrive_ros.evaluation import bench_repair
+from reflectdrive_ros.evaluation.bench_repair import BOTH, GOALS
+from reflectdrive_ros.sim import shards
+from reflectdrive_ros.sim.shards import Index, Load
+
+SCENES = 3
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("repair") / "val"
+    folder.mkdir()
+    made = [hand_scenes.scene(f"val-00000-{k:03d}", size=(64, 36), agents=4, speed=8.0) for k in range(SCENES)]
+    note = shards.write_shard(folder, "val-00000", Load.of(made), asked=SCENES, made_by={})
+    shards.write_index(folder, Index("val", SCENES, (note,), {}))
+    return folder
+
+
+@pytest.mark.parametrize("planner", bench_repair.PLANNERS)
+def test_the_ablation_has_the_papers_shape_and_repair_makes_nothing_less_safe(
+    scenes,
+    tiny_model,  # noqa: F811
+    tmp_path,
+    capsys,
+    planner,
+):
+    out = tmp_path / "repair.json"
+    call = ["bench", "repair", "--set", "val", "--scenes", str(scenes), "--model", str(tiny_model.file)]
+    assert main([*call, "--sha256", tiny_model.sha256, "--planner", planner, "--json", str(out)]) == 0
+    found = json.loads(out.read_text())
+    rows = found["rows"]
+    assert found["scenes"] == SCENES
+    assert set(rows) == set(bench_repair.variants(Config()))
+    for with_repair, without in ((BOTH, GOALS), ("repair", "without both")):
+        assert rows[with_repair]["unsafe"] <= rows[without]["unsafe"]
+        assert rows[without]["iterations"] == 0.0
+    assert rows["iterations 0"]["pdms"] == rows[GOALS]["pdms"]
+    assert rows["iterations 10"] == rows["delta 10"] == rows[BOTH]
+    assert rows["pictures alone"]["iterations"] == 0.0
+    assert all(row["avoidable"] <= row["unsafe"] for row in rows.values())
+    assert "goals and repair, futures known" in capsys.readouterr().out
+
+
+def test_without_a_model_it_says_so(scenes, capsys):
+    assert main(["bench", "repair", "--set", "val", "--scenes", str(scenes)]) == 2
+    assert "needs a model" in capsys.readouterr().err
