@@ -82,11 +82,11 @@ def proposals(scene: Scene, speed_limit_mps: float) -> Array:
     reach = max(speed, speed_limit_mps) * STEPS * DT_S + BEYOND_M
     along = np.arange(-scene.vehicle.length_m, reach, PATH_STEP_M)
     path = geometry.sample(line, start + along)
-    rear, lead_speed, beside = _others(scene.agents, path, along[0])
+    half_width = 0.5 * scene.vehicle.width_m
+    rear, lead_speed, beside = _others(scene.agents, path, along[0], max(OFFSETS_M) + half_width)
 
     offset = np.repeat(OFFSETS_M, len(SPEED_SHARES))
     desired = np.tile(speed_limit_mps * np.array(SPEED_SHARES), len(OFFSETS_M))
-    half_width = 0.5 * scene.vehicle.width_m
     travelled = _drive(
         speed,
         desired,
@@ -101,20 +101,29 @@ def proposals(scene: Scene, speed_limit_mps: float) -> Array:
     return np.asarray(poses)
 
 
-def _others(agents: AgentTracks, path: Array, path_start: float) -> tuple[Array, Array, tuple[Array, Array]]:
-    """Where the A agents near the path are: arc length of the rear (A, 41) from where the ego stands, inf where absent,
-    speed along the path (A, 41), and the lateral span they cover, lowest and highest (A, 41) m, left positive."""
+def _others(
+    agents: AgentTracks, path: Array, path_start: float, within_m: float
+) -> tuple[Array, Array, tuple[Array, Array]]:
+    """Where the A agents are that come `within_m` of the path: arc length of the rear (A, 41) from where the ego is,
+    inf where absent, speed along the path (A, 41), and the lateral span they cover, lowest and highest (A, 41) m, left
+    positive."""
     samples = STEPS + 1
     margin = agents.sizes.max(initial=0.0)
     low, high = path[:, :2].min(axis=0) - margin, path[:, :2].max(axis=0) + margin
     near = ((agents.poses[..., :2] >= low) & (agents.poses[..., :2] <= high)).all(axis=2).any(axis=1)
+    near = np.flatnonzero(near)
+    middle, aside = (
+        each.reshape(len(near), samples)
+        for each in geometry.project(path, agents.poses[near, :samples, :2].reshape(-1, 2))
+    )
+    reached = (np.abs(aside) <= within_m + 0.5 * np.hypot(*agents.sizes[near].T)[:, None]).any(axis=1)
+    near, middle = near[reached], middle[reached]
     poses, present, speeds = (array[near, :samples] for array in (agents.poses, agents.present, agents.speeds_mps))
     count = len(poses)
     corners = geometry.box_corners(poses, agents.sizes[near, None])
     along, lateral = geometry.project(path, corners.reshape(-1, 2))
     along, lateral = along.reshape(count, samples, 4), lateral.reshape(count, samples, 4)
-    middle, _ = geometry.project(path, poses[..., :2].reshape(-1, 2))
-    turn = poses[..., 2] - geometry.sample(path, middle)[:, 2].reshape(count, samples)
+    turn = poses[..., 2] - geometry.sample(path, middle.ravel())[:, 2].reshape(count, samples)
     speed = speeds * np.cos(turn)
     # What is beyond an end of the path projects onto the end: it is not there.
     length = geometry.arc_lengths(path)[-1]

@@ -17,9 +17,12 @@ from .. import geometry
 from ..domain import Array
 from ..scoring import metrics
 from ..scoring.contacts import AgentTracks
-from ..scoring.scorer import STEPS_PER_WAYPOINT, Scene, ScoreCard, score
-from ..scoring.simulate import DT_S, STEPS
+from ..scoring.scorer import WAYPOINTS, Scene, ScoreCard, judge, score
+from ..scoring.simulate import DT_S, HORIZON_S, STATE_SIZE, STEPS, VX, X
 
+STEP_S = 0.25  # in which a driver changes his mind
+LOOKS = round(HORIZON_S / STEP_S)
+SAMPLES_LOOKED_AT = (STEP_S / DT_S * np.arange(1, LOOKS + 1)).astype(np.intp)  # of the agents' tracks
 PATH_STEP_M = 0.5
 ROUNDS_M = ((0.0,), (0.25, -0.25, 0.5, -0.5), (1.0, -1.0, 1.6, -1.6, 2.4, -2.4))  # beside the route: see `drive`
 RETURN_M = (10.0, 25.0)  # over which the path reaches its place beside the route: at least this ..
@@ -74,7 +77,7 @@ class _Ways:
 
     poses: Array  # (N, 8, 3)
     offsets_m: Array  # (N,) beside the route in the end
-    accelerations: Array  # (N, 40) m/s^2 along the path
+    accelerations: Array  # (N, LOOKS) m/s^2 along the path
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +103,7 @@ def _choose(scene: Scene, ways: _Ways) -> _Choice:
 def _price(ways: _Ways, card: ScoreCard) -> Array:
     """(N,) about 0 for a smooth drive in the middle of a free lane, about 1 for one that nobody would like."""
     rough = np.sqrt((ways.accelerations**2).mean(axis=1)) / 3.0
-    jerk = np.sqrt((np.diff(ways.accelerations, axis=1) ** 2).mean(axis=1)) / (DT_S * 8.0)
+    jerk = np.sqrt((np.diff(ways.accelerations, axis=1) ** 2).mean(axis=1)) / (STEP_S * 8.0)
     narrow = np.clip(1.0 - card.clearance_m.min(axis=1) / CLEARANCE_M, 0.0, 1.0)
     return np.asarray(0.4 * rough + 0.2 * jerk + 0.8 * narrow + 0.15 * np.abs(ways.offsets_m))
 
@@ -124,14 +127,15 @@ def _ways(
     reach = max(speed * 4.5, 0.5 * (speed + limit_mps) * 4.5) + 15.0
     paths = _paths(route, offsets_m, speed, reach)
     travelled, accelerations = _driven(scene, paths, limit_mps, stop_m, lateral_mps2)
-    at = travelled[..., STEPS_PER_WAYPOINT - 1 :: STEPS_PER_WAYPOINT]
+    per_waypoint = LOOKS // WAYPOINTS
+    at = travelled[..., per_waypoint - 1 :: per_waypoint]
     poses = np.stack([_on(paths[..., axis], at) for axis in range(3)], axis=-1)
     poses[..., 2] = geometry.wrap(poses[..., 2])
     ends = np.repeat(offsets_m, len(RETURN_M))[:, None]
     return _Ways(
         poses.reshape(-1, *poses.shape[2:]),
         np.broadcast_to(ends, poses.shape[:2]).ravel(),
-        accelerations.reshape(-1, STEPS),
+        accelerations.reshape(-1, LOOKS),
     )
 
 
@@ -196,10 +200,10 @@ def _driven(
     stop_m: float | None,
     lateral_mps2: float,
 ) -> tuple[Array, Array]:
-    """Metres along K paths by W drivers (K, W, 40) at 0.1 .. 4 s, and their accelerations (K, W, 40)."""
+    """Metres along K paths by W drivers (K, W, LOOKS) at 0.25 .. 4 s, and their accelerations."""
     allowed = np.stack([_allowed(path, limit_mps, lateral_mps2) for path in paths])
     ahead = [_gaps(scene, path) for path in paths]
-    gaps, lead_speeds = (np.stack(column)[:, None] for column in zip(*ahead, strict=True))  # (K, 1, 40)
+    gaps, lead_speeds = (np.stack(column)[:, None] for column in zip(*ahead, strict=True))  # (K, 1, LOOKS)
     if stop_m is not None:  # the stop line is a wall, as far as it can be seen from here
         lead_speeds = np.where(gaps >= stop_m - 0.5, 0.0, lead_speeds)
         gaps = np.minimum(gaps, stop_m - 0.5)
@@ -211,8 +215,8 @@ def _driven(
     a = np.full(shape, float(np.clip(scene.motion[2], -4.0, 2.0)))
     share = np.where(following, wishes, 1.0)
     softly = 2.0 * np.sqrt(ACCELERATION_MPS2 * BRAKING_MPS2)
-    travelled, accelerations = np.empty((*shape, STEPS)), np.empty((*shape, STEPS))
-    for k in range(STEPS):
+    travelled, accelerations = np.empty((*shape, LOOKS)), np.empty((*shape, LOOKS))
+    for k in range(LOOKS):
         curve = _on(allowed, s + 0.5 * v)
         free = ACCELERATION_MPS2 * (1.0 - np.square(np.square(v / np.maximum(share * curve, 0.5))))
         room = np.maximum(gaps[..., k] - s - front, 0.1)
@@ -223,11 +227,11 @@ def _driven(
         rate = np.where(v > curve, np.minimum(wishes, (curve - v) / 0.6), wishes)  # curves are kept whatever the wish
         wish = np.where(at_rate, rate, np.where(following, follow, stop))
         wish = np.minimum(np.maximum(wish, -7.0), 2.2)
-        quickest = np.where(a < 0.0, 2.0, 1.0) * JERK_MPS3 * DT_S  # brakes are let go sooner than the pedal is pressed
-        a = a + np.minimum(np.maximum(wish - a, -BRAKING_JERK_MPS3 * DT_S), quickest)
-        after = np.maximum(v + a * DT_S, 0.0)
-        a = np.where(after == 0.0, np.maximum(a, -v / DT_S), a)
-        s = s + 0.5 * (v + after) * DT_S
+        quickest = np.where(a < 0.0, 2.0, 1.0) * JERK_MPS3 * STEP_S  # brakes are let go sooner than pressed
+        a = a + np.minimum(np.maximum(wish - a, -BRAKING_JERK_MPS3 * STEP_S), quickest)
+        after = np.maximum(v + a * STEP_S, 0.0)
+        a = np.where(after == 0.0, np.maximum(a, -v / STEP_S), a)
+        s = s + 0.5 * (v + after) * STEP_S
         v = after
         travelled[..., k], accelerations[..., k] = s, a
     return travelled, accelerations
@@ -247,15 +251,15 @@ def _allowed(path: Array, limit_mps: float, lateral_mps2: float) -> Array:
 
 
 def _gaps(scene: Scene, path: Array) -> tuple[Array, Array]:
-    """At each step (40,) where along the path the first one in the way has its rear (inf: nobody), and its speed."""
+    """At each look (LOOKS,) where along the path the first one in the way has its rear (inf: nobody), and its speed."""
     agents: AgentTracks = scene.agents
-    none = np.full(STEPS, np.inf), np.zeros(STEPS)
+    none = np.full(LOOKS, np.inf), np.zeros(LOOKS)
     if not len(agents):
         return none
     margin = agents.sizes.max() + 3.0
     low, high = path[:, :2].min(axis=0) - margin, path[:, :2].max(axis=0) + margin
-    poses = agents.poses[:, 1 : STEPS + 1]
-    present = agents.present[:, 1 : STEPS + 1]
+    poses = agents.poses[:, SAMPLES_LOOKED_AT]
+    present = agents.present[:, SAMPLES_LOOKED_AT]
     agent, step = np.nonzero(((poses[..., :2] >= low) & (poses[..., :2] <= high)).all(axis=-1) & present)
     half = 0.5 * scene.vehicle.width_m + 0.25
     thin = path[::4]
@@ -272,20 +276,16 @@ def _gaps(scene: Scene, path: Array) -> tuple[Array, Array]:
     rear = np.full(poses.shape[:2], np.inf)
     rear[agent, step] = np.where(beside | gone, np.inf, along.min(axis=-1))
     first = np.argmin(rear, axis=0)
-    steps = np.arange(STEPS)
+    steps = np.arange(LOOKS)
     at = np.minimum(rear[first, steps], end)
     turn = poses[first, steps, 2] - np.interp(at, PATH_STEP_M * np.arange(len(path)), path[:, 2])
-    speed = agents.speeds_mps[:, 1 : STEPS + 1][first, steps] * np.cos(turn)
+    speed = agents.speeds_mps[:, SAMPLES_LOOKED_AT][first, steps] * np.cos(turn)
     return rear[first, steps], np.where(np.isfinite(rear[first, steps]), np.maximum(speed, 0.0), 0.0)
 
 
-def constant_velocity(scene: Scene) -> Array:
-    """(8, 3) straight on at the present speed: the yardstick of how hard a scene is."""
-    times = DT_S * STEPS_PER_WAYPOINT * np.arange(1, 9)
-    speed = float(scene.motion[0])
-    return np.column_stack([speed * times, np.zeros(8), np.zeros(8)])
-
-
 def ease(scene: Scene) -> float:
-    """PDMS of driving straight on."""
-    return float(score(scene, constant_velocity(scene)[None]).score[0])
+    """PDMS of going straight on at the present speed, whatever the wheels do now: how hard a scene is not."""
+    states = np.zeros((1, STEPS + 1, STATE_SIZE))
+    states[..., VX] = float(scene.motion[0])
+    states[..., X] = states[..., VX] * DT_S * np.arange(STEPS + 1)
+    return float(judge(scene, states).score[0])

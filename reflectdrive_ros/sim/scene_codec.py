@@ -19,7 +19,7 @@ import numpy as np
 import shapely
 
 from ..domain import Array, CameraFrame, Command, EgoState
-from ..scoring.areas import MapAreas
+from ..scoring.areas import MapAreas, polygons_of
 from ..scoring.scorer import RedLights, Reference
 from ..scoring.simulate import STEPS
 from .scene import TRACK_STEPS, DrivingScene, Tracks
@@ -154,15 +154,15 @@ def _rings_of(scene: DrivingScene) -> tuple[list[Array], dict[str, int]]:
     """All rings of a scene, ready to be stored, and how many there are of each kind."""
     groups: dict[str, Sequence[Array]] = {name: getattr(scene.areas, name) for name in AREAS}
     groups[CONNECTORS] = scene.red_lights.connectors
-    rings = [_simple(scene, name, ring) for name, group in groups.items() for ring in group]
+    named = [(name, ring) for name, group in groups.items() for ring in group]
+    rings = [np.rint(ring / GRID) * GRID for _, ring in named]
+    for index in np.flatnonzero(~shapely.is_valid(polygons_of(rings))).tolist():
+        rings[index] = _simple(scene, *named[index])
     return rings, {name: len(group) for name, group in groups.items()}
 
 
 def _simple(scene: DrivingScene, name: str, ring: Array) -> Array:
-    """The ring, still a simple polygon when its corners are on the grid: a sliver may fold over itself there."""
-    rounded = np.rint(ring / GRID) * GRID
-    if shapely.Polygon(rounded).is_valid:
-        return rounded
+    """The ring as a simple polygon with its corners on the grid, where it folds over itself when they are rounded."""
     parts = shapely.get_parts(shapely.make_valid(shapely.set_precision(shapely.Polygon(ring), GRID)))
     largest = max(parts, key=lambda part: float(part.area), default=shapely.Polygon())
     kept = np.rint(shapely.get_coordinates(shapely.get_exterior_ring(largest))[:-1] / GRID) * GRID
