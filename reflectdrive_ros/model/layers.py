@@ -44,7 +44,8 @@ class RmsNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         wide = x.float()  # squares overflow and vanish in half precision
-        return self.weight * (wide * torch.rsqrt((wide * wide).mean(-1, keepdim=True) + self.eps)).to(x.dtype)
+        # a power, a root and a quotient: the form that ONNX Runtime and TensorRT take for one operation
+        return self.weight * (wide / (wide.pow(2).mean(-1, keepdim=True) + self.eps).sqrt()).to(x.dtype)
 
 
 def rotary_tables(positions: int, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
@@ -79,9 +80,15 @@ class Attention(nn.Module):
         return rotate(keys.transpose(1, 2), cos, sin), self._heads(self.v_proj(x)).transpose(1, 2)
 
     def attend(self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """x (B, N, width) looks at keys and values (B, kv_heads, K, head_dim) where mask (N, K) is true."""
+        """x (B, N, width) looks at keys and values (B, kv_heads, K, head_dim); mask (N, K) is added to what it sees.
+
+        Heads that share keys stand below each other, as more rows: nothing is copied for them.
+        """
         queries = rotate(self.q_norm(self._heads(self.q_proj(x))).transpose(1, 2), cos, sin)
-        seen = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, enable_gqa=True)
+        shared = self.config.heads // self.config.kv_heads
+        rows = torch.unflatten(queries, 1, (-1, shared)).flatten(2, 3)
+        seen = F.scaled_dot_product_attention(rows, keys, values, attn_mask=mask.repeat(shared, 1))
+        seen = torch.unflatten(seen, 2, (shared, -1)).flatten(1, 2)
         return self.o_proj(seen.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def _heads(self, x: Tensor) -> Tensor:
@@ -122,8 +129,8 @@ class Block(nn.Module):
     ) -> tuple[Tensor, KeysValues]:
         """Tokens (B, N, width), the first `prompt` of them the prompt's, after one block; and their keys, values.
 
-        mask (N, P + N) says who sees whom, `past` (P tokens) first. The first `skip` tokens are only looked at: the
-        result is (B, N - skip, width).
+        mask (N, P + N) is 0 where one sees another and hugely negative elsewhere, `past` (P tokens) first. The first
+        `skip` tokens are only looked at: the result is (B, N - skip, width).
         """
         normed = self.input_layernorm(x)
         own = self.self_attn.keys_values(normed, cos, sin)

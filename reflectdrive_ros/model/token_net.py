@@ -197,7 +197,7 @@ class TokenNet(nn.Module):
         prompt = self.prompt(images, text, ego)
         length = prompt.shape[1]
         x = torch.cat([prompt, self.action_embeddings(blocks)], 1)
-        mask = sight(length, count, prompt.device)
+        mask = torch.where(sight(length, count, prompt.device), 0.0, NEVER)
         positions = torch.cat([torch.arange(length, device=x.device), self._block_positions(length, count)])
         cos, sin = self.cos[positions], self.sin[positions]
         kept = []
@@ -226,7 +226,7 @@ class TokenNet(nn.Module):
         """Logits (B, R, 16, bins) of blocks (B, R, 16) from the prompt's keys and values, which stay as they are."""
         count, length = blocks.shape[1], keys_values[0][0].shape[2]
         x = self.action_embeddings(blocks)
-        mask = sight(length, count, x.device)[length:]
+        mask = torch.where(sight(length, count, x.device)[length:], 0.0, NEVER)
         positions = self._block_positions(length, count)
         cos, sin = self.cos[positions], self.sin[positions]
         for layer, past in zip(self.layers, keys_values, strict=True):
