@@ -235,7 +235,8 @@ def _percentile(values: list[float], percent: float) -> float | None:
 
 
 def _table(title: str, numbers: Mapping[str, Mapping[str, Any]]) -> Table:
-    table = Table("way of planning", title=f"{title}; means in percent", title_justify="left", box=SIMPLE_HEAD)
+    table = Table(title=f"{title}; means in percent", title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("way of planning", no_wrap=True)
     columns = ("pdms", *eval_scenes.COLUMNS, "iterations", "unsafe", "avoidable")
     for heading in ("PDMS", *eval_scenes.COLUMNS.values(), "iterations", "unsafe", "avoidable"):
         table.add_column(heading, justify="right")

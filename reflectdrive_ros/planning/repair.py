@@ -88,10 +88,12 @@ def repaired(
     seen = [start.points[0]]
     anchored = np.zeros(POINTS, bool)
     strain = float(start.overload.max())
-    back = iterations = 0
+    back = iterations = improved_at = 0
     if start.safety.worst[0] >= SAFE:
         return Repaired(ids, start.points[0], True, 0, (start.points[0],))
     while iterations < settings.iterations and not present.sound.all():
+        if iterations - improved_at >= settings.patience:
+            break
         iterations += 1
         wrong = present.safety.waypoints[0] < SAFE
         if not wrong.any():  # it is safe, but no car can follow it
@@ -113,7 +115,7 @@ def repaired(
         present, present_ids = found.one(chosen), options[chosen]
         seen.append(present.points[0])
         if present.key(0) > best.key(0):
-            best, best_ids = present, present_ids
+            best, best_ids, improved_at = present, present_ids, iterations
     return Repaired(best_ids, best.points[0], bool(best.safety.worst[0] >= SAFE), iterations, tuple(seen))
 
 

@@ -27,7 +27,7 @@ from ..scoring.simulate import DT_S, HEADING, STATE_SIZE, STEPS, VX, X, Y
 from . import guard
 from .waypoints import POINT_DT_S, POINTS, drawn
 
-OUTLINE = np.array([(along, side) for side in (-0.5, 0.5) for along in (-0.5, -0.25, 0.0, 0.25, 0.5)])
+OUTLINE = np.array([(along / 6, side / 2) for side in (-1, 1) for along in (-3, -1, 1, 3)])  # of length and width
 BULGE_M = 0.1  # what a kerb of 5 m radius may reach in between two points of the outline
 SAFE = 1.0
 NEVER = STEPS + 1  # first unsafe step of a plan that has none
@@ -223,7 +223,7 @@ def _safety(known: Known, states: Array) -> Safety:
 def rooms(grid: DrivableGrid, centers: Array, vehicle: VehicleConfig) -> Array:
     """(...) metres from the outline of the car, centres (..., 3), to the edge of the drivable space; never too much.
 
-    Ten points of the outline are asked: corners alone would not see a kerb that reaches in between them in a curve.
+    Eight points of the outline are asked: corners alone would not see a kerb that reaches in between them in a curve.
     """
     outline = OUTLINE * (vehicle.length_m, vehicle.width_m)
     points = geometry.transform_points(centers[..., None, :], outline)
