@@ -163,6 +163,18 @@ def test_every_town_has_something_of_everything(seed):
     assert any(not lane.lane.successors and lane.special is Special.LANE_DROP for lane in lanes.values())
     narrow = [lane.width_m for lane in lanes.values() if lane.special is Special.NARROW and not lane.across_junction]
     assert max(narrow) <= 2.8
+    assert len({signal.tls for signal in town(seed).signals}) >= 2
+
+
+def test_rare_roads_are_driven_more_where_they_are_sought():
+    road_map = town(SEEDS[0])
+    rare = {lane.edge for lane in road_map.lanes.values() if lane.special in networks.SOUGHT}
+
+    def share(sought):
+        walks = [networks.random_walk(road_map, np.random.default_rng(k), 1000.0, sought=sought) for k in range(60)]
+        return np.mean([edge in rare for walk in walks for edge in walk])
+
+    assert share(5.0) > 1.3 * share(1.0) > 0.0
 
 
 @pytest.mark.parametrize("seed", SEEDS)

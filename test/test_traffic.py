@@ -10,7 +10,7 @@ import pytest
 import shapely
 
 from reflectdrive_ros import geometry
-from reflectdrive_ros.sim import demand, networks, towns
+from reflectdrive_ros.sim import demand, networks, towns, traffic
 from reflectdrive_ros.sim.actors import Lamp, Shape
 from reflectdrive_ros.sim.demand import Demand
 from reflectdrive_ros.sim.traffic import Simulation, TrafficError, record
@@ -251,6 +251,21 @@ def test_the_same_seed_is_the_same_traffic_in_a_fresh_process(log, tmp_path):
         [sys.executable, "-c", code, str(tmp_path / "there")], capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == here["fingerprint"](tmp_path / "here")
+
+
+def test_between_two_looks_a_body_speeds_up_evenly_and_who_stands_or_is_away_stays_so():
+    speeds = np.array([[4.0, 0.0, 3.0], [4.4, 0.0, 3.0], [4.8, 0.0, 3.0], [5.2, 0.0, 3.0]])
+    poses = np.zeros((4, 3, 3))
+    poses[:, 0, 0] = np.cumsum(0.2 * speeds[:, 0])
+    poses[:, 2] = np.nan
+    poses[:, 1, 2] = (np.pi - 0.1, -np.pi + 0.1, -np.pi + 0.1, -np.pi + 0.1)  # turns on the spot, past pi
+    between, rates = traffic._between(poses, speeds)
+    np.testing.assert_array_equal(between[::2], poses)
+    np.testing.assert_allclose(np.diff(rates[1:5, 0]), 0.2, atol=1e-9)
+    np.testing.assert_allclose(np.diff(between[:, 0, 0]), 0.1 * rates[1:, 0], atol=1e-9)
+    assert abs(between[1, 1, 2]) == pytest.approx(np.pi)
+    assert (rates[:, 1] == 0.0).all()
+    assert np.isnan(between[:, 2]).all()
 
 
 # --- the ego among them ----------------------------------------------------------------------------------------------
