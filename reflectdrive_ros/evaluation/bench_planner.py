@@ -14,12 +14,14 @@ into a temporary folder, or taken from --graphs CARD.
 from __future__ import annotations
 
 import argparse
+import itertools
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -191,10 +193,12 @@ def actions_of(
     last[:, -2:] = network.codebook.mask_id  # the part that a lite step has to write
 
     def whole(of: Network, count: int) -> Action:
-        return lambda: frame(of, inputs, FULL, count)[1]
+        turns = driven(inputs, network.inputs.cameras)
+        return lambda: frame(of, next(turns), FULL, count)[1]
 
     def short(of: Network) -> Action:
-        return lambda: frame(of, inputs, LITE, 1, last)[1]
+        turns = driven(inputs, network.inputs.cameras)
+        return lambda: frame(of, next(turns), LITE, 1, last)[1]
 
     def afresh(count: int) -> Action:
         def action() -> tuple[float, ...]:
@@ -208,6 +212,20 @@ def actions_of(
     found |= {f"eager full {goals}": whole(eager, goals) for goals in (MOST, 1)}
     found |= {f"without reuse {goals}": afresh(goals) for goals in (MOST, 1)}
     return {**found, "eager lite": short(eager)} if compared else found
+
+
+def driven(inputs: ModelInputs, cameras: int) -> Iterator[ModelInputs]:
+    """The same scene step after step, each time with new newest pictures, the last step's as the older ones.
+
+    So a network that keeps what it saw looks at as many pictures as on the road.
+    """
+    older = inputs.images[-cameras:]
+    for turn in itertools.count():
+        newest = older.copy()
+        newest[:, 0, :2] = np.array([turn % 256, turn // 256 % 256], np.uint8)[:, None]
+        between = inputs.images[cameras:-cameras]
+        yield replace(inputs, images=np.concatenate([older, between, newest]))
+        older = newest
 
 
 def timed(steps: int, actions: Mapping[str, Action], console: Console) -> dict[str, Array]:

@@ -49,14 +49,19 @@ class Decoded(NamedTuple):
 
 def prefill_goal(net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, rules: GoalRules) -> Prefilled:
     """Keys and values of the prompt, and the goals it suggests."""
-    config = net.config
-    nothing = torch.full((images.shape[0], 1, BLOCK), config.mask_id, device=images.device)
-    out = net.packed(images, text, ego, nothing)
+    return prefill_goal_of(net, net.prompt(images, text, ego), rules)
+
+
+def prefill_goal_of(net: TokenNet, prompt: Tensor, rules: GoalRules) -> Prefilled:
+    """`prefill_goal` from the prompt (B, P, width) on."""
+    config, scenes, device = net.config, prompt.shape[0], prompt.device
+    nothing = torch.full((scenes, 1, BLOCK), config.mask_id, device=device)
+    out = net.packed_beside(prompt, nothing)
     (x_low, x_high), (y_low, y_high) = config.id_ranges
-    x_ids = torch.arange(x_low, x_high + 1, device=images.device)
-    y_ids = torch.arange(y_low, y_high + 1, device=images.device)
+    x_ids = torch.arange(x_low, x_high + 1, device=device)
+    y_ids = torch.arange(y_low, y_high + 1, device=device)
     x_logits = out.logits[:, 0, GOAL_X, x_low : x_high + 1]
-    y_logits = net.goal_y(out.hidden[:, 0], x_ids.expand(images.shape[0], -1))[..., y_low : y_high + 1]
+    y_logits = net.goal_y(out.hidden[:, 0], x_ids.expand(scenes, -1))[..., y_low : y_high + 1]
     cells, log_probs, real = token_ops.choose_goals(
         x_logits, y_logits, config.bin_m * x_ids, config.bin_m * y_ids, rules
     )

@@ -193,9 +193,11 @@ class TokenNet(nn.Module):
 
     def packed(self, images: Tensor, text: Tensor, ego: Tensor, blocks: Tensor) -> Packed:
         """All R blocks (B, R, 16) beside one prompt, in one pass; each as if it were alone."""
-        count = blocks.shape[1]
-        prompt = self.prompt(images, text, ego)
-        length = prompt.shape[1]
+        return self.packed_beside(self.prompt(images, text, ego), blocks)
+
+    def packed_beside(self, prompt: Tensor, blocks: Tensor) -> Packed:
+        """`packed` from the prompt (B, P, width) on."""
+        count, length = blocks.shape[1], prompt.shape[1]
         x = torch.cat([prompt, self.action_embeddings(blocks)], 1)
         mask = torch.where(sight(length, count, prompt.device), 0.0, NEVER)
         positions = torch.cat([torch.arange(length, device=x.device), self._block_positions(length, count)])
@@ -237,12 +239,23 @@ class TokenNet(nn.Module):
 
     def prompt(self, images: Tensor, text: Tensor, ego: Tensor) -> Tensor:
         """(B, P, width): pictures, words, ego state."""
-        config = self.config
-        if images.shape[1] != config.pictures:
-            raise ValueError(f"images has {images.shape[1]} pictures, expected {config.pictures}")
-        steps, frames = config.instants // config.vision.frames, config.vision.frames
-        views = torch.unflatten(images, 1, (steps, frames, config.cameras)).permute(0, 1, 3, 4, 5, 2, 6).flatten(5)
-        seen = torch.unflatten(self.projector(self.vision(views.flatten(0, 2))), 0, (-1, steps, config.cameras))
+        if images.shape[1] != self.config.pictures:
+            raise ValueError(f"images has {images.shape[1]} pictures, expected {self.config.pictures}")
+        return self.prompt_of(self.see(images), text, ego)
+
+    def see(self, images: Tensor) -> Tensor:
+        """What is seen (B, S, cameras, tokens, width) in pictures (B, S * frames * cameras, H, W, 3), whenever it was.
+
+        A network that looks at each instant by itself (vision.frames = 1) may be shown the newest instant alone: of an
+        older one it sees today what it saw then.
+        """
+        cameras, frames = self.config.cameras, self.config.vision.frames
+        views = torch.unflatten(images, 1, (-1, frames, cameras)).permute(0, 1, 3, 4, 5, 2, 6).flatten(5)
+        seen = self.projector(self.vision(views.flatten(0, 2)))
+        return torch.unflatten(seen, 0, (images.shape[0], -1, cameras))
+
+    def prompt_of(self, seen: Tensor, text: Tensor, ego: Tensor) -> Tensor:
+        """(B, P, width) of what is seen (B, instants / frames, cameras, tokens, width), oldest first, words, ego."""
         seen = seen + self.camera[:, None] + self.instant[:, None, None]
         octaves = math.pi * 2.0 ** torch.arange(EGO_OCTAVES, device=ego.device) / 4
         angles = (ego[..., None] * octaves).flatten(1)

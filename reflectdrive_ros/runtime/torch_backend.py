@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from ..model.phases import Decoding
 from ..model.token_net import TokenNet
 from ..planning.planner import Prefilled
 from ..tokens import Codebook
+
+INSTANTS_KEPT = 16  # at 20 Hz the older instant, 0.5 s ago, was the newest one ten steps ago
 
 
 class TorchNetwork:
@@ -39,6 +42,7 @@ class TorchNetwork:
         self._device = torch.device(device)
         self.runs_on = f"torch {torch.__version__} on {device}"
         self.decoding = decoding or Decoding()
+        self._ring: deque[tuple[bytes, Tensor]] = deque(maxlen=INSTANTS_KEPT)
         self.codebook = Codebook(config.bin_m, config.bins)
         self.inputs = InputSpec(
             config.vision.width,
@@ -66,7 +70,12 @@ class TorchNetwork:
 
     @torch.inference_mode()
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
-        known = phases.prefill_goal(self._net, *self.tensors(inputs), self.decoding.goals)
+        images, text, ego = self.tensors(inputs)
+        if self._net.config.vision.frames == 1:
+            prompt = self._net.prompt_of(self._seen(inputs.images), text, ego)
+        else:  # both instants are looked at as one picture
+            prompt = self._net.prompt(images, text, ego)
+        known = phases.prefill_goal_of(self._net, prompt, self.decoding.goals)
         return Prefilled(
             known.keys_values,
             _array(known.blocks).astype(np.int32),
@@ -91,6 +100,21 @@ class TorchNetwork:
         ids = self._batch(blocks.astype(np.int64))
         written, confidence = phases.guided_step(self._net, ids, context, blank, limit, weight)
         return _array(written).astype(np.int32), _array(confidence)
+
+    def _seen(self, images: Array) -> Tensor:
+        """(1, instants, cameras, tokens, width) of pictures (instants * cameras, H, W, 3).
+
+        The older instant was the newest one some steps ago: what was seen in the same pictures then is seen now.
+        """
+        seen = []
+        for pictures in np.split(images, self.inputs.instants):
+            content = pictures.tobytes()
+            kept = next((what for before, what in self._ring if before == content), None)
+            if kept is None:
+                kept = self._net.see(self._batch(pictures))
+                self._ring.append((content, kept))
+            seen.append(kept)
+        return torch.cat(seen, 1)
 
     def tensors(self, inputs: ModelInputs) -> tuple[Tensor, Tensor, Tensor]:
         """Images, text, ego as a batch of one on the device."""

@@ -1,0 +1,71 @@
+"""The ring of what was seen: encoding three new pictures is encoding six, and no picture is taken for another."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tiny_net import VISION, tiny_inputs, tiny_net
+
+from reflectdrive_ros.features import ModelInputs
+from reflectdrive_ros.runtime.torch_backend import TorchNetwork
+
+WORDS = ("<pad>", "<unk>")
+
+
+def net():
+    return tiny_net(vision=replace(VISION, frames=1), words=WORDS)
+
+
+def drive(count, interval=2):
+    """What a network is given at each step of a drive: each picture is the newest once, and the older one later."""
+    images = tiny_inputs(net(), scenes=count + interval)[0][:, :3].numpy()
+    for step in range(count):
+        pair = np.concatenate([images[step], images[step + interval]])
+        yield ModelInputs(pair, np.zeros(5, np.int64), np.array([0.1 * step, 0.0, 0.0], np.float32))
+
+
+class Counting(TorchNetwork):
+    """Counts the pictures that are encoded."""
+
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.looked_at = 0
+        self._net.vision.register_forward_pre_hook(self._count)
+
+    def _count(self, module, inputs):
+        self.looked_at += len(inputs[0])
+
+
+def test_a_step_encodes_three_new_pictures_and_answers_as_if_it_had_encoded_six():
+    ring = Counting(net())
+    for step, inputs in enumerate(drive(8)):
+        before = ring.looked_at
+        known, afresh = ring.prefill_goal(inputs), TorchNetwork(net()).prefill_goal(inputs)
+        assert ring.looked_at - before == (6 if step < 2 else 3)
+        np.testing.assert_array_equal(known.blocks, afresh.blocks)
+        np.testing.assert_allclose(known.goal_log_probs, afresh.goal_log_probs, atol=1e-5)
+        for mine, others in zip(known.context, afresh.context, strict=True):
+            for part, other in zip(mine, others, strict=True):
+                torch.testing.assert_close(part, other, atol=1e-5, rtol=1e-5)
+
+
+def test_a_picture_that_differs_in_one_pixel_is_another():
+    ring, inputs = Counting(net()), next(drive(1))
+    ring.prefill_goal(inputs)
+    touched = inputs.images.copy()
+    touched[0, 0, 0, 0] ^= 1
+    ring.prefill_goal(replace(inputs, images=touched))
+    assert ring.looked_at == 6 + 3
+    ring.prefill_goal(inputs)
+    assert ring.looked_at == 9
+
+
+@pytest.mark.parametrize("frames", [1, 2])
+def test_a_network_that_looks_at_both_instants_at_once_does_without(frames):
+    """The small network: there is nothing of an older instant to keep."""
+    other = Counting(tiny_net(vision=replace(VISION, frames=frames), words=WORDS))
+    inputs = next(drive(1))
+    for _ in range(2):
+        other.prefill_goal(inputs)
+    assert other.looked_at == (6 if frames == 1 else 2 * 3)
