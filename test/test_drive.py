@@ -10,7 +10,8 @@ from scenes import config
 from tiny_model import tiny_model  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.config import CamerasConfig, Config, VehicleConfig
-from reflectdrive_ros.evaluation import drive, given
+from reflectdrive_ros.domain import Trajectory
+from reflectdrive_ros.evaluation import drive, driving_scores, given
 from reflectdrive_ros.scoring.simulate import STATE_SIZE, VX
 from reflectdrive_ros.sim.actors import Shape
 from reflectdrive_ros.sim.drive_log import Collision, DriveLog, Event
@@ -80,6 +81,23 @@ def test_a_learned_planner_drives_with_and_without_lite_steps(tiny_model, moving
     assert sum(told[kind]["steps"] for kind in one.planning_ms) == 30
     assert all(told[kind]["mean"] > 0 for kind in one.planning_ms)
     assert told["mean"] > 0
+
+
+@pytest.mark.parametrize("left", [1, 38, 39, 40, 80])
+@pytest.mark.parametrize("speed", [0.0, 7.0])
+def test_a_plan_that_was_carried_is_scored_as_if_it_went_on(left, speed):
+    """Straight on at a speed, cut anywhere, is straight on at that speed."""
+    way = np.stack([0.1 * speed * np.arange(1, left + 1), np.zeros(left), np.zeros(left)], axis=1)
+    whole = driving_scores.prolonged(Trajectory(way, 0.1))
+    assert whole.horizon_s == pytest.approx(max(4.0, 0.1 * left))
+    np.testing.assert_allclose(whole.poses[:, 0], 0.1 * speed * np.arange(1, len(whole.poses) + 1), atol=1e-9)
+    np.testing.assert_array_equal(whole.poses[:, 1:], 0.0)
+
+
+@pytest.mark.parametrize("dt_s", [0.07, 0.3, 0.5])
+def test_a_carried_plan_of_any_interval_reaches_the_end_of_the_score(dt_s):
+    whole = driving_scores.prolonged(Trajectory(np.zeros((3, 3)), dt_s))
+    assert 4.0 - 1e-9 <= whole.horizon_s < 4.0 + dt_s
 
 
 def log(seconds, speed_mps, collisions=(), events=(), off_steps=0):

@@ -43,6 +43,7 @@ from ..sim.simulation import TrafficError
 from ..sim.sumo import SumoMissing
 from ..sim.world import World, WorldOptions
 from . import given
+from .driving_scores import prolonged
 from .provenance import write_numbers
 
 SCORE_EVERY_S = 1.0
@@ -98,7 +99,7 @@ def drive(
             verdicts[report.verdict.name] += 1
             sources[report.source.name] += 1
             if step % every == 0:
-                scores.append(float(world.score(report.plan.trajectory).score[0]))
+                scores.append(float(world.score(prolonged(report.plan.trajectory)).score[0]))
             events = world.step(report.plan)
             if any(event.kind == "end_of_route" for event in events):
                 break

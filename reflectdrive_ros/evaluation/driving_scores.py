@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import kinematics
 from ..config import ScoringConfig
-from ..domain import Array, Observation, Plan
+from ..domain import Array, Observation, Plan, Trajectory
 from ..planning.planner import Planner, PlannerState, PlanningError, Tools
 from ..scoring.scorer import WAYPOINTS, Scene, score, total
 from ..scoring.simulate import HORIZON_S
@@ -50,6 +50,17 @@ def planned(planner: Planner, observation: Observation, tools: Tools) -> Plan:
 def waypoints(plan: Plan) -> Array:
     """Poses (1 + C, 8, 3) at 0.5 .. 4 s of a plan and its rivals."""
     return np.stack([kinematics.resample(each, WAYPOINT_TIMES_S) for each in (plan.trajectory, *plan.candidates)])
+
+
+def prolonged(trajectory: Trajectory) -> Trajectory:
+    """Up to what is scored: a plan that was carried forward ends sooner, and goes on as it ended, straight."""
+    missing = int(np.ceil((HORIZON_S - trajectory.horizon_s) / trajectory.dt_s - 1e-6))
+    if missing <= 0:
+        return trajectory
+    x, y, heading = trajectory.poses[-1]
+    along_m = kinematics.speeds(trajectory)[-1] * trajectory.dt_s * np.arange(1, missing + 1)
+    more = np.stack([x + along_m * np.cos(heading), y + along_m * np.sin(heading), np.full(missing, heading)], axis=-1)
+    return Trajectory(np.concatenate([trajectory.poses, more]), trajectory.dt_s)
 
 
 def best_of(scene: Scene, plans: Array, config: ScoringConfig) -> float:

@@ -28,6 +28,7 @@ from rich.table import Table
 
 from ..config import Config, ConfigError
 from ..evaluation import given
+from ..evaluation.driving_scores import prolonged
 from ..evaluation.provenance import provenance
 from ..evaluation.replay_record import DriveEvent, DriveRecord, ReplayRecord, summary
 from ..evaluation.report import drive_rows, write_report
@@ -165,7 +166,8 @@ def driven(
                     moments += 1
                     fresh += moment.fresh
                     if moment.fresh and moment.plan is not None and (moments - 1) % SCORED_EVERY == 0:
-                        scores.append((moment.stamp_ns, float(world.score(moment.plan.trajectory).score[0])))
+                        plan = prolonged(moment.plan.trajectory)
+                        scores.append((moment.stamp_ns, float(world.score(plan).score[0])))
                     progress.update(task, completed=(moment.stamp_ns - begin_ns) * 1e-9)
             took_s = time.perf_counter() - began
             time.sleep(LAST_WORDS_S)
