@@ -2,6 +2,7 @@
 
 import json
 
+import cv2
 import hand_scenes
 import pytest
 from tiny_model import tiny_model  # noqa: F401 (a fixture)
@@ -36,7 +37,9 @@ def test_the_ablation_has_the_papers_shape_and_repair_makes_nothing_less_safe(
 ):
     out = tmp_path / "repair.json"
     call = ["bench", "repair", "--set", "val", "--scenes", str(scenes), "--model", str(tiny_model.file)]
-    assert main([*call, "--sha256", tiny_model.sha256, "--planner", planner, "--json", str(out)]) == 0
+    call += ["--sha256", tiny_model.sha256, "--planner", planner, "--picture", str(tmp_path / "repair.png")]
+    assert main([*call, "--json", str(out)]) == 0
+    assert cv2.imread(str(tmp_path / "repair.png")) is not None
     found = json.loads(out.read_text())
     rows = found["rows"]
     assert found["scenes"] == SCENES

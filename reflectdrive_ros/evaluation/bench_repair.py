@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -40,6 +41,7 @@ from ..sim.scene import DrivingScene
 from ..sim.shards import SetError
 from ..tokens import Codebook
 from . import driving_scores, eval_scenes, given, scenes_run
+from .contact_sheet import from_above
 from .driving_scores import MEASURES, WAYPOINT_TIMES_S
 from .oracle import observed
 from .provenance import write_numbers
@@ -47,6 +49,7 @@ from .provenance import write_numbers
 PLANNERS = ("reflectdrive", "reflectdrive2")
 ITERATIONS = (0, 1, 2, 3, 5, 10)
 DELTAS = (3, 5, 10)
+DRAWN = 6
 BOTH, GOALS = "goals and repair", "goals"
 
 
@@ -72,6 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     given.add_model_arguments(parser)
     given.add_settings_argument(parser, "--setting")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the tables here too")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help=f"draw {DRAWN} repaired plans, before and after")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -85,7 +89,9 @@ def run(args: argparse.Namespace) -> int:
         if network is None:
             raise ConfigError("bench repair needs a model: give --model FILE")
         folder = eval_scenes.the_set(args.set, args.scenes, args.workers, errors)
-        rows = measured(folder, config, network, args.limit, errors)
+        rows, pictures = measured(folder, config, network, args.limit, errors)
+        if args.picture is not None and pictures:
+            cv2.imwrite(str(args.picture), cv2.cvtColor(np.concatenate(pictures), cv2.COLOR_RGB2BGR))
     except (ConfigError, ModelFileError, *scenes_run.FAULTS) as fault:
         errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
         return 2
@@ -157,24 +163,41 @@ class CountingNetwork:
         return made
 
 
-def measured(folder: Path, config: Config, network: Network, limit: int, errors: Console) -> dict[str, list[Row]]:
-    """Rows of the same scenes by every way of planning. Raises SetError if there is no scene."""
+def measured(
+    folder: Path, config: Config, network: Network, limit: int, errors: Console
+) -> tuple[dict[str, list[Row]], list[Array]]:
+    """Rows of the same scenes by every way of planning, and the first repaired plans, one of each family, drawn.
+
+    Raises SetError if there is no scene.
+    """
     ways, counting = variants(config), CountingNetwork(network)
     rows: dict[str, list[Row]] = {name: [] for name in ways}
+    drawn: dict[str, Array] = {}
     scenes = shards.read(
         folder, pictures=True, limit=limit, on_damage=partial(errors.print, soft_wrap=True, highlight=False)
     )
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
         for scene in progress.track(scenes, total=limit, description="planning"):
-            for name, row in rows_of(scene, ways, counting).items():
+            found, driven = rows_of(scene, ways, counting)
+            for name, row in found.items():
                 rows[name].append(row)
+            if found[BOTH].repairs and len(drawn) < DRAWN:
+                drawn.setdefault(scene.family, before_and_after(scene, driven[GOALS], driven[BOTH]))
     if not rows[BOTH]:
         raise SetError(f"{folder} holds no scene to plan for")
-    return rows
+    return rows, list(drawn.values())
 
 
-def rows_of(scene: DrivingScene, ways: Mapping[str, tuple[str, Config]], network: CountingNetwork) -> dict[str, Row]:
-    """What each way makes of one scene."""
+def before_and_after(scene: DrivingScene, *plans: Array) -> Array:
+    """(H, W, 3) uint8 RGB: a scene from above with each of some plans (8, 3) in the place of the expert's."""
+    views = [from_above(replace(scene, expert=plan)) for plan in plans]
+    return np.asarray(cv2.copyMakeBorder(np.concatenate(views, axis=1), 0, 4, 0, 0, cv2.BORDER_CONSTANT))
+
+
+def rows_of(
+    scene: DrivingScene, ways: Mapping[str, tuple[str, Config]], network: CountingNetwork
+) -> tuple[dict[str, Row], dict[str, Array]]:
+    """What each way makes of one scene, and its plan (8, 3)."""
     seen = {oracle: observed(scene, oracle) for oracle in dict.fromkeys(oracle for oracle, _ in ways.values())}
     honest, config = seen["constant_velocity"], ways[BOTH][1]
     expert = Plan(honest.stamp_ns, honest.ego.map_from_ego, trajectory(scene.expert[:, :2], 0.1))
@@ -190,7 +213,7 @@ def rows_of(scene: DrivingScene, ways: Mapping[str, tuple[str, Config]], network
         unsafe = bool(guard.unsafe(plan, honest, config))
         repairs = plan.check.repairs if plan.check else 0
         rows[name] = Row(tuple(scores[name]), repairs, unsafe, unsafe and expert_safe, *found[name])
-    return rows
+    return rows, waypoints
 
 
 def _planned(seen: Observation, config: Config, network: CountingNetwork) -> tuple[Plan, float, float]:
