@@ -23,6 +23,11 @@ INPUTS = {  # the node's name of a topic -> argument, Autoware's name, what it i
     "~/input/acceleration": ("input_acceleration", "/localization/acceleration", "AccelWithCovarianceStamped"),
     "~/input/route": ("input_route", "/planning/mission_planning/route", "LaneletRoute, or nav_msgs/Path"),
     "~/input/objects": ("input_objects", "/perception/object_recognition/objects", "PredictedObjects"),
+    "~/input/drivable": (
+        "input_drivable",
+        "~/input/drivable",
+        "nav_msgs/OccupancyGrid, with inputs.drivable_type grid",
+    ),
     "~/input/instruction": ("input_instruction", "~/input/instruction", "std_msgs/String, the route in words"),
 }
 OUTPUTS = {  # by default they stay in the node's own namespace

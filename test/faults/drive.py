@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from messages import route, tf_static
 from scenes import config
-from sender import GROUPS, IMAGES, INFOS, Sender
+from sender import GROUPS, IMAGES, INFOS, SENDING, Sender
 
 from reflectdrive_ros.config import as_yaml
 from reflectdrive_ros.ros.replay_node import Harness, end
@@ -91,10 +91,12 @@ class Drive:
     def driven_s(self) -> float:
         return self.clock.run_s() if self.clock is not None else time.monotonic() - self.origin_s
 
-    def place_m(self, at: float) -> float:
-        """Where the car was at a moment (perf_counter)."""
-        moments, places = np.array(self.sender.places).T
-        return float(places[max(0, np.searchsorted(moments, at, side="right") - 1)])
+    def where(self, stamp_s: float, at: float) -> tuple[float, float]:
+        """Where the car was (x m) when its clock showed `stamp_s`, and how long that was before `at` (perf_counter)."""
+        moments, stamps, places = np.array(self.sender.places).T
+        known = np.flatnonzero(moments <= at)
+        nearest = known[np.argmin(np.abs(stamps[known] - stamp_s))]
+        return float(places[nearest]), float(at - moments[nearest])
 
     def _tell_time(self) -> None:
         while not self._closing.is_set():
@@ -122,24 +124,23 @@ class Drive:
         self.harness.inputs["route"].publish(made_route or route(default))
 
     def start_sensors(self, group: str) -> None:
+        """A group of sensors in a process of its own, until it sends."""
         words = [sys.executable, str(HERE / "sender.py"), group, str(self.origin_s)]
         path = os.pathsep.join([str(HERE), str(HERE.parent), str(HERE.parents[1])])
-        with (self.folder / f"{group}.log").open("a") as output:
+        log = self.folder / f"{group}.log"
+        with log.open("a") as output:
+            before = output.tell()
             self.sensors[group] = subprocess.Popen(
                 words, env={**os.environ, "PYTHONPATH": path}, stdout=output, stderr=subprocess.STDOUT
             )
+        until = time.perf_counter() + START_S
+        while SENDING not in log.read_text()[before:]:
+            assert time.perf_counter() < until, f"{group} did not start: {log.read_text()[-300:]}"
+            time.sleep(0.02)
 
     def kill(self, process: subprocess.Popen) -> None:
         process.send_signal(signal.SIGKILL)
         process.wait()
-
-    def wait_for(self, group: str) -> None:
-        """Until a group of sensors is heard of (our own publishers are there in any case)."""
-        key = GROUPS[group][-1]
-        until = time.perf_counter() + START_S
-        while self.harness.node.count_publishers(self.harness.inputs[key].topic_name) < 2:
-            assert time.perf_counter() < until, f"{group} did not come"
-            time.sleep(0.02)
 
     def planned_since(self, begun: float) -> float | None:
         """When the first plan of the planner's own came after a moment (perf_counter)."""

@@ -16,7 +16,8 @@ from sender import SPEED_MPS
 SILENCE_MS = 200.0
 RECOVERY_MS = 1000.0
 OFF_PATH_M = 0.5  # the car drives straight along y = 0
-OFF_PLACE_M = 3.0  # first point of a plan against where the car was when it came: 0.6 s at this speed
+OFF_PLACE_M = 1.0  # first point of a plan against where the car was at its stamp
+OLD_S = 0.5  # a plan that comes later than this is no answer any more
 FASTER_MPS = 2.0
 
 
@@ -43,7 +44,7 @@ class Outcome:
 
 
 def unsafe(trajectory, place_m: float) -> str:
-    """Why nobody should follow a trajectory that came when the car was at x = `place_m`; empty when it is safe."""
+    """Why nobody should follow a trajectory, the car being at x = `place_m` at its stamp; empty when it is safe."""
     if trajectory.header.frame_id != "map":
         return f"a plan in frame '{trajectory.header.frame_id}'"
     points = trajectory.points
@@ -54,7 +55,7 @@ def unsafe(trajectory, place_m: float) -> str:
     ).T
     if not np.isfinite([x, y, speed]).all():
         return "a plan that is not finite"
-    if abs(x[0] - place_m) > OFF_PLACE_M + 0.1 * SPEED_MPS or np.abs(y).max() > OFF_PATH_M:
+    if abs(x[0] - place_m - 0.1 * SPEED_MPS) > OFF_PLACE_M or np.abs(y).max() > OFF_PATH_M:
         return f"a plan that starts {x[0] - place_m:+.1f} m from the car, up to {np.abs(y).max():.1f} m beside it"
     if speed.max() > SPEED_MPS + FASTER_MPS or speed.min() < 0.0:
         return f"a plan of {speed.min():.1f} to {speed.max():.1f} m/s"
@@ -65,9 +66,11 @@ def judged(drive, case, began: float, ended: float, recovered: float | None, com
     """The outcome of a fault between two moments (perf_counter) of a drive."""
     bad, answers, named = [], [], []
     for at, trajectory in window(drive.harness.received["trajectory"], began, recovered or ended):
-        why = unsafe(trajectory, drive.place_m(at))
+        stamp = trajectory.header.stamp
+        place, age = drive.where(stamp.sec + 1e-9 * stamp.nanosec, at)
+        why = unsafe(trajectory, place)
         bad += [why] if why else []
-        answers += [] if why else [at]
+        answers += [] if why or age > OLD_S else [at]
     for at, text in sentences(drive, began, recovered or ended):
         if case.says and re.search(case.says, text):
             named.append((at, text))

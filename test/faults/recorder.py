@@ -1,4 +1,4 @@
-"""Records the plans into a bag, as the demo does, until it is interrupted or cannot write: one sentence, exit 2.
+"""Records what the node publishes, as the demo does, until interrupted; if it cannot write: one sentence, exit 2.
 
 python test/faults/recorder.py FOLDER
 """
@@ -18,16 +18,16 @@ from reflectdrive_ros.ros.replay_node import resolved
 def main(folder: Path) -> int:
     rclpy.init()
     node = Node("recorder")
-    (topic,) = (topic for topic in topics.OUTPUTS if topic.key == "trajectory")
-    name = resolved(topic.name)
     try:
         with BagWriter(folder, replace=True) as bag:
-            bag.add_topic(name, topic.type)
+            for topic in topics.OUTPUTS:
+                name = resolved(topic.name)
+                bag.add_topic(name, topic.type)
 
-            def record(data: bytes) -> None:
-                bag.write(name, node.get_clock().now().nanoseconds, data)
+                def record(data: bytes, name: str = name) -> None:
+                    bag.write(name, node.get_clock().now().nanoseconds, data)
 
-            node.create_subscription(topics.message_class(topic.type), name, record, 10, raw=True)
+                node.create_subscription(topics.message_class(topic.type), name, record, 10, raw=True)
             rclpy.spin(node)
     except OSError as fault:
         sys.stderr.write(f"{folder} cannot be written: {fault.strerror}\n")

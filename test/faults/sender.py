@@ -30,6 +30,7 @@ SPEED_MPS = 5.0
 TICK_S = 0.02
 TICKS_PER_PICTURE = 5
 SHADES = 64
+SENDING = "sending"
 IMAGES = tuple(f"image:{name}" for name in CAMERAS)
 INFOS = tuple(f"info:{name}" for name in CAMERAS)
 GROUPS = {"cameras": (*INFOS, *IMAGES), "odometry": ("odometry",)}
@@ -51,7 +52,7 @@ class Sender:
         self.keys = set(keys)
         self.alter: Alteration = unaltered
         self.paused = False
-        self.places: list[tuple[float, float]] = []  # (perf_counter, x m), each time odometry was due
+        self.places: list[tuple[float, float, float]] = []  # (perf_counter, stamp, x m) whenever odometry was due
         self.drawn = [cv2.imencode(".jpg", picture(shade))[1].tobytes() for shade in range(SHADES)]
         self._publishers, self._now_s, self._driven_s = publishers, now_s, driven_s
         self._count = 0
@@ -74,7 +75,7 @@ class Sender:
 
     def _messages(self, tick: int) -> Iterable[tuple[str, object]]:
         now, place = self._now_s(), SPEED_MPS * self._driven_s()
-        self.places.append((time.perf_counter(), place))
+        self.places.append((time.perf_counter(), now, place))
         yield "odometry", odometry(now, x=place, speed=SPEED_MPS)
         if tick % TICKS_PER_PICTURE:
             return
@@ -109,6 +110,8 @@ def main(group: str, origin_s: float) -> None:
         lambda: time.monotonic() - origin_s,
         GROUPS[group],
     )
+    sys.stdout.write(f"{SENDING}\n")
+    sys.stdout.flush()
     rclpy.spin(node)
 
 
