@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from messages import route, tf_static
 from scenes import config
-from sender import GROUPS, IMAGES, INFOS, SENDING, Sender
+from sender import GROUPS, IMAGES, INFOS, SENDING, TICK_S, Sender
 
 from reflectdrive_ros.config import as_yaml
 from reflectdrive_ros.ros.replay_node import Harness, end
@@ -30,6 +30,7 @@ KEYS = (*IMAGES, *INFOS, "odometry", "acceleration", "objects", "route", "tf_sta
 HEARD = ("trajectory", "status", "diagnostics")
 WATCHDOG_MS = 150.0  # with the default of 250 no answer within 200 ms can be asked for
 CLOCK_PERIOD_S = 0.01
+HELD_UP_S = 3 * TICK_S  # a tick of the sender that comes later than this was held up
 START_S = 60.0
 
 
@@ -97,6 +98,11 @@ class Drive:
         known = np.flatnonzero(moments <= at)
         nearest = known[np.argmin(np.abs(stamps[known] - stamp_s))]
         return float(places[nearest]), float(at - moments[nearest])
+
+    def stood_still_s(self, begin: float, end: float) -> float:
+        """For how long, between two moments (perf_counter), this process itself was held up and could hear nobody."""
+        moments = np.array([at for at, _, _ in self.sender.places if begin <= at <= end])
+        return float(np.maximum(np.diff([begin, *moments, end]) - HELD_UP_S, 0.0).sum())
 
     def _tell_time(self) -> None:
         while not self._closing.is_set():

@@ -31,6 +31,7 @@ class Outcome:
     said: str  # the sentence that named it
     unsafe: tuple[str, ...]
     complaints: tuple[str, ...]  # what else went wrong: a crash, a traceback, a claim of the case itself
+    stood_still_ms: float = 0.0  # for so long the measuring process itself was held up; taken off the silence
 
     @property
     def safe(self) -> bool:
@@ -76,7 +77,8 @@ def judged(drive, case, began: float, ended: float, recovered: float | None, com
             named.append((at, text))
     answers = sorted([*answers, *(at for at, _ in named)])
     during = [began, *(at for at in answers if began < at < ended), ended]
-    silence = None if case.kills_node else 1e3 * max(later - earlier for earlier, later in pairwise(during))
+    gaps = [later - earlier - drive.stood_still_s(earlier, later) for earlier, later in pairwise(during)]
+    silence = None if case.kills_node else 1e3 * max(gaps)
     if case.says and not named:
         complaints = [*complaints, f"nobody said anything like '{case.says}'"]
     return Outcome(
@@ -86,6 +88,7 @@ def judged(drive, case, began: float, ended: float, recovered: float | None, com
         named[0][1] if named else "",
         tuple(dict.fromkeys(bad)),
         tuple(complaints),
+        1e3 * drive.stood_still_s(began, ended),
     )
 
 

@@ -76,6 +76,7 @@ node over DDS, in a process of its own, while it drove at 5 m/s with three camer
   {silence:.0f} ms.
 - **noticed**: until the first diagnostic or status that names the fault; empty where none need be named.
 - **recovery**: from the fault's end to the planner's own plan. Required: {recovery:.0f} ms.
+- What the measuring process was itself held up is taken off the silence (`stood_still_ms` in the file).
 - The watchdog was set to `engine.watchdog_ms: {watchdog:.0f}`. A killed node cannot answer: control's timeout must.
 
 {met} of {of} cases meet what is required. Machine: {device}; commit {commit}; {date}.

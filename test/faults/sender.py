@@ -63,7 +63,9 @@ class Sender:
     def _run(self) -> None:
         tick, due = 0, time.perf_counter()
         while not self._closing.is_set():
-            if not self.paused:
+            if self.paused:
+                self.places.append((time.perf_counter(), self._now_s(), SPEED_MPS * self._driven_s()))
+            else:
                 for key, message in self._messages(tick):
                     if key in self.keys:
                         with suppress(rclpy.exceptions.InvalidHandle):  # the other side is being closed
