@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tiny_model import tiny_model  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.ros import demo
@@ -189,3 +190,21 @@ def test_a_recording_can_be_played_instead(tmp_path):
     assert numbers["mode"] == "node"
     assert numbers["plans"] >= 3
     assert (tmp_path / "report.html").is_file()
+
+
+def test_a_planner_without_its_model_is_one_sentence(tmp_path, capsys):
+    assert run("--planner", "reflectdrive2", "--out", tmp_path) == 2
+    (sentence,) = capsys.readouterr().err.strip().splitlines()
+    assert "planner reflectdrive2 needs a model: set model.file and model.sha256, or give --model FILE" in sentence
+
+
+@pytest.mark.dds
+def test_a_planner_that_has_learned_drives_the_world_by_full_and_lite_steps(tmp_path, tiny_model):  # noqa: F811
+    settings = ("guard.max_acceleration_mps2=15", "cameras.width=96", "cameras.height=54")
+    words = ["--planner", "reflectdrive2", "--model", str(tiny_model.file), "--seconds", "2"]
+    done, numbers = demonstrated(tmp_path, *words, *(word for pair in settings for word in ("--set", pair)))
+    assert done.returncode == 0, done.stderr
+    assert numbers["steps"]["full"] > 0
+    assert numbers["why_full"]
+    assert numbers["planner"] == "reflectdrive2"
+    assert "full" in done.stdout
