@@ -239,7 +239,7 @@ def test_who_overlaps_at_the_start_and_is_met_again_counts():
 
 
 def test_a_car_off_the_road_may_drive_back_onto_it_but_not_further_out():
-    scene = observation(5.0, drivable=strip_grid(2.0))
+    scene = observation(5.0, drivable=strip_grid(2.4))
     outside = replace(scene.drivable, ego_from_grid=scene.drivable.ego_from_grid - np.array([0.0, 4.0, 0.0]))
     known = known_of(replace(scene, drivable=outside))  # the road is 4 m to the right
     back = plain(BOOK.encode(np.concatenate([2.5 * EVEN, -0.5 * EVEN], axis=1)))

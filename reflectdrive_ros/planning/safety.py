@@ -28,7 +28,7 @@ from . import guard
 from .waypoints import POINT_DT_S, POINTS, drawn
 
 OUTLINE = np.array([(along / 6, side / 2) for side in (-1, 1) for along in (-3, -1, 1, 3)])  # of length and width
-BULGE_M = 0.1  # what a kerb of 5 m radius may reach in between two points of the outline
+MARGIN_M = 0.05  # a kerb of 5 m radius reaches 0.07 m in between two points of the outline; the grid is careful too
 SAFE = 1.0
 NEVER = STEPS + 1  # first unsafe step of a plan that has none
 OFF_ROUTE_M = 2.5  # a point further from the route is not on it ..
@@ -227,7 +227,7 @@ def rooms(grid: DrivableGrid, centers: Array, vehicle: VehicleConfig) -> Array:
     """
     outline = OUTLINE * (vehicle.length_m, vehicle.width_m)
     points = geometry.transform_points(centers[..., None, :], outline)
-    return np.asarray(drivable.clearances(grid, points).min(axis=-1) - BULGE_M)
+    return np.asarray(drivable.clearances(grid, points).min(axis=-1) - MARGIN_M)
 
 
 def _on_route(scene: Scene, points: Array) -> Array:
