@@ -359,8 +359,8 @@ def test_the_nodes_start_and_an_interrupt_ends_them_cleanly(launching, tmp_path,
 
 @pytest.mark.dds
 def test_launch_testing_agrees(launching, tmp_path):
-    pytest.importorskip("launch_testing", reason="launch_testing comes with a ROS installation, not from PyPI")
-    file = ROOT / "test" / "launch_testing" / "launch_files.test.py"
+    pytest.importorskip("launch_testing.asserts", reason="launch_testing comes with a ROS installation, not from PyPI")
+    file = ROOT / "test" / "launched" / "launch_files.py"
     done = subprocess.run(
         [sys.executable, "-m", "launch_testing.launch_test", str(file)],
         env={**os.environ, "ROS_LOG_DIR": str(tmp_path)},

@@ -1,6 +1,6 @@
 """What launch_testing says of the launch files: each starts its nodes, and an interrupt ends all of them cleanly.
 
-    python -m launch_testing.launch_test test/launch_testing/launch_files.test.py
+    python -m launch_testing.launch_test test/launched/launch_files.py
 
 Runs where ROS's launch_testing is; test_launch.py calls it there and skips elsewhere. (pytest itself does not collect
 it: launch_testing's plugin and pytest 9 do not go together.)
