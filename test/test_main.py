@@ -14,7 +14,11 @@ WITHOUT = (
 
 @pytest.mark.parametrize(
     ("library", "words", "extra"),
-    [("torch", ["train", "sft", "x.yaml"], "train"), ("torch", ["bench", "blind"], "train")],
+    [
+        ("torch", ["train", "sft", "x.yaml"], "train"),
+        ("torch", ["bench", "blind"], "train"),
+        ("onnx_ir", ["export", "x", "--out", "y"], "export"),
+    ],
 )
 def test_a_missing_library_is_one_sentence_that_names_the_extra(library, words, extra):
     program = WITHOUT.format(library=library, words=words)
