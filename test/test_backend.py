@@ -42,7 +42,7 @@ def copy(tiny_model, tmp_path):  # noqa: F811
 
 
 def test_no_model_is_no_network():
-    assert network_of(ModelConfig(), DecodingConfig()) is None
+    assert network_of(ModelConfig("", ""), DecodingConfig()) is None
 
 
 def test_a_network_decodes_as_it_is_set(tiny_model):  # noqa: F811
@@ -188,5 +188,6 @@ def test_cameras_that_are_not_the_networks_are_refused(tiny_model):  # noqa: F81
 
 
 def test_a_planner_that_has_learned_does_not_start_without_a_model():
-    sentence = refused(lambda: Engine(config(planner="reflectdrive2"), Clock()))
+    no_model = config(planner="reflectdrive2", model__file="", model__sha256="")
+    sentence = refused(lambda: Engine(no_model, Clock()))
     assert "planner reflectdrive2 needs a model" in sentence

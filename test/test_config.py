@@ -213,8 +213,8 @@ def test_dotted_names_that_cannot_be_are_refused(values, text):
         ({"cameras.info_topics": ["/a"]}, "cameras.info_topics has 1 entries for 3 cameras"),
         ({"inputs.route_type": "lanes"}, "inputs.route_type is 'lanes', expected one of path, lanelet"),
         ({"inputs.objects_type": "boxes"}, "inputs.objects_type is 'boxes', expected one of predicted, tracked, none"),
-        ({"model.file": "a.onnx"}, "model.file and model.sha256 go together"),
-        ({"model.sha256": "00"}, "model.file and model.sha256 go together"),
+        ({"model.file": "a.onnx", "model.sha256": ""}, "model.file and model.sha256 go together"),
+        ({"model.file": "", "model.sha256": "00"}, "model.file and model.sha256 go together"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(values, text):

@@ -193,7 +193,8 @@ def test_a_recording_can_be_played_instead(tmp_path):
 
 
 def test_a_planner_without_its_model_is_one_sentence(tmp_path, capsys):
-    assert run("--planner", "reflectdrive2", "--out", tmp_path) == 2
+    nothing = ("--set", "model.file=''", "--set", "model.sha256=''")
+    assert run("--planner", "reflectdrive2", "--out", tmp_path, *nothing) == 2
     (sentence,) = capsys.readouterr().err.strip().splitlines()
     assert "planner reflectdrive2 needs a model: set model.file and model.sha256, or give --model FILE" in sentence
 

@@ -285,7 +285,8 @@ def test_a_model_that_cannot_be_used_is_one_sentence(seen, tiny_model, words, se
 
 
 def test_a_planner_that_has_learned_needs_a_model(seen, capsys):
-    assert command(eval_run, "--set", "test", "--scenes", seen, "--planner", "reflectdrive2") == 2
+    nothing = ("--setting", "model.file=''", "--setting", "model.sha256=''")
+    assert command(eval_run, "--set", "test", "--scenes", seen, "--planner", "reflectdrive2", *nothing) == 2
     assert "planner reflectdrive2 needs a model: set model.file and model.sha256, or" in capsys.readouterr().err
 
 

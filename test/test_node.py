@@ -324,7 +324,10 @@ def run_node(*words, timeout=60):
         (["-p", "guard.max_speed_mps:=900.0"], "expected 0.5 to 80.0"),
         (["-p", "planner:=nobody"], "planner is 'nobody'"),
         (["-p", "config_file:=missing.yaml"], "missing.yaml does not exist"),
-        (["-p", "planner:=reflectdrive2"], "planner reflectdrive2 needs a model"),
+        (
+            ["-p", "planner:=reflectdrive2", "-p", "model.file:=''", "-p", "model.sha256:=''"],
+            "planner reflectdrive2 needs a model",
+        ),
         (
             ["-p", "planner:=reflectdrive2", "-p", "model.file:=none.onnx", "-p", "model.sha256:=ab"],
             "none.onnx cannot be read",

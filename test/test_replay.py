@@ -38,12 +38,13 @@ def comma(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def followed(pandaset, tmp_path_factory):
-    """The whole recording through the default planner, with its report: exit code, summary, folder."""
+    """The whole recording through the follower, with its report: exit code, summary, folder."""
     out = tmp_path_factory.mktemp("followed")
     return (*replayed(pandaset, out, "--json", str(out / "copy.json")), out)
 
 
 def replayed(bag, out, *words):
+    words = words if "--planner" in words else ("--planner", "route_follower", *words)
     code = main(["replay", str(bag), "--out", str(out), *words])
     numbers = json.loads((out / "summary.json").read_text()) if (out / "summary.json").exists() else {}
     return code, numbers
@@ -167,7 +168,10 @@ def test_a_model_replays_the_same_each_time_and_tells_of_its_steps(pandaset, tin
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--planner", "reflectdrive2"], "planner reflectdrive2 needs a model"),
+        (
+            ["--planner", "reflectdrive2", "--set", "model.file=''", "--set", "model.sha256=''"],
+            "planner reflectdrive2 needs a model",
+        ),
         (["--model", "{model}"], "--model is given, but route_follower has none"),
         (["--sha256", "abc"], "--sha256 is given without --model"),
         (["--planner", "reflectdrive2", "--model", "{model}", "--sha256", "abc"], "expected abc"),
