@@ -197,7 +197,7 @@ def test_one_bad_object_does_not_take_the_others_away():
     message.objects[2].shape.dimensions.x = 0.0
     found = agents_of(message)
     np.testing.assert_allclose(found.agents.poses[:, 0], [40.0])
-    assert sum(found.ignored.values()) >= 2
+    assert sum(found.ignored.values()) == 3
     assert "no orientation" in found.ignored
 
 
@@ -212,6 +212,20 @@ def test_things_to_drive_over_are_no_obstacles():
     found = agents_of(message)
     assert len(found.agents) == 0
     assert found.ignored == {"driven over": 1}
+
+
+def test_objects_that_are_nan_in_any_field_are_counted_and_not_an_empty_road():
+    for x, y in ((float("nan"), 0.0), (0.0, float("nan")), (float("nan"), float("nan"))):
+        found = agents_of(predicted_objects(1.0, (x, y, 0.0, 1.0, 4.0)))
+        assert len(found.agents) == 0
+        assert found.ignored == {"not finite": 1}
+
+
+def test_a_picture_in_pairs_of_pixels_must_have_an_even_width():
+    for encoding in ("yuv422_yuy2", "yuv422"):
+        odd = raw(1.0, pixels=np.zeros((1, 3, 2), np.uint8), encoding=encoding)
+        with pytest.raises(BadMessage, match="3 px wide"):
+            convert.raw_pixels(odd, "front")
 
 
 def test_no_objects_is_an_empty_road():

@@ -35,7 +35,7 @@ PYTHON = {
 }
 # extras of setup.cfg: learned planners, training, the proving ground; the node itself needs none of them
 OPTIONAL = {"torch", "torchvision", "onnx", "onnxruntime", "tensorrt", "safetensors", "lightning_fabric", "tensorboard"}
-OPTIONAL |= {"libsumo", "sumolib", "traci", "webdataset"}
+OPTIONAL |= {"libsumo", "sumolib", "traci", "webdataset", "ml_dtypes", "onnx_ir", "onnxscript"}
 
 
 def imported():

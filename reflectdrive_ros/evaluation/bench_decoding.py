@@ -22,7 +22,7 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from ..config import Config, ConfigError, ReflectDrive2Config
+from ..config import Config, ConfigError, DecodingConfig, ReflectDrive2Config
 from ..features import model_inputs
 from ..planning import reflectdrive2
 from ..planning.planner import Network, Tools
@@ -35,7 +35,7 @@ from ..sim import shards
 from ..sim.scene import DrivingScene
 from ..sim.shards import SetError
 from ..tokens import poses_from_points
-from . import eval_scenes, given
+from . import eval_scenes, given, scenes_run
 from .provenance import write_numbers
 
 ROUNDS = (1, 2, 3, 4, 5, 6, 7, 8)
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         config = given.configuration(args)
         folder = eval_scenes.the_set(args.set, args.scenes, args.workers, errors)
         rows = measured(folder, config, args.limit, errors)
-    except (ConfigError, ModelFileError, *eval_scenes.scenes_run.FAULTS) as fault:
+    except (ConfigError, ModelFileError, *scenes_run.FAULTS) as fault:
         errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
         return 2
     numbers = {name: summary(some, rows[PLAIN]) for name, some in rows.items()}
@@ -87,7 +87,7 @@ def measured(folder: Path, config: Config, limit: int, errors: Console) -> dict[
     """Rows of the same scenes by every way of decoding. Raises SetError if there is no scene."""
     ways = variants(config)
     rows: dict[str, list[Row]] = {name: [] for name in ways}
-    networks = {each: network_of(config.model, each) for each in {way.decoding for way in ways.values()}}
+    networks = {each: _network(config, each) for each in {way.decoding for way in ways.values()}}
     scenes = shards.read(
         folder, pictures=True, limit=limit, on_damage=partial(errors.print, soft_wrap=True, highlight=False)
     )
@@ -100,11 +100,18 @@ def measured(folder: Path, config: Config, limit: int, errors: Console) -> dict[
     return rows
 
 
+def _network(config: Config, decoding: DecodingConfig) -> Network:
+    network = network_of(config.model, decoding)
+    if network is None:
+        raise ConfigError("there is no model to decode with: give --model FILE, or model.file in --config")
+    return network
+
+
 def variants(config: Config) -> dict[str, Config]:
     """Ways of decoding by name: the configured one first, then one number changed at a time."""
     found = {PLAIN: config}
 
-    def changed(**values: int) -> Config:
+    def changed(**values: Any) -> Config:
         return replace(config, reflectdrive2=replace(config.reflectdrive2, **values))
 
     for rounds in ROUNDS:

@@ -85,6 +85,7 @@ TO_RGB = {  # encoding: (channels, OpenCV conversion)
     "yuv422_yuy2": (2, cv2.COLOR_YUV2RGB_YUY2),
     "yuv422": (2, cv2.COLOR_YUV2RGB_UYVY),
 }
+IN_PAIRS = ("yuv422_yuy2", "yuv422")  # two pixels share their colour
 
 
 DECODE_AS = getattr(cv2, "IMREAD_COLOR_RGB", cv2.IMREAD_COLOR)  # the former is newer than Ubuntu 24.04's OpenCV
@@ -103,6 +104,8 @@ def raw_pixels(message: Any, name: str) -> Array:
         raise BadMessage(
             f"camera {name}: {len(data)} bytes are not {width}x{height} {message.encoding} with rows of {step} bytes"
         )
+    if width % 2 and message.encoding in IN_PAIRS:
+        raise BadMessage(f"camera {name}: {message.encoding} holds pixels in pairs, but the picture is {width} px wide")
     rows = data[: height * step].reshape(height, step)[:, : width * channels].reshape(height, width, channels)
     if conversion is None:
         return rows
@@ -223,19 +226,20 @@ def map_agents(message: Any, map_frame: str, near: Array, extent_max_m: float, c
     table = np.array(rows, float).reshape(-1, 11)
     x, y, qx, qy, qz, qw, vx, vy, length, width, kind = table.T
     heading = np.arctan2(2 * (qw * qz + qx * qy), 1 - 2 * (qy**2 + qz**2))
+    left_out = np.zeros(len(table), bool)
     for reason, bad in (
         ("not finite", ~np.isfinite(table).all(axis=1)),
         ("no orientation", np.abs(qx**2 + qy**2 + qz**2 + qw**2 - 1) > 0.1),
         (f"longer than {extent_max_m:.0f} m", np.maximum(length, width) > extent_max_m),
         ("no size", np.minimum(length, width) <= 0),
     ):
-        fresh = bad & np.isfinite(x)
+        fresh = bad & ~left_out
         if fresh.any():
             ignored[reason] = int(fresh.sum())
-        x = np.where(bad, np.nan, x)
-    distance = np.hypot(x - near[0], y - near[1])
+        left_out |= bad
+    distance = np.where(left_out, np.inf, np.hypot(x - near[0], y - near[1]))
     order = np.argsort(distance, kind="stable")
-    order = order[np.isfinite(distance[order])]
+    order = order[: len(order) - int(left_out.sum())]
     if len(order) > count_max:
         ignored[f"beyond the nearest {count_max}"] = len(order) - count_max
         order = order[:count_max]

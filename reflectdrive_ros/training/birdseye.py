@@ -95,7 +95,7 @@ class BirdsEye(nn.Module):
         seen = F.scaled_dot_product_attention(queries, keys, values).transpose(1, 2).flatten(2)
         told = self.fc2(F.gelu(self.fc1(self.norm(self.queries + seen))))
         side = CELLS // PATCH
-        patches = told.view(-1, side, side, CHANNELS, PATCH, PATCH)
+        patches: Tensor = told.view(-1, side, side, CHANNELS, PATCH, PATCH)
         return patches.permute(0, 3, 1, 4, 2, 5).reshape(-1, CHANNELS, CELLS, CELLS)
 
     def loss(self, tokens: Tensor, distances: Tensor, taken: Tensor) -> Tensor:

@@ -138,7 +138,7 @@ def shape_of(network: TokenNetConfig) -> Shape:
 
 
 def _config(args: argparse.Namespace) -> TrainConfig:
-    config = override_dotted(settings.read(args.config), given.settings_of(args.settings))
+    config: TrainConfig = override_dotted(settings.read(args.config), given.settings_of(args.settings))
     length = config.length
     if args.steps is not None:
         length = replace(length, steps=args.steps, minutes=0.0)
