@@ -242,6 +242,8 @@ def test_a_model_scores_the_same_whoever_does_the_work(seen, tiny_model):  # noq
     alone, together = (
         eval_scenes.evaluate(seen, ["reflectdrive2"], config, None, None, workers, QUIET) for workers in (1, 2)
     )
+    assert alone.damages == together.damages == []
+    assert alone.failures == together.failures
     assert alone.scores == together.scores
     assert alone.best == together.best
 
