@@ -82,7 +82,7 @@ NEVER = {"checkpoint_minutes": 1e6, "validations": 0, "log_steps": 2}
 
 
 def source(scenes, **changes):
-    config = settings_of(data={**SMALL, **changes}).data
+    config = settings_of(data={**SMALL, "blank_share": 0.0, **changes}).data
     return Source(scenes, config, CODEBOOK, network().id_ranges, seed=3)
 
 
@@ -208,6 +208,13 @@ def test_light_changes_pictures_and_nothing_else(scenes):
     np.testing.assert_array_equal(
         data.light_tables(1, 0.0, np.random.default_rng(0))[0], np.arange(256)[:, None].repeat(3, 1)
     )
+
+
+def test_a_share_of_scenes_has_no_words(scenes):
+    none, every = (source(scenes, blank_share=share, mirror_share=0.0).batch(0) for share in (0.0, 1.0))
+    assert (none.text != features.WORDS.index(features.PAD)).any(dim=1).all()
+    assert (every.text == features.WORDS.index(features.PAD)).all()
+    assert torch.equal(none.blocks, every.blocks)
 
 
 def test_drafts_take_the_place_of_wrong_plans_and_keep_the_goal(scenes):

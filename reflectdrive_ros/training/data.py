@@ -15,12 +15,14 @@ import numpy as np
 import torch
 
 from ..domain import Array
+from ..features import PAD, WORDS
 from ..tokens import Codebook
 from . import birdseye, fields, perturb
 from .losses import Batch
 from .prepared import PreparedSet
 from .settings import DataConfig
 
+PADDING = WORDS.index(PAD)
 AHEAD = 4  # batches in the making
 TINT = 0.4  # of the variation of brightness, each colour by itself
 
@@ -61,6 +63,7 @@ class Source:
             blocks = np.concatenate([blocks, self._reachable(wrong)], axis=1)
         mine = np.arange(rank, len(rows), ranks)
         text = np.where(mirror[:, None], scenes.text_mirrored[rows], scenes.text[rows])
+        text[rng.random(len(rows)) < config.blank_share] = PADDING
         ego = scenes.ego[rows] * np.concatenate([np.ones_like(side), np.ones_like(side), side], axis=1)
         taken = np.where(mirror[:, None, None, None], birdseye.mirrored(scenes.taken[rows]), scenes.taken[rows])
         return Batch(

@@ -25,6 +25,7 @@ class DataConfig:
     masked_blocks: int = setting(4, "blocks per scene with hidden tokens; the first is all mask", 1, 64)
     perturbed_blocks: int = setting(3, "blocks per scene with a wrong plan; 0: no L_SAP", 0, 64)
     mirror_share: float = setting(0.5, "scenes that are shown left for right", 0.0, 1.0)
+    blank_share: float = setting(0.1, "scenes without words, from which guidance learns what they add", 0.0, 1.0)
     light: float = setting(0.25, "how far brightness, contrast and tint of the pictures are varied", 0.0, 1.0)
     draft_share: float = setting(0.2, "scenes whose wrong plans are the network's own drafts", 0.0, 1.0)
     draft_from: float = setting(0.3, "part of the schedule after which it makes them", 0.0, 1.0)

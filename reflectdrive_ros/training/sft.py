@@ -25,6 +25,8 @@ from torch import Tensor, nn
 from ..model import checkpoint
 from ..model.phases import Decoding
 from ..model.token_net import TokenNet, TokenNetConfig
+from ..runtime.backend import golden
+from ..runtime.torch_backend import TorchNetwork
 from ..tokens import Codebook
 from . import data, drafts, run_state, schedule, validation
 from .data import Source
@@ -233,7 +235,11 @@ class _Loop:
         }
         if found:
             about["validation"] = {name: round(value, 3) for name, value in found.items()}
-        checkpoint.save(self.average, self.job.out / WEIGHTS, about)
+        path = self.job.out / WEIGHTS
+        digest = checkpoint.save(self.average, path, about)
+        # what the file as it lies there answers, for every later start to be held against; its bytes stay the same
+        about["golden"] = golden(TorchNetwork.of_file(path, digest))
+        checkpoint.save(self.average, path, about)
 
     def _mean(self, values: Tensor) -> Tensor:
         """Of all processes."""
