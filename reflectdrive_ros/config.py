@@ -91,6 +91,9 @@ class InputsConfig:
     route_points_max: int = setting(2000, "points kept of a route; longer ones are thinned", 2, 1_000_000)
     objects_max: int = setting(500, "objects kept, nearest first; the rest is counted in the diagnostics", 1, 100_000)
     object_extent_max_m: float = setting(40.0, "a longer box is refused as a perception fault", 1.0, 60.0)
+    message_max_mb: float = setting(
+        2.0, "larger objects and routes are refused unread: reading holds up the whole node, 0.2 s a MB", 0.01, 1000.0
+    )
     clock_jump_s: float = setting(1.0, "stamps that step back by more are a restart: buffers are cleared", 0.0, 100.0)
 
 

@@ -257,6 +257,25 @@ def test_ignored_objects_are_in_the_diagnostics():
     assert "ignored: 1 longer than 40 m" in status.message
 
 
+def test_a_message_too_large_to_be_read_takes_its_input_away_until_the_next_one():
+    made = ready()
+    instant(made, 1.0)
+    assert made.snapshot(ns(1.05)).agents is not None
+    made.refuse("objects", 17_000_000)
+    instant(made, 1.1, objects=False)
+    snapshot = made.snapshot(ns(1.1))
+    assert snapshot.observation is not None
+    assert snapshot.agents is None  # unknown, not none
+    status = next(s for s in made.statuses(ns(1.1)) if s.name == "objects")
+    assert "17.0 MB is not read" in status.message
+    assert "inputs.message_max_mb" in status.message
+    instant(made, 1.2)
+    assert made.snapshot(ns(1.2)).agents is not None
+    made.refuse("route", 7_000_000)
+    instant(made, 1.3)
+    assert "7.0 MB is not read" in made.snapshot(ns(1.3)).problems[0]
+
+
 @pytest.mark.parametrize("points", [[], [(0.0, 0.0)], [(3.0, 3.0)] * 4])
 def test_an_empty_route_is_a_sentence(points):
     made = ready()

@@ -230,6 +230,20 @@ def test_missing_objects_are_unchecked_not_free(tmp_path):
         assert "unchecked" in message
 
 
+def test_a_message_too_large_to_be_read_in_time_is_named_and_the_next_one_heals_it(tmp_path):
+    with car(tmp_path, inputs__message_max_mb=0.1) as sender:
+        sender.until(planned)
+        crowd = predicted_objects(sender.now_s(), *[(400.0 + k, 0.0, 0.0, 5.0, 4.5) for k in range(200)])
+
+        def with_a_crowd(now, camera, shade):
+            sender.harness.inputs["objects"].publish(crowd)
+            return jpeg(now, camera, shade)
+
+        lines = sender.diagnosed(lambda lines: "is not read" in lines["objects"][1], objects=False, make=with_a_crowd)
+        assert "inputs.message_max_mb" in lines["objects"][1]
+        sender.diagnosed(lambda lines: lines["objects"][0] == OK)
+
+
 def test_three_full_hd_streams_are_survived_and_the_newest_wins(tmp_path):
     """Raw 1920x1080 at 10 Hz from three cameras: plans keep coming, from fresh pictures, with no queue behind them."""
     pixels = np.random.default_rng(0).integers(0, 255, (1080, 1920, 3), dtype=np.uint8)

@@ -31,6 +31,7 @@ from .map_space import MapSpace
 T = TypeVar("T")
 
 IN_FUTURE_S = 0.1  # a stamp further ahead of our clock means that the clocks are not synchronised
+UNREAD = ("objects", "route")  # may be too large to be read in time
 RATE_WINDOW = 20  # messages over which a rate is measured
 ROUTE_BEHIND_M, ROUTE_AHEAD_M = 20.0, 250.0  # the part of the route that a planner sees
 TURN_AHEAD_M, TURN_RAD = 25.0, np.deg2rad(25.0)  # a route that bends this much this soon is a turn
@@ -237,11 +238,25 @@ class Inputs:
             elif self._stepped_back(channel, stamp):
                 self._restart()
             news = channel.put(stamp, message)
+            if kind in UNREAD:
+                channel.blocked = ""
             if kind == "image" and news:
                 self._decode_ahead(camera, message)
                 self._watch_for_frozen(camera, message)
                 if camera == self._config.cameras.anchor and self._waiting_ns is None:
                     self._waiting_ns = stamp
+
+    def refuse(self, key: str, size: int) -> None:
+        """A message of so many bytes is not read; what came before it is not used any longer."""
+        with self._lock:
+            channel = self._channel(key, "")
+            channel.received += 1
+            channel.refused += 1
+            self._route_made = None if key == "route" else self._route_made
+            channel.blocked = (
+                f"{channel.name}: a message of {size / 1e6:.1f} MB is not read, at most "
+                f"{self._config.inputs.message_max_mb:g} MB are: send less, or raise inputs.message_max_mb"
+            )
 
     def _channel(self, kind: str, camera: str) -> Channel:
         if kind in ("image", "info"):

@@ -30,17 +30,19 @@ from rclpy.qos import (
     ReliabilityPolicy,
     qos_check_compatible,
 )
+from rclpy.serialization import deserialize_message
 
 from ..config import Config, ConfigError
 from ..domain import Command, StepReport
 from ..runtime.model_file import ModelFileError
 from . import outputs, topics
+from .inputs import UNREAD
 from .params import configured
 from .pilot import Pilot, PilotStep
 from .topics import message_class
 
 WATCHDOG_PERIOD_S = 0.05
-HOLD_PERIOD_S = 0.1  # how often the watchdog repeats the stop
+HOLD_PERIOD_S = 0.08  # the watchdog repeats the stop at every second of its looks, ten times a second
 DIAGNOSTICS_PERIOD_S = 0.2
 MISMATCH_PERIOD_S = 3.0
 REPEATING_PERIOD_S = 1.0
@@ -109,11 +111,12 @@ class PlannerNode(Node):
             topic.key: self.create_subscription(
                 message_class(topic.type),
                 topic.name,
-                self._storing(topic.key, topic.key == anchor),
+                self._reading(topic) if topic.key in UNREAD else self._storing(topic.key, topic.key == anchor),
                 profile(topic.qos),
                 callback_group=repeating if topic.key.startswith("info:") else None,
                 # rclpy walks every event handler at every message: two for each topic cost more than the messages
                 event_callbacks=SubscriptionEventCallbacks(use_default_callbacks=False),
+                raw=topic.key in UNREAD,
             )
             for topic in topics.inputs(self.config)
         }
@@ -150,6 +153,20 @@ class PlannerNode(Node):
                 self._wake_if_due(now_ns)
 
         return store
+
+    def _reading(self, topic: topics.Topic) -> Any:
+        """As `_storing`, of bytes: a message is looked at only when that does not stop everything else."""
+        store = self._storing(topic.key, False)
+        kind, limit = message_class(topic.type), 1e6 * self.config.inputs.message_max_mb
+
+        def read(content: bytes) -> None:
+            if len(content) > limit:
+                self._silent.discard(topic.key)
+                self._pilot.refuse(topic.key, len(content))
+            else:
+                store(deserialize_message(content, kind))
+
+        return read
 
     def _wake_if_due(self, now_ns: int) -> None:
         if self._busy_since is None and self._pilot.due(now_ns):

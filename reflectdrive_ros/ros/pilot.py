@@ -40,6 +40,9 @@ class Pilot:
     def put(self, key: str, message: Any, now_ns: int) -> None:
         self.inputs.put(key, message, now_ns)
 
+    def refuse(self, key: str, size: int) -> None:
+        self.inputs.refuse(key, size)
+
     def due(self, now_ns: int) -> bool:
         return self.inputs.due(now_ns)
 
