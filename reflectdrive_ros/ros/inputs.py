@@ -252,7 +252,6 @@ class Inputs:
             channel = self._channel(key, "")
             channel.received += 1
             channel.refused += 1
-            self._route_made = None if key == "route" else self._route_made
             channel.blocked = (
                 f"{channel.name}: a message of {size / 1e6:.1f} MB is not read, at most "
                 f"{self._config.inputs.message_max_mb:g} MB are: send less, or raise inputs.message_max_mb"
@@ -436,7 +435,7 @@ class Inputs:
         return self._grid_made[1]
 
     def _route_in_map(self, route: tuple[int, Any] | None, problems: list[str]) -> Array | None:
-        if route is None or self._route_made is None or self._route_made[0] is not route[1]:
+        if self._route.blocked or route is None or self._route_made is None or self._route_made[0] is not route[1]:
             try:
                 made = self._route.used(route, 0, self._converted_route)
             except BadMessage as fault:
