@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from ..config import Config
 from ..domain import Array, Observation, Plan
-from ..features import InputSpec, ModelInputs
+from ..features import InputSpec, ModelInputs, model_inputs
 from ..tokens import Codebook
 
 
@@ -85,6 +85,16 @@ class Tools:
 
     config: Config
     network: Network | None = None  # of planners that have learned
+
+
+def what_it_sees(recipe: str, observation: Observation, tools: Tools) -> tuple[Network, ModelInputs]:
+    """The network of a recipe that has learned, and what it is given. Raises PlanningError where one is missing."""
+    if tools.network is None:
+        raise PlanningError(f"{recipe} has no network: set model.file and model.sha256 to its weights")
+    try:
+        return tools.network, model_inputs(observation, tools.network.inputs)
+    except ValueError as fault:
+        raise PlanningError(str(fault)) from None
 
 
 Planner = Callable[[PlannerState, Observation, Tools], tuple[PlannerState, Plan]]

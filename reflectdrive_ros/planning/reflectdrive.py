@@ -23,14 +23,12 @@ import numpy as np
 
 from ..config import ReflectDriveConfig
 from ..domain import Array, Observation, Plan, StepKind
-from ..features import ModelInputs, model_inputs
-from .planner import Network, PlannerState, PlanningError, Prefilled, Tools
+from ..features import ModelInputs
+from .planner import Network, PlannerState, Prefilled, Tools, what_it_sees
 from .repair import mended
 from .safety import Known, check_of, judged
 from .smoothing import smoothed
-from .waypoints import POINT_DT_S, POINTS, trajectory
-
-FREE = 2 * (POINTS - 1)  # ids to write: all but the goal's
+from .waypoints import POINT_DT_S, shares, trajectory
 
 
 @runtime_checkable
@@ -55,13 +53,8 @@ class Memory:
 
 
 def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[PlannerState, Plan]:
-    network, settings = tools.network, tools.config.reflectdrive
-    if network is None:
-        raise PlanningError("reflectdrive has no network: set model.file and model.sha256 to its weights")
-    try:
-        inputs = model_inputs(observation, network.inputs)
-    except ValueError as fault:
-        raise PlanningError(str(fault)) from None
+    settings = tools.config.reflectdrive
+    network, inputs = what_it_sees("reflectdrive", observation, tools)
     scene = network.prefill_goal(inputs)
     against = Known.of(observation, tools.config)
 
@@ -113,8 +106,7 @@ def written(
     """Blocks (K, 16) with the way to each goal written, in equal shares, larger ones first."""
     guided = network if settings.guidance > 0 and isinstance(network, GuidedNetwork) else None
     blank = None if guided is None else guided.blank(inputs)
-    for turn in range(settings.draft_rounds):
-        share = -(-(FREE - turn) // settings.draft_rounds)
+    for share in shares(settings.draft_rounds):
         if guided is None:
             blocks, _ = network.step(scene.context, blocks, share, False)
         else:

@@ -21,16 +21,14 @@ import numpy as np
 from .. import geometry, kinematics, tokens
 from ..config import ReflectDrive2Config
 from ..domain import Array, Command, EgoState, Observation, Plan, StepKind
-from ..features import model_inputs
 from ..scoring import metrics
 from ..scoring.scorer import Scene, score, total
-from .planner import Network, PlannerState, PlanningError, Prefilled, Tools
+from .planner import Network, PlannerState, Prefilled, Tools, what_it_sees
 from .repair import mended
 from .safety import Known, check_of
 from .smoothing import smoothed
-from .waypoints import POINT_DT_S, POINTS, trajectory
+from .waypoints import POINT_DT_S, POINTS, shares, trajectory
 
-FREE = 2 * (POINTS - 1)  # ids to draft: all but the goal's
 STANDING_MPS = 0.3
 FORECAST_S = 5.0  # what the score looks at
 
@@ -47,13 +45,8 @@ class Memory:
 
 
 def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[PlannerState, Plan]:
-    network, settings = tools.network, tools.config.reflectdrive2
-    if network is None:
-        raise PlanningError("reflectdrive2 has no network: set model.file and model.sha256 to its weights")
-    try:
-        inputs = model_inputs(observation, network.inputs)
-    except ValueError as fault:
-        raise PlanningError(str(fault)) from None
+    settings = tools.config.reflectdrive2
+    network, inputs = what_it_sees("reflectdrive2", observation, tools)
     known = network.prefill_goal(inputs)
     why_full = doubts(state, observation, settings)
     if why_full or state.previous is None:
@@ -137,8 +130,7 @@ def full(network: Network, known: Prefilled, all_goals: bool, settings: ReflectD
     """Ids (M, 16) and their probabilities of all goals, or of the likeliest alone, drafted and edited."""
     blocks = known.blocks[known.real] if all_goals else known.blocks[:1]
     confidence = np.zeros(blocks.shape)
-    for turn in range(settings.draft_rounds):  # equal shares, larger ones first: 5, 5, 4
-        share = -(-(FREE - turn) // settings.draft_rounds)
+    for share in shares(settings.draft_rounds):
         blocks, confidence = network.step(known.context, blocks, share, False)
     for _ in range(settings.edit_rounds):
         blocks, confidence = network.step(known.context, blocks, 0, True)

@@ -10,9 +10,15 @@ from ..domain import Array, Trajectory
 from ..kinematics import SAME_PLACE_M
 
 POINTS, POINT_DT_S = 8, 0.5
+FREE = 2 * (POINTS - 1)  # ids to write: all but the goal's
 HORIZON_S = POINTS * POINT_DT_S
 STEP_S = 0.1  # of `drawn`, as the driving score simulates
 STEPS = round(HORIZON_S / STEP_S)
+
+
+def shares(rounds: int) -> list[int]:
+    """How many ids each round writes, so that all FREE are: equal shares, larger ones first, as 5, 5, 4."""
+    return [-(-(FREE - turn) // rounds) for turn in range(rounds)]
 
 
 def trajectory(points: Array, dt_s: float) -> Trajectory:

@@ -19,6 +19,7 @@ from ..config import DecodingConfig, ModelConfig
 from ..domain import Array
 from ..features import ModelInputs
 from ..planning.planner import Network
+from ..planning.waypoints import FREE, shares
 from .model_file import ModelFileError, card_of, found, verified_sha256
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 # end of a model file -> backends that read it, the best first: weights, or the card of exported graphs
 READ_BY = {".safetensors": ("torch",), ".json": ("onnxruntime",)}
 EXTRA_OF = {"torch": "train", "onnxruntime": "ort"}  # backend -> the extra of setup.cfg that installs it
-FREE = 14  # tokens of a plan but the goal's
 GOLDEN_TOLERANCE = 0.05  # between backends and machines; another wiring of the inputs is far off
 
 
@@ -138,7 +138,7 @@ def _tried(network: Network) -> tuple[float, list[str]]:
     known = network.prefill_goal(made_inputs(network))
     blocks, confidence = known.blocks, np.zeros(known.blocks.shape)
     goals = known.blocks[:, FREE:]
-    for limit in (5, 5, 4, 0):
+    for limit in (*shares(3), 0):
         blocks, confidence = network.step(known.context, blocks, limit, limit == 0)
     faults = []
     if not np.isfinite(known.goal_log_probs).all() or not ((confidence >= 0) & (confidence <= 1 + 1e-5)).all():
