@@ -420,6 +420,15 @@ def load(path: str | Path) -> Config:
     Raises ConfigError for a file that cannot be used.
     """
     path = Path(path)
+    config: Config = override_by(Config(), path)
+    beside = path.parent.absolute() / config.model.file
+    if config.model.file and os.path.isfile(beside):  # says no to names that Path.is_file raises for
+        return dataclasses.replace(config, model=dataclasses.replace(config.model, file=str(beside)))
+    return config
+
+
+def override_by(config: Any, path: Path) -> Any:
+    """The configuration with a YAML file laid over it. Raises ConfigError for a file that cannot be used."""
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except FileNotFoundError:
@@ -433,13 +442,9 @@ def load(path: str | Path) -> Config:
     except (yaml.YAMLError, ValueError, RecursionError) as fault:  # ValueError: such as the date 2026-99-99
         raise ConfigError(f"configuration file {path} is not YAML: {_why(fault)}") from None
     try:
-        config: Config = override(Config(), {} if content is None else content)
+        return override(config, {} if content is None else content)
     except ConfigError as fault:
         raise ConfigError(f"{path}: {fault}") from None
-    beside = path.parent.absolute() / config.model.file
-    if config.model.file and os.path.isfile(beside):  # says no to names that Path.is_file raises for
-        return dataclasses.replace(config, model=dataclasses.replace(config.model, file=str(beside)))
-    return config
 
 
 def as_yaml(config: Config) -> str:

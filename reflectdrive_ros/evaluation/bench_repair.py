@@ -67,13 +67,7 @@ class Row:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--planner", choices=PLANNERS, default=PLANNERS[0], help=f"(default: {PLANNERS[0]})")
-    parser.add_argument("--set", default="test", choices=("train", "val", "test", "hard"), help="scene set (test)")
-    parser.add_argument("--scenes", type=Path, metavar="DIR", help="folder of the set, where it is not the usual one")
-    parser.add_argument("--limit", type=int, default=300, metavar="N", help="scenes, the set's first (300)")
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes, if the set must be made (1)")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="configuration (YAML)")
-    given.add_model_arguments(parser)
-    given.add_settings_argument(parser, "--setting")
+    given.add_bench_arguments(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the tables here too")
     parser.add_argument("--picture", type=Path, metavar="FILE", help=f"draw {DRAWN} repaired plans, before and after")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -23,6 +24,17 @@ def add_settings_argument(parser: argparse._ActionsContainer, option: str) -> No
     parser.add_argument(
         option, action="append", default=[], dest="settings", metavar="NAME=VALUE", help="one setting, may be repeated"
     )
+
+
+def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
+    """Of benches that plan for the scenes of a set."""
+    parser.add_argument("--set", default="test", choices=("train", "val", "test", "hard"), help="scene set (test)")
+    parser.add_argument("--scenes", type=Path, metavar="DIR", help="folder of the set, where it is not the usual one")
+    parser.add_argument("--limit", type=int, default=300, metavar="N", help="scenes, the set's first (300)")
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes, if the set must be made (1)")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="configuration (YAML)")
+    add_model_arguments(parser)
+    add_settings_argument(parser, "--setting")
 
 
 def configuration(args: argparse.Namespace, patience: Mapping[str, Any] | None = None) -> Config:

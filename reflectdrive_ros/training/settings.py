@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from .. import features
-from ..config import ConfigError, override, setting
+from ..config import ConfigError, override_by, setting
 from ..model.token_net import TokenNetConfig, small
 
 NETWORKS: Mapping[str, Callable[[], TokenNetConfig]] = {"small": lambda: small(features.WORDS)}
@@ -109,17 +107,8 @@ class TrainConfig:
 
 def read(path: Path) -> TrainConfig:
     """The settings in a YAML file over the defaults. Raises ConfigError for a file that cannot be used."""
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        return override(TrainConfig(), {} if content is None else content)  # type: ignore[no-any-return]
-    except FileNotFoundError:
-        raise ConfigError(f"{path} does not exist") from None
-    except OSError as fault:
-        raise ConfigError(f"{path} cannot be read: {fault.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as fault:
-        raise ConfigError(f"{path} is not YAML: {' '.join(str(fault).split())}") from None
-    except ConfigError as fault:
-        raise ConfigError(f"{path}: {fault}") from None
+    config: TrainConfig = override_by(TrainConfig(), path)
+    return config
 
 
 def differences(config: TrainConfig, other: Mapping[str, Any]) -> list[str]:
