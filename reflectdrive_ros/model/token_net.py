@@ -256,12 +256,15 @@ class TokenNet(nn.Module):
 
     def prompt_of(self, seen: Tensor, text: Tensor, ego: Tensor) -> Tensor:
         """(B, P, width) of what is seen (B, instants / frames, cameras, tokens, width), oldest first, words, ego."""
-        seen = seen + self.camera[:, None] + self.instant[:, None, None]
         octaves = math.pi * 2.0 ** torch.arange(EGO_OCTAVES, device=ego.device) / 4
         angles = (ego[..., None] * octaves).flatten(1)
         told = torch.cat([ego, angles.sin(), angles.cos()], -1).to(seen.dtype)
         moving = torch.unflatten(self.ego(told), -1, (EGO_VALUES, -1))
-        return torch.cat([seen.flatten(1, 3), self.embed_tokens(text), moving], 1)
+        return torch.cat([self.placed(seen), self.embed_tokens(text), moving], 1)
+
+    def placed(self, seen: Tensor) -> Tensor:
+        """The prompt's first part (B, P', width): what is seen, each token told its camera and instant."""
+        return (seen + self.camera[:, None] + self.instant[:, None, None]).flatten(1, 3)
 
     def action_embeddings(self, blocks: Tensor) -> Tensor:
         """(B, R * 16, width) of ids (B, R, 16)."""

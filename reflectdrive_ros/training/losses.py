@@ -5,7 +5,8 @@
 L_DLM and L_SAP are cross-entropy on all 16 positions of a block, hidden or not: a network that edits must know what to
 leave alone. L_goal is cross-entropy of the goal's x and of its y given that x, from the block that is all mask.
 L_field is the price of the cells off the road, -log(1 - p_i q_j) C_ij summed over the cells and waypoints of a block.
-L_seen is not the paper's: what the pictures show, seen from above (birdseye.py).
+L_seen is not the paper's: what the pictures show, on the ground behind them (ground_view.py) and seen from above
+(birdseye.py).
 All are means over scenes and blocks.
 """
 
@@ -21,6 +22,7 @@ from ..model.token_net import GOAL_X, GOAL_Y, TokenNet
 from ..tokens import Codebook
 from . import fields
 from .birdseye import BirdsEye
+from .ground_view import GroundView
 from .settings import LossConfig
 
 SERIES = 8  # powers of p q that are summed for every cell
@@ -61,25 +63,36 @@ class Losses(nn.Module):
         codebook = Codebook(net.config.bin_m, net.config.bins)
         x_ids, y_ids = fields.id_window(codebook)
         self.x_first, self.y_first = x_ids.start, y_ids.start  # ids of the first row and column of a distance map
-        self.birdseye = BirdsEye(net.config.blocks.width, codebook, generator) if weights.seen else None
+        self.birdseye, self.ground_view = (
+            (BirdsEye(net.config.blocks.width, codebook, generator), GroundView(net.config, codebook, generator))
+            if weights.seen
+            else (None, None)
+        )
 
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """Scalars `loss`, `dlm`, `goal`, `sap`, `field`, `seen`."""
+    def forward(self, batch: Batch, eyes_only: bool = False) -> dict[str, Tensor]:
+        """Scalars `loss`, `dlm`, `goal`, `sap`, `field`, `seen`; of the eyes alone two of them, the others NaN."""
         weights, masked = self.weights, batch.masked
+        if eyes_only:
+            seen = self._seen(self.net.placed(self.net.see(batch.images)), batch)
+            nothing = dict.fromkeys(("dlm", "goal", "sap", "field"), seen.new_full((), torch.nan))
+            return {"loss": weights.seen * seen, **nothing, "seen": seen.detach()}
         out = self.net.packed(batch.images, batch.text, batch.ego, batch.blocks)
         found = {
             "dlm": token_loss(out.logits[:, :masked], batch.clean),
             "goal": self._goal(out.logits[:, 0, GOAL_X], out.hidden[:, 0], batch.clean),
             "sap": token_loss(out.logits[:, masked:], batch.clean),
             "field": self._field(out.logits[:, :masked], batch.distances),
-            "seen": out.pictures.new_zeros(())
-            if self.birdseye is None
-            else self.birdseye.loss(out.pictures, batch.distances, batch.taken),
+            "seen": self._seen(out.pictures, batch),
         }
         total = found["dlm"]
         for name in ("goal", "sap", "field", "seen"):
             total = total + getattr(weights, name) * found[name]
         return {"loss": total, **{name: value.detach() for name, value in found.items()}}
+
+    def _seen(self, pictures: Tensor, batch: Batch) -> Tensor:
+        if self.birdseye is None or self.ground_view is None:
+            return pictures.new_zeros(())
+        return sum(reader.loss(pictures, batch.distances, batch.taken) for reader in (self.birdseye, self.ground_view))  # type: ignore[return-value]
 
     def _goal(self, x_logits: Tensor, hidden: Tensor, clean: Tensor) -> Tensor:
         y_logits = self.net.goal_y(hidden, clean[:, GOAL_X, None])[:, 0]

@@ -1,4 +1,7 @@
-"""How far a run is, by steps or by the clock, and the learning rate that belongs to it."""
+"""How far a run is, by steps or by the clock, and the learning rate that belongs to it.
+
+A run has two parts: first the eyes alone, then everything. Each has a warm-up and a fall of its own.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,15 @@ def progress(length: LengthConfig, step: int, elapsed_s: float) -> float:
     return min(1.0, step / length.steps)
 
 
+def eyes_only(config: OptimizerConfig, at: float) -> bool:
+    """Whether only the eyes learn."""
+    return at < config.eyes_share
+
+
 def learning_rate(config: OptimizerConfig, at: float, step: int) -> float:
-    """A straight rise over the warm-up, then half a cosine down to the final share."""
+    """In each part of the run a straight rise over the warm-up, then half a cosine down to the final share."""
+    begun, ended = (0.0, config.eyes_share) if eyes_only(config, at) else (config.eyes_share, 1.0)
+    at = (at - begun) / max(ended - begun, 1e-9)
     if at < config.warmup_share or config.warmup_share == 1.0:
         return config.learning_rate * min((step + 1) / FIRST_STEPS, max(at, 1e-3) / config.warmup_share)
     along = (at - config.warmup_share) / (1.0 - config.warmup_share)

@@ -37,7 +37,7 @@ class LossConfig:
     goal: float = setting(0.2, "of L_goal, a sum over two tokens", 0.0, 100.0)
     sap: float = setting(0.7, "of L_SAP", 0.0, 100.0)
     field: float = setting(0.05, "of L_field, a sum over 8 points in metres", 0.0, 100.0)
-    seen: float = setting(1.0, "of L_seen, what the pictures show seen from above; 0: left out", 0.0, 100.0)
+    seen: float = setting(1.0, "of L_seen, what the pictures show on the ground; 0: left out", 0.0, 100.0)
     field_margin_m: float = setting(1.1, "a point must be this far inside the road: half the width of a car", -5.0, 5.0)
 
 
@@ -48,6 +48,7 @@ class OptimizerConfig:
     learning_rate: float = setting(6e-4, "at the end of the warm-up", 1e-9, 1.0)
     final_share: float = setting(0.02, "of the learning rate, at the end", 0.0, 1.0)
     warmup_share: float = setting(0.03, "of the schedule", 0.0, 1.0)
+    eyes_share: float = setting(0.15, "of the run, its beginning: the eyes alone learn, from L_seen", 0.0, 0.99)
     weight_decay: float = setting(0.05, "of matrices; vectors and tables of tokens have none", 0.0, 10.0)
     beta2: float = setting(0.98, "of AdamW", 0.5, 0.99999)
     gradient_clip: float = setting(1.0, "largest norm of a gradient", 1e-6, 1e6)
@@ -103,6 +104,8 @@ class TrainConfig:
         ):
             if value not in allowed:
                 raise ConfigError(f"{name} is '{value}', expected one of {', '.join(allowed)}")
+        if self.loss.seen == 0.0 and self.optimizer.eyes_share > 0.0:
+            raise ConfigError("loss.seen is 0, so eyes have nothing to learn from: set optimizer.eyes_share to 0 too")
 
 
 def read(path: Path) -> TrainConfig:

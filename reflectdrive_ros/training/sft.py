@@ -138,7 +138,7 @@ class _Loop:
                 at = schedule.progress(config.length, progress.step, elapsed_s)
                 self.reporter.step(progress, at, config.data.batch)
                 if progress.step % keeping.log_steps == 0:
-                    means = self._mean(torch.stack(sums).mean(0)).tolist()
+                    means = self._mean(torch.stack(sums).nanmean(0)).tolist()
                     self.reporter.row(progress, {**dict(zip((*LOSSES, "norm"), means, strict=True)), "rate": rate})
                     sums.clear()
                 if self._exam_is_due(progress, at):
@@ -169,11 +169,12 @@ class _Loop:
         """One step; the losses and the norm of the gradient."""
         config = self.job.config
         batch = batch.to(self.fabric.device)
-        if config.data.draft_share > 0.0 and at >= config.data.draft_from:
+        eyes_only = schedule.eyes_only(config.optimizer, at)
+        if config.data.draft_share > 0.0 and at >= config.data.draft_from and not eyes_only:
             batch = self._with_drafts(batch, step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        found = self.model(batch)
+        found = self.model(batch, eyes_only)
         self.fabric.backward(found["loss"])
         norm = nn.utils.clip_grad_norm_(self.losses.parameters(), config.optimizer.gradient_clip, foreach=True)
         if not torch.isfinite(norm + found["loss"].detach()):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import csv
 import logging
+import math
 import os
 import signal
 import sys
@@ -270,12 +271,13 @@ class _Report:
             if new:
                 writer.writeheader()
             writer.writerow({name: f"{row[name]:.6g}" for name in COLUMNS})
-        for name in COLUMNS[2:]:
-            self._board.add_scalar(f"train/{name}", row[name], progress.step)
+        known = {name: value for name, value in row.items() if not math.isnan(value)}  # eyes know no plans
+        for name in known.keys() - {"step", "minutes"}:
+            self._board.add_scalar(f"train/{name}", known[name], progress.step)
         if not self.console.is_terminal:
             self.console.print(
                 f"step {progress.step}, {row['minutes']:.1f} min: "
-                + " ".join(f"{name} {values[name]:.3f}" for name in sft.LOSSES)
+                + " ".join(f"{name} {known[name]:.3f}" for name in sft.LOSSES if name in known)
                 + f", {row['scenes_per_s']:.1f} scenes/s"
             )
 
