@@ -12,8 +12,9 @@ from tiny_net import tiny_inputs, tiny_net
 from reflectdrive_ros.model.token_net import BLOCK, GOAL_X, GOAL_Y
 from reflectdrive_ros.scoring import drivable
 from reflectdrive_ros.scoring.areas import MapAreas
+from reflectdrive_ros.sim.camera import rig
 from reflectdrive_ros.tokens import Codebook
-from reflectdrive_ros.training import birdseye, fields, perturb
+from reflectdrive_ros.training import birdseye, fields, ground_view, perturb
 from reflectdrive_ros.training.losses import Batch, Losses, field_loss, token_loss
 from reflectdrive_ros.training.settings import LossConfig
 
@@ -171,6 +172,77 @@ def fields_at(shown, points):
     places = shapely.points(points)
     edge = shapely.distance(places, area.boundary)
     return np.where(shapely.contains(area, places), -edge, edge)
+
+
+# --- the ground behind a picture -------------------------------------------------------------------------------------
+
+
+def test_a_place_behind_a_picture_is_drawn_where_it_was_seen():
+    for camera in rig(192, 96):
+        places = ground_view.places_m(camera, 24, 24)
+        below = np.isfinite(places).all(-1)
+        assert not below[:8].any()
+        assert below[16:].all()
+        points = np.column_stack([places[below], np.zeros(below.sum()), np.ones(below.sum())])
+        seen = points @ camera.camera_from_ego.T
+        assert (seen[:, 2] > 0).all()  # in front of the camera
+        pixels = seen[:, :3] @ camera.pixels_from_camera.T
+        v, u = np.nonzero(below)
+        expected = np.stack([(u + 0.5) * 8, (v + 0.5) * 4], axis=1)
+        np.testing.assert_allclose(pixels[:, :2] / pixels[:, 2:], expected, atol=1e-6)
+
+
+def eyes():
+    """What reads the ground, for 3 cameras of 64 x 32: 2 tokens each, 8 rows and 4 columns of places in a token."""
+    return ground_view.GroundView(tiny_net().config, CODEBOOK, torch.Generator().manual_seed(0))
+
+
+def asked(reader, areas=None, taken=None):
+    areas = areas or MapAreas(roadblocks=(np.array([[-9.0, 0.0], [79.0, 0.0], [79.0, 30.0], [-9.0, 30.0]]),))
+    distances = torch.from_numpy(fields.distance_map(areas, CODEBOOK))[None]
+    if taken is None:
+        taken = np.zeros((2, birdseye.CELLS, birdseye.CELLS), bool)
+    wanted = reader.wanted(distances, torch.from_numpy(taken)[None])[0]
+    return wanted.bool(), reader.weights > 0
+
+
+def test_road_to_the_left_is_asked_of_the_tokens_that_look_to_the_left():
+    reader = eyes()
+    wanted, known = asked(reader)
+    road, known = wanted[:, 0], known[:, 0]
+    left, right = road[:2][known[:2]], road[-2:][known[-2:]]
+    assert left.float().mean() > 0.95
+    assert right.float().mean() < 0.05
+    assert road[2][known[2]].float().mean() > 0.8  # left half of the front picture
+    assert road[3][known[3]].float().mean() < 0.2
+    assert not known[:, :8].any()  # the sky's rows
+
+
+def test_who_stands_ahead_is_asked_of_the_front_picture_now_and_later():
+    reader = eyes()
+    taken = np.zeros((2, birdseye.CELLS, birdseye.CELLS), bool)
+    at = cell_of(13.0, 1.0)
+    taken[1, at[0] - 1 : at[0] + 2, at[1] : at[1] + 1] = True
+    wanted, known = asked(reader, taken=taken)
+    assert not (wanted[:, 1] & known[:, 1]).any()
+    later = (wanted[:, 2] & known[:, 2]).any(1)
+    assert later[2]
+    assert not later[[0, 1, 3, 4, 5]].any()
+
+
+def test_the_right_answers_cost_nothing_and_what_is_not_known_is_not_asked():
+    reader = eyes()
+    wanted, known = asked(reader)
+    distances = torch.from_numpy(fields.distance_map(MapAreas(roadblocks=()), CODEBOOK))[None]
+    taken = torch.zeros(1, 2, birdseye.CELLS, birdseye.CELLS, dtype=torch.bool)
+    with torch.no_grad():
+        reader.reader.weight.zero_()
+        reader.reader.bias.fill_(-30.0)  # nothing anywhere
+    tokens = torch.zeros(1, len(reader.weights), tiny_net().config.blocks.width)
+    assert reader.loss(tokens, distances, taken) < 1e-6
+    everywhere = torch.full_like(distances, -10)
+    assert reader.loss(tokens, everywhere, taken) > 5.0
+    assert wanted.shape == known.shape == reader.weights.shape
 
 
 # --- the whole -------------------------------------------------------------------------------------------------------

@@ -388,7 +388,7 @@ def test_a_few_scenes_are_learnt_by_heart_and_driven(sets, scenes, tmp_path):
 def test_a_loss_that_is_not_finite_ends_the_run_and_its_batch_is_kept(scenes, tmp_path):
     ego = scenes.ego.copy()
     ego[source(scenes).rows(0)[2]] = np.nan
-    job = job_of(replace(scenes, ego=ego), tmp_path)
+    job = job_of(replace(scenes, ego=ego), tmp_path, optimizer={"eyes_share": 0.0})  # eyes know no ego state
     job = replace(job, config=replace(job.config, seed=3))
     with pytest.raises(TrainingError, match="not finite"):
         train(job)
@@ -406,13 +406,37 @@ def test_a_run_by_the_clock_ends_when_the_time_is_over_with_the_schedule_at_its_
     progress = sft.train(job, fabric(), reporter, lambda: False, lambda: next(now))
     assert 30.0 <= progress.elapsed_s < 34.0
     assert reporter.steps[-1][1] == 1.0
-    config = settings.OptimizerConfig()
-    rates = [schedule.learning_rate(config, at, 1000) for at in np.linspace(0, 1, 101)]
-    assert np.argmax(rates) == 3
-    assert rates[3] == pytest.approx(config.learning_rate)
-    assert rates[-1] == pytest.approx(config.final_share * config.learning_rate)
-    assert (np.diff(rates[:4]) > 0).all()
-    assert (np.diff(rates[3:]) < 0).all()
+
+
+@pytest.mark.parametrize("eyes_share", [0.0, 0.2])
+def test_the_learning_rate_rises_and_falls_in_each_part_of_a_run(eyes_share):
+    config = settings.OptimizerConfig(eyes_share=eyes_share)
+    begun = round(1000 * eyes_share)
+    rates = np.array([schedule.learning_rate(config, at, 1000) for at in np.arange(1001) / 1000])
+    for part in filter(len, (rates[:begun], rates[begun:])):
+        top = int(np.argmax(part))
+        assert top == pytest.approx(config.warmup_share * len(part), abs=1)
+        assert part[top] == pytest.approx(config.learning_rate, rel=0.01)
+        assert part[-1] == pytest.approx(config.final_share * config.learning_rate, rel=0.01)
+        assert (np.diff(part[1 : top + 1]) > 0).all()
+        assert (np.diff(part[top:]) < 0).all()
+
+
+def test_the_eyes_learn_first_and_alone(scenes, tmp_path):
+    job = job_of(scenes, tmp_path, optimizer={"eyes_share": 0.5}, data={**SMALL, "draft_from": 0.0})
+    net = tiny_net(words=features.WORDS, text_vocabulary=len(features.WORDS), text_length=12)
+    before = dict(net.named_parameters())
+    asked = iter([False] * 4 + [True])
+    reporter = Silent()
+    assert train(job, reporter, stop=lambda: next(asked)).step == 4
+    state = weights(tmp_path)
+    eyes = ("vision.", "projector.", "camera", "instant")
+    for name, value in before.items():
+        assert torch.equal(state[f"learning.net.{name}"], value) != name.startswith(eyes), name
+    assert all(np.isfinite(row["seen"]) and np.isnan(row["dlm"]) for row in reporter.rows)
+    assert train(job, reporter).step == 8
+    assert np.isfinite(reporter.rows[-1]["dlm"])
+    assert not torch.equal(weights(tmp_path)["learning.net.slot"], before["slot"])
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
@@ -467,6 +491,7 @@ def test_a_setting_on_the_command_line_goes_before_the_file(sets, tmp_path):
         ("data: {bach: 4}", "did you mean 'data.batch'"),
         ("network: huge", "expected one of small"),
         ("loss: [1, 2]", "expected settings"),
+        ("loss: {seen: 0}", "set optimizer.eyes_share to 0 too"),
         ("a: b: c", "is not YAML"),
         ("device: {accelerator: cuda}", "no CUDA device"),
         ("data: {batch: 4000}", "fewer than data.batch"),

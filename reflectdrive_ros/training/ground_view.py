@@ -91,7 +91,7 @@ class GroundView(nn.Module):
         return torch.cat([road[:, :, None], users], 2).float()
 
     def loss(self, tokens: Tensor, distances: Tensor, taken: Tensor) -> Tensor:
-        """Mean cross-entropy over channels and places; of tokens (B, N, width) the newest instant's, the last, are asked."""
+        """Mean cross-entropy over channels and places, of those of tokens (B, N, width) that see the newest instant."""
         newest = tokens[:, -len(self.weights) :]
         told = torch.unflatten(self.reader(newest).float(), -1, (CHANNELS, ROWS * COLUMNS))
         each = F.binary_cross_entropy_with_logits(
