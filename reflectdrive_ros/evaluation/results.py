@@ -71,13 +71,14 @@ def open_loop(files: Mapping[str, Numbers]) -> str:
     """Every driver of every set, best known set first."""
     parts = []
     for name in ("test", "hard", "val"):
-        some = {stem: numbers for stem, numbers in files.items() if numbers.get("set") == name and "drivers" in numbers}
+        some = _scored(files, name)
         if not some:
             continue
         rows: dict[str, Sequence[str]] = {}
-        for numbers in some.values():
+        for stem, numbers in some.items():
             for driver, row in numbers["drivers"].items():
-                rows[driver] = _score_row(driver, row)
+                told = _way(stem, name, driver)
+                rows[told] = _score_row(told, row)
         blind = files.get("blind")
         if name == "test" and blind:
             rows["blind"] = _score_row(f"blind network ({blind['trained_on']} scenes)", blind)
@@ -85,6 +86,21 @@ def open_loop(files: Mapping[str, Numbers]) -> str:
         table = _table(("driver", "scenes", *SCORES.values(), "95 % of PDMS"), ordered)
         parts.append(f"### Set `{name}`\n\n{table}\n{_sources(some, ('blind',) if name == 'test' else (), files)}")
     return "## Open loop\n\n" + "\n".join(parts) if parts else ""
+
+
+def _way(stem: str, scenes: str, driver: str) -> str:
+    """A driver with the way it drove: what `eval-test-WAY.json` calls it. The expert has one way."""
+    way = stem.removeprefix(f"eval-{scenes}").removeprefix("-")
+    return driver if not way or driver == "expert" else f"{driver}, {way}"
+
+
+def _scored(files: Mapping[str, Numbers], scenes: str) -> dict[str, Numbers]:
+    """Files of planners on a set, without those of ablations, which have a table of their own."""
+    return {
+        stem: numbers
+        for stem, numbers in files.items()
+        if numbers.get("set") == scenes and "drivers" in numbers and not stem.startswith("ablation-")
+    }
 
 
 def _score_row(driver: str, row: Numbers) -> Sequence[str]:
@@ -95,8 +111,12 @@ def _score_row(driver: str, row: Numbers) -> Sequence[str]:
 
 def families(files: Mapping[str, Numbers]) -> str:
     """PDMS by family of each driver on `test`."""
-    some = {stem: numbers for stem, numbers in files.items() if numbers.get("set") == "test" and "drivers" in numbers}
-    drivers = {name: row["families"] for numbers in some.values() for name, row in numbers["drivers"].items()}
+    some = _scored(files, "test")
+    drivers = {
+        _way(stem, "test", name): row["families"]
+        for stem, numbers in some.items()
+        for name, row in numbers["drivers"].items()
+    }
     if not drivers:
         return ""
     names = sorted({family for row in drivers.values() for family in row})
