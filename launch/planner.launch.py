@@ -28,6 +28,11 @@ INPUTS = {  # the node's name of a topic -> argument, Autoware's name, what it i
         "~/input/drivable",
         "nav_msgs/OccupancyGrid, with inputs.drivable_type grid",
     ),
+    "~/input/obstacles": (
+        "input_obstacles",
+        "/perception/obstacle_segmentation/pointcloud",
+        "sensor_msgs/PointCloud2 without its ground, with inputs.obstacles_type cloud",
+    ),
     "~/input/instruction": ("input_instruction", "~/input/instruction", "std_msgs/String, the route in words"),
 }
 OUTPUTS = {  # by default they stay in the node's own namespace

@@ -86,6 +86,16 @@ class InputsConfig:
         "none", "where the drivable space comes from: none, map (the lanelets of inputs.lanelet_map) or grid"
     )
     drivable_max_age_s: float = setting(0.5, "a grid; older counts as unknown and is said so", 0.0, 10.0)
+    obstacles_type: str = setting(
+        "none", "cloud: whatever else stands in the way, a PointCloud2 without its ground; none: no such topic"
+    )
+    obstacles_max_age_s: float = setting(0.3, "a cloud; older counts as unknown and is said so", 0.0, 10.0)
+    obstacle_low_m: float = setting(0.3, "points of a cloud below this over base_link are left out", -1.0, 5.0)
+    obstacle_high_m: float = setting(2.5, "points above this are driven under", 0.0, 10.0)
+    obstacle_range_m: float = setting(60.0, "points further ahead, behind or aside are left out", 5.0, 200.0)
+    obstacle_cell_m: float = setting(0.4, "obstacles are made of cells of this size", 0.1, 2.0)
+    obstacle_points_min: int = setting(3, "fewer points do not fill a cell", 1, 1000)
+    obstacles_max: int = setting(200, "boxes of cells kept, nearest first; the rest is counted", 1, 10_000)
     grid_free_below: int = setting(50, "cells of a grid below this are drivable; unknown ones are not", 1, 100)
     grid_resolution_max_m: float = setting(0.5, "a coarser grid is refused: it says little of a lane", 0.05, 5.0)
     route_points_max: int = setting(2000, "points kept of a route; longer ones are thinned", 2, 1_000_000)
@@ -297,6 +307,7 @@ class Config:
             ("inputs.route_type", self.inputs.route_type, ("path", "lanelet")),
             ("inputs.objects_type", self.inputs.objects_type, ("predicted", "tracked", "none")),
             ("inputs.drivable_type", self.inputs.drivable_type, ("none", "map", "grid")),
+            ("inputs.obstacles_type", self.inputs.obstacles_type, ("none", "cloud")),
         ):
             if value not in allowed:
                 raise ConfigError(f"{name} is '{value}', expected one of {', '.join(allowed)}")

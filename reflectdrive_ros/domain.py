@@ -196,6 +196,27 @@ class Agents:
         """An empty road: known to hold nobody (not the same as an unknown road)."""
         return Agents(np.zeros((0, 3)), np.zeros((0, 2)), np.zeros((0, 2)), np.zeros(0, np.int64))
 
+    def beside(self, standing: Agents) -> Agents:
+        """These, then others that stand still where they are."""
+        paths = self.predicted_poses
+        if paths is not None:
+            paths = np.concatenate([paths, np.repeat(standing.poses[:, None], paths.shape[1], axis=1)])
+        return Agents(
+            np.concatenate([self.poses, standing.poses]),
+            np.concatenate([self.velocities_mps, standing.velocities_mps]),
+            np.concatenate([self.sizes, standing.sizes]),
+            np.concatenate([self.kinds, standing.kinds]),
+            paths,
+            self.predicted_dt_s,
+        )
+
+
+def together(agents: Agents | None, standing: Agents | None) -> Agents | None:
+    """Both, or the one that is known."""
+    if agents is None or standing is None:
+        return standing if agents is None else agents
+    return agents.beside(standing)
+
 
 @dataclass(frozen=True, eq=False)
 class Forecast:
@@ -243,6 +264,7 @@ class Observation:
     instruction: str = ""
     agents_age_s: float = 0.0  # how old the message was that told of them
     drivable_age_s: float = 0.0  # likewise; a map does not age
+    obstacles: Agents | None = None  # whatever else stands in the way, unclassified: boxes that do not move
 
     def __post_init__(self) -> None:
         _check_stamp(self)
@@ -251,6 +273,11 @@ class Observation:
         if len(self.route) == 1:
             raise ValueError("Observation.route has 1 point, expected none or at least 2")
         _check_positive(self, "speed_limit_mps")
+
+    @property
+    def others(self) -> Agents | None:
+        """Everything to keep clear of, as far as it is known."""
+        return together(self.agents, self.obstacles)
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,15 +316,18 @@ class SafetyCheck:
     unsafe_after_s: float | None = None  # None: nothing unsafe was found
     repairs: int = 0  # iterations of repair that this plan went through
     horizon_s: float = 0.0  # how far ahead it was checked
+    obstacles: bool = False  # whether unclassified obstacles were known
 
     def __str__(self) -> str:
         """One sentence."""
         known, unknown = [], []
+        gap = "" if self.clearance_m is None else f", {self.clearance_m:.1f} m clear"
         if self.objects is None:
             unknown.append("objects")
         else:
-            gap = "" if self.clearance_m is None else f", {self.clearance_m:.1f} m clear"
             known.append(f"objects ({self.objects.value}, {self.objects_age_s:.2f} s old{gap})")
+        if self.obstacles:
+            known.append("obstacles" if self.objects else f"unclassified obstacles (as they stand{gap})")
         if self.drivable:
             room = "" if self.room_m is None else f", {self.room_m:.1f} m of room"
             known.append(f"drivable space ({self.drivable_age_s:.2f} s old{room})")

@@ -48,13 +48,13 @@ from messages import (
 from nav_msgs.msg import Odometry
 from nav_msgs.msg import Path as PathMessage
 from scenes import Clock, config
-from sensor_msgs.msg import CameraInfo, CompressedImage, Image
+from sensor_msgs.msg import CameraInfo, CompressedImage, Image, PointCloud2, PointField
 from std_msgs.msg import Header, String
 from tf2_msgs.msg import TFMessage
 
 from reflectdrive_ros.config import Config, ConfigError, InputsConfig, load, override, override_dotted
 from reflectdrive_ros.config import settings as leaves
-from reflectdrive_ros.ros import convert, outputs
+from reflectdrive_ros.ros import convert, obstacles, outputs
 from reflectdrive_ros.ros.convert import BadMessage
 from reflectdrive_ros.ros.lanelet_map import LaneletMap
 from reflectdrive_ros.ros.pilot import Pilot
@@ -212,6 +212,32 @@ predicted = objects_of(
 )
 tracked = objects_of(TrackedObjects, TrackedObject, ("pose_with_covariance", "twist_with_covariance"))
 
+point_fields = st.builds(
+    PointField,
+    name=st.sampled_from(["x", "y", "z", "z", "intensity"]),
+    offset=st.one_of(st.integers(0, 20), st.integers(0, 2**32 - 1)),
+    datatype=st.one_of(st.sampled_from([7, 8]), st.integers(0, 255)),
+    count=st.sampled_from([0, 1, 1, 2]),
+)
+xyz = [PointField(name=name, offset=4 * k, datatype=7, count=1) for k, name in enumerate("xyz")]
+clouds = st.builds(
+    PointCloud2,
+    header=st.one_of(st.just(Header(stamp=Time(sec=1), frame_id="base_link")), headers),
+    height=st.one_of(st.just(1), sizes),
+    width=sizes,
+    fields=st.one_of(st.just(xyz), st.lists(point_fields, max_size=5)),
+    is_bigendian=st.booleans(),
+    point_step=st.one_of(st.just(12), sizes),
+    row_step=sizes,
+    data=st.one_of(bytes_, st.binary(max_size=400).map(lambda data: array("B", data))),
+)
+fitting_clouds = st.lists(st.tuples(singles, singles, singles), max_size=30).map(
+    lambda points: PointCloud2(
+        header=Header(stamp=Time(sec=1), frame_id="base_link"), height=1, width=len(points), fields=xyz, point_step=12,
+        row_step=12 * len(points), data=array("B", np.array(points, "<f4").tobytes()),
+    )
+)  # fmt: skip
+
 
 # --- each conversion by itself ---------------------------------------------------------------------------------------
 
@@ -285,6 +311,17 @@ def test_objects(message, count_max):
         agents = convert.in_ego_frame(made, ego)
         assert len(agents) <= count_max
         assert np.isfinite(agents.poses).all()
+
+
+@fuzzed(2)
+@given(st.one_of(clouds, fitting_clouds), st.integers(1, 3))
+def test_clouds(message, least):
+    limits, ego = InputsConfig(obstacle_points_min=least, obstacles_max=5), convert.ego_state(odometry(1.0), "map")
+    made = named(obstacles.obstacles, message, {}, ego, None, limits, Config().vehicle)
+    if made is not None:
+        assert len(made.boxes) <= 5
+        assert np.isfinite(made.boxes.poses).all()
+        assert np.abs(made.boxes.poses[:, :2]).max(initial=0.0) < limits.obstacle_range_m + 1.0
 
 
 # --- all of it together: what the node does with a stream -------------------------------------------------------------

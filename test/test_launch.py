@@ -67,7 +67,7 @@ def test_the_file_compiles(file):
 
 @pytest.mark.parametrize("route_type", ["path", "lanelet"])
 def test_every_remapped_input_is_one_of_the_nodes(route_type):
-    inputs = InputsConfig(route_type=route_type, drivable_type="grid")
+    inputs = InputsConfig(route_type=route_type, drivable_type="grid", obstacles_type="cloud")
     known = {topic.name for topic in topics.inputs(Config(inputs=inputs))}
     assert set(table("INPUTS")) <= known
     cameras = {name for name in known if name.startswith("~/input/camera/")}  # these are settings

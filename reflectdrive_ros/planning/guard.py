@@ -104,8 +104,9 @@ def unsafe(plan: Plan, observation: Observation, config: Config, forecast: Forec
     trajectory, guard = plan.trajectory, config.guard
     steps = min(len(trajectory.poses), int(guard.safe_horizon_s / trajectory.dt_s + 1e-6))
     centres = box_centres(trajectory.poses[:steps], config.vehicle)
-    if forecast is None and observation.agents is not None and len(observation.agents):
-        forecast = kinematics.forecast(observation.agents, trajectory.dt_s, steps)
+    others = observation.others
+    if forecast is None and others is not None and len(others):
+        forecast = kinematics.forecast(others, trajectory.dt_s, steps)
     if forecast is not None and len(forecast.poses):
         hit = first_contact(trajectory, centres, forecast, config)
         if hit:

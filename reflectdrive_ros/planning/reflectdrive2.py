@@ -122,7 +122,7 @@ def distance(a: Array, b: Array) -> float:
 
 def judged(observation: Observation) -> bool:
     """Whether there is anything to choose a goal by: someone to hit or somewhere to leave, and a way to get on."""
-    seen = observation.agents is not None or observation.drivable is not None
+    seen = observation.others is not None or observation.drivable is not None
     return seen and len(geometry.distinct_points(observation.route)) >= 2
 
 
@@ -174,9 +174,9 @@ def scored(points: Array, observation: Observation, tools: Tools) -> tuple[float
     """The driving score of each of points (M, 8, 2); none of one alone."""
     if len(points) == 1:
         return ()
-    forecast = None
-    if observation.agents is not None:
-        forecast = kinematics.forecast(observation.agents, POINT_DT_S, round(FORECAST_S / POINT_DT_S))
+    forecast, others = None, observation.others
+    if others is not None:
+        forecast = kinematics.forecast(others, POINT_DT_S, round(FORECAST_S / POINT_DT_S))
     scene = Scene.of_observation(observation, forecast, vehicle=tools.config.vehicle)
     card = score(scene, tokens.poses_from_points(points))
     # nobody else has driven here, so progress is shared out among the candidates

@@ -76,7 +76,7 @@ def follow(
     steps = round(horizon_s / dt_s)
     along = geometry.arc_lengths(path)
     allowed = curve_speeds(path, along, idm.max_lateral_acceleration_mps2, observation.speed_limit_mps)
-    lead_rear, lead_speed, in_path = others_on_path(path, observation.agents, idm, vehicle, dt_s, steps)
+    lead_rear, lead_speed, in_path = others_on_path(path, observation.others, idm, vehicle, dt_s, steps)
     front_m = vehicle.rear_axle_to_center_m + 0.5 * vehicle.length_m
     beside = -0.5 * vehicle.length_m
     distance, speed = 0.0, max(observation.ego.speed_mps, 0.0)

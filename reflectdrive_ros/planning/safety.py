@@ -47,14 +47,16 @@ class Known:
     objects_age_s: float = 0.0
     drivable_age_s: float = 0.0
     scoring: ScoringConfig = field(default_factory=ScoringConfig)
+    obstacles: bool = False  # whether the scene's agents hold unclassified obstacles
 
     @staticmethod
     def of(observation: Observation, config: Config, forecast: Forecast | None = None) -> Known:
         """`forecast` replaces the one made from the observation's agents."""
-        agents, objects = AgentTracks.none(), None
-        if observation.agents is not None:
-            forecast = forecast or kinematics.forecast(observation.agents, DT_S, SAMPLES - 1)
-            agents, objects = AgentTracks.of_forecast(forecast, observation.agents.kinds), forecast.source
+        agents, objects, others = AgentTracks.none(), None, observation.others
+        if others is not None:
+            forecast = forecast or kinematics.forecast(others, DT_S, SAMPLES - 1)
+            agents = AgentTracks.of_forecast(forecast, others.kinds)
+            objects = None if observation.agents is None else forecast.source
         routed = len(geometry.distinct_points(observation.route)) >= 2
         scene = Scene(
             motion_of(observation.ego),
@@ -71,12 +73,13 @@ class Known:
             observation.agents_age_s,
             observation.drivable_age_s,
             config.scoring,
+            observation.obstacles is not None,
         )
 
     @property
     def anything(self) -> bool:
         """Whether there is anything to check against."""
-        return self.objects is not None or self.grid is not None
+        return self.objects is not None or self.obstacles or self.grid is not None
 
     def measured_by(self, progress_m: float) -> Known:
         """With a yardstick of progress: who gets further earns no more."""
@@ -250,7 +253,7 @@ def check_of(plan: Plan, known: Known, repairs: int = 0) -> SafetyCheck:
     unsafe = int(_safety(known, states).first_unsafe[0])
     center = metrics.centers(states, vehicle)[:, 1 : steps + 1]
     gap = room = None
-    if known.objects is not None:
+    if known.objects is not None or known.obstacles:
         x, y, heading = np.ascontiguousarray(center.T)
         size, at_most_m = np.array([vehicle.length_m, vehicle.width_m]), known.scoring.clearance_max_m
         samples = np.arange(1, steps + 1)
@@ -267,4 +270,5 @@ def check_of(plan: Plan, known: Known, repairs: int = 0) -> SafetyCheck:
         None if unsafe > steps else unsafe * DT_S,
         repairs,
         steps * DT_S,
+        known.obstacles,
     )

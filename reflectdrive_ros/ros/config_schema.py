@@ -23,6 +23,7 @@ CHOICES = {  # settings that take one of a few words
     "inputs.route_type": tuple(ROUTE_TYPES),
     "inputs.objects_type": (*OBJECT_TYPES, "none"),
     "inputs.drivable_type": ("none", "map", "grid"),
+    "inputs.obstacles_type": ("none", "cloud"),
     "scoring.form": ("pdms", "epdms"),
     "model.backend": MODEL_BACKENDS,
 }

@@ -161,15 +161,20 @@ def static_transforms(message: Any) -> dict[str, tuple[str, Array]]:
 
 def camera_from_ego(transforms: dict[str, tuple[str, Array]], name: str, frame: str) -> Array:
     """(4, 4) through the static transforms (as `static_transforms` gives them) from the camera up to base_link."""
-    ego_from_camera, at = np.eye(4), frame.lstrip("/")
+    return geometry.invert_matrix(ego_from_frame(transforms, f"camera {name}", frame))
+
+
+def ego_from_frame(transforms: dict[str, tuple[str, Array]], whose: str, frame: str) -> Array:
+    """(4, 4) of a sensor's frame, likewise."""
+    ego_from_sensor, at = np.eye(4), frame.lstrip("/")
     for _ in range(len(transforms) + 1):
         if at == "base_link":
-            return geometry.invert_matrix(ego_from_camera)
+            return ego_from_sensor
         if at not in transforms:
             break
         at, parent_from_child = transforms[at]
-        ego_from_camera = parent_from_child @ ego_from_camera
-    raise BadMessage(f"camera {name}: /tf_static has no way from base_link to '{frame}'")
+        ego_from_sensor = parent_from_child @ ego_from_sensor
+    raise BadMessage(f"{whose}: /tf_static has no way from base_link to '{frame}'")
 
 
 # --- other road users ------------------------------------------------------------------------------------------------
@@ -387,7 +392,12 @@ def grid_in_ego_frame(found: MapGrid, ego: EgoState) -> DrivableGrid:
         return replace(
             found.grid, ego_from_grid=geometry.compose(geometry.invert(ego.map_from_ego), found.grid.ego_from_grid)
         )
-    driven_m = ego.speed_mps * (ego.stamp_ns - found.stamp_ns) * 1e-9
+    now_from_then = geometry.invert(driven_since(ego, found.stamp_ns))
+    return replace(found.grid, ego_from_grid=geometry.compose(now_from_then, found.grid.ego_from_grid))
+
+
+def driven_since(ego: EgoState, stamp_ns: int) -> Array:
+    """(3,) then_from_now: the way from a stamp until now, at the present speed and curvature."""
+    driven_m = ego.speed_mps * (ego.stamp_ns - stamp_ns) * 1e-9
     curvature = ego.yaw_rate_rps / ego.speed_mps if abs(ego.speed_mps) > 0.3 else 0.0
-    then_from_now = kinematics.arc(curvature, np.array([driven_m]))[0]
-    return replace(found.grid, ego_from_grid=geometry.compose(geometry.invert(then_from_now), found.grid.ego_from_grid))
+    return np.asarray(kinematics.arc(curvature, np.array([driven_m]))[0])

@@ -22,8 +22,9 @@ import numpy as np
 
 from .. import geometry
 from ..config import Config
-from ..domain import Agents, Array, CameraFrame, Command, DrivableGrid, EgoState, Observation
+from ..domain import Agents, Array, CameraFrame, Command, DrivableGrid, EgoState, Observation, together
 from . import convert
+from . import obstacles as clouds
 from .convert import BadMessage
 from .lanelet_map import LaneletMap
 from .map_space import MapSpace
@@ -186,6 +187,7 @@ class Inputs:
         self._acceleration = Channel("acceleration", False, limits.acceleration_max_age_s)
         self._objects = Channel("objects", False, limits.objects_max_age_s)
         self._drivable = Channel("drivable", False, limits.drivable_max_age_s)
+        self._obstacles = Channel("obstacles", False, limits.obstacles_max_age_s)
         self._route = Channel("route", True, None)
         self._tf_static = Channel("tf_static", needed, None)
         self._instruction = ""
@@ -194,7 +196,7 @@ class Inputs:
         if limits.drivable_type == "map" and self._lanelet_map is not None:
             self._map_space = MapSpace(self._lanelet_map, ThreadPoolExecutor(1, "map"))
         self.restarts = 0
-        self.ignored_objects: dict[str, int] = {}  # reason -> count, of the newest message
+        self.ignored: dict[str, dict[str, int]] = {}  # objects, obstacles: reason -> count, of the newest message
         self._forget()
 
     def _forget(self) -> None:
@@ -208,6 +210,7 @@ class Inputs:
         self._waiting_ns: int | None = None  # stamp of the first anchor picture that nobody has planned from yet
         self._route_made: tuple[Any, Array] | None = None
         self._grid_made: tuple[Any, convert.MapGrid] | None = None
+        self._cloud_made: tuple[Any, clouds.Obstacles] | None = None
         self._map_fault = "drivable: not asked for yet"
         self._route_at_m: float | None = None
 
@@ -215,8 +218,9 @@ class Inputs:
         latched = [*self._infos.values(), self._tf_static] if self._config.cameras.required else []
         objects = [] if self._config.inputs.objects_type == "none" else [self._objects]
         drivable = [self._drivable] if self._config.inputs.drivable_type == "grid" else []
+        cloud = [self._obstacles] if self._config.inputs.obstacles_type == "cloud" else []
         images = list(self._images.values())
-        return [*images, *latched, self._odometry, self._acceleration, *objects, *drivable, self._route]
+        return [*images, *latched, self._odometry, self._acceleration, *objects, *drivable, *cloud, self._route]
 
     # --- storing -----------------------------------------------------------------------------------------------------
 
@@ -265,6 +269,7 @@ class Inputs:
             "acceleration": self._acceleration,
             "objects": self._objects,
             "drivable": self._drivable,
+            "obstacles": self._obstacles,
             "route": self._route,
         }
         return by_kind[kind]
@@ -276,7 +281,8 @@ class Inputs:
     def _restart(self) -> None:
         """Time went back (a bag loops, a simulator restarts): what was received before is from another time."""
         transforms = self._transforms
-        for channel in (*self._images.values(), self._odometry, self._acceleration, self._objects, self._drivable):
+        others = (self._odometry, self._acceleration, self._objects, self._drivable, self._obstacles)
+        for channel in (*self._images.values(), *others):
             channel.messages.clear()
             channel.stamps.clear()
         self._forget()
@@ -337,6 +343,7 @@ class Inputs:
             pictures = {} if anchor is None else {n: self._match(c, anchor[0]) for n, c in self._images.items()}
             odometry, acceleration = self._odometry.newest(), self._acceleration.newest()
             objects, route, grid = self._objects.newest(), self._route.newest(), self._drivable.newest()
+            cloud = self._obstacles.newest()
             self._waiting_ns = None
             if anchor is not None:
                 self._planned_image_ns = anchor[0]
@@ -346,13 +353,14 @@ class Inputs:
         ego = self._ego(odometry, acceleration, now_ns, problems)
         agents = None if ego is None else self._agents(objects, ego, now_ns)
         drivable = None if ego is None else self._drivable_space(grid, ego, now_ns)
+        obstacles = None if ego is None else self._boxes(cloud, ego, agents, now_ns)
         route_map = self._route_in_map(route, problems)
         ahead = None if ego is None or route_map is None else self._route_ahead(route_map, ego)
         command = Command.FOLLOW if ahead is None else command_along(ahead)
         image_ns = None if anchor is None else anchor[0]
         cameras = self._cameras(image_ns, pictures, now_ns, problems)  # last: decoding goes on meanwhile
         if ego is None or ahead is None or cameras is None:
-            return Snapshot(None, ego, agents, tuple(problems), image_ns)
+            return Snapshot(None, ego, together(agents, obstacles), tuple(problems), image_ns)
         observation = Observation(
             ego.stamp_ns,
             ego,
@@ -365,17 +373,21 @@ class Inputs:
             self._instruction,
             _age_s(objects, ego),
             _age_s(grid, ego),
+            obstacles,
         )
-        return Snapshot(observation, ego, agents, tuple(problems), image_ns)
+        return Snapshot(observation, ego, observation.others, tuple(problems), image_ns)
 
     def ego(self, now_ns: int) -> tuple[EgoState | None, Agents | None]:
         """Enough to stop, without touching pictures; None when even odometry is missing or stale."""
         with self._lock:
-            odometry, acceleration, objects = (
-                channel.newest() for channel in (self._odometry, self._acceleration, self._objects)
+            odometry, acceleration, objects, cloud = (
+                channel.newest() for channel in (self._odometry, self._acceleration, self._objects, self._obstacles)
             )
         ego = self._ego(odometry, acceleration, now_ns, [])
-        return ego, (None if ego is None else self._agents(objects, ego, now_ns))
+        if ego is None:
+            return None, None
+        agents = self._agents(objects, ego, now_ns)
+        return ego, together(agents, self._boxes(cloud, ego, agents, now_ns))
 
     def _ego(
         self,
@@ -409,8 +421,26 @@ class Inputs:
             )
         except BadMessage:
             return None
-        self.ignored_objects = found.ignored
+        self.ignored["objects"] = found.ignored
         return convert.in_ego_frame(found, ego)
+
+    def _boxes(self, cloud: tuple[int, Any] | None, ego: EgoState, agents: Agents | None, now_ns: int) -> Agents | None:
+        """Of a cloud, likewise; made once of each."""
+
+        def made(message: Any) -> clouds.Obstacles:
+            if self._cloud_made is not None and self._cloud_made[0] is message:
+                return self._cloud_made[1]
+            return clouds.obstacles(message, self._transforms, ego, agents, self._config.inputs, self._config.vehicle)
+
+        if self._config.inputs.obstacles_type == "none":
+            return None
+        try:
+            found = self._obstacles.used(cloud, now_ns, made)
+        except BadMessage:
+            return None
+        assert cloud is not None
+        self._cloud_made, self.ignored["obstacles"] = (cloud[1], found), found.ignored
+        return clouds.in_ego_frame(found, ego)
 
     def _drivable_space(self, grid: tuple[int, Any] | None, ego: EgoState, now_ns: int) -> DrivableGrid | None:
         """Unknown (None) when grid or map are missing, stale or unusable, which is not the same as no road."""
@@ -540,15 +570,14 @@ class Inputs:
         if self._map_space is not None:
             level = Level.WARN if self._map_fault else Level.OK
             statuses.append(InputStatus("drivable", level, self._map_fault or "from the map", {}))
-        if self.ignored_objects:
-            listed = ", ".join(f"{count} {reason}" for reason, count in sorted(self.ignored_objects.items()))
-            statuses = [
-                replace(s, level=max(s.level, Level.WARN), message=f"{s.message}; ignored: {listed}")
-                if s.name == "objects"
-                else s
-                for s in statuses
-            ]
-        return statuses
+        return [_with_ignored(status, self.ignored.get(status.name, {})) for status in statuses]
+
+
+def _with_ignored(status: InputStatus, ignored: dict[str, int]) -> InputStatus:
+    if not ignored:
+        return status
+    listed = ", ".join(f"{count} {reason}" for reason, count in sorted(ignored.items()))
+    return replace(status, level=max(status.level, Level.WARN), message=f"{status.message}; ignored: {listed}")
 
 
 def _age_s(item: tuple[int, Any] | None, ego: EgoState) -> float:

@@ -117,6 +117,9 @@ class Pilot:
                 "objects": "unknown"
                 if observation is None or observation.agents is None
                 else str(len(observation.agents)),
+                "obstacles": "unknown"
+                if observation is None or observation.obstacles is None
+                else str(len(observation.obstacles)),
                 "check": str(report.plan.check or "unchecked"),  # of the plan that was sent
                 "model_sha256": self.model_sha256,
                 "network_on": self.runs_on,

@@ -97,6 +97,17 @@ def inputs(config: Config) -> tuple[Topic, ...]:
                 False,
             )
         )
+    if settings.obstacles_type == "cloud":
+        table.append(
+            Topic(
+                "obstacles",
+                "~/input/obstacles",
+                "sensor_msgs/msg/PointCloud2",
+                Qos.SENSOR,
+                "points of whatever stands in the way, ground removed; known road users are taken out of it",
+                False,
+            )
+        )
     return tuple(table)
 
 
@@ -161,6 +172,8 @@ specification, which admits neither weaker nor stronger ones.
 {objects}
 - `inputs.drivable_type` says where the drivable space comes from: `map` reads the lanelets of `inputs.lanelet_map`,
   `grid` subscribes to `~/input/drivable`, a nav_msgs/msg/OccupancyGrid in the map frame or in base_link.
+- With `inputs.obstacles_type: cloud` the node subscribes to `~/input/obstacles`, a sensor_msgs/msg/PointCloud2 in
+  base_link or in a frame of `/tf_static`, such as Autoware's `/perception/obstacle_segmentation/pointcloud`.
 - What is required and missing, stale or malformed makes the car stop, and the diagnostics say why. What is not
   required is done without, and the diagnostics say so.
 

@@ -62,7 +62,7 @@ class Engine:
     def step(self, observation: Observation) -> StepReport:
         """Plan for one observation. Timings in the report are milliseconds by stage."""
         begun = self._clock()
-        stop = self._stop(observation.ego, observation.agents)
+        stop = self._stop(observation.ego, observation.others)
         planning = self._clock()
         plan: Plan | None = None
         why_full, notes = "", tuple[str, ...]()

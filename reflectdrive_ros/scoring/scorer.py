@@ -136,10 +136,11 @@ class Scene:
             raise ValueError("Observation.route has no points, expected at least 2 to measure progress along")
         agents, source = AgentTracks.none(), ForecastSource.CONSTANT_VELOCITY
         if forecast is not None:
-            known = 0 if observation.agents is None else len(observation.agents)
-            if observation.agents is None or len(forecast.poses) != known:
+            others = observation.others
+            known = 0 if others is None else len(others)
+            if others is None or len(forecast.poses) != known:
                 raise ValueError(f"Forecast.poses holds {len(forecast.poses)} agents, the observation {known}")
-            agents, source = AgentTracks.of_forecast(forecast, observation.agents.kinds), forecast.source
+            agents, source = AgentTracks.of_forecast(forecast, others.kinds), forecast.source
         return Scene(
             motion_of(observation.ego),
             agents,

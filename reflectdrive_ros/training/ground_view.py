@@ -104,4 +104,5 @@ def _behind_tokens(camera: Camera, network: TokenNetConfig) -> Array:
     """(tokens, PLACES, 2) of one camera's tokens, row by row."""
     rows, columns = (side // SHUFFLE for side in network.vision.grid)
     places = places_m(camera, rows * ROWS, columns * COLUMNS)
-    return places.reshape(rows, ROWS, columns, COLUMNS, 2).transpose(0, 2, 1, 3, 4).reshape(rows * columns, -1, 2)
+    apart = places.reshape(rows, ROWS, columns, COLUMNS, 2).transpose(0, 2, 1, 3, 4)
+    return np.asarray(apart.reshape(rows * columns, -1, 2))

@@ -63,11 +63,10 @@ class Losses(nn.Module):
         codebook = Codebook(net.config.bin_m, net.config.bins)
         x_ids, y_ids = fields.id_window(codebook)
         self.x_first, self.y_first = x_ids.start, y_ids.start  # ids of the first row and column of a distance map
-        self.birdseye, self.ground_view = (
-            (BirdsEye(net.config.blocks.width, codebook, generator), GroundView(net.config, codebook, generator))
-            if weights.seen
-            else (None, None)
-        )
+        self.readers = nn.ModuleList()  # of what the pictures show
+        if weights.seen:
+            self.readers.append(BirdsEye(net.config.blocks.width, codebook, generator))
+            self.readers.append(GroundView(net.config, codebook, generator))
 
     def forward(self, batch: Batch, eyes_only: bool = False) -> dict[str, Tensor]:
         """Scalars `loss`, `dlm`, `goal`, `sap`, `field`, `seen`; of the eyes alone two of them, the others NaN."""
@@ -90,9 +89,10 @@ class Losses(nn.Module):
         return {"loss": total, **{name: value.detach() for name, value in found.items()}}
 
     def _seen(self, pictures: Tensor, batch: Batch) -> Tensor:
-        if self.birdseye is None or self.ground_view is None:
-            return pictures.new_zeros(())
-        return sum(reader.loss(pictures, batch.distances, batch.taken) for reader in (self.birdseye, self.ground_view))  # type: ignore[return-value]
+        found = pictures.new_zeros(())
+        for reader in self.readers:
+            found = found + reader.loss(pictures, batch.distances, batch.taken)  # type: ignore[operator]
+        return found
 
     def _goal(self, x_logits: Tensor, hidden: Tensor, clean: Tensor) -> Tensor:
         y_logits = self.net.goal_y(hidden, clean[:, GOAL_X, None])[:, 0]

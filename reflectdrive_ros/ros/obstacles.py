@@ -1,0 +1,148 @@
+"""Whatever stands in the way and has no name: a PointCloud2 without its ground, as boxes that do not move.
+
+    cloud -> points in base_link -> occupied cells -> the fewest boxes of whole cells that a simple cover finds
+
+Autoware's obstacle segmentation gives such clouds. Points of known road users and of the car itself are left out: those
+have boxes already, and theirs move. Boxes cover occupied cells and nothing else, so a wall around a corner does not
+fill the corner.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from .. import geometry
+from ..config import InputsConfig, VehicleConfig
+from ..domain import AgentKind, Agents, Array, EgoState
+from . import convert
+from .convert import BadMessage
+
+FLOATS = {7: "f4", 8: "f8"}  # sensor_msgs/PointField datatypes that a coordinate may have
+OWN_M = 0.2  # points this near to a box that is known are that box's
+SMEAR_S = 0.2  # cloud and objects are of different moments: a box in motion is this much longer
+
+
+@dataclass(frozen=True, eq=False)
+class Obstacles:
+    """Boxes around the car as it stood when they were made."""
+
+    map_from_ego: Array  # (3,)
+    boxes: Agents
+    ignored: dict[str, int]  # reason -> points or boxes
+
+
+def points_of(message: Any) -> Array:
+    """(N, 3) x, y, z of a sensor_msgs/PointCloud2, as they stand in it. Raises BadMessage naming what is wrong."""
+    fields = {field.name: field for field in message.fields}
+    missing = [name for name in "xyz" if name not in fields]
+    if missing:
+        raise BadMessage(f"obstacles: the cloud has no field {', '.join(missing)}, expected x, y and z")
+    width, height, step, row = message.width, message.height, message.point_step, message.row_step
+    kinds = []
+    for name in "xyz":
+        field = fields[name]
+        if field.datatype not in FLOATS or field.count not in (0, 1):
+            raise BadMessage(f"obstacles: field {name} of the cloud is no float of 4 or 8 bytes")
+        kind = np.dtype(FLOATS[field.datatype]).newbyteorder(">" if message.is_bigendian else "<")
+        if field.offset + kind.itemsize > step:
+            raise BadMessage(f"obstacles: field {name} of the cloud lies beyond its points of {step} bytes")
+        kinds.append(kind)
+    if width * height == 0:
+        return np.zeros((0, 3))
+    if row < width * step or len(message.data) < row * height:
+        raise BadMessage(
+            f"obstacles: the cloud holds {len(message.data)} bytes, {height} rows of {row} with {width} points of "
+            f"{step} are told"
+        )
+    layout = np.dtype({"names": list("xyz"), "formats": kinds, "offsets": [fields[n].offset for n in "xyz"],
+                       "itemsize": step})  # fmt: skip
+    points = np.ndarray((height, width), layout, np.asarray(message.data, np.uint8).data, strides=(row, step))
+    return np.stack([points[name].astype(float).ravel() for name in "xyz"], axis=1)
+
+
+def obstacles(
+    message: Any,
+    transforms: dict[str, tuple[str, Array]],
+    ego: EgoState,
+    users: Agents | None,
+    limits: InputsConfig,
+    vehicle: VehicleConfig,
+) -> Obstacles:
+    """Boxes of a PointCloud2 in base_link or in a frame that /tf_static knows; `users` are known by boxes of their own.
+
+    Raises BadMessage where the cloud cannot be used.
+    """
+    points = points_of(message)
+    ego_from_sensor = convert.ego_from_frame(transforms, "obstacles", message.header.frame_id)
+    points = points @ ego_from_sensor[:3, :3].T + ego_from_sensor[:3, 3]
+    finite = np.isfinite(points).all(axis=1)
+    reach_m = limits.obstacle_range_m
+    wanted = (points[:, 2] > limits.obstacle_low_m) & (points[:, 2] < limits.obstacle_high_m)
+    wanted &= (np.abs(points[:, :2]) < reach_m).all(axis=1)
+    now_from_then = geometry.invert(convert.driven_since(ego, convert.stamp_ns(message.header)))
+    places = geometry.transform_points(now_from_then, points[finite & wanted, :2])
+    ignored = {"points not finite": int((~finite).sum())}
+    own = np.array([[vehicle.rear_axle_to_center_m, 0.0, 0.0]])
+    taken = inside(places, own, np.array([[vehicle.length_m, vehicle.width_m]]))
+    if users is not None:
+        smear = np.column_stack([2.0 * SMEAR_S * np.hypot(*users.velocities_mps.T), np.zeros(len(users))])
+        taken |= inside(places, users.poses, users.sizes + smear)
+    cells = occupied(places[~taken], limits.obstacle_cell_m, reach_m, limits.obstacle_points_min)
+    corners = cover(cells) * limits.obstacle_cell_m - reach_m
+    centres, sizes = 0.5 * (corners[:, 0] + corners[:, 1]), corners[:, 1] - corners[:, 0]
+    nearest = np.argsort(np.hypot(*np.maximum(np.abs(centres) - 0.5 * sizes, 0.0).T), kind="stable")
+    ignored[f"boxes beyond the nearest {limits.obstacles_max}"] = max(len(centres) - limits.obstacles_max, 0)
+    kept = nearest[: limits.obstacles_max]
+    count = len(kept)
+    boxes = Agents(
+        np.column_stack([centres[kept], np.zeros(count)]),
+        np.zeros((count, 2)),
+        sizes[kept],
+        np.full(count, AgentKind.STATIC, np.int64),
+    )
+    return Obstacles(ego.map_from_ego, boxes, {what: n for what, n in ignored.items() if n})
+
+
+def in_ego_frame(found: Obstacles, ego: EgoState) -> Agents:
+    """The boxes from where the car is now."""
+    now_from_then = geometry.compose(geometry.invert(ego.map_from_ego), found.map_from_ego)
+    return replace(found.boxes, poses=geometry.compose(now_from_then, found.boxes.poses))
+
+
+def inside(points: Array, poses: Array, sizes: Array) -> Array:
+    """(N,) whether points (N, 2) are in or within OWN_M of any of the boxes at poses (A, 3) of sizes (A, 2)."""
+    found = np.zeros(len(points), bool)
+    for pose, size in zip(poses, sizes, strict=True):
+        half = 0.5 * size + OWN_M
+        near = np.flatnonzero((np.abs(points - pose[:2]) < np.hypot(*half)).all(axis=1))
+        local = geometry.transform_points(geometry.invert(pose), points[near])
+        found[near[(np.abs(local) < half).all(axis=1)]] = True
+    return found
+
+
+def occupied(points: Array, cell_m: float, reach_m: float, least: int) -> Array:
+    """(C, C) bool, cells x, y from -reach_m on that hold at least so many of points (N, 2)."""
+    count = int(np.ceil(2 * reach_m / cell_m))
+    cells = np.clip(((points + reach_m) / cell_m).astype(int), 0, count - 1)
+    return np.bincount(cells[:, 0] * count + cells[:, 1], minlength=count**2).reshape(count, count) >= least
+
+
+def cover(cells: Array) -> Array:
+    """(B, 2, 2) lowest and highest corner, in cells, of boxes that cover what is True in (C, C) and nothing else.
+
+    Runs along y of neighbouring x that begin and end alike become one box.
+    """
+    open_boxes: dict[tuple[int, int], int] = {}  # run -> x where its box begins
+    boxes: list[tuple[tuple[int, int], tuple[int, int]]] = []
+    for x in range(len(cells) + 1):
+        row = cells[x] if x < len(cells) else np.zeros(cells.shape[1], bool)
+        edges = np.flatnonzero(np.diff(row, prepend=False, append=False))
+        runs = set(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+        for run in sorted(open_boxes.keys() - runs):
+            boxes.append(((open_boxes.pop(run), run[0]), (x, run[1])))
+        for run in runs - open_boxes.keys():
+            open_boxes[run] = x
+    return np.array(boxes, float).reshape(-1, 2, 2)
