@@ -14,7 +14,8 @@ from . import __version__
 # their command is asked for: a laptop without ROS can score, a car without scipy can plan.
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("ros.demo", "the closed loop: the proving ground drives the real node over real topics; with a report"),
-    "replay": ("ros.replay", "a rosbag2 through the engine or the node: plans, numbers, report"),
+    "replay": ("ros.replay", "rosbag2 recordings through the engine or the node: plans, numbers, report"),
+    "compare": ("evaluation.compare_run", "two replays of the same bags: differences, and how sure they are"),
     "make-bag": ("ros.make_bag", "a rosbag2 from a recording that comes with the package, or from the proving ground"),
     "scenes": ("evaluation.scenes_run", "makes, completes, checks and shows a scene set of the proving ground"),
     "eval": ("evaluation.eval_run", "planners on a scene set or in closed loop: PDM score table"),

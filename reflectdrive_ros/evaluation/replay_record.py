@@ -5,9 +5,9 @@ The record is plain data in the map frame, so that the report, the plans' bag an
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -15,9 +15,15 @@ import numpy as np
 
 from .. import geometry
 from ..config import VehicleConfig
-from ..domain import Array, PlanSource, StepKind, Verdict, checked
+from ..domain import Array, EgoState, PlanSource, StepKind, Verdict, checked
+from ..scoring import metrics
+from ..scoring.scorer import motion_of
+from ..scoring.simulate import DT_S, HORIZON_S, STEPS, simulate
+from . import plan_measures
+from .plan_measures import PlanMeasures
 
 COMPARED_S = np.arange(0.5, 4.01, 0.5)  # after the plan's stamp: where it is held against the driven path
+SIMULATED_AT_ONCE = 256  # plans
 STANDING_M = 0.5  # a plan shorter than this has no direction to be compared with
 
 
@@ -69,6 +75,8 @@ class ReplayFrame:
     agent_kinds: Array = field(default_factory=lambda: np.zeros(0, np.int64))  # (A,) AgentKind
     pictures: tuple[ReplayPicture, ...] = ()  # left to right; empty where the planner is blind
     diagnostics: tuple[Diagnostic, ...] = ()
+    acceleration_mps2: float = 0.0  # of the ego, along its heading; 0 where the recording does not tell
+    yaw_rate_rps: float = 0.0  # of the ego
 
     def __post_init__(self) -> None:
         count = len(np.atleast_1d(self.agent_poses))
@@ -138,6 +146,11 @@ class ReplayRecord:
             raise ValueError("ReplayRecord.driven_stamps_ns does not rise")
         object.__setattr__(self, "driven_stamps_ns", stamps)
 
+    @cached_property
+    def measures(self) -> PlanMeasures:
+        """Of each plan; found once, because the car is simulated along every one of them."""
+        return _measures(self)
+
 
 def driven_poses(record: ReplayRecord, stamps_ns: Array) -> Array:
     """(N, 3) where the recorded car was at the stamps, between its odometry messages; held at both ends."""
@@ -154,29 +167,37 @@ def summary(record: ReplayRecord) -> dict[str, Any]:
 
     `ade_m` and `fde_m` hold the plans that went out against the driven path, at 0.5, 1, .. 4 s and at 4 s; only
     `plans_compared` of them reach 4 s ahead with a recording that does so too. `max_lateral_shift_m` is the farthest
-    that a plan lies to the side of the one before it.
+    that a plan lies to the side of the one before it. `comfort_share` is the share of the plans within the score's
+    bounds of comfort, when the car follows them.
     """
     frames = record.frames
     span_s = (frames[-1].stamp_ns - frames[0].stamp_ns) * 1e-9 if len(frames) > 1 else 0.0
-    errors = [error for frame in frames if (error := _displacements(record, frame)) is not None]
-    shifts = [shift for one, two in pairwise(frames) if (shift := _shift(one, two)) is not None]
-    verdicts, sources = Counter(frame.verdict for frame in frames), Counter(frame.source for frame in frames)
     return {
         "planner": record.planner,
         "bag": record.bag,
-        "plans": len(frames),
         "duration_s": round(span_s, 3),
         "rates": {"plans_hz": round((len(frames) - 1) / span_s, 3) if span_s > 0 else None},
-        "verdicts": {verdict.name: verdicts[verdict] for verdict in Verdict},
-        "sources": {source.name: sources[source] for source in PlanSource},
+        **plan_measures.numbers(record.measures),
         "latency_ms": _latencies(frames),
-        "ade_m": _rounded(np.mean(errors)) if errors else None,
-        "fde_m": _rounded(np.mean([error[-1] for error in errors])) if errors else None,
-        "plans_compared": len(errors),
-        "max_lateral_shift_m": _rounded(max(shifts)) if shifts else None,
         **({} if record.drive is None else {"world": dict(record.drive.numbers)}),
         **record.details,
     }
+
+
+def _measures(record: ReplayRecord) -> PlanMeasures:
+    frames, nan = record.frames, float("nan")
+    errors = [_displacements(record, frame) for frame in frames]
+    shifts = [None, *(_shift(one, two) for one, two in pairwise(frames))][: len(frames)]
+    return PlanMeasures(
+        stamp_ns=np.array([frame.stamp_ns for frame in frames], np.int64),
+        ade_m=np.array([nan if error is None else error.mean() for error in errors]),
+        fde_m=np.array([nan if error is None else error[-1] for error in errors]),
+        lateral_shift_m=np.array([nan if shift is None else shift for shift in shifts]),
+        comfortable=_comfortable(frames, record.vehicle),
+        verdict=np.array([frame.verdict for frame in frames], np.int64),
+        source=np.array([frame.source for frame in frames], np.int64),
+        latency_ms=np.array([frame.timings_ms.get("total", nan) for frame in frames]),
+    )
 
 
 def _rounded(value: Any) -> float:
@@ -221,3 +242,33 @@ def _shift(before: ReplayFrame, after: ReplayFrame) -> float | None:
     along, lateral = geometry.project(line, after.plan_poses[:, :2])
     beside = (along > 0) & (along < geometry.arc_lengths(line)[-1] - 1e-6)
     return float(np.abs(lateral[beside]).max()) if beside.any() else None
+
+
+def _comfortable(frames: Sequence[ReplayFrame], vehicle: VehicleConfig) -> Array:
+    """(N,) 1 where the car that follows a plan stays within the score's bounds of comfort, 0 where not; NaN for a plan
+    that ends before the score does."""
+    flags = np.full(len(frames), np.nan)
+    long = [k for k, frame in enumerate(frames) if len(frame.plan_poses) * frame.dt_s >= HORIZON_S - 1e-6]
+    for first in range(0, len(long), SIMULATED_AT_ONCE):
+        some = long[first : first + SIMULATED_AT_ONCE]
+        motions = np.array([motion_of(_ego(frames[k], vehicle)) for k in some])
+        states = simulate(np.array([_ahead(frames[k]) for k in some]), motions, vehicle)
+        flags[some] = metrics.comfort_flags(states, vehicle, metrics.COMFORT_SANE).all(axis=1)
+    return flags
+
+
+def _ego(frame: ReplayFrame, vehicle: VehicleConfig) -> EgoState:
+    # odometry tells how the car turns, not its steering: a car that begins a curve with straight wheels would jerk
+    steering = np.arctan2(vehicle.wheel_base_m * frame.yaw_rate_rps, max(abs(frame.speed_mps), 1.0))
+    motion = (frame.speed_mps, frame.acceleration_mps2, frame.yaw_rate_rps, float(steering))
+    return EgoState(frame.stamp_ns, frame.map_from_ego, *motion)
+
+
+def _ahead(frame: ReplayFrame) -> Array:
+    """(40, 3) the plan's first 4 s at the score's interval, ego frame, headings unwrapped."""
+    poses = geometry.compose(geometry.invert(frame.map_from_ego), frame.plan_poses)
+    poses = np.concatenate([np.zeros((1, 3)), poses])
+    poses[:, 2] = np.unwrap(poses[:, 2])
+    knots = frame.dt_s * np.arange(len(poses))
+    at = DT_S * np.arange(1, STEPS + 1)
+    return np.stack([np.interp(at, knots, poses[:, axis]) for axis in range(3)], axis=-1)

@@ -1,4 +1,4 @@
-"""`reflectdrive replay BAG`: a bag through the engine, or through the real node, and a report of what it planned.
+"""`reflectdrive replay BAG ..`: bags through the engine, or through the real node, and a report of what it planned.
 
 Engine only (the default): messages go through the same pilot as on the car, in the order received, as fast as they go.
 Lateness is not judged, because this machine's speed is not the car's; everything else is, and the plans are equal bit
@@ -14,7 +14,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,22 +25,26 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from ..config import Config, ConfigError, override_dotted
+from ..config import Config, ConfigError
 from ..domain import Array
 from ..evaluation import given, golden_replay
 from ..evaluation.golden_replay import GoldenError
+from ..evaluation.plan_measures import PLANS_FILE, write_measures
 from ..evaluation.provenance import provenance
 from ..evaluation.replay_record import ReplayRecord, summary
 from ..evaluation.report import write_report
 from ..runtime.model_file import ModelFileError
 from . import outputs, topics
 from .bag import BagError, BagReader, BagWriter
+from .bag_folders import holds_bags
+from .bag_topics import mapped
 from .inputs import InputStatus
 from .pilot import Pilot
 from .replay_world import assemble
 
 NEVER_LATE_MS = 10_000.0
 PLANS_PREFIX = "/planning/reflectdrive"
+LEFT_BEHIND = ("summary.json", "report.html", PLANS_FILE)
 COUNTED_MAX = 20  # sentences of a kind; some hold numbers that differ each time
 
 
@@ -55,8 +59,13 @@ class Sent:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("bag", type=Path, help="rosbag2 folder or file (mcap or sqlite3)")
-    parser.add_argument("--out", type=Path, help="folder for plans, summary.json and report.html (default: out/<bag>)")
+    parser.add_argument(
+        "bags", type=Path, nargs="+", metavar="BAG", help="rosbag2 folder or file (mcap or sqlite3), or folder of bags"
+    )
+    parser.add_argument("--out", type=Path, help="folder for what is left behind (default: out/<bag>, out/replays)")
+    parser.add_argument(
+        "--jobs", type=count, default=1, metavar="N", help="of several bags so many at once (default: 1)"
+    )
     parser.add_argument("--node", action="store_true", help="through the real node over DDS, in recorded time")
     parser.add_argument("--rate", type=float, default=1.0, help="with --node: speed of playing (default: 1.0)")
     parser.add_argument("--planner", help="recipe to use instead of the configured one")
@@ -78,20 +87,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-report", action="store_true", help="leave report.html out")
 
 
+def count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of at least 1")
+    return int(text)
+
+
 def run(args: argparse.Namespace) -> int:
-    """Exit code 0; 1 when plans differ from the golden; 2 with one sentence when something given cannot be used."""
+    """Exit code 0; 1 when plans differ from the golden or a bag of several cannot be replayed; 2 with one sentence when
+    something given cannot be used."""
     errors = Console(stderr=True)
+    several = len(args.bags) > 1 or holds_bags(args.bags[0])
     try:
         config = given.configuration(args)
-        record, out = replay(args, config, errors)
-        numbers = written(record, out, args)
-        different = golden_differences(record, args)
+        if several:
+            from .replay_many import replay_many
+
+            return replay_many(args, config, errors)
+        return run_one(args, config, errors)
     except (BagError, ConfigError, GoldenError, ModelFileError) as fault:
         errors.print(escape(str(fault)), soft_wrap=True)
-        return 2
     except OSError as fault:
         errors.print(escape(f"{fault.filename or args.out} cannot be used: {fault.strerror}"), soft_wrap=True)
-        return 2
+    return 2
+
+
+def run_one(args: argparse.Namespace, config: Config, errors: Console) -> int:
+    record, out = replay(args, config, errors)
+    numbers = written(record, out, args, args.json)
+    different = golden_differences(record, args)
     console = Console() if sys.stdout.isatty() else Console(width=110)
     console.print(table(numbers))
     shown = out / ("summary.json" if args.no_report else "report.html")
@@ -102,12 +126,30 @@ def run(args: argparse.Namespace) -> int:
 
 
 def replay(args: argparse.Namespace, config: Config, errors: Console) -> tuple[ReplayRecord, Path]:
-    """Run the bag and write the plans; returns the record and the folder for what is made of it."""
-    out = args.out or Path("out") / args.bag.name
-    with BagReader(args.bag) as reader:
+    """Run the one bag and write its plans; returns the record and the folder for what is made of it."""
+    out = args.out or Path("out") / args.bags[0].name
+    with Progress(console=errors, transient=True, disable=args.node) as progress:  # the node's replay shows its own
+        task = progress.add_task("replaying", total=1.0)
+
+        def tell(share: float) -> None:
+            progress.update(task, completed=share)
+
+        return replay_bag(args.bags[0], out, args, config, errors, tell), out
+
+
+def replay_bag(
+    bag: Path,
+    out: Path,
+    args: argparse.Namespace,
+    config: Config,
+    errors: Console,
+    tell: Callable[[float], None],
+) -> ReplayRecord:
+    """Run the bag and write the plans into `out`; returns the record. `tell` hears which share is done."""
+    with BagReader(bag) as reader:
         if reader.notice:
             errors.print(escape(reader.notice), soft_wrap=True)
-        config, sources = mapped(config, reader, args)
+        config, sources = mapped(config, reader, args.topic, driven_route=args.route == "driven")
         out.mkdir(parents=True, exist_ok=True)
         begun = time.perf_counter()
         stop_ns = reader.end_ns + 1 if args.duration is None else reader.start_ns + round(args.duration * 1e9)
@@ -120,7 +162,7 @@ def replay(args: argparse.Namespace, config: Config, errors: Console) -> tuple[R
             sent = through_node(reader, sources, config, stop_ns, args.rate, route, out, errors)
             mode = "node"
         else:
-            sent = through_engine(reader, sources, config, stop_ns, route, errors)
+            sent = through_engine(reader, sources, config, stop_ns, route, tell)
             mode = "engine"
         took_s = time.perf_counter() - begun
         if not sent:
@@ -132,6 +174,7 @@ def replay(args: argparse.Namespace, config: Config, errors: Console) -> tuple[R
             sent,
             {
                 "mode": mode,
+                "jobs": args.jobs,  # replays at a time: latencies hold for that
                 "route": args.route,
                 "plans_sha256": plans_sha256(sent),
                 "inputs": input_counters(sent),
@@ -141,18 +184,21 @@ def replay(args: argparse.Namespace, config: Config, errors: Console) -> tuple[R
                 **provenance(["reflectdrive", *sys.argv[1:]]),
             },
         )
+    for name in LEFT_BEHIND:  # of an earlier replay: they do not belong to the plans that come now
+        (out / name).unlink(missing_ok=True)
     write_plans(sent, config, out / "plans")
-    return record, out
+    return record
 
 
-def written(record: ReplayRecord, out: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """summary.json and report.html; returns the summary."""
+def written(record: ReplayRecord, out: Path, args: argparse.Namespace, copy: Path | None) -> dict[str, Any]:
+    """plans.csv, report.html and summary.json, the last of them last; returns the summary. `copy`: a second file."""
     numbers = summary(record)
-    text = json.dumps(numbers, indent=2) + "\n"
-    for target in [out / "summary.json", *([args.json] if args.json else [])]:
-        target.write_text(text, encoding="utf-8")
+    write_measures(record.measures, out / PLANS_FILE)
     if not args.no_report:
         write_report(record, out / "report.html")
+    text = json.dumps(numbers, indent=2) + "\n"
+    for target in [*([copy] if copy else []), out / "summary.json"]:
+        target.write_text(text, encoding="utf-8")
     return numbers
 
 
@@ -166,67 +212,16 @@ def golden_differences(record: ReplayRecord, args: argparse.Namespace) -> list[s
     return golden_replay.differences(record, args.golden)
 
 
-# --- which topic of the bag feeds which input ------------------------------------------------------------------------
-
-
-def mapped(config: Config, reader: BagReader, args: argparse.Namespace) -> tuple[Config, dict[str, str]]:
-    """The configuration fitted to what the bag holds (raw or compressed pictures, kind of objects), and the bag's topic
-    for each input key. Raises BagError naming what is missing."""
-    by_type: dict[str, list[str]] = {}
-    for topic in reader.topics:
-        if topic.count:
-            by_type.setdefault(topic.type_name, []).append(topic.name)
-    if "sensor_msgs/msg/CompressedImage" not in by_type and "sensor_msgs/msg/Image" in by_type:
-        config = override_dotted(config, {"cameras.compressed": False})
-    objects = next((kind for kind, name in topics.OBJECT_TYPES.items() if name in by_type), "none")
-    config = override_dotted(config, {"inputs.objects_type": objects})
-    if args.route == "driven":  # it is put in as a Path
-        config = override_dotted(config, {"inputs.route_type": "path"})
-    asked = dict(pair.partition("=")[::2] for pair in args.topic)
-    unknown = set(asked) - {entry.key for entry in topics.inputs(config)}
-    if unknown:
-        keys = ", ".join(entry.key for entry in topics.inputs(config))
-        raise BagError(f"--topic {min(unknown)}: no such input; expected one of {keys}")
-    sources: dict[str, str] = {}
-    for entry in topics.inputs(config):
-        names = by_type.get(entry.type, [])
-        camera = entry.key.partition(":")[2]
-        if camera:
-            names = [name for name in names if camera in name.split("/")]
-        if entry.key in asked:
-            sources[entry.key] = reader.require(entry.type, asked[entry.key])[0].name
-        elif entry.key == "route" and args.route == "driven":
-            continue
-        elif len(names) == 1 or (names and not camera):
-            sources[entry.key] = preferred(names, entry.key)
-        elif entry.required:
-            try:
-                reader.require(entry.type)
-            except BagError as fault:
-                raise BagError(f"{fault}; {advice(entry.key)}") from None
-            raise BagError(f"no topic of {entry.type} in the bag is named after camera '{camera}'; {advice(entry.key)}")
-    return config, sources
-
-
-def preferred(names: list[str], key: str) -> str:
-    """Among several topics of the right type, the one that sounds like it."""
-    words = {"odometry": ("kinematic_state", "odom"), "route": ("route",), "objects": ("objects",)}.get(key, ())
-    return min(names, key=lambda name: (not any(word in name for word in words), len(name), name))
-
-
-def advice(key: str) -> str:
-    if key == "route":
-        return "pass --route driven to follow the path that was driven (in hindsight)"
-    if key.startswith(("image", "info", "tf_static")):
-        return "name it with --topic, or run a planner that needs no pictures with --set cameras.required=false"
-    return f"name it with --topic {key}=/its/name"
-
-
 # --- through the engine ----------------------------------------------------------------------------------------------
 
 
 def through_engine(
-    reader: BagReader, sources: dict[str, str], config: Config, stop_ns: int, route: Any | None, errors: Console
+    reader: BagReader,
+    sources: dict[str, str],
+    config: Config,
+    stop_ns: int,
+    route: Any | None,
+    tell: Callable[[float], None],
 ) -> list[Sent]:
     """Every plan the pilot makes of the bag, in order; deterministic. `route`: a nav_msgs/Path instead of the bag's."""
     engine_config = dataclasses.replace(config, engine=dataclasses.replace(config.engine, deadline_ms=NEVER_LATE_MS))
@@ -235,23 +230,22 @@ def through_engine(
         pilot.put("route", route, 0)
     keys = {name: key for key, name in sources.items()}
     sent: list[Sent] = []
-    with Progress(console=errors, transient=True) as progress:
-        task = progress.add_task("replaying", total=max(stop_ns - reader.start_ns, 1))
-        for message in reader.messages(keys, stop_ns=stop_ns):
-            now_ns = message.received_ns
-            pilot.put(keys[message.topic], message.message(), now_ns)
-            if not pilot.due(now_ns):
-                continue
-            begun = time.perf_counter()
-            step = pilot.step(now_ns)
-            if step.report is not None:
-                trajectory = outputs.trajectory(step.report.plan, config)
-                total_ms = 1e3 * (time.perf_counter() - begun)
-                image_ns = step.snapshot.image_stamp_ns
-                age_s = float("nan") if image_ns is None else (step.report.plan.stamp_ns - image_ns) * 1e-9
-                status = outputs.status(step.report, config, pilot.model_sha256, len(sent) + 1, age_s, total_ms)
-                sent.append(Sent(trajectory, status, step.timings_ms, tuple(pilot.statuses(now_ns))))
-            progress.update(task, completed=now_ns - reader.start_ns)
+    length_ns = max(min(stop_ns, reader.end_ns) - reader.start_ns, 1)
+    for message in reader.messages(keys, stop_ns=stop_ns):
+        now_ns = message.received_ns
+        pilot.put(keys[message.topic], message.message(), now_ns)
+        if not pilot.due(now_ns):
+            continue
+        begun = time.perf_counter()
+        step = pilot.step(now_ns)
+        if step.report is not None:
+            trajectory = outputs.trajectory(step.report.plan, config)
+            total_ms = 1e3 * (time.perf_counter() - begun)
+            image_ns = step.snapshot.image_stamp_ns
+            age_s = float("nan") if image_ns is None else (step.report.plan.stamp_ns - image_ns) * 1e-9
+            status = outputs.status(step.report, config, pilot.model_sha256, len(sent) + 1, age_s, total_ms)
+            sent.append(Sent(trajectory, status, step.timings_ms, tuple(pilot.statuses(now_ns))))
+        tell((now_ns - reader.start_ns) / length_ns)
     return sent
 
 

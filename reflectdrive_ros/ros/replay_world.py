@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -49,9 +51,10 @@ def assemble(
     pictures = _pictures(reader, sources, config, _shown(sent))
     objects = _objects(reader, sources, [_stamp(item) for item in sent])
     routes = _routes(reader, sources, config)
+    accelerations = _accelerations(reader, sources, config, [_stamp(item) for item in sent])
     frames = []
     for k, item in enumerate(sent):
-        ego = odometry[_stamp(item)]
+        ego = replace(odometry[_stamp(item)], acceleration_mps2=accelerations[k])
         agents = _agents(objects.get(k), ego, config)
         frames.append(_frame(item, ego, agents, pictures.get(k, ())))
     return ReplayRecord(
@@ -96,6 +99,8 @@ def _frame(item: Planned, ego: EgoState, agents: Agents, pictures: tuple[ReplayP
         agent_kinds=agents.kinds,
         pictures=pictures,
         diagnostics=tuple(Diagnostic(s.name, int(s.level), s.message) for s in item.statuses),
+        acceleration_mps2=ego.acceleration_mps2,
+        yaw_rate_rps=ego.yaw_rate_rps,
     )
 
 
@@ -109,6 +114,24 @@ def _odometry(reader: BagReader, sources: dict[str, str], config: Config) -> dic
             continue  # the inputs refused it too, and said so
         found[ego.stamp_ns] = ego
     return found
+
+
+def _accelerations(reader: BagReader, sources: dict[str, str], config: Config, stamps: Sequence[int]) -> list[float]:
+    """For each plan the newest acceleration from before it, as the inputs take it; 0 where there is none so new."""
+    known: dict[int, float] = {}
+    for message in reader.messages([sources["acceleration"]] if "acceleration" in sources else []):
+        with suppress(BadMessage):
+            content = message.message()
+            known[convert.stamp_ns(content.header)] = convert.acceleration(content)
+    if not known:
+        return [0.0] * len(stamps)
+    times = np.array(sorted(known), np.int64)
+    newest = np.searchsorted(times, np.array(stamps, np.int64), side="right") - 1
+    allowed_ns = config.inputs.acceleration_max_age_s * 1e9
+    return [
+        known[int(times[i])] if i >= 0 and stamp - times[i] <= allowed_ns else 0.0
+        for i, stamp in zip(newest.tolist(), stamps, strict=True)
+    ]
 
 
 def _routes(reader: BagReader, sources: dict[str, str], config: Config) -> tuple[tuple[int, Array], ...]:

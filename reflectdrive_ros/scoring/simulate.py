@@ -49,8 +49,8 @@ def simulate(plans: Array, motion: Array, vehicle: VehicleConfig, start_us: int 
     """States (N, 41, 11) at 0, 0.1, .. 4 s of cars that follow plans (N, T, 3), poses at equal intervals up to 4 s.
 
     `motion` (8,) is how the car moves now: vx, vy m/s, ax, ay m/s^2, steering rad, steering rate rad/s, yaw rate rad/s,
-    yaw acceleration rad/s^2. `start_us` asks for the official sampling of a clock that shows this now (see
-    `sample_times`). Ego frame throughout.
+    yaw acceleration rad/s^2; (N, 8) where each has its own. `start_us` asks for the official sampling of a clock that
+    shows this now (see `sample_times`). Ego frame throughout.
     """
     return follow(interpolated(plans, start_us), motion, vehicle)
 
@@ -190,10 +190,11 @@ def _ten_steps(wheel_base_m: float) -> Array:
 
 
 def follow(reference: Array, motion: Array, vehicle: VehicleConfig) -> Array:
-    """States (N, 41, 11) of cars that track poses (N, 41, 3) at 10 Hz, all from the origin with one `motion` (8,)."""
+    """States (N, 41, 11) of cars that track poses (N, 41, 3) at 10 Hz from the origin, with `motion` (8,) or (N, 8)."""
     states, far_off = _drive(reference, motion, vehicle, wrapping=False)
     if far_off.any():  # a heading error beyond half a turn, in a plan that no car follows: angles must be wrapped
-        states[far_off], _ = _drive(reference[far_off], motion, vehicle, wrapping=True)
+        theirs = motion if np.ndim(motion) == 1 else motion[far_off]
+        states[far_off], _ = _drive(reference[far_off], theirs, vehicle, wrapping=True)
     states[..., HEADING] = _wrap(states[..., HEADING])
     return states
 
@@ -210,7 +211,7 @@ def _drive(reference: Array, motion: Array, vehicle: VehicleConfig, *, wrapping:
     somebody_slow = np.asarray(slow.any(axis=1))
 
     states = np.zeros((STEPS + 1, STATE_SIZE, count))
-    states[0, VX:] = np.asarray(motion, float)[:, None]
+    states[0, VX:] = np.atleast_2d(motion).T
     errors = np.zeros((STEPS, 2, count))  # of the heading, now and ten steps ahead
     basis = np.empty((5, count))  # alpha, beta, alpha^2, alpha beta, beta^2
     direction = np.empty((2, count))

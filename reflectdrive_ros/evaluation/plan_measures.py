@@ -1,0 +1,149 @@
+"""What is known of each plan of a replay, kept beside the report as `plans.csv` so that two replays can be compared.
+
+One row per plan. A cell is empty where a measure has no meaning: a plan that reaches past the end of the recording has
+no error, the first plan no shift.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..domain import Array, PlanSource, Verdict, checked
+
+PLANS_FILE = "plans.csv"
+MEASURED = ("ade_m", "fde_m", "lateral_shift_m", "comfortable", "latency_ms")
+DIGITS = 6
+
+
+class MeasuresError(ValueError):
+    """A file of measures cannot be used; the message says which and why."""
+
+
+@dataclass(frozen=True, eq=False)
+class PlanMeasures:
+    """N plans in the order sent; NaN where a measure is unknown."""
+
+    stamp_ns: Array  # (N,) int64
+    ade_m: Array  # (N,) from the driven path, mean over 0.5, 1, .. 4 s
+    fde_m: Array  # (N,) at 4 s
+    lateral_shift_m: Array  # (N,) the farthest to the side of the plan before
+    comfortable: Array  # (N,) 1 within the score's bounds of comfort, 0 not
+    verdict: Array  # (N,) int64 Verdict
+    source: Array  # (N,) int64 PlanSource
+    latency_ms: Array  # (N,) of the engine's step
+
+    def __post_init__(self) -> None:
+        count = len(self.stamp_ns)
+        for name in ("stamp_ns", "verdict", "source"):
+            kept = checked("PlanMeasures", name, getattr(self, name), (count,), np.int64)
+            object.__setattr__(self, name, kept)
+        for name in MEASURED:
+            values = np.asarray(getattr(self, name), float)
+            if values.shape != (count,):
+                raise ValueError(f"PlanMeasures.{name} has shape {values.shape}, expected ({count})")
+            object.__setattr__(self, name, values)
+
+    def __len__(self) -> int:
+        return len(self.stamp_ns)
+
+
+def joined(parts: Sequence[PlanMeasures]) -> PlanMeasures:
+    """The plans of several replays in one; of none, no plans."""
+    names = [entry.name for entry in fields(PlanMeasures)]
+    if not parts:
+        return PlanMeasures(**{name: np.zeros(0, np.int64) for name in names})
+    return PlanMeasures(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+
+
+def numbers(measures: PlanMeasures) -> dict[str, Any]:
+    """Counts, means and percentiles over all plans, ready for JSON; None where no plan has the measure.
+
+    `interventions_share` is the share of the plans that were not the planner's own.
+    """
+    compared = np.isfinite(measures.fde_m)
+    return {
+        "plans": len(measures),
+        "verdicts": {verdict.name: int((measures.verdict == verdict).sum()) for verdict in Verdict},
+        "sources": {source.name: int((measures.source == source).sum()) for source in PlanSource},
+        "interventions_share": _mean(np.where(measures.source == PlanSource.PLANNER, 0.0, 1.0)),
+        "ade_m": _mean(measures.ade_m),
+        "fde_m": _mean(measures.fde_m),
+        "plans_compared": int(compared.sum()),
+        "lateral_shift_p95_m": _percentile(measures.lateral_shift_m, 95),
+        "max_lateral_shift_m": _percentile(measures.lateral_shift_m, 100),
+        "comfort_share": _mean(measures.comfortable),
+    }
+
+
+def latency(measures: PlanMeasures) -> dict[str, dict[str, float | None]]:
+    """p50, p99 and maximum of the engine's step, as a summary tells them of each stage."""
+    values = measures.latency_ms
+    return {"total": {name: _percentile(values, at) for name, at in (("p50", 50), ("p99", 99), ("max", 100))}}
+
+
+def _mean(values: Array) -> float | None:
+    known = values[np.isfinite(values)]
+    return round(float(known.mean()), 4) if len(known) else None
+
+
+def _percentile(values: Array, at: float) -> float | None:
+    known = values[np.isfinite(values)]
+    return round(float(np.percentile(known, at)), 4) if len(known) else None
+
+
+# --- the file --------------------------------------------------------------------------------------------------------
+
+
+def write_measures(measures: PlanMeasures, path: Path) -> None:
+    """As CSV, whole or not at all. Raises OSError where it cannot be written."""
+    part = path.with_name(f".{path.name}.part")
+    with part.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow([entry.name for entry in fields(PlanMeasures)])
+        for row in zip(*(getattr(measures, entry.name).tolist() for entry in fields(PlanMeasures)), strict=True):
+            writer.writerow([_cell(entry.name, value) for entry, value in zip(fields(PlanMeasures), row, strict=True)])
+    os.replace(part, path)
+
+
+def _cell(name: str, value: Any) -> str:
+    if name == "verdict":
+        return Verdict(value).name
+    if name == "source":
+        return PlanSource(value).name
+    if name == "stamp_ns":
+        return str(value)
+    return "" if not np.isfinite(value) else repr(round(value, DIGITS))
+
+
+def read_measures(path: Path) -> PlanMeasures:
+    """What `write_measures` wrote. Raises MeasuresError naming the file, and what is wrong with it."""
+    names = [entry.name for entry in fields(PlanMeasures)]
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            head, *rows = list(csv.reader(file))
+        if head != names:
+            raise ValueError(f"its columns are {', '.join(head)}; expected {', '.join(names)}")
+        columns = {name: [_value(name, row[i]) for row in rows] for i, name in enumerate(names)}
+        whole = {name: np.array(columns[name], np.int64) for name in ("stamp_ns", "verdict", "source")}
+        return PlanMeasures(**{**{name: np.array(columns[name], float) for name in MEASURED}, **whole})
+    except OSError as fault:
+        raise MeasuresError(f"{path} cannot be read: {fault.strerror}") from None
+    except (ValueError, KeyError, IndexError) as fault:
+        raise MeasuresError(f"{path} holds no measures of plans: {fault}; replay the bag again") from None
+
+
+def _value(name: str, cell: str) -> float | int:
+    if name == "verdict":
+        return int(Verdict[cell])
+    if name == "source":
+        return int(PlanSource[cell])
+    if name == "stamp_ns":
+        return int(cell)
+    return float(cell) if cell else float("nan")

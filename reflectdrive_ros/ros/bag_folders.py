@@ -1,0 +1,56 @@
+"""Bags in folders: which paths are bags, what to call what is made of each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..evaluation.plan_measures import PLANS_FILE
+from .bag import SUFFIXES
+
+
+def is_bag(path: Path) -> bool:
+    """Whether a path looks like a bag: a storage file, or a folder with one or with a bag's metadata."""
+    if path.is_file():
+        return path.suffix in SUFFIXES.values()
+    return path.is_dir() and any(
+        entry.name == "metadata.yaml" or entry.suffix in SUFFIXES.values() for entry in path.iterdir()
+    )
+
+
+def holds_bags(path: Path) -> bool:
+    """Whether a path is a folder of bags rather than a bag."""
+    return path.is_dir() and not is_bag(path) and bool(bags_in(path))
+
+
+def bags_in(path: Path) -> list[Path]:
+    """The bags in a folder and in the folders inside, by name; not those that replays have left there."""
+    found: list[Path] = []
+    for entry in sorted(path.iterdir()):
+        if not entry.is_dir() or entry.name.startswith("."):
+            continue
+        if is_bag(entry):
+            found.append(entry)
+        elif not (entry / PLANS_FILE).exists():
+            found += bags_in(entry)
+    return found
+
+
+def folder_names(bags: Sequence[Path]) -> list[str]:
+    """A name for each of different bags: its own, with the folders above it in front where others have the same."""
+    parts = [bag.resolve().parts for bag in bags]
+    depths = [1] * len(bags)
+    while True:
+        names = ["-".join(some[-depth:]) for some, depth in zip(parts, depths, strict=True)]
+        times = Counter(names)
+        same = [k for k, name in enumerate(names) if times[name] > 1 and depths[k] < len(parts[k]) - 1]
+        if not same:
+            break
+        for k in same:
+            depths[k] += 1
+    taken: Counter[str] = Counter()
+    for k, name in enumerate(names):  # "a-b/c" and "a/b-c"
+        taken[name] += 1
+        names[k] = name if taken[name] == 1 else f"{name}-{taken[name]}"
+    return names

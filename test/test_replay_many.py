@@ -1,0 +1,179 @@
+"""Many bags: each as alone, the others go on when one cannot be read, nothing half-done, nothing done twice."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from reflectdrive_ros.__main__ import main
+from reflectdrive_ros.evaluation.plan_measures import read_measures
+from reflectdrive_ros.ros.bag_folders import bags_in, folder_names, holds_bags
+
+HERE = Path(__file__).parent
+WORDS = ("--set", "cameras.required=false", "--duration", "6")
+
+
+@pytest.fixture(scope="module")
+def bags(tmp_path_factory):
+    """Two bags of the same name, one that cannot be read, a folder with none."""
+    folder = tmp_path_factory.mktemp("many")
+    first = folder / "monday" / "drive"
+    first.parent.mkdir()
+    assert main(["make-bag", str(HERE / "data" / "comma2k19_example"), str(first)]) == 0
+    shutil.copytree(first, folder / "tuesday" / "drive")
+    (folder / "broken").mkdir()
+    (folder / "broken" / "metadata.yaml").write_text("nonsense")
+    (folder / "notes").mkdir()
+    return folder
+
+
+def replayed(bags, out, *words):
+    code = main(["replay", str(bags), "--out", str(out), "--planner", "route_follower", *WORDS, *words])
+    return code, json.loads((out / "summary.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def followed(bags, tmp_path_factory):
+    out = tmp_path_factory.mktemp("followed")
+    return (*replayed(bags, out), out)
+
+
+def test_a_bag_that_cannot_be_read_is_named_and_the_others_go_on(followed, bags):
+    code, numbers, out = followed
+    assert code == 1
+    (sentence,) = numbers["failures"].values()
+    assert str(bags / "broken") in sentence
+    assert [one["name"] for one in numbers["bags"]] == ["monday-drive", "tuesday-drive"]
+    assert not (out / "broken").exists()
+    assert not list(out.glob(".*"))
+
+
+def test_the_total_is_over_the_plans_of_all_bags(followed):
+    _, numbers, out = followed
+    parts = [read_measures(out / one["name"] / "plans.csv") for one in numbers["bags"]]
+    assert numbers["plans"] == sum(len(part) for part in parts) == sum(numbers["verdicts"].values())
+    assert numbers["ade_m"] == pytest.approx(np.concatenate([part.ade_m for part in parts]).mean(), abs=1e-4)
+    assert {"version", "commit", "device", "date", "command"} <= set(numbers)
+
+
+def test_the_page_leads_to_every_report_and_fetches_nothing(followed):
+    _, numbers, out = followed
+    page = (out / "index.html").read_text()
+    for one in numbers["bags"]:
+        assert f'href="{one["name"]}/report.html"' in page
+        assert (out / one["name"] / "report.html").exists()
+    assert "http" not in page
+    assert "__" not in page
+    assert "Not replayed" in page
+
+
+def test_a_bag_among_others_is_replayed_as_alone(followed, bags, tmp_path):
+    words = ["--out", str(tmp_path), "--planner", "route_follower", *WORDS, "--no-report"]
+    assert main(["replay", str(bags / "monday" / "drive"), *words]) == 0
+    alone = json.loads((tmp_path / "summary.json").read_text())
+    for one in followed[1]["bags"]:
+        assert one["plans_sha256"] == alone["plans_sha256"]
+    among = (followed[2] / "monday-drive" / "plans.csv").read_text().splitlines()
+    rows = (tmp_path / "plans.csv").read_text().splitlines()
+    assert [row.rpartition(",")[0] for row in rows] == [row.rpartition(",")[0] for row in among]  # all but the time
+
+
+def test_what_is_done_is_kept_what_is_touched_or_half_done_is_done_again(followed, bags, tmp_path):
+    out = tmp_path / "out"
+    shutil.copytree(followed[2], out)
+    moved = tmp_path / "bags"
+    shutil.copytree(bags, moved)  # with its times of writing
+    half = out / ".tuesday-drive.part"  # as a killed run leaves it
+    half.mkdir()
+    (half / "plans.csv").write_text("stamp_ns\n")
+    os.utime(moved / "tuesday" / "drive" / "metadata.yaml", ns=(1, 1))
+    code, numbers = replayed(moved, out)
+    assert code == 1
+    assert [one["state"] for one in numbers["bags"]] == ["kept", "replayed"]
+    assert not half.exists()
+    before = json.loads((followed[2] / "summary.json").read_text())
+    assert numbers["ade_m"] == before["ade_m"]
+
+
+def test_a_folder_that_is_not_ours_is_left_alone(bags, tmp_path, capsys):
+    (tmp_path / "drive").mkdir()
+    (tmp_path / "drive" / "thesis.txt").write_text("years of work")
+    words = ["--out", str(tmp_path), "--planner", "route_follower", *WORDS]
+    assert main(["replay", str(bags / "monday"), *words]) == 1
+    assert "exists and is none of our results" in capsys.readouterr().err
+    assert (tmp_path / "drive" / "thesis.txt").read_text() == "years of work"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--golden", "x.npz"], "--golden compares one bag"),
+        (["--node", "--jobs", "2"], "with --jobs 1"),
+    ],
+)
+def test_what_makes_sense_for_one_bag_only_is_refused(bags, tmp_path, capsys, words, sentence):
+    assert main(["replay", str(bags), "--out", str(tmp_path / "out"), "--planner", "route_follower", *words]) == 2
+    assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+# --- folders ---------------------------------------------------------------------------------------------------------
+
+
+def test_bags_are_found_in_folders_but_not_in_the_results_of_replays(bags, followed):
+    assert [bag.name for bag in bags_in(bags)] == ["broken", "drive", "drive"]
+    assert holds_bags(bags)
+    assert not holds_bags(bags / "monday" / "drive")
+    assert bags_in(followed[2]) == []
+
+
+@pytest.mark.parametrize(
+    ("bags", "names"),
+    [
+        (["/a/x", "/a/y"], ["x", "y"]),
+        (["/a/x", "/b/x", "/b/y"], ["a-x", "b-x", "y"]),
+        (["/1/a/x", "/2/a/x"], ["1-a-x", "2-a-x"]),
+        (["/a-b/c", "/a/b-c", "/c"], ["a-b-c", "b-c", "c"]),
+    ],
+)
+def test_names_tell_bags_apart_whatever_their_order(bags, names):
+    assert folder_names([Path(bag) for bag in bags]) == names
+    assert folder_names([Path(bag) for bag in reversed(bags)]) == names[::-1]
+
+
+# --- compared --------------------------------------------------------------------------------------------------------
+
+
+def test_replays_are_compared_bag_by_bag(followed, tmp_path, capsys):
+    out = followed[2]
+    file = tmp_path / "numbers.json"
+    assert main(["compare", str(out), str(out), "--json", str(file)]) == 0
+    assert "no difference shown between A and B" in capsys.readouterr().out
+    numbers = json.loads(file.read_text())
+    assert numbers["bags"] == ["monday-drive", "tuesday-drive"]
+    for measure in numbers["measures"].values():
+        assert (measure["difference"], measure["p"], measure["shown"]) == (0.0, 1.0, False)
+        assert measure["difference_95"] is None  # two blocks of 6 s
+
+
+@pytest.mark.parametrize("missing", ["plans.csv", "summary.json"])
+def test_half_a_replay_is_not_compared(followed, tmp_path, capsys, missing):
+    one = tmp_path / "one"
+    shutil.copytree(followed[2] / "monday-drive", one)
+    (one / missing).unlink()
+    assert main(["compare", str(one), str(followed[2])]) == 2
+    (said,) = capsys.readouterr().err.strip().splitlines()
+    assert str(one) in said
+
+
+def test_replays_of_other_bags_are_refused_in_a_sentence(followed, tmp_path, capsys):
+    other = tmp_path / "other"
+    shutil.copytree(followed[2] / "monday-drive", other)
+    told = json.loads((other / "summary.json").read_text())
+    (other / "summary.json").write_text(json.dumps({**told, "bag": "elsewhere"}))
+    assert main(["compare", str(other), str(followed[2])]) == 2
+    (said,) = capsys.readouterr().err.strip().splitlines()
+    assert "replay the same bags into both" in said
