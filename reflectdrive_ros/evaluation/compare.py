@@ -52,8 +52,8 @@ class Difference:
 def paired(stamps_a_ns: Array, stamps_b_ns: Array) -> tuple[Array, Array]:
     """Indices (P,) into both of plans that belong together: each the other's nearest, within half an interval.
 
-    The interval is the shorter of the two medians between consecutive plans. Stamps are (N,), (M,) int64; the pairs come
-    in the order of time.
+    The interval is the shorter of the two medians between consecutive plans. Stamps are (N,), (M,) int64; pairs come in
+    the order of time.
     """
     none = np.zeros(0, np.int64)
     if not len(stamps_a_ns) or not len(stamps_b_ns):
