@@ -32,9 +32,10 @@ PYTHON = {
     "rich": ("python3-rich", "rich"),
     "transforms3d": ("python3-transforms3d", "transforms3d"),
     "rosbags": ("python3-rosbags-pip", "rosbags"),
+    "onnxruntime": ("python3-onnxruntime-pip", "onnxruntime==1.31.1"),
 }
-# extras of setup.cfg: learned planners, training, the proving ground; the node itself needs none of them
-OPTIONAL = {"torch", "torchvision", "onnx", "onnxruntime", "tensorrt", "safetensors", "lightning_fabric", "tensorboard"}
+# extras of setup.cfg: training, export, the proving ground; the node itself needs none of them
+OPTIONAL = {"torch", "torchvision", "onnx", "tensorrt", "safetensors", "lightning_fabric", "tensorboard"}
 OPTIONAL |= {"libsumo", "sumolib", "traci", "webdataset", "ml_dtypes", "onnx_ir", "onnxscript"}
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # end of a model file -> backends that read it, the best first: weights, or the card of exported graphs
 READ_BY = {".safetensors": ("torch",), ".json": ("onnxruntime",)}
-EXTRA_OF = {"torch": "train", "onnxruntime": "ort"}  # backend -> the extra of setup.cfg that installs it
+INSTALLED_BY = {"torch": "'reflectdrive[train]'", "onnxruntime": "onnxruntime"}  # what pip is asked for
 GOLDEN_TOLERANCE = 0.05  # between backends and machines; another wiring of the inputs is far off
 
 
@@ -43,9 +43,8 @@ def network_of(model: ModelConfig, decoding: DecodingConfig) -> Network | None:
     except ModuleNotFoundError as fault:
         if fault.name is None or fault.name.startswith("reflectdrive_ros"):
             raise  # a fault of ours
-        extra = EXTRA_OF[backend]
         raise ModelFileError(
-            f"model file {path} needs {fault.name}, which is not installed: pip install 'reflectdrive[{extra}]'"
+            f"model file {path} needs {fault.name}, which is not installed: pip install {INSTALLED_BY[backend]}"
         ) from None
     self_check(network, path)
     return network
