@@ -271,7 +271,9 @@ def recorded(args: argparse.Namespace) -> int:
     if code:
         return code
     words = [str(bag), "--node", "--out", str(args.out)]
-    words += ["--planner", args.planner] if args.planner else []
+    # the shipped network has seen drawn pictures only, so it is no use here
+    planner = args.planner or ("" if args.model else "route_follower")
+    words += ["--planner", planner] if planner else []
     words += ["--model", args.model] if args.model else []
     words += ["--sha256", args.sha256] if args.sha256 else []
     words += [word for pair in args.settings for word in ("--set", pair)]
