@@ -179,12 +179,15 @@ class ModelConfig:
     """The weights of learned planners."""
 
     file: str = setting(
-        "",
+        "models/reflectdrive2_small/onnx/card.json",
         "weights (.safetensors) or the card.json of exported graphs; empty for planners without a model. A relative "
         "name is looked for beside the configuration file, in the present folder, then in the package's share folder "
         "or checkout",
     )
-    sha256: str = setting("", "expected hash of that file; a file with another hash is refused")
+    sha256: str = setting(
+        "f828ae1ebd66b7e5cda73981de4917890a9718d420d32551ec44cd344255fa63",
+        "expected hash of that file; a file with another hash is refused",
+    )
     backend: str = setting(
         "auto",
         "what runs it: auto (the best one installed that reads the file), torch (weights) or onnxruntime (graphs)",
@@ -273,7 +276,7 @@ class Config:
     """Everything that can be set."""
 
     planner: str = setting(
-        "route_follower",
+        "reflectdrive2",
         "which recipe plans: constant_velocity, route_follower, or with a model reflectdrive2, reflectdrive",
     )
     speed_limit_mps: float = setting(13.9, "where no map tells a limit", 0.5, 60.0)
