@@ -10,7 +10,6 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 TEMPLATE = Path(__file__).resolve().with_name("replay_index.html")
 COLUMNS = (
@@ -96,7 +95,7 @@ def _tile(value: str, unit: str, meaning: str) -> str:
 def _row(one: Numbers, *, link: bool) -> str:
     name = html.escape(one["name"])
     if link:
-        name = f'<a href="{html.escape(quote(one["name"]))}/report.html">{name}</a>'
+        name = f'<a href="{html.escape(address_of(one["name"]))}/report.html">{name}</a>'
         name += f"<small>{html.escape(one['notice'])}</small>" if one.get("notice") else ""
     texts = [html.escape(text) for text in cells(one)]
     texts[5] = _bar(one["verdicts"]) + texts[5]
@@ -112,3 +111,8 @@ def _bar(counts: Mapping[str, int]) -> str:
         if share
     )
     return f'<span class="bar">{"".join(parts)}</span>'
+
+
+def address_of(name: str) -> str:
+    """A folder's name as part of an address: whatever means something there, such as # or a space, is escaped."""
+    return Path("/", name).as_uri().removeprefix("file:///")
