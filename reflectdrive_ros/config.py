@@ -276,7 +276,7 @@ class Config:
     """Everything that can be set."""
 
     planner: str = setting(
-        "reflectdrive2",
+        "route_follower",
         "which recipe plans: constant_velocity, route_follower, or with a model reflectdrive2, reflectdrive",
     )
     speed_limit_mps: float = setting(13.9, "where no map tells a limit", 0.5, 60.0)

@@ -150,7 +150,7 @@ def test_inputs_turn_odometry_and_a_lanelet_route_into_an_observation():
 def test_the_route_can_be_driven_where_the_recorded_car_drove():
     """Every plan along it passes the guard; along the map's own corners a fifth of them turned too tightly."""
     messages, places = drive()
-    config = replace(Config(inputs=settings(objects_type="none")), speed_limit_mps=4.0)
+    config = replace(Config("route_follower", inputs=settings(objects_type="none")), speed_limit_mps=4.0)
     pilot = Pilot(replace(config, cameras=replace(config.cameras, required=False)), clock=lambda: 0.0)
     pilot.put("route", route_message(driven_ids(), places[0], places[-1]), 0)
     reasons = []
@@ -214,7 +214,7 @@ def bag(tmp_path_factory):
 @pytest.mark.parametrize("words", [(), ("--route", "driven")])
 def test_a_bag_with_a_lanelet_route_is_replayed(bag, tmp_path, words):
     settings = ["inputs.route_type=lanelet", f"inputs.lanelet_map={MAP}", "cameras.required=false"]
-    words = [*words, *(word for pair in settings for word in ("--set", pair))]
+    words = [*words, "--planner", "route_follower", *(word for pair in settings for word in ("--set", pair))]
     parser = argparse.ArgumentParser()
     replay.add_arguments(parser)
     args = parser.parse_args([str(bag), "--out", str(tmp_path), *words])

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     drive = parser.add_argument_group("of the world")
     world_bag.add_world_arguments(drive)
     drive.add_argument("--seconds", type=float, default=20.0, help="of driving (default: 20)")
-    drive.add_argument("--planner", help="who drives (default: the configured planner)")
+    drive.add_argument("--planner", default="route_follower", help="who drives (default: route_follower)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -76,7 +76,7 @@ def _opened(args: argparse.Namespace) -> Iterator[Recording]:
     if args.source != WORLD:
         yield open_recording(args.source)
         return
-    config = override_dotted(Config(), {"planner": args.planner} if args.planner else {})
+    config = override_dotted(Config(), {"planner": args.planner})
     planner_named(config)
     with world_bag.opened_world(args, config) as world:
         yield world_bag.world_recording(world, config, args.seconds)
