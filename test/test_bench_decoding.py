@@ -77,3 +77,9 @@ def test_a_model_that_is_not_there_is_one_sentence(given, tmp_path, capsys):
     ]
     assert main(call) == 2
     assert "none.safetensors" in capsys.readouterr().err
+
+
+def test_graphs_with_one_way_of_decoding_built_in_are_not_enough(given, capsys):
+    scenes, _ = given
+    assert main(["bench", "decoding", "--set", "val", "--scenes", str(scenes)]) == 2
+    assert "needs a model's weights" in capsys.readouterr().err

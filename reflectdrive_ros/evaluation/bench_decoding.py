@@ -22,13 +22,12 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from ..config import Config, ConfigError, DecodingConfig, ReflectDrive2Config
+from ..config import Config, ConfigError, ReflectDrive2Config
 from ..features import model_inputs
 from ..planning import reflectdrive2
 from ..planning.planner import Network, Tools
 from ..planning.smoothing import smoothed
 from ..planning.waypoints import POINT_DT_S
-from ..runtime.backend import network_of
 from ..runtime.model_file import ModelFileError
 from ..scoring.scorer import score
 from ..sim import shards
@@ -81,7 +80,7 @@ def measured(folder: Path, config: Config, limit: int, errors: Console) -> dict[
     """Rows of the same scenes by every way of decoding. Raises SetError if there is no scene."""
     ways = variants(config)
     rows: dict[str, list[Row]] = {name: [] for name in ways}
-    networks = {each: _network(config, each) for each in {way.decoding for way in ways.values()}}
+    networks = {each: given.network_of_weights(config, each) for each in {way.decoding for way in ways.values()}}
     scenes = shards.read(
         folder, pictures=True, limit=limit, on_damage=partial(errors.print, soft_wrap=True, highlight=False)
     )
@@ -92,13 +91,6 @@ def measured(folder: Path, config: Config, limit: int, errors: Console) -> dict[
     if not rows[PLAIN]:
         raise SetError(f"{folder} holds no scene to plan for")
     return rows
-
-
-def _network(config: Config, decoding: DecodingConfig) -> Network:
-    network = network_of(config.model, decoding)
-    if network is None:
-        raise ConfigError("there is no model to decode with: give --model FILE, or model.file in --config")
-    return network
 
 
 def variants(config: Config) -> dict[str, Config]:

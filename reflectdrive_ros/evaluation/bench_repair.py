@@ -34,7 +34,6 @@ from ..features import InputSpec, ModelInputs
 from ..planning import decoding_of, guard, planner_named
 from ..planning.planner import Network, PlannerState, Prefilled, Tools
 from ..planning.waypoints import trajectory
-from ..runtime.backend import network_of
 from ..runtime.model_file import ModelFileError
 from ..sim import shards
 from ..sim.scene import DrivingScene
@@ -79,12 +78,7 @@ def run(args: argparse.Namespace) -> int:
         console = Console(width=120)
     try:
         config = given.configuration(args)
-        if not config.model.file.endswith(".safetensors"):  # goals differ from row to row; those of graphs are built in
-            raise ConfigError(
-                "bench repair needs a model's weights: give --model models/reflectdrive2_small/weights.safetensors"
-            )
-        network = network_of(config.model, decoding_of(config))
-        assert network is not None
+        network = given.network_of_weights(config, decoding_of(config))
         folder = eval_scenes.the_set(args.set, args.scenes, args.workers, errors)
         rows, pictures = measured(folder, config, network, args.limit, errors)
         if args.picture is not None and pictures:

@@ -10,8 +10,10 @@ from typing import Any
 
 import yaml
 
-from ..config import Config, ConfigError, load, override_dotted
+from ..config import Config, ConfigError, DecodingConfig, load, override_dotted
 from ..planning import LEARNED, planner_named
+from ..planning.planner import Network
+from ..runtime.backend import network_of
 from ..runtime.model_file import named, verified_sha256
 
 
@@ -35,6 +37,16 @@ def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, metavar="FILE", help="configuration (YAML)")
     add_model_arguments(parser)
     add_settings_argument(parser, "--setting")
+
+
+def network_of_weights(config: Config, decoding: DecodingConfig) -> Network:
+    """Of benches whose rows decode differently, which is built into graphs. Raises ConfigError, ModelFileError."""
+    network = network_of(config.model, decoding) if config.model.file.endswith(".safetensors") else None
+    if network is None:
+        raise ConfigError(
+            "this bench needs a model's weights: give --model models/reflectdrive2_small/weights.safetensors"
+        )
+    return network
 
 
 def configuration(args: argparse.Namespace, patience: Mapping[str, Any] | None = None) -> Config:
