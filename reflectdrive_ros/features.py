@@ -1,7 +1,7 @@
 """What a network is given of an observation: the same code trains and drives.
 
     spec = InputSpec(width=192, height=96, text_length=16, tokenizer=WordTokenizer(WORDS))
-    inputs = model_inputs(observation, spec)      # .images (6, H, W, 3), .text (T,), .ego (3,), .notes
+    inputs = model_inputs(observation, spec)      # .images (6, H, W, 3), .text (T,), .ego (3,), .route (R, 3), .notes
 
 Words are those of a navigator, in a small vocabulary of our own; a network with a language model brings its tokenizer
 (any `Tokenizer`). What could not be given as it came (a missing instant, a sentence too long, unknown words) is said in
@@ -18,10 +18,12 @@ from typing import Protocol
 import cv2
 import numpy as np
 
+from . import geometry
 from .domain import Array, CameraFrame, Command, EgoState, Observation
 
 MAX_CHARACTERS = 300  # of an instruction; what is longer is no navigator's
 EGO_REACH = 20.0  # times its scale; an ego value beyond is a fault of odometry
+OFF_ROUTE_M = 30.0  # further away the route is not the one that is driven
 LONGEST_NUMBER = 200
 PAD, UNKNOWN = "<pad>", "<unk>"
 COMMANDS = {Command.FOLLOW: "follow", Command.LEFT: "left", Command.STRAIGHT: "straight", Command.RIGHT: "right"}
@@ -77,6 +79,8 @@ class InputSpec:
     cameras: int = 3
     instants: int = 2
     ego_scale: tuple[float, float, float] = (10.0, 3.0, 0.5)  # m/s, m/s^2, rad/s that count as 1
+    route_at_m: tuple[float, ...] = ()  # how far along the route its points lie
+    route_scale_m: float = 20.0  # counts as 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +90,13 @@ class ModelInputs:
     images: Array  # (instants * cameras, H, W, 3) uint8, oldest instant first, each left to right
     text: Array  # (text_length,) int64
     ego: Array  # (3,) float32 speed, acceleration, yaw rate over their scales
+    route: Array  # (R, 3) float32 x, y over their scale, 1 where the route is known; 0, 0, 0 where it is not
     notes: tuple[str, ...] = ()  # sentences on what was not given as it came
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """What networks take, by the names of their inputs and in their order."""
+        return {"images": self.images, "text": self.text, "ego": self.ego, "route": self.route}
 
 
 def model_inputs(observation: Observation, spec: InputSpec) -> ModelInputs:
@@ -94,7 +104,9 @@ def model_inputs(observation: Observation, spec: InputSpec) -> ModelInputs:
     pictures, about_pictures = _instants(observation.cameras, spec)
     text, about_text = _text(observation, spec)
     images = np.stack([_sized(frame.pixels, spec) for frame in pictures])
-    return ModelInputs(images, text, _ego(observation.ego, spec), (*about_pictures, *about_text))
+    route, about_route = route_ahead(observation.route, spec)
+    notes = (*about_pictures, *about_text, *about_route)
+    return ModelInputs(images, text, _ego(observation.ego, spec), route, notes)
 
 
 def sentence(observation: Observation) -> str:
@@ -148,6 +160,24 @@ def _text(observation: Observation, spec: InputSpec) -> tuple[Array, list[str]]:
     text = np.full(spec.text_length, spec.tokenizer.pad_id, np.int64)
     text[: len(ids)] = ids[: spec.text_length]
     return text, notes
+
+
+def route_ahead(route: Array, spec: InputSpec) -> tuple[Array, list[str]]:
+    """(R, 3) points of a route (L, 2+) of the ego frame, as `ModelInputs.route`; and what is to be said about them.
+
+    They count from the route's nearest place. Where it ends before a point, or there is none, the point is not known.
+    """
+    nothing = np.zeros((len(spec.route_at_m), 3), np.float32)
+    line = geometry.distinct_points(route)
+    if len(line) < 2:
+        return nothing, []
+    start, offset_m = geometry.ego_on_route(line)
+    if abs(offset_m) > OFF_ROUTE_M:
+        return nothing, [f"the route is {abs(offset_m):.0f} m away: the network plans without it"]
+    along = start + np.array(spec.route_at_m)
+    known = along <= geometry.arc_lengths(line)[-1]
+    points = geometry.sample(line, along)[:, :2] / spec.route_scale_m
+    return np.where(known[:, None], np.column_stack([points, known]), 0.0).astype(np.float32), []
 
 
 def _ego(ego: EgoState, spec: InputSpec) -> Array:

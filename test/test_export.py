@@ -68,8 +68,7 @@ def copy(folder, tmp_path):
 
 def scene(seed):
     net = network()
-    images, text, ego = (part[0].numpy() for part in tiny_inputs(net, scenes=1, seed=seed))
-    return ModelInputs(images, text, ego)
+    return ModelInputs(*(part[0].numpy() for part in tiny_inputs(net, scenes=1, seed=seed)))
 
 
 def decoded(net, inputs, moves=MOVES, count=None):
@@ -309,10 +308,11 @@ def test_a_wrong_feed_is_refused_by_the_name_of_its_tensor(folder):
     graphs = OrtNetwork.of_file(folder / "card.json", threads=1)
     good = scene(0)
     for changed, complaint in (
-        (ModelInputs(good.images[:, :16], good.text, good.ego), r"tensor images is uint8 \(1, 6, 16, 64, 3\), exp"),
-        (ModelInputs(good.images.astype(np.float32), good.text, good.ego), "tensor images is float32"),
-        (ModelInputs(good.images, good.text[:3], good.ego), r"tensor text is int64 \(1, 3\), expected int64 \(1, 5\)"),
-        (ModelInputs(good.images, good.text, good.ego.astype(float)), "tensor ego is float64"),
+        (replace(good, images=good.images[:, :16]), r"tensor images is uint8 \(1, 6, 16, 64, 3\), exp"),
+        (replace(good, images=good.images.astype(np.float32)), "tensor images is float32"),
+        (replace(good, text=good.text[:3]), r"tensor text is int64 \(1, 3\), expected int64 \(1, 5\)"),
+        (replace(good, ego=good.ego.astype(float)), "tensor ego is float64"),
+        (replace(good, route=good.route[:1]), r"tensor route is float32 \(1, 1, 3\), expected float32 \(1, 2, 3\)"),
     ):
         with pytest.raises(PlanningError, match=complaint):
             graphs.prefill_goal(changed)

@@ -21,7 +21,7 @@ from reflectdrive_ros.features import (
 )
 from reflectdrive_ros.sim.instructions import SENTENCES
 
-SPEC = InputSpec(width=24, height=12, text_length=16, tokenizer=WordTokenizer(WORDS))
+SPEC = InputSpec(width=24, height=12, text_length=16, tokenizer=WordTokenizer(WORDS), route_at_m=(5.0, 10.0, 40.0))
 NAMES = ("front_left", "front", "front_right")
 
 
@@ -172,5 +172,35 @@ def test_an_ego_state_that_cannot_be_is_refused_by_name(name, value):
 
 def test_the_same_observation_gives_the_same_bytes():
     first, again = model_inputs(seen(), SPEC), model_inputs(seen(), SPEC)
-    for name in ("images", "text", "ego"):
-        assert getattr(first, name).tobytes() == getattr(again, name).tobytes()
+    for name, array in first.arrays.items():
+        assert array.tobytes() == again.arrays[name].tobytes()
+
+
+# --- route -----------------------------------------------------------------------------------------------------------
+
+
+def on_route(*points):
+    route = np.column_stack([np.array(points, float), np.zeros(len(points))])
+    return model_inputs(dataclasses.replace(seen(), route=route), SPEC)
+
+
+def test_a_route_is_told_by_places_along_it_from_the_nearest_one_on():
+    """Which begins behind the car, passes 1 m to its left and turns left after 8 m: 5 m on, 10 m on; 40 m on it ended."""
+    inputs = on_route((-20.0, 1.0), (8.0, 1.0), (8.0, 31.0))
+    expected = np.array([[5.0, 1.0, 20.0], [8.0, 3.0, 20.0], [0.0, 0.0, 0.0]]) / 20.0
+    np.testing.assert_allclose(inputs.route, expected, atol=1e-6)
+    assert inputs.route.dtype == np.float32
+    assert not inputs.notes
+
+
+def test_without_a_route_nothing_is_told_of_it():
+    for points in ((), ((3.0, 0.0), (3.0, 0.0))):
+        inputs = on_route(*points) if points else model_inputs(dataclasses.replace(seen(), route=np.zeros((0, 3))), SPEC)
+        assert not inputs.route.any()
+        assert inputs.route.shape == (3, 3)
+
+
+def test_a_route_elsewhere_is_not_driven_to():
+    inputs = on_route((-20.0, 50.0), (100.0, 50.0))
+    assert not inputs.route.any()
+    assert inputs.notes == ("the route is 50 m away: the network plans without it",)

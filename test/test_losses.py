@@ -249,7 +249,6 @@ def test_the_right_answers_cost_nothing_and_what_is_not_known_is_not_asked():
 
 
 def a_batch(net, masked=2, wrong=1, seed=0):
-    images, text, ego = tiny_inputs(net)
     rng = np.random.default_rng(seed)
     points = np.cumsum(rng.uniform(1.0, 3.0, (2, 8, 2)), axis=1)
     clean = CODEBOOK.encode(points)
@@ -260,7 +259,7 @@ def a_batch(net, masked=2, wrong=1, seed=0):
     distances = np.stack([fields.distance_map(shown.areas, CODEBOOK)] * 2)
     taken = np.stack([birdseye.occupancy(shown)] * 2)
     tensors = (clean.astype(np.int64), np.concatenate(blocks, 1).astype(np.int64), distances, taken)
-    return Batch(images, text, ego, *map(torch.from_numpy, tensors), masked=masked)
+    return Batch(*tiny_inputs(net), *map(torch.from_numpy, tensors), masked=masked)
 
 
 def losses_of(net, **weights):
@@ -294,7 +293,7 @@ def test_the_goal_is_learnt_from_the_block_that_is_all_mask():
     net = tiny_net()
     batch = a_batch(net)
     assert (batch.blocks[:, 0] == net.config.mask_id).all()
-    x_logits, y_logits = net.goal_logits(batch.images, batch.text, batch.ego, batch.clean[:, GOAL_X, None])
+    x_logits, y_logits = net.goal_logits(*batch.inputs, batch.clean[:, GOAL_X, None])
     wanted = torch.nn.functional.cross_entropy(x_logits, batch.clean[:, GOAL_X])
     wanted = wanted + torch.nn.functional.cross_entropy(y_logits[:, 0], batch.clean[:, GOAL_Y])
     torch.testing.assert_close(losses_of(net)(batch)["goal"], wanted.detach())

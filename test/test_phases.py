@@ -115,12 +115,12 @@ def test_a_frame_asks_nothing_of_the_host():
     net = tiny_net()
     with torch.device("meta"):
         ghost = TokenNet(net.config)
-    images, text, ego = (part.to("meta") for part in tiny_inputs(net))
-    decoded = phases.full(ghost, images, text, ego, RULES)
+    inputs = [part.to("meta") for part in tiny_inputs(net)]
+    decoded = phases.full(ghost, *inputs, RULES)
     assert decoded.blocks.shape == (2, 4, BLOCK)
     blocks = some_blocks(net, count=1).to("meta")
-    assert phases.lite(ghost, images, text, ego, blocks, RULES).blocks.shape == (2, 1, BLOCK)
-    known = phases.prefill_goal(ghost, images, text, ego, RULES.goals)
+    assert phases.lite(ghost, *inputs, blocks, RULES).blocks.shape == (2, 1, BLOCK)
+    known = phases.prefill_goal(ghost, *inputs, RULES.goals)
     flag, limit = (torch.empty((), dtype=kind, device="meta") for kind in (torch.bool, torch.int64))
     assert phases.step(ghost, blocks, known.keys_values, limit, flag, RULES.edits)[0].device.type == "meta"
 
@@ -129,10 +129,10 @@ def test_the_large_network_runs_in_the_same_phases():
     with torch.device("meta"):
         large = TokenNet(base())
         images = torch.empty(1, 6, 256, 256, 3, dtype=torch.uint8)
-        text, ego = torch.zeros(1, 64, dtype=torch.int64), torch.empty(1, 3)
-        known = phases.prefill_goal(large, images, text, ego, RULES.goals)
-        assert [part.shape for part in known.keys_values[-1]] == [(1, 8, 6 * 64 + 64 + 3, 128)] * 2
-        assert phases.full(large, images, text, ego, RULES).blocks.shape == (1, 4, BLOCK)
+        told = torch.zeros(1, 64, dtype=torch.int64), torch.empty(1, 3), torch.empty(1, 12, 3)
+        known = phases.prefill_goal(large, images, *told, RULES.goals)
+        assert [part.shape for part in known.keys_values[-1]] == [(1, 8, 6 * 64 + 64 + 3 + 12, 128)] * 2
+        assert phases.full(large, images, *told, RULES).blocks.shape == (1, 4, BLOCK)
 
 
 FORBIDDEN = ("topk", "sort", "scatter", "nonzero", "index_put", "item", "while", "cond", "_local_scalar")
@@ -144,8 +144,8 @@ def test_both_phases_are_exported_without_what_runtimes_cannot_do():
             super().__init__()
             self.net = net
 
-        def forward(self, images, text, ego):
-            known = phases.prefill_goal(self.net, images, text, ego, RULES.goals)
+        def forward(self, images, text, ego, route):
+            known = phases.prefill_goal(self.net, images, text, ego, route, RULES.goals)
             return known.blocks, known.goal_log_probs, known.real, known.keys_values
 
     class Step(torch.nn.Module):

@@ -363,7 +363,7 @@ def test_the_recipes_full_frame_is_that_of_the_phases(network):
     with torch.no_grad():
         decoded = phases.full(
             network._net,
-            *(torch.as_tensor(part)[None] for part in (inputs.images, inputs.text, inputs.ego)),
+            *(torch.as_tensor(part)[None] for part in inputs.arrays.values()),
             phases.Decoding(),
         )
     known = network.prefill_goal(inputs)

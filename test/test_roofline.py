@@ -40,7 +40,7 @@ def test_the_weights_that_are_read_are_those_there_are():
     parts = costs(config, blocks=1)
     kept = 4 * config.blocks.layers * config.prompt_length * 2 * config.blocks.kv_heads * config.blocks.head_dim
     read = sum(part.bytes for part in full(parts, 0)) - kept
-    tables = ("embed", "embedding", "norm", "ego", "camera", "instant", "slot", "bias", "goal_x")
+    tables = ("embed", "embedding", "norm", "ego", "route", "camera", "instant", "slot", "bias", "goal_x")
     net = TokenNet(config)
     own = sum(4 * p.numel() for name, p in net.named_parameters() if not any(word in name for word in tables))
     own += 4 * net.vision.patch_embedding.weight.numel() + 4 * net.goal_x_embedding.weight.numel()

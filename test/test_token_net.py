@@ -205,13 +205,13 @@ def test_pictures_of_both_instants_are_seen_in_their_order():
     """Swapping the instants, or two cameras, is another scene."""
     for frames in (1, 2):
         net = tiny_net(vision=dataclasses.replace(tiny_config().vision, frames=frames))
-        images, text, ego = tiny_inputs(net)
+        images, *told = tiny_inputs(net)
         blocks = some_blocks(net)
-        logits = net.packed_logits(images, text, ego, blocks)
+        logits = net.packed_logits(images, *told, blocks)
         for order in ((3, 4, 5, 0, 1, 2), (1, 0, 2, 4, 3, 5)):
-            assert not torch.allclose(net.packed_logits(images[:, order], text, ego, blocks), logits, atol=1e-4)
+            assert not torch.allclose(net.packed_logits(images[:, order], *told, blocks), logits, atol=1e-4)
     with pytest.raises(ValueError, match="images has 5 pictures, expected 6"):
-        net.packed_logits(images[:, :5], text, ego, blocks)
+        net.packed_logits(images[:, :5], *told, blocks)
 
 
 def test_the_same_seed_makes_the_same_network():

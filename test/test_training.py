@@ -102,6 +102,7 @@ def test_scenes_are_what_the_features_say(sets, scenes):
         np.testing.assert_array_equal(scenes.pictures[shard][place], inputs.images)
         np.testing.assert_array_equal(scenes.text[row], inputs.text)
         np.testing.assert_array_equal(scenes.ego[row], inputs.ego)
+        np.testing.assert_array_equal(scenes.route[row], inputs.route)
         np.testing.assert_array_equal(scenes.expert[row], scene.expert[:, :2])
 
 
@@ -364,7 +365,7 @@ def test_a_few_scenes_are_learnt_by_heart_and_driven(sets, scenes, tmp_path):
     exam = validation.exam(sets[0], SHAPE, 4, pytest.fail)
     few = replace(
         scenes,
-        **{name: getattr(scenes, name)[:4] for name in ("text", "text_mirrored", "ego", "expert", "place")},
+        **{name: getattr(scenes, name)[:4] for name in ("text", "text_mirrored", "ego", "route", "expert", "place")},
     )
     job = job_of(
         few,

@@ -33,12 +33,12 @@ def straight_on():
     net = tiny_net(words=WORDS, text_vocabulary=len(WORDS), text_length=16).train()
     way = np.stack([SPEED_MPS * 0.5 * np.arange(1, 9), np.zeros(8)], -1)
     wanted = torch.from_numpy(Codebook().encode(way).astype(np.int64)).expand(4, 1, 16)
-    images, text, ego = tiny_inputs(net, scenes=4)
+    inputs = tiny_inputs(net, scenes=4)
     generator = torch.Generator().manual_seed(5)
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
     for step in range(STEPS):
         hidden = torch.rand(wanted.shape, generator=generator) < (1.0 if step % 2 else 0.5)
-        out = net.packed(images, text, ego, torch.where(hidden, net.config.mask_id, wanted))
+        out = net.packed(*inputs, torch.where(hidden, net.config.mask_id, wanted))
         loss = F.cross_entropy(out.logits.flatten(0, 2), wanted.flatten())
         if step % 2:
             y_logits = net.goal_y(out.hidden[:, 0], wanted[:, 0, 14:15])

@@ -13,7 +13,7 @@ BLOCKS = BlockConfig(width=32, layers=2, heads=4, kv_heads=2, head_dim=8, ffn=48
 
 
 def tiny_config(**changes):
-    settings = {"vision": VISION, "blocks": BLOCKS, "text_length": 5, "text_vocabulary": 20, "goal_hidden": 16}
+    settings = {"vision": VISION, "blocks": BLOCKS, "text_length": 5, "text_vocabulary": 20, "goal_hidden": 16, "route_at_m": (5.0, 10.0)}
     return TokenNetConfig(**{**settings, **changes})
 
 
@@ -24,13 +24,14 @@ def tiny_net(seed=0, **changes):
 
 
 def tiny_inputs(net, scenes=2, seed=1):
-    """Images, text, ego of some scenes."""
+    """Images, text, ego, route of some scenes."""
     config, generator = net.config, torch.Generator().manual_seed(seed)
     size = (scenes, config.pictures, config.vision.height, config.vision.width, 3)
     return (
         torch.randint(0, 256, size, dtype=torch.uint8, generator=generator),
         torch.randint(0, config.text_vocabulary, (scenes, config.text_length), generator=generator),
         torch.randn(scenes, 3, generator=generator),
+        torch.randn(scenes, len(config.route_at_m), 3, generator=generator),
     )
 
 

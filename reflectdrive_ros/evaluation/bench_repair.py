@@ -137,7 +137,7 @@ class CountingNetwork:
         return self._network.codebook
 
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
-        key = inputs.images.tobytes() + inputs.text.tobytes() + inputs.ego.tobytes()
+        key = b"".join(part.tobytes() for part in inputs.arrays.values())
         if self._read is None or self._read[0] != key:
             begun = time.process_time()
             known = self._network.prefill_goal(inputs)

@@ -2,7 +2,7 @@
 
     card_sha256 = export(net, weights_sha256, "models/mine/onnx", {"from": "weights.safetensors"})
 
-    prefill_goal   images (1, 6, H, W, 3) uint8, text (1, T) int64, ego (1, 3) float32
+    prefill_goal   images (1, 6, H, W, 3) uint8, text (1, T) int64, ego (1, 3) float32, route (1, R, 3) float32
                    -> blocks (1, K, 16) int64, goal_log_probs (1, K), real (1, K) bool, keys_l, values_l of each layer
     step           blocks (1, M, 16) int64, limit int64, edit bool, keys_l, values_l
                    -> written (1, M, 16) int64, confidence (1, M, 16) float32
@@ -57,9 +57,9 @@ class PrefillGoal(nn.Module):
         super().__init__()
         self.net, self.rules = net, decoding.goals
 
-    def forward(self, images: Tensor, text: Tensor, ego: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, images: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> tuple[Tensor, ...]:
         pixels = images.to(self.net.x_embedding.weight.dtype)  # at once: bytes are nothing but an input to TensorRT
-        known = phases.prefill_goal(self.net, pixels, text, ego, self.rules)
+        known = phases.prefill_goal(self.net, pixels, text, ego, route, self.rules)
         flat = (part for layer in known.keys_values for part in layer)
         return known.blocks, known.goal_log_probs, known.real, *flat
 
@@ -121,6 +121,9 @@ def model_of(net: TokenNet, weights_sha256: str, decoding: Decoding, blocks: int
             "words": config.words,
             "ego": "speed in m/s, acceleration in m/s^2, yaw rate in rad/s, each over its ego_scale",
             "ego_scale": config.ego_scale,
+            "route": "x, y in m over route_scale_m of the points route_at_m along the route, 1; 0, 0, 0: not known",
+            "route_at_m": config.route_at_m,
+            "route_scale_m": config.route_scale_m,
         },
         "codebook": {"bin_m": config.bin_m, "bins": config.bins},
         "decoding": dataclasses.asdict(decoding),
@@ -130,19 +133,20 @@ def model_of(net: TokenNet, weights_sha256: str, decoding: Decoding, blocks: int
     return json.loads(json.dumps(told))  # type: ignore[no-any-return]  # tuples become lists, as a reader sees them
 
 
-def example_inputs(net: TokenNet) -> tuple[Tensor, Tensor, Tensor]:
-    """Images, text, ego of one scene: black pictures, no words, a car that stands."""
+def example_inputs(net: TokenNet) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Images, text, ego, route of one scene: black pictures, no words, a car that stands and knows no route."""
     config, vision = net.config, net.config.vision
     return (
         torch.zeros(1, config.pictures, vision.height, vision.width, 3, dtype=torch.uint8),
         torch.zeros(1, config.text_length, dtype=torch.int64),
         torch.zeros(1, 3),
+        torch.zeros(1, len(config.route_at_m), 3),
     )
 
 
 def _prefill_goal(net: TokenNet, decoding: Decoding) -> ir.Model:
     names = ["blocks", "goal_log_probs", "real", *_kept(net)]
-    return _traced(PrefillGoal(net, decoding), example_inputs(net), ["images", "text", "ego"], names, None)
+    return _traced(PrefillGoal(net, decoding), example_inputs(net), ["images", "text", "ego", "route"], names, None)
 
 
 def _step(net: TokenNet, decoding: Decoding, blocks: int | None) -> ir.Model:

@@ -47,9 +47,11 @@ class Decoded(NamedTuple):
     real: Tensor  # (B, K) bool
 
 
-def prefill_goal(net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, rules: GoalRules) -> Prefilled:
+def prefill_goal(
+    net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, rules: GoalRules
+) -> Prefilled:
     """Keys and values of the prompt, and the goals it suggests."""
-    return prefill_goal_of(net, net.prompt(images, text, ego), rules)
+    return prefill_goal_of(net, net.prompt(images, text, ego, route), rules)
 
 
 def prefill_goal_of(net: TokenNet, prompt: Tensor, rules: GoalRules) -> Prefilled:
@@ -108,9 +110,9 @@ def guided_step(
     return token_ops.unmask(blocks, logits + weight * (logits - without), net.config.mask_id, limit)
 
 
-def full(net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, decoding: Decoding) -> Decoded:
+def full(net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, decoding: Decoding) -> Decoded:
     """Decide, draft, reflect: 1 + 3 + 3 passes."""
-    known = prefill_goal(net, images, text, ego, decoding.goals)
+    known = prefill_goal(net, images, text, ego, route, decoding.goals)
     blocks, confidence = known.blocks, torch.zeros_like(known.blocks, dtype=torch.float32)
     for limit in token_ops.schedule(GOAL_X, decoding.draft_rounds):
         blocks, confidence = step(net, blocks, known.keys_values, limit, False, decoding.edits)
@@ -119,9 +121,11 @@ def full(net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, decoding: Dec
     return Decoded(blocks, confidence, known.goal_log_probs, known.real)
 
 
-def lite(net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, blocks: Tensor, decoding: Decoding) -> Decoded:
+def lite(
+    net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, blocks: Tensor, decoding: Decoding
+) -> Decoded:
     """The last plan's tokens, carried into the present and masked where they end, drafted once and edited once."""
-    known = prefill_goal(net, images, text, ego, decoding.goals)
+    known = prefill_goal(net, images, text, ego, route, decoding.goals)
     blocks, _ = step(net, blocks, known.keys_values, BLOCK, False, decoding.edits)
     blocks, confidence = step(net, blocks, known.keys_values, 0, True, decoding.edits)
     return Decoded(blocks, confidence, known.goal_log_probs, known.real)

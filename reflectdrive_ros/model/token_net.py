@@ -1,19 +1,23 @@
 """The network of ReflectDrive-2: pictures, words and the ego state in; what each action token may be out.
 
-One prompt [pictures | words | ego], causal, and blocks of 16 action tokens x1, y1, .. x8, y8 (ids of `tokens.Codebook`,
+One prompt [pictures | words | ego | route], causal, and blocks of 16 action tokens x1, y1, .. x8, y8 (ids of `tokens.Codebook`,
 `bins` is the mask), bidirectional inside. A block sees the whole prompt and itself; the prompt sees no block, and no
 block another. So the prompt's keys and values are computed once for all blocks and all steps, and any number of blocks
 is packed along the token axis beside one prompt, exactly.
 
     net = TokenNet(small(words))                                    # words: features.WORDS
     net.initialise(torch.Generator().manual_seed(0))
-    out = net.packed(images, text, ego, blocks)                     # one prompt, R blocks: .logits, .hidden
-    logits = net.packed_logits(images, text, ego, blocks)           # (B, R, 16, bins), the same without .hidden
+    out = net.packed(images, text, ego, route, blocks)              # one prompt, R blocks: .logits, .hidden
+    logits = net.packed_logits(images, text, ego, route, blocks)    # (B, R, 16, bins), the same without .hidden
     y_logits = net.goal_y(out.hidden[:, 0], x_ids)                  # (B, K, bins): y of the goal given K of its x
-    x_logits, y_logits = net.goal_logits(images, text, ego, x_ids)  # the same two from the pictures on
+    x_logits, y_logits = net.goal_logits(images, text, ego, route, x_ids)  # the same two from the pictures on
 
     images (B, 6, H, W, 3) uint8, oldest instant first, each left to right; text (B, T) int64; ego (B, 3) float32,
-    normalised speed, acceleration, yaw rate; blocks (B, R, 16) int64.
+    normalised speed, acceleration, yaw rate; route (B, points, 3) float32, normalised x, y, and whether the point is
+    known; blocks (B, R, 16) int64.
+
+The paper's prompt has no route: a car with a map knows more of its way than "left", and a route of which no point is
+known is the paper's case, which training shows the network too.
 
 The goal posterior is p(x8) p(y8 | x8), read from a block that is all mask: a product of two marginals would invent
 goals between the true ones. To train it, let block 0 be all mask: cross-entropy of out.logits[:, 0, 14] against x8 and
@@ -41,7 +45,7 @@ BLOCK = 16  # action tokens: 8 points, x and y
 GOAL_X, GOAL_Y = BLOCK - 2, BLOCK - 1
 NEVER = -1e9  # logit of what cannot be
 EGO_VALUES = 3  # speed, acceleration, yaw rate; one prompt token each
-EGO_OCTAVES = 6  # sines and cosines by which an ego value is told
+OCTAVES = 6  # sines and cosines by which a number is told
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,8 @@ class TokenNetConfig:
     text_vocabulary: int = 64
     words: tuple[str, ...] = ()  # of the own vocabulary, in order; empty where a tokenizer file is used
     ego_scale: tuple[float, float, float] = (10.0, 3.0, 0.5)  # m/s, m/s^2, rad/s that count as 1
+    route_at_m: tuple[float, ...] = (3.0, 6.0, 9.0, 12.0, 16.0, 20.0, 25.0, 30.0, 37.0, 45.0, 55.0, 70.0)  # along it
+    route_scale_m: float = 20.0  # counts as 1
     bin_m: float = 0.3
     bins: int = 667
     x_range_m: tuple[float, float] = (-12.0, 99.9)
@@ -84,7 +90,12 @@ class TokenNetConfig:
 
     @property
     def prompt_length(self) -> int:
-        return self.pictures // self.vision.frames * self.vision.tokens + self.text_length + EGO_VALUES
+        return self.pictures // self.vision.frames * self.vision.tokens + self.told_length
+
+    @property
+    def told_length(self) -> int:
+        """Tokens of the prompt that are no pictures."""
+        return self.text_length + EGO_VALUES + len(self.route_at_m)
 
     @property
     def id_ranges(self) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -146,8 +157,10 @@ class TokenNet(nn.Module):
         self.instant = nn.Parameter(torch.empty(config.instants // config.vision.frames, width))
         self.embed_tokens = nn.Embedding(config.text_vocabulary, width)
         self.ego = nn.Sequential(
-            nn.Linear(EGO_VALUES * (1 + 2 * EGO_OCTAVES), width), nn.SiLU(), nn.Linear(width, EGO_VALUES * width)
+            nn.Linear(EGO_VALUES * (1 + 2 * OCTAVES), width), nn.SiLU(), nn.Linear(width, EGO_VALUES * width)
         )
+        self.route = nn.Sequential(nn.Linear(3 + 4 * OCTAVES, width), nn.SiLU(), nn.Linear(width, width))
+        self.route_place = nn.Parameter(torch.empty(len(config.route_at_m), width))
         self.x_embedding = nn.Embedding(config.bins + 1, width)
         self.y_embedding = nn.Embedding(config.bins + 1, width)
         self.slot = nn.Parameter(torch.empty(BLOCK, width))
@@ -182,7 +195,7 @@ class TokenNet(nn.Module):
                     parameter.copy_(0.3 * parameter.shape[1] ** -0.5 * smooth_rows(parameter, generator))
                 else:
                     fan_in = parameter[0].numel()
-                    table = name in ("camera", "instant", "slot") or ("embed" in name and parameter.dim() == 2)
+                    table = name in ("camera", "instant", "slot", "route_place") or ("embed" in name and parameter.dim() == 2)
                     scale = 0.5 if table else fan_in**-0.5
                     if name.endswith(("o_proj.weight", "down_proj.weight", "out_proj.weight", "fc2.weight")):
                         depth = layers[self.vision] if name.startswith("vision.") else layers[self]
@@ -191,9 +204,9 @@ class TokenNet(nn.Module):
 
     # --- whole passes ------------------------------------------------------------------------------------------------
 
-    def packed(self, images: Tensor, text: Tensor, ego: Tensor, blocks: Tensor) -> Packed:
+    def packed(self, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, blocks: Tensor) -> Packed:
         """All R blocks (B, R, 16) beside one prompt, in one pass; each as if it were alone."""
-        return self.packed_beside(self.prompt(images, text, ego), blocks)
+        return self.packed_beside(self.prompt(images, text, ego, route), blocks)
 
     def packed_beside(self, prompt: Tensor, blocks: Tensor) -> Packed:
         """`packed` from the prompt (B, P, width) on."""
@@ -211,17 +224,19 @@ class TokenNet(nn.Module):
         kept.append(keys_values)
         hidden = torch.unflatten(self.norm(x), 1, (count, BLOCK))
         of_prompt = tuple((keys[:, :, :length], values[:, :, :length]) for keys, values in kept)
-        pictures = prompt[:, : length - self.config.text_length - EGO_VALUES]
+        pictures = prompt[:, : length - self.config.told_length]
         return Packed(self.logits(hidden), hidden, of_prompt, pictures)
 
-    def packed_logits(self, images: Tensor, text: Tensor, ego: Tensor, blocks: Tensor) -> Tensor:
+    def packed_logits(self, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, blocks: Tensor) -> Tensor:
         """(B, R, 16, bins) of blocks (B, R, 16)."""
-        return self.packed(images, text, ego, blocks).logits
+        return self.packed(images, text, ego, route, blocks).logits
 
-    def goal_logits(self, images: Tensor, text: Tensor, ego: Tensor, x_ids: Tensor) -> tuple[Tensor, Tensor]:
+    def goal_logits(
+        self, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, x_ids: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Logits of the goal's x (B, bins) and of its y given each of x_ids (B, K): (B, K, bins)."""
         nothing = torch.full((images.shape[0], 1, BLOCK), self.config.mask_id, device=images.device)
-        out = self.packed(images, text, ego, nothing)
+        out = self.packed(images, text, ego, route, nothing)
         return out.logits[:, 0, GOAL_X], self.goal_y(out.hidden[:, 0], x_ids)
 
     def decode(self, blocks: Tensor, keys_values: tuple[KeysValues, ...]) -> Tensor:
@@ -237,11 +252,11 @@ class TokenNet(nn.Module):
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
-    def prompt(self, images: Tensor, text: Tensor, ego: Tensor) -> Tensor:
-        """(B, P, width): pictures, words, ego state."""
+    def prompt(self, images: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> Tensor:
+        """(B, P, width): pictures, words, ego state, route."""
         if images.shape[1] != self.config.pictures:
             raise ValueError(f"images has {images.shape[1]} pictures, expected {self.config.pictures}")
-        return self.prompt_of(self.see(images), text, ego)
+        return self.prompt_of(self.see(images), text, ego, route)
 
     def see(self, images: Tensor) -> Tensor:
         """What is seen (B, S, cameras, tokens, width) in pictures (B, S * frames * cameras, H, W, 3), whenever it was.
@@ -254,13 +269,11 @@ class TokenNet(nn.Module):
         seen = self.projector(self.vision(views.flatten(0, 2)))
         return torch.unflatten(seen, 0, (images.shape[0], -1, cameras))
 
-    def prompt_of(self, seen: Tensor, text: Tensor, ego: Tensor) -> Tensor:
-        """(B, P, width) of what is seen (B, instants / frames, cameras, tokens, width), oldest first, words, ego."""
-        octaves = math.pi * 2.0 ** torch.arange(EGO_OCTAVES, device=ego.device) / 4
-        angles = (ego[..., None] * octaves).flatten(1)
-        told = torch.cat([ego, angles.sin(), angles.cos()], -1).to(seen.dtype)
-        moving = torch.unflatten(self.ego(told), -1, (EGO_VALUES, -1))
-        return torch.cat([self.placed(seen), self.embed_tokens(text), moving], 1)
+    def prompt_of(self, seen: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> Tensor:
+        """(B, P, width) of what is seen (B, instants / frames, cameras, tokens, width), oldest first, and what is told."""
+        moving = torch.unflatten(self.ego(told(ego).to(seen.dtype)), -1, (EGO_VALUES, -1))
+        way = torch.cat([told(route[..., :2]), route[..., 2:]], -1).to(seen.dtype)
+        return torch.cat([self.placed(seen), self.embed_tokens(text), moving, self.route(way) + self.route_place], 1)
 
     def placed(self, seen: Tensor) -> Tensor:
         """The prompt's first part (B, P', width): what is seen, each token told its camera and instant."""
@@ -288,6 +301,13 @@ class TokenNet(nn.Module):
     def _block_positions(self, prompt: int, count: int) -> Tensor:
         """Every block stands right behind the prompt."""
         return prompt + torch.arange(BLOCK, device=self.cos.device).repeat(count)
+
+
+def told(numbers: Tensor) -> Tensor:
+    """(.., N * (1 + 2 OCTAVES)) of (.., N) numbers: themselves, their sines and cosines at wavelengths from 8 to 1/4."""
+    octaves = math.pi * 2.0 ** torch.arange(OCTAVES, device=numbers.device) / 4
+    angles = (numbers[..., None] * octaves).flatten(-2)
+    return torch.cat([numbers, angles.sin(), angles.cos()], -1)
 
 
 def sight(prompt: int, blocks: int, device: torch.device) -> Tensor:

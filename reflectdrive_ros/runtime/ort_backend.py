@@ -47,8 +47,7 @@ class OrtNetwork:
         return OrtNetwork(GraphCard.read(path), threads, device)
 
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
-        feeds = {"images": inputs.images[None], "text": inputs.text[None], "ego": inputs.ego[None]}
-        out = self._graphs["prefill_goal"].run(feeds)
+        out = self._graphs["prefill_goal"].run({name: part[None] for name, part in inputs.arrays.items()})
         blocks, log_probs, real = (out.pop(name).numpy()[0] for name in ("blocks", "goal_log_probs", "real"))
         return Prefilled(out, blocks.astype(np.int32), log_probs, real)
 
@@ -77,6 +76,8 @@ def input_spec(card: GraphCard, tokenizer: Tokenizer | None = None) -> InputSpec
         told["cameras"],
         told["instants"],
         tuple(told["ego_scale"]),
+        tuple(told["route_at_m"]),
+        told["route_scale_m"],
     )
 
 
@@ -173,7 +174,7 @@ def profiled(card: GraphCard, inputs: ModelInputs, threads: int, runs: int, fold
     options.enable_profiling, options.profile_file_prefix = True, str(folder / "profile")
     session = ort.InferenceSession(str(card.files["prefill_goal"]), options, providers=[CPU])
     for _ in range(runs):
-        session.run(None, {"images": inputs.images[None], "text": inputs.text[None], "ego": inputs.ego[None]})
+        session.run(None, {name: part[None] for name, part in inputs.arrays.items()})
     spent: dict[str, float] = {}
     for event in json.loads(Path(session.end_profiling()).read_text()):
         name, ended = str(event.get("name", "")), "_kernel_time"

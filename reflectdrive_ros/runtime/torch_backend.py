@@ -52,6 +52,8 @@ class TorchNetwork:
             config.cameras,
             config.instants,
             config.ego_scale,
+            config.route_at_m,
+            config.route_scale_m,
         )
 
     @staticmethod
@@ -70,11 +72,11 @@ class TorchNetwork:
 
     @torch.inference_mode()
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
-        images, text, ego = self.tensors(inputs)
+        images, *told = self.tensors(inputs)
         if self._net.config.vision.frames == 1:
-            prompt = self._net.prompt_of(self._seen(inputs.images), text, ego)
+            prompt = self._net.prompt_of(self._seen(inputs.images), *told)
         else:  # both instants are looked at as one picture
-            prompt = self._net.prompt(images, text, ego)
+            prompt = self._net.prompt(images, *told)
         known = phases.prefill_goal_of(self._net, prompt, self.decoding.goals)
         return Prefilled(
             known.keys_values,
@@ -116,9 +118,10 @@ class TorchNetwork:
             seen.append(kept)
         return torch.cat(seen, 1)
 
-    def tensors(self, inputs: ModelInputs) -> tuple[Tensor, Tensor, Tensor]:
-        """Images, text, ego as a batch of one on the device."""
-        return self._batch(inputs.images), self._batch(inputs.text), self._batch(inputs.ego)
+    def tensors(self, inputs: ModelInputs) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Images, text, ego, route as a batch of one on the device."""
+        images, text, ego, route = (self._batch(part) for part in inputs.arrays.values())
+        return images, text, ego, route
 
     def _batch(self, array: Array) -> Tensor:
         return torch.as_tensor(np.ascontiguousarray(array), device=self._device)[None]

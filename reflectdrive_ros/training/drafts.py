@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -24,7 +25,7 @@ def with_drafts(net: TokenNet, batch: Batch, scenes: int, temperature: float, ge
         return batch
     first = slice(0, scenes)
     drafted = draft(
-        net, batch.images[first], batch.text[first], batch.ego[first], batch.clean[first], count, temperature, generator
+        net, [part[first] for part in batch.inputs], batch.clean[first], count, temperature, generator
     )
     blocks = batch.blocks.clone()
     blocks[first, batch.masked :] = drafted
@@ -34,9 +35,7 @@ def with_drafts(net: TokenNet, batch: Batch, scenes: int, temperature: float, ge
 @torch.no_grad()
 def draft(
     net: TokenNet,
-    images: Tensor,
-    text: Tensor,
-    ego: Tensor,
+    inputs: Sequence[Tensor],
     clean: Tensor,
     count: int,
     temperature: float,
@@ -46,7 +45,7 @@ def draft(
     mask_id = net.config.mask_id
     goal_only = torch.where(torch.arange(BLOCK, device=clean.device) < GOAL_X, mask_id, clean)
     blocks = goal_only[:, None].expand(-1, count, -1)
-    out = net.packed(images, text, ego, blocks[:, :1])
+    out = net.packed(*inputs, blocks[:, :1])
     logits = out.logits.expand(-1, count, -1, -1)
     for turn, limit in enumerate(token_ops.schedule(GOAL_X, ROUNDS)):
         if turn:

@@ -37,11 +37,17 @@ class Batch:
     images: Tensor  # (B, 6, H, W, 3) uint8
     text: Tensor  # (B, T) int64
     ego: Tensor  # (B, 3) float32
+    route: Tensor  # (B, points, 3) float32
     clean: Tensor  # (B, 16) int64, the expert's tokens
     blocks: Tensor  # (B, R, 16) int64
     distances: Tensor  # (B, X, Y) int8, `fields.distance_map`
     taken: Tensor  # (B, 2, CELLS, CELLS) bool, `birdseye.occupancy`
     masked: int
+
+    @property
+    def inputs(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """What the network is given, as it takes it."""
+        return self.images, self.text, self.ego, self.route
 
     def to(self, device: torch.device) -> Batch:
         moved = {name: value.to(device, non_blocking=True) for name, value in vars(self).items() if name != "masked"}
@@ -75,7 +81,7 @@ class Losses(nn.Module):
             seen = self._seen(self.net.placed(self.net.see(batch.images)), batch)
             nothing = dict.fromkeys(("dlm", "goal", "sap", "field"), seen.new_full((), torch.nan))
             return {"loss": weights.seen * seen, **nothing, "seen": seen.detach()}
-        out = self.net.packed(batch.images, batch.text, batch.ego, batch.blocks)
+        out = self.net.packed(*batch.inputs, batch.blocks)
         found = {
             "dlm": token_loss(out.logits[:, :masked], batch.clean),
             "goal": self._goal(out.logits[:, 0, GOAL_X], out.hidden[:, 0], batch.clean),

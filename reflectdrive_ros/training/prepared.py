@@ -2,7 +2,7 @@
 
 Reading a scene takes longer than learning from it on a fast device. So each shard is read once, in parallel, and kept
 beside the set as plain arrays: pictures at the network's size, words (of the scene and of its mirror image), ego state,
-the expert's points, the map of distances to the road's edge and who stands where around the car. 20,000 scenes take
+route, the expert's points, the map of distances to the road's edge and who stands where around the car. 20,000 scenes take
 8 GB at 192 x 96.
 
     train/ train-00000.tar ..     train.prepared-1a2b3c4d/ train-00000-<hash>.pictures.npy .distances.npy .rest.npz ..
@@ -34,7 +34,7 @@ from ..sim.shards import SetError, ShardNote
 from ..tokens import Codebook
 from . import birdseye, fields
 
-FORMAT = 2
+FORMAT = 3
 MIRRORED = {Command.LEFT: Command.RIGHT, Command.RIGHT: Command.LEFT}
 OTHER_SIDE = {"left": "right", "right": "left"}
 
@@ -50,6 +50,8 @@ class Shape:
     cameras: int
     instants: int
     ego_scale: tuple[float, float, float]
+    route_at_m: tuple[float, ...]
+    route_scale_m: float
     bin_m: float
     bins: int
 
@@ -63,6 +65,8 @@ class Shape:
             cameras=self.cameras,
             instants=self.instants,
             ego_scale=self.ego_scale,
+            route_at_m=self.route_at_m,
+            route_scale_m=self.route_scale_m,
         )
 
     @property
@@ -84,9 +88,11 @@ class PreparedSet:
     text: Array  # (N, T) int64
     text_mirrored: Array  # (N, T) int64
     ego: Array  # (N, 3) float32, scaled
+    route: Array  # (N, R, 3) float32, scaled by `route_scale_m`
     expert: Array  # (N, 8, 2) m
     taken: Array  # (N, 2, CELLS, CELLS) bool, `birdseye.occupancy`
     place: Array  # (N, 2) shard, row
+    route_scale_m: float
     key: str  # of the scenes and of what is kept of them
 
     def __len__(self) -> int:
@@ -158,6 +164,7 @@ def prepare_shard(folder: Path, home: Path, note: ShardNote, shape: Shape) -> li
             "text": inputs.text,
             "text_mirrored": other.text,
             "ego": inputs.ego,
+            "route": inputs.route,
             "expert": scene.expert[:, :2],
             "taken": birdseye.occupancy(scene),
         }
@@ -196,6 +203,7 @@ def _mapped(home: Path, notes: Sequence[ShardNote], shape: Shape) -> PreparedSet
         distances=tuple(distances),
         **{name: np.concatenate(values) for name, values in rest.items()},
         place=np.concatenate(place),
+        route_scale_m=shape.route_scale_m,
         key=hashlib.sha256(told.encode()).hexdigest(),
     )
 

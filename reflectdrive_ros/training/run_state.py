@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -96,6 +96,29 @@ def restore(folder: Path, learning: nn.Module, average: TokenNet, optimizer: tor
             optimizer.state[parameter][key] = value.to(where)
     except (SafetensorError, OSError, KeyError) as fault:
         raise StateError(f"{path} does not fit this network ({fault}): give another --out") from None
+
+
+def take_over(folder: Path, learning: nn.Module, average: TokenNet) -> list[str]:
+    """Puts the weights of another run into this one's, the network's averaged ones, where names and shapes agree.
+
+    Returns the names of parameters that stay as they were. Raises StateError.
+    """
+    path = folder / FILE
+    anew = []
+    try:
+        with safe_open(path, "pt") as file, torch.no_grad():
+            there = set(file.keys())
+            for name, parameter in learning.named_parameters():
+                of_network = name.removeprefix("net.")
+                kept = f"learning.{name}" if of_network == name else f"average.{of_network}"
+                if kept in there and file.get_slice(kept).get_shape() == list(parameter.shape):
+                    parameter.copy_(file.get_tensor(kept))
+                else:
+                    anew.append(name)
+            average.load_state_dict(cast(nn.Module, learning.net).state_dict())
+    except (SafetensorError, OSError) as fault:
+        raise StateError(f"{path} cannot be read ({fault}): give another --begin-with") from None
+    return anew
 
 
 def _fill(parameter: nn.Parameter, value: Tensor, path: Path, name: str) -> None:

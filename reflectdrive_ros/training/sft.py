@@ -38,7 +38,7 @@ from .validation import Exam
 
 BAD_BATCH = "bad_batch.npz"
 WEIGHTS = "weights.safetensors"
-TABLES = ("camera", "instant", "slot", "queries")  # learned tokens that are no nn.Embedding
+TABLES = ("camera", "instant", "slot", "route_place", "queries")  # learned tokens that are no nn.Embedding
 LOSSES = ("loss", "dlm", "goal", "sap", "field", "seen")
 
 
@@ -57,6 +57,7 @@ class Job:
     out: Path
     sets: Mapping[str, Any]  # what the card tells of the data
     decoding: Decoding = dataclasses.field(default_factory=Decoding)
+    begin_with: Path | None = None  # folder of the run whose weights this one begins with
 
     @property
     def about(self) -> dict[str, Any]:
@@ -78,6 +79,9 @@ class Reporter(Protocol):
     def row(self, progress: Progress, values: Mapping[str, float]) -> None:
         """Means of losses and the like since the last row."""
 
+    def begins_anew(self, names: Sequence[str]) -> None:
+        """Which parameters the run that this one begins with does not have."""
+
     def validated(self, progress: Progress, found: Mapping[str, float]) -> None:
         """What a validation found."""
 
@@ -87,8 +91,9 @@ def train(
 ) -> Progress:
     """Trains from the state in `job.out`, or from the beginning, until the schedule ends or `stop` says so.
 
-    Leaves the state, and the averaged weights with their card. Raises TrainingError when a loss or gradient is not
-    finite, StateError when the state is another network's, OSError naming a file that cannot be written.
+    A new run may begin with the weights of another. Leaves the state, and the averaged weights with their card. Raises
+    TrainingError when a loss or gradient is not finite, StateError when the state is another network's, OSError naming
+    a file that cannot be written.
     """
     config = job.config
     net = TokenNet(job.network)
@@ -104,6 +109,8 @@ def train(
     if found is not None:
         progress = found[0]
         run_state.restore(job.out, losses, average, optimizer)
+    elif job.begin_with is not None:
+        reporter.begins_anew(run_state.take_over(job.begin_with, losses, average))
     model, wrapped = fabric.setup(losses, optimizer)
     loop = _Loop(job, fabric, net, losses, average, model, wrapped, optimizer, reporter)
     return loop.run(progress, stop, clock)

@@ -19,7 +19,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -58,6 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sft_parser.add_argument("--train", type=Path, required=True, metavar="DIR", help="set to learn from")
     sft_parser.add_argument("--val", type=Path, metavar="DIR", help="set to be examined on meanwhile")
     sft_parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the run is kept")
+    sft_parser.add_argument(
+        "--begin-with", type=Path, metavar="DIR", help="run whose weights this one begins with, where their shapes agree"
+    )
     length = sft_parser.add_mutually_exclusive_group()
     length.add_argument("--steps", type=int, metavar="N", help="in place of the config's length")
     length.add_argument("--minutes", type=float, metavar="M", help="likewise, by the clock")
@@ -109,7 +112,9 @@ def sft_run(
     if left_out:
         errors.print(f"{len(scenes)} scenes are learnt from; left out: see the {len(left_out)} lines above")
     about = {"train": {**_set(args.train), "used": len(scenes)}, **provenance(["reflectdrive", *sys.argv[1:]])}
-    job = Job(config, network, scenes, exam, args.out, about)
+    if args.begin_with is not None:
+        about["begun_with"] = _earlier(args.begin_with)
+    job = Job(config, network, scenes, exam, args.out, about, begin_with=args.begin_with)
     _same_scenes(args.out, job)
     with _stopping() as stop, _Report(args.out, config, network, console, fabric.is_global_zero) as report:
         done = sft.train(job, fabric, report, stop.is_set)
@@ -130,6 +135,8 @@ def shape_of(network: TokenNetConfig) -> Shape:
         cameras=network.cameras,
         instants=network.instants,
         ego_scale=network.ego_scale,
+        route_at_m=network.route_at_m,
+        route_scale_m=network.route_scale_m,
         bin_m=network.bin_m,
         bins=network.bins,
     )
@@ -166,6 +173,16 @@ def _same_scenes(out: Path, job: Job) -> None:
     found = run_state.peek(out)
     if found is not None and found[1]["scenes"] != job.scenes.key:
         raise StateError(f"{out} holds a run on other scenes than {job.sets['train']['folder']}: give another --out")
+
+
+def _earlier(folder: Path) -> dict[str, Any]:
+    """What the card tells of the run that this one begins with. Raises StateError where there is none."""
+    found = run_state.peek(folder)
+    if found is None:
+        raise StateError(f"{folder / run_state.FILE} is missing: --begin-with takes the --out of another run")
+    progress, about = found
+    told = {"steps": progress.step, "minutes": round(progress.elapsed_s / 60.0, 2)}
+    return {**told, "settings": about["settings"], **about["sets"]}
 
 
 def _set(folder: Path) -> dict[str, Any]:
@@ -280,6 +297,10 @@ class _Report:
                 + " ".join(f"{name} {known[name]:.3f}" for name in sft.LOSSES if name in known)
                 + f", {row['scenes_per_s']:.1f} scenes/s"
             )
+
+    def begins_anew(self, names: Sequence[str]) -> None:
+        if self.speaks and names:
+            self.console.print(f"begun anew, as the earlier run has no such parameters: {', '.join(names)}")
 
     def validated(self, progress: run_state.Progress, found: Mapping[str, float]) -> None:
         if not self.speaks:

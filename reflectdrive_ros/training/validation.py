@@ -62,15 +62,15 @@ def examine(net: TokenNet, questions: Exam, decoding: Decoding, device: torch.de
     for begin in range(0, len(questions.scenes), AT_ONCE):
         some = slice(begin, begin + AT_ONCE)
         asked, scenes = questions.inputs[some], questions.scenes[some]
-        images = torch.from_numpy(np.stack([each.images for each in asked])).to(device)
-        text = torch.from_numpy(np.stack([each.text for each in asked])).to(device)
-        ego = torch.from_numpy(np.stack([each.ego for each in asked])).to(device)
+        parts = zip(*(each.arrays.values() for each in asked), strict=True)
+        images, text, ego, route = (torch.from_numpy(np.stack(part)).to(device) for part in parts)
+        inputs = images, text, ego, route
         experts = np.stack([scene.expert[:, :2] for scene in scenes])
         clean = net.config.reachable(torch.from_numpy(codebook.encode(experts).astype(np.int64)).to(device))
         hidden = torch.where(torch.arange(BLOCK, device=device) < GOAL_X, net.config.mask_id, clean)
-        told = net.packed_logits(images, text, ego, hidden[:, None])[:, 0, :GOAL_X].argmax(-1)
-        plans = codebook.decode(phases.full(net, images, text, ego, decoding).blocks.cpu().numpy())  # (b, K, 8, 2)
-        drafts = codebook.decode(phases.full(net, images, text, ego, drafting).blocks[:, :1].cpu().numpy())
+        told = net.packed_logits(*inputs, hidden[:, None])[:, 0, :GOAL_X].argmax(-1)
+        plans = codebook.decode(phases.full(net, *inputs, decoding).blocks.cpu().numpy())  # (b, K, 8, 2)
+        drafts = codebook.decode(phases.full(net, *inputs, drafting).blocks[:, :1].cpu().numpy())
         for k, scene in enumerate(scenes):
             card = score(scene.scored(), poses_from_points(np.concatenate([drafts[k], plans[k]])))
             error = np.hypot(*np.moveaxis(plans[k, 0] - experts[k], -1, 0))
