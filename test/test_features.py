@@ -185,7 +185,7 @@ def on_route(*points):
 
 
 def test_a_route_is_told_by_places_along_it_from_the_nearest_one_on():
-    """Which begins behind the car, passes 1 m to its left and turns left after 8 m: 5 m on, 10 m on; 40 m on it ended."""
+    """It begins behind the car, passes 1 m to its left and turns left after 8 m; 40 m on it has ended."""
     inputs = on_route((-20.0, 1.0), (8.0, 1.0), (8.0, 31.0))
     expected = np.array([[5.0, 1.0, 20.0], [8.0, 3.0, 20.0], [0.0, 0.0, 0.0]]) / 20.0
     np.testing.assert_allclose(inputs.route, expected, atol=1e-6)
@@ -195,9 +195,10 @@ def test_a_route_is_told_by_places_along_it_from_the_nearest_one_on():
 
 def test_without_a_route_nothing_is_told_of_it():
     for points in ((), ((3.0, 0.0), (3.0, 0.0))):
-        inputs = on_route(*points) if points else model_inputs(dataclasses.replace(seen(), route=np.zeros((0, 3))), SPEC)
-        assert not inputs.route.any()
+        route = np.column_stack([np.array(points).reshape(-1, 2), np.zeros(len(points))])
+        inputs = model_inputs(dataclasses.replace(seen(), route=route), SPEC)
         assert inputs.route.shape == (3, 3)
+        assert not inputs.route.any()
 
 
 def test_a_route_elsewhere_is_not_driven_to():

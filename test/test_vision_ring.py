@@ -22,7 +22,9 @@ def drive(count, interval=2):
     images = tiny_inputs(net(), scenes=count + interval)[0][:, :3].numpy()
     for step in range(count):
         pair = np.concatenate([images[step], images[step + interval]])
-        yield ModelInputs(pair, np.zeros(5, np.int64), np.array([0.1 * step, 0.0, 0.0], np.float32), np.zeros((2, 3), np.float32))
+        yield ModelInputs(
+            pair, np.zeros(5, np.int64), np.array([0.1 * step, 0.0, 0.0], np.float32), np.zeros((2, 3), np.float32)
+        )
 
 
 class Counting(TorchNetwork):

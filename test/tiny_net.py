@@ -13,7 +13,14 @@ BLOCKS = BlockConfig(width=32, layers=2, heads=4, kv_heads=2, head_dim=8, ffn=48
 
 
 def tiny_config(**changes):
-    settings = {"vision": VISION, "blocks": BLOCKS, "text_length": 5, "text_vocabulary": 20, "goal_hidden": 16, "route_at_m": (5.0, 10.0)}
+    settings = {
+        "vision": VISION,
+        "blocks": BLOCKS,
+        "text_length": 5,
+        "text_vocabulary": 20,
+        "goal_hidden": 16,
+        "route_at_m": (5.0, 10.0),
+    }
     return TokenNetConfig(**{**settings, **changes})
 
 

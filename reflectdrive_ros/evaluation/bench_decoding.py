@@ -26,8 +26,7 @@ from ..config import Config, ConfigError, ReflectDrive2Config
 from ..features import model_inputs
 from ..planning import reflectdrive2
 from ..planning.planner import Network, Tools
-from ..planning.smoothing import smoothed
-from ..planning.waypoints import POINT_DT_S
+from ..planning.waypoints import driven
 from ..runtime.model_file import ModelFileError
 from ..scoring.scorer import score
 from ..sim import shards
@@ -126,7 +125,7 @@ def rows_of(
         network = networks[config.decoding]
         settings: ReflectDrive2Config = config.reflectdrive2
         blocks, _ = reflectdrive2.full(network, known[config.decoding], True, settings)
-        points = smoothed(network.codebook.decode(blocks), observation.ego, POINT_DT_S, network.codebook.bin_m)
+        points = driven(network.codebook.decode(blocks), observation.ego, network.codebook.bin_m)
         values = score(scored, poses_from_points(points)).score
         order, _ = reflectdrive2.ranked(points, observation, Tools(config, network))
         yield name, Row(float(values[0]), float(values.max()), float(values[order[0]]))

@@ -55,7 +55,9 @@ def fastest(action: Callable[[], object], device: str) -> float:
 
 
 @torch.inference_mode()
-def without_reuse(net: TokenNet, tensors: tuple[Tensor, Tensor, Tensor, Tensor], decoding: Decoding, count: int) -> Tensor:
+def without_reuse(
+    net: TokenNet, tensors: tuple[Tensor, Tensor, Tensor, Tensor], decoding: Decoding, count: int
+) -> Tensor:
     """Blocks (1, M, 16) of a full frame whose every pass computes the prompt again, pictures included."""
     blocks = phases.prefill_goal(net, *tensors, decoding.goals).blocks[:, :count]
     for limit in token_ops.schedule(GOAL_X, decoding.draft_rounds):
@@ -68,7 +70,9 @@ def without_reuse(net: TokenNet, tensors: tuple[Tensor, Tensor, Tensor, Tensor],
 
 
 @torch.inference_mode()
-def parts_ms(net: TokenNet, tensors: tuple[Tensor, Tensor, Tensor, Tensor], decoding: Decoding, runs: int) -> dict[str, float]:
+def parts_ms(
+    net: TokenNet, tensors: tuple[Tensor, Tensor, Tensor, Tensor], decoding: Decoding, runs: int
+) -> dict[str, float]:
     """Median milliseconds of a prefill: the pictures, the goals (heads and distances), and what lies between."""
     images, text, ego, route = tensors
     nothing = torch.full((1, 1, BLOCK), net.config.mask_id, device=images.device)

@@ -1,9 +1,9 @@
 """The network of ReflectDrive-2: pictures, words and the ego state in; what each action token may be out.
 
-One prompt [pictures | words | ego | route], causal, and blocks of 16 action tokens x1, y1, .. x8, y8 (ids of `tokens.Codebook`,
-`bins` is the mask), bidirectional inside. A block sees the whole prompt and itself; the prompt sees no block, and no
-block another. So the prompt's keys and values are computed once for all blocks and all steps, and any number of blocks
-is packed along the token axis beside one prompt, exactly.
+One prompt [pictures | words | ego | route], causal, and blocks of 16 action tokens x1, y1, .. x8, y8 (ids of
+`tokens.Codebook`, `bins` is the mask), bidirectional inside. A block sees the whole prompt and itself; the prompt sees
+no block, and no block another. So the prompt's keys and values are computed once for all blocks and all steps, and any
+number of blocks is packed along the token axis beside one prompt, exactly.
 
     net = TokenNet(small(words))                                    # words: features.WORDS
     net.initialise(torch.Generator().manual_seed(0))
@@ -195,7 +195,9 @@ class TokenNet(nn.Module):
                     parameter.copy_(0.3 * parameter.shape[1] ** -0.5 * smooth_rows(parameter, generator))
                 else:
                     fan_in = parameter[0].numel()
-                    table = name in ("camera", "instant", "slot", "route_place") or ("embed" in name and parameter.dim() == 2)
+                    table = name in ("camera", "instant", "slot", "route_place") or (
+                        "embed" in name and parameter.dim() == 2
+                    )
                     scale = 0.5 if table else fan_in**-0.5
                     if name.endswith(("o_proj.weight", "down_proj.weight", "out_proj.weight", "fc2.weight")):
                         depth = layers[self.vision] if name.startswith("vision.") else layers[self]
@@ -270,7 +272,7 @@ class TokenNet(nn.Module):
         return torch.unflatten(seen, 0, (images.shape[0], -1, cameras))
 
     def prompt_of(self, seen: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> Tensor:
-        """(B, P, width) of what is seen (B, instants / frames, cameras, tokens, width), oldest first, and what is told."""
+        """(B, P, width) of what is seen (B, instants / frames, cameras, tokens, width), oldest first, and the rest."""
         moving = torch.unflatten(self.ego(told(ego).to(seen.dtype)), -1, (EGO_VALUES, -1))
         way = torch.cat([told(route[..., :2]), route[..., 2:]], -1).to(seen.dtype)
         return torch.cat([self.placed(seen), self.embed_tokens(text), moving, self.route(way) + self.route_place], 1)
@@ -304,7 +306,7 @@ class TokenNet(nn.Module):
 
 
 def told(numbers: Tensor) -> Tensor:
-    """(.., N * (1 + 2 OCTAVES)) of (.., N) numbers: themselves, their sines and cosines at wavelengths from 8 to 1/4."""
+    """(.., N * (1 + 2 OCTAVES)) of numbers (.., N): themselves, sines and cosines at wavelengths from 8 to 1/4."""
     octaves = math.pi * 2.0 ** torch.arange(OCTAVES, device=numbers.device) / 4
     angles = (numbers[..., None] * octaves).flatten(-2)
     return torch.cat([numbers, angles.sin(), angles.cos()], -1)

@@ -27,8 +27,7 @@ from ..features import ModelInputs
 from .planner import Network, PlannerState, Prefilled, Tools, what_it_sees
 from .repair import mended
 from .safety import Known, check_of, judged
-from .smoothing import smoothed
-from .waypoints import POINT_DT_S, shares, trajectory
+from .waypoints import driven, shares, trajectory
 
 
 @runtime_checkable
@@ -61,7 +60,7 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
     goals = apart(scene, network, settings)[: settings.goals if against.anything else 1]
     blocks = written(goals, scene, inputs, network, settings)
     points = network.codebook.decode(blocks)
-    smooth = smoothed(points, observation.ego, POINT_DT_S, network.codebook.bin_m)
+    smooth = driven(points, observation.ego, network.codebook.bin_m)
     order, scores = [0], tuple[float, ...]()
     if len(blocks) > 1:
         found = judged(against, smooth)

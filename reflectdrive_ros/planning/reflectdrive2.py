@@ -4,7 +4,7 @@ A full step reads the scene, chooses goals, drafts in three rounds and edits in 
 instead: the part already driven falls away, the rest is brought into today's ego frame and into tokens, its open end is
 masked, one round drafts that end and one edits. Full and lite alternate; whatever makes the last plan doubtful makes
 the next step a full one. Between steps the plan is kept in metres: only what the network changed is rounded, and the
-jolts of rounding are taken out (`smoothing`).
+jolts of rounding are taken out (`smoothing`), and a start that no engine gives is slowed down (`pace`).
 
 Where objects or drivable space are known, the plan is checked, and repaired only if it is unsafe (`repair`).
 
@@ -26,8 +26,7 @@ from ..scoring.scorer import Scene, score, total
 from .planner import Network, PlannerState, Prefilled, Tools, what_it_sees
 from .repair import mended
 from .safety import Known, check_of
-from .smoothing import smoothed
-from .waypoints import POINT_DT_S, POINTS, shares, trajectory
+from .waypoints import POINT_DT_S, POINTS, driven, shares, trajectory
 
 STANDING_MPS = 0.3
 FORECAST_S = 5.0  # what the score looks at
@@ -57,7 +56,7 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
         carried = carried_points(state.previous, observation)
         blocks, confidence, points = lite(network, known, carried, settings)
         kind, lite_run = StepKind.LITE, state.lite_run + 1
-    smooth = smoothed(points, observation.ego, POINT_DT_S, network.codebook.bin_m)
+    smooth = driven(points, observation.ego, network.codebook.bin_m)
     best_first, scores = ranked(smooth, observation, tools)
     best = best_first[0]
     ids, sent, repairs = blocks[best], smooth[best], 0

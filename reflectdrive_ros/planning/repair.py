@@ -32,8 +32,7 @@ from ..scoring.search import around
 from ..tokens import Codebook
 from .planner import Tools
 from .safety import SAFE, Known, as_drawn, judged, overload, roughness
-from .smoothing import smoothed
-from .waypoints import POINT_DT_S, POINTS
+from .waypoints import POINT_DT_S, POINTS, driven
 
 BRAKING_MPS2 = (1.0, 2.0, 3.0, 4.5, 6.0, 8.0)
 
@@ -64,7 +63,7 @@ def mended(
 
     def points_of(many: Array) -> Array:
         kept = (many == ids).reshape(len(many), POINTS, 2)
-        return smoothed(np.where(kept, points, codebook.decode(many)), observation.ego, POINT_DT_S, codebook.bin_m)
+        return driven(np.where(kept, points, codebook.decode(many)), observation.ego, codebook.bin_m)
 
     def redraw(blocks: Array) -> Array:
         return network.step(context, blocks, 2 * POINTS, False)[0]

@@ -6,8 +6,10 @@ import numpy as np
 from scipy.interpolate import PchipInterpolator
 
 from .. import geometry, kinematics, tokens
-from ..domain import Array, Trajectory
+from ..domain import Array, EgoState, Trajectory
 from ..kinematics import SAME_PLACE_M
+from .pace import paced
+from .smoothing import smoothed
 
 POINTS, POINT_DT_S = 8, 0.5
 FREE = 2 * (POINTS - 1)  # ids to write: all but the goal's
@@ -19,6 +21,11 @@ STEPS = round(HORIZON_S / STEP_S)
 def shares(rounds: int) -> list[int]:
     """How many ids each round writes, so that all FREE are: equal shares, larger ones first, as 5, 5, 4."""
     return [-(-(FREE - turn) // rounds) for turn in range(rounds)]
+
+
+def driven(points: Array, ego: EgoState, bin_m: float) -> Array:
+    """Points (.., 8, 2) of tokens as this car drives them: without the jolts of rounding, no faster than it can."""
+    return paced(smoothed(points, ego, POINT_DT_S, bin_m), ego.speed_mps, POINT_DT_S)
 
 
 def trajectory(points: Array, dt_s: float) -> Trajectory:

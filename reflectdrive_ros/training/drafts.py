@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -24,9 +23,8 @@ def with_drafts(net: TokenNet, batch: Batch, scenes: int, temperature: float, ge
     if scenes == 0 or count == 0:
         return batch
     first = slice(0, scenes)
-    drafted = draft(
-        net, [part[first] for part in batch.inputs], batch.clean[first], count, temperature, generator
-    )
+    images, text, ego, route = (part[first] for part in batch.inputs)
+    drafted = draft(net, (images, text, ego, route), batch.clean[first], count, temperature, generator)
     blocks = batch.blocks.clone()
     blocks[first, batch.masked :] = drafted
     return replace(batch, blocks=blocks)
@@ -35,7 +33,7 @@ def with_drafts(net: TokenNet, batch: Batch, scenes: int, temperature: float, ge
 @torch.no_grad()
 def draft(
     net: TokenNet,
-    inputs: Sequence[Tensor],
+    inputs: tuple[Tensor, Tensor, Tensor, Tensor],
     clean: Tensor,
     count: int,
     temperature: float,

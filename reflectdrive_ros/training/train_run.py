@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sft_parser.add_argument("--val", type=Path, metavar="DIR", help="set to be examined on meanwhile")
     sft_parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the run is kept")
     sft_parser.add_argument(
-        "--begin-with", type=Path, metavar="DIR", help="run whose weights this one begins with, where their shapes agree"
+        "--begin-with", type=Path, metavar="DIR", help="run whose weights this one begins with, as far as they fit"
     )
     length = sft_parser.add_mutually_exclusive_group()
     length.add_argument("--steps", type=int, metavar="N", help="in place of the config's length")

@@ -1,0 +1,81 @@
+"""A plan that hurries is held back on its own way; one that does not is left alone."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scenes import config, observation
+
+from reflectdrive_ros import kinematics
+from reflectdrive_ros.domain import Plan, Verdict
+from reflectdrive_ros.planning import guard
+from reflectdrive_ros.planning.pace import BRAKING_MPS2, SPEEDING_UP_MPS2, accelerations, paced
+from reflectdrive_ros.planning.waypoints import trajectory
+
+DT_S = 0.5
+TIMES_S = DT_S * np.arange(1, 9)
+
+
+def along(points):
+    return np.cumsum(np.hypot(*np.diff(points, axis=0, prepend=np.zeros((1, 2))).T))
+
+
+def asked(points, speed_mps):
+    return accelerations(np.diff(along(points), prepend=0.0) / DT_S, speed_mps, DT_S)
+
+
+@given(st.floats(0.0, 20.0), st.floats(-3.0, 2.9), st.floats(-0.05, 0.05))
+def test_a_drive_that_a_car_can_do_is_left_as_it_is(speed, acceleration, curvature):
+    until = np.minimum(TIMES_S, np.inf if acceleration >= 0 else -speed / acceleration)
+    points = kinematics.arc(curvature, speed * until + 0.5 * acceleration * until**2)[:, :2]
+    assert paced(points, speed, DT_S) is points
+
+
+@given(
+    st.floats(0.0, 15.0),
+    st.lists(st.floats(0.0, 10.0), min_size=8, max_size=8),
+)
+def test_whatever_is_planned_the_car_can_speed_up_so_and_is_never_ahead(speed, steps):
+    points = np.stack([np.cumsum(steps), np.zeros(8)], axis=1)
+    found = paced(points, speed, DT_S)
+    assert asked(found, speed).max() <= SPEEDING_UP_MPS2 + 1e-6
+    assert (found[:, 0] <= points[:, 0] + 1e-6).all()
+
+
+def test_the_way_stays_the_same():
+    points = kinematics.arc(0.05, 6.0 * TIMES_S)[:, :2]
+    found = paced(points, 0.0, DT_S)
+    assert found[0, 0] < 1.0 < points[0, 0]
+    radius = np.hypot(found[:, 0], found[:, 1] - 20.0)
+    np.testing.assert_allclose(radius, 20.0, atol=0.06)
+
+
+def test_a_start_that_no_engine_gives_becomes_one_that_the_guard_lets_pass():
+    """From a stand 2 m in half a second, 16 m/s^2, as a network may ask that errs by some bins."""
+    scene = observation(speed=0.0)
+    points = np.stack([2.0 + 4.0 * (TIMES_S - 0.5), np.zeros(8)], axis=1)
+
+    def verdict(way):
+        plan = Plan(scene.stamp_ns, scene.ego.map_from_ego, trajectory(way, 0.1))
+        return guard.check(plan, scene, 0.0, config())
+
+    assert verdict(points).verdict is Verdict.INFEASIBLE
+    found = paced(points, 0.0, DT_S)
+    assert verdict(found).verdict is Verdict.OK
+    np.testing.assert_allclose(found[-1], points[-1], atol=0.5)  # it has caught up by then
+
+
+@pytest.mark.parametrize("stops_after_m", [2.0, 5.0, 9.0])
+def test_who_catches_up_still_stops_where_the_plan_stops(stops_after_m):
+    points = np.stack([np.minimum(6.0 * TIMES_S, stops_after_m), np.zeros(8)], axis=1)
+    found = paced(points, 0.0, DT_S)
+    assert asked(found, 0.0).min() >= -BRAKING_MPS2 - 1e-6
+    assert found[-1, 0] == pytest.approx(stops_after_m, abs=0.05)
+
+
+def test_each_of_many_plans_is_paced_by_itself():
+    calm = np.stack([0.5 * TIMES_S**2, np.zeros(8)], axis=1)
+    hasty = np.stack([5.0 * TIMES_S, 0.1 * TIMES_S], axis=1)
+    together = paced(np.stack([calm, hasty, calm]), 0.0, DT_S)
+    np.testing.assert_array_equal(together[0], calm)
+    np.testing.assert_array_equal(together[1], paced(hasty, 0.0, DT_S))
