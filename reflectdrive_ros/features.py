@@ -1,7 +1,7 @@
 """What a network is given of an observation: the same code trains and drives.
 
     spec = InputSpec(width=192, height=96, text_length=16, tokenizer=WordTokenizer(WORDS))
-    inputs = model_inputs(observation, spec)      # .images (6, H, W, 3), .text (T,), .ego (3,), .route (R, 3), .notes
+    inputs = model_inputs(observation, spec)      # .images (6, H, W, 3), .text (T,), .ego (3,), .route (R, 2), .notes
 
 Words are those of a navigator, in a small vocabulary of our own; a network with a language model brings its tokenizer
 (any `Tokenizer`). What could not be given as it came (a missing instant, a sentence too long, unknown words) is said in
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import cv2
@@ -20,6 +20,7 @@ import numpy as np
 
 from . import geometry
 from .domain import Array, CameraFrame, Command, EgoState, Observation
+from .tokens import Codebook
 
 MAX_CHARACTERS = 300  # of an instruction; what is longer is no navigator's
 EGO_REACH = 20.0  # times its scale; an ego value beyond is a fault of odometry
@@ -80,7 +81,7 @@ class InputSpec:
     instants: int = 2
     ego_scale: tuple[float, float, float] = (10.0, 3.0, 0.5)  # m/s, m/s^2, rad/s that count as 1
     route_at_m: tuple[float, ...] = ()  # how far along the route its points lie
-    route_scale_m: float = 20.0  # counts as 1
+    codebook: Codebook = field(default_factory=Codebook)  # in which they are told
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +91,7 @@ class ModelInputs:
     images: Array  # (instants * cameras, H, W, 3) uint8, oldest instant first, each left to right
     text: Array  # (text_length,) int64
     ego: Array  # (3,) float32 speed, acceleration, yaw rate over their scales
-    route: Array  # (R, 3) float32 x, y over their scale, 1 where the route is known; 0, 0, 0 where it is not
+    route: Array  # (R, 2) int64 ids of x and y, the mask where the route is not known
     notes: tuple[str, ...] = ()  # sentences on what was not given as it came
 
     @property
@@ -104,7 +105,8 @@ def model_inputs(observation: Observation, spec: InputSpec) -> ModelInputs:
     pictures, about_pictures = _instants(observation.cameras, spec)
     text, about_text = _text(observation, spec)
     images = np.stack([_sized(frame.pixels, spec) for frame in pictures])
-    route, about_route = route_ahead(observation.route, spec)
+    points, about_route = route_ahead(observation.route, spec.route_at_m)
+    route = route_ids(points, spec.codebook)
     notes = (*about_pictures, *about_text, *about_route)
     return ModelInputs(images, text, _ego(observation.ego, spec), route, notes)
 
@@ -162,22 +164,27 @@ def _text(observation: Observation, spec: InputSpec) -> tuple[Array, list[str]]:
     return text, notes
 
 
-def route_ahead(route: Array, spec: InputSpec) -> tuple[Array, list[str]]:
-    """(R, 3) points of a route (L, 2+) of the ego frame, as `ModelInputs.route`; and what is to be said about them.
+def route_ahead(route: Array, at_m: Sequence[float]) -> tuple[Array, list[str]]:
+    """(R, 2) points at these distances along a route (L, 2+) of the ego frame; and what is to be said about them.
 
-    They count from the route's nearest place. Where it ends before a point, or there is none, the point is not known.
+    They count from the route's nearest place. Where it ends before a point, or there is none, the point is NaN.
     """
-    nothing = np.zeros((len(spec.route_at_m), 3), np.float32)
+    nothing = np.full((len(at_m), 2), np.nan)
     line = geometry.distinct_points(route)
     if len(line) < 2:
         return nothing, []
     start, offset_m = geometry.ego_on_route(line)
     if abs(offset_m) > OFF_ROUTE_M:
         return nothing, [f"the route is {abs(offset_m):.0f} m away: the network plans without it"]
-    along = start + np.array(spec.route_at_m)
+    along = start + np.array(at_m)
     known = along <= geometry.arc_lengths(line)[-1]
-    points = geometry.sample(line, along)[:, :2] / spec.route_scale_m
-    return np.where(known[:, None], np.column_stack([points, known]), 0.0).astype(np.float32), []
+    return np.where(known[:, None], geometry.sample(line, along)[:, :2], np.nan), []
+
+
+def route_ids(points: Array, codebook: Codebook) -> Array:
+    """Ids (.., R, 2) int64 of points (.., R, 2), the mask where they are NaN: a route in the words of plans."""
+    known = np.isfinite(points)
+    return np.where(known, codebook.to_ids(np.where(known, points, 0.0)), codebook.mask_id).astype(np.int64)
 
 
 def _ego(ego: EgoState, spec: InputSpec) -> Array:

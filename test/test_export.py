@@ -312,7 +312,7 @@ def test_a_wrong_feed_is_refused_by_the_name_of_its_tensor(folder):
         (replace(good, images=good.images.astype(np.float32)), "tensor images is float32"),
         (replace(good, text=good.text[:3]), r"tensor text is int64 \(1, 3\), expected int64 \(1, 5\)"),
         (replace(good, ego=good.ego.astype(float)), "tensor ego is float64"),
-        (replace(good, route=good.route[:1]), r"tensor route is float32 \(1, 1, 3\), expected float32 \(1, 2, 3\)"),
+        (replace(good, route=good.route[:1]), r"tensor route is int64 \(1, 1, 2\), expected int64 \(1, 2, 2\)"),
     ):
         with pytest.raises(PlanningError, match=complaint):
             graphs.prefill_goal(changed)

@@ -187,9 +187,10 @@ def on_route(*points):
 def test_a_route_is_told_by_places_along_it_from_the_nearest_one_on():
     """It begins behind the car, passes 1 m to its left and turns left after 8 m; 40 m on it has ended."""
     inputs = on_route((-20.0, 1.0), (8.0, 1.0), (8.0, 31.0))
-    expected = np.array([[5.0, 1.0, 20.0], [8.0, 3.0, 20.0], [0.0, 0.0, 0.0]]) / 20.0
-    np.testing.assert_allclose(inputs.route, expected, atol=1e-6)
-    assert inputs.route.dtype == np.float32
+    book, mask = SPEC.codebook, SPEC.codebook.mask_id
+    expected = np.concatenate([book.to_ids(np.array([[5.0, 1.0], [8.0, 3.0]])), [[mask, mask]]])
+    np.testing.assert_array_equal(inputs.route, expected)
+    assert inputs.route.dtype == np.int64
     assert not inputs.notes
 
 
@@ -197,11 +198,10 @@ def test_without_a_route_nothing_is_told_of_it():
     for points in ((), ((3.0, 0.0), (3.0, 0.0))):
         route = np.column_stack([np.array(points).reshape(-1, 2), np.zeros(len(points))])
         inputs = model_inputs(dataclasses.replace(seen(), route=route), SPEC)
-        assert inputs.route.shape == (3, 3)
-        assert not inputs.route.any()
+        np.testing.assert_array_equal(inputs.route, np.full((3, 2), SPEC.codebook.mask_id))
 
 
 def test_a_route_elsewhere_is_not_driven_to():
     inputs = on_route((-20.0, 50.0), (100.0, 50.0))
-    assert not inputs.route.any()
+    assert (inputs.route == SPEC.codebook.mask_id).all()
     assert inputs.notes == ("the route is 50 m away: the network plans without it",)

@@ -129,9 +129,9 @@ def test_the_large_network_runs_in_the_same_phases():
     with torch.device("meta"):
         large = TokenNet(base())
         images = torch.empty(1, 6, 256, 256, 3, dtype=torch.uint8)
-        told = torch.zeros(1, 64, dtype=torch.int64), torch.empty(1, 3), torch.empty(1, 12, 3)
+        told = torch.zeros(1, 64, dtype=torch.int64), torch.empty(1, 3), torch.zeros(1, 20, 2, dtype=torch.int64)
         known = phases.prefill_goal(large, images, *told, RULES.goals)
-        assert [part.shape for part in known.keys_values[-1]] == [(1, 8, 6 * 64 + 64 + 3 + 12, 128)] * 2
+        assert [part.shape for part in known.keys_values[-1]] == [(1, 8, 6 * 64 + 64 + 3 + 20, 128)] * 2
         assert phases.full(large, images, *told, RULES).blocks.shape == (1, 4, BLOCK)
 
 

@@ -174,7 +174,7 @@ def test_the_goals_y_depends_on_its_x():
     nothing = torch.full((2, 1, BLOCK), net.config.mask_id)
     out = net.packed(*inputs, nothing)
     torch.testing.assert_close(x_logits, out.logits[:, 0, GOAL_X])
-    torch.testing.assert_close(y_logits, net.goal_y(out.hidden[:, 0], x_ids))
+    torch.testing.assert_close(y_logits, net.goal_y(out, x_ids))
     assert not torch.allclose(y_logits[:, 0], y_logits[:, 1])
     # and learns from the same hidden state that the marginal of y is read from
     assert not torch.allclose(y_logits[:, 0], out.logits[:, 0, GOAL_Y])
@@ -191,7 +191,7 @@ def test_a_goal_posterior_of_two_behaviours_learns_no_ghost():
         for _ in range(150):
             out = net.packed(*inputs, nothing)
             x = torch.nn.functional.cross_entropy(out.logits[0, 0, GOAL_X].expand(2, -1), goals[0, :, 0])
-            y = torch.nn.functional.cross_entropy(net.goal_y(out.hidden[:, 0], goals[..., 0])[0], goals[0, :, 1])
+            y = torch.nn.functional.cross_entropy(net.goal_y(out, goals[..., 0])[0], goals[0, :, 1])
             optimiser.zero_grad()
             (x + y).backward()
             optimiser.step()

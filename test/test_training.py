@@ -102,7 +102,7 @@ def test_scenes_are_what_the_features_say(sets, scenes):
         np.testing.assert_array_equal(scenes.pictures[shard][place], inputs.images)
         np.testing.assert_array_equal(scenes.text[row], inputs.text)
         np.testing.assert_array_equal(scenes.ego[row], inputs.ego)
-        np.testing.assert_array_equal(scenes.route[row], inputs.route)
+        np.testing.assert_array_equal(features.route_ids(scenes.route[row], SHAPE.codebook), inputs.route)
         np.testing.assert_array_equal(scenes.expert[row], scene.expert[:, :2])
 
 

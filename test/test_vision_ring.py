@@ -23,7 +23,7 @@ def drive(count, interval=2):
     for step in range(count):
         pair = np.concatenate([images[step], images[step + interval]])
         yield ModelInputs(
-            pair, np.zeros(5, np.int64), np.array([0.1 * step, 0.0, 0.0], np.float32), np.zeros((2, 3), np.float32)
+            pair, np.zeros(5, np.int64), np.array([0.1 * step, 0.0, 0.0], np.float32), np.zeros((2, 2), np.int64)
         )
 
 

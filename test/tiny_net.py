@@ -38,7 +38,7 @@ def tiny_inputs(net, scenes=2, seed=1):
         torch.randint(0, 256, size, dtype=torch.uint8, generator=generator),
         torch.randint(0, config.text_vocabulary, (scenes, config.text_length), generator=generator),
         torch.randn(scenes, 3, generator=generator),
-        torch.randn(scenes, len(config.route_at_m), 3, generator=generator),
+        torch.randint(0, config.bins + 1, (scenes, len(config.route_at_m), 2), generator=generator),
     )
 
 

@@ -2,7 +2,7 @@
 
     card_sha256 = export(net, weights_sha256, "models/mine/onnx", {"from": "weights.safetensors"})
 
-    prefill_goal   images (1, 6, H, W, 3) uint8, text (1, T) int64, ego (1, 3) float32, route (1, R, 3) float32
+    prefill_goal   images (1, 6, H, W, 3) uint8, text (1, T) int64, ego (1, 3) float32, route (1, R, 2) int64
                    -> blocks (1, K, 16) int64, goal_log_probs (1, K), real (1, K) bool, keys_l, values_l of each layer
     step           blocks (1, M, 16) int64, limit int64, edit bool, keys_l, values_l
                    -> written (1, M, 16) int64, confidence (1, M, 16) float32
@@ -121,9 +121,8 @@ def model_of(net: TokenNet, weights_sha256: str, decoding: Decoding, blocks: int
             "words": config.words,
             "ego": "speed in m/s, acceleration in m/s^2, yaw rate in rad/s, each over its ego_scale",
             "ego_scale": config.ego_scale,
-            "route": "x, y in m over route_scale_m of the points route_at_m along the route, 1; 0, 0, 0: not known",
+            "route": "ids of x, y of the points route_at_m along the route; the mask: not known",
             "route_at_m": config.route_at_m,
-            "route_scale_m": config.route_scale_m,
         },
         "codebook": {"bin_m": config.bin_m, "bins": config.bins},
         "decoding": dataclasses.asdict(decoding),
@@ -140,7 +139,7 @@ def example_inputs(net: TokenNet) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         torch.zeros(1, config.pictures, vision.height, vision.width, 3, dtype=torch.uint8),
         torch.zeros(1, config.text_length, dtype=torch.int64),
         torch.zeros(1, 3),
-        torch.zeros(1, len(config.route_at_m), 3),
+        torch.full((1, len(config.route_at_m), 2), config.mask_id),
     )
 
 

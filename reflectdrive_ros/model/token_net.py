@@ -9,19 +9,19 @@ number of blocks is packed along the token axis beside one prompt, exactly.
     net.initialise(torch.Generator().manual_seed(0))
     out = net.packed(images, text, ego, route, blocks)              # one prompt, R blocks: .logits, .hidden
     logits = net.packed_logits(images, text, ego, route, blocks)    # (B, R, 16, bins), the same without .hidden
-    y_logits = net.goal_y(out.hidden[:, 0], x_ids)                  # (B, K, bins): y of the goal given K of its x
+    y_logits = net.goal_y(out, x_ids)                               # (B, K, bins): y of the goal given K of its x
     x_logits, y_logits = net.goal_logits(images, text, ego, route, x_ids)  # the same two from the pictures on
 
     images (B, 6, H, W, 3) uint8, oldest instant first, each left to right; text (B, T) int64; ego (B, 3) float32,
-    normalised speed, acceleration, yaw rate; route (B, points, 3) float32, normalised x, y, and whether the point is
-    known; blocks (B, R, 16) int64.
+    normalised speed, acceleration, yaw rate; route (B, points, 2) int64, ids of x and y as in blocks, the mask where
+    it is not known; blocks (B, R, 16) int64.
 
 The paper's prompt has no route: a car with a map knows more of its way than "left", and a route of which no point is
 known is the paper's case, which training shows the network too.
 
 The goal posterior is p(x8) p(y8 | x8), read from a block that is all mask: a product of two marginals would invent
 goals between the true ones. To train it, let block 0 be all mask: cross-entropy of out.logits[:, 0, 14] against x8 and
-of net.goal_y(out.hidden[:, 0], x8[:, None])[:, 0] against y8.
+of net.goal_y(out, x8[:, None])[:, 0] against y8.
 
 Rows of the heads outside `x_range_m`, `y_range_m` have logit -1e9 (probability exactly 0): bring targets inside with
 `config.reachable(blocks)` first. `packed` is differentiable; `encode` and `decode` are its two halves for inference
@@ -60,8 +60,7 @@ class TokenNetConfig:
     text_vocabulary: int = 64
     words: tuple[str, ...] = ()  # of the own vocabulary, in order; empty where a tokenizer file is used
     ego_scale: tuple[float, float, float] = (10.0, 3.0, 0.5)  # m/s, m/s^2, rad/s that count as 1
-    route_at_m: tuple[float, ...] = (3.0, 6.0, 9.0, 12.0, 16.0, 20.0, 25.0, 30.0, 37.0, 45.0, 55.0, 70.0)  # along it
-    route_scale_m: float = 20.0  # counts as 1
+    route_at_m: tuple[float, ...] = (*(3.0 * k for k in range(1, 17)), 54.0, 62.0, 70.0, 80.0)  # along it
     bin_m: float = 0.3
     bins: int = 667
     x_range_m: tuple[float, float] = (-12.0, 99.9)
@@ -139,6 +138,7 @@ class Packed(NamedTuple):
     hidden: Tensor  # (B, R, 16, width), what the heads read
     keys_values: tuple[KeysValues, ...]  # of the prompt, per layer
     pictures: Tensor  # (B, P', width), the part of the prompt that stands for the pictures, before the first layer
+    way: Tensor  # (B, points, width), the part that stands for the route
 
 
 class TokenNet(nn.Module):
@@ -159,7 +159,6 @@ class TokenNet(nn.Module):
         self.ego = nn.Sequential(
             nn.Linear(EGO_VALUES * (1 + 2 * OCTAVES), width), nn.SiLU(), nn.Linear(width, EGO_VALUES * width)
         )
-        self.route = nn.Sequential(nn.Linear(3 + 4 * OCTAVES, width), nn.SiLU(), nn.Linear(width, width))
         self.route_place = nn.Parameter(torch.empty(len(config.route_at_m), width))
         self.x_embedding = nn.Embedding(config.bins + 1, width)
         self.y_embedding = nn.Embedding(config.bins + 1, width)
@@ -171,6 +170,7 @@ class TokenNet(nn.Module):
         self.goal_x_embedding = nn.Embedding(config.bins, config.goal_hidden)
         self.goal_hidden = nn.Linear(2 * width, config.goal_hidden)
         self.goal_y_head = nn.Linear(config.goal_hidden, config.bins, bias=False)
+        self.goal_way = nn.Linear(width, width + config.goal_hidden)
 
         ids = torch.arange(config.bins)
         (x_low, x_high), (y_low, y_high) = config.id_ranges
@@ -226,8 +226,8 @@ class TokenNet(nn.Module):
         kept.append(keys_values)
         hidden = torch.unflatten(self.norm(x), 1, (count, BLOCK))
         of_prompt = tuple((keys[:, :, :length], values[:, :, :length]) for keys, values in kept)
-        pictures = prompt[:, : length - self.config.told_length]
-        return Packed(self.logits(hidden), hidden, of_prompt, pictures)
+        pictures, way = prompt[:, : length - self.config.told_length], prompt[:, length - len(self.config.route_at_m) :]
+        return Packed(self.logits(hidden), hidden, of_prompt, pictures, way)
 
     def packed_logits(self, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, blocks: Tensor) -> Tensor:
         """(B, R, 16, bins) of blocks (B, R, 16)."""
@@ -239,7 +239,7 @@ class TokenNet(nn.Module):
         """Logits of the goal's x (B, bins) and of its y given each of x_ids (B, K): (B, K, bins)."""
         nothing = torch.full((images.shape[0], 1, BLOCK), self.config.mask_id, device=images.device)
         out = self.packed(images, text, ego, route, nothing)
-        return out.logits[:, 0, GOAL_X], self.goal_y(out.hidden[:, 0], x_ids)
+        return out.logits[:, 0, GOAL_X], self.goal_y(out, x_ids)
 
     def decode(self, blocks: Tensor, keys_values: tuple[KeysValues, ...]) -> Tensor:
         """Logits (B, R, 16, bins) of blocks (B, R, 16) from the prompt's keys and values, which stay as they are."""
@@ -274,8 +274,8 @@ class TokenNet(nn.Module):
     def prompt_of(self, seen: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> Tensor:
         """(B, P, width) of what is seen (B, instants / frames, cameras, tokens, width), oldest first, and the rest."""
         moving = torch.unflatten(self.ego(told(ego).to(seen.dtype)), -1, (EGO_VALUES, -1))
-        way = torch.cat([told(route[..., :2]), route[..., 2:]], -1).to(seen.dtype)
-        return torch.cat([self.placed(seen), self.embed_tokens(text), moving, self.route(way) + self.route_place], 1)
+        way = self.x_embedding(route[..., 0]) + self.y_embedding(route[..., 1]) + self.route_place
+        return torch.cat([self.placed(seen), self.embed_tokens(text), moving, way], 1)
 
     def placed(self, seen: Tensor) -> Tensor:
         """The prompt's first part (B, P', width): what is seen, each token told its camera and instant."""
@@ -294,10 +294,16 @@ class TokenNet(nn.Module):
         y = self.y_head(points[..., 1, :]).float().masked_fill(~self.y_allowed, NEVER)
         return torch.stack([x, y], -2).flatten(-3, -2)
 
-    def goal_y(self, hidden: Tensor, x_ids: Tensor) -> Tensor:
-        """Logits (B, K, bins) of the goal's y given its x (B, K), from an all-mask block's hidden (B, 16, width)."""
-        about = self.goal_hidden(hidden[:, GOAL_X:].flatten(1))[:, None] + self.goal_x_embedding(x_ids)
-        logits: Tensor = self.goal_y_head(F.silu(about)) + self.y_head(hidden[:, None, GOAL_Y])
+    def goal_y(self, out: Packed, x_ids: Tensor) -> Tensor:
+        """Logits (B, K, bins) of the goal's y given its x (B, K), where block 0 of `out` is all mask.
+
+        Each x looks up the route where it has about that x: places near each other have embeddings near each other.
+        """
+        hidden = out.hidden[:, 0]
+        way = self.goal_way(F.scaled_dot_product_attention(self.x_embedding(x_ids), out.way, out.way))
+        aside, about = way.split([hidden.shape[-1], self.config.goal_hidden], -1)
+        about = about + self.goal_hidden(hidden[:, GOAL_X:].flatten(1))[:, None] + self.goal_x_embedding(x_ids)
+        logits: Tensor = self.goal_y_head(F.silu(about)) + self.y_head(hidden[:, None, GOAL_Y] + aside)
         return logits.float().masked_fill(~self.y_allowed, NEVER)
 
     def _block_positions(self, prompt: int, count: int) -> Tensor:

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..config import DecodingConfig, ModelConfig
 from ..domain import Array
-from ..features import ModelInputs, route_ahead
+from ..features import ModelInputs, route_ahead, route_ids
 from ..planning.planner import Network
 from ..planning.waypoints import FREE, shares
 from .model_file import ModelFileError, card_of, found, verified_sha256
@@ -164,4 +164,5 @@ def made_inputs(network: Network) -> ModelInputs:
     text[: len(ids)] = ids[: spec.text_length]
     ego = np.array([8.0 / spec.ego_scale[0], 0.0, 0.0], np.float32)
     straight = np.array([[0.0, 0.0, 0.0], [100.0, 0.0, 0.0]])
-    return ModelInputs(images, text, ego, route_ahead(straight, spec)[0])
+    route = route_ids(route_ahead(straight, spec.route_at_m)[0], spec.codebook)
+    return ModelInputs(images, text, ego, route)

@@ -77,7 +77,7 @@ def input_spec(card: GraphCard, tokenizer: Tokenizer | None = None) -> InputSpec
         told["instants"],
         tuple(told["ego_scale"]),
         tuple(told["route_at_m"]),
-        told["route_scale_m"],
+        card.codebook(),
     )
 
 

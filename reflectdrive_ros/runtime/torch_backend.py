@@ -53,7 +53,7 @@ class TorchNetwork:
             config.instants,
             config.ego_scale,
             config.route_at_m,
-            config.route_scale_m,
+            self.codebook,
         )
 
     @staticmethod

@@ -14,6 +14,7 @@ import cv2
 import numpy as np
 import torch
 
+from .. import features
 from ..domain import Array
 from ..features import PAD, WORDS
 from ..tokens import Codebook
@@ -70,7 +71,7 @@ class Source:
             images=torch.from_numpy(np.stack([self._pictures(rows[k], mirror[k], lights[k]) for k in mine])),
             text=torch.from_numpy(text[mine].astype(np.int64)),
             ego=torch.from_numpy(ego[mine].astype(np.float32)),
-            route=torch.from_numpy(self._routes(rows, side, rng)[mine].astype(np.float32)),
+            route=torch.from_numpy(self._routes(rows, side, rng)[mine]),
             clean=torch.from_numpy(clean[mine].astype(np.int64)),
             blocks=torch.from_numpy(blocks[mine].astype(np.int64)),
             distances=torch.from_numpy(np.stack([self._distances(rows[k], mirror[k]) for k in mine])),
@@ -79,14 +80,14 @@ class Source:
         )
 
     def _routes(self, rows: Array, side: Array, rng: np.random.Generator) -> Array:
-        """(batch, points, 3) routes as a car has them: of some nothing is known, the others lie beside the lane."""
-        config, scale_m = self.config, self.scenes.route_scale_m
+        """(batch, points, 2) ids of routes as a car has them: some are not known, the others lie beside the lane."""
+        config = self.config
         routes = self.scenes.route[rows].astype(float)
-        aside = rng.normal(0.0, config.route_aside_m / scale_m, len(rows))
+        aside = rng.normal(0.0, config.route_aside_m, len(rows))
         turned = rng.normal(0.0, config.route_turned_rad, len(rows))
         routes[..., 1] = routes[..., 1] * side + aside[:, None] + turned[:, None] * routes[..., 0]
-        routes[rng.random(len(rows)) < config.routeless_share] = 0.0
-        return np.where(routes[..., 2:] > 0.0, routes, 0.0)
+        routes[rng.random(len(rows)) < config.routeless_share] = np.nan
+        return features.route_ids(routes, self.codebook)
 
     def _pictures(self, row: int, mirror: bool, table: Array) -> Array:
         shard, place = self.scenes.place[row]

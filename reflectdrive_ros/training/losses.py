@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..model.token_net import GOAL_X, GOAL_Y, TokenNet
+from ..model.token_net import GOAL_X, GOAL_Y, Packed, TokenNet
 from ..tokens import Codebook
 from . import fields
 from .birdseye import BirdsEye
@@ -37,7 +37,7 @@ class Batch:
     images: Tensor  # (B, 6, H, W, 3) uint8
     text: Tensor  # (B, T) int64
     ego: Tensor  # (B, 3) float32
-    route: Tensor  # (B, points, 3) float32
+    route: Tensor  # (B, points, 2) int64
     clean: Tensor  # (B, 16) int64, the expert's tokens
     blocks: Tensor  # (B, R, 16) int64
     distances: Tensor  # (B, X, Y) int8, `fields.distance_map`
@@ -84,7 +84,7 @@ class Losses(nn.Module):
         out = self.net.packed(*batch.inputs, batch.blocks)
         found = {
             "dlm": token_loss(out.logits[:, :masked], batch.clean),
-            "goal": self._goal(out.logits[:, 0, GOAL_X], out.hidden[:, 0], batch.clean),
+            "goal": self._goal(out, batch.clean),
             "sap": token_loss(out.logits[:, masked:], batch.clean),
             "field": self._field(out.logits[:, :masked], batch.distances),
             "seen": self._seen(out.pictures, batch),
@@ -100,8 +100,8 @@ class Losses(nn.Module):
             found = found + reader.loss(pictures, batch.distances, batch.taken)  # type: ignore[operator]
         return found
 
-    def _goal(self, x_logits: Tensor, hidden: Tensor, clean: Tensor) -> Tensor:
-        y_logits = self.net.goal_y(hidden, clean[:, GOAL_X, None])[:, 0]
+    def _goal(self, out: Packed, clean: Tensor) -> Tensor:
+        x_logits, y_logits = out.logits[:, 0, GOAL_X], self.net.goal_y(out, clean[:, GOAL_X, None])[:, 0]
         return F.cross_entropy(x_logits, clean[:, GOAL_X]) + F.cross_entropy(y_logits, clean[:, GOAL_Y])
 
     def _field(self, logits: Tensor, distances: Tensor) -> Tensor:

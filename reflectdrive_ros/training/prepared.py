@@ -34,7 +34,7 @@ from ..sim.shards import SetError, ShardNote
 from ..tokens import Codebook
 from . import birdseye, fields
 
-FORMAT = 3
+FORMAT = 4
 MIRRORED = {Command.LEFT: Command.RIGHT, Command.RIGHT: Command.LEFT}
 OTHER_SIDE = {"left": "right", "right": "left"}
 
@@ -51,7 +51,6 @@ class Shape:
     instants: int
     ego_scale: tuple[float, float, float]
     route_at_m: tuple[float, ...]
-    route_scale_m: float
     bin_m: float
     bins: int
 
@@ -66,7 +65,7 @@ class Shape:
             instants=self.instants,
             ego_scale=self.ego_scale,
             route_at_m=self.route_at_m,
-            route_scale_m=self.route_scale_m,
+            codebook=self.codebook,
         )
 
     @property
@@ -88,11 +87,10 @@ class PreparedSet:
     text: Array  # (N, T) int64
     text_mirrored: Array  # (N, T) int64
     ego: Array  # (N, 3) float32, scaled
-    route: Array  # (N, R, 3) float32, scaled by `route_scale_m`
+    route: Array  # (N, R, 2) float32 m, NaN where it is not known
     expert: Array  # (N, 8, 2) m
     taken: Array  # (N, 2, CELLS, CELLS) bool, `birdseye.occupancy`
     place: Array  # (N, 2) shard, row
-    route_scale_m: float
     key: str  # of the scenes and of what is kept of them
 
     def __len__(self) -> int:
@@ -164,7 +162,7 @@ def prepare_shard(folder: Path, home: Path, note: ShardNote, shape: Shape) -> li
             "text": inputs.text,
             "text_mirrored": other.text,
             "ego": inputs.ego,
-            "route": inputs.route,
+            "route": features.route_ahead(observation.route, spec.route_at_m)[0].astype(np.float32),
             "expert": scene.expert[:, :2],
             "taken": birdseye.occupancy(scene),
         }
@@ -203,7 +201,6 @@ def _mapped(home: Path, notes: Sequence[ShardNote], shape: Shape) -> PreparedSet
         distances=tuple(distances),
         **{name: np.concatenate(values) for name, values in rest.items()},
         place=np.concatenate(place),
-        route_scale_m=shape.route_scale_m,
         key=hashlib.sha256(told.encode()).hexdigest(),
     )
 

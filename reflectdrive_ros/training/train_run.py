@@ -136,7 +136,6 @@ def shape_of(network: TokenNetConfig) -> Shape:
         instants=network.instants,
         ego_scale=network.ego_scale,
         route_at_m=network.route_at_m,
-        route_scale_m=network.route_scale_m,
         bin_m=network.bin_m,
         bins=network.bins,
     )
