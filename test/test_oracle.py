@@ -22,6 +22,13 @@ def test_without_an_oracle_only_pictures_and_route_are_known():
     assert len(seen.route) > 2
 
 
+def test_with_words_alone_there_is_no_route_either():
+    seen, without = observed(scene(), "none"), observed(scene(), "words")
+    assert len(without.route) == 0
+    assert without.agents is None
+    assert (without.command, without.instruction) == (seen.command, seen.instruction)
+
+
 def test_with_constant_velocity_the_others_and_the_road_are_known_but_no_future():
     seen = observed(scene(), "constant_velocity")
     assert seen.agents.predicted_poses is None
@@ -47,14 +54,14 @@ def test_who_leaves_the_scene_goes_straight_on():
 
 
 def test_an_unknown_oracle_is_refused():
-    with pytest.raises(ValueError, match="oracle is 'magic', expected one of none, constant_velocity, logged"):
+    with pytest.raises(ValueError, match="oracle is 'magic', expected one of words, none, constant_velocity, logged"):
         observed(scene(), "magic")
 
 
 def test_each_oracle_has_rows_of_its_own(folder):  # noqa: F811
     quiet = Console(quiet=True)
-    result = eval_scenes.evaluate(folder, ("route_follower",), Config(), None, 4, 1, quiet, ORACLES)
-    drivers = [f"route_follower ({oracle})" for oracle in ORACLES]
+    result = eval_scenes.evaluate(folder, ("constant_velocity",), Config(), None, 4, 1, quiet, ORACLES)
+    drivers = [f"constant_velocity ({oracle})" for oracle in ORACLES]
     assert list(result.scores) == ["expert", *drivers]
     assert all(len(result.scores[driver]) == 4 for driver in drivers)
     (blind,) = eval_scenes.evaluate(

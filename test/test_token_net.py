@@ -79,8 +79,8 @@ def test_the_prompt_does_not_know_of_any_block():
     net = tiny_net()
     inputs = tiny_inputs(net)
     with torch.enable_grad():
-        leaf = torch.nn.Parameter(net.x_embedding.weight.clone())
-        net.x_embedding.weight = leaf
+        leaf = torch.nn.Parameter(net.slot.clone())  # part of every token of a block, and of nothing else
+        net.slot = leaf
         out = net.packed(*inputs, some_blocks(net))
         of_prompt = sum(keys.sum() + values.sum() for keys, values in out.keys_values)
         (gradient,) = torch.autograd.grad(of_prompt, leaf, allow_unused=True, retain_graph=True)

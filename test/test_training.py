@@ -17,6 +17,7 @@ import pytest
 import torch
 from lightning_fabric import Fabric
 from rich.console import Console
+from safetensors.torch import save_file
 from tiny_net import tiny_config, tiny_net
 
 from reflectdrive_ros import features
@@ -232,6 +233,23 @@ def test_drafts_take_the_place_of_wrong_plans_and_keep_the_goal(scenes):
     assert (drafted[:, 0] != drafted[:, 1]).any()
 
 
+def test_routes_are_mirrored_with_their_scene_missing_now_and_then_and_else_a_little_beside_the_lane(scenes):
+    exact = {"route_aside_m": 0.0, "route_turned_rad": 0.0, "routeless_share": 0.0}
+    made = source(scenes, mirror_share=0.0, **exact)
+    told = features.route_ids(scenes.route[made.rows(0)], CODEBOOK)
+    np.testing.assert_array_equal(made.batch(0).route.numpy(), told)
+    mirrored = source(scenes, mirror_share=1.0, **exact).batch(0).route.numpy()
+    known = told[..., 1] != CODEBOOK.mask_id
+    assert known.any()
+    np.testing.assert_array_equal(mirrored[known][:, 1], 2 * CODEBOOK.zero_id - told[known][:, 1])
+    missing = source(scenes, **{**exact, "routeless_share": 1.0}).batch(0).route
+    assert (missing == CODEBOOK.mask_id).all()
+    beside = source(scenes, mirror_share=0.0, **{**exact, "route_aside_m": 0.5}).batch(0).route.numpy()
+    np.testing.assert_array_equal(beside[known][:, 0], told[known][:, 0])
+    off_m = CODEBOOK.bin_m * np.abs(beside[known][:, 1] - told[known][:, 1])
+    assert 0.05 < off_m.mean() < 2.0
+
+
 # --- the loop --------------------------------------------------------------------------------------------------------
 
 
@@ -244,6 +262,9 @@ class Silent:
 
     def row(self, progress, values):
         self.rows.append(values)
+
+    def begins_anew(self, names):
+        self.anew = names
 
     def validated(self, progress, found):
         self.exams.append((progress.step, found))
@@ -319,6 +340,24 @@ def test_a_run_that_is_stopped_goes_on_where_it_was(scenes, finished, tmp_path):
     assert progress.step == 3
     assert train(job_of(scenes, tmp_path)).step == 8
     assert same(tmp_path, finished)
+
+
+def test_a_run_begins_with_the_weights_of_another_and_tells_what_did_not_fit(scenes, finished, tmp_path):
+    """The earlier run knew fewer points of the route: its table of them does not fit, all else does."""
+    state = weights(finished)
+    state["average.route_place"] = torch.zeros(1, 32)
+    earlier = tmp_path / "earlier"
+    earlier.mkdir()
+    save_file(state, earlier / run_state.FILE)
+    reporter = Silent()
+    job = replace(job_of(scenes, tmp_path / "later", steps=1), begin_with=earlier)
+    assert train(job, reporter).step == 1
+    assert reporter.anew == ["net.route_place"]
+    before, after = weights(finished), weights(tmp_path / "later")
+    moved = (after["learning.net.slot"] - before["average.slot"]).abs().max()
+    assert moved < 1e-3  # one small step away; from random weights it would be far
+    with pytest.raises(run_state.StateError, match="cannot be read .*: give another --begin-with"):
+        train(replace(job_of(scenes, tmp_path / "third", steps=1), begin_with=tmp_path / "none"))
 
 
 def train_in_processes(train_set, out):

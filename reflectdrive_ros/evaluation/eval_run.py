@@ -65,8 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=ORACLES,
         default=["constant_velocity"],
         metavar="NAME",
-        help="what planners are told beyond pictures: none, constant_velocity (objects as they now move, and the "
-        "drivable space), logged (their true futures); several make several rows (default: constant_velocity)",
+        help="what planners are told beyond pictures: words (command, limit, instruction), none (and the route), "
+        "constant_velocity (and the drivable space, and objects as they now move), logged (and their true futures); "
+        "several make several rows (default: constant_velocity)",
     )
     made.add_argument("--families", nargs="+", choices=FAMILIES, metavar="NAME", help=f"only {', '.join(FAMILIES)}")
     made.add_argument(

@@ -1,6 +1,7 @@
-"""What a planner is told beyond its pictures: three answers, which must never be mixed in one column.
+"""What a planner is told beyond its pictures: four answers, which must never be mixed in one column.
 
-- `none`: nothing. Pictures, route, words and the own motion; what a car with cameras alone knows.
+- `words`: a command, the speed limit and the navigator's words, as NAVSIM's planners have it; no route.
+- `none`: the route, too. With pictures, words and its own motion that is what a car with cameras alone knows.
 - `constant_velocity`: where the others are and how fast they go now, and the drivable space. Most published numbers of
   planners that score or repair their plans are of this kind.
 - `logged`: the same with the others' true future. No car has it; it says what better prediction would be worth.
@@ -17,7 +18,7 @@ from ..scoring import drivable
 from ..scoring.simulate import DT_S
 from ..sim.scene import NOW, DrivingScene
 
-ORACLES = ("none", "constant_velocity", "logged")
+ORACLES = ("words", "none", "constant_velocity", "logged")
 KNOT_STEPS = 5  # 0.5 s between the poses of a logged future
 
 
@@ -28,8 +29,9 @@ def observed(scene: DrivingScene, oracle: str, space: bool = True) -> Observatio
     """
     if oracle not in ORACLES:
         raise ValueError(f"oracle is '{oracle}', expected one of {', '.join(ORACLES)}")
-    if oracle == "none":
-        return replace(scene.observation(), agents=None)
+    if oracle in ("words", "none"):
+        alone = replace(scene.observation(), agents=None)
+        return replace(alone, route=np.zeros((0, 3))) if oracle == "words" else alone
     told = scene.observation(drivable=drivable_space(scene) if space else None)
     return replace(told, agents=with_futures(scene)) if oracle == "logged" else told
 

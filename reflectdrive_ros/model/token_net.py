@@ -301,7 +301,7 @@ class TokenNet(nn.Module):
         """
         hidden = out.hidden[:, 0]
         way = self.goal_way(F.scaled_dot_product_attention(self.x_embedding(x_ids), out.way, out.way))
-        aside, about = way.split([hidden.shape[-1], self.config.goal_hidden], -1)
+        aside, about = way[..., : hidden.shape[-1]], way[..., hidden.shape[-1] :]
         about = about + self.goal_hidden(hidden[:, GOAL_X:].flatten(1))[:, None] + self.goal_x_embedding(x_ids)
         logits: Tensor = self.goal_y_head(F.silu(about)) + self.y_head(hidden[:, None, GOAL_Y] + aside)
         return logits.float().masked_fill(~self.y_allowed, NEVER)
