@@ -77,11 +77,11 @@ def test_the_total_over_bags_weighs_every_plan_alike():
         ("", "holds no measures of plans"),
         ("stamp_ns,ade_m\n1,2\n", "its columns are stamp_ns, ade_m"),
         ("{head}\n1,2\n", "holds no measures of plans"),
-        ("{head}\n1,,,,,FINE,PLANNER,3.0\n", "FINE"),
+        ("{head}\n1,,,,,FINE,PLANNER,3.0,,,,,\n", "FINE"),
     ],
 )
 def test_a_file_that_is_no_measures_is_one_sentence(tmp_path, text, sentence):
-    head = "stamp_ns,ade_m,fde_m,lateral_shift_m,comfortable,verdict,source,latency_ms"
+    head = "stamp_ns,ade_m,fde_m,lateral_shift_m,comfortable,verdict,source,latency_ms,nc,dac,ttc,ep,pdms"
     (tmp_path / "plans.csv").write_text(text.format(head=head))
     with pytest.raises(MeasuresError, match=sentence):
         read_measures(tmp_path / "plans.csv")

@@ -356,7 +356,7 @@ def test_a_run_begins_with_the_weights_of_another_and_tells_what_did_not_fit(sce
     before, after = weights(finished), weights(tmp_path / "later")
     moved = (after["learning.net.slot"] - before["average.slot"]).abs().max()
     assert moved < 1e-3  # one small step away; from random weights it would be far
-    with pytest.raises(run_state.StateError, match="cannot be read .*: give another --begin-with"):
+    with pytest.raises(run_state.StateError, match=r"cannot be read .*: give another --begin-with"):
         train(replace(job_of(scenes, tmp_path / "third", steps=1), begin_with=tmp_path / "none"))
 
 

@@ -18,7 +18,8 @@ import numpy as np
 from ..domain import Array, PlanSource, Verdict, checked
 
 PLANS_FILE = "plans.csv"
-MEASURED = ("ade_m", "fde_m", "lateral_shift_m", "comfortable", "latency_ms")
+SCORES = ("nc", "dac", "ttc", "ep", "pdms")
+MEASURED = ("ade_m", "fde_m", "lateral_shift_m", "comfortable", "latency_ms", *SCORES)
 DIGITS = 6
 
 
@@ -38,6 +39,11 @@ class PlanMeasures:
     verdict: Array  # (N,) int64 Verdict
     source: Array  # (N,) int64 PlanSource
     latency_ms: Array  # (N,) of the engine's step
+    nc: Array  # (N,) parts of the driving score, 0..1, where the bag tells who was there and what is road
+    dac: Array
+    ttc: Array
+    ep: Array
+    pdms: Array  # (N,) the score itself
 
     def __post_init__(self) -> None:
         count = len(self.stamp_ns)
@@ -65,7 +71,8 @@ def joined(parts: Sequence[PlanMeasures]) -> PlanMeasures:
 def numbers(measures: PlanMeasures) -> dict[str, Any]:
     """Counts, means and percentiles over all plans, ready for JSON; None where no plan has the measure.
 
-    `interventions_share` is the share of the plans that were not the planner's own.
+    `interventions_share` is the share of the plans that were not the planner's own. `scored` has means of the driving
+    score and its parts in percent.
     """
     compared = np.isfinite(measures.fde_m)
     return {
@@ -79,6 +86,7 @@ def numbers(measures: PlanMeasures) -> dict[str, Any]:
         "lateral_shift_p95_m": _percentile(measures.lateral_shift_m, 95),
         "max_lateral_shift_m": _percentile(measures.lateral_shift_m, 100),
         "comfort_share": _mean(measures.comfortable),
+        "scored": {"plans": int(np.isfinite(measures.nc).sum()), **{name: _percent(measures, name) for name in SCORES}},
     }
 
 
@@ -91,6 +99,11 @@ def latency(measures: PlanMeasures) -> dict[str, dict[str, float | None]]:
 def _mean(values: Array) -> float | None:
     known = values[np.isfinite(values)]
     return round(float(known.mean()), 4) if len(known) else None
+
+
+def _percent(measures: PlanMeasures, name: str) -> float | None:
+    mean = _mean(getattr(measures, name))
+    return None if mean is None else round(100.0 * mean, 2)
 
 
 def _percentile(values: Array, at: float) -> float | None:

@@ -136,6 +136,7 @@ class ReplayRecord:
     details: Mapping[str, Any] = field(default_factory=dict)
     routes: tuple[tuple[int, Array], ...] = ()  # every route (L, 3) with the stamp from which on it led; may be empty
     drive: DriveRecord | None = None  # of a closed loop
+    scores: Mapping[str, Array] = field(default_factory=dict)  # (N,) of each of `replay_scores.SCORES`, or nothing
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "route", checked("ReplayRecord", "route", self.route, (None, 3)))
@@ -197,6 +198,7 @@ def _measures(record: ReplayRecord) -> PlanMeasures:
         verdict=np.array([frame.verdict for frame in frames], np.int64),
         source=np.array([frame.source for frame in frames], np.int64),
         latency_ms=np.array([frame.timings_ms.get("total", nan) for frame in frames]),
+        **{name: record.scores.get(name, np.full(len(frames), nan)) for name in plan_measures.SCORES},
     )
 
 
@@ -251,20 +253,21 @@ def _comfortable(frames: Sequence[ReplayFrame], vehicle: VehicleConfig) -> Array
     long = [k for k, frame in enumerate(frames) if len(frame.plan_poses) * frame.dt_s >= HORIZON_S - 1e-6]
     for first in range(0, len(long), SIMULATED_AT_ONCE):
         some = long[first : first + SIMULATED_AT_ONCE]
-        motions = np.array([motion_of(_ego(frames[k], vehicle)) for k in some])
-        states = simulate(np.array([_ahead(frames[k]) for k in some]), motions, vehicle)
+        motions = np.array([motion_of_frame(frames[k], vehicle) for k in some])
+        states = simulate(np.array([ahead_poses(frames[k]) for k in some]), motions, vehicle)
         flags[some] = metrics.comfort_flags(states, vehicle, metrics.COMFORT_SANE).all(axis=1)
     return flags
 
 
-def _ego(frame: ReplayFrame, vehicle: VehicleConfig) -> EgoState:
+def motion_of_frame(frame: ReplayFrame, vehicle: VehicleConfig) -> Array:
+    """(8,) how the car moved when the plan was made, as the score has it."""
     # odometry tells how the car turns, not its steering: a car that begins a curve with straight wheels would jerk
     steering = np.arctan2(vehicle.wheel_base_m * frame.yaw_rate_rps, max(abs(frame.speed_mps), 1.0))
     motion = (frame.speed_mps, frame.acceleration_mps2, frame.yaw_rate_rps, float(steering))
-    return EgoState(frame.stamp_ns, frame.map_from_ego, *motion)
+    return motion_of(EgoState(frame.stamp_ns, frame.map_from_ego, *motion))
 
 
-def _ahead(frame: ReplayFrame) -> Array:
+def ahead_poses(frame: ReplayFrame) -> Array:
     """(40, 3) the plan's first 4 s at the score's interval, ego frame, headings unwrapped."""
     poses = geometry.compose(geometry.invert(frame.map_from_ego), frame.plan_poses)
     poses = np.concatenate([np.zeros((1, 3)), poses])

@@ -205,6 +205,7 @@ class MapAgents:
     stamp_ns: int
     agents: Agents  # poses, velocities and predictions in map axes
     ignored: dict[str, int]  # reason -> how many objects were left out
+    ids: tuple[bytes, ...]  # of the agents, the same from message to message
 
 
 def map_agents(message: Any, map_frame: str, near: Array, extent_max_m: float, count_max: int) -> MapAgents:
@@ -255,7 +256,8 @@ def map_agents(message: Any, map_frame: str, near: Array, extent_max_m: float, c
     sizes = np.maximum(np.stack([length, width], axis=1)[order], SMALLEST_M)
     paths = predicted_poses([usable[i] for i in order], poses, velocities) if predicted else None
     agents = Agents(poses, velocities, sizes, kind[order].astype(np.int64), paths, PREDICTED_DT_S)
-    return MapAgents(stamp_ns(message.header), agents, ignored)
+    ids = tuple(bytes(usable[i].object_id.uuid) for i in order)
+    return MapAgents(stamp_ns(message.header), agents, ignored, ids)
 
 
 def extent(shape: Any) -> tuple[float, float]:

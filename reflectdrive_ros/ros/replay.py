@@ -29,7 +29,7 @@ from ..config import Config, ConfigError
 from ..domain import Array
 from ..evaluation import given, golden_replay
 from ..evaluation.golden_replay import GoldenError
-from ..evaluation.plan_measures import PLANS_FILE, write_measures
+from ..evaluation.plan_measures import PLANS_FILE, SCORES, write_measures
 from ..evaluation.provenance import provenance
 from ..evaluation.replay_record import ReplayRecord, summary
 from ..evaluation.report import write_report
@@ -337,6 +337,14 @@ def planner_rows(numbers: dict[str, Any]) -> dict[str, str]:
     return rows
 
 
+def scored_row(scored: dict[str, Any]) -> dict[str, str]:
+    """The driving score of the plans, where the bag tells what it takes."""
+    if not scored["plans"]:
+        return {}
+    parts = ", ".join(f"{name.upper()} {scored[name]:.1f}" for name in SCORES if scored[name] is not None)
+    return {"driving score": f"{parts} ({scored['plans']} plans, others as they drove)"}
+
+
 def table(numbers: dict[str, Any]) -> Table:
     """The summary on one screen."""
     made = Table(title=f"{numbers['bag']} · {numbers['planner']} · {numbers['mode']}", show_header=False)
@@ -350,6 +358,7 @@ def table(numbers: dict[str, Any]) -> Table:
         "ADE / FDE over 4 s": "no plan reaches 4 s of recorded future"
         if numbers["ade_m"] is None
         else f"{numbers['ade_m']:.2f} m / {numbers['fde_m']:.2f} m ({numbers['plans_compared']} plans)",
+        **scored_row(numbers["scored"]),
         "largest lateral shift": "-"
         if numbers["max_lateral_shift_m"] is None
         else f"{numbers['max_lateral_shift_m']:.2f} m between cycles",

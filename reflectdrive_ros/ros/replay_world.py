@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +13,23 @@ import cv2
 import numpy as np
 
 from ..config import Config
-from ..domain import Agents, Array, EgoState, PlanSource, StepKind, Verdict
-from ..evaluation.replay_record import Diagnostic, DriveRecord, ReplayFrame, ReplayPicture, ReplayRecord
+from ..domain import Agents, Array, DrivableGrid, EgoState, PlanSource, StepKind, Verdict
+from ..evaluation import replay_scores
+from ..evaluation.replay_record import (
+    Diagnostic,
+    DriveRecord,
+    ReplayFrame,
+    ReplayPicture,
+    ReplayRecord,
+    driven_poses,
+)
+from ..evaluation.replay_scores import Sighting
 from . import convert
 from .bag import BagReader
 from .convert import BadMessage
 from .inputs import InputStatus
 from .lanelet_map import LaneletMap
+from .map_space import MapSpace
 
 PICTURES_MAX = 400  # instants with pictures in a report; a longer drive shows every n-th
 PICTURE_WIDTH = 480
@@ -57,7 +68,7 @@ def assemble(
         ego = replace(odometry[_stamp(item)], acceleration_mps2=accelerations[k])
         agents = _agents(objects.get(k), ego, config)
         frames.append(_frame(item, ego, agents, pictures.get(k, ())))
-    return ReplayRecord(
+    record = ReplayRecord(
         planner=config.planner,
         bag=Path(reader.path).name,
         frames=frames,
@@ -69,6 +80,46 @@ def assemble(
         details=details,
         drive=drive,
     )
+    if drive is not None or "objects" not in sources:  # a world has scored its drive already
+        return record
+    sightings = _sightings(reader, sources, config, record)
+    return replace(record, scores=replay_scores.scored(record, sightings, _space(config), config))
+
+
+def _sightings(reader: BagReader, sources: dict[str, str], config: Config, record: ReplayRecord) -> Iterator[Sighting]:
+    """Who was where, message by message; what the inputs refused is left out here, too."""
+    limits = config.inputs
+    for message in reader.messages([sources["objects"]]):
+        content = message.message()
+        with suppress(BadMessage):
+            near = driven_poses(record, np.array([convert.stamp_ns(content.header)]))[0, :2]
+            frame = config.output.map_frame
+            found = convert.map_agents(content, frame, near, limits.object_extent_max_m, limits.objects_max)
+            yield Sighting(found.stamp_ns, found.ids, found.agents)
+
+
+def _space(config: Config) -> Callable[[ReplayFrame], DrivableGrid | None]:
+    """The drivable space around each plan, where a map tells it."""
+    if not config.inputs.lanelet_map:
+        return lambda frame: None
+    space = MapSpace(LaneletMap(config.inputs), AtOnce())
+
+    def around(frame: ReplayFrame) -> DrivableGrid | None:
+        ego = EgoState(frame.stamp_ns, frame.map_from_ego, frame.speed_mps)
+        with suppress(BadMessage):
+            return space.around(ego)
+        return None
+
+    return around
+
+
+class AtOnce(Executor):
+    """Work is done where it is asked for."""
+
+    def submit(self, work: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(work(*given, **named))
+        return done
 
 
 def _stamp(item: Planned) -> int:
