@@ -45,14 +45,15 @@ def costs(config: TokenNetConfig, blocks: int) -> dict[str, Cost]:
     last = prompt * width * keys_values  # of the last layer the prompt's keys and values are enough
     prefill = (measures.layers - 1) * (prompt * (attention + of_prompt) + looks(prompt, prompt + BLOCK)) + last
     (x_low, x_high), _ = config.id_ranges
-    goal_y = (
-        (x_high - x_low + 1) * config.goal_hidden * config.bins + 2 * width * config.goal_hidden + width * config.bins
-    )
+    places, points = x_high - x_low + 1, len(config.route_at_m)
+    of_way = width * (width + config.goal_hidden)
+    goal_y = places * config.goal_hidden * config.bins + 2 * width * config.goal_hidden + heads
+    goal_y += points * (of_way + heads) + places * points * (width + config.goal_hidden + config.bins)
     goal = measures.layers * (BLOCK * (attention + of_action) + looks(BLOCK, prompt + BLOCK)) + BLOCK * heads + goal_y
     tokens = BLOCK * blocks
     step = measures.layers * (tokens * (attention + of_action) + looks(tokens, prompt + tokens)) + tokens * heads
     kept = measures.layers * prompt * keys_values
-    goal_weights = config.bins * 2 * config.goal_hidden + 2 * width * config.goal_hidden
+    goal_weights = config.bins * 2 * config.goal_hidden + 2 * width * config.goal_hidden + of_way
     action_weights = measures.layers * of_action + 2 * heads
     return {
         "vision": _vision(config),

@@ -299,11 +299,13 @@ class TokenNet(nn.Module):
 
         Each x looks up the route where it has about that x: places near each other have embeddings near each other.
         """
-        hidden = out.hidden[:, 0]
-        way = self.goal_way(F.scaled_dot_product_attention(self.x_embedding(x_ids), out.way, out.way))
-        aside, about = way[..., : hidden.shape[-1]], way[..., hidden.shape[-1] :]
-        about = about + self.goal_hidden(hidden[:, GOAL_X:].flatten(1))[:, None] + self.goal_x_embedding(x_ids)
-        logits: Tensor = self.goal_y_head(F.silu(about)) + self.y_head(hidden[:, None, GOAL_Y] + aside)
+        hidden, width = out.hidden[:, 0], out.hidden.shape[-1]
+        alike = self.x_embedding(x_ids) @ out.way.transpose(1, 2) / math.sqrt(width)
+        there = alike.softmax(-1)  # (B, K, points), by which what each point says is mixed
+        said = self.goal_way(out.way)
+        about = self.goal_hidden(hidden[:, GOAL_X:].flatten(1))[:, None] + self.goal_x_embedding(x_ids)
+        logits: Tensor = self.goal_y_head(F.silu(about + there @ said[..., width:]))
+        logits = logits + self.y_head(hidden[:, None, GOAL_Y]) + there @ self.y_head(said[..., :width])
         return logits.float().masked_fill(~self.y_allowed, NEVER)
 
     def _block_positions(self, prompt: int, count: int) -> Tensor:
