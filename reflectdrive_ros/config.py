@@ -185,7 +185,7 @@ class ModelConfig:
         "or checkout",
     )
     sha256: str = setting(
-        "f828ae1ebd66b7e5cda73981de4917890a9718d420d32551ec44cd344255fa63",
+        "3ca86160fcb660e0a525383d281cc2c663ef7a0ecd14e92ba61f401fca7dddde",
         "expected hash of that file; a file with another hash is refused",
     )
     backend: str = setting(
@@ -229,6 +229,13 @@ class ReflectDrive2Config:
     choose: bool = setting(
         True,
         "draft all goals and let the driving score choose, where there is anything to judge by; else the likeliest",
+    )
+    careful_nats: float = setting(
+        1.5,
+        "where nothing judges goals: the nearest of those whose log-probability is so little below the likeliest's; 0: "
+        "the likeliest",
+        0.0,
+        20.0,
     )
     max_jump_m: float = setting(
         1.0, "full step: the map pose moved by this much more than the car, localisation jumped", 0.0, 100.0
@@ -276,7 +283,7 @@ class Config:
     """Everything that can be set."""
 
     planner: str = setting(
-        "route_follower",
+        "reflectdrive2",
         "which recipe plans: constant_velocity, route_follower, or with a model reflectdrive2, reflectdrive",
     )
     speed_limit_mps: float = setting(13.9, "where no map tells a limit", 0.5, 60.0)

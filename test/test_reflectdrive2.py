@@ -367,7 +367,7 @@ def test_the_recipes_full_frame_is_that_of_the_phases(network):
             phases.Decoding(),
         )
     known = network.prefill_goal(inputs)
-    blocks, confidence = reflectdrive2.full(network, known, True, Settings())
+    blocks, confidence = reflectdrive2.full(network, known, known.blocks[known.real], Settings())
     assert blocks.tolist() == decoded.blocks[0][decoded.real[0]].tolist()
     np.testing.assert_allclose(confidence, decoded.confidence[0][decoded.real[0]], rtol=1e-4)
 
@@ -394,3 +394,18 @@ def test_it_is_offered_only_where_a_model_is_configured():
     with_model = planners(config(model__file="weights.safetensors", model__sha256="00"))
     assert with_model["reflectdrive2"] is reflectdrive2.plan
     assert with_model.keys() > without.keys()
+
+
+def test_in_doubt_how_far_to_go_it_goes_less_far_unless_it_stands():
+    """Goals 40, 20, 10 and 5 m ahead, each 0.5 nats less likely than the one before."""
+    ways = [np.stack([reach * TIMES_S / 4.0, np.zeros(8)], -1) for reach in (40.0, 20.0, 10.0, 5.0)]
+    network = KnownWays(*ways)
+    known = Prefilled("scene", BOOK.encode(np.array(ways)).astype(np.int32), -0.5 * np.arange(4.0), np.ones(4, bool))
+
+    def chosen(nats, speed=8.0, real=(True,) * 4):
+        given = replace(known, real=np.array(real))
+        return reflectdrive2.careful(network, given, ego(speed), replace(Settings(), careful_nats=nats))
+
+    assert [chosen(nats) for nats in (0.0, 0.4, 0.6, 1.1, 9.0)] == [0, 0, 1, 2, 3]
+    assert chosen(9.0, real=(True, True, False, False)) == 1
+    assert chosen(9.0, speed=0.1) == 0

@@ -124,7 +124,8 @@ def rows_of(
     for name, config in ways.items():
         network = networks[config.decoding]
         settings: ReflectDrive2Config = config.reflectdrive2
-        blocks, _ = reflectdrive2.full(network, known[config.decoding], True, settings)
+        goals = known[config.decoding].blocks[known[config.decoding].real]
+        blocks, _ = reflectdrive2.full(network, known[config.decoding], goals, settings)
         points = driven(network.codebook.decode(blocks), observation.ego, network.codebook.bin_m)
         values = score(scored, poses_from_points(points)).score
         order, _ = reflectdrive2.ranked(points, observation, Tools(config, network))

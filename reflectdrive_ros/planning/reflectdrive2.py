@@ -8,8 +8,8 @@ jolts of rounding are taken out (`smoothing`), and a start that no engine gives 
 
 Where objects or drivable space are known, the plan is checked, and repaired only if it is unsafe (`repair`).
 
-With others or drivable space known, all goals are drafted and the driving score picks one; else the likeliest goal is
-driven to. Paper: ReflectDrive-2 (arXiv 2605.04647); horizon 4 s, 8 points.
+With others or drivable space known, all goals are drafted and the driving score picks one; else the car goes to the
+nearest of the goals that are about as likely as the likeliest (not the paper's: it takes the likeliest). Paper: ReflectDrive-2 (arXiv 2605.04647); horizon 4 s, 8 points.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..scoring.scorer import Scene, score, total
 from .planner import Network, PlannerState, Prefilled, Tools, what_it_sees
 from .repair import mended
 from .safety import Known, check_of
-from .waypoints import POINT_DT_S, POINTS, driven, shares, trajectory
+from .waypoints import FREE, POINT_DT_S, POINTS, driven, shares, trajectory
 
 STANDING_MPS = 0.3
 FORECAST_S = 5.0  # what the score looks at
@@ -49,7 +49,11 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
     known = network.prefill_goal(inputs)
     why_full = doubts(state, observation, settings)
     if why_full or state.previous is None:
-        blocks, confidence = full(network, known, settings.choose and judged(observation), settings)
+        if settings.choose and judged(observation):
+            goals = known.blocks[known.real]
+        else:
+            goals = known.blocks[[careful(network, known, observation.ego, settings)]]
+        blocks, confidence = full(network, known, goals, settings)
         points = network.codebook.decode(blocks)
         kind, lite_run = StepKind.FULL, 0
     else:
@@ -125,9 +129,21 @@ def judged(observation: Observation) -> bool:
     return seen and len(geometry.distinct_points(observation.route)) >= 2
 
 
-def full(network: Network, known: Prefilled, all_goals: bool, settings: ReflectDrive2Config) -> tuple[Array, Array]:
-    """Ids (M, 16) and their probabilities of all goals, or of the likeliest alone, drafted and edited."""
-    blocks = known.blocks[known.real] if all_goals else known.blocks[:1]
+def careful(network: Network, known: Prefilled, ego: EgoState, settings: ReflectDrive2Config) -> int:
+    """Which goal to drive to where nothing judges them: the nearest of those that are about as likely as the likeliest.
+
+    Who is in doubt how far to go goes less far. A car that stands takes the likeliest, or doubt would hold it for ever.
+    """
+    if abs(ego.speed_mps) < STANDING_MPS:
+        return 0
+    likely = known.real & (known.goal_log_probs >= known.goal_log_probs[0] - settings.careful_nats)
+    reach_m = np.hypot(*network.codebook.decode(known.blocks[:, FREE:])[:, 0].T)
+    return int(np.argmin(np.where(likely, reach_m, np.inf)))
+
+
+def full(network: Network, known: Prefilled, goals: Array, settings: ReflectDrive2Config) -> tuple[Array, Array]:
+    """Ids (M, 16) and their probabilities, drafted from blocks (M, 16) that hold a goal, and edited."""
+    blocks = goals
     confidence = np.zeros(blocks.shape)
     for share in shares(settings.draft_rounds):
         blocks, confidence = network.step(known.context, blocks, share, False)
