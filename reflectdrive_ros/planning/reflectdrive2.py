@@ -9,7 +9,8 @@ jolts of rounding are taken out (`smoothing`), and a start that no engine gives 
 Where objects or drivable space are known, the plan is checked, and repaired only if it is unsafe (`repair`).
 
 With others or drivable space known, all goals are drafted and the driving score picks one; else the car goes to the
-nearest of the goals that are about as likely as the likeliest (not the paper's: it takes the likeliest). Paper: ReflectDrive-2 (arXiv 2605.04647); horizon 4 s, 8 points.
+nearest of the goals that are about as likely as the likeliest (the paper takes the likeliest). Paper: ReflectDrive-2
+(arXiv 2605.04647); horizon 4 s, 8 points.
 """
 
 from __future__ import annotations
