@@ -124,11 +124,11 @@ def rows_of(
     for name, config in ways.items():
         network = networks[config.decoding]
         settings: ReflectDrive2Config = config.reflectdrive2
-        goals = known[config.decoding].blocks[known[config.decoding].real]
-        blocks, _ = reflectdrive2.full(network, known[config.decoding], goals, settings)
+        seen = known[config.decoding]
+        blocks, _ = reflectdrive2.full(network, seen, seen.blocks[seen.real], settings)
         points = driven(network.codebook.decode(blocks), observation.ego, network.codebook.bin_m)
         values = score(scored, poses_from_points(points)).score
-        order, _ = reflectdrive2.ranked(points, observation, Tools(config, network))
+        order, _ = reflectdrive2.ranked(points, seen.goal_log_probs[seen.real], observation, Tools(config, network))
         yield name, Row(float(values[0]), float(values.max()), float(values[order[0]]))
 
 

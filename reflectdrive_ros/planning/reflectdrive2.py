@@ -8,9 +8,9 @@ jolts of rounding are taken out (`smoothing`), and a start that no engine gives 
 
 Where objects or drivable space are known, the plan is checked, and repaired only if it is unsafe (`repair`).
 
-With others or drivable space known, all goals are drafted and the driving score picks one; else the car goes to the
-nearest of the goals that are about as likely as the likeliest (the paper takes the likeliest). Paper: ReflectDrive-2
-(arXiv 2605.04647); horizon 4 s, 8 points.
+With others or drivable space known, all goals are drafted and those that the driving score finds safe and smooth are
+kept. Among these, or all where nothing is known, the car goes to the nearest of those about as likely as the likeliest
+(the paper takes the likeliest). Paper: ReflectDrive-2 (arXiv 2605.04647); horizon 4 s, 8 points.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .. import geometry, kinematics, tokens
 from ..config import ReflectDrive2Config
 from ..domain import Array, Command, EgoState, Observation, Plan, StepKind
 from ..scoring import metrics
-from ..scoring.scorer import Scene, score, total
+from ..scoring.scorer import Scene, ScoreCard, score, total
 from .planner import Network, PlannerState, Prefilled, Tools, what_it_sees
 from .repair import mended
 from .safety import Known, check_of
@@ -31,6 +31,7 @@ from .waypoints import FREE, POINT_DT_S, POINTS, driven, shares, trajectory
 
 STANDING_MPS = 0.3
 FORECAST_S = 5.0  # what the score looks at
+EQUAL = 1e-3  # scores closer than this are
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,11 +50,14 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
     network, inputs = what_it_sees("reflectdrive2", observation, tools)
     known = network.prefill_goal(inputs)
     why_full = doubts(state, observation, settings)
+    log_probs: Array = np.zeros(1)
     if why_full or state.previous is None:
         if settings.choose and judged(observation):
-            goals = known.blocks[known.real]
+            goals, log_probs = known.blocks[known.real], known.goal_log_probs[known.real]
         else:
-            goals = known.blocks[[careful(network, known, observation.ego, settings)]]
+            places = network.codebook.decode(known.blocks[:, FREE:])[:, 0]
+            chosen = careful(places, known.goal_log_probs, known.real, observation.ego, settings)
+            goals = known.blocks[[chosen]]
         blocks, confidence = full(network, known, goals, settings)
         points = network.codebook.decode(blocks)
         kind, lite_run = StepKind.FULL, 0
@@ -62,7 +66,7 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
         blocks, confidence, points = lite(network, known, carried, settings)
         kind, lite_run = StepKind.LITE, state.lite_run + 1
     smooth = driven(points, observation.ego, network.codebook.bin_m)
-    best_first, scores = ranked(smooth, observation, tools)
+    best_first, scores = ranked(smooth, log_probs, observation, tools)
     best = best_first[0]
     ids, sent, repairs = blocks[best], smooth[best], 0
     against = Known.of(observation, tools.config)
@@ -130,16 +134,17 @@ def judged(observation: Observation) -> bool:
     return seen and len(geometry.distinct_points(observation.route)) >= 2
 
 
-def careful(network: Network, known: Prefilled, ego: EgoState, settings: ReflectDrive2Config) -> int:
-    """Which goal to drive to where nothing judges them: the nearest of those that are about as likely as the likeliest.
+def careful(goals: Array, log_probs: Array, among: Array, ego: EgoState, settings: ReflectDrive2Config) -> int:
+    """Which of goals (K, 2) to drive to, `among` (K,) bool those that may be: the nearest of those that are about as
+    likely as the likeliest.
 
     Who is in doubt how far to go goes less far. A car that stands takes the likeliest, or doubt would hold it for ever.
     """
+    allowed = np.where(among, log_probs, -np.inf)
     if abs(ego.speed_mps) < STANDING_MPS:
-        return 0
-    likely = known.real & (known.goal_log_probs >= known.goal_log_probs[0] - settings.careful_nats)
-    reach_m = np.hypot(*network.codebook.decode(known.blocks[:, FREE:])[:, 0].T)
-    return int(np.argmin(np.where(likely, reach_m, np.inf)))
+        return int(np.argmax(allowed))
+    likely = allowed >= allowed.max() - settings.careful_nats
+    return int(np.argmin(np.where(likely, np.hypot(*goals.T), np.inf)))
 
 
 def full(network: Network, known: Prefilled, goals: Array, settings: ReflectDrive2Config) -> tuple[Array, Array]:
@@ -179,17 +184,32 @@ def lite(
     return blocks, confidence, np.where(kept, carried, codebook.decode(blocks))
 
 
-def ranked(points: Array, observation: Observation, tools: Tools) -> tuple[Array, tuple[float, ...]]:
-    """Places of points (M, 8, 2) from the best on, and their scores; as they come where nothing judges them."""
-    scores = np.array(scored(points, observation, tools) or [0.0])
-    order = np.argsort(-scores, kind="stable")  # equals stay in the order of their goals' probability
-    return order, tuple(scores[order].tolist()) if len(points) > 1 else ()
+def ranked(points: Array, log_probs: Array, observation: Observation, tools: Tools) -> tuple[Array, tuple[float, ...]]:
+    """Places of points (M, 8, 2), the one to drive first, and their scores; none of one alone.
+
+    The driving score without its progress says which are safe and smooth; among equals the network's goals decide
+    (`careful`), for it has seen lights and brakes that the score knows nothing of.
+    """
+    if len(points) == 1:
+        return np.zeros(1, int), ()
+    card = judgement(points, observation, tools)
+    worth = total(replace(card, ep=np.ones(len(card))), tools.config.scoring)
+    equal = worth >= worth.max() - EQUAL
+    first = careful(points[:, -1], log_probs, equal, observation.ego, tools.config.reflectdrive2)
+    order = np.argsort(-worth, kind="stable")
+    order = np.concatenate([[first], order[order != first]])
+    return order, tuple(total(card, tools.config.scoring)[order].tolist())
 
 
 def scored(points: Array, observation: Observation, tools: Tools) -> tuple[float, ...]:
     """The driving score of each of points (M, 8, 2); none of one alone."""
     if len(points) == 1:
         return ()
+    return tuple(total(judgement(points, observation, tools), tools.config.scoring).tolist())
+
+
+def judgement(points: Array, observation: Observation, tools: Tools) -> ScoreCard:
+    """The card of points (M, 8, 2), progress shared out among them."""
     forecast, others = None, observation.others
     if others is not None:
         forecast = kinematics.forecast(others, POINT_DT_S, round(FORECAST_S / POINT_DT_S))
@@ -197,5 +217,4 @@ def scored(points: Array, observation: Observation, tools: Tools) -> tuple[float
     card = score(scene, tokens.poses_from_points(points))
     # nobody else has driven here, so progress is shared out among the candidates
     farthest = float((card.progress_m * card.multiplier).max())
-    shared = replace(card, ep=metrics.ego_progress(card.progress_m, card.multiplier, farthest, masked=True))
-    return tuple(total(shared, tools.config.scoring).tolist())
+    return replace(card, ep=metrics.ego_progress(card.progress_m, card.multiplier, farthest, masked=True))
