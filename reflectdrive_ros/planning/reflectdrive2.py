@@ -196,9 +196,10 @@ def ranked(points: Array, log_probs: Array, observation: Observation, tools: Too
     worth = total(replace(card, ep=np.ones(len(card))), tools.config.scoring)
     equal = worth >= worth.max() - EQUAL
     first = careful(points[:, -1], log_probs, equal, observation.ego, tools.config.reflectdrive2)
-    order = np.argsort(-worth, kind="stable")
+    scores = total(card, tools.config.scoring)
+    order = np.argsort(-scores, kind="stable")
     order = np.concatenate([[first], order[order != first]])
-    return order, tuple(total(card, tools.config.scoring)[order].tolist())
+    return order, tuple(scores[order].tolist())
 
 
 def scored(points: Array, observation: Observation, tools: Tools) -> tuple[float, ...]:
