@@ -35,10 +35,10 @@ class MapSpace:
     def around(self, ego: EgoState) -> DrivableGrid:
         """The drivable space in the ego frame of now. Raises BadMessage where it is unknown, saying why."""
         here = ego.map_from_ego
-        if self._coming is None and (self._made is None or moved(self._made[0], here)):
-            self._coming = here, self._background.submit(made, self._lanelets, here)
         if self._coming is not None and self._coming[1].done():
             self._made, self._coming = (self._coming[0], self._coming[1].result()), None
+        if self._coming is None and (self._made is None or moved(self._made[0], here)):
+            self._coming = here, self._background.submit(made, self._lanelets, here)
         if self._made is None or np.hypot(*(self._made[0] - here)[:2]) > FURTHEST_M:
             raise BadMessage("the drivable space of the map is being made")
         begun_at, grid = self._made

@@ -106,8 +106,9 @@ def _space(config: Config) -> Callable[[ReplayFrame], DrivableGrid | None]:
 
     def around(frame: ReplayFrame) -> DrivableGrid | None:
         ego = EgoState(frame.stamp_ns, frame.map_from_ego, frame.speed_mps)
-        with suppress(BadMessage):
-            return space.around(ego)
+        for _ in range(2):  # the first time it is begun, and there the second time
+            with suppress(BadMessage):
+                return space.around(ego)
         return None
 
     return around
