@@ -12,11 +12,12 @@ from messages import ns, odometry
 from nav_msgs.msg import OccupancyGrid
 from scenes import Clock, ego
 from test_inputs import instant, ready, small
+from test_report import frame
 
 from reflectdrive_ros import geometry
-from reflectdrive_ros.config import ConfigError, InputsConfig
+from reflectdrive_ros.config import Config, ConfigError, InputsConfig
 from reflectdrive_ros.domain import Verdict
-from reflectdrive_ros.ros import convert, outputs, topics
+from reflectdrive_ros.ros import convert, outputs, replay_world, topics
 from reflectdrive_ros.ros.convert import BadMessage
 from reflectdrive_ros.ros.inputs import Inputs, Level
 from reflectdrive_ros.ros.lanelet_map import LaneletMap
@@ -200,6 +201,17 @@ def test_a_recorded_drive_stays_on_the_maps_road(lanelets, driven):
         space.around(ego(5.0, at=poses[0]))
     rooms = [float(drivable.clearances(space.around(ego(5.0, at=pose)), np.zeros(2))) for pose in poses]
     assert np.mean(np.array(rooms) > 0.0) > 0.95
+
+
+def test_a_replay_has_the_maps_road_around_every_plan_from_the_first_on(driven):
+    from test_lanelet_map import MAP
+
+    poses, _ = driven
+    around = replay_world._space(Config(inputs=InputsConfig(lanelet_map=str(MAP))))
+    grids = [around(frame(0.0, (1.0,), map_from_ego=pose)) for pose in (poses[0], poses[len(poses) // 2], poses[-1])]
+    assert all(drivable.clearances(grid, np.zeros(2)) > -1.0 for grid in grids)
+    assert around(frame(0.0, (1.0,), map_from_ego=poses[0] + np.array([5e4, 0.0, 0.0]))) is None
+    assert replay_world._space(Config())(frame(0.0, (1.0,))) is None
 
 
 def test_a_grid_that_rides_along_is_the_grid_made_anew(lanelets, driven):
