@@ -228,12 +228,12 @@ class ReflectDrive2Config:
     lite_steps_per_full: int = setting(1, "1 alternates full, lite, full, lite; 0 plans anew each time", 0, 100)
     choose: bool = setting(
         True,
-        "draft all goals and let the driving score choose, where there is anything to judge by; else the likeliest",
+        "draft all goals and keep those that the driving score finds safest, where there is anything to judge by",
     )
     careful_nats: float = setting(
         1.5,
-        "where nothing judges goals: the nearest of those whose log-probability is so little below the likeliest's; 0: "
-        "the likeliest",
+        "of the goals that may be, the nearest whose log-probability is so little below the likeliest's; 0: the "
+        "likeliest",
         0.0,
         20.0,
     )

@@ -59,12 +59,17 @@ def test_the_total_is_over_the_plans_of_all_bags(followed):
     assert {"version", "commit", "device", "date", "command"} <= set(numbers)
 
 
+def shown(percent):
+    return "-" if percent is None else f"{percent:.0f}"
+
+
 def test_the_page_leads_to_every_report_and_fetches_nothing(followed):
     _, numbers, out = followed
     page = (out / "index.html").read_text()
     for one in numbers["bags"]:
         assert f'href="{one["name"]}/report.html"' in page
         assert (out / one["name"] / "report.html").exists()
+        assert f"<td>{' / '.join(shown(one['scored'][name]) for name in ('nc', 'dac', 'pdms'))}</td>" in page
     assert "http" not in page
     assert "__" not in page
     assert "Not replayed" in page

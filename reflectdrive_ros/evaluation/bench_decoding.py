@@ -2,7 +2,7 @@
 
 Every row changes one number of ReflectDrive-2's decoding, on the same scenes: rounds of drafting, rounds of editing,
 the number of goals and how far apart they must be. The plan is that of the likeliest goal; `best` is the best of all
-goals by the true score (an oracle), `chosen` the one that the planner's own score takes with everybody's present
+goals by the true score (an oracle), `chosen` the one that the planner itself chooses with everybody's present
 velocity. A difference to the first row, the configured decoding, has its interval by the bootstrap over scenes.
 """
 

@@ -13,8 +13,8 @@ from typing import Any
 
 TEMPLATE = Path(__file__).resolve().with_name("replay_index.html")
 COLUMNS = (
-    *("bag", "", "plans", "ADE m", "FDE m", "shift p95 / max m", "comfort %", "ok/late/unsafe/infeas. %"),
-    *("own/carried/stop %", "p50 / p99 ms"),
+    *("bag", "", "plans", "ADE m", "FDE m", "shift p95 / max m", "comfort %", "NC / DAC / PDMS %"),
+    *("ok/late/unsafe/infeas. %", "own/carried/stop %", "p50 / p99 ms"),
 )
 COLOURS = {"OK": "good", "LATE": "warn", "UNSAFE": "bad", "INFEASIBLE": "odd"}
 COLOURS |= {"PLANNER": "good", "CARRIED": "warn", "STOP": "bad"}
@@ -31,6 +31,7 @@ def cells(numbers: Numbers) -> list[str]:
         _known(numbers["fde_m"]),
         f"{_known(numbers['lateral_shift_p95_m'])} / {_known(numbers['max_lateral_shift_m'])}",
         _known(numbers["comfort_share"], 1, 100.0),
+        " / ".join(_known(numbers["scored"][name], 0) for name in ("nc", "dac", "pdms")),
         " / ".join(f"{share:.0f}" for share in shares(numbers["verdicts"]).values()) or "-",
         " / ".join(f"{share:.0f}" for share in shares(numbers["sources"]).values()) or "-",
         f"{_known(latency.get('p50'), 1)} / {_known(latency.get('p99'), 1)}",
@@ -98,8 +99,8 @@ def _row(one: Numbers, *, link: bool) -> str:
         name = f'<a href="{html.escape(address_of(one["name"]))}/report.html">{name}</a>'
         name += f"<small>{html.escape(one['notice'])}</small>" if one.get("notice") else ""
     texts = [html.escape(text) for text in cells(one)]
-    texts[5] = _bar(one["verdicts"]) + texts[5]
-    texts[6] = _bar(one["sources"]) + texts[6]
+    texts[6] = _bar(one["verdicts"]) + texts[6]
+    texts[7] = _bar(one["sources"]) + texts[7]
     return "<tr>" + "".join(f"<td>{text}</td>" for text in (name, *texts)) + "</tr>"
 
 

@@ -137,7 +137,7 @@ def decoding(files: Mapping[str, Numbers]) -> str:
     heads = ("decoding", "single", "best of goals", "chosen", "single, difference", "95 %")
     told = (
         f"PDMS on {numbers['scenes']} scenes of `{numbers['set']}`: the likeliest goal's plan, the best of all goals "
-        "by the true score (an oracle), and the one that the planner's own score takes."
+        "by the true score (an oracle), and the one that the planner itself chooses."
     )
     return f"## Decoding\n\n{told}\n\n{_table(heads, rows)}\n{_sources({'decoding': numbers}, (), files)}"
 

@@ -147,9 +147,8 @@ def careful(goals: Array, log_probs: Array, among: Array, ego: EgoState, setting
     return int(np.argmin(np.where(likely, np.hypot(*goals.T), np.inf)))
 
 
-def full(network: Network, known: Prefilled, goals: Array, settings: ReflectDrive2Config) -> tuple[Array, Array]:
+def full(network: Network, known: Prefilled, blocks: Array, settings: ReflectDrive2Config) -> tuple[Array, Array]:
     """Ids (M, 16) and their probabilities, drafted from blocks (M, 16) that hold a goal, and edited."""
-    blocks = goals
     confidence = np.zeros(blocks.shape)
     for share in shares(settings.draft_rounds):
         blocks, confidence = network.step(known.context, blocks, share, False)
