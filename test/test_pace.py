@@ -9,7 +9,7 @@ from scenes import config, observation
 from reflectdrive_ros import kinematics
 from reflectdrive_ros.domain import Plan, Verdict
 from reflectdrive_ros.planning import guard
-from reflectdrive_ros.planning.pace import BRAKING_MPS2, SPEEDING_UP_MPS2, accelerations, paced
+from reflectdrive_ros.planning.pace import BRAKING_MPS2, SPEEDING_UP_MPS2, accelerations, onward, paced
 from reflectdrive_ros.planning.waypoints import trajectory
 
 DT_S = 0.5
@@ -79,3 +79,29 @@ def test_each_of_many_plans_is_paced_by_itself():
     together = paced(np.stack([calm, hasty, calm]), 0.0, DT_S)
     np.testing.assert_array_equal(together[0], calm)
     np.testing.assert_array_equal(together[1], paced(hasty, 0.0, DT_S))
+
+
+def test_a_bin_back_means_to_stand():
+    """Tokens of a car that has stopped, or nearly: 0.3 m to and fro."""
+    x = np.array([0.9, 1.2, 0.9, 1.2, 1.2, 0.9, 1.5, 1.2])
+    found = onward(np.stack([x, np.zeros(8)], axis=1))
+    np.testing.assert_array_equal(found[:, 0], [0.9, 1.2, 1.2, 1.2, 1.2, 1.2, 1.5, 1.5])
+    assert kinematics.speeds(trajectory(found, 0.1)).min() >= 0.0
+
+
+@given(st.lists(st.tuples(st.floats(-3.0, 9.0), st.floats(-2.0, 2.0)), min_size=8, max_size=8))
+def test_no_plan_shifts_into_reverse(steps):
+    points = np.cumsum(steps, axis=0)
+    found = onward(points)
+    way = np.diff(found, axis=0, prepend=np.zeros((1, 2)))
+    moving = way[np.hypot(*way.T) > 0.0]
+    headings = np.concatenate([[[1.0, 0.0]], moving])
+    assert (np.einsum("ij,ij->i", headings[:-1], headings[1:]) > 0.0).all()
+    kept = np.isin(found, points).all(axis=1) | (found == 0.0).all(axis=1)
+    assert kept.all()  # each is a point of the plan, or the start
+
+
+@given(st.floats(0.0, 20.0), st.floats(-0.15, 0.15))
+def test_a_way_ahead_is_left_as_it_is(speed, curvature):
+    points = kinematics.arc(curvature, speed * TIMES_S)[:, :2]
+    np.testing.assert_array_equal(onward(points), points)

@@ -18,6 +18,7 @@ from ..scoring import drivable
 STANDING_MPS = 0.05  # slower is standing, as the PDM score has it
 AVERAGE_S = 0.5  # accelerations are judged as means over this long: finer ones of a 2 Hz plan are noise
 SLOWEST_MPS = 1.0  # below, curvature is the noise of headings
+BACKWARDS_MPS = 0.1  # more than noise: a car that is to drive so shifts into reverse
 BEHIND_RAD = np.deg2rad(150.0)  # an agent whose centre lies further round than this is behind, as the PDM score has it
 
 
@@ -90,7 +91,7 @@ def demands(
     lateral = np.abs(speed * yaw_rate)
     curvature = np.abs(yaw_rate) / np.maximum(np.abs(speed), SLOWEST_MPS) * (np.abs(speed) > SLOWEST_MPS)
     return (
-        ("drives backwards at", -speed, 0.5, "m/s"),
+        ("drives backwards at", -speed, BACKWARDS_MPS, "m/s"),
         ("is as fast as", speed, guard.max_speed_mps, "m/s"),
         ("speeds up at", acceleration, guard.max_acceleration_mps2, "m/s^2"),
         ("brakes at", -acceleration, guard.max_deceleration_mps2, "m/s^2"),

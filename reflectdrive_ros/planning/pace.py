@@ -1,8 +1,9 @@
-"""A plan that hurries is driven as fast as a car can: along the same way, never ahead of it.
+"""A plan that hurries is driven as fast as a car can: along the same way, never ahead of it. And never backwards.
 
 From a standstill one bin is much: 0.3 m after half a second is 2.4 m/s^2, and a network that errs by some bins asks for
 what no engine gives. The way is right all the same. So a plan that speeds up too hard is held back until the car can
-have caught up with it, and does so early enough to stop where the plan stops.
+have caught up with it, and does so early enough to stop where the plan stops. A plan that ends a bin behind where it was
+means to stand there: what follows it must not shift into reverse.
 """
 
 from __future__ import annotations
@@ -30,6 +31,20 @@ def paced(points: Array, speed_mps: float, dt_s: float) -> Array:
         np.stack([np.interp(places, marks, way[:, axis]) for axis in (0, 1)], axis=-1)
         for places, marks, way in zip(reached, along, ways[hasty], strict=True)
     ]
+    return found
+
+
+def onward(points: Array) -> Array:
+    """Points (.., T, 2) of the ego frame, where none lies behind the one before it, as seen along the way to that one."""
+    found = np.array(points, float)
+    place, heading = np.zeros_like(found[..., 0, :]), np.zeros_like(found[..., 0, :])
+    heading[..., 0] = 1.0
+    for now in range(found.shape[-2]):
+        step = found[..., now, :] - place
+        length = np.hypot(step[..., 0], step[..., 1])[..., None]
+        ahead = (step * heading).sum(axis=-1, keepdims=True) > 0.0
+        heading = np.where(ahead, step / np.where(ahead, length, 1.0), heading)
+        place = found[..., now, :] = np.where(ahead, found[..., now, :], place)
     return found
 
 

@@ -8,7 +8,7 @@ from scipy.interpolate import PchipInterpolator
 from .. import geometry, kinematics, tokens
 from ..domain import Array, EgoState, Trajectory
 from ..kinematics import SAME_PLACE_M
-from .pace import paced
+from .pace import onward, paced
 from .smoothing import smoothed
 
 POINTS, POINT_DT_S = 8, 0.5
@@ -25,7 +25,7 @@ def shares(rounds: int) -> list[int]:
 
 def driven(points: Array, ego: EgoState, bin_m: float) -> Array:
     """Points (.., 8, 2) of tokens as this car drives them: without the jolts of rounding, no faster than it can."""
-    return paced(smoothed(points, ego, POINT_DT_S, bin_m), ego.speed_mps, POINT_DT_S)
+    return paced(onward(smoothed(points, ego, POINT_DT_S, bin_m)), ego.speed_mps, POINT_DT_S)
 
 
 def trajectory(points: Array, dt_s: float) -> Trajectory:

@@ -41,9 +41,10 @@ from .params import configured
 from .pilot import Pilot, PilotStep
 from .topics import message_class
 
-WATCHDOG_PERIOD_S = 0.05
-HOLD_PERIOD_S = 0.08  # the watchdog repeats the stop at every second of its looks, ten times a second
-DIAGNOSTICS_PERIOD_S = 0.2
+WATCHDOG_PERIOD_S = 0.02
+HOLD_PERIOD_S = 0.09  # the watchdog repeats the stop ten times a second
+OVERDUE_S = 0.15  # without a plan for so long, the diagnostics say why at once, and not at their next turn
+DIAGNOSTICS_PERIOD_S = 0.15
 MISMATCH_PERIOD_S = 3.0
 REPEATING_PERIOD_S = 1.0
 ARRIVALS_KEPT = 32
@@ -88,7 +89,7 @@ class PlannerNode(Node):
         self._pilot = pilot or Pilot(self.config, time.perf_counter)  # ready when its network is
         self._arrived: dict[int, float] = {}  # stamp of an anchor picture -> when it came; the newest few
         self._busy_since: float | None = None
-        self._sent_at = time.perf_counter()
+        self._planned_at = self._sent_at = self._told_at = time.perf_counter()  # last: the worker's plan, any plan, why not
         self._sequence = 0
         self._newest_sent = (0, 0)  # restarts of the clock, stamp
         self._command = Command.FOLLOW
@@ -186,6 +187,8 @@ class PlannerNode(Node):
                 step = self._pilot.step(self._now_ns())
                 if step.report is not None:
                     self._send(step.report, step.restarts, step)
+                else:  # nothing honest can be sent: what is wrong is the answer
+                    self._diagnose()
             except Exception as fault:  # a fault of ours must leave the node alive, watched and heard
                 if self._closing:
                     return
@@ -207,6 +210,8 @@ class PlannerNode(Node):
             self._publish("trajectory", plan_bytes)
             done = self._sent_at = time.perf_counter()
             self._sequence += 1
+            if step is not None:
+                self._planned_at = done
         image_ns = None if step is None else step.snapshot.image_stamp_ns
         total_ms = 1e3 * (done - self._arrived.get(image_ns or 0, begun))
         age_s = float("nan") if image_ns is None else (report.plan.stamp_ns - image_ns) * 1e-9
@@ -233,18 +238,24 @@ class PlannerNode(Node):
     # --- watchdog and diagnostics ------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Wake the worker when companions of a picture are overdue; send the stop when it has been silent too long."""
+        """Wake the worker when companions of a picture are overdue; say why no plan goes out, and when that has been so
+        for too long, send the stop."""
         now_ns = self._now_ns()
         self._wake_if_due(now_ns)
-        now, limit_s = time.perf_counter(), 1e-3 * self.config.engine.watchdog_ms
-        busy_since = self._busy_since
-        if now - self._sent_at < max(limit_s, HOLD_PERIOD_S):
+        limit_s = 1e-3 * self.config.engine.watchdog_ms
+        now, busy_since = time.perf_counter(), self._busy_since
+        if now - self._planned_at <= min(OVERDUE_S, limit_s):
             return
-        if busy_since is not None and now - busy_since > limit_s:
-            reason = f"the planner has been busy for {now - busy_since:.1f} s"
-        elif busy_since is None:
-            reason = self._pilot.problems(now_ns) or "no new picture"
+        if busy_since is not None:
+            reason = f"the planner has been busy for {now - busy_since:.2f} s"
         else:
+            reason = self._pilot.problems(now_ns) or "no new picture"
+        if now - max(self._sent_at, self._told_at) > OVERDUE_S:
+            self._told_at = now
+            self._pilot.overdue(reason)
+            self._diagnose()
+        about_to_send = busy_since is not None and now - busy_since <= limit_s
+        if now - self._planned_at <= limit_s or about_to_send or now - self._sent_at < HOLD_PERIOD_S:
             return
         restarts = self._pilot.inputs.restarts
         report = self._pilot.stop(now_ns, reason)
@@ -252,7 +263,6 @@ class PlannerNode(Node):
             self.get_logger().warning(f"nothing sent: {reason}", throttle_duration_sec=5.0)
             return
         self._send(report, restarts)
-        self._sent_at = time.perf_counter() - max(limit_s, HOLD_PERIOD_S) + HOLD_PERIOD_S
         self.get_logger().warning(f"stop sent: {reason}", throttle_duration_sec=5.0)
 
     def _diagnose(self) -> None:

@@ -35,6 +35,7 @@ class Pilot:
         self._restarts = 0
         self._late_in_a_row = 0
         self._interrupted = ""  # why the watchdog had to send the stop, until the next step
+        self._overdue = ""  # why a plan is overdue, likewise
         self._last: PilotStep | None = None
 
     def put(self, key: str, message: Any, now_ns: int) -> None:
@@ -63,7 +64,7 @@ class Pilot:
         if report is not None:
             took.update(report.timings_ms)
             self._late_in_a_row = self._late_in_a_row + 1 if report.verdict is Verdict.LATE else 0
-        self._interrupted = ""
+        self._interrupted = self._overdue = ""
         self._last = PilotStep(snapshot, report, took, restarts)
         return self._last
 
@@ -72,6 +73,10 @@ class Pilot:
         self._interrupted = reason
         ego, agents = self.inputs.ego(now_ns)
         return None if ego is None else self._engine.stop(ego, agents, reason)
+
+    def overdue(self, reason: str) -> None:
+        """A plan should have come by now: the diagnostics say so until one does."""
+        self._overdue = reason
 
     def problems(self, now_ns: int) -> str:
         """What keeps the planner from planning, in one line; empty when nothing does."""
@@ -86,13 +91,14 @@ class Pilot:
         if last is None or last.report is None:
             return InputStatus("planner", Level.ERROR, self.problems(now_ns) or "no step yet", {})
         report = last.report
-        level = Level.OK if report.verdict is Verdict.OK else Level.WARN
+        level = Level.OK if report.verdict is Verdict.OK and not self._overdue else Level.WARN
         if report.source is PlanSource.STOP or self._late_in_a_row >= 5 or self._interrupted:
             level = Level.ERROR
         observation = last.snapshot.observation
         unchecked = observation is not None and observation.agents is None
         message = (
             self._interrupted
+            or self._overdue
             or report.reason
             or f"{report.plan.step.value} step, {report.source.name.lower()}'s plan sent"
         )

@@ -28,7 +28,6 @@ REAL_NODE = ("-m", "reflectdrive_ros.ros.node")
 FAULTY_NODE = (str(HERE / "faulty_node.py"),)
 KEYS = (*IMAGES, *INFOS, "odometry", "acceleration", "objects", "route", "tf_static", "instruction")
 HEARD = ("trajectory", "status", "diagnostics")
-WATCHDOG_MS = 150.0  # with the default of 250 no answer within 200 ms can be asked for
 CLOCK_PERIOD_S = 0.01
 HELD_UP_S = 3 * TICK_S  # a tick of the sender that comes later than this was held up
 START_S = 60.0
@@ -63,8 +62,7 @@ class Drive:
 
     def __init__(self, folder: Path, settings: dict, node: tuple[str, ...], sim_time: bool, apart: tuple) -> None:
         """`apart`: groups of sensors that send from processes of their own."""
-        made = {"cameras__width": 64, "cameras__height": 36, "planner": "constant_velocity"}
-        self.config = config(**{**made, "engine__watchdog_ms": WATCHDOG_MS, **settings})
+        self.config = config(**settings)
         self.folder, self.log = folder, folder / "node.log"
         self.harness = Harness(self.config, list(KEYS), HEARD)
         self.clock = SimClock() if sim_time else None
@@ -130,8 +128,9 @@ class Drive:
         self.harness.inputs["route"].publish(made_route or route(default))
 
     def start_sensors(self, group: str) -> None:
-        """A group of sensors in a process of its own, until it sends."""
-        words = [sys.executable, str(HERE / "sender.py"), group, str(self.origin_s)]
+        """A group of sensors in a process of its own, until it sends and, where there is a node, is heard."""
+        heard = "alone" if self.process is None else "heard"
+        words = [sys.executable, str(HERE / "sender.py"), group, str(self.origin_s), heard]
         path = os.pathsep.join([str(HERE), str(HERE.parent), str(HERE.parents[1])])
         log = self.folder / f"{group}.log"
         with log.open("a") as output:

@@ -4,7 +4,7 @@ import os
 import time
 
 from reflectdrive_ros import planning
-from reflectdrive_ros.planning import constant_velocity
+from reflectdrive_ros.planning import reflectdrive2
 from reflectdrive_ros.ros import node
 
 HANG_S = 1.0
@@ -15,9 +15,9 @@ def plan(state, scene, tools):
         raise RuntimeError("planted")
     if scene.instruction == "hang":
         time.sleep(HANG_S)
-    return constant_velocity.plan(state, scene, tools)
+    return reflectdrive2.plan(state, scene, tools)
 
 
 if __name__ == "__main__":
-    planning.PLANNERS["constant_velocity"] = plan
+    planning.PLANNERS["reflectdrive2"] = plan
     os._exit(node.main())

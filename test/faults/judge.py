@@ -1,6 +1,6 @@
 """What a fault did to the car: was there always an answer, was any of them unsafe, how soon was all well again.
 
-An answer is a safe trajectory, or a diagnostic (or a status line) that names the fault. Required: no longer than 200 ms
+An answer is a safe trajectory, or a diagnostic (or a status line) that names the fault or says that no plan comes. Required: no longer than 200 ms
 without an answer, no unsafe trajectory, no crash, and the planner's own plans again within 1 s of the fault's end.
 """
 
@@ -19,6 +19,7 @@ OFF_PATH_M = 0.5  # the car drives straight along y = 0
 OFF_PLACE_M = 1.0  # first point of a plan against where the car was at its stamp
 OLD_S = 0.5  # a plan that comes later than this is no answer any more
 FASTER_MPS = 2.0
+OVERDUE = r"the planner has been busy|no new picture"  # names itself a fault, whatever the case is about
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,8 @@ def judged(drive, case, began: float, ended: float, recovered: float | None, com
     for at, text in sentences(drive, began, recovered or ended):
         if case.says and re.search(case.says, text):
             named.append((at, text))
+        elif re.search(OVERDUE, text):
+            answers.append(at)
     answers = sorted([*answers, *(at for at, _ in named)])
     during = [began, *(at for at in answers if began < at < ended), ended]
     gaps = [later - earlier - drive.stood_still_s(earlier, later) for earlier, later in pairwise(during)]

@@ -98,7 +98,8 @@ class Sender:
         self._thread.join(timeout=2.0)
 
 
-def main(group: str, origin_s: float) -> None:
+def main(group: str, origin_s: float, heard: bool) -> None:
+    """`heard`: tells that it sends only when the middleware has connected it: what is sent before nobody can hear."""
     rclpy.init()
     node = Node(f"sensors_{group}")
     publishers = {
@@ -112,10 +113,12 @@ def main(group: str, origin_s: float) -> None:
         lambda: time.monotonic() - origin_s,
         GROUPS[group],
     )
+    while heard and not all(publisher.get_subscription_count() for publisher in publishers.values()):
+        time.sleep(0.01)
     sys.stdout.write(f"{SENDING}\n")
     sys.stdout.flush()
     rclpy.spin(node)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], float(sys.argv[2]))
+    main(sys.argv[1], float(sys.argv[2]), sys.argv[3] == "heard")
