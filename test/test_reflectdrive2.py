@@ -78,11 +78,36 @@ def test_full_and_lite_alternate():
     assert [plan.step for plan, _ in plans] == [StepKind.FULL, StepKind.LITE] * 3
 
 
+class Restless(KnownWays):
+    """Its edits move y3 to and fro for ever."""
+
+    def step(self, context, blocks, limit, edit):
+        written, confidence = super().step(context, blocks, limit, edit)
+        if edit:
+            written[:, 5] += 1 if self.calls.count(("edit", len(blocks))) % 2 else -1
+        return written, confidence
+
+
 def test_a_full_step_is_one_prefill_three_drafts_and_three_edits_and_a_lite_one_one_of_each():
-    network = KnownWays(arc_way(curvature=0.0))
+    network = Restless(arc_way(curvature=0.0))
     drive(network, frames(2))
     full = ["prefill", ("draft", 1, 5), ("draft", 1, 5), ("draft", 1, 4), *[("edit", 1)] * 3]
     assert network.calls == [*full, "prefill", ("draft", 1, 2), ("edit", 1)]
+
+
+def test_where_an_edit_changes_nothing_no_other_follows():
+    network = KnownWays(arc_way(curvature=0.0))
+    drive(network, frames(1))
+    assert network.calls[-2:] == [("draft", 1, 4), ("edit", 1)]
+
+
+def test_of_many_drafts_only_the_one_that_is_driven_is_edited():
+    network = Restless(STRAIGHT, SLOW)
+    ((plan, _),) = drive(network, [seen(speed=8.0, agents=cars())])
+    assert [call for call in network.calls if call[0] == "draft"] == [("draft", 2, 5), ("draft", 2, 5), ("draft", 2, 4)]
+    assert network.calls[-3:] == [("edit", 1)] * 3
+    assert plan.tokens[5] == network.ids[0, 5] + 1
+    assert len(plan.candidates) == 1
 
 
 @pytest.mark.parametrize("rounds", range(1, 9))
@@ -153,24 +178,19 @@ def test_a_hundred_lite_frames_drift_less_than_a_bin(dt_s, curvature, speed):
 
 
 def test_what_an_edit_changes_is_taken_from_the_codebook_and_the_rest_stays_in_metres():
-    class Editor(KnownWays):
-        def step(self, context, blocks, limit, edit):
-            written, confidence = super().step(context, blocks, limit, edit)
-            if edit and len(self.calls) > 7:  # the lite step's
-                written[:, 5] += 4  # y3
-            return written, confidence
-
     then, now = arc_frames(2)
-    before = drive(Editor(arc_way()), [then])[0]
+    before = drive(KnownWays(arc_way()), [then])[0]
     carried = carried_points(before[0], now)
-    network = Editor(arc_way())
-    network.calls = ["full"] * 7
-    blocks, _, points = reflectdrive2.lite(network, network.prefill_goal(None), carried, Settings())
-    assert points[0, 2, 1] == pytest.approx(BOOK.to_values(blocks[0, 5]))
-    assert points[0, 2, 1] == pytest.approx(carried[2, 1] + 1.2, abs=0.15 + 1e-9)
+    network = Restless(arc_way())
+    known = network.prefill_goal(None)
+    blocks, confidence, points = reflectdrive2.continued(network, known, carried)
+    (ids,), _ = reflectdrive2.edited(network, known, blocks, confidence, 1)
+    reflected = reflectdrive2.reflected_points(points[0], blocks[0], ids, BOOK)
+    assert reflected[2, 1] == pytest.approx(BOOK.to_values(ids[5]))
+    assert reflected[2, 1] == pytest.approx(carried[2, 1] + 0.3, abs=0.15 + 1e-9)
     kept = np.ones((8, 2), bool)
     kept[2, 1] = kept[7, 0] = kept[7, 1] = False
-    np.testing.assert_array_equal(points[0][kept], carried[kept])
+    np.testing.assert_array_equal(reflected[kept], carried[kept])
 
 
 # --- doubt -----------------------------------------------------------------------------------------------------------
@@ -369,7 +389,8 @@ def test_the_recipes_full_frame_is_that_of_the_phases(network):
             phases.Decoding(),
         )
     known = network.prefill_goal(inputs)
-    blocks, confidence = reflectdrive2.full(network, known, known.blocks[known.real], Settings())
+    drafts = reflectdrive2.drafted(network, known, known.blocks[known.real], Settings())
+    blocks, confidence = reflectdrive2.edited(network, known, *drafts, Settings().edit_rounds)
     assert blocks.tolist() == decoded.blocks[0][decoded.real[0]].tolist()
     np.testing.assert_allclose(confidence, decoded.confidence[0][decoded.real[0]], rtol=1e-4)
 

@@ -2,8 +2,8 @@
 
 From a standstill one bin is much: 0.3 m after half a second is 2.4 m/s^2, and a network that errs by some bins asks for
 what no engine gives. The way is right all the same. So a plan that speeds up too hard is held back until the car can
-have caught up with it, and does so early enough to stop where the plan stops. A plan that ends a bin behind where it was
-means to stand there: what follows it must not shift into reverse.
+have caught up with it, and does so early enough to stop where the plan stops. A plan that goes back by a bin means to
+stand: what follows it must not shift into reverse.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def paced(points: Array, speed_mps: float, dt_s: float) -> Array:
 
 
 def onward(points: Array) -> Array:
-    """Points (.., T, 2) of the ego frame, where none lies behind the one before it, as seen along the way to that one."""
+    """Points (.., T, 2) of the ego frame, none of them behind the one before it, as seen on the way to that one."""
     found = np.array(points, float)
     place, heading = np.zeros_like(found[..., 0, :]), np.zeros_like(found[..., 0, :])
     heading[..., 0] = 1.0

@@ -10,7 +10,8 @@ Where objects or drivable space are known, the plan is checked, and repaired onl
 
 With others or drivable space known, all goals are drafted and those that the driving score finds safe and smooth are
 kept. Among these, or all where nothing is known, the car goes to the nearest of those about as likely as the likeliest
-(the paper takes the likeliest). Paper: ReflectDrive-2 (arXiv 2605.04647); horizon 4 s, 8 points.
+(the paper takes the likeliest). The one plan that is to be driven is edited; the drafts of others stand beside it.
+Paper: ReflectDrive-2 (arXiv 2605.04647); horizon 4 s, 8 points.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from ..config import ReflectDrive2Config
 from ..domain import Array, Command, EgoState, Observation, Plan, StepKind
 from ..scoring import metrics
 from ..scoring.scorer import Scene, ScoreCard, score, total
+from ..tokens import Codebook
 from .planner import Network, PlannerState, Prefilled, Tools, what_it_sees
 from .repair import mended
 from .safety import Known, check_of
@@ -50,32 +52,31 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
     network, inputs = what_it_sees("reflectdrive2", observation, tools)
     known = network.prefill_goal(inputs)
     why_full = doubts(state, observation, settings)
-    log_probs: Array = np.zeros(1)
     if why_full or state.previous is None:
-        if settings.choose and judged(observation):
-            goals, log_probs = known.blocks[known.real], known.goal_log_probs[known.real]
-        else:
-            places = network.codebook.decode(known.blocks[:, FREE:])[:, 0]
-            chosen = careful(places, known.goal_log_probs, known.real, observation.ego, settings)
-            goals = known.blocks[[chosen]]
-        blocks, confidence = full(network, known, goals, settings)
+        begun, log_probs = goals_to_draft(known, observation, tools)
+        blocks, confidence = drafted(network, known, begun, settings)
         points = network.codebook.decode(blocks)
-        kind, lite_run = StepKind.FULL, 0
+        kind, lite_run, edit_rounds = StepKind.FULL, 0, settings.edit_rounds
     else:
-        carried = carried_points(state.previous, observation)
-        blocks, confidence, points = lite(network, known, carried, settings)
-        kind, lite_run = StepKind.LITE, state.lite_run + 1
-    smooth = driven(points, observation.ego, network.codebook.bin_m)
-    best_first, scores = ranked(smooth, log_probs, observation, tools)
-    best = best_first[0]
-    ids, sent, repairs = blocks[best], smooth[best], 0
+        blocks, confidence, points = continued(network, known, carried_points(state.previous, observation))
+        log_probs = known.goal_log_probs[:1]
+        kind, lite_run, edit_rounds = StepKind.LITE, state.lite_run + 1, settings.lite_edit_rounds
+
+    ways = driven(points, observation.ego, network.codebook.bin_m)
+    best_first, scores = ranked(ways, log_probs, observation, tools)
+    best, others = best_first[0], best_first[1:]
+
+    (ids,), (confidence_of_ids,) = edited(network, known, blocks[[best]], confidence[[best]], edit_rounds)
+    reflected = reflected_points(points[best], blocks[best], ids, network.codebook)
+    sent, repairs = driven(reflected, observation.ego, network.codebook.bin_m), 0
     against = Known.of(observation, tools.config)
     if settings.repair and against.anything:
-        found = mended(ids, points[best], observation, known.context, tools, against)
+        found = mended(ids, reflected, observation, known.context, tools, against)
         ids, sent, repairs = found.ids, found.points, found.iterations
-        if repairs:
-            scores = scored(np.stack([sent, *smooth[best_first[1:]]]), observation, tools)
-    trajectories = [trajectory(each, tools.config.output.dt_s) for each in (sent, *smooth[best_first[1:]])]
+    if repairs and scores:
+        scores = scored(np.stack([sent, *ways[others]]), observation, tools)
+
+    trajectories = [trajectory(each, tools.config.output.dt_s) for each in (sent, *ways[others])]
     made = Plan(
         observation.stamp_ns,
         observation.ego.map_from_ego,
@@ -86,7 +87,7 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
         ids,
     )
     made = replace(made, check=check_of(made, against, repairs))
-    memory = Memory(observation.ego, observation.command, float(confidence[best].mean()), inputs.notes, why_full)
+    memory = Memory(observation.ego, observation.command, float(confidence_of_ids.mean()), inputs.notes, why_full)
     return PlannerState(made, lite_run, memory), made
 
 
@@ -147,14 +148,38 @@ def careful(goals: Array, log_probs: Array, among: Array, ego: EgoState, setting
     return int(np.argmin(np.where(likely, np.hypot(*goals.T), np.inf)))
 
 
-def full(network: Network, known: Prefilled, blocks: Array, settings: ReflectDrive2Config) -> tuple[Array, Array]:
-    """Ids (M, 16) and their probabilities, drafted from blocks (M, 16) that hold a goal, and edited."""
+def goals_to_draft(known: Prefilled, observation: Observation, tools: Tools) -> tuple[Array, Array]:
+    """Blocks (M, 16) that hold a goal, and its log-probabilities (M,): all where something can judge them, else one."""
+    settings = tools.config.reflectdrive2
+    if settings.choose and judged(observation):
+        return known.blocks[known.real], known.goal_log_probs[known.real]
+    assert tools.network is not None
+    places = tools.network.codebook.decode(known.blocks[:, FREE:])[:, 0]
+    chosen = careful(places, known.goal_log_probs, known.real, observation.ego, settings)
+    return known.blocks[[chosen]], known.goal_log_probs[[chosen]]
+
+
+def drafted(network: Network, known: Prefilled, blocks: Array, settings: ReflectDrive2Config) -> tuple[Array, Array]:
+    """Ids (M, 16) and their probabilities, drafted from blocks (M, 16) that hold a goal."""
     confidence = np.zeros(blocks.shape)
     for share in shares(settings.draft_rounds):
         blocks, confidence = network.step(known.context, blocks, share, False)
-    for _ in range(settings.edit_rounds):
-        blocks, confidence = network.step(known.context, blocks, 0, True)
     return blocks, confidence
+
+
+def edited(network: Network, known: Prefilled, blocks: Array, confidence: Array, rounds: int) -> tuple[Array, Array]:
+    """Drafts (M, 16) after at most so many rounds of edits: where one changes nothing, the next would not either."""
+    for _ in range(rounds):
+        before = blocks
+        blocks, confidence = network.step(known.context, before, 0, True)
+        if np.array_equal(blocks, before):
+            break
+    return blocks, confidence
+
+
+def reflected_points(points: Array, before: Array, after: Array, codebook: Codebook) -> Array:
+    """(8, 2) points of a block (16,) after edits: as they were where an id has stayed, from the codebook elsewhere."""
+    return np.where((after == before).reshape(POINTS, 2), points, codebook.decode(after))
 
 
 def carried_points(last: Plan, observation: Observation) -> Array:
@@ -169,18 +194,13 @@ def carried_points(last: Plan, observation: Observation) -> Array:
     return points
 
 
-def lite(
-    network: Network, known: Prefilled, carried: Array, settings: ReflectDrive2Config
-) -> tuple[Array, Array, Array]:
-    """One block from carried points (8, 2): ids (1, 16), probabilities, points (1, 8, 2); carried where not edited."""
+def continued(network: Network, known: Prefilled, carried: Array) -> tuple[Array, Array, Array]:
+    """One block from carried points (8, 2), its open end drafted: ids (1, 16), probabilities, points (1, 8, 2)."""
     codebook = network.codebook
     told = np.isfinite(carried)
     before = np.where(told, codebook.to_ids(np.where(told, carried, 0.0)), codebook.mask_id).reshape(1, 2 * POINTS)
     blocks, confidence = network.step(known.context, before.astype(np.int32), int((~told).sum()), False)
-    for _ in range(settings.lite_edit_rounds):
-        blocks, confidence = network.step(known.context, blocks, 0, True)
-    kept = (blocks == before).reshape(1, POINTS, 2)
-    return blocks, confidence, np.where(kept, carried, codebook.decode(blocks))
+    return blocks, confidence, np.where(told, carried, codebook.decode(blocks))
 
 
 def ranked(points: Array, log_probs: Array, observation: Observation, tools: Tools) -> tuple[Array, tuple[float, ...]]:

@@ -19,5 +19,5 @@ def plan(state, scene, tools):
 
 
 if __name__ == "__main__":
-    planning.PLANNERS["reflectdrive2"] = plan
+    planning.LEARNED["reflectdrive2"] = plan
     os._exit(node.main())

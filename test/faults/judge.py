@@ -1,7 +1,8 @@
 """What a fault did to the car: was there always an answer, was any of them unsafe, how soon was all well again.
 
-An answer is a safe trajectory, or a diagnostic (or a status line) that names the fault or says that no plan comes. Required: no longer than 200 ms
-without an answer, no unsafe trajectory, no crash, and the planner's own plans again within 1 s of the fault's end.
+An answer is a safe trajectory, or a diagnostic (or a status line) that names the fault or says that no plan comes.
+Required: no longer than 200 ms without an answer, no unsafe trajectory, no crash, and the planner's own plans again
+within 1 s of the fault's end.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ OFF_PATH_M = 0.5  # the car drives straight along y = 0
 OFF_PLACE_M = 1.0  # first point of a plan against where the car was at its stamp
 OLD_S = 0.5  # a plan that comes later than this is no answer any more
 FASTER_MPS = 2.0
-OVERDUE = r"the planner has been busy|no new picture"  # names itself a fault, whatever the case is about
+OVERDUE = r"the planner has been busy|no new picture|old, allowed|nearest is"  # a fault, whatever the case is about
 
 
 @dataclass(frozen=True)
