@@ -24,15 +24,24 @@ LITE: tuple[Move, ...] = ((16, False), (0, True))
 
 
 def frame(
-    network: Network, inputs: ModelInputs, moves: Sequence[Move], count: int, blocks: Array | None = None
+    network: Network,
+    inputs: ModelInputs,
+    moves: Sequence[Move],
+    count: int,
+    blocks: Array | None = None,
+    edited: int | None = None,
 ) -> tuple[Array, tuple[float, float, float]]:
-    """Blocks (M, 16) of a frame on `count` goals, or from `blocks`; milliseconds in prefill, drafts and edits."""
+    """Blocks (M, 16) of a frame on `count` goals, or from `blocks`; milliseconds in prefill, drafts and edits.
+
+    Edits are made on the first `edited` of them, which are what is returned; None: on all.
+    """
     begun = time.perf_counter_ns()
     known = network.prefill_goal(inputs)
     spent = [1e-6 * (time.perf_counter_ns() - begun), 0.0, 0.0]
     blocks = known.blocks[:count] if blocks is None else blocks
     for limit, edit in moves:
         begun = time.perf_counter_ns()
+        blocks = blocks[:edited] if edit else blocks
         blocks, _ = network.step(known.context, blocks, limit, edit)
         spent[1 + edit] += 1e-6 * (time.perf_counter_ns() - begun)
     return blocks, (spent[0], spent[1], spent[2])

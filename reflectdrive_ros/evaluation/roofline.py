@@ -63,11 +63,6 @@ def costs(config: TokenNetConfig, blocks: int) -> dict[str, Cost]:
     }
 
 
-def full(parts: dict[str, Cost], steps: int) -> list[Cost]:
-    """The parts of a frame of so many steps."""
-    return [parts["vision"], parts["prefill"], parts["goal"], parts["step"].times(steps)]
-
-
 def bound_ms(cost: Cost, bytes_per_s: float, flop_per_s: float) -> float:
     return 1e3 * max(cost.flop / flop_per_s, cost.bytes / bytes_per_s)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import time
@@ -26,6 +27,7 @@ from reflectdrive_ros.evaluation.provenance import provenance
 ROOT = Path(__file__).resolve().parents[2]
 NUMBERS, PAGE = ROOT / "docs" / "bench" / "faults.json", ROOT / "docs" / "faults.md"
 SETTLE_S = 2.0
+FIRST_DOMAIN = 60
 RECOVERY_LIMIT_S = 15.0  # afterwards it counts as not recovered
 
 
@@ -113,7 +115,8 @@ def main() -> int:
     if unknown:
         parser.error(f"no such case: {', '.join(sorted(unknown))}")
     outcomes = {}
-    for case in [BY_NAME[name] for name in args.cases] or CASES:
+    for place, case in enumerate([BY_NAME[name] for name in args.cases] or CASES):
+        os.environ["ROS_DOMAIN_ID"] = str(FIRST_DOMAIN + place)  # what one case killed must not linger in the next
         with tempfile.TemporaryDirectory() as folder:
             outcomes[case.name] = outcome = run(case, Path(folder))
         sys.stdout.write(f"{'ok  ' if outcome.met else 'FAIL'} {case.name}: {outcome}\n")
