@@ -110,7 +110,8 @@ class Drive:
 
     def start(self) -> None:
         """The node, until it runs, hears us, and we hear it. (Of one that was killed, DDS believes for a while that it
-        lives: being heard of is not enough.)"""
+        lives: everything must be heard once more than before.)"""
+        believed = {key: publisher.get_subscription_count() for key, publisher in self.harness.inputs.items()}
         with self.log.open("a", encoding="utf-8") as output:
             before = output.tell()
             self.process = subprocess.Popen(self._words, stdout=output, stderr=subprocess.STDOUT, env=dict(os.environ))
@@ -120,6 +121,9 @@ class Drive:
             assert time.perf_counter() < until, "the node did not start"
             time.sleep(0.05)
         self.harness.wait_for_node(self.process, self.log)
+        while any(self.harness.inputs[key].get_subscription_count() <= count for key, count in believed.items()):
+            assert time.perf_counter() < until, "the middleware did not connect the node"
+            time.sleep(0.01)
         self.latch()
 
     def latch(self, made_route: object | None = None) -> None:
