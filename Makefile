@@ -7,7 +7,7 @@ BIN := .venv/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long doctor lint format bench clean
+.PHONY: help setup demo test test-long doctor lint audit format bench clean
 
 help:
 	@echo "make demo       drive the real node through the proving ground, with a report to look at"
@@ -15,6 +15,7 @@ help:
 	@echo "make test-long  the tests that take long too: builds from scratch, both message layouts"
 	@echo "make doctor     what is installed, what is missing, what to do"
 	@echo "make lint       ruff and mypy"
+	@echo "make audit      is what is installed what was chosen, and is any of it known to be vulnerable"
 	@echo "make format     let ruff put the code in shape"
 	@echo "make bench      timings of the node on this machine"
 	@echo "make test-faults, make fuzz, make soak   faults, 100,000 odd inputs, an hour of driving"
@@ -39,6 +40,9 @@ doctor: setup
 
 lint: setup
 	@cd "$(ROOT)" && $(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy
+
+audit: setup
+	@cd "$(ROOT)" && $(BIN)/python tools/audit
 
 format: setup
 	@cd "$(ROOT)" && $(BIN)/ruff check --fix && $(BIN)/ruff format
