@@ -9,7 +9,7 @@ from scenes import config, observation
 from reflectdrive_ros import kinematics
 from reflectdrive_ros.domain import Plan, Verdict
 from reflectdrive_ros.planning import guard
-from reflectdrive_ros.planning.pace import BRAKING_MPS2, SPEEDING_UP_MPS2, accelerations, onward, paced
+from reflectdrive_ros.planning.pace import BRAKING_MPS2, SPEEDING_UP_MPS2, accelerations, onward, paced, places
 from reflectdrive_ros.planning.waypoints import trajectory
 
 DT_S = 0.5
@@ -79,6 +79,19 @@ def test_each_of_many_plans_is_paced_by_itself():
     together = paced(np.stack([calm, hasty, calm]), 0.0, DT_S)
     np.testing.assert_array_equal(together[0], calm)
     np.testing.assert_array_equal(together[1], paced(hasty, 0.0, DT_S))
+
+
+def test_many_ways_are_walked_at_once_as_one_by_one():
+    rng = np.random.default_rng(0)
+    steps = rng.exponential(2.0, (50, 8)) * (rng.random((50, 8)) > 0.2)  # some stand for a while
+    bearings = np.cumsum(rng.normal(0.0, 0.2, (50, 8)), axis=1)
+    ways = np.cumsum(steps[..., None] * np.stack([np.cos(bearings), np.sin(bearings)], -1), axis=1)
+    ways = np.concatenate([np.zeros((50, 1, 2)), ways], axis=1)
+    along = np.concatenate([np.zeros((50, 1)), np.cumsum(steps, axis=1)], axis=1)
+    reached = along[:, 1:] * rng.random((50, 8))
+    found = places(ways, along, reached)
+    for way, marks, at, there in zip(ways, along, reached, found, strict=True):
+        np.testing.assert_allclose(there, np.stack([np.interp(at, marks, way[:, axis]) for axis in (0, 1)], -1))
 
 
 def test_a_bin_back_means_to_stand():

@@ -43,6 +43,15 @@ def test_every_number_of_a_table_names_its_command(tmp_path):
         assert f"`{stem}.json`: `{files[stem]['command']}`" in page
 
 
+def test_a_repaired_plan_stands_beside_the_one_that_was_not():
+    files = results.read(ROOT / "docs/bench")
+    rows = files["repair"]["rows"]
+    page = results.rendered(files)
+    for way in ("without both", "goals and repair"):
+        assert f"| {way} | {rows[way]['pdms']:.1f} | {rows[way]['nc']:.1f} | {rows[way]['dac']:.1f} |" in page
+    assert "## Repair" not in results.rendered({stem: some for stem, some in files.items() if stem != "repair"})
+
+
 def test_two_ways_of_one_planner_are_two_rows_and_an_ablation_is_none():
     files = results.read(ROOT / "docs/bench")
     scored = files["eval-test"]

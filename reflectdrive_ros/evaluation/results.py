@@ -142,6 +142,30 @@ def decoding(files: Mapping[str, Numbers]) -> str:
     return f"## Decoding\n\n{told}\n\n{_table(heads, rows)}\n{_sources({'decoding': numbers}, (), files)}"
 
 
+COSTS = ("iteration", "repaired_step")
+
+
+def repair(files: Mapping[str, Numbers]) -> str:
+    """What goals and repair are worth, and what repair costs."""
+    numbers = files.get("repair")
+    if not numbers:
+        return ""
+    rows = []
+    for way, row in numbers["rows"].items():
+        ends = " - ".join(f"{end:.1f}" for end in row["pdms_95"])
+        counts = (f"{row[key]:.1f}" for key in ("repaired", "unsafe", "avoidable"))
+        rows.append((way, *(f"{row[key]:.1f}" for key in SCORES), ends, f"{row['iterations']:.2f}", *counts))
+    heads = ("plans", *SCORES.values(), "95 % of PDMS", "iterations", "repaired %", "unsafe %", "avoidable %")
+    times = {name: f"{numbers[f'{name}_ms_p50']:.1f} ms (p95 {numbers[f'{name}_ms_p95']:.1f})" for name in COSTS}
+    told = (
+        f"`{numbers['planner']}` on {numbers['scenes']} scenes of `{numbers['set']}`. Unsafe: the plan leaves the "
+        "drivable space or hits somebody who keeps his velocity, by the guard's rule; avoidable: the expert's plan "
+        f"does not. Iterations: the mean over all scenes; each took {times['iteration']} of processor time, the network "
+        f"left out, a whole repaired step {times['repaired_step']}."
+    )
+    return f"## Repair\n\n{told}\n\n{_table(heads, rows)}\n{_sources({'repair': numbers}, (), files)}"
+
+
 def ablation(files: Mapping[str, Numbers]) -> str:
     """What each loss is worth, each run with the same budget."""
     some = {stem: numbers for stem, numbers in files.items() if stem.startswith("ablation-") and "drivers" in numbers}
@@ -200,6 +224,7 @@ SECTIONS: tuple[Callable[[Mapping[str, Numbers]], str], ...] = (
     open_loop,
     families,
     decoding,
+    repair,
     ablation,
     closed_loop,
     speed,

@@ -27,11 +27,17 @@ def paced(points: Array, speed_mps: float, dt_s: float) -> Array:
     along = np.concatenate([np.zeros_like(steps[hasty][:, :1]), np.cumsum(steps[hasty], axis=-1)], axis=-1)
     reached = reachable(along[:, 1:], speed_mps, dt_s)
     found: Array = points.copy()
-    found[hasty] = [
-        np.stack([np.interp(places, marks, way[:, axis]) for axis in (0, 1)], axis=-1)
-        for places, marks, way in zip(reached, along, ways[hasty], strict=True)
-    ]
+    found[hasty] = places(ways[hasty], along, reached)
     return found
+
+
+def places(ways: Array, along: Array, reached: Array) -> Array:
+    """(N, T, 2) where ways (N, T + 1, 2), `along` (N, T + 1) long, have reached (N, T)."""
+    piece = np.minimum((reached[:, :, None] >= along[:, None, 1:]).sum(axis=-1), along.shape[1] - 2)
+    begins, ends = (np.take_along_axis(along, at, axis=1) for at in (piece, piece + 1))
+    here, there = (np.take_along_axis(ways, at[..., None], axis=1) for at in (piece, piece + 1))
+    share = np.clip((reached - begins) / np.where(ends > begins, ends - begins, 1.0), 0.0, 1.0)
+    return np.asarray(here + share[..., None] * (there - here))
 
 
 def onward(points: Array) -> Array:
