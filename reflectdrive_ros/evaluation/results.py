@@ -160,8 +160,8 @@ def repair(files: Mapping[str, Numbers]) -> str:
     told = (
         f"`{numbers['planner']}` on {numbers['scenes']} scenes of `{numbers['set']}`. Unsafe: the plan leaves the "
         "drivable space or hits somebody who keeps his velocity, by the guard's rule; avoidable: the expert's plan "
-        f"does not. Iterations: the mean over all scenes; each took {times['iteration']} of processor time, the network "
-        f"left out, a whole repaired step {times['repaired_step']}."
+        f"does not. Iterations: the mean over all scenes; each took {times['iteration']} of processor time without the "
+        f"network, a whole repaired step {times['repaired_step']}."
     )
     return f"## Repair\n\n{told}\n\n{_table(heads, rows)}\n{_sources({'repair': numbers}, (), files)}"
 
