@@ -13,6 +13,7 @@ from reflectdrive_ros.config import CamerasConfig, Config, VehicleConfig
 from reflectdrive_ros.domain import Trajectory
 from reflectdrive_ros.evaluation import drive, driving_scores, given
 from reflectdrive_ros.scoring.simulate import STATE_SIZE, VX
+from reflectdrive_ros.sim import sumo
 from reflectdrive_ros.sim.actors import Shape
 from reflectdrive_ros.sim.drive_log import Collision, DriveLog, Event
 from reflectdrive_ros.sim.world import World, WorldOptions
@@ -171,10 +172,21 @@ def test_the_command_writes_the_numbers_of_its_table(tmp_path, capsys):
     assert "constant_velocity" in capsys.readouterr().out
 
 
-def test_what_cannot_be_driven_is_said_in_one_sentence(capsys):
+def test_what_cannot_be_driven_is_said_in_one_sentence(capsys, monkeypatch):
     assert command("--planner", "nobody", "--seeds", 1, "--duration", 1) == 2
     assert "planner is 'nobody'" in capsys.readouterr().err.replace("\n", " ")
+    with monkeypatch.context() as without:
+        without.setattr(sumo, "home", lambda: None)
+        without.setenv("PATH", "")
+        assert command("--planner", "constant_velocity", "--seeds", 1, "--duration", 1) == 2
+    assert "pip install 'reflectdrive[sim]'" in capsys.readouterr().err.replace("\n", " ")
     with pytest.raises(SystemExit):
         command("--planner", "constant_velocity", "--seeds", 0)
     with pytest.raises(SystemExit):
         command("--planner", "constant_velocity", "--duration", "long")
+
+
+def test_a_drive_that_breaks_off_is_named_and_the_others_come_to_their_end():
+    found = dict(drive._driven([("nobody", 1), ("constant_velocity", 0)], Config(), 1.0))
+    assert isinstance(found["constant_velocity", 0], drive.DriveResult)
+    assert "planner is 'nobody'" in found["nobody", 1]

@@ -11,14 +11,12 @@ reaches 100 %: curves, lights and other cars take their time from everybody. Len
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +34,9 @@ from ..runtime.backend import worker_network
 from ..runtime.engine import Engine
 from ..runtime.model_file import ModelFileError
 from ..scoring.simulate import DT_S
-from ..sim import camera
+from ..sim import camera, sumo
+from ..sim.crew import CrewError, share_out
 from ..sim.drive_log import DriveLog
-from ..sim.roads import RoadError
-from ..sim.simulation import TrafficError
 from ..sim.sumo import SumoMissing
 from ..sim.world import World, WorldOptions
 from . import given
@@ -146,8 +143,9 @@ def drives(
     """Every planner on every seed, spread over the cores.
 
     Raises DriveError if none comes to its end, ConfigError for an unknown planner, ModelFileError for a model that
-    cannot be used.
+    cannot be used, SumoMissing.
     """
+    sumo.binary("sumo")  # what is missing for all is told once, not by every drive
     for planner in planners:
         asked = replace(config, planner=planner)
         planner_named(asked)
@@ -171,37 +169,14 @@ def drives(
 
 
 def _driven(jobs: Sequence[Job], config: Config, duration_s: float) -> Iterator[tuple[Job, DriveResult | str]]:
-    """Drives as they end, or why one broke off.
-
-    SUMO may take its process down with it, and a pool then loses all its jobs: they are done again one by one, each in
-    a process of its own, so that it shows whose fault it was.
-    """
-    workers = max(1, min(os.cpu_count() or 1, len(jobs)))
-    with _pool(workers) as pool:
-        waiting = {pool.submit(_one, *job, config, duration_s): job for job in jobs}
-        lost = []
-        for done in as_completed(waiting):
-            try:
-                yield waiting[done], done.result()
-            except (RoadError, TrafficError) as fault:
-                yield waiting[done], str(fault)
-            except BrokenProcessPool:
-                lost.append(waiting[done])
-    for job in sorted(lost, key=list(jobs).index):
-        with _pool(1) as pool:
-            try:
-                yield job, pool.submit(_one, *job, config, duration_s).result()
-            except (RoadError, TrafficError) as fault:
-                yield job, str(fault)
-            except BrokenProcessPool:
-                yield job, "its process died, as when SUMO crashes"
+    """Drives as they end, or why one broke off: SUMO may take its process down with it."""
+    work = partial(_one, config=config, duration_s=duration_s)
+    for outcome in share_out(jobs, work, os.cpu_count() or 1, lambda place, count: None):
+        yield outcome.task, outcome.reason if outcome.result is None else outcome.result
 
 
-def _pool(workers: int) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
-
-
-def _one(planner: str, seed: int, config: Config, duration_s: float) -> DriveResult:
+def _one(job: Job, report: Callable[[int], None], *, config: Config, duration_s: float) -> DriveResult:
+    planner, seed = job
     return drive(WorldOptions(seed=seed, town=f"closed-loop-{seed:05d}"), planner, config, duration_s)
 
 
@@ -320,7 +295,7 @@ def run_closed_loop(args: argparse.Namespace) -> int:
         content = table_numbers(driven, args.planner)
         if args.json is not None:
             write_numbers(Path(args.json), content)
-    except (ConfigError, DriveError, ModelFileError, SumoMissing) as fault:
+    except (ConfigError, CrewError, DriveError, ModelFileError, SumoMissing) as fault:
         errors.print(escape(str(fault)), soft_wrap=True)
         return 2
     except OSError as fault:
