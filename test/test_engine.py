@@ -10,6 +10,7 @@ from scenes import Clock, cars, config, ego, later, observation
 from test_features import pictures
 from tiny_model import SPEED_MPS, tiny_model  # noqa: F401 (a fixture)
 
+from reflectdrive_ros import kinematics
 from reflectdrive_ros.config import ConfigError
 from reflectdrive_ros.domain import EgoState, Observation, PlanSource, StepKind, Verdict
 from reflectdrive_ros.planning import PLANNERS, constant_velocity
@@ -71,6 +72,19 @@ def test_a_late_plan_resends_the_last_good_one_carried_forward():
     assert (report.verdict, report.source) == (Verdict.LATE, PlanSource.CARRIED)
     assert report.plan.stamp_ns == scene.stamp_ns + 100_000_000
     np.testing.assert_allclose(report.plan.trajectory.poses[0], [0.8, 0.0, 0.0], atol=1e-9)
+
+
+def test_a_car_ahead_of_the_plan_that_would_be_carried_stops_and_does_not_go_back():
+    def broken(*_):
+        raise RuntimeError("planted")
+
+    driven = engine()
+    scene = observation(speed=2.0)
+    assert driven.step(scene).verdict is Verdict.OK
+    driven._planner = broken
+    report = driven.step(later(scene, 0.1, forward=1.1))
+    assert report.source is PlanSource.STOP
+    assert kinematics.speeds(report.plan.trajectory).min() >= 0.0
 
 
 def test_a_planner_that_is_always_late_does_not_hold_the_car_at_a_stop_for_ever():

@@ -85,6 +85,14 @@ def test_braking_harder_than_tyres_grip_is_infeasible_but_an_emergency_stop_is_n
         assert verdict(Plan(SECOND_NS, np.zeros(3), Trajectory(poses, 0.1)), scene).verdict is wanted
 
 
+def test_driving_backwards_for_an_instant_is_infeasible_too():
+    """What is a plan's mean over half a second does not tell: the car would shift into reverse and back."""
+    poses = straight_plan(speed=2.0, horizon=4.0).trajectory.poses - np.array([0.4, 0.0, 0.0])
+    judged = verdict(Plan(SECOND_NS, np.zeros(3), Trajectory(poses, 0.1)), observation(speed=2.0))
+    assert judged.verdict is Verdict.INFEASIBLE
+    assert judged.reason == "the plan drives backwards at 2.00 m/s, allowed 0.10 m/s"
+
+
 def test_a_plan_that_starts_elsewhere_is_infeasible():
     shifted = straight_plan().trajectory.poses + np.array([5.0, 0.0, 0.0])
     judged = verdict(Plan(SECOND_NS, np.zeros(3), Trajectory(shifted, 0.1)), observation())

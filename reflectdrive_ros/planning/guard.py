@@ -61,6 +61,10 @@ def infeasible(plan: Plan, observation: Observation, config: Config) -> str:
     if gap > guard.max_start_gap_m:
         return f"the plan starts {gap:.1f} m from where the car will be, allowed {guard.max_start_gap_m:.1f} m"
 
+    backwards = -float(kinematics.speeds(trajectory).min())
+    if backwards > BACKWARDS_MPS:  # at no time: as when a car is ahead of a plan that is carried forward
+        return f"the plan drives backwards at {backwards:.2f} m/s, allowed {BACKWARDS_MPS:.2f} m/s"
+
     stride = max(1, round(AVERAGE_S / trajectory.dt_s))
     coarse = (
         Trajectory(trajectory.poses[stride - 1 :: stride], stride * trajectory.dt_s)

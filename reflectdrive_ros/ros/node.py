@@ -46,7 +46,7 @@ HOLD_PERIOD_S = 0.09  # the watchdog repeats the stop ten times a second
 OVERDUE_S = 0.15  # without a plan for so long, the diagnostics say why at once, and not at their next turn
 DIAGNOSTICS_PERIOD_S = 0.15
 MISMATCH_PERIOD_S = 3.0
-REPEATING_PERIOD_S = 1.0
+REPEATING_PERIOD_S = 0.5
 ARRIVALS_KEPT = 32
 SWITCH_INTERVAL_S = 0.001
 
