@@ -201,6 +201,18 @@ def test_one_bad_object_does_not_take_the_others_away():
     assert "no orientation" in found.ignored
 
 
+def test_numbers_near_the_largest_there_are_are_left_out_too():
+    """They are finite, but what is reckoned with them is not."""
+    message = predicted_objects(1.0, *[(10.0 * k, 0.0, 0.0, 1.0, 4.5) for k in range(1, 5)])
+    message.objects[0].kinematics.initial_twist_with_covariance.twist.linear.y = -1.7976931348623157e308
+    message.objects[1].kinematics.initial_pose_with_covariance.pose.position.x = 1e308
+    message.objects[2].kinematics.predicted_paths[0].path[3].position.y = 1e308
+    found = agents_of(message)
+    np.testing.assert_allclose(found.agents.poses[:, 0], [30.0, 40.0])
+    assert found.ignored == {"faster than 150 m/s": 1, "farther than 100 km": 1}
+    assert np.abs(found.agents.predicted_poses).max() < 50.0  # of that path nothing is believed
+
+
 def test_the_nearest_objects_are_kept():
     found = agents_of(predicted_objects(1.0, *[(float(x), 0.0, 0.0, 0.0, 4.5) for x in range(100, 0, -1)]), count=10)
     np.testing.assert_allclose(found.agents.poses[:, 0], np.arange(1.0, 11.0))

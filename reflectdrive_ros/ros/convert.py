@@ -208,11 +208,16 @@ class MapAgents:
     ids: tuple[bytes, ...]  # of the agents, the same from message to message
 
 
+FASTEST_MPS = 150.0  # faster is no road user; and numbers near the largest there are overflow
+FARTHEST_M = 100_000.0  # likewise, of an object or its path, from the car
+
+
 def map_agents(message: Any, map_frame: str, near: Array, extent_max_m: float, count_max: int) -> MapAgents:
     """Agents of PredictedObjects or TrackedObjects, nearest to `near` (x, y in the map) first.
 
-    An object that cannot be used (NaN, no orientation, a box longer than `extent_max_m`) is left out and counted by
-    reason; the others stay. Twists are taken in the object's own axes, as Autoware publishes them.
+    An object that cannot be used (NaN, no orientation, a box longer than `extent_max_m`, out of reach, faster than
+    anything) is left out and counted by reason; the others stay. Twists are taken in the object's own axes, as Autoware
+    publishes them.
     """
     require_frame(message.header, map_frame, "objects")
     predicted = len(message.objects) > 0 and hasattr(message.objects[0].kinematics, "predicted_paths")
@@ -238,6 +243,8 @@ def map_agents(message: Any, map_frame: str, near: Array, extent_max_m: float, c
         ("no orientation", np.abs(qx**2 + qy**2 + qz**2 + qw**2 - 1) > 0.1),
         (f"longer than {extent_max_m:.0f} m", np.maximum(length, width) > extent_max_m),
         ("no size", np.minimum(length, width) <= 0),
+        (f"faster than {FASTEST_MPS:.0f} m/s", np.maximum(np.abs(vx), np.abs(vy)) > FASTEST_MPS),
+        (f"farther than {FARTHEST_M / 1e3:.0f} km", np.maximum(np.abs(x - near[0]), np.abs(y - near[1])) > FARTHEST_M),
     ):
         fresh = bad & ~left_out
         if fresh.any():
@@ -293,6 +300,7 @@ def predicted_poses(items: list[Any], poses: Array, velocities: Array) -> Array 
         heading = np.unwrap(2.0 * np.arctan2(table[..., 2], table[..., 3]), axis=1)
         path = np.concatenate([table[..., :2], heading[..., None]], axis=2)
         usable = np.isfinite(path).all(axis=(1, 2))
+        usable &= (np.abs(path[..., :2] - poses[rows, None, :2]) <= FARTHEST_M).all(axis=(1, 2))
         # Autoware's paths begin at the object's present pose: knot k lies k steps ahead
         inside = times <= step_s * (count - 1) + 1e-9
         at = np.minimum(times[inside] / step_s, count - 1)
