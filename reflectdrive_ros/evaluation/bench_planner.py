@@ -150,13 +150,14 @@ def figures(
     spent_ms = timed(args.steps, actions_of(network, eager, net, inputs, card is not None), errors)
 
     step, one = costs(net.config, MOST), costs(net.config, 1)
+    edits = sum(edit for _, edit in FULL)
 
     def of_parts(read: Mapping[str, Cost], steps: list[Cost]) -> float:
         parts = [read["vision"], read["prefill"], read["goal"], *steps]
         return sum(bound_ms(part, bytes_per_s, flop_per_s) for part in parts)
 
     bound = {
-        "full": of_parts(step, [step["step"].times(3), one["step"].times(3)]),
+        "full": of_parts(step, [step["step"].times(len(FULL) - edits), one["step"].times(edits)]),
         "lite": of_parts(one, [one["step"].times(len(LITE))]),
     }
     numbers: dict[str, Any] = {

@@ -104,9 +104,13 @@ def _scored(files: Mapping[str, Numbers], scenes: str) -> dict[str, Numbers]:
 
 
 def _score_row(driver: str, row: Numbers) -> Sequence[str]:
+    return (f"`{driver}`", str(row["scenes"]), *_scores(row))
+
+
+def _scores(row: Numbers) -> Sequence[str]:
+    """SCORES and the interval of the first."""
     low, high = row.get("pdms_95", (None, None))
-    ends = "" if low is None else f"{low:.1f} - {high:.1f}"
-    return (f"`{driver}`", str(row["scenes"]), *(f"{row[key]:.1f}" for key in SCORES), ends)
+    return (*(f"{row[key]:.1f}" for key in SCORES), "" if low is None else f"{low:.1f} - {high:.1f}")
 
 
 def families(files: Mapping[str, Numbers]) -> str:
@@ -152,9 +156,8 @@ def repair(files: Mapping[str, Numbers]) -> str:
         return ""
     rows = []
     for way, row in numbers["rows"].items():
-        ends = " - ".join(f"{end:.1f}" for end in row["pdms_95"])
         counts = (f"{row[key]:.1f}" for key in ("repaired", "unsafe", "avoidable"))
-        rows.append((way, *(f"{row[key]:.1f}" for key in SCORES), ends, f"{row['iterations']:.2f}", *counts))
+        rows.append((way, *_scores(row), f"{row['iterations']:.2f}", *counts))
     heads = ("plans", *SCORES.values(), "95 % of PDMS", "iterations", "repaired %", "unsafe %", "avoidable %")
     times = {name: f"{numbers[f'{name}_ms_p50']:.1f} ms (p95 {numbers[f'{name}_ms_p95']:.1f})" for name in COSTS}
     told = (

@@ -68,11 +68,12 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
 
     (ids,), (confidence_of_ids,) = edited(network, known, blocks[[best]], confidence[[best]], edit_rounds)
     reflected = reflected_points(points[best], blocks[best], ids, network.codebook)
-    sent, repairs = driven(reflected, observation.ego, network.codebook.bin_m), 0
     against = Known.of(observation, tools.config)
     if settings.repair and against.anything:
         found = mended(ids, reflected, observation, known.context, tools, against)
         ids, sent, repairs = found.ids, found.points, found.iterations
+    else:
+        sent, repairs = driven(reflected, observation.ego, network.codebook.bin_m), 0
     if repairs and scores:
         scores = scored(np.stack([sent, *ways[others]]), observation, tools)
 

@@ -89,9 +89,8 @@ class PlannerNode(Node):
         self._pilot = pilot or Pilot(self.config, time.perf_counter)  # ready when its network is
         self._arrived: dict[int, float] = {}  # stamp of an anchor picture -> when it came; the newest few
         self._busy_since: float | None = None
-        self._planned_at = self._sent_at = self._told_at = (
-            time.perf_counter()
-        )  # last: the worker's plan, any plan, why not
+        # when the worker's last plan went out, anybody's last plan, the watchdog's last word on why none does
+        self._planned_at = self._sent_at = self._told_at = time.perf_counter()
         self._sequence = 0
         self._newest_sent = (0, 0)  # restarts of the clock, stamp
         self._command = Command.FOLLOW
