@@ -194,8 +194,9 @@ class ModelConfig:
     )
     device: str = setting("auto", "auto (a GPU where the backend finds one), cpu, cuda, cuda:1, ..")
     threads: int = setting(
-        1,
-        "processor threads of the network: more are faster on idle cores only, and many times slower on busy ones",
+        2,
+        "processor threads of the network. With ONNX Runtime they share out the goals that are drafted together, which "
+        "does no harm on a busy computer; with torch every operator, which makes it many times slower there",
         1,
         64,
     )

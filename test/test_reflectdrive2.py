@@ -12,7 +12,8 @@ from reflectdrive_ros.config import ReflectDrive2Config as Settings
 from reflectdrive_ros.domain import Command, DrivableGrid, StepKind, Trajectory, Verdict
 from reflectdrive_ros.planning import planners, reflectdrive2
 from reflectdrive_ros.planning.planner import PlannerState, PlanningError, Prefilled, Tools
-from reflectdrive_ros.planning.reflectdrive2 import Memory, carried_points, trajectory
+from reflectdrive_ros.planning.reflectdrive2 import Memory, carried_points
+from reflectdrive_ros.planning.waypoints import trajectories
 from reflectdrive_ros.runtime.engine import Engine
 from reflectdrive_ros.tokens import Codebook
 
@@ -162,7 +163,7 @@ def test_a_carried_plan_is_its_own_continuation(dt_s):
 
 def test_the_horizon_shrinks_as_time_goes_by_and_nothing_is_invented():
     then, *others = arc_frames(11, 0.5)
-    last = reflectdrive2.Plan(then.stamp_ns, then.ego.map_from_ego, trajectory(arc_way(), 0.1))
+    last = reflectdrive2.Plan(then.stamp_ns, then.ego.map_from_ego, *trajectories(arc_way()[None], 0.1))
     assert [int(np.isfinite(carried_points(last, now)[:, 0]).sum()) for now in others] == [*range(7, -1, -1), 0, 0]
 
 

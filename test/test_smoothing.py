@@ -5,8 +5,8 @@ import pytest
 from scenes import ego
 
 from reflectdrive_ros import kinematics
-from reflectdrive_ros.planning.reflectdrive2 import trajectory
 from reflectdrive_ros.planning.smoothing import smoothed
+from reflectdrive_ros.planning.waypoints import trajectories
 from reflectdrive_ros.tokens import Codebook
 
 BOOK = Codebook()
@@ -28,7 +28,7 @@ def rounded(points):
 
 
 def hardest(points):
-    return np.abs(kinematics.accelerations(trajectory(points, 0.1))).max()
+    return np.abs(kinematics.accelerations(*trajectories(points[None], 0.1))).max()
 
 
 def test_the_jolts_of_rounding_go():

@@ -143,7 +143,7 @@ def figures(
         from ..runtime.ort_backend import OrtNetwork, profiled
 
         network = OrtNetwork(card, args.threads, "cpu")
-        spent = profiled(card, inputs, args.threads, min(PROFILED, args.steps), folder)
+        spent = profiled(card, inputs, min(PROFILED, args.steps), folder)
         parts_ms = split(spent, folder / "run.onnx")
     else:
         parts_ms = probes.parts_ms(net, eager.tensors(inputs), eager.decoding, min(PROFILED, args.steps))

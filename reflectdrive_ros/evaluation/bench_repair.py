@@ -33,7 +33,7 @@ from ..domain import Array, Observation, Plan
 from ..features import InputSpec, ModelInputs
 from ..planning import decoding_of, guard, planner_named
 from ..planning.planner import Network, PlannerState, Prefilled, Tools
-from ..planning.waypoints import trajectory
+from ..planning.waypoints import trajectories
 from ..runtime.model_file import ModelFileError
 from ..sim import shards
 from ..sim.scene import DrivingScene
@@ -191,7 +191,7 @@ def rows_of(
     """What each way makes of one scene, and its plan (8, 3)."""
     seen = {oracle: observed(scene, oracle) for oracle in dict.fromkeys(oracle for oracle, _ in ways.values())}
     honest, config = seen["constant_velocity"], ways[BOTH][1]
-    expert = Plan(honest.stamp_ns, honest.ego.map_from_ego, trajectory(scene.expert[:, :2], 0.1))
+    expert = Plan(honest.stamp_ns, honest.ego.map_from_ego, *trajectories(scene.expert[None, :, :2], 0.1))
     plans, found = dict[str, Plan](), dict[str, tuple[float, float]]()
     for name, (oracle, way) in ways.items():
         plans[name], *spent = _planned(seen[oracle], way, network)

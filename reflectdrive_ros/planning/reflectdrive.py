@@ -27,7 +27,7 @@ from ..features import ModelInputs
 from .planner import Network, PlannerState, Prefilled, Tools, what_it_sees
 from .repair import mended
 from .safety import Known, check_of, judged
-from .waypoints import driven, shares, trajectory
+from .waypoints import driven, shares, trajectories
 
 
 @runtime_checkable
@@ -75,12 +75,13 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
         if repairs and scores:
             again = judged(against, sent[None])
             scores = (float(again.safety.worst[0] * again.quality[0]), *scores[1:])
+    first, *others = trajectories(np.stack([sent, *smooth[order[1:]]]), tools.config.output.dt_s)
     made = Plan(
         observation.stamp_ns,
         observation.ego.map_from_ego,
-        trajectory(sent, tools.config.output.dt_s),
+        first,
         StepKind.FULL,
-        tuple(trajectory(smooth[place], tools.config.output.dt_s) for place in order[1:]),
+        tuple(others),
         scores,
         ids,
     )

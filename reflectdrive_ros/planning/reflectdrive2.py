@@ -29,7 +29,7 @@ from ..tokens import Codebook
 from .planner import Network, PlannerState, Prefilled, Tools, what_it_sees
 from .repair import mended
 from .safety import Known, check_of
-from .waypoints import FREE, POINT_DT_S, POINTS, driven, shares, trajectory
+from .waypoints import FREE, POINT_DT_S, POINTS, driven, shares, trajectories
 
 STANDING_MPS = 0.3
 FORECAST_S = 5.0  # what the score looks at
@@ -77,13 +77,13 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
     if repairs and scores:
         scores = scored(np.stack([sent, *ways[others]]), observation, tools)
 
-    trajectories = [trajectory(each, tools.config.output.dt_s) for each in (sent, *ways[others])]
+    sent_plan, *candidates = trajectories(np.stack([sent, *ways[others]]), tools.config.output.dt_s)
     made = Plan(
         observation.stamp_ns,
         observation.ego.map_from_ego,
-        trajectories[0],
+        sent_plan,
         kind,
-        tuple(trajectories[1:]),
+        tuple(candidates),
         scores,
         ids,
     )

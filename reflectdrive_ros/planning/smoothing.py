@@ -7,6 +7,8 @@ jerk is usually small; the likeliest drive is one linear map of the points. No p
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from .. import kinematics
@@ -41,6 +43,7 @@ def before(ego: EgoState, dt_s: float) -> Array:
     return np.asarray(kinematics.arc(curvature, np.array([along_m]))[0, :2])
 
 
+@lru_cache(maxsize=8)
 def likeliest(count: int, dt_s: float, bin_m: float) -> tuple[Array, Array]:
     """(T, T) and (T, 2): what the T points, and the places one interval ago and now, weigh in the likeliest drive."""
     third = np.diff(np.eye(count + 2), n=3, axis=0)  # (T - 1, T + 2), from one interval ago on

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.interpolate import PchipInterpolator
 
-from .. import geometry, kinematics, tokens
+from .. import geometry, tokens
 from ..domain import Array, EgoState, Trajectory
 from ..kinematics import SAME_PLACE_M
 from .pace import onward, paced
@@ -15,7 +15,6 @@ POINTS, POINT_DT_S = 8, 0.5
 FREE = 2 * (POINTS - 1)  # ids to write: all but the goal's
 HORIZON_S = POINTS * POINT_DT_S
 STEP_S = 0.1  # of `drawn`, as the driving score simulates
-STEPS = round(HORIZON_S / STEP_S)
 
 
 def shares(rounds: int) -> list[int]:
@@ -28,15 +27,13 @@ def driven(points: Array, ego: EgoState, bin_m: float) -> Array:
     return paced(onward(smoothed(points, ego, POINT_DT_S, bin_m)), ego.speed_mps, POINT_DT_S)
 
 
-def trajectory(points: Array, dt_s: float) -> Trajectory:
-    """Points (8, 2) as poses at `dt_s`, headings included, up to the horizon."""
-    coarse = Trajectory(tokens.poses_from_points(points), POINT_DT_S)
-    times_s = dt_s * np.arange(1, int(HORIZON_S / dt_s + 1e-6) + 1)
-    return Trajectory(kinematics.resample(coarse, times_s), dt_s)
+def trajectories(points: Array, dt_s: float) -> tuple[Trajectory, ...]:
+    """Points (N, 8, 2) as poses at `dt_s`, headings included, up to the horizon."""
+    return tuple(Trajectory(poses, dt_s) for poses in drawn(tokens.poses_from_points(points), dt_s))
 
 
-def drawn(poses: Array) -> Array:
-    """Poses (N, 40, 3) every STEP_S through poses (N, 8, 3) at 0.5 .. 4 s: `kinematics.resample` of all at once.
+def drawn(poses: Array, dt_s: float = STEP_S) -> Array:
+    """Poses (N, 4 s / dt_s, 3) through poses (N, 8, 3) at 0.5 .. 4 s: `kinematics.resample` of all at once.
 
     Equal to it but for plans that stop and go on: it bends their path at the stop by itself.
     """
@@ -45,8 +42,8 @@ def drawn(poses: Array) -> Array:
     length = np.hypot(way[..., 0], way[..., 1])
     moves = length > SAME_PLACE_M
     along = np.concatenate([np.zeros((len(poses), 1)), np.cumsum(length, axis=1)], axis=1)
-    times_s = STEP_S * np.arange(1, STEPS + 1)
-    distance = PchipInterpolator(POINT_DT_S * np.arange(POINTS + 1), along, axis=1)(times_s)  # (N, 40)
+    times_s = dt_s * np.arange(1, int(HORIZON_S / dt_s + 1e-6) + 1)
+    distance = PchipInterpolator(POINT_DT_S * np.arange(POINTS + 1), along, axis=1)(times_s)  # (N, T)
     piece = np.minimum((times_s / POINT_DT_S + 1e-9).astype(int), POINTS - 1)
     share = (distance - along[:, piece]) / np.where(moves, length, 1.0)[:, piece]
     share = np.where(moves[:, piece], np.clip(share, 0.0, 1.0), 0.0)[..., None]

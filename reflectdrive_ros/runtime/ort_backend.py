@@ -2,15 +2,20 @@
 
     network = OrtNetwork(GraphCard.read("models/mine/onnx/card.json"), threads=2)
 
-Arrays go in and come out; the prompt's keys and values stay in ONNX Runtime's own tensors, on its device. Threads do
-not spin between operators: a planner shares its computer, and threads that spin take from the camera driver what they
-win here. What a graph is fed is checked against what its own file says it takes.
+Arrays go in and come out; the prompt's keys and values stay in ONNX Runtime's own tensors, on its device. What a graph
+is fed is checked against what its own file says it takes.
+
+Threads share out blocks, not operators: no block sees another, so the goals that are drafted together are dealt out,
+and nobody waits before the end. An operator of a network this small takes less time than it takes to wake a second
+thread for its half, unless threads spin in between; and a planner shares its computer, where threads that spin take
+from the camera driver what they win here.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +44,9 @@ class OrtNetwork:
         self.codebook = card.codebook()
         self.inputs = input_spec(card, tokenizer)
         self._blocks: int | None = card.model["blocks"]
-        self._graphs = {name: Graph(card, name, threads, device) for name in GRAPHS}
+        self._graphs = {name: Graph(card, name, device) for name in GRAPHS}
+        self._parts = threads if device == "cpu" and self._blocks is None else 1
+        self._helpers = ThreadPoolExecutor(max(self._parts - 1, 1), thread_name_prefix="blocks")  # begun when needed
 
     @staticmethod
     def of_file(path: str | Path, threads: int = 1, device: str = "auto") -> OrtNetwork:
@@ -52,6 +59,13 @@ class OrtNetwork:
         return Prefilled(out, blocks.astype(np.int32), log_probs, real)
 
     def step(self, context: Any, blocks: Array, limit: int, edit: bool) -> tuple[Array, Array]:
+        mine, *theirs = np.array_split(blocks, max(min(self._parts, len(blocks)), 1))
+        begun = [self._helpers.submit(self._step, context, part, limit, edit) for part in theirs]
+        done = [self._step(context, mine, limit, edit), *(part.result() for part in begun)]
+        written, confidence = (np.concatenate(parts) for parts in zip(*done, strict=True))
+        return written, confidence
+
+    def _step(self, context: Any, blocks: Array, limit: int, edit: bool) -> tuple[Array, Array]:
         count = len(blocks)
         ids = blocks[None].astype(np.int64)
         if self._blocks is not None:
@@ -84,15 +98,12 @@ def input_spec(card: GraphCard, tokenizer: Tokenizer | None = None) -> InputSpec
 class Graph:
     """One session, and what its file says it takes."""
 
-    def __init__(self, card: GraphCard, name: str, threads: int, device: str) -> None:
+    def __init__(self, card: GraphCard, name: str, device: str) -> None:
         kind, _, place = device.partition(":")
         self.name, self._device, self._place = name, kind, int(place or 0)
         providers = [CPU] if kind == "cpu" else [(CUDA, {"device_id": self._place}), CPU]
         file = card.files[name]
-        options = ort.SessionOptions()
-        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        options.log_severity_level = SERIOUS
+        options = _one_thread()
         try:
             self._session = ort.InferenceSession(str(file), options, providers=providers)
         except Exception as fault:  # its errors have no common base
@@ -164,12 +175,17 @@ def _line(fault: Exception) -> str:
     return " ".join(str(fault).split())[:300]
 
 
-def profiled(card: GraphCard, inputs: ModelInputs, threads: int, runs: int, folder: Path) -> dict[str, float]:
-    """Milliseconds of each node of `prefill_goal`, by the names in the graph as it is run, `folder`/run.onnx."""
+def _one_thread() -> ort.SessionOptions:
     options = ort.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.intra_op_num_threads, options.inter_op_num_threads = 1, 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = SERIOUS
+    return options
+
+
+def profiled(card: GraphCard, inputs: ModelInputs, runs: int, folder: Path) -> dict[str, float]:
+    """Milliseconds of each node of `prefill_goal`, by the names in the graph as it is run, `folder`/run.onnx."""
+    options = _one_thread()
     options.optimized_model_filepath = str(folder / "run.onnx")
     options.enable_profiling, options.profile_file_prefix = True, str(folder / "profile")
     session = ort.InferenceSession(str(card.files["prefill_goal"]), options, providers=[CPU])
