@@ -191,7 +191,8 @@ def rows_of(
     """What each way makes of one scene, and its plan (8, 3)."""
     seen = {oracle: observed(scene, oracle) for oracle in dict.fromkeys(oracle for oracle, _ in ways.values())}
     honest, config = seen["constant_velocity"], ways[BOTH][1]
-    expert = Plan(honest.stamp_ns, honest.ego.map_from_ego, *trajectories(scene.expert[None, :, :2], 0.1))
+    (driven,) = trajectories(scene.expert[None, :, :2], 0.1)
+    expert = Plan(honest.stamp_ns, honest.ego.map_from_ego, driven)
     plans, found = dict[str, Plan](), dict[str, tuple[float, float]]()
     for name, (oracle, way) in ways.items():
         plans[name], *spent = _planned(seen[oracle], way, network)
