@@ -22,7 +22,7 @@ def test_measures_survive_their_file_to_the_last_digit_kept(tmp_path):
     frames = [turning(0.1 * i) for i in range(80)]
     frames[3] = replace(frames[3], verdict=Verdict.UNSAFE, source=PlanSource.STOP)
     frames[5] = turning(0.5, EIGHT_S[:20])
-    measures = record(frames).measures
+    measures = record(frames).plans.measures
     write_measures(measures, tmp_path / "plans.csv")
     again = read_measures(tmp_path / "plans.csv")
     for name in ("stamp_ns", "verdict", "source"):
@@ -40,7 +40,7 @@ def test_steady_driving_is_comfortable_and_an_emergency_stop_or_a_swerve_is_not(
     swerve = driven(EIGHT_S)
     swerve[:, 1] += 2.0 * np.sin(2.0 * EIGHT_S)
     frames = [turning(0.0), turning(0.1, plan_poses=stop), turning(0.2, plan_poses=swerve)]
-    assert record(frames).measures.comfortable.tolist() == [1.0, 0.0, 0.0]
+    assert record(frames).plans.measures.comfortable.tolist() == [1.0, 0.0, 0.0]
 
 
 def test_cars_simulated_together_move_as_each_alone():
@@ -54,7 +54,7 @@ def test_cars_simulated_together_move_as_each_alone():
 
 
 def test_a_plan_shorter_than_the_score_looks_has_neither_error_nor_comfort():
-    measures = record([turning(0.0, EIGHT_S[:39])]).measures
+    measures = record([turning(0.0, EIGHT_S[:39])]).plans.measures
     assert np.isnan([measures.ade_m[0], measures.fde_m[0], measures.comfortable[0]]).all()
 
 
@@ -62,7 +62,7 @@ def test_the_total_over_bags_weighs_every_plan_alike():
     long, short = record([turning(0.1 * i) for i in range(60)]), record([turning(2.0), turning(2.1)])
     beside = replace(short.frames[1], plan_poses=short.frames[1].plan_poses + np.array([3.0, 4.0, 0.0]))
     short = replace(short, frames=[short.frames[0], beside])
-    parts = [long.measures, short.measures]
+    parts = [long.plans.measures, short.plans.measures]
     together = plan_measures.numbers(joined(parts))
     errors = np.concatenate([part.ade_m for part in parts])
     assert together["plans"] == 62

@@ -31,8 +31,10 @@ class GoldenError(Exception):
 
 
 def fields(record: ReplayRecord) -> dict[str, Array]:
-    """The arrays of a golden: N plans, each with its every fifth point. Plans must be equally long."""
+    """The arrays of a golden: every plan, each with its every fifth point. Plans must be equally long, not too many."""
     frames = record.frames
+    if len(frames) < len(record.plans.measures):
+        raise GoldenError(f"a golden holds every plan, and {len(record.plans.measures)} are too many: give --duration")
     lengths = {len(frame.plan_poses) for frame in frames}
     if len(lengths) != 1:
         raise GoldenError(f"a golden needs plans of one length, this replay has {sorted(lengths)}")

@@ -68,6 +68,11 @@ def joined(parts: Sequence[PlanMeasures]) -> PlanMeasures:
     return PlanMeasures(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
 
 
+def from_plan(measures: PlanMeasures, first: int) -> PlanMeasures:
+    """Without the plans before the first."""
+    return PlanMeasures(**{entry.name: getattr(measures, entry.name)[first:] for entry in fields(PlanMeasures)})
+
+
 def numbers(measures: PlanMeasures) -> dict[str, Any]:
     """Counts, means and percentiles over all plans, ready for JSON; None where no plan has the measure.
 

@@ -122,12 +122,20 @@ class DriveRecord:
 
 
 @dataclass(frozen=True, eq=False)
+class AllPlans:
+    """Numbers of every plan of a replay, however long it is."""
+
+    measures: PlanMeasures
+    timings_ms: Mapping[str, Array]  # of each stage, of the plans in which it ran
+
+
+@dataclass(frozen=True, eq=False)
 class ReplayRecord:
     """A whole replay. `details` (dropped and late inputs, provenance, ..) goes into the summary as it is."""
 
     planner: str
     bag: str
-    frames: Sequence[ReplayFrame]  # by stamp
+    frames: Sequence[ReplayFrame]  # by stamp; of a long replay some of them, evenly
     route: Array  # (L, 3) map frame, the last one; (0, 3) when there was none
     driven_path: Array  # (M, 3) map frame: where the recorded car really went
     driven_stamps_ns: Array  # (M,) int64, rising
@@ -137,6 +145,7 @@ class ReplayRecord:
     routes: tuple[tuple[int, Array], ...] = ()  # every route (L, 3) with the stamp from which on it led; may be empty
     drive: DriveRecord | None = None  # of a closed loop
     scores: Mapping[str, Array] = field(default_factory=dict)  # (N,) of each of `replay_scores.SCORES`, or nothing
+    counted: AllPlans | None = None  # of all plans, where the frames are only some of them
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "route", checked("ReplayRecord", "route", self.route, (None, 3)))
@@ -148,9 +157,9 @@ class ReplayRecord:
         object.__setattr__(self, "driven_stamps_ns", stamps)
 
     @cached_property
-    def measures(self) -> PlanMeasures:
+    def plans(self) -> AllPlans:
         """Of each plan; found once, because the car is simulated along every one of them."""
-        return _measures(self)
+        return self.counted or AllPlans(_measures(self), stage_times(self.frames))
 
 
 def driven_poses(record: ReplayRecord, stamps_ns: Array) -> Array:
@@ -171,15 +180,15 @@ def summary(record: ReplayRecord) -> dict[str, Any]:
     that a plan lies to the side of the one before it. `comfort_share` is the share of the plans within the score's
     bounds of comfort, when the car follows them.
     """
-    frames = record.frames
-    span_s = (frames[-1].stamp_ns - frames[0].stamp_ns) * 1e-9 if len(frames) > 1 else 0.0
+    measures, stamps = record.plans.measures, record.plans.measures.stamp_ns
+    span_s = float(stamps[-1] - stamps[0]) * 1e-9 if len(stamps) > 1 else 0.0
     return {
         "planner": record.planner,
         "bag": record.bag,
         "duration_s": round(span_s, 3),
-        "rates": {"plans_hz": round((len(frames) - 1) / span_s, 3) if span_s > 0 else None},
-        **plan_measures.numbers(record.measures),
-        "latency_ms": _latencies(frames),
+        "rates": {"plans_hz": round((len(stamps) - 1) / span_s, 3) if span_s > 0 else None},
+        **plan_measures.numbers(measures),
+        "latency_ms": {stage: _percentiles(times_ms) for stage, times_ms in record.plans.timings_ms.items()},
         **({} if record.drive is None else {"world": dict(record.drive.numbers)}),
         **record.details,
     }
@@ -206,21 +215,18 @@ def _rounded(value: Any) -> float:
     return round(float(value), 4)
 
 
-def _latencies(frames: Sequence[ReplayFrame]) -> dict[str, dict[str, float]]:
-    """p50, p99 and maximum of each stage, in the order in which the stages first appear."""
+def _percentiles(values: Array) -> dict[str, float]:
+    return {name: _rounded(np.percentile(values, at)) for name, at in (("p50", 50), ("p99", 99), ("max", 100))}
+
+
+def stage_times(frames: Sequence[ReplayFrame]) -> dict[str, Array]:
+    """Times of each stage, in the order in which the stages first appear; a stage that did not run has none."""
     times: dict[str, list[float]] = {}
     for frame in frames:
         for stage, milliseconds in frame.timings_ms.items():
-            if np.isfinite(milliseconds):  # a stage that did not run has no time
+            if np.isfinite(milliseconds):
                 times.setdefault(stage, []).append(milliseconds)
-    return {
-        stage: {
-            "p50": _rounded(np.percentile(values, 50)),
-            "p99": _rounded(np.percentile(values, 99)),
-            "max": _rounded(max(values)),
-        }
-        for stage, values in times.items()
-    }
+    return {stage: np.array(values) for stage, values in times.items()}
 
 
 def _displacements(record: ReplayRecord, frame: ReplayFrame) -> Array | None:

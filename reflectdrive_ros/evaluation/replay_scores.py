@@ -43,15 +43,16 @@ def scored(
     sightings: Iterable[Sighting],
     space_around: Callable[[ReplayFrame], DrivableGrid | None],
     config: Config,
+    before_ns: int | None = None,
 ) -> dict[str, Array]:
     """(N,) of each of SCORES for the N plans, in 0..1; NaN for a plan that is not scored.
 
-    Scored are plans every half second that have a route, 4 s of recorded driving and 5 s of recorded others ahead.
-    `sightings` come in the order of time, and no more than the next seconds of them are held.
+    Scored are plans every half second, from `before_ns` on, where a plan was scored before, that have a route, 4 s of
+    recorded driving and 5 s of recorded others ahead. `sightings` come in the order of time, and no more than the next
+    seconds of them are held.
     """
     found = {name: np.full(len(record.frames), np.nan) for name in SCORES}
     order = sorted(range(len(record.frames)), key=lambda k: record.frames[k].stamp_ns)
-    before_ns: int | None = None
     for k, seen in _beside([(k, record.frames[k]) for k in order], sightings):
         frame = record.frames[k]
         if before_ns is not None and frame.stamp_ns - before_ns < EVERY_NS:

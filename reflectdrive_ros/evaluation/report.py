@@ -54,6 +54,8 @@ def _content(record: ReplayRecord) -> dict[str, Any]:
     origin = [str(numbers[key]) for key in ("date", "device", "command") if numbers.get(key)]
     if numbers.get("commit"):
         origin.append(f"commit {str(numbers['commit'])[:10]}")
+    if len(frames) < numbers["plans"]:
+        origin.append(f"{len(frames)} of {numbers['plans']} plans are drawn, evenly; the numbers are of all")
     vehicle = record.vehicle
     return {
         "planner": record.planner,

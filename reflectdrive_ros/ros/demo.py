@@ -37,9 +37,9 @@ from ..sim.sumo import SumoMissing
 from . import convert, live, make_bag, replay, topics, world_bag, world_messages
 from .bag import BagError, BagReader, BagWriter
 from .node import profile
-from .replay import Sent, input_counters, planner_counters, planner_rows, plans_sha256, write_plans
+from .replay import PlansBag, Sent, Tally, planner_rows
+from .replay_legs import Legs
 from .replay_node import diagnostics_of, isolated_environment, resolved, running_node
-from .replay_world import assemble
 from .topics import message_class
 from .world_node import Pace, WorldNode, end_on_sigterm, own_context, remaps, require_running, spinning
 
@@ -200,22 +200,24 @@ def driven(
 
 def recorded_drive(bag: Path, config: Config, sent: list[Sent], drive: DriveRecord) -> ReplayRecord:
     """The drive as a replay of its own bag, with what the world knows of it."""
-    details = {
-        "mode": "closed loop",
-        "plans_sha256": plans_sha256(sent),
-        "inputs": input_counters(sent),
-        **planner_counters(sent),
-        **provenance(["reflectdrive", *sys.argv[1:]]),
-    }
+    tally = Tally()
+    for plan in sent:
+        tally.add(plan)
+    details = {"mode": "closed loop", **tally.details(), **provenance(["reflectdrive", *sys.argv[1:]])}
     with BagReader(bag) as reader:
         had = {topic.name for topic in reader.topics if topic.count}
         sources = {topic.key: topic.name for topic in world_messages.car_topics(config) if topic.name in had}
-        return replace(assemble(reader, sources, config, sent, details, drive), bag=drive.numbers["town"])
+        legs = Legs(reader, sources, config, scoring=False)  # the world has scored the drive already
+        for plan in sent:
+            legs.add(plan)
+        return replace(legs.record(details, drive), bag=drive.numbers["town"])
 
 
 def written(record: ReplayRecord, sent: list[Sent], config: Config, args: argparse.Namespace) -> dict[str, Any]:
     """plans, summary.json and report.html; returns the summary."""
-    write_plans(sent, config, args.out / "plans")
+    with PlansBag(args.out / "plans") as kept:
+        for plan in sent:
+            kept.write(plan)
     numbers = summary(record)
     text = json.dumps(numbers, indent=2) + "\n"
     for target in [args.out / "summary.json", *([args.json] if args.json else [])]:

@@ -14,9 +14,10 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ from .bag_folders import holds_bags
 from .bag_topics import mapped
 from .inputs import InputStatus
 from .pilot import Pilot
-from .replay_world import assemble
+from .replay_legs import Legs
 
 NEVER_LATE_MS = 10_000.0
 PLANS_PREFIX = "/planning/reflectdrive"
@@ -56,6 +57,7 @@ class Sent:
     status: Any  # reflectdrive/PlannerStatus
     stages_ms: dict[str, float]
     statuses: tuple[InputStatus, ...]
+    at_ns: int | None = None  # when, as the bag counts; None where only the end of the bag tells all
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -146,54 +148,64 @@ def replay_bag(
     tell: Callable[[float], None],
 ) -> ReplayRecord:
     """Run the bag and write the plans into `out`; returns the record. `tell` hears which share is done."""
-    with BagReader(bag) as reader:
+    with BagReader(bag) as reader, BagReader(bag) as again:
         if reader.notice:
             errors.print(escape(reader.notice), soft_wrap=True)
         config, sources = mapped(config, reader, args.topic, driven_route=args.route == "driven")
         out.mkdir(parents=True, exist_ok=True)
-        begun = time.perf_counter()
         stop_ns = reader.end_ns + 1 if args.duration is None else reader.start_ns + round(args.duration * 1e9)
         route = None
         if args.route == "driven":
             route = outputs.route_path(driven(reader, sources, config), config.output.map_frame)
+        plans: Iterable[Sent]
         if args.node:
             from .replay_node import through_node
 
-            sent = through_node(reader, sources, config, stop_ns, args.rate, route, out, errors)
-            mode = "node"
+            plans, mode = through_node(reader, sources, config, stop_ns, args.rate, route, out, errors), "node"
         else:
-            sent = through_engine(reader, sources, config, stop_ns, route, tell)
-            mode = "engine"
-        took_s = time.perf_counter() - begun
-        if not sent:
+            plans, mode = through_engine(reader, sources, config, stop_ns, route, tell), "engine"
+        for name in LEFT_BEHIND:  # of an earlier replay: they do not belong to the plans that come now
+            (out / name).unlink(missing_ok=True)
+        timed, tally, legs = Timed(plans), Tally(), Legs(again, sources, config)
+        with PlansBag(out / "plans") as kept:
+            for sent in timed:
+                kept.write(sent)
+                tally.add(sent)
+                legs.add(sent)
+        if not tally.plans:
             errors.print("no plan came out: see the diagnostics in summary.json")
-        record = assemble(
-            reader,
-            sources,
-            config,
-            sent,
+        return legs.record(
             {
                 "mode": mode,
                 "jobs": args.jobs,  # replays at a time: latencies hold for that
                 "route": args.route,
-                "plans_sha256": plans_sha256(sent),
-                "inputs": input_counters(sent),
-                **planner_counters(sent),
-                "took_s": round(took_s, 3),
+                **tally.details(),
+                "took_s": round(timed.took_s, 3),
                 "notice": reader.notice,
                 **provenance(["reflectdrive", *sys.argv[1:]]),
-            },
+            }
         )
-    for name in LEFT_BEHIND:  # of an earlier replay: they do not belong to the plans that come now
-        (out / name).unlink(missing_ok=True)
-    write_plans(sent, config, out / "plans")
-    return record
+
+
+class Timed:
+    """Plans, and how long it took to make them; what is done with them in between does not count."""
+
+    def __init__(self, plans: Iterable[Sent]) -> None:
+        self._plans, self.took_s = plans, 0.0
+
+    def __iter__(self) -> Iterator[Sent]:
+        begun = time.perf_counter()
+        for plan in self._plans:
+            self.took_s += time.perf_counter() - begun
+            yield plan
+            begun = time.perf_counter()
+        self.took_s += time.perf_counter() - begun
 
 
 def written(record: ReplayRecord, out: Path, args: argparse.Namespace, copy: Path | None) -> dict[str, Any]:
     """plans.csv, report.html and summary.json, the last of them last; returns the summary. `copy`: a second file."""
     numbers = summary(record)
-    write_measures(record.measures, out / PLANS_FILE)
+    write_measures(record.plans.measures, out / PLANS_FILE)
     if not args.no_report:
         write_report(record, out / "report.html")
     text = json.dumps(numbers, indent=2) + "\n"
@@ -222,14 +234,14 @@ def through_engine(
     stop_ns: int,
     route: Any | None,
     tell: Callable[[float], None],
-) -> list[Sent]:
+) -> Iterator[Sent]:
     """Every plan the pilot makes of the bag, in order; deterministic. `route`: a nav_msgs/Path instead of the bag's."""
     engine_config = dataclasses.replace(config, engine=dataclasses.replace(config.engine, deadline_ms=NEVER_LATE_MS))
     pilot = Pilot(engine_config, time.perf_counter)
     if route is not None:
         pilot.put("route", route, 0)
     keys = {name: key for key, name in sources.items()}
-    sent: list[Sent] = []
+    count = 0
     length_ns = max(min(stop_ns, reader.end_ns) - reader.start_ns, 1)
     for message in reader.messages(keys, stop_ns=stop_ns):
         now_ns = message.received_ns
@@ -243,23 +255,20 @@ def through_engine(
             total_ms = 1e3 * (time.perf_counter() - begun)
             image_ns = step.snapshot.image_stamp_ns
             age_s = float("nan") if image_ns is None else (step.report.plan.stamp_ns - image_ns) * 1e-9
-            status = outputs.status(step.report, config, pilot.model_sha256, len(sent) + 1, age_s, total_ms)
-            sent.append(Sent(trajectory, status, step.timings_ms, tuple(pilot.statuses(now_ns))))
+            count += 1
+            status = outputs.status(step.report, config, pilot.model_sha256, count, age_s, total_ms)
+            yield Sent(trajectory, status, step.timings_ms, tuple(pilot.statuses(now_ns)), now_ns)
         tell((now_ns - reader.start_ns) / length_ns)
-    return sent
 
 
 def driven(reader: BagReader, sources: dict[str, str], config: Config) -> Array:
     """(M, 3) where the car went, map frame, one pose per metre."""
     from . import convert
 
-    poses = [
-        convert.ego_state(message.message(), config.output.map_frame).map_from_ego
-        for message in reader.messages([sources["odometry"]])
-    ]
-    kept = poses[:1]
-    for pose in poses:
-        if np.hypot(*(pose[:2] - kept[-1][:2])) >= 1.0:
+    kept: list[Array] = []
+    for message in reader.messages([sources["odometry"]]):
+        pose = convert.ego_state(message.message(), config.output.map_frame).map_from_ego
+        if not kept or np.hypot(*(pose[:2] - kept[-1][:2])) >= 1.0:
             kept.append(pose)
     return np.array(kept)
 
@@ -267,15 +276,44 @@ def driven(reader: BagReader, sources: dict[str, str], config: Config) -> Array:
 # --- what is left behind ---------------------------------------------------------------------------------------------
 
 
-def plans_sha256(sent: list[Sent]) -> str:
-    """One hash over every number of every trajectory: equal runs have equal hashes. (Not over serialised bytes: the
-    middleware leaves its padding uninitialised.)"""
-    digest = hashlib.sha256()
-    for item in sent:
-        stamp = item.trajectory.header.stamp
-        digest.update(np.array([stamp.sec, stamp.nanosec], np.int64).tobytes())
-        digest.update(np.array([numbers_of(point) for point in item.trajectory.points]).tobytes())
-    return digest.hexdigest()
+class Tally:
+    """What is counted over all plans of a replay.
+
+    `plans_sha256` is one hash over every number of every trajectory: equal runs have equal hashes. (Not over serialised
+    bytes: the middleware leaves its padding uninitialised.)
+    """
+
+    def __init__(self) -> None:
+        self.plans = 0
+        self._digest = hashlib.sha256()
+        self._last: Sent | None = None
+        self._steps, self._why_full, self._notes = Counter[str](), Counter[str](), Counter[str]()
+
+    def add(self, sent: Sent) -> None:
+        stamp = sent.trajectory.header.stamp
+        self._digest.update(np.array([stamp.sec, stamp.nanosec], np.int64).tobytes())
+        self._digest.update(np.array([numbers_of(point) for point in sent.trajectory.points]).tobytes())
+        self._steps[sent.status.step_kind] += 1
+        for line in sent.statuses:
+            if line.name == "planner":
+                for counter, key in ((self._why_full, "why_full"), (self._notes, "notes")):
+                    if line.values.get(key):
+                        counter[line.values[key]] += 1
+        self._last = sent
+        self.plans += 1
+
+    def details(self) -> dict[str, Any]:
+        """The hash; per input what arrived, was lost, came twice, came late or was refused, as the last diagnostics
+        tell; plans by the kind of step, why steps were full and what was noted."""
+        counters = ("received", "lost", "duplicates", "out_of_order", "refused")
+        last = () if self._last is None else self._last.statuses
+        counting = [line for line in last if "received" in line.values]
+        kinds = {"steps": self._steps, "why_full": self._why_full, "notes": self._notes}
+        return {
+            "plans_sha256": self._digest.hexdigest(),
+            "inputs": {line.name: {key: int(line.values[key]) for key in counters} for line in counting},
+            **{name: dict(counter.most_common(COUNTED_MAX)) for name, counter in kinds.items()},
+        }
 
 
 def numbers_of(point: Any) -> tuple[float, ...]:
@@ -285,46 +323,31 @@ def numbers_of(point: Any) -> tuple[float, ...]:
     return (after.sec, after.nanosec, place.x, place.y, turn.z, turn.w, *motion, point.front_wheel_angle_rad)
 
 
-def input_counters(sent: list[Sent]) -> dict[str, dict[str, int]]:
-    """What arrived, was lost, came twice, came late or was refused, per input, as the last diagnostics tell."""
-    if not sent:
-        return {}
-    counters = ("received", "lost", "duplicates", "out_of_order", "refused")
-    return {
-        item.name: {key: int(item.values[key]) for key in counters}
-        for item in sent[-1].statuses
-        if "received" in item.values
-    }
+class PlansBag:
+    """The plans as a bag: trajectories and status, received at their own stamps."""
 
+    def __init__(self, path: Path) -> None:
+        self._bag = BagWriter(path, replace=True)
+        outs = {topic.key: topic for topic in topics.OUTPUTS}
+        self._names = {key: outs[key].name.replace("~", PLANS_PREFIX) for key in ("trajectory", "status")}
+        self._types = {key: outs[key].type for key in self._names}
 
-def planner_counters(sent: list[Sent]) -> dict[str, dict[str, int]]:
-    """Plans by the kind of step; of the diagnostics that came with them, why steps were full and what was noted."""
-    told = [item.values for plan in sent for item in plan.statuses if item.name == "planner"]
-    counts = {
-        "steps": Counter(plan.status.step_kind for plan in sent),
-        "why_full": Counter(why for values in told if (why := values.get("why_full"))),
-        "notes": Counter(note for values in told if (note := values.get("notes"))),
-    }
-    return {name: dict(count.most_common(COUNTED_MAX)) for name, count in counts.items()}
+    def __enter__(self) -> PlansBag:
+        self._bag.__enter__()
+        for key, name in self._names.items():
+            self._bag.add_topic(name, self._types[key])
+        return self
 
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bag.__exit__(kind, fault, trace)
 
-def write_plans(sent: list[Sent], config: Config, path: Path) -> None:
-    """The plans as a bag: trajectories, candidates and status, received at their own stamps."""
-    names = {topic.key: topic.name.replace("~", PLANS_PREFIX) for topic in topics.OUTPUTS}
-    types = {topic.key: topic.type for topic in topics.OUTPUTS}
-    with BagWriter(path, replace=True) as bag:
-        for key in ("trajectory", "status"):
-            bag.add_topic(names[key], types[key])
-        for stamp_ns, key, message in plan_messages(sent):
-            bag.write(names[key], stamp_ns, message)
-
-
-def plan_messages(sent: list[Sent]) -> Iterator[tuple[int, str, Any]]:
-    for item in sent:
-        stamp = item.trajectory.header.stamp
+    def write(self, sent: Sent) -> None:
+        stamp = sent.trajectory.header.stamp
         stamp_ns = stamp.sec * 1_000_000_000 + stamp.nanosec
-        yield stamp_ns, "trajectory", item.trajectory
-        yield stamp_ns, "status", item.status
+        self._bag.write(self._names["trajectory"], stamp_ns, sent.trajectory)
+        self._bag.write(self._names["status"], stamp_ns, sent.status)
 
 
 def planner_rows(numbers: dict[str, Any]) -> dict[str, str]:

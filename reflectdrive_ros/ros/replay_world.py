@@ -1,12 +1,15 @@
-"""The world around each plan of a replay, read back from the bag: pictures, road users, the path really driven."""
+"""The world around each plan of a replay, read back from the bag: pictures, road users, the path really driven.
+
+A bag may be longer than memory, so it is read in parts: what belongs to some plans, from some time before them to some
+time after.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 import cv2
@@ -14,24 +17,15 @@ import numpy as np
 
 from ..config import Config
 from ..domain import Agents, Array, DrivableGrid, EgoState, PlanSource, StepKind, Verdict
-from ..evaluation import replay_scores
-from ..evaluation.replay_record import (
-    Diagnostic,
-    DriveRecord,
-    ReplayFrame,
-    ReplayPicture,
-    ReplayRecord,
-    driven_poses,
-)
+from ..evaluation.replay_record import Diagnostic, ReplayFrame, ReplayPicture
 from ..evaluation.replay_scores import Sighting
 from . import convert
-from .bag import BagReader
+from .bag import BagMessage, BagReader
 from .convert import BadMessage
 from .inputs import InputStatus
 from .lanelet_map import LaneletMap
 from .map_space import MapSpace
 
-PICTURES_MAX = 400  # instants with pictures in a report; a longer drive shows every n-th
 PICTURE_WIDTH = 480
 
 
@@ -46,69 +40,66 @@ class Planned(Protocol):
     def stages_ms(self) -> dict[str, float]: ...
     @property
     def statuses(self) -> tuple[InputStatus, ...]: ...
+    @property
+    def at_ns(self) -> int | None: ...
 
 
-def assemble(
-    reader: BagReader,
-    sources: dict[str, str],
-    config: Config,
+@dataclass(frozen=True)
+class Part:
+    """What was received from start up to stop; None: from the beginning, to the end."""
+
+    reader: BagReader
+    sources: Mapping[str, str]  # input -> its topic in this bag
+    start_ns: int | None = None
+    stop_ns: int | None = None
+
+    def messages(self, key: str) -> Iterator[BagMessage]:
+        """Of an input; nothing where the bag has none."""
+        if key not in self.sources:
+            return iter(())
+        return self.reader.messages([self.sources[key]], self.start_ns, self.stop_ns)
+
+
+def frames_of(
     sent: Sequence[Planned],
-    details: dict[str, Any],
-    drive: DriveRecord | None = None,
-) -> ReplayRecord:
-    """The record of a replay: every plan, and for up to PICTURES_MAX of them what the cameras saw."""
-    odometry = _odometry(reader, sources, config)
-    stamps = np.array(sorted(odometry), np.int64)
-    pictures = _pictures(reader, sources, config, _shown(sent))
-    objects = _objects(reader, sources, [_stamp(item) for item in sent])
-    routes = _routes(reader, sources, config)
-    accelerations = _accelerations(reader, sources, config, [_stamp(item) for item in sent])
+    egos: Mapping[int, EgoState],
+    pictures: Mapping[int, tuple[ReplayPicture, ...]],
+    part: Part,
+    config: Config,
+) -> list[ReplayFrame]:
+    """Plans with what was around them: egos by stamp, pictures by place among the plans."""
+    stamps = [stamp_of(item) for item in sent]
+    objects, accelerations = _objects(part, stamps), _accelerations(part, config, stamps)
     frames = []
     for k, item in enumerate(sent):
-        ego = replace(odometry[_stamp(item)], acceleration_mps2=accelerations[k])
-        agents = _agents(objects.get(k), ego, config)
-        frames.append(_frame(item, ego, agents, pictures.get(k, ())))
-    record = ReplayRecord(
-        planner=config.planner,
-        bag=Path(reader.path).name,
-        frames=frames,
-        route=routes[-1][1] if routes else np.zeros((0, 3)),
-        routes=routes,
-        driven_path=np.array([odometry[stamp].map_from_ego for stamp in stamps.tolist()]).reshape(-1, 3),
-        driven_stamps_ns=stamps,
-        vehicle=config.vehicle,
-        details=details,
-        drive=drive,
-    )
-    if drive is not None or "objects" not in sources:  # a world has scored its drive already
-        return record
-    sightings = _sightings(reader, sources, config, record)
-    return replace(record, scores=replay_scores.scored(record, sightings, _space(config), config))
+        ego = replace(egos[stamps[k]], acceleration_mps2=accelerations[k])
+        frames.append(_frame(item, ego, _agents(objects.get(k), ego, config), pictures.get(k, ())))
+    return frames
 
 
-def _sightings(reader: BagReader, sources: dict[str, str], config: Config, record: ReplayRecord) -> Iterator[Sighting]:
-    """Who was where, message by message; what the inputs refused is left out here, too."""
+def sightings(part: Part, config: Config, driven: Callable[[Array], Array]) -> Iterator[Sighting]:
+    """Who was where, message by message; what the inputs refused is left out here, too. `driven`: stamps to poses."""
     limits = config.inputs
-    for message in reader.messages([sources["objects"]]):
+    for message in part.messages("objects"):
         content = message.message()
         with suppress(BadMessage):
-            near = driven_poses(record, np.array([convert.stamp_ns(content.header)]))[0, :2]
+            near = driven(np.array([convert.stamp_ns(content.header)]))[0, :2]
             frame = config.output.map_frame
             found = convert.map_agents(content, frame, near, limits.object_extent_max_m, limits.objects_max)
             yield Sighting(found.stamp_ns, found.ids, found.agents)
 
 
-def _space(config: Config) -> Callable[[ReplayFrame], DrivableGrid | None]:
+def space(config: Config) -> Callable[[ReplayFrame], DrivableGrid | None]:
     """The drivable space around each plan, where a map tells it."""
     if not config.inputs.lanelet_map:
         return lambda frame: None
-    space = MapSpace(LaneletMap(config.inputs), AtOnce())
+    known = MapSpace(LaneletMap(config.inputs), AtOnce())
 
     def around(frame: ReplayFrame) -> DrivableGrid | None:
         ego = EgoState(frame.stamp_ns, frame.map_from_ego, frame.speed_mps)
         for _ in range(2):  # the first time it is begun, and there the second time
             with suppress(BadMessage):
-                return space.around(ego)
+                return known.around(ego)
         return None
 
     return around
@@ -123,7 +114,7 @@ class AtOnce(Executor):
         return done
 
 
-def _stamp(item: Planned) -> int:
+def stamp_of(item: Planned) -> int:
     return convert.stamp_ns(item.trajectory.header)
 
 
@@ -135,7 +126,7 @@ def _frame(item: Planned, ego: EgoState, agents: Agents, pictures: tuple[ReplayP
     ]
     interval = points[0].time_from_start
     return ReplayFrame(
-        stamp_ns=_stamp(item),
+        stamp_ns=stamp_of(item),
         map_from_ego=ego.map_from_ego,
         speed_mps=ego.speed_mps,
         plan_poses=np.array(poses),
@@ -156,22 +147,17 @@ def _frame(item: Planned, ego: EgoState, agents: Agents, pictures: tuple[ReplayP
     )
 
 
-def _odometry(reader: BagReader, sources: dict[str, str], config: Config) -> dict[int, EgoState]:
-    """Every usable odometry message by its stamp."""
-    found = {}
-    for message in reader.messages([sources["odometry"]]):
-        try:
-            ego = convert.ego_state(message.message(), config.output.map_frame)
-        except BadMessage:
-            continue  # the inputs refused it too, and said so
-        found[ego.stamp_ns] = ego
-    return found
+def odometry(part: Part, config: Config) -> Iterator[tuple[int, EgoState]]:
+    """Every usable odometry message with the time it was received."""
+    for message in part.messages("odometry"):
+        with suppress(BadMessage):  # the inputs refused it too, and said so
+            yield message.received_ns, convert.ego_state(message.message(), config.output.map_frame)
 
 
-def _accelerations(reader: BagReader, sources: dict[str, str], config: Config, stamps: Sequence[int]) -> list[float]:
+def _accelerations(part: Part, config: Config, stamps: Sequence[int]) -> list[float]:
     """For each plan the newest acceleration from before it, as the inputs take it; 0 where there is none so new."""
     known: dict[int, float] = {}
-    for message in reader.messages([sources["acceleration"]] if "acceleration" in sources else []):
+    for message in part.messages("acceleration"):
         with suppress(BadMessage):
             content = message.message()
             known[convert.stamp_ns(content.header)] = convert.acceleration(content)
@@ -186,13 +172,13 @@ def _accelerations(reader: BagReader, sources: dict[str, str], config: Config, s
     ]
 
 
-def _routes(reader: BagReader, sources: dict[str, str], config: Config) -> tuple[tuple[int, Array], ...]:
-    """Every route of the bag that can be drawn, (L, 3), with the time it came."""
+def routes(part: Part, config: Config) -> tuple[tuple[int, Array], ...]:
+    """Every route that can be drawn, (L, 3), with the time it came."""
     found, frame, points_max = [], config.output.map_frame, config.inputs.route_points_max
-    if "route" not in sources:
+    if "route" not in part.sources:
         return ()
     lanelet_map = LaneletMap(config.inputs) if config.inputs.route_type == "lanelet" else None
-    for message in reader.messages([sources["route"]]):
+    for message in part.messages("route"):
         try:
             if lanelet_map is None:
                 route = convert.path_route(message.message(), frame, points_max)
@@ -204,14 +190,12 @@ def _routes(reader: BagReader, sources: dict[str, str], config: Config) -> tuple
     return tuple(found)
 
 
-def _objects(reader: BagReader, sources: dict[str, str], stamps: Sequence[int]) -> dict[int, Any]:
+def _objects(part: Part, stamps: Sequence[int]) -> dict[int, Any]:
     """For each plan (by index) the newest objects message from before it, no older than half a second."""
-    if "objects" not in sources or not len(stamps):
-        return {}
     order = np.argsort(np.array(stamps, np.int64), kind="stable")
     found: dict[int, Any] = {}
     newest: tuple[int, Any] | None = None
-    messages = ((convert.stamp_ns(m.header), m) for m in (e.message() for e in reader.messages([sources["objects"]])))
+    messages = ((convert.stamp_ns(m.header), m) for m in (e.message() for e in part.messages("objects")))
     coming = next(messages, None)
     for k in order.tolist():
         while coming is not None and coming[0] <= stamps[k]:
@@ -237,66 +221,56 @@ def _agents(message: Any, ego: EgoState, config: Config) -> Agents:
 # --- pictures --------------------------------------------------------------------------------------------------------
 
 
-def _shown(sent: Sequence[Planned]) -> dict[int, int]:
-    """Plan index -> stamp of the front picture it was made from, for at most PICTURES_MAX plans, evenly."""
-    stride = max(1, -(-len(sent) // PICTURES_MAX))
-    return {
-        k: _stamp(item) - round(item.status.age_of_image * 1e9)
-        for k, item in enumerate(sent)
-        if k % stride == 0 and np.isfinite(item.status.age_of_image)
-    }
+class Cameras:
+    """The pictures of a bag; where the cameras stand and what lenses they have is read once."""
+
+    def __init__(self, whole: Part, config: Config) -> None:
+        self._config = config
+        lenses = {name: _lens(whole, name) for name in config.cameras.names if f"image:{name}" in whole.sources}
+        self._lenses = {name: lens for name, lens in lenses.items() if lens is not None}
+        self._transforms: dict[str, tuple[str, Array]] = {}
+        for entry in whole.messages("tf_static"):
+            self._transforms.update(convert.static_transforms(entry.message()))
+
+    def pictures(self, part: Part, shown: Mapping[int, int]) -> dict[int, tuple[ReplayPicture, ...]]:
+        """The cameras' pictures, made small, that belong to front pictures: place of a plan -> stamp of its picture."""
+        if not shown:
+            return {}
+        by_camera = [self._of_camera(part, name, lens, shown) for name, lens in self._lenses.items()]
+        return {k: tuple(made[k] for made in by_camera if k in made) for k in shown}
+
+    def _of_camera(self, part: Part, name: str, lens: Lens, shown: Mapping[int, int]) -> dict[int, ReplayPicture]:
+        # float32 seconds in the status round a stamp by some nanoseconds, so pictures are looked up by nearness
+        tolerance_ns = self._config.cameras.match_tolerance_s * 1e9
+        wanted = np.array(list(shown.values()), np.int64)
+        best: dict[int, tuple[float, ReplayPicture]] = {}
+        for entry in part.messages(f"image:{name}"):
+            message = entry.message()
+            stamp_ns = convert.stamp_ns(message.header)
+            apart = np.abs(wanted - stamp_ns)
+            within = np.flatnonzero(apart <= tolerance_ns).tolist()
+            near = [i for i in within if i not in best or apart[i] < best[i][0]]
+            if not near:
+                continue
+            try:
+                height = round(PICTURE_WIDTH * lens.height / max(lens.width, 1))
+                pixels, _ = convert.pixels(message, name, PICTURE_WIDTH, height)
+                camera_from_ego = convert.camera_from_ego(self._transforms, name, message.header.frame_id)
+            except BadMessage:
+                continue
+            jpeg = cv2.imencode(".jpg", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, 75])[1]
+            picture = ReplayPicture(
+                name, stamp_ns, jpeg.tobytes(), lens.width, lens.height, lens.matrix, camera_from_ego, lens.distortion
+            )
+            best.update({i: (float(apart[i]), picture) for i in near})
+        keys = list(shown)
+        return {keys[i]: picture for i, (_, picture) in best.items()}
 
 
-def _pictures(
-    reader: BagReader, sources: dict[str, str], config: Config, shown: dict[int, int]
-) -> dict[int, tuple[ReplayPicture, ...]]:
-    """The cameras' pictures that belong to the front pictures at the given stamps, made small."""
-    names = [name for name in config.cameras.names if f"image:{name}" in sources]
-    if not shown or not names:
-        return {}
-    transforms = _transforms(reader, sources)
-    by_camera = {}
-    for name in names:
-        lens = _lens(reader, sources.get(f"info:{name}"), name)
-        if lens is not None:
-            by_camera[name] = _of_camera(reader, sources[f"image:{name}"], name, config, shown, lens, transforms)
-    return {k: tuple(made[k] for made in by_camera.values() if k in made) for k in shown}
-
-
-def _of_camera(
-    reader: BagReader,
-    topic: str,
-    name: str,
-    config: Config,
-    shown: dict[int, int],
-    lens: Lens,
-    transforms: dict[str, tuple[str, Array]],
-) -> dict[int, ReplayPicture]:
-    # float32 seconds in the status round a stamp by some nanoseconds, so pictures are looked up by nearness
-    tolerance_ns = config.cameras.match_tolerance_s * 1e9
-    wanted = np.array(list(shown.values()), np.int64)
-    best: dict[int, tuple[float, ReplayPicture]] = {}
-    for entry in reader.messages([topic]):
-        message = entry.message()
-        stamp_ns = convert.stamp_ns(message.header)
-        apart = np.abs(wanted - stamp_ns)
-        within = np.flatnonzero(apart <= tolerance_ns).tolist()
-        near = [i for i in within if i not in best or apart[i] < best[i][0]]
-        if not near:
-            continue
-        try:
-            height = round(PICTURE_WIDTH * lens.height / max(lens.width, 1))
-            pixels, _ = convert.pixels(message, name, PICTURE_WIDTH, height)
-            camera_from_ego = convert.camera_from_ego(transforms, name, message.header.frame_id)
-        except BadMessage:
-            continue
-        jpeg = cv2.imencode(".jpg", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, 75])[1]
-        picture = ReplayPicture(
-            name, stamp_ns, jpeg.tobytes(), lens.width, lens.height, lens.matrix, camera_from_ego, lens.distortion
-        )
-        best.update({i: (float(apart[i]), picture) for i in near})
-    keys = list(shown)
-    return {keys[i]: picture for i, (_, picture) in best.items()}
+def front_stamp_ns(item: Planned) -> int | None:
+    """Of the front picture a plan was made from; None where it saw none."""
+    age_s = item.status.age_of_image
+    return stamp_of(item) - round(age_s * 1e9) if np.isfinite(age_s) else None
 
 
 class Lens(NamedTuple):
@@ -308,9 +282,9 @@ class Lens(NamedTuple):
     distortion: tuple[float, ...]  # empty for models that the report cannot draw
 
 
-def _lens(reader: BagReader, topic: str | None, name: str) -> Lens | None:
+def _lens(whole: Part, name: str) -> Lens | None:
     """Of the first usable camera_info."""
-    for entry in reader.messages([topic] if topic else []):
+    for entry in whole.messages(f"info:{name}"):
         message = entry.message()
         try:
             matrix = convert.intrinsics(message, name)
@@ -320,10 +294,3 @@ def _lens(reader: BagReader, topic: str | None, name: str) -> Lens | None:
         except BadMessage:
             continue
     return None
-
-
-def _transforms(reader: BagReader, sources: dict[str, str]) -> dict[str, tuple[str, Array]]:
-    found: dict[str, tuple[str, Array]] = {}
-    for entry in reader.messages([sources["tf_static"]] if "tf_static" in sources else []):
-        found.update(convert.static_transforms(entry.message()))
-    return found

@@ -85,7 +85,6 @@ class Simulation:
         self._lane_keys = road_map.by_sumo_id
         self._signals = [(signal.tls, signal.link) for signal in road_map.signals]
         self._routes = {str(driver.id): driver.edges for driver in demand.drivers}
-        self._passed = dict.fromkeys(self._routes, 0)  # edges of the route that SUMO has forgotten
         self._collided: set[tuple[str, str]] = set()
         self._open = False
         self._prepare(demand)
@@ -244,8 +243,7 @@ class Simulation:
     def _lengthen_routes(self) -> None:
         vehicle = self._sumo.vehicle
         for key, lane in zip(self._seen.ids, self._seen.lanes, strict=True):
-            passed = vehicle.getRouteIndex(key)
-            ahead = self._routes[key][self._passed[key] + passed :]
+            ahead = vehicle.getRoute(key)[vehicle.getRouteIndex(key) :]
             if len(ahead) > EDGES_LEFT or lane.startswith(":"):
                 continue
             ways = self._cycling if self.cast.shapes[self._row[key]] == Shape.BICYCLE else self.road_map
@@ -253,7 +251,6 @@ class Simulation:
             if not more:  # the road leads out of the map, and so does the driver
                 continue
             vehicle.setRoute(key, [*ahead, *more])
-            self._passed[key] += passed
             self._routes[key] += more
 
     def _help_stuck(self) -> None:

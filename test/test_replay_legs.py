@@ -1,0 +1,60 @@
+"""A replay in legs tells what a replay in one piece does, and keeps no more of a long drive than it says."""
+
+import csv
+import json
+
+import pytest
+from test_replay import pandaset, replayed  # noqa: F401 (a fixture)
+from test_report import embedded
+
+from reflectdrive_ros.ros import replay_legs
+from reflectdrive_ros.ros.replay_legs import Evenly
+
+
+def rows(out):
+    """Of plans.csv, without the times of this machine."""
+    with (out / "plans.csv").open() as file:
+        return [{name: cell for name, cell in row.items() if name != "latency_ms"} for row in csv.DictReader(file)]
+
+
+def settled(numbers):
+    """A summary without what is never the same twice."""
+    return {name: value for name, value in numbers.items() if name not in ("latency_ms", "took_s", "date", "command")}
+
+
+def test_legs_tell_what_one_piece_does(pandaset, tmp_path, monkeypatch):  # noqa: F811
+    code, whole = replayed(pandaset, tmp_path / "whole")
+    monkeypatch.setattr(replay_legs, "LEG", 40)
+    monkeypatch.setattr(replay_legs, "MARGIN_NS", 6_000_000_000)
+    assert (code, settled(replayed(pandaset, tmp_path / "legs")[1])) == (0, settled(whole))
+    assert rows(tmp_path / "legs") == rows(tmp_path / "whole")
+    assert any(row["nc"] for row in rows(tmp_path / "whole"))
+    one, many = (embedded(tmp_path / name / "report.html") for name in ("whole", "legs"))
+    for key in ("driven", "routes", "pictures", "statuses"):
+        assert json.dumps(one[key]) == json.dumps(many[key]), key
+    for before, after in zip(one["frames"], many["frames"], strict=True):
+        assert {**before, "ms": {}} == {**after, "ms": {}}
+
+
+def test_of_a_long_drive_some_plans_are_drawn_and_all_are_counted(pandaset, tmp_path, monkeypatch):  # noqa: F811
+    _, whole = replayed(pandaset, tmp_path / "whole", "--duration", "3")
+    for name, most in (("LEG", 10), ("MARGIN_NS", 500_000_000), ("FRAMES_MAX", 10), ("PICTURES_MAX", 4)):
+        monkeypatch.setattr(replay_legs, name, most)
+    monkeypatch.setattr(replay_legs, "PATH_MAX", 50)
+    _, numbers = replayed(pandaset, tmp_path / "legs", "--duration", "3")
+    assert numbers["plans"] == whole["plans"] == 29
+    assert numbers["latency_ms"].keys() == whole["latency_ms"].keys()
+    shown, all_of_them = (embedded(tmp_path / name / "report.html") for name in ("legs", "whole"))
+    assert [entry["t"] for entry in shown["frames"]] == [entry["t"] for entry in all_of_them["frames"]][::4]
+    assert "8 of 29 plans are drawn" in shown["origin"]
+    assert 2 <= len(shown["pictures"]) <= 4
+    assert 25 <= len(shown["driven"]["t"]) <= 50
+
+
+@pytest.mark.parametrize("most", [1, 2, 7, 100])
+def test_evenly_is_every_nth(most):
+    kept = Evenly(most)
+    for number in range(1000):
+        kept.add(number)
+        assert kept.kept == list(range(0, number + 1, kept.stride))
+        assert (number < most and len(kept.kept) == number + 1) or most // 2 <= len(kept.kept) <= most
