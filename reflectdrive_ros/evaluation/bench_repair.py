@@ -6,7 +6,8 @@ iterations and over the reach of the search. And what repair costs, the network 
 step less that of the same step without repair, by iterations.
 
 `unsafe` are plans that leave the drivable space or hit somebody who keeps his velocity within the guard's horizon, by
-the guard's own rule; `avoidable` those of them where the expert's plan does not.
+the guard's own rule; `avoidable` those of them where the expert's plan does not; `in reach` those of them where a plan
+does not that differs in one pair of tokens, within the reach of the search.
 """
 
 from __future__ import annotations
@@ -27,14 +28,16 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from .. import kinematics
+from .. import kinematics, tokens
 from ..config import Config, ConfigError
 from ..domain import Array, Observation, Plan
 from ..features import InputSpec, ModelInputs
 from ..planning import decoding_of, guard, planner_named
 from ..planning.planner import Network, PlannerState, Prefilled, Tools
-from ..planning.waypoints import trajectories
+from ..planning.safety import Known, as_drawn
+from ..planning.waypoints import POINTS, driven, trajectories
 from ..runtime.model_file import ModelFileError
+from ..scoring.search import around
 from ..sim import shards
 from ..sim.scene import DrivingScene
 from ..sim.shards import SetError
@@ -49,6 +52,7 @@ PLANNERS = ("reflectdrive", "reflectdrive2")
 ITERATIONS = (0, 1, 2, 3, 5, 10)
 DELTAS = (3, 5, 10)
 DRAWN = 6
+ASKED = 50  # plans near an unsafe one that the guard looks at
 BOTH, GOALS = "goals and repair", "goals"
 
 
@@ -60,6 +64,7 @@ class Row:
     repairs: int
     unsafe: bool
     avoidable: bool
+    in_reach: bool
     own_ms: float  # processor time without the network
     whole_ms: float  # with it
 
@@ -191,11 +196,11 @@ def rows_of(
     """What each way makes of one scene, and its plan (8, 3)."""
     seen = {oracle: observed(scene, oracle) for oracle in dict.fromkeys(oracle for oracle, _ in ways.values())}
     honest, config = seen["constant_velocity"], ways[BOTH][1]
-    (driven,) = trajectories(scene.expert[None, :, :2], 0.1)
-    expert = Plan(honest.stamp_ns, honest.ego.map_from_ego, driven)
+    (way,) = trajectories(scene.expert[None, :, :2], config.output.dt_s)
+    expert = Plan(honest.stamp_ns, honest.ego.map_from_ego, way)
     plans, found = dict[str, Plan](), dict[str, tuple[float, float]]()
-    for name, (oracle, way) in ways.items():
-        plans[name], *spent = _planned(seen[oracle], way, network)
+    for name, (oracle, chosen) in ways.items():
+        plans[name], *spent = _planned(seen[oracle], chosen, network)
         found[name] = spent[0], spent[1]
     waypoints = {name: kinematics.resample(plan.trajectory, WAYPOINT_TIMES_S) for name, plan in plans.items()}
     scores = driving_scores.rows_of(scene.scored(vehicle=config.vehicle), waypoints, config.scoring)
@@ -204,8 +209,24 @@ def rows_of(
     for name, plan in plans.items():
         unsafe = bool(guard.unsafe(plan, honest, config))
         repairs = plan.check.repairs if plan.check else 0
-        rows[name] = Row(tuple(scores[name]), repairs, unsafe, unsafe and expert_safe, *found[name])
+        near = unsafe and in_reach(plan, honest, config, network.codebook)
+        rows[name] = Row(tuple(scores[name]), repairs, unsafe, unsafe and expert_safe, near, *found[name])
     return rows, waypoints
+
+
+def in_reach(plan: Plan, observation: Observation, config: Config, codebook: Codebook) -> bool:
+    """Whether the guard finds some plan safe that differs from this one in a pair of ids, as far as the repair looks.
+
+    Of the 8 times 221 plans the guard is asked about those that the repair finds safest.
+    """
+    if plan.tokens is None:
+        return False
+    near = np.concatenate([around(plan.tokens, place, codebook, config.repair.delta)[1] for place in range(POINTS)])
+    points = driven(codebook.decode(near), observation.ego, codebook.bin_m)
+    safety = as_drawn(Known.of(observation, config), tokens.poses_from_points(points))
+    safest = np.lexsort((safety.excess, -safety.first_unsafe))[:ASKED]
+    made = trajectories(points[safest], config.output.dt_s)
+    return any(not guard.unsafe(replace(plan, trajectory=one), observation, config) for one in made)
 
 
 def _planned(seen: Observation, config: Config, network: CountingNetwork) -> tuple[Plan, float, float]:
@@ -227,6 +248,7 @@ def summary(rows: list[Row]) -> dict[str, Any]:
         "repaired": round(100.0 * float(np.mean([one > 0 for one in repaired])), 3),
         "unsafe": round(100.0 * float(np.mean([row.unsafe for row in rows])), 3),
         "avoidable": round(100.0 * float(np.mean([row.avoidable for row in rows])), 3),
+        "in_reach": round(100.0 * float(np.mean([row.in_reach for row in rows])), 3),
     }
 
 
@@ -252,8 +274,8 @@ def _percentile(values: list[float], percent: float) -> float | None:
 def _table(title: str, numbers: Mapping[str, Mapping[str, Any]]) -> Table:
     table = Table(title=f"{title}; means in percent", title_justify="left", box=SIMPLE_HEAD)
     table.add_column("way of planning", no_wrap=True)
-    columns = ("pdms", *eval_scenes.COLUMNS, "iterations", "unsafe", "avoidable")
-    for heading in ("PDMS", *eval_scenes.COLUMNS.values(), "iterations", "unsafe", "avoidable"):
+    columns = ("pdms", *eval_scenes.COLUMNS, "iterations", "unsafe", "avoidable", "in_reach")
+    for heading in ("PDMS", *eval_scenes.COLUMNS.values(), "iterations", "unsafe", "avoidable", "in reach"):
         table.add_column(heading, justify="right")
     for name, row in numbers.items():
         table.add_row(name, *(f"{row[column]:.2f}" for column in columns))

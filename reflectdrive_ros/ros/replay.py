@@ -11,6 +11,7 @@ import argparse
 import dataclasses
 import hashlib
 import json
+import resource
 import sys
 import time
 from collections import Counter
@@ -181,6 +182,7 @@ def replay_bag(
                 "route": args.route,
                 **tally.details(),
                 "took_s": round(timed.took_s, 3),
+                "times_real_time": round((min(stop_ns, reader.end_ns) - reader.start_ns) * 1e-9 / timed.took_s, 2),
                 "notice": reader.notice,
                 **provenance(["reflectdrive", *sys.argv[1:]]),
             }
@@ -208,6 +210,7 @@ def written(record: ReplayRecord, out: Path, args: argparse.Namespace, copy: Pat
     write_measures(record.plans.measures, out / PLANS_FILE)
     if not args.no_report:
         write_report(record, out / "report.html")
+    numbers["memory_mb_max"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0, 1)
     text = json.dumps(numbers, indent=2) + "\n"
     for target in [*([copy] if copy else []), out / "summary.json"]:
         target.write_text(text, encoding="utf-8")
@@ -389,6 +392,8 @@ def table(numbers: dict[str, Any]) -> Table:
             f"{stage} p50 / p99": f"{values['p50']:.2f} / {values['p99']:.2f} ms"
             for stage, values in numbers["latency_ms"].items()
         },
+        "speed, memory": f"{numbers['times_real_time']:.1f} times real time without the report, "
+        f"{numbers['memory_mb_max']:.0f} MB at most",
         "lost inputs": str(sum(values["lost"] for values in numbers["inputs"].values())),
         "plans SHA-256": numbers["plans_sha256"][:16],
     }

@@ -3,9 +3,10 @@
     make soak                       # an hour; docs/bench/soak.json
     make soak ARGS="--minutes 3"    # as continuous integration runs it
 
-The world runs here at the pace of real time, the node in its own process. Every second the node's memory, descriptors
-and threads are read. Each tick waits for its plan; where drawing is slower than time, ticks are longer than 0.1 s: that
-is the world's rhythm and not the node's. Exit code 1 when a limit is exceeded.
+The world runs here, never faster than time itself, the node in its own process. Every second the node's memory,
+descriptors and threads are read. Each tick waits for its plan; where drawing and planning take longer than 0.1 s, so do
+ticks. A plan is late by `engine.deadline_ms`; `gap_ms` is from one plan that went out to the next. Exit code 1 when a
+limit is exceeded.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -43,7 +45,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     world_bag.add_world_arguments(parser)
     parser.add_argument("--minutes", type=float, default=MINUTES, help=f"of our time (default: {MINUTES:.0f})")
-    parser.add_argument("--planner", default="route_follower", help="recipe (default: route_follower)")
+    parser.add_argument("--planner", default=Config().planner, help=f"recipe (default: {Config().planner})")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here")
     args = parser.parse_args()
     end_on_sigterm()
@@ -85,7 +87,13 @@ def soaked(args: argparse.Namespace, errors: Console) -> dict[str, Any]:
                     progress.update(task, completed=minutes)
                     if minutes >= args.minutes:
                         break
-    return {**watch.numbers(), "moments": moments, "fresh_plans": fresh, "minutes": args.minutes}
+    return {
+        "planner": args.planner,
+        **watch.numbers(),
+        "moments": moments,
+        "fresh_plans": fresh,
+        "minutes": args.minutes,
+    }
 
 
 class Watch:
@@ -96,13 +104,22 @@ class Watch:
         self.descriptors: list[int] = []
         self.threads: list[int] = []
         self.total_ms: list[float] = []
+        self.gaps_ms: list[float] = []  # between plans
+        self.steps, self.late_steps = Counter[str](), Counter[str]()  # by kind
         self.late = self.stops = 0
         self._due = 0.0
+        self._before: float | None = None
 
     def look(self, pid: int, answers: Answers) -> None:
-        for _, status in answers.kept["status"]:
+        for at, status in answers.kept["status"]:
+            if self._before is not None:
+                self.gaps_ms.append(1e3 * (at - self._before))
+            self._before = at
             self.total_ms.append(float(status.time_received_to_published))
-            self.late += status.verdict == status.VERDICT_LATE
+            self.steps[status.step_kind] += 1
+            if status.verdict == status.VERDICT_LATE:
+                self.late += 1
+                self.late_steps[status.step_kind] += 1
             self.stops += status.source == status.SOURCE_STOP
         for kept in answers.kept.values():  # the drive is long: what has been counted is let go
             kept.clear()
@@ -131,12 +148,18 @@ class Watch:
             "late": self.late,
             "late_share": late,
             "stops": self.stops,
-            "total_ms_p50": float(np.percentile(self.total_ms or [np.nan], 50)),
-            "total_ms_p99": float(np.percentile(self.total_ms or [np.nan], 99)),
-            "total_ms_max": float(np.max(self.total_ms or [np.nan])),
+            "steps": dict(self.steps),
+            "late_steps": dict(self.late_steps),
+            **percentiles("total_ms", self.total_ms),
+            **percentiles("gap_ms", self.gaps_ms),
             "limits_met": limits,
             "met": all(limits.values()),
         }
+
+
+def percentiles(name: str, values: Sequence[float]) -> dict[str, float]:
+    told = (("p50", 50), ("p99", 99), ("max", 100))
+    return {f"{name}_{key}": float(np.percentile(values or [np.nan], at)) for key, at in told}
 
 
 def grown(counts: Sequence[int]) -> int:
@@ -146,7 +169,7 @@ def grown(counts: Sequence[int]) -> int:
 
 
 def table(numbers: dict[str, Any]) -> Table:
-    made = Table(title=f"soak · {numbers['minutes']:g} min", show_header=False)
+    made = Table(title=f"soak · {numbers['planner']} · {numbers['minutes']:g} min", show_header=False)
     made.add_row(
         "memory",
         f"{numbers['memory_mb_first']:.0f} to {numbers['memory_mb_last']:.0f} MB, "
@@ -154,11 +177,14 @@ def table(numbers: dict[str, Any]) -> Table:
     )
     made.add_row("descriptors, threads more", f"{numbers['descriptors_leaked']}, {numbers['threads_leaked']}")
     made.add_row("plans", f"{numbers['plans']} in {numbers['moments']} moments, {numbers['fresh_plans']} in time")
-    made.add_row("late, stops", f"{numbers['late']}, {numbers['stops']}")
-    made.add_row(
-        "received to published p50 / p99 / max",
-        f"{numbers['total_ms_p50']:.1f} / {numbers['total_ms_p99']:.1f} / {numbers['total_ms_max']:.1f} ms",
+    late = ", ".join(
+        f"{numbers['late_steps'].get(kind, 0)} of {count} {kind}" for kind, count in numbers["steps"].items()
     )
+    made.add_row("late", late)
+    made.add_row("stops", str(numbers["stops"]))
+    for name, key in (("received to published", "total_ms"), ("from plan to plan", "gap_ms")):
+        times = " / ".join(f"{numbers[f'{key}_{at}']:.1f}" for at in ("p50", "p99", "max"))
+        made.add_row(f"{name} p50 / p99 / max", f"{times} ms")
     made.add_row("met", "yes" if numbers["met"] else ", ".join(k for k, v in numbers["limits_met"].items() if not v))
     return made
 
