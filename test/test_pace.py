@@ -56,7 +56,7 @@ def test_a_start_that_no_engine_gives_becomes_one_that_the_guard_lets_pass():
     points = np.stack([2.0 + 4.0 * (TIMES_S - 0.5), np.zeros(8)], axis=1)
 
     def verdict(way):
-        plan = Plan(scene.stamp_ns, scene.ego.map_from_ego, *trajectories(way[None], 0.1))
+        plan = Plan(scene.stamp_ns, scene.ego.map_from_ego, *trajectories(way[None], scene.ego.speed_mps, 0.1))
         return guard.check(plan, scene, 0.0, config())
 
     assert verdict(points).verdict is Verdict.INFEASIBLE
@@ -99,7 +99,7 @@ def test_a_bin_back_means_to_stand():
     x = np.array([0.9, 1.2, 0.9, 1.2, 1.2, 0.9, 1.5, 1.2])
     found = onward(np.stack([x, np.zeros(8)], axis=1))
     np.testing.assert_array_equal(found[:, 0], [0.9, 1.2, 1.2, 1.2, 1.2, 1.2, 1.5, 1.5])
-    assert kinematics.speeds(trajectories(found[None], 0.1)[0]).min() >= 0.0
+    assert kinematics.speeds(trajectories(found[None], 0.0, 0.1)[0]).min() >= 0.0
 
 
 @given(st.lists(st.tuples(st.floats(-3.0, 9.0), st.floats(-2.0, 2.0)), min_size=8, max_size=8))

@@ -163,7 +163,7 @@ def test_a_carried_plan_is_its_own_continuation(dt_s):
 
 def test_the_horizon_shrinks_as_time_goes_by_and_nothing_is_invented():
     then, *others = arc_frames(11, 0.5)
-    last = reflectdrive2.Plan(then.stamp_ns, then.ego.map_from_ego, *trajectories(arc_way()[None], 0.1))
+    last = reflectdrive2.Plan(then.stamp_ns, then.ego.map_from_ego, *trajectories(arc_way()[None], 10.0, 0.1))
     assert [int(np.isfinite(carried_points(last, now)[:, 0]).sum()) for now in others] == [*range(7, -1, -1), 0, 0]
 
 

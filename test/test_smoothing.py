@@ -27,13 +27,16 @@ def rounded(points):
     return BOOK.decode(BOOK.encode(points))
 
 
-def hardest(points):
-    return np.abs(kinematics.accelerations(*trajectories(points[None], 0.1))).max()
+def hardest(points, state):
+    return np.abs(kinematics.accelerations(*trajectories(points[None], state.speed_mps, 0.1))).max()
 
 
 def test_the_jolts_of_rounding_go():
     jolts = np.array(
-        [(hardest(rounded(points)), hardest(smoothed(rounded(points), state, 0.5, 0.3))) for points, state in drives()]
+        [
+            (hardest(rounded(points), state), hardest(smoothed(rounded(points), state, 0.5, 0.3), state))
+            for points, state in drives()
+        ]
     )
     assert np.median(jolts[:, 0]) > 2.5  # as rounded, a calm drive is a jolty one
     assert np.median(jolts[:, 1]) < 1.5

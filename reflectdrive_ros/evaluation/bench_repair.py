@@ -196,7 +196,7 @@ def rows_of(
     """What each way makes of one scene, and its plan (8, 3)."""
     seen = {oracle: observed(scene, oracle) for oracle in dict.fromkeys(oracle for oracle, _ in ways.values())}
     honest, config = seen["constant_velocity"], ways[BOTH][1]
-    (way,) = trajectories(scene.expert[None, :, :2], config.output.dt_s)
+    (way,) = trajectories(scene.expert[None, :, :2], honest.ego.speed_mps, config.output.dt_s)
     expert = Plan(honest.stamp_ns, honest.ego.map_from_ego, way)
     plans, found = dict[str, Plan](), dict[str, tuple[float, float]]()
     for name, (oracle, chosen) in ways.items():
@@ -225,7 +225,7 @@ def in_reach(plan: Plan, observation: Observation, config: Config, codebook: Cod
     points = driven(codebook.decode(near), observation.ego, codebook.bin_m)
     safety = as_drawn(Known.of(observation, config), tokens.poses_from_points(points))
     safest = np.lexsort((safety.excess, -safety.first_unsafe))[:ASKED]
-    made = trajectories(points[safest], config.output.dt_s)
+    made = trajectories(points[safest], observation.ego.speed_mps, config.output.dt_s)
     return any(not guard.unsafe(replace(plan, trajectory=one), observation, config) for one in made)
 
 

@@ -75,7 +75,9 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
         if repairs and scores:
             again = judged(against, sent[None])
             scores = (float(again.safety.worst[0] * again.quality[0]), *scores[1:])
-    first, *others = trajectories(np.stack([sent, *smooth[order[1:]]]), tools.config.output.dt_s)
+    first, *others = trajectories(
+        np.stack([sent, *smooth[order[1:]]]), observation.ego.speed_mps, tools.config.output.dt_s
+    )
     made = Plan(
         observation.stamp_ns,
         observation.ego.map_from_ego,

@@ -77,7 +77,9 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
     if repairs and scores:
         scores = scored(np.stack([sent, *ways[others]]), observation, tools)
 
-    sent_plan, *candidates = trajectories(np.stack([sent, *ways[others]]), tools.config.output.dt_s)
+    sent_plan, *candidates = trajectories(
+        np.stack([sent, *ways[others]]), observation.ego.speed_mps, tools.config.output.dt_s
+    )
     made = Plan(
         observation.stamp_ns,
         observation.ego.map_from_ego,

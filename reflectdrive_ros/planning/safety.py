@@ -185,7 +185,7 @@ def roughness(known: Known, points: Array) -> Array:
 
 def as_drawn(known: Known, poses: Array) -> Safety:
     """Safety of plans through poses (N, 8, 3) at 0.5 .. 4 s as they are drawn."""
-    return _safety(known, _states(drawn(poses), known.scene.motion[0]))
+    return _safety(known, _states(drawn(poses, float(known.scene.motion[0])), known.scene.motion[0]))
 
 
 def _states(poses: Array, speed_mps: float) -> Array:

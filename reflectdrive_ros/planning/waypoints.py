@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
-from scipy.interpolate import PchipInterpolator
+from scipy.interpolate import CubicSpline, PchipInterpolator
 
 from .. import geometry, tokens
 from ..domain import Array, EgoState, Trajectory
@@ -14,6 +16,7 @@ from .smoothing import smoothed
 POINTS, POINT_DT_S = 8, 0.5
 FREE = 2 * (POINTS - 1)  # ids to write: all but the goal's
 HORIZON_S = POINTS * POINT_DT_S
+KNOTS_S = POINT_DT_S * np.arange(POINTS + 1)
 STEP_S = 0.1  # of `drawn`, as the driving score simulates
 
 
@@ -27,15 +30,17 @@ def driven(points: Array, ego: EgoState, bin_m: float) -> Array:
     return paced(onward(smoothed(points, ego, POINT_DT_S, bin_m)), ego.speed_mps, POINT_DT_S)
 
 
-def trajectories(points: Array, dt_s: float) -> tuple[Trajectory, ...]:
-    """Points (N, 8, 2) as poses at `dt_s`, headings included, up to the horizon."""
-    return tuple(Trajectory(poses, dt_s) for poses in drawn(tokens.poses_from_points(points), dt_s))
+def trajectories(points: Array, speed_mps: float, dt_s: float) -> tuple[Trajectory, ...]:
+    """Points (N, 8, 2), of a car that now drives at `speed_mps`, as poses at `dt_s`, headings included, up to 4 s."""
+    return tuple(Trajectory(poses, dt_s) for poses in drawn(tokens.poses_from_points(points), speed_mps, dt_s))
 
 
-def drawn(poses: Array, dt_s: float = STEP_S) -> Array:
-    """Poses (N, 4 s / dt_s, 3) through poses (N, 8, 3) at 0.5 .. 4 s: `kinematics.resample` of all at once.
+def drawn(poses: Array, speed_mps: float, dt_s: float = STEP_S) -> Array:
+    """Poses (N, 4 s / dt_s, 3) through poses (N, 8, 3) at 0.5 .. 4 s, of a car that now drives at `speed_mps`.
 
-    Equal to it but for plans that stop and go on: it bends their path at the stop by itself.
+    The way is that of `kinematics.resample`, but for plans that stop and go on: their path is bent at the stop by
+    itself. The distance is a cubic spline in time that begins with the present speed, so what a controller is given has
+    no jumps in acceleration; where that would go backwards, it is a monotone curve, so a stop stays a stop.
     """
     knots = np.concatenate([np.zeros((len(poses), 1, 3)), poses], axis=1)  # (N, 9, 3)
     way = np.diff(knots[..., :2], axis=1)
@@ -43,7 +48,11 @@ def drawn(poses: Array, dt_s: float = STEP_S) -> Array:
     moves = length > SAME_PLACE_M
     along = np.concatenate([np.zeros((len(poses), 1)), np.cumsum(length, axis=1)], axis=1)
     times_s = dt_s * np.arange(1, int(HORIZON_S / dt_s + 1e-6) + 1)
-    distance = PchipInterpolator(POINT_DT_S * np.arange(POINTS + 1), along, axis=1)(times_s)  # (N, T)
+    of_along, of_speed = _spline(dt_s)
+    distance = along @ of_along.T + max(speed_mps, 0.0) * of_speed  # (N, T)
+    backwards = (np.diff(distance, axis=1, prepend=0.0) < 0.0).any(axis=1)
+    if backwards.any():
+        distance[backwards] = PchipInterpolator(KNOTS_S, along[backwards], axis=1)(times_s)
     piece = np.minimum((times_s / POINT_DT_S + 1e-9).astype(int), POINTS - 1)
     share = (distance - along[:, piece]) / np.where(moves, length, 1.0)[:, piece]
     share = np.where(moves[:, piece], np.clip(share, 0.0, 1.0), 0.0)[..., None]
@@ -57,6 +66,16 @@ def drawn(poses: Array, dt_s: float = STEP_S) -> Array:
     turn = geometry.wrap(np.diff(knots[..., 2], axis=1))
     heading = knots[:, piece, 2] + share[..., 0] * turn[:, piece]
     return np.concatenate([place, geometry.wrap(heading)[..., None]], axis=-1)
+
+
+@lru_cache(maxsize=8)
+def _spline(dt_s: float) -> tuple[Array, Array]:
+    """(T, 9) and (T,): what distances at KNOTS_S and the present speed weigh in the distances at dt, 2 dt, .. 4 s."""
+    times_s = dt_s * np.arange(1, int(HORIZON_S / dt_s + 1e-6) + 1)
+    count = len(KNOTS_S)
+    of_along = CubicSpline(KNOTS_S, np.eye(count), bc_type=((1, np.zeros(count)), "not-a-knot"))(times_s)
+    of_speed = CubicSpline(KNOTS_S, np.zeros(count), bc_type=((1, 1.0), "not-a-knot"))(times_s)
+    return of_along, of_speed
 
 
 def _tangents(way: Array, length: Array, moves: Array) -> Array:
