@@ -13,6 +13,8 @@ import numpy as np
 from ..domain import Array
 
 SPEEDING_UP_MPS2 = 3.0  # a brisk start; a plan that asks for less is left as it is
+AHEAD = 0.5  # cosine: a step of half a second that turns by more than 60 degrees is none that a car makes
+TELLING_M = 0.15  # a shorter step does not tell where the car faces
 BRAKING_MPS2 = 4.0  # by which a car that catches up with its plan can fall back to the plan's speed
 
 
@@ -41,15 +43,17 @@ def places(ways: Array, along: Array, reached: Array) -> Array:
 
 
 def onward(points: Array) -> Array:
-    """Points (.., T, 2) of the ego frame, none of them behind the one before it, as seen on the way to that one."""
+    """Points (.., T, 2) of the ego frame, none of them behind or beside the one before it, as seen on the way to that
+    one: a car that is to move by a bin to the side or back is to stand."""
     found = np.array(points, float)
     place, heading = np.zeros_like(found[..., 0, :]), np.zeros_like(found[..., 0, :])
     heading[..., 0] = 1.0
     for now in range(found.shape[-2]):
         step = found[..., now, :] - place
         length = np.hypot(step[..., 0], step[..., 1])[..., None]
-        ahead = (step * heading).sum(axis=-1, keepdims=True) > 0.0
-        heading = np.where(ahead, step / np.where(ahead, length, 1.0), heading)
+        ahead = (step * heading).sum(axis=-1, keepdims=True) > AHEAD * length
+        tells = ahead & (length >= TELLING_M)
+        heading = np.where(tells, step / np.where(tells, length, 1.0), heading)
         place = found[..., now, :] = np.where(ahead, found[..., now, :], place)
     return found
 
