@@ -156,7 +156,7 @@ def repair(files: Mapping[str, Numbers]) -> str:
         return ""
     rows = []
     for way, row in numbers["rows"].items():
-        counts = (f"{row[key]:.1f}" for key in ("repaired", "unsafe", "avoidable", "in_reach"))
+        counts = (f"{row[key]:.1f}" if key in row else "-" for key in ("repaired", "unsafe", "avoidable", "in_reach"))
         rows.append((way, *_scores(row), f"{row['iterations']:.2f}", *counts))
     heads = (
         "plans",
