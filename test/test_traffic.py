@@ -94,6 +94,17 @@ def test_bodies_move_along_their_heading_and_without_jolts(log, drivers):
     assert np.percentile(turning, 99.9) < 1.5
 
 
+def test_traffic_goes_on_for_as_long_as_one_looks(town):
+    """Routes are made longer on the way, again and again, from what SUMO drives and not from what was asked of it."""
+    with Simulation(town, Demand.of(town, SEED), SEED) as traffic:
+        traffic.warm_up(300.0)
+        traffic.step()
+        there = ~np.isnan(traffic.poses[: traffic.cast.drivers, 0])
+        assert there.mean() > 0.9
+        assert (traffic.speeds_mps[: traffic.cast.drivers][there] > 1.0).mean() > 0.3
+        assert traffic.counts["left_the_map"] == 0
+
+
 def test_nobody_vanishes_who_is_not_counted(log, drivers, walkers):
     gone = present(log, drivers)[:-1] & ~present(log, drivers)[1:]
     come = ~present(log, drivers)[:-1] & present(log, drivers)[1:]
