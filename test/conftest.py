@@ -5,9 +5,11 @@ and pytest-xdist's workers, which inherit the controller's environment, apart fr
 """
 
 import os
+import sys
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
@@ -24,3 +26,14 @@ os.environ["ROS_LOG_DIR"] = str(Path(home.name) / "ros-log")
 # is red for the next person too.
 settings.register_profile("reflectdrive", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("reflectdrive")
+
+
+@pytest.fixture(autouse=True)
+def torch_threads_stay_at_one():
+    """The number is of the whole process and decides the last bits of a sum: what one test sets, the next must not see.
+
+    One, since threads that wait for each other over a tiny matrix cost a hundred times what they save.
+    """
+    yield
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)

@@ -102,10 +102,9 @@ class Legs:
     def _close(self, end_ns: int | None) -> None:
         """Measure the leg's plans, the last of them made at `end_ns`; None: at the end of the bag."""
         plans, self._leg = self._leg, []
-        start_ns = None
-        if end_ns is not None or self._until_ns is not None:
-            start_ns = plans[0].at_ns - MARGIN_NS if plans and plans[0].at_ns is not None else None
-            start_ns = self._until_ns if start_ns is None or self._until_ns is None else min(start_ns, self._until_ns)
+        start_ns = self._until_ns  # of the first leg: the beginning of the bag
+        if start_ns is not None and plans and plans[0].at_ns is not None:
+            start_ns = min(start_ns, plans[0].at_ns - MARGIN_NS)
         part = Part(self._reader, self._sources, start_ns, None if end_ns is None else end_ns + MARGIN_NS)
         egos = {}
         for received_ns, ego in odometry(part, self._config):
