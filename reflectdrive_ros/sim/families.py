@@ -247,11 +247,11 @@ def _seen_from(ego: Array, poses: Array) -> _Others:
     """Actors (M, N, 3) seen from egos (M, E, 3)."""
     delta = poses[:, None, :, :2].astype(np.float32) - ego[:, :, None, :2].astype(np.float32)
     cos, sin = (f(ego[..., 2]).astype(np.float32)[:, :, None] for f in (np.cos, np.sin))
-    turned = poses[:, None, :, 2] - ego[:, :, None, 2]
+    turned = np.abs(poses[:, None, :, 2].astype(np.float32) - ego[:, :, None, 2].astype(np.float32))
     return _Others(
         ahead=delta[..., 0] * cos + delta[..., 1] * sin,
         left=delta[..., 1] * cos - delta[..., 0] * sin,
-        turned=np.abs((turned + np.pi) % (2 * np.pi) - np.pi).astype(np.float32),
+        turned=np.minimum(turned, np.float32(2 * np.pi) - turned),
     )
 
 

@@ -146,10 +146,9 @@ class _Taken:
         if abs(geometry.wrap(ends[1, 2] - ends[0, 2])) > BEND_RAD:
             return False
         corners = geometry.box_corners(pose, size[:2])
-        box = shapely.Polygon(corners)
-        for part in self.parts[self.tree.query(box)]:
-            if part.intersection(box).area > 0.05:
-                return False
+        box = shapely.polygons(corners)
+        if (shapely.area(shapely.intersection(self.parts[self.tree.query(box)], box)) > 0.05).any():
+            return False
         for other_pose, other_size in self.standing:
             if np.hypot(*(other_pose[:2] - pose[:2])) < 12.0 and geometry.boxes_overlap(
                 pose, size[:2], other_pose, other_size[:2]

@@ -29,8 +29,8 @@ from .traffic import TrafficLog
 
 STEP_S = 0.1
 STEP_NS = 100_000_000
-TOWN_SCENES = 75  # of one town, at most
-TOWNS_MAX = 8  # for one shard of 100; families that are rare in a town are sought in the next
+TOWN_SCENES = 100  # of one town, at most
+TOWNS_MAX = 8  # for one shard of 250; families that are rare in a town are sought in the next
 WARM_UP_S, RECORDED_S = 15.0, 55.0
 APART_STEPS = 15  # between two scenes of one car
 TRIES = 30  # moments looked at for one scene that is wanted: another town costs more

@@ -243,8 +243,10 @@ class Simulation:
     def _lengthen_routes(self) -> None:
         vehicle = self._sumo.vehicle
         for key, lane in zip(self._seen.ids, self._seen.lanes, strict=True):
+            if lane.startswith(":"):
+                continue
             ahead = vehicle.getRoute(key)[vehicle.getRouteIndex(key) :]
-            if len(ahead) > EDGES_LEFT or lane.startswith(":"):
+            if len(ahead) > EDGES_LEFT:
                 continue
             ways = self._cycling if self.cast.shapes[self._row[key]] == Shape.BICYCLE else self.road_map
             more = random_walk(ways, self._generator, ROUTE_M, ahead[-1])[1:]
