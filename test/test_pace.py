@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 from scenes import config, observation
 
 from reflectdrive_ros import kinematics
-from reflectdrive_ros.domain import Plan, Verdict
+from reflectdrive_ros.domain import Plan, Trajectory, Verdict
 from reflectdrive_ros.planning import guard
 from reflectdrive_ros.planning.pace import BRAKING_MPS2, SPEEDING_UP_MPS2, accelerations, onward, paced, places
 from reflectdrive_ros.planning.waypoints import trajectories
+from reflectdrive_ros.tokens import poses_from_points
 
 DT_S = 0.5
 TIMES_S = DT_S * np.arange(1, 9)
@@ -55,13 +56,14 @@ def test_a_start_that_no_engine_gives_becomes_one_that_the_guard_lets_pass():
     scene = observation(speed=0.0)
     points = np.stack([2.0 + 4.0 * (TIMES_S - 0.5), np.zeros(8)], axis=1)
 
-    def verdict(way):
-        plan = Plan(scene.stamp_ns, scene.ego.map_from_ego, *trajectories(way[None], scene.ego.speed_mps, 0.1))
-        return guard.check(plan, scene, 0.0, config())
+    def verdict(trajectory):
+        plan = Plan(scene.stamp_ns, scene.ego.map_from_ego, trajectory)
+        return guard.check(plan, scene, 0.0, config()).verdict
 
-    assert verdict(points).verdict is Verdict.INFEASIBLE
+    assert verdict(Trajectory(poses_from_points(points), DT_S)) is Verdict.INFEASIBLE
     found = paced(points, 0.0, DT_S)
-    assert verdict(found).verdict is Verdict.OK
+    assert verdict(Trajectory(poses_from_points(found), DT_S)) is Verdict.OK
+    assert verdict(*trajectories(found[None], 0.0, 0.1)) is Verdict.OK
     np.testing.assert_allclose(found[-1], points[-1], atol=0.5)  # it has caught up by then
 
 

@@ -4,9 +4,14 @@ From a standstill one bin is much: 0.3 m after half a second is 2.4 m/s^2, and a
 what no engine gives. The way is right all the same. So a plan that speeds up too hard is held back until the car can
 have caught up with it, and does so early enough to stop where the plan stops. A plan that goes back by a bin means to
 stand: what follows it must not shift into reverse.
+
+Between the points the car is drawn where a controller can have it (`timed`): through points that are a bin or two off,
+half a second apart, a curve that meets all of them speeds up and brakes by turns as nobody drives.
 """
 
 from __future__ import annotations
+
+from functools import lru_cache
 
 import numpy as np
 
@@ -14,7 +19,11 @@ from ..domain import Array
 
 SPEEDING_UP_MPS2 = 3.0  # a brisk start; a plan that asks for less is left as it is
 AHEAD = 0.5  # cosine: a step of half a second that turns by more than 60 degrees is none that a car makes
+STANDING_M = 1e-3  # a last step shorter than this is a stop
 TELLING_M = 0.15  # a shorter step does not tell where the car faces
+OFF_M = 0.1  # how far off a point is by rounding; a network's own errors are larger
+JERK_MPS3 = 2.0  # usual jerk along the way
+MOST_MPS2, LEAST_MPS2 = 4.0, -6.0  # what a drawn drive speeds up and brakes by
 BRAKING_MPS2 = 4.0  # by which a car that catches up with its plan can fall back to the plan's speed
 
 
@@ -80,3 +89,44 @@ def reachable(planned: Array, speed_mps: float, dt_s: float) -> Array:
         found[:, now] = place
         most = speed + SPEEDING_UP_MPS2 * dt_s
     return found
+
+
+# --- between the points ----------------------------------------------------------------------------------------------
+
+
+def timed(along: Array, speed_mps: float, dt_s: float, fine_s: float) -> Array:
+    """Distances (N, T) at fine_s, 2 fine_s, .. of a car that now drives at `speed_mps` and is to have come `along`
+    (N, K) at dt_s, 2 dt_s, .. `fine_s` divides `dt_s`.
+
+    The likeliest drive, points being uncertain by OFF_M and jerk by JERK_MPS3, held within what brakes and engine do.
+    A plan that stops has stopped where it says, unless the car cannot.
+    """
+    of_along, of_speed = _likeliest(along.shape[1], dt_s, fine_s)
+    wanted = along @ of_along.T + max(speed_mps, 0.0) * of_speed
+    stops = along[:, -1] - along[:, -2] < STANDING_M
+    room = np.where(stops, along[:, -1], np.inf)
+    place, speed = np.zeros(len(along)), np.full(len(along), max(speed_mps, 0.0))
+    found, late = np.empty_like(wanted), 0.5 * BRAKING_MPS2 * fine_s  # speed changes once in an interval
+    for now in range(wanted.shape[1]):
+        in_time = np.sqrt(late**2 + 2.0 * BRAKING_MPS2 * np.maximum(room - place, 0.0)) - late
+        aim = np.minimum((wanted[:, now] - place) / fine_s, in_time)
+        speed = np.maximum(np.clip(aim, speed + LEAST_MPS2 * fine_s, speed + MOST_MPS2 * fine_s), 0.0)
+        place = place + fine_s * speed
+        found[:, now] = place
+    return found
+
+
+@lru_cache(maxsize=8)
+def _likeliest(count: int, dt_s: float, fine_s: float) -> tuple[Array, Array]:
+    """(T, K) and (T,): what K distances and the present speed weigh in the likeliest drive, T of its instants."""
+    every = round(dt_s / fine_s)
+    steps = np.diff(np.eye(count * every + 1), axis=0)[:, 1:] / fine_s  # mean speeds; the distance now is 0
+    changes = np.diff(steps, axis=0) / fine_s
+    first = steps[:1] / (0.5 * fine_s)  # from the present speed on, half an interval before
+    jerks = np.concatenate([(changes[:1] - first) / (0.75 * fine_s), np.diff(changes, axis=0) / fine_s])
+    of_speed = np.zeros(len(jerks))
+    of_speed[0] = 1.0 / (0.5 * fine_s) / (0.75 * fine_s)
+    weight = fine_s / dt_s / JERK_MPS3**2
+    told = np.eye(count * every)[every - 1 :: every] / OFF_M
+    normal = weight * jerks.T @ jerks + told.T @ told
+    return np.linalg.solve(normal, told.T) / OFF_M, -np.linalg.solve(normal, weight * jerks.T @ of_speed)

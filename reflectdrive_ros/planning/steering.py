@@ -1,0 +1,58 @@
+"""A plan that bends more than a car can is drawn as the car would drive it: along it, and round the bend as tightly as
+it turns.
+
+At walking pace points are half a metre apart and one is wrong by a bin: the way through them curls as no front wheel
+can. The distances stay those of the plan. The car aims at a place a little ahead on its way, as drivers do (pure
+pursuit), so a waver of the points is no waver of the wheel; and it faces where it goes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .. import geometry
+from ..domain import Array
+
+TIGHTEST_PER_M = 0.3  # a small car with its wheel turned all the way
+TELLING_M = 0.15  # steps shorter than this do not tell where the way leads
+LOOK_AHEAD_M = 1.5
+
+
+def tight(ways: Array) -> Array:
+    """(N,) bool, which of ways (N, T + 1, 2+), the place now first, turn more sharply than a car."""
+    steps = np.diff(ways[..., :2], axis=1)
+    length = np.hypot(steps[..., 0], steps[..., 1])
+    direction = np.arctan2(steps[..., 1], steps[..., 0])
+    before, after = length[:, :-1], length[:, 1:]
+    turn = np.abs(geometry.wrap(np.diff(direction, axis=1)))
+    sharp = turn > TIGHTEST_PER_M * 0.5 * (before + after)
+    starts = (length[:, :1] > TELLING_M) & (np.abs(direction[:, :1]) > TIGHTEST_PER_M * 0.5 * length[:, :1])
+    found: Array = (sharp & (np.minimum(before, after) > TELLING_M)).any(axis=1) | starts[:, 0]
+    return found
+
+
+def steered(poses: Array, distance: Array) -> Array:
+    """Poses (N, T, 3) of cars that set out from the origin with heading 0 and follow poses (N, T, 3): they have driven
+    `distance` (N, T) by then, with no sharper turn than TIGHTEST_PER_M."""
+    last = poses[:, -1]
+    onward = last[:, :2] + LOOK_AHEAD_M * np.stack([np.cos(last[:, 2]), np.sin(last[:, 2])], axis=-1)
+    line = np.concatenate([np.zeros((len(poses), 1, 2)), poses[..., :2], onward[:, None]], axis=1)
+    steps = np.hypot(*np.moveaxis(np.diff(line, axis=1), -1, 0))  # (N, T + 1)
+    along = np.concatenate([np.zeros((len(poses), 1)), np.cumsum(steps, axis=1)], axis=1)
+    driven = np.diff(distance, axis=1, prepend=0.0)
+    rows, place, heading = np.arange(len(poses)), np.zeros((len(poses), 2)), np.zeros(len(poses))
+    found = np.empty_like(poses)
+    for now in range(poses.shape[1]):
+        there = along[:, now] + LOOK_AHEAD_M
+        after = np.minimum((along < there[:, None]).sum(axis=1), along.shape[1] - 1)
+        share = np.clip((there - along[rows, after - 1]) / np.maximum(steps[rows, after - 1], 1e-9), 0.0, 1.0)
+        aim = line[rows, after - 1] + share[:, None] * (line[rows, after] - line[rows, after - 1])
+        x, y = geometry.rotate(aim - place, -heading).T
+        curvature = np.clip(2.0 * y / np.maximum(x**2 + y**2, 1e-6), -TIGHTEST_PER_M, TIGHTEST_PER_M)
+        turn = curvature * driven[:, now]
+        middle = heading + 0.5 * turn
+        place = place + driven[:, now, None] * np.stack([np.cos(middle), np.sin(middle)], axis=-1)
+        heading = heading + turn
+        found[:, now, :2], found[:, now, 2] = place, heading
+    found[..., 2] = geometry.wrap(found[..., 2])
+    return found
