@@ -102,18 +102,38 @@ def timed(along: Array, speed_mps: float, dt_s: float, fine_s: float) -> Array:
     A plan that stops has stopped where it says, unless the car cannot.
     """
     of_along, of_speed = _likeliest(along.shape[1], dt_s, fine_s)
-    wanted = along @ of_along.T + max(speed_mps, 0.0) * of_speed
+    start_mps = max(speed_mps, 0.0)
+    wanted: Array = along @ of_along.T + start_mps * of_speed
     stops = along[:, -1] - along[:, -2] < STANDING_M
-    room = np.where(stops, along[:, -1], np.inf)
-    place, speed = np.zeros(len(along)), np.full(len(along), max(speed_mps, 0.0))
-    found, late = np.empty_like(wanted), 0.5 * BRAKING_MPS2 * fine_s  # speed changes once in an interval
+    room = np.where(stops, along[:, -1], np.inf)[:, None]
+    places_before = np.concatenate([np.zeros((len(along), 1)), wanted[:, :-1]], axis=1)
+    speeds = (wanted - places_before) / fine_s
+    changes = np.diff(speeds, axis=1, prepend=start_mps)
+    held = (changes < LEAST_MPS2 * fine_s) | (changes > MOST_MPS2 * fine_s) | (speeds < 0.0)
+    held |= speeds > _in_time(room - places_before, fine_s)
+    some = held.any(axis=1)
+    if some.any():
+        wanted[some] = _held(wanted[some], room[some, 0], start_mps, fine_s)
+    return wanted
+
+
+def _held(wanted: Array, room: Array, start_mps: float, fine_s: float) -> Array:
+    """(N, T) distances wanted, of cars that brake and speed up as cars do and stop within `room` (N,)."""
+    place, speed = np.zeros(len(wanted)), np.full(len(wanted), start_mps)
+    found = np.empty_like(wanted)
     for now in range(wanted.shape[1]):
-        in_time = np.sqrt(late**2 + 2.0 * BRAKING_MPS2 * np.maximum(room - place, 0.0)) - late
-        aim = np.minimum((wanted[:, now] - place) / fine_s, in_time)
-        speed = np.maximum(np.clip(aim, speed + LEAST_MPS2 * fine_s, speed + MOST_MPS2 * fine_s), 0.0)
+        aim = np.minimum((wanted[:, now] - place) / fine_s, _in_time(room - place, fine_s))
+        aim = np.minimum(np.maximum(aim, speed + LEAST_MPS2 * fine_s), speed + MOST_MPS2 * fine_s)
+        speed = np.maximum(aim, 0.0)
         place = place + fine_s * speed
         found[:, now] = place
     return found
+
+
+def _in_time(room: Array, fine_s: float) -> Array:
+    """The speed from which BRAKING_MPS2, from the next interval on, stops a car within `room` metres."""
+    late = 0.5 * BRAKING_MPS2 * fine_s  # speed changes once in an interval
+    return np.asarray(np.sqrt(late**2 + 2.0 * BRAKING_MPS2 * np.maximum(room, 0.0)) - late)
 
 
 @lru_cache(maxsize=8)

@@ -48,18 +48,22 @@ def drawn(poses: Array, speed_mps: float, dt_s: float = STEP_S) -> Array:
         knots[:, knot + 1, 2] = np.where(moves[:, knot], knots[:, knot + 1, 2], knots[:, knot, 2])
     along = np.concatenate([np.zeros((len(poses), 1)), np.cumsum(length, axis=1)], axis=1)
     distance = _distances(along[:, 1:], speed_mps, dt_s)  # (N, T)
-    piece = (distance[:, :, None] > along[:, None, 1:-1]).sum(axis=-1)
+    piece = np.zeros(distance.shape, int)
+    for knot in range(1, POINTS):
+        piece += distance > along[:, knot, None]
     rows = np.arange(len(poses))[:, None]
     share = (distance - along[rows, piece]) / np.where(moves, length, 1.0)[rows, piece]
     share = np.where(moves[rows, piece], np.clip(share, 0.0, 1.0), 0.0)[..., None]
-    beyond = np.maximum(distance - along[:, -1:], 0.0)[..., None]
 
     tangent = _tangents(way, length, moves) * np.maximum(length, SAME_PLACE_M)[:, :, None, None]
     a, b, ta, tb = knots[rows, piece, :2], knots[rows, piece + 1, :2], tangent[rows, piece, 0], tangent[rows, piece, 1]
     place = (1 + 2 * share) * (1 - share) ** 2 * a + share**2 * (3 - 2 * share) * b
     place += share * (1 - share) ** 2 * ta - share**2 * (1 - share) * tb
     heading = knots[rows, piece, 2] + share[..., 0] * geometry.wrap(np.diff(knots[..., 2], axis=1))[rows, piece]
-    place += beyond * np.stack([np.cos(heading), np.sin(heading)], axis=-1)
+    beyond = distance - along[:, -1:]
+    if (beyond > 0.0).any():
+        facing = np.stack([np.cos(heading), np.sin(heading)], axis=-1)
+        place += np.maximum(beyond, 0.0)[..., None] * facing
     found = np.concatenate([place, geometry.wrap(heading)[..., None]], axis=-1)
     sharp = tight(knots)
     if sharp.any():
