@@ -106,7 +106,7 @@ def test_a_plan_that_stops_and_goes_on_stays_within_a_hand(pause):
     points = np.stack([np.r_[1.5, 3.0, [3.0] * pause, 4.5 + 1.5 * np.arange(6 - pause)], 0.02 * np.arange(8) ** 2], 1)
     points[2 : 2 + pause, 1] = points[1, 1]
     (found,) = drawn(poses_from_points(points[None]), 3.0)
-    assert np.hypot(*(found[4::5, :2] - points).T).max() < 0.5  # it brakes before and speeds up after
+    assert np.hypot(*(found[4::5, :2] - points).T).max() < 0.6  # it brakes before and speeds up after
     assert gaps(found, resampled(points, 0.01)).max() < 0.1
 
 

@@ -22,8 +22,9 @@ AHEAD = 0.5  # cosine: a step of half a second that turns by more than 60 degree
 STANDING_M = 1e-3  # a last step shorter than this is a stop
 TELLING_M = 0.15  # a shorter step does not tell where the car faces
 OFF_M = 0.1  # how far off a point is by rounding; a network's own errors are larger
-JERK_MPS3 = 2.0  # usual jerk along the way
-MOST_MPS2, LEAST_MPS2 = 4.0, -6.0  # what a drawn drive speeds up and brakes by
+JERK_MPS3 = 1.5  # usual jerk along the way
+CATCH_UP_S = 0.5  # in which a drawn drive makes up for what it lags behind
+MOST_MPS2, LEAST_MPS2 = 4.0, -6.0  # what a drawn drive speeds up and brakes by at most
 BRAKING_MPS2 = 4.0  # by which a car that catches up with its plan can fall back to the plan's speed
 
 
@@ -113,16 +114,18 @@ def timed(along: Array, speed_mps: float, dt_s: float, fine_s: float) -> Array:
     held |= speeds > _in_time(room - places_before, fine_s)
     some = held.any(axis=1)
     if some.any():
-        wanted[some] = _held(wanted[some], room[some, 0], start_mps, fine_s)
+        wanted[some] = _held(places_before[some], speeds[some], room[some, 0], start_mps, fine_s)
     return wanted
 
 
-def _held(wanted: Array, room: Array, start_mps: float, fine_s: float) -> Array:
-    """(N, T) distances wanted, of cars that brake and speed up as cars do and stop within `room` (N,)."""
+def _held(wanted: Array, wanted_mps: Array, room: Array, start_mps: float, fine_s: float) -> Array:
+    """(N, T) distances of cars that are wanted at (N, T) before each interval, then at speeds (N, T), and that brake
+    and speed up as cars do and stop within `room` (N,)."""
     place, speed = np.zeros(len(wanted)), np.full(len(wanted), start_mps)
     found = np.empty_like(wanted)
     for now in range(wanted.shape[1]):
-        aim = np.minimum((wanted[:, now] - place) / fine_s, _in_time(room - place, fine_s))
+        aim = wanted_mps[:, now] + (wanted[:, now] - place) / CATCH_UP_S
+        aim = np.minimum(aim, _in_time(room - place, fine_s))
         aim = np.minimum(np.maximum(aim, speed + LEAST_MPS2 * fine_s), speed + MOST_MPS2 * fine_s)
         speed = np.maximum(aim, 0.0)
         place = place + fine_s * speed
