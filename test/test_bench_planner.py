@@ -1,15 +1,20 @@
 """The planner's bench: its figures hang together, and its count of equal tokens finds a network that is another."""
 
 import json
+import subprocess
+from io import StringIO
 
 import numpy as np
 import pytest
+from rich.console import Console
 from tiny_net import tiny_inputs, tiny_net
 
 from reflectdrive_ros.__main__ import main
+from reflectdrive_ros.evaluation import bench_gpu
 from reflectdrive_ros.evaluation.parity import FULL, LITE, counted, frame
 from reflectdrive_ros.features import ModelInputs
 from reflectdrive_ros.model import probes
+from reflectdrive_ros.model.step_graphs import WAYS
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 
 WORDS = ("<pad>", "<unk>")
@@ -33,6 +38,7 @@ def test_figures_of_a_small_run(tmp_path):
     assert set(told["parts_ms_p50"]) == {"vision", "prefill", "goal"}
     assert told["reuse_times_faster_one_goal"] > 1
     assert {"version", "commit", "device", "date", "command"} <= set(told)
+    assert told["gpu"] in (bench_gpu.NO_GPU, bench_gpu.NOT_ASKED)
 
 
 @pytest.mark.parametrize(
@@ -40,6 +46,8 @@ def test_figures_of_a_small_run(tmp_path):
     [
         (["--parity", "3"], "--parity N and --scenes DIR go together"),
         (["--model", "nowhere.safetensors", "--sha256", "ab"], "nowhere.safetensors cannot be read"),
+        (["--device", "cuda"], "--device cuda goes with --backend torch"),
+        (["--backend", "torch", "--device", "tpu"], "--device is tpu, expected cpu, cuda or cuda:1 .."),
     ],
 )
 def test_what_cannot_be_benched_is_one_sentence(words, complaint, capsys):
@@ -77,3 +85,44 @@ def test_a_frame_tells_where_its_time_went():
     blocks, (prefill, drafts, edits) = frame(network, next(scenes(1)), LITE, 1)
     assert blocks.shape == (1, 16)
     assert min(prefill, drafts, edits) > 0
+
+
+# --- on a GPU --------------------------------------------------------------------------------------------------------
+
+
+def test_each_way_has_its_turn_and_is_held_against_the_plain_one():
+    """On a CPU all ways are the plain one, so this tries the bench and not the ways."""
+    net = tiny_net(words=WORDS)
+    told = bench_gpu.ways(net, TorchNetwork(net), next(scenes(1)), "cpu", 2)
+    assert set(told["step_ms_p50"]) | set(told["left_out"]) == set(told["same_ids"]) == {str(way) for way in WAYS}
+    assert all(ms > 0 for by_count in told["step_ms_p50"].values() for ms in by_count.values())
+    assert set(told["same_ids"].values()) == {1.0}
+    other = bench_gpu.ways(net, TorchNetwork(tiny_net(1, words=WORDS)), next(scenes(1)), "cpu", 1)
+    assert max(other["same_ids"].values()) < 1.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "ticks"),
+    [("1755, 1980, 2619, 2619\n", "sm 1755, max.sm 1980, mem 2619, max.mem 2619 MHz"), ("[N/A], 1, 1, 1", "not tell")],
+)
+def test_the_table_names_the_gpu_its_clocks_and_what_was_left_out(answer, ticks, monkeypatch):
+    answered = subprocess.CompletedProcess([], 0, answer, "")
+    monkeypatch.setattr(bench_gpu.subprocess, "run", lambda *_, **__: answered)
+    told = {"name": "A GPU", "compute_capability": "11.0", "memory_gb": 122.8, "cuda": "13.0"}
+    told |= {"clocks_mhz": bench_gpu.clocks("GPU-1"), "chosen": "graph", "left_out": {"fused": "not run: no triton"}}
+    told |= {"update_ms_p50": {str(count): {"token_ops": 0.2} for count in bench_gpu.COUNTS}}
+    told |= {"step_ms_p50": {"graph": {"1": 0.5, "6": 0.75}}, "same_ids": {"graph": 1.0}}
+    console = Console(width=200, file=StringIO())
+    console.print(bench_gpu.table(told))
+    text = " ".join(console.file.getvalue().split())
+    for part in ("A GPU, compute capability 11.0, 123 GB", ticks, "graph (drives)", "0.750", "not run: no triton"):
+        assert part in text
+
+
+@pytest.mark.skipif(not probes.has_gpu(), reason="needs a CUDA GPU")
+def test_figures_of_a_small_run_on_a_gpu(tmp_path):
+    words = ["bench", "planner", "--backend", "torch", "--device", "cuda", "--steps", "2"]
+    assert main([*words, "--json", str(tmp_path / "f")]) == 0
+    told = json.loads((tmp_path / "f").read_text())
+    assert told["gpu"]["same_ids"]["graph"] == 1.0
+    assert told["device"].startswith(told["gpu"]["name"])

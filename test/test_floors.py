@@ -33,6 +33,7 @@ RECIPES = ("constant_velocity", "route_follower", "reflectdrive2", "reflectdrive
 ONLY_IN = {
     "torch": ("model", "training", "runtime.torch_backend"),
     "torchvision": ("model", "training", "runtime.torch_backend"),
+    "triton": ("model.fused_update",),
     "onnxruntime": ("runtime.ort_backend",),
     "tensorrt": ("runtime.trt_backend",),
     "rclpy": ("ros",),

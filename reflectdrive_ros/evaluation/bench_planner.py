@@ -8,6 +8,8 @@ So a machine that is slow for a second slows them all, and the ratios, which are
 too. Beside the times stands a roofline: FLOPs and bytes that a step cannot do without (`roofline`), at the copy and
 matrix rates of this machine, measured in the same run with as many threads. With --parity N and a set of scenes it
 counts how many final tokens the backend writes as eager torch does.
+With --backend torch --device cuda all of this happens on a GPU, and a table beside it (`bench_gpu`) says what the GPU
+is and how long a step takes there kernel by kernel, fused, recorded and compiled.
 
 Without --model the weights are random; dense layers take as long with those. With --model FILE the graphs are exported
 into a temporary folder, or taken from --graphs CARD.
@@ -41,13 +43,14 @@ from ..features import WORDS, ModelInputs
 from ..model import checkpoint, probes
 from ..model.checkpoint import CheckpointError
 from ..model.graph_card import CARD, GraphCard, GraphError
+from ..model.step_graphs import GpuWay
 from ..model.token_net import TokenNet
 from ..planning.planner import Network
 from ..runtime.backend import made_inputs, torch_decoding
 from ..runtime.model_file import ModelFileError, named
 from ..runtime.torch_backend import TorchNetwork
 from ..sim.shards import SetError
-from . import parity
+from . import bench_gpu, parity
 from .parity import FULL, LITE, frame
 from .provenance import write_numbers
 from .roofline import Cost, bound_ms, costs
@@ -74,6 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", metavar="FILE", help="weights in place of random ones")
     parser.add_argument("--sha256", metavar="HASH", help="of --model (default: as the card.json beside it tells)")
     parser.add_argument("--graphs", type=Path, metavar="CARD", help="card of the graphs exported of --model")
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="where torch runs: cpu, cuda, cuda:1 .. (cpu)")
     parser.add_argument("--threads", type=int, default=2, metavar="N", help="processor threads (2)")
     parser.add_argument("--steps", type=int, default=200, metavar="N", help="steps of each kind (200)")
     parser.add_argument("--parity", type=int, default=0, metavar="N", help="scenes to count equal tokens on")
@@ -89,16 +93,17 @@ def run(args: argparse.Namespace) -> int:
     try:
         if bool(args.parity) != (args.scenes is not None):
             raise ConfigError("--parity N and --scenes DIR go together: give both or neither")
+        check_device(args)
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             net, model = weights(args)
-            eager = TorchNetwork(net, decoding=torch_decoding(Config().decoding))
+            eager = TorchNetwork(net, args.device, torch_decoding(Config().decoding), way=GpuWay())
             card = None
             if args.backend == "onnxruntime":
                 card = the_graphs(args, net, model, folder, errors)
             numbers = figures(args, net, eager, card, folder, errors)
         if args.json is not None:
-            write_numbers(args.json, numbers)
+            write_numbers(args.json, numbers, "" if isinstance(numbers["gpu"], str) else numbers["gpu"]["name"])
     except (CheckpointError, ConfigError, GraphError, ModelFileError, SetError) as fault:
         errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
         return 2
@@ -108,6 +113,16 @@ def run(args: argparse.Namespace) -> int:
     for shown in tables(numbers):
         console.print(shown)
     return 0
+
+
+def check_device(args: argparse.Namespace) -> None:
+    """Raises ConfigError where nothing can run on --device."""
+    if args.device != "cpu" and args.backend != "torch":
+        raise ConfigError(f"--device {args.device} goes with --backend torch: {args.backend} is benched on a CPU")
+    if args.device.partition(":")[0] not in ("cpu", "cuda"):
+        raise ConfigError(f"--device is {args.device}, expected cpu, cuda or cuda:1 ..")
+    if args.device != "cpu" and not probes.has_gpu():
+        raise ConfigError(f"--device is {args.device}, but torch finds no GPU: leave it out to run on the CPU")
 
 
 def weights(args: argparse.Namespace) -> tuple[TokenNet, str]:
@@ -135,7 +150,7 @@ def figures(
     args: argparse.Namespace, net: TokenNet, eager: TorchNetwork, card: GraphCard | None, folder: Path, errors: Console
 ) -> dict[str, Any]:
     """The measurements, keys as in the design: `full_ms_p50` .. and what stands beside them."""
-    bytes_per_s, flop_per_s = probes.ceilings("cpu", args.threads)  # it also sets torch's threads
+    bytes_per_s, flop_per_s = probes.ceilings(args.device, args.threads)  # it also sets torch's threads
     inputs = made_inputs(eager)
     network: Network = eager
     parts_ms = {}
@@ -146,8 +161,11 @@ def figures(
         spent = profiled(card, inputs, min(PROFILED, args.steps), folder)
         parts_ms = split(spent, folder / "run.onnx")
     else:
+        if args.device != "cpu":
+            network = TorchNetwork(net, args.device, eager.decoding)
         parts_ms = probes.parts_ms(net, eager.tensors(inputs), eager.decoding, min(PROFILED, args.steps))
-    spent_ms = timed(args.steps, actions_of(network, eager, net, inputs, card is not None), errors)
+    compared = network is not eager
+    spent_ms = timed(args.steps, actions_of(network, eager, net, inputs, compared), errors)
 
     step, one = costs(net.config, MOST), costs(net.config, 1)
     edits = sum(edit for _, edit in FULL)
@@ -172,6 +190,7 @@ def figures(
         "gflop": {name: part.flop / 1e9 for name, part in step.items()},
         "mb": {name: part.bytes / 1e6 for name, part in step.items()},
         "parts_ms_p50": parts_ms,
+        "gpu": bench_gpu.measured(net, eager, inputs, args.device, args.steps),
     }
     for kind in ("full", "lite"):
         wall, busy = spent_ms[kind][:, 0], spent_ms[kind][:, 1]
@@ -180,7 +199,7 @@ def figures(
     numbers["full_by_goals_ms_p50"] = {str(goals): float(np.median(spent_ms[f"full {goals}"][:, 0])) for goals in GOALS}
     for row, name in enumerate(("prefill_goal", "draft", "edit", "host"), start=2):
         numbers[f"{name}_ms_p50"] = float(np.median(spent_ms["full"][:, row]))
-    numbers |= ratios(spent_ms, card is not None)
+    numbers |= ratios(spent_ms, compared)
     if card is not None:
         numbers["cold_start_s"] = cold_start_s(card, args.threads)
     if args.parity:
@@ -209,7 +228,9 @@ def actions_of(
 
     def afresh(count: int) -> Action:
         def action() -> tuple[float, ...]:
-            probes.without_reuse(net, eager.tensors(inputs), eager.decoding, count)
+            tensors = eager.tensors(inputs)
+            probes.without_reuse(net, tensors, eager.decoding, count)
+            probes.finish(tensors[0].device)
             return ()
 
         return action
@@ -337,4 +358,7 @@ def tables(numbers: Mapping[str, Any]) -> list[Table]:
         shown.caption += f"; {numbers['cold_start_s']:.1f} s from a fresh process to a network that was tried"
     if "parity" in numbers:
         parts.caption = parity.sentence(numbers["parity"])
-    return [shown, parts]
+    if isinstance(numbers["gpu"], str):
+        shown.caption += f"; GPU {numbers['gpu']}"
+        return [shown, parts]
+    return [shown, parts, bench_gpu.table(numbers["gpu"])]

@@ -16,9 +16,14 @@ from typing import Any
 from .. import __version__
 
 
-def write_numbers(file: Path, numbers: Mapping[str, Any]) -> None:
-    """A command's numbers as JSON, with where they come from. Raises OSError when the file cannot be written."""
+def write_numbers(file: Path, numbers: Mapping[str, Any], gpu: str = "") -> None:
+    """A command's numbers as JSON, with where they come from. Raises OSError when the file cannot be written.
+
+    `gpu` is the name of the one that they were measured on.
+    """
     content = {**numbers, **provenance(["reflectdrive", *sys.argv[1:]])}
+    if gpu:
+        content["device"] = f"{gpu}; {content['device']}"
     file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 

@@ -82,19 +82,9 @@ def step(
 ) -> tuple[Tensor, Tensor]:
     """One round on blocks (B, M, 16): draft up to `limit` masked tokens each or, where `edit`, replace tokens.
 
-    A flag that is a tensor is decided on the device, in a graph that serves both.
     Returns the blocks and the probability of each of their tokens, 0 where it is still the mask.
     """
-    logits, mask_id = net.decode(blocks, keys_values), net.config.mask_id
-    if isinstance(edit, bool):
-        return (
-            token_ops.auto_edit(blocks, logits, mask_id, rules)
-            if edit
-            else token_ops.unmask(blocks, logits, mask_id, limit)
-        )
-    drafted, of_draft = token_ops.unmask(blocks, logits, mask_id, limit)
-    edited, of_edit = token_ops.auto_edit(blocks, logits, mask_id, rules)
-    return torch.where(edit, edited, drafted), torch.where(edit, of_edit, of_draft)
+    return token_ops.update(blocks, net.decode(blocks, keys_values), net.config.mask_id, limit, edit, rules)
 
 
 def guided_step(

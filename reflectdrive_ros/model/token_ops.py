@@ -97,6 +97,20 @@ def auto_edit(ids: Tensor, logits: Tensor, mask_id: int, rules: EditRules) -> tu
     return torch.where(commit, likeliest, ids), torch.where(masked, 0.0, told)
 
 
+def update(
+    ids: Tensor, logits: Tensor, mask_id: int, limit: Tensor | int, edit: Tensor | bool, rules: EditRules
+) -> tuple[Tensor, Tensor]:
+    """`unmask` up to `limit` positions or, where `edit`, `auto_edit`: what a step makes of its logits.
+
+    A flag that is a tensor is decided on the device, in a graph that serves both.
+    """
+    if isinstance(edit, bool):
+        return auto_edit(ids, logits, mask_id, rules) if edit else unmask(ids, logits, mask_id, limit)
+    drafted, of_draft = unmask(ids, logits, mask_id, limit)
+    edited, of_edit = auto_edit(ids, logits, mask_id, rules)
+    return torch.where(edit, edited, drafted), torch.where(edit, of_edit, of_draft)
+
+
 def schedule(masked: int, rounds: int) -> tuple[int, ...]:
     """How many positions each round writes so that `masked` are written: equal shares, larger ones first.
 

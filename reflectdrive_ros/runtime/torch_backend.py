@@ -1,4 +1,7 @@
-"""A token network in eager torch: arrays in, arrays out, everything between on the device."""
+"""A token network in torch: arrays in, arrays out, everything between on the device.
+
+Eager, as `model.phases` is written; on a GPU the steps are run as `model.step_graphs` says.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from ..model import phases
 from ..model.checkpoint import CheckpointError, load
 from ..model.layers import KeysValues
 from ..model.phases import Decoding
+from ..model.step_graphs import CHOSEN, GpuWay, on_gpu
 from ..model.token_net import TokenNet
 from ..planning.planner import Prefilled
 from ..tokens import Codebook
@@ -33,8 +37,9 @@ class TorchNetwork:
         device: str = "cpu",
         decoding: Decoding | None = None,
         tokenizer: Tokenizer | None = None,
+        way: GpuWay = CHOSEN,
     ) -> None:
-        """`tokenizer` is for networks without words of their own."""
+        """`tokenizer` is for networks without words of their own, `way` says how steps are run on a GPU."""
         config = net.config
         if tokenizer is None and not config.words:
             raise CheckpointError("the network has no words of its own: give the tokenizer it was trained with")
@@ -42,6 +47,11 @@ class TorchNetwork:
         self._device = torch.device(device)
         self.runs_on = f"torch {torch.__version__} on {device}"
         self.decoding = decoding or Decoding()
+        self._on_gpu = None
+        if self._device.type == "cuda" and way != GpuWay():
+            counts = range(1, self.decoding.goals.count + 1)
+            self._on_gpu = on_gpu(self._net, self.decoding.edits, way, self._device, counts)
+            self.runs_on += f" ({way})"
         self._ring: deque[tuple[bytes, Tensor]] = deque(maxlen=INSTANTS_KEPT)
         self.codebook = Codebook(config.bin_m, config.bins)
         self.inputs = InputSpec(
@@ -89,7 +99,10 @@ class TorchNetwork:
     def step(self, context: Any, blocks: Array, limit: int, edit: bool) -> tuple[Array, Array]:
         keys_values: tuple[KeysValues, ...] = context
         ids = self._batch(blocks.astype(np.int64))
-        written, confidence = phases.step(self._net, ids, keys_values, limit, edit, self.decoding.edits)
+        if self._on_gpu is None:
+            written, confidence = phases.step(self._net, ids, keys_values, limit, edit, self.decoding.edits)
+        else:
+            written, confidence = self._on_gpu(ids, keys_values, limit, edit)
         return _array(written).astype(np.int32), _array(confidence)
 
     def blank(self, inputs: ModelInputs) -> Any:

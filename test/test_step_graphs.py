@@ -1,0 +1,209 @@
+"""Recorded steps are the steps: whatever comes in, a replay gives what `phases.step` gives."""
+
+import numpy as np
+import pytest
+import torch
+from tiny_net import some_blocks, tiny_inputs, tiny_net
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from reflectdrive_ros.features import ModelInputs
+from reflectdrive_ros.model import phases, step_graphs
+from reflectdrive_ros.model.phases import Decoding
+from reflectdrive_ros.model.step_graphs import CHOSEN, WAYS, GpuWay, StepGraphs, step_of
+from reflectdrive_ros.model.token_ops import EditRules
+from reflectdrive_ros.runtime.torch_backend import TorchNetwork
+
+MOVES = [(5, False), (16, False), (0, True), (1, False), (0, True)]
+RULES = EditRules(below=1.0)
+
+
+class Tape(TorchDispatchMode):
+    """What a CUDA graph is, on a CPU: operations on given memory, done again on that memory and on nothing else.
+
+    What the host decided while it was recorded stays as it was decided.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.done = []
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        out = operation(*args, **(kwargs or {}))
+        self.done.append((operation, args, kwargs or {}, out))
+        return out
+
+    def again(self):
+        for operation, args, kwargs, out in self.done:
+            for kept, made in zip(tree_leaves(out), tree_leaves(operation(*args, **kwargs)), strict=True):
+                if isinstance(kept, torch.Tensor) and kept.data_ptr() != made.data_ptr():  # else it is a view
+                    kept.copy_(made)
+
+
+class Recorder:
+    """The `capture` of these tests; counts what it recorded."""
+
+    def __init__(self):
+        self.count = 0
+
+    def __call__(self, work):
+        self.count += 1
+        with Tape() as tape:
+            result = work()
+
+        def replay():
+            tape.again()
+            return result
+
+        return replay
+
+
+@pytest.fixture(autouse=True)
+def no_gradients():
+    with torch.inference_mode():
+        yield
+
+
+def context_of(net, seed):
+    return phases.prefill_goal(net, *tiny_inputs(net, scenes=1, seed=seed), Decoding().goals).keys_values
+
+
+def graphs_of(net, counts=()):
+    recorder = Recorder()
+    return StepGraphs(step_of(net, RULES, GpuWay()), torch.device("cpu"), counts, recorder), recorder
+
+
+def same(ours, theirs):
+    return all(one.equal(other) for one, other in zip(ours, theirs, strict=True))
+
+
+def test_a_replay_gives_what_a_step_gives():
+    net = tiny_net()
+    graphs, recorder = graphs_of(net)
+    context, blocks = context_of(net, 1), some_blocks(net, 1, 3)
+    changed = 0
+    for limit, edit in MOVES:
+        plain = phases.step(net, blocks, context, limit, edit, RULES)
+        assert same(graphs(blocks, context, limit, edit), plain)
+        changed += int((plain[0] != blocks).sum())
+        blocks = plain[0]
+    assert changed > 0
+    assert recorder.count == 1  # drafts and edits, all limits
+
+
+def test_each_number_of_blocks_is_recorded_once():
+    net = tiny_net()
+    graphs, recorder = graphs_of(net, counts=(1, 2, 3))
+    context = context_of(net, 1)
+    for count, recordings in ((2, 3), (1, 3), (3, 3), (5, 4), (5, 4), (2, 4)):
+        blocks = some_blocks(net, 1, count, seed=count)
+        assert same(graphs(blocks, context, 3, False), phases.step(net, blocks, context, 3, False, RULES))
+        assert recorder.count == recordings
+
+
+def test_another_prompt_is_noticed_and_so_is_one_that_comes_back():
+    net = tiny_net()
+    graphs, recorder = graphs_of(net)
+    contexts, blocks = [context_of(net, seed) for seed in (1, 2)], some_blocks(net, 1, 2)
+    expected = [phases.step(net, blocks, context, 5, False, RULES) for context in contexts]
+    assert not same(*expected)
+    for turn in (0, 1, 1, 0, 1, 0):
+        assert same(graphs(blocks, contexts[turn], 5, False), expected[turn])
+    assert recorder.count == 1
+
+
+def test_a_prompt_of_another_length_is_recorded_anew():
+    net = tiny_net()
+    graphs, recorder = graphs_of(net)
+    context, blocks = context_of(net, 1), some_blocks(net, 1, 2)
+    shorter = tuple((keys[:, :, :-3], values[:, :, :-3]) for keys, values in context)
+    for turn, each in enumerate((context, shorter, context), start=1):
+        assert same(graphs(blocks, each, 5, False), phases.step(net, blocks, each, 5, False, RULES))
+        assert recorder.count == turn
+
+
+def test_results_are_the_callers_to_keep():
+    net = tiny_net()
+    graphs, _ = graphs_of(net)
+    context, blocks = context_of(net, 1), some_blocks(net, 1, 2)
+    first = graphs(blocks, context, 5, False)
+    kept = tuple(part.clone() for part in first)
+    assert not same(graphs(first[0], context, 16, False), kept)
+    assert same(first, kept)
+
+
+def test_a_step_is_one_graph_to_the_compiler_too():
+    """Traced as `compiled` has it traced; what inductor makes of it on a GPU is not tried here."""
+    net = tiny_net()
+    context, blocks = context_of(net, 1), some_blocks(net, 1, 2)
+    compiled = torch.compile(step_of(net, RULES, GpuWay()), fullgraph=True, dynamic=False, backend="eager")
+    for limit, edit in MOVES[:3]:
+        ours = compiled(blocks, context, torch.tensor(limit), torch.tensor(edit))
+        assert same(ours, phases.step(net, blocks, context, limit, edit, RULES))
+
+
+def test_a_network_whose_steps_are_recorded_plans_as_one_whose_steps_are_not():
+    """The backend, told that its CPU is a GPU."""
+    net, decoding = tiny_net(words=("<pad>", "<unk>")), Decoding(edits=RULES)
+    eager, quick = TorchNetwork(net, decoding=decoding), TorchNetwork(net, decoding=decoding)
+    quick._on_gpu, recorder = graphs_of(net, counts=(1, 6))
+    for seed in range(2):
+        inputs = ModelInputs(*(part[0].numpy() for part in tiny_inputs(net, scenes=1, seed=seed)))
+        known, same_scene = eager.prefill_goal(inputs), quick.prefill_goal(inputs)
+        blocks = known.blocks
+        for limit, edit in MOVES:
+            plain = eager.step(known.context, blocks, limit, edit)
+            for ours, theirs in zip(quick.step(same_scene.context, blocks, limit, edit), plain, strict=True):
+                np.testing.assert_array_equal(ours, theirs)
+            blocks = plain[0]
+    assert recorder.count == 2
+
+
+def test_on_a_cpu_nothing_is_recorded():
+    net = tiny_net(words=("<pad>", "<unk>"))
+    assert TorchNetwork(net, way=GpuWay(recorded=True, compiled=True))._on_gpu is None
+    assert TorchNetwork(net).runs_on == f"torch {torch.__version__} on cpu"
+
+
+def test_ways_have_names_and_the_chosen_one_is_measured():
+    assert [str(way) for way in WAYS] == ["eager", "fused", "graph", "graph, fused", "graph, compiled"]
+    assert CHOSEN in WAYS
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_on_a_gpu_every_way_gives_what_a_step_gives(way):
+    if way.fused:
+        pytest.importorskip("triton", reason="triton is not installed")
+    device = torch.device("cuda")
+    net = tiny_net().to(device)
+    step = step_graphs.on_gpu(net, RULES, way, device, counts=(1, 3))
+    contexts = [
+        tuple(tuple(part.to(device) for part in layer) for layer in context_of(tiny_net(), seed)) for seed in (1, 2)
+    ]
+    for count in (3, 1, 2):
+        for context in contexts:
+            blocks = some_blocks(net, 1, count).to(device)
+            for limit, edit in MOVES:
+                plain = phases.step(net, blocks, context, limit, edit, RULES)
+                made = step(blocks, context, limit, edit)
+                assert made[0].equal(plain[0])
+                torch.testing.assert_close(made[1], plain[1], atol=1e-4, rtol=0)
+                blocks = plain[0]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_on_a_gpu_a_replay_never_waits_for_the_host():
+    device = torch.device("cuda")
+    net = tiny_net().to(device)
+    context = tuple(tuple(part.to(device) for part in layer) for layer in context_of(tiny_net(), 1))
+    step, blocks = (
+        step_graphs.on_gpu(net, RULES, GpuWay(recorded=True), device, counts=(2,)),
+        some_blocks(net, 1, 2).to(device),
+    )
+    step(blocks, context, 5, False)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step(blocks, context, 5, True)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
