@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import os
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import rclpy
 from rclpy.context import Context
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
+from rclpy.serialization import deserialize_message, serialize_message
 from rich.console import Console
 from rich.progress import Progress
 from rosgraph_msgs.msg import Clock
@@ -40,6 +42,7 @@ LAST_PLAN_S = 1.0  # what the node still answers after the last message
 CLOCK_PERIOD_S = 0.01
 SENDER_DEPTH = 10
 REPLAYED = ("trajectory", "status", "debug", "diagnostics")
+PENDING = 100  # plans whose parts may still be on their way: ten seconds of them
 REPO_PROFILE = Path(__file__).resolve().parents[2] / "config" / "fastdds.xml"
 
 
@@ -109,14 +112,24 @@ def end(process: subprocess.Popen, patience_s: float = 3.0) -> int:
 
 
 class Harness:
-    """Our side of the conversation: publishers for the node's inputs, everything it publishes collected."""
+    """Our side of the conversation: publishers for the node's inputs, everything it publishes collected.
 
-    def __init__(self, config: Config, keys: list[str], heard: tuple[str, ...] = REPLAYED) -> None:
+    It is kept in `received`, by key and with the time of arrival, or given to `keep(key, time, message)`.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        keys: list[str],
+        heard: tuple[str, ...] = REPLAYED,
+        keep: Callable[[str, float, Any], None] | None = None,
+    ) -> None:
         os.environ.update(isolated_environment())
         self._context = Context()
         rclpy.init(context=self._context, signal_handler_options=rclpy.SignalHandlerOptions.NO)
         self.node = Node("reflectdrive_harness", context=self._context)
         self.received: dict[str, list[tuple[float, Any]]] = {topic.key: [] for topic in topics.OUTPUTS}
+        self._keep = keep or (lambda key, at_s, message: self.received[key].append((at_s, message)))
         self.inputs = {
             entry.key: self.node.create_publisher(message_class(entry.type), resolved(entry.name), sending(entry.qos))
             for entry in topics.inputs(config)
@@ -139,7 +152,7 @@ class Harness:
 
     def _collecting(self, key: str) -> Any:
         def collect(message: Any) -> None:
-            self.received[key].append((time.perf_counter(), message))
+            self._keep(key, time.perf_counter(), message)
 
         return collect
 
@@ -187,40 +200,79 @@ def through_node(
     route: Any | None,
     out: Path,
     errors: Console,
-) -> list[Any]:
-    """Play the bag to the node in recorded time; every plan it sent, with what it said of it.
+) -> Iterator[Any]:
+    """Play the bag to the node in recorded time; then every plan it sent, with what it said of it, by their stamps.
 
-    `route`: a nav_msgs/Path to send beforehand instead of the bag's own.
+    `route`: a nav_msgs/Path to send beforehand instead of the bag's own. What the node sends waits in a file until the
+    bag is over: to measure plans meanwhile would take the processor from the node.
+    """
+    log = out / "node.log"
+    with tempfile.TemporaryFile(dir=out) as file:
+        spool = Spool(file)
+        harness = Harness(config, [*sources, *(["route"] if route is not None else [])], keep=spool.add)
+        try:
+            with running_node(config, {}, log) as process:
+                harness.wait_for_node(process, log)
+                if route is not None:
+                    harness.inputs["route"].publish(route)
+                began_s = time.perf_counter()
+                play(reader, sources, harness, stop_ns, rate, errors)
+                time.sleep(LAST_PLAN_S)
+        finally:
+            harness.close()
+        yield from plans_of(spool, lambda at_s: reader.start_ns + int((at_s - began_s) * rate * 1e9))
+
+
+class Spool:
+    """Messages in a file, in the order in which they came: those of a long drive do not fit into memory."""
+
+    HEAD = struct.Struct("<BdI")  # place of the key in REPLAYED, time of arrival, bytes
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._types = [message_class(topic.type) for key in REPLAYED for topic in topics.OUTPUTS if topic.key == key]
+
+    def add(self, key: str, at_s: float, message: Any) -> None:
+        content = serialize_message(message)
+        self._file.write(self.HEAD.pack(REPLAYED.index(key), at_s, len(content)) + content)
+
+    def __iter__(self) -> Iterator[tuple[str, float, Any]]:
+        """Key, time of arrival and message of each; none may be added afterwards."""
+        self._file.seek(0)
+        while head := self._file.read(self.HEAD.size):
+            place, at_s, size = self.HEAD.unpack(head)
+            yield REPLAYED[place], at_s, deserialize_message(self._file.read(size), self._types[place])
+
+
+def plans_of(heard: Iterable[tuple[str, float, Any]], bag_ns: Callable[[float], int]) -> Iterator[Any]:
+    """Plans with what was said of them, by their stamps, from messages in the order in which they came.
+
+    `bag_ns` tells the bag's time of a time of arrival. A plan without a status is left out.
     """
     from .replay import Sent
 
-    log = out / "node.log"
-    harness = Harness(config, [*sources, *(["route"] if route is not None else [])])
-    try:
-        with running_node(config, {}, log) as process:
-            harness.wait_for_node(process, log)
-            if route is not None:
-                harness.inputs["route"].publish(route)
-            play(reader, sources, harness, stop_ns, rate, errors)
-            time.sleep(LAST_PLAN_S)
-    finally:
-        harness.close()
-    statuses = {convert.stamp_ns(m.header): m for _, m in harness.received["status"]}
-    debugs = {convert.stamp_ns(m.header): m for _, m in harness.received["debug"]}
-    said = [(at, diagnostics_of(m)) for at, m in harness.received["diagnostics"]]
-    sent: dict[int, Sent] = {}
-    for at, trajectory in harness.received["trajectory"]:
-        stamp = convert.stamp_ns(trajectory.header)
-        if stamp not in statuses:
+    waiting: dict[int, dict[str, Any]] = {}  # by stamp: the parts of a plan
+    said: tuple[InputStatus, ...] = ()
+
+    def made(stamp: int, **changes: Any) -> Iterator[Sent]:
+        parts = waiting.pop(stamp) | changes
+        if "trajectory" in parts and "status" in parts:
+            debug = parts.get("debug")
+            stages = {} if debug is None else dict(zip(debug.stage_names, map(float, debug.stage_times), strict=True))
+            yield Sent(parts["trajectory"], parts["status"], stages, parts["said"], parts["at_ns"])
+
+    for key, at_s, message in heard:
+        if key == "diagnostics":
+            said = diagnostics_of(message)
             continue
-        debug = debugs.get(stamp)
-        stages = {} if debug is None else dict(zip(debug.stage_names, map(float, debug.stage_times), strict=True))
-        lines = next((lines for when, lines in reversed(said) if when <= at), ())
-        sent.setdefault(stamp, Sent(trajectory, statuses[stamp], stages, lines))
-    if sent and said:  # the counters of the end belong to the last plan
-        last = max(sent)
-        sent[last] = Sent(sent[last].trajectory, sent[last].status, sent[last].stages_ms, said[-1][1])
-    return [sent[stamp] for stamp in sorted(sent)]
+        parts = waiting.setdefault(convert.stamp_ns(message.header), {})
+        if key == "trajectory" and key not in parts:
+            parts |= {"said": said, "at_ns": bag_ns(at_s)}
+        parts.setdefault(key, message)
+        while len(waiting) > PENDING:
+            yield from made(min(waiting))
+    for stamp in sorted(waiting):  # the counters of the end belong to the last plan
+        yield from made(stamp, **({"said": said} if stamp == max(waiting) else {}))
 
 
 def play(

@@ -1,0 +1,74 @@
+"""What the node sent while a bag was played waits in a file and comes out as plans, whatever order it came in."""
+
+import random
+import tempfile
+
+import pytest
+
+pytest.importorskip("rclpy")
+
+from autoware_planning_msgs.msg import Trajectory, TrajectoryPoint
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+
+from reflectdrive_ros.ros import convert, outputs, replay_node
+from reflectdrive_ros.ros.topics import message_class
+
+STATUS, DEBUG = message_class("reflectdrive/msg/PlannerStatus"), message_class("reflectdrive/msg/PlannerDebug")
+SECOND_NS = 1_000_000_000
+
+
+def parts(count, period_ns=SECOND_NS // 10):
+    """Trajectory, status and debug of plans, and diagnostics that count them, as a node sends them."""
+    for k in range(count):
+        stamp = outputs.time_message(SECOND_NS + k * period_ns)
+        trajectory, status, debug = Trajectory(), STATUS(), DEBUG()
+        for message in (trajectory, status, debug):
+            message.header.stamp = stamp
+        trajectory.points = [TrajectoryPoint(longitudinal_velocity_mps=float(k))]
+        status.sequence = k
+        debug.stage_names, debug.stage_times = ["network"], [float(k)]
+        told = DiagnosticArray(status=[DiagnosticStatus(name="reflectdrive: planner", message=str(k))])
+        yield [("trajectory", trajectory), ("status", status), ("debug", debug)], ("diagnostics", told)
+
+
+def collected(messages):
+    with tempfile.TemporaryFile() as file:
+        spool = replay_node.Spool(file)
+        for k, (key, message) in enumerate(messages):
+            spool.add(key, 0.01 * k, message)
+        return list(replay_node.plans_of(spool, lambda at_s: int(at_s * 1e9)))
+
+
+def test_plans_come_out_whole_and_in_order_whatever_order_their_parts_came_in():
+    shuffle, messages = random.Random(0), []
+    for three, told in parts(500):
+        shuffle.shuffle(three)
+        messages += [*three, told]
+    plans = collected(messages)
+    assert [plan.status.sequence for plan in plans] == list(range(500))
+    assert [plan.trajectory.points[0].longitudinal_velocity_mps for plan in plans] == list(range(500))
+    assert [plan.stages_ms["network"] for plan in plans] == list(range(500))
+    assert [convert.stamp_ns(plan.trajectory.header) for plan in plans] == [
+        SECOND_NS + k * SECOND_NS // 10 for k in range(500)
+    ]
+    assert plans[0].statuses == ()
+    # what had been said when a plan came; the last has what was said at the end
+    assert [plan.statuses[0].message for plan in plans[1:-1]] == [str(k) for k in range(498)]
+    assert plans[-1].statuses[0].message == "499"
+    assert all(-1 <= plan.at_ns - k * 40_000_000 <= 20_000_001 for k, plan in enumerate(plans))
+
+
+def test_what_lacks_a_trajectory_or_a_status_is_no_plan_and_one_without_details_is():
+    messages = []
+    for k, (three, _) in enumerate(parts(6)):
+        messages += [part for part in three if (k, part[0]) not in {(1, "trajectory"), (2, "status"), (4, "debug")}]
+    plans = collected(messages)
+    assert [plan.status.sequence for plan in plans] == [0, 3, 4, 5]
+    assert [plan.stages_ms for plan in plans] == [{"network": 0.0}, {"network": 3.0}, {}, {"network": 5.0}]
+
+
+def test_the_first_of_two_trajectories_of_one_stamp_is_the_one_that_was_driven():
+    ((three, _),) = parts(1)
+    again = Trajectory(header=three[0][1].header, points=[TrajectoryPoint(longitudinal_velocity_mps=9.0)])
+    (plan,) = collected([*three, ("trajectory", again)])
+    assert plan.trajectory.points[0].longitudinal_velocity_mps == 0.0
