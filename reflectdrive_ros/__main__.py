@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "eval": ("evaluation.eval_run", "planners on a scene set or in closed loop: PDM score table"),
     "train": ("training.train_run", "supervised training of a planner on a scene set; resumes where it was stopped"),
     "export": ("evaluation.export_run", "a planner's weights as ONNX graphs, which run without torch"),
+    "engine": ("evaluation.engine_run", "TensorRT engines of such graphs, built on the machine that drives with them"),
     "score": ("evaluation.score_run", "PDM score of given trajectories in given scenes"),
     "doctor": ("ros.doctor", "what is installed, what is missing, what to do"),
 }

@@ -23,7 +23,7 @@ from typing import Any, get_type_hints
 
 import yaml
 
-MODEL_BACKENDS = ("auto", "torch", "onnxruntime")
+MODEL_BACKENDS = ("auto", "torch", "onnxruntime", "tensorrt")
 
 
 class ConfigError(ValueError):
@@ -190,9 +190,11 @@ class ModelConfig:
     )
     backend: str = setting(
         "auto",
-        "what runs it: auto (the best one installed that reads the file), torch (weights) or onnxruntime (graphs)",
+        "what runs it: auto (the best one installed that reads the file), torch (weights), onnxruntime (graphs) or "
+        "tensorrt (graphs, of which `reflectdrive engine` has built engines on this machine)",
     )
     device: str = setting("auto", "auto (a GPU where the backend finds one), cpu, cuda, cuda:1, ..")
+    engines: str = setting("", "folder of TensorRT engines; empty: the folder engines beside the graphs' card")
     threads: int = setting(
         2,
         "processor threads of the network. With ONNX Runtime they share out the goals that are drafted together, which "

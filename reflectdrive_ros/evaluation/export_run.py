@@ -18,13 +18,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..config import Config, ConfigError, load
+from ..config import Config, load
 from ..model import checkpoint
 from ..model.checkpoint import CheckpointError
-from ..model.export import MOST_BLOCKS, export
+from ..model.export import MOST_BLOCKS, PRECISIONS, export, in_bfloat16
 from ..model.graph_card import CARD, GraphCard
 from ..runtime.backend import golden, torch_decoding
 from ..runtime.torch_backend import TorchNetwork
+from .engine_run import UNUSABLE, engines, show
 from .provenance import provenance, write_numbers
 
 
@@ -39,12 +40,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="M",
         help="blocks that a step takes; left out, any number (for CPUs; TensorRT wants it fixed)",
     )
+    parser.add_argument(
+        "--precision",
+        choices=tuple(PRECISIONS.values()),
+        default="fp32",
+        help="of the arithmetic; bf16 is for TensorRT, ONNX Runtime does not run it (fp32)",
+    )
+    parser.add_argument(
+        "--tensorrt",
+        action="store_true",
+        help="build engines of the graphs too, on this machine's GPU, as reflectdrive engine does; M is decoding.goals",
+    )
     parser.add_argument("--config", type=Path, metavar="FILE", help="whose section `decoding` is built in (YAML)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table's numbers here too")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 0; 2 with one sentence on stderr when the weights cannot be used or a file cannot be written."""
+    """Exit code 0; 2 with one sentence on stderr when weights or engines cannot be used or a file cannot be written."""
     console, errors = Console(), Console(stderr=True)
     try:
         config = load(args.config) if args.config else Config()
@@ -53,23 +65,30 @@ def run(args: argparse.Namespace) -> int:
         source = source_card(args.checkpoint)
         net = checkpoint.load(args.checkpoint, args.sha256 or source.get("sha256", ""))
         weights_sha256 = args.sha256 or source["sha256"]
+        if args.precision == "bf16":
+            net = in_bfloat16(net)
         weights = {key: value for key, value in source.items() if key not in ("config", "format")}
         made = {key: value for key, value in provenance([]).items() if key in ("version", "commit")}
         with errors.status("tracing both graphs; the small network takes half a minute"):
             about = {"weights": weights, "made": made}
             decoding = torch_decoding(config.decoding)
             known = golden(TorchNetwork(net, decoding=decoding)) if net.config.words else None
-            card_sha256 = export(net, weights_sha256.lower(), args.out, about, decoding, args.blocks, known)
+            blocks = args.blocks or (config.decoding.goals if args.tensorrt else None)
+            card_sha256 = export(net, weights_sha256.lower(), args.out, about, decoding, blocks, known)
         numbers = figures(args.out / CARD, card_sha256)
+        if args.tensorrt:
+            numbers["tensorrt"] = engines(str(args.out / CARD), "cuda", None, True, errors)
         if args.json is not None:
             write_numbers(args.json, numbers)
-    except (CheckpointError, ConfigError) as fault:
+    except (CheckpointError, *UNUSABLE) as fault:
         errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
         return 2
     except OSError as fault:
         errors.print(escape(f"{fault.filename} cannot be written: {fault.strerror}"), soft_wrap=True, highlight=False)
         return 2
     console.print(table(numbers))
+    if args.tensorrt:
+        show(numbers["tensorrt"], console)
     console.print(f"model.file: {args.out / CARD}\nmodel.sha256: {card_sha256}", highlight=False, soft_wrap=True)
     return 0
 

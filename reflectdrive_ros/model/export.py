@@ -12,13 +12,17 @@ is asked of the host between calls. Shapes are static but for M, which is free o
 first graph once and the second six times.
 
 Arithmetic is in float32. A weight matrix that bfloat16 holds without loss (those of a shipped checkpoint all do) is
-stored as bfloat16 behind a Cast, which runtimes fold when they load the graph: half the file, the same numbers. Each
-graph has all it needs inside, so that a hash is a hash of what runs; the two share the attention and the action tokens'
-weights, which costs a shipped pair 6 MB. Only graphs near protobuf's limit of 2 GB keep their weights beside.
+stored as bfloat16 behind a Cast, which runtimes fold when they load the graph: half the file, the same numbers. A
+network that was taken to bfloat16 (`in_bfloat16`) gives graphs for TensorRT that reckon in bfloat16, and in float32
+where sums are long: softmax, norms, everything behind the logits. Keys and values are then bfloat16 too.
+
+Each graph has all it needs inside, so that a hash is a hash of what runs; the two share the attention and the action
+tokens' weights, which costs a shipped pair 6 MB. Only graphs near protobuf's limit of 2 GB keep their weights beside.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 import json
@@ -47,6 +51,7 @@ from .token_net import BLOCK, TokenNet
 OPSET = 20
 MOST_BLOCKS = 64  # of a step whose number of blocks is free
 SMALL = 1024  # elements; smaller tables are kept as they are
+PRECISIONS = {torch.float32: "fp32", torch.bfloat16: "bf16"}  # of a network's weights, and of its graphs' arithmetic
 INSIDE_BYTES = 1_500_000_000  # more weights than that stand beside their graph
 
 
@@ -58,7 +63,7 @@ class PrefillGoal(nn.Module):
         self.net, self.rules = net, decoding.goals
 
     def forward(self, images: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> tuple[Tensor, ...]:
-        pixels = images.to(self.net.x_embedding.weight.dtype)  # at once: bytes are nothing but an input to TensorRT
+        pixels = images.float()  # at once, and to nothing else: TensorRT has bytes as an input only, and casts them so
         known = phases.prefill_goal(self.net, pixels, text, ego, route, self.rules)
         flat = (part for layer in known.keys_values for part in layer)
         return known.blocks, known.goal_log_probs, known.real, *flat
@@ -103,12 +108,24 @@ def export(
     return hashlib.sha256(content.encode()).hexdigest()
 
 
+def in_bfloat16(net: TokenNet) -> TokenNet:
+    """The network once more, its weights in bfloat16; all but the convolutions, which ONNX has in float32 only.
+
+    ONNX took bfloat16 into Conv with opset 22. A picture's values between -1 and 1 are better off in float32, too.
+    """
+    half = copy.deepcopy(net).bfloat16()
+    half.vision.stem, half.vision.patch_embedding = copy.deepcopy((net.vision.stem, net.vision.patch_embedding))
+    half.vision.patch_embedding.register_forward_hook(lambda _module, _inputs, features: features.bfloat16())
+    return half
+
+
 def model_of(net: TokenNet, weights_sha256: str, decoding: Decoding, blocks: int | None) -> dict[str, Any]:
     """What the graphs take and mean, in words that JSON has: the same for both graphs and their card."""
     config = net.config
     measures = dataclasses.asdict(config)
     told = {
         "weights_sha256": weights_sha256,
+        "precision": PRECISIONS[net.x_head.weight.dtype],
         "config_sha256": hashlib.sha256(json.dumps(measures, sort_keys=True).encode()).hexdigest(),
         "inputs": {
             "width": config.vision.width,
@@ -152,7 +169,8 @@ def _step(net: TokenNet, decoding: Decoding, blocks: int | None) -> ir.Model:
     config, attention = net.config, net.config.blocks
     count = blocks or decoding.goals.count + 1  # a free number is traced by one that nothing else has
     masked = torch.full((1, count, BLOCK), config.mask_id)
-    kept = torch.zeros(1, attention.kv_heads, config.prompt_length, attention.head_dim)
+    measures = 1, attention.kv_heads, config.prompt_length, attention.head_dim
+    kept = torch.zeros(measures, dtype=net.x_head.weight.dtype)
     keys_values = tuple((kept.clone(), kept.clone()) for _ in range(attention.layers))
     tensors = masked, torch.tensor(1), torch.tensor(False), keys_values
     static = tuple((None, None) for _ in keys_values)
@@ -196,6 +214,7 @@ def _quiet() -> Iterator[None]:
 def _write(graph: ir.Model, name: str, model: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """One graph as a file; what the card says of it."""
     _forget_the_source(graph)
+    _softmax_in_float32(graph)
     _store_halved(graph)
     graph.graph.name = name
     graph.producer_name, graph.producer_version = "reflectdrive", torch.__version__
@@ -227,12 +246,46 @@ def _forget_the_source(graph: ir.Model) -> None:
     graph.graph.doc_string = graph.doc_string = None
 
 
+def _softmax_in_float32(graph: ir.Model) -> None:
+    """A softmax of bfloat16, and the mask that is added before it, reckon in float32; what comes out is cast back.
+
+    PyTorch adds its float32 mask to bfloat16 scores, which ONNX does not know: operands are of one type there.
+    """
+    half, full = ir.DataType.BFLOAT16, ir.DataType.FLOAT
+    for softmax in [node for node in graph.graph if node.op_type == "Softmax"]:
+        scores, weights = softmax.inputs[0], softmax.outputs[0]
+        before = None if scores is None else scores.producer()
+        masks = before is not None and {value.dtype for value in before.inputs if value is not None} == {half, full}
+        first = before if before is not None and masks else softmax
+        given = first.inputs[0]
+        if given is None or given.dtype is not half:
+            continue
+        widened, narrowed = _cast(given, full), _cast(weights, half)
+        ir.convenience.replace_all_uses_with(weights, narrowed.outputs[0])
+        narrowed.replace_input_with(0, weights)
+        first.replace_input_with(0, widened.outputs[0])
+        first.outputs[0].dtype = weights.dtype = full
+        graph.graph.insert_before(first, [widened])
+        graph.graph.insert_after(softmax, [narrowed])
+
+
+def _cast(value: ir.Value, kind: ir.DataType) -> ir.Node:
+    cast = ir.node("Cast", [value], {"to": kind.value}, name=f"{value.name}.{kind.name.lower()}")
+    cast.outputs[0].name, cast.outputs[0].shape, cast.outputs[0].dtype = cast.name, value.shape, kind
+    return cast
+
+
 def _store_halved(graph: ir.Model) -> None:
-    """Weights that bfloat16 holds exactly are stored as such, behind a Cast."""
+    """Weights that bfloat16 holds exactly are stored as such, behind a Cast.
+
+    But for those of a convolution: TensorRT's parser wants them to be constants, and a Cast is none to it.
+    """
     casts = []
     for name, value in list(graph.graph.initializers.items()):
         tensor = value.const_value
         if tensor is None or tensor.dtype != ir.DataType.FLOAT or tensor.size < SMALL:
+            continue
+        if any(user.op_type == "Conv" for user, _ in value.uses()):
             continue
         exact = tensor.numpy()
         halved = exact.astype(ml_dtypes.bfloat16)

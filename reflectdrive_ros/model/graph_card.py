@@ -65,6 +65,11 @@ class GraphCard:
                 _check(file, sha256)
         return card
 
+    @property
+    def precision(self) -> str:
+        """Of the arithmetic: fp32 or bf16. Cards that were written before there was a choice do not tell."""
+        return str(self.model.get("precision", "fp32"))
+
     def codebook(self) -> Codebook:
         return Codebook(self.model["codebook"]["bin_m"], self.model["codebook"]["bins"])
 

@@ -1,17 +1,20 @@
 """One door to networks: the model that was asked for, its hash verified, loaded, and tried once before it drives.
 
 Or one sentence why not: a planner whose network cannot be had does not start, and none takes its place.
-A backend is a module of its own that is imported when a model needs it: a car without torch can run the others.
+A backend is a module of its own that is imported when a model needs it: a car without torch can run the others. Where
+`model.backend` is auto, a backend that cannot run the model is passed over for the next; the network then tells why.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -20,14 +23,22 @@ from ..domain import Array
 from ..features import ModelInputs, route_ahead, route_ids
 from ..planning.planner import Network
 from ..planning.waypoints import FREE, shares
+from .cuda_device import has_driver
 from .model_file import ModelFileError, card_of, found, verified_sha256
 
 if TYPE_CHECKING:
+    from ..model.graph_card import GraphCard
     from ..model.phases import Decoding
 
+log = logging.getLogger(__name__)
+
 # end of a model file -> backends that read it, the best first: weights, or the card of exported graphs
-READ_BY = {".safetensors": ("torch",), ".json": ("onnxruntime",)}
-INSTALLED_BY = {"torch": "'reflectdrive[train]'", "onnxruntime": "onnxruntime"}  # what pip is asked for
+READ_BY = {".safetensors": ("torch",), ".json": ("tensorrt", "onnxruntime")}
+INSTALLED_BY = {
+    "torch": "'reflectdrive[train]'",
+    "onnxruntime": "onnxruntime",
+    "tensorrt": "tensorrt",
+}  # what pip is asked for
 GOLDEN_TOLERANCE = 0.05  # between backends and machines; another wiring of the inputs is far off
 
 
@@ -37,7 +48,31 @@ def network_of(model: ModelConfig, decoding: DecodingConfig) -> Network | None:
         return None
     verified_sha256(model)
     path = found(model.file)
-    backend = backend_of(path, model.backend)
+    *better, last = backends_of(path, model)
+    passed_over = ""
+    for backend in better:
+        try:
+            return _ready(backend, path, model, decoding)
+        except ModelFileError as fault:
+            passed_over = f"not {backend}: {fault}"
+            log.warning("%s", passed_over)
+    try:
+        network = _ready(last, path, model, decoding)
+    except ModelFileError as fault:
+        raise ModelFileError(f"{fault}; {passed_over}" if passed_over else str(fault)) from None
+    if passed_over:
+        network.runs_on += f" ({passed_over})"
+    return network
+
+
+class Running(Network, Protocol):
+    """A network that says, for the diagnostics, what it runs on."""
+
+    runs_on: str
+
+
+def _ready(backend: str, path: Path, model: ModelConfig, decoding: DecodingConfig) -> Running:
+    """The network on one backend, loaded and tried once. Raises ModelFileError."""
     try:
         network = LOADERS[backend](path, model, decoding)
     except ModuleNotFoundError as fault:
@@ -56,19 +91,24 @@ def worker_network(model: ModelConfig, decoding: DecodingConfig) -> Network | No
     return network_of(replace(model, threads=1), decoding)
 
 
-def backend_of(path: Path, asked: str) -> str:
-    """Which backend reads a model file. Raises ModelFileError if none does, or not the one asked for."""
+def backends_of(path: Path, model: ModelConfig) -> tuple[str, ...]:
+    """Which backends may run a model file, to be tried in this order.
+
+    TensorRT is not among them by itself where nothing speaks for it, neither a driver nor the library: a computer
+    without a GPU needs no word on that. Raises ModelFileError if no backend reads the file, or not the one asked for.
+    """
     able = READ_BY.get(path.suffix, ())
     if not able:
         raise ModelFileError(f"model file {path} is no model: expected a file ending in {', '.join(READ_BY)}")
-    if asked == "auto":
-        return able[0]
-    if asked not in able:
-        raise ModelFileError(f"model.backend is {asked}, but {path} is read by {', '.join(able)}")
-    return asked
+    if model.backend == "auto":
+        gpu = model.device != "cpu" and (has_driver() or importlib.util.find_spec("tensorrt") is not None)
+        return tuple(backend for backend in able if gpu or backend != "tensorrt")
+    if model.backend not in able:
+        raise ModelFileError(f"model.backend is {model.backend}, but {path} is read by {', '.join(able)}")
+    return (model.backend,)
 
 
-def _torch_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> Network:
+def _torch_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> Running:
     from ..model.checkpoint import CheckpointError
     from .torch_backend import TorchNetwork
 
@@ -86,25 +126,44 @@ def torch_decoding(decoding: DecodingConfig) -> Decoding:
     return Decoding(goals, EditRules(decoding.edit_below, decoding.edit_at_most))
 
 
-def _ort_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> Network:
-    from ..model.graph_card import GraphCard, GraphError
+def _ort_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> Running:
+    from ..model.graph_card import GraphError
     from .ort_backend import OrtNetwork
 
     try:
-        card = GraphCard.read(path)
-        for name, value in card.decoding().items():
-            if getattr(decoding, name) != value:
-                raise GraphError(
-                    f"decoding.{name} is {getattr(decoding, name)}, but the graphs of {path} have {value} built in: "
-                    "set it to that or export them again"
-                )
-        return OrtNetwork(card, model.threads, model.device)
+        return OrtNetwork(_graphs(path, decoding), model.threads, model.device)
     except GraphError as fault:
         raise ModelFileError(str(fault)) from None
 
 
-Loader = Callable[[Path, ModelConfig, DecodingConfig], Network]
-LOADERS: dict[str, Loader] = {"torch": _torch_network, "onnxruntime": _ort_network}
+def _trt_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> Running:
+    from ..model.graph_card import GraphError
+    from .cuda_device import CudaError
+    from .engine_cache import EngineError
+    from .trt_backend import TrtNetwork
+
+    try:
+        return TrtNetwork(_graphs(path, decoding), model.device, Path(model.engines) if model.engines else None)
+    except (GraphError, CudaError, EngineError) as fault:
+        raise ModelFileError(str(fault)) from None
+
+
+def _graphs(path: Path, decoding: DecodingConfig) -> GraphCard:
+    """The card of exported graphs that decode as is set. Raises GraphError."""
+    from ..model.graph_card import GraphCard, GraphError
+
+    card = GraphCard.read(path)
+    for name, value in card.decoding().items():
+        if getattr(decoding, name) != value:
+            raise GraphError(
+                f"decoding.{name} is {getattr(decoding, name)}, but the graphs of {path} have {value} built in: "
+                "set it to that or export them again"
+            )
+    return card
+
+
+Loader = Callable[[Path, ModelConfig, DecodingConfig], Running]
+LOADERS: dict[str, Loader] = {"torch": _torch_network, "tensorrt": _trt_network, "onnxruntime": _ort_network}
 
 
 # --- tried once ------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from the camera driver what they win here.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,10 @@ import numpy as np
 import onnxruntime as ort
 
 from ..domain import Array
-from ..features import InputSpec, ModelInputs, Tokenizer, WordTokenizer
+from ..features import ModelInputs, Tokenizer
 from ..model.graph_card import GRAPHS, GraphCard, GraphError
 from ..planning.planner import PlanningError, Prefilled
+from .graphs import check_feeds, filled_up, input_spec
 
 DTYPES = {"tensor(uint8)": np.uint8, "tensor(int64)": np.int64, "tensor(float)": np.float32, "tensor(bool)": np.bool_}
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
@@ -39,6 +40,11 @@ class OrtNetwork:
         self, card: GraphCard, threads: int = 1, device: str = "auto", tokenizer: Tokenizer | None = None
     ) -> None:
         """device: as `model.device`. Raises GraphError for graphs that cannot be used."""
+        if card.precision != "fp32":
+            raise GraphError(
+                f"{card.path} is in {card.precision}, which ONNX Runtime does not run: build TensorRT engines of it "
+                "with reflectdrive engine, or export the checkpoint again without --precision"
+            )
         device = _device(device)
         self.runs_on = f"ONNX Runtime {ort.__version__} on {device}, {threads} thread{'s' * (threads > 1)}"
         self.codebook = card.codebook()
@@ -66,33 +72,10 @@ class OrtNetwork:
         return written, confidence
 
     def _step(self, context: Any, blocks: Array, limit: int, edit: bool) -> tuple[Array, Array]:
-        count = len(blocks)
-        ids = blocks[None].astype(np.int64)
-        if self._blocks is not None:
-            if count > self._blocks:
-                raise PlanningError(f"the step graph takes {self._blocks} blocks, got {count}: export with --blocks")
-            ids = np.concatenate([ids, np.repeat(ids[:, :1], self._blocks - count, axis=1)], axis=1)
+        count, ids = len(blocks), filled_up(blocks, self._blocks)
         flags = {"limit": np.array(limit, np.int64), "edit": np.array(edit, np.bool_)}
         out = self._graphs["step"].run({"blocks": ids, **flags}, context)
         return out["written"].numpy()[0, :count].astype(np.int32), out["confidence"].numpy()[0, :count]
-
-
-def input_spec(card: GraphCard, tokenizer: Tokenizer | None = None) -> InputSpec:
-    """What the network takes; `tokenizer` is for networks without words of their own. Raises GraphError."""
-    told = card.model["inputs"]
-    if tokenizer is None and not told["words"]:
-        raise GraphError(f"{card.path}: the network has no words of its own; give the tokenizer it was trained with")
-    return InputSpec(
-        told["width"],
-        told["height"],
-        told["text_length"],
-        tokenizer or WordTokenizer(told["words"]),
-        told["cameras"],
-        told["instants"],
-        tuple(told["ego_scale"]),
-        tuple(told["route_at_m"]),
-        card.codebook(),
-    )
 
 
 class Graph:
@@ -136,15 +119,7 @@ class Graph:
     def _check(self, feeds: Mapping[str, Array], kept: Mapping[str, Any]) -> None:
         given = {name: (array.dtype, array.shape) for name, array in feeds.items()}
         given |= {name: (np.dtype(DTYPES[tensor.data_type()]), tensor.shape()) for name, tensor in kept.items()}
-        for name in (*self.takes, *given):
-            if name not in given or name not in self.takes:
-                problem = "was not given" if name in self.takes else "is not among its inputs"
-                raise PlanningError(f"graph {self.name}: tensor {name} {problem}")
-            (kind, shape), (has_kind, has) = self.takes[name], given[name]
-            if kind != has_kind or not _fits(has, shape):
-                raise PlanningError(
-                    f"graph {self.name}: tensor {name} is {has_kind} {tuple(has)}, expected {kind} {_shown(shape)}"
-                )
+        check_feeds(self.name, self.takes, given)
 
 
 def _device(asked: str) -> str:
@@ -158,16 +133,6 @@ def _device(asked: str) -> str:
             "or install onnxruntime-gpu"
         )
     return asked
-
-
-def _fits(shape: Sequence[int], expected: Sequence[int | str]) -> bool:
-    return len(shape) == len(expected) and all(
-        not isinstance(want, int) or have == want for have, want in zip(shape, expected, strict=True)
-    )
-
-
-def _shown(shape: Sequence[int | str]) -> str:
-    return f"({', '.join(map(str, shape))}{',' * (len(shape) == 1)})"
 
 
 def _line(fault: Exception) -> str:

@@ -1,0 +1,165 @@
+"""TensorRT engines on disk, each under a key of all it was built of and for: one that does not fit is not loaded.
+
+An engine runs where it was built. Another GPU, a slice of the same one, another TensorRT or other weights are another
+key, so that nothing old is taken for new. Beside `step-<key>.plan` stands `step-<key>.json`, which tells the parts of
+the key in words and the hash of the plan. Files come whole or not at all: written aside, flushed, then renamed.
+
+    store(folder, fit, plan)
+    plan = load(folder, fit, "build it with: reflectdrive engine card.json")
+
+No TensorRT here: bytes go in and come out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+KEY_LENGTH = 16  # hexadecimal digits of the key in a file's name
+
+
+class EngineError(Exception):
+    """An engine cannot be had; the message says which, why and what to do."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What an engine is bound to."""
+
+    tensorrt: str  # version, all four numbers
+    gpu: str  # its name
+    capability: str  # compute capability, such as 11.0
+    processors: int  # streaming multiprocessors; a slice of a GPU has fewer
+    cuda: str  # version that the driver has, such as 13.0
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What an engine was built of and for; with another in any of these it is another engine."""
+
+    graph: str  # prefill_goal or step
+    graph_sha256: str
+    precision: str  # of the graph's arithmetic
+    flags: tuple[str, ...]  # of the builder
+    machine: Machine
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """As JSON has them."""
+        told = asdict(self)
+        machine = told.pop("machine")
+        return {**told, "flags": list(self.flags), **machine}
+
+    @property
+    def key(self) -> str:
+        return _digest(self.parts)
+
+    @property
+    def name(self) -> str:
+        """Of its files, without their ending."""
+        return f"{self.graph}-{self.key[:KEY_LENGTH]}"
+
+
+WORDS = {  # parts in the words of a sentence
+    "graph_sha256": "the graph with SHA-256 {:.12}",
+    "precision": "{} arithmetic",
+    "flags": "the builder's flags {}",
+    "tensorrt": "TensorRT {}",
+    "gpu": "the GPU {}",
+    "capability": "compute capability {}",
+    "processors": "{} multiprocessors",
+    "cuda": "CUDA {}",
+}
+
+
+def load(folder: Path, fit: Fit, remedy: str) -> bytes:
+    """The engine that fits, as it was stored. Raises EngineError, with `remedy` as what to do.
+
+    The sentence tells which file is damaged, or in what the nearest engine differs, or that there is none.
+    """
+    plan_file, card_file = folder / f"{fit.name}.plan", folder / f"{fit.name}.json"
+    try:
+        plan = plan_file.read_bytes()
+    except FileNotFoundError:
+        raise EngineError(f"{_nearest(folder, fit)}; {remedy}") from None
+    except OSError as fault:
+        raise EngineError(f"TensorRT engine {plan_file} cannot be read: {fault.strerror}; {remedy}") from None
+    card = _card(card_file)
+    if {key: card.get(key) for key in fit.parts} != fit.parts:
+        raise EngineError(f"TensorRT engine {plan_file}: {card_file.name} beside it does not tell its key; {remedy}")
+    if card.get("sha256") != hashlib.sha256(plan).hexdigest():
+        raise EngineError(f"TensorRT engine {plan_file} is damaged: {card_file.name} tells another SHA-256; {remedy}")
+    return plan
+
+
+def store(folder: Path, fit: Fit, plan: bytes) -> Path:
+    """Write an engine with its card; the plan's place. An older one of the same key is replaced. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    told = {**fit.parts, "sha256": hashlib.sha256(plan).hexdigest(), "bytes": len(plan)}
+    write_whole(folder / f"{fit.name}.json", (json.dumps(told, indent=2) + "\n").encode())
+    return write_whole(folder / f"{fit.name}.plan", plan)
+
+
+def timing_file(folder: Path, machine: Machine) -> Path:
+    """Where a builder keeps what it has timed: one file for each TensorRT on each GPU."""
+    return folder / f"timing-{_digest(asdict(machine))[:KEY_LENGTH]}.cache"
+
+
+def write_whole(target: Path, content: bytes) -> Path:
+    """Write a file of which nobody sees half, not even after the power went. Raises OSError."""
+    unfinished = target.with_name(f"{target.name}.{os.getpid()}.part")
+    try:
+        with unfinished.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, target)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    folder = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+    return target
+
+
+def _nearest(folder: Path, fit: Fit) -> str:
+    """In what the engine of this graph that differs least differs."""
+    there = sorted(_others(folder, fit), key=lambda row: len(row[1]))
+    if not there:
+        return f"there is no TensorRT engine of {fit.graph} in {folder}"
+    name, different = there[0]
+    was = ", ".join(_worded(key, value) for key, value in different.items())
+    here = ", ".join(_worded(key, fit.parts[key]) for key in different)
+    return f"TensorRT engine {folder / name} was built for {was}; here it would be {here}"
+
+
+def _worded(key: str, value: Any) -> str:
+    return WORDS[key].format(" ".join(value) if isinstance(value, list) else str(value))
+
+
+def _others(folder: Path, fit: Fit) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Engines of the same graph: the plan's name, and the parts of its key that are not as in `fit`."""
+    for file in sorted(folder.glob(f"{fit.graph}-*.json")):
+        card = _card(file)
+        if set(fit.parts) <= set(card) and card["graph"] == fit.graph and file.with_suffix(".plan").is_file():
+            yield f"{file.stem}.plan", {key: card[key] for key in fit.parts if card[key] != fit.parts[key]}
+
+
+def _card(file: Path) -> dict[str, Any]:
+    """What stands beside a plan; empty where nothing of use does."""
+    try:
+        card = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return card if isinstance(card, dict) else {}
+
+
+def _digest(parts: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,553 @@
+"""The TensorRT backend against a GPU and a TensorRT that are made up (`fake_gpu`), with graphs that are real."""
+
+import ast
+import ctypes
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from ctypes import POINTER
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir
+import pytest
+from fake_gpu import C_TYPES, FUNCTIONS, USED, FakeDriver, FakeTensorRT, driver, trt  # noqa: F401 (fixtures)
+from scenes import Clock, config, observation
+from test_export import unknown_to_tensorrt
+from test_features import pictures
+from tiny_net import tiny_net
+
+from reflectdrive_ros.__main__ import main
+from reflectdrive_ros.config import DecodingConfig, ModelConfig
+from reflectdrive_ros.domain import PlanSource
+from reflectdrive_ros.evaluation import export_run
+from reflectdrive_ros.features import WORDS
+from reflectdrive_ros.model import checkpoint
+from reflectdrive_ros.model.export import PRECISIONS, export, in_bfloat16
+from reflectdrive_ros.model.graph_card import GraphCard, sha256_of
+from reflectdrive_ros.model.phases import Decoding
+from reflectdrive_ros.model.token_ops import EditRules, GoalRules
+from reflectdrive_ros.planning.planner import PlanningError
+from reflectdrive_ros.runtime import cuda_device, trt_backend, trt_build
+from reflectdrive_ros.runtime.backend import golden, made_inputs, network_of
+from reflectdrive_ros.runtime.cuda_device import SIGNATURES, CudaError
+from reflectdrive_ros.runtime.engine import Engine
+from reflectdrive_ros.runtime.engine_cache import EngineError
+from reflectdrive_ros.runtime.model_file import ModelFileError
+from reflectdrive_ros.runtime.ort_backend import OrtNetwork
+from reflectdrive_ros.runtime.torch_backend import TorchNetwork
+from reflectdrive_ros.runtime.trt_backend import TrtNetwork
+
+RULES = Decoding(GoalRules(4, floor=0.0), EditRules(below=1.0))  # every slot has a goal of its own, and edits edit
+BUILT_IN = DecodingConfig(4, goal_floor=0.0, edit_below=1.0)
+MOVES = ((5, False), (5, False), (4, False), (0, True), (0, True))
+MEANT = C_TYPES | {  # pointers in cuda.h
+    **dict.fromkeys(("int *", "CUdevice *"), POINTER(ctypes.c_int)),
+    **dict.fromkeys(("void **", "CUcontext *", "CUstream *", "CUevent *"), POINTER(ctypes.c_void_p)),
+    **dict.fromkeys(("CUgraph *", "CUgraphExec *"), POINTER(ctypes.c_void_p)),
+    **dict.fromkeys(("void *", "const void *"), ctypes.c_void_p),
+    "CUdeviceptr *": POINTER(ctypes.c_uint64),
+    "char *": ctypes.c_char_p,
+    "const char **": POINTER(ctypes.c_char_p),
+}
+DATA = Path(__file__).parent / "data"
+
+
+@pytest.fixture(scope="module")
+def nets():
+    """A network that knows nothing, in float32 and in bfloat16."""
+    net = tiny_net(words=WORDS, text_vocabulary=len(WORDS), text_length=16)
+    return {"fp32": net, "bf16": in_bfloat16(net)}
+
+
+@pytest.fixture(scope="module")
+def cards(nets, tmp_path_factory):
+    """Their graphs, for steps of six blocks; and some that are said to be for any number."""
+    made = {}
+    for name, net in nets.items():
+        folder = tmp_path_factory.mktemp(name)
+        export(net, "0" * 64, folder, {}, RULES, 6, golden(TorchNetwork(net, decoding=RULES)))
+        made[name] = GraphCard.read(folder / "card.json")
+    free = tmp_path_factory.mktemp("free") / "card.json"
+    shutil.copytree(made["fp32"].path.parent, free.parent, dirs_exist_ok=True)
+    told = json.loads(free.read_text())
+    told["model"]["blocks"] = None
+    free.write_text(json.dumps(told))
+    return made | {"free": GraphCard.read(free)}
+
+
+@pytest.fixture
+def built(trt, cards, tmp_path):  # noqa: F811
+    """Engines of the graphs in float32."""
+    list(trt_build.build(cards["fp32"], "cuda", tmp_path, Clock()))
+    return tmp_path
+
+
+def as_set(card, **changes):
+    return ModelConfig(str(card.path), sha256_of(card.path), **changes)
+
+
+def opened(card, folder, **changes):
+    return network_of(as_set(card, engines=str(folder), **changes), BUILT_IN)
+
+
+def on(card, folder):
+    """The whole configuration."""
+    whole = replace(config(planner="reflectdrive2"), decoding=BUILT_IN)
+    return replace(whole, model=as_set(card, engines=str(folder)))
+
+
+def refused(ask, kind=ModelFileError):
+    with pytest.raises(kind) as fault:
+        ask()
+    assert "\n" not in str(fault.value)
+    return str(fault.value)
+
+
+def scene(network, seed):
+    inputs, random = made_inputs(network), np.random.default_rng(seed)
+    return replace(inputs, images=random.integers(0, 256, inputs.images.shape, dtype=np.uint8))
+
+
+def decoded(network, inputs, count=4):
+    known = network.prefill_goal(inputs)
+    blocks, rows = known.blocks[:count], [known.blocks, known.goal_log_probs, known.real]
+    for limit, edit in MOVES:
+        blocks, confidence = network.step(known.context, blocks, limit, edit)
+        rows += [blocks, confidence]
+    return rows
+
+
+# --- the same plans --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("capture", [True, False], ids=["CUDA graphs", "in parts"])
+def test_engines_write_the_tokens_that_onnx_runtime_writes(built, cards, driver, capture):  # noqa: F811
+    network = TrtNetwork(cards["fp32"], "cuda", built, capture=capture)
+    expected = OrtNetwork(cards["fp32"])
+    for seed, count in ((0, 4), (1, 1), (2, 3)):
+        rows = (decoded(of, scene(network, seed), count) for of in (network, expected))
+        for mine, other in zip(*rows, strict=True):
+            np.testing.assert_allclose(mine, other, atol=1e-6)  # ids: exactly
+            assert mine.dtype == other.dtype
+        assert len(np.unique(mine, axis=0)) == count
+    assert bool(driver.launches) == capture
+    assert network.runs_on.endswith("fp32, CUDA graphs" if capture else "fp32, launched in parts")
+
+
+def test_engines_of_bfloat16_hand_on_keys_and_values_as_they_are(trt, cards, nets, tmp_path):  # noqa: F811
+    list(trt_build.build(cards["bf16"], "cuda", tmp_path, Clock()))
+    network, eager = opened(cards["bf16"], tmp_path, backend="tensorrt"), TorchNetwork(nets["bf16"], decoding=RULES)
+    assert "Fake Thor, bf16," in network.runs_on
+    blocks = [decoded(of, scene(network, 0))[-2] for of in (network, eager)]
+    assert (blocks[0] == blocks[1]).mean() > 0.9  # sums of bfloat16 in another order are other sums
+
+
+def test_a_call_is_one_copy_back_and_one_launch(built, cards, driver):  # noqa: F811
+    network = TrtNetwork(cards["fp32"], "cuda", built)
+    launches, copies = driver.launches, driver.copies_back
+    decoded(network, scene(network, 0))
+    assert driver.launches - launches == 1 + len(MOVES)
+    assert driver.copies_back - copies == 1 + len(MOVES)
+
+
+def test_what_was_given_is_not_written_over_by_the_next_call(built, cards):
+    network = TrtNetwork(cards["fp32"], "cuda", built)
+    first = decoded(network, scene(network, 0))
+    kept = [row.copy() for row in first]
+    decoded(network, scene(network, 1))
+    for mine, before in zip(first, kept, strict=True):
+        np.testing.assert_array_equal(mine, before)
+
+
+def test_where_cuda_captures_nothing_the_parts_are_launched_and_the_network_says_so(built, cards, driver):  # noqa: F811
+    driver.captures = False
+    network = TrtNetwork(cards["fp32"], "cuda", built)
+    assert "launched in parts (CUDA says" in network.runs_on
+    expected = decoded(OrtNetwork(cards["fp32"]), scene(network, 3))
+    np.testing.assert_array_equal(decoded(network, scene(network, 3))[-2], expected[-2])
+
+
+def test_another_thread_than_that_which_loaded_it_may_plan(built, cards):
+    network, done = TrtNetwork(cards["fp32"], "cuda", built), []
+    thread = threading.Thread(target=lambda: done.append(decoded(network, scene(network, 0))))
+    thread.start()
+    thread.join()
+    assert len(done) == 1
+
+
+# --- a scene at a time -----------------------------------------------------------------------------------------------
+
+
+def test_a_context_whose_scene_was_overwritten_is_refused(built, cards):
+    network = TrtNetwork(cards["fp32"], "cuda", built)
+    first = network.prefill_goal(scene(network, 0))
+    second = network.prefill_goal(scene(network, 1))
+    complaint = refused(lambda: network.step(first.context, first.blocks, 5, False), PlanningError)
+    assert "keys and values of scene 1 are gone: scene 2 was read into their place" in complaint
+    network.step(second.context, second.blocks, 5, False)
+    other = TrtNetwork(cards["fp32"], "cuda", built).prefill_goal(scene(network, 1))
+    other_two = replace(other.context, number=2)
+    for foreign in (other_two, {"keys_0": None}):
+        refused(lambda: network.step(foreign, second.blocks, 5, False), PlanningError)  # noqa: B023 (called at once)
+
+
+def test_a_prefill_that_fails_leaves_no_scene_behind(built, cards, trt):  # noqa: F811
+    network = TrtNetwork(cards["fp32"], "cuda", built, capture=False)
+    first = network.prefill_goal(scene(network, 0))
+    trt.refuses = True
+    assert "graph prefill_goal failed: TensorRT does not run prefill_goal" in refused(
+        lambda: network.prefill_goal(scene(network, 1)), PlanningError
+    )
+    trt.refuses = False
+    assert "scene 1 are gone" in refused(lambda: network.step(first.context, first.blocks, 5, False), PlanningError)
+
+
+def test_a_wrong_feed_is_refused_by_the_name_of_its_tensor(built, cards):
+    network = TrtNetwork(cards["fp32"], "cuda", built)
+    good = scene(network, 0)
+    for changed, complaint in (
+        (replace(good, images=good.images[:, :16]), r"images is uint8 \(1, 6, 16, 64, 3\), expected uint8 \(1, 6, 32"),
+        (replace(good, images=good.images.astype(np.float32)), "images is float32"),
+        (replace(good, text=good.text[:3]), r"text is int64 \(1, 3\), expected int64 \(1, 16\)"),
+    ):
+        with pytest.raises(PlanningError, match=complaint):
+            network.prefill_goal(changed)
+    known = network.prefill_goal(good)
+    with pytest.raises(PlanningError, match=r"blocks is int64 \(1, 6, 15\), expected int64 \(1, 6, 16\)"):
+        network.step(known.context, known.blocks[:, :15], 1, False)
+    with pytest.raises(PlanningError, match="takes 6 blocks, got 7"):
+        network.step(known.context, np.repeat(known.blocks[:1], 7, axis=0), 1, False)
+
+
+def test_a_gpu_that_is_lost_while_driving_stops_the_car(built, cards, driver):  # noqa: F811
+    engine, seen = Engine(on(cards["fp32"], built), Clock()), observation(speed=8.0, cameras=pictures())
+    assert engine.runs_on.startswith("TensorRT 10.13.3.9 on Fake Thor")
+    assert "graph" not in engine.step(seen).reason
+    driver.lost = True
+    assert engine.step(seen).source is not PlanSource.PLANNER
+    engine.reset()
+    report = engine.step(seen)
+    assert report.source is PlanSource.STOP
+    assert "graph prefill_goal failed: CUDA says 'unspecified launch failure' (error 719" in report.reason
+
+
+# --- what is not there, or does not fit ------------------------------------------------------------------------------
+
+
+def test_without_a_driver_tensorrt_is_never_imported(cards, tmp_path):
+    """It would take the process down. Asked in a process of its own, with the machine's own driver out of sight."""
+    program = (
+        "import sys\n"
+        "class Bomb:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        assert name.split('.')[0] != 'tensorrt', 'imported'\n"
+        "sys.meta_path.insert(0, Bomb())\n"
+        "from reflectdrive_ros.config import DecodingConfig, ModelConfig\n"
+        "from reflectdrive_ros.runtime import backend, cuda_device\n"
+        "cuda_device.LIBRARY = 'libcuda-that-is-not-there.so.1'\n"
+        "model = ModelConfig(sys.argv[1], sys.argv[2], 'tensorrt', engines=sys.argv[3])\n"
+        "try:\n"
+        "    backend.network_of(model, DecodingConfig(4, goal_floor=0.0, edit_below=1.0))\n"
+        "except backend.ModelFileError as fault:\n"
+        "    print(fault)\n"
+    )
+    model = as_set(cards["fp32"])
+    words = [sys.executable, "-c", program, model.file, model.sha256, str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.startswith("there is no NVIDIA driver (libcuda-that-is-not-there.so.1: cannot open"), done.stderr
+
+
+def test_a_driver_without_a_gpu_and_a_gpu_that_is_not_there_are_named(cards, driver):  # noqa: F811
+    assert "there is no GPU cuda:3: the driver finds 1" in refused(lambda: cuda_device.CudaDevice(3), CudaError)
+    assert "model.device is cpu" in refused(lambda: opened(cards["fp32"], "", backend="tensorrt", device="cpu"))
+    driver.devices = 0
+    assert "CUDA says 'no CUDA-capable device is detected' (error 100 of cuInit)" in refused(
+        lambda: opened(cards["fp32"], "", backend="tensorrt")
+    )
+
+
+def test_a_tensorrt_that_is_missing_too_old_or_broken_is_named(built, cards, trt, monkeypatch):  # noqa: F811
+    def asked():
+        return refused(lambda: opened(cards["fp32"], built, backend="tensorrt"))
+
+    trt.runtime_fault = "CUDA initialization failure\nwith error: 35"
+    assert asked() == "TensorRT gives no runtime: CUDA initialization failure with error: 35"
+    trt.__version__ = "8.6.1"
+    assert "TensorRT 8.6.1 is too old: 10.13 or later is needed" in asked()
+    monkeypatch.setitem(sys.modules, "tensorrt", None)
+    assert "TensorRT cannot be imported" in asked()
+    assert "python3-libnvinfer" in asked()
+
+
+def elsewhere(monkeypatch, trt, **changes):  # noqa: F811
+    """The same disk in another computer."""
+    other = FakeDriver(**changes)
+    monkeypatch.setattr(cuda_device, "library", lambda: other)
+    monkeypatch.setitem(sys.modules, "tensorrt", FakeTensorRT(other, trt.__version__))
+
+
+def test_engines_of_another_gpu_are_named(built, cards, trt, monkeypatch):  # noqa: F811
+    elsewhere(monkeypatch, trt, name="Fake H100", capability=(9, 0), processors=132)
+    sentence = refused(lambda: opened(cards["fp32"], built, backend="tensorrt"))
+    assert "was built for the GPU Fake Thor, compute capability 11.0, 20 multiprocessors; here it would be" in sentence
+    assert "the GPU Fake H100, compute capability 9.0, 132 multiprocessors" in sentence
+    assert f"with: reflectdrive engine {cards['fp32'].path} --folder {built}" in sentence
+
+
+def test_a_slice_of_the_same_gpu_is_another_gpu(built, cards, trt, monkeypatch):  # noqa: F811
+    elsewhere(monkeypatch, trt, processors=8)
+    sentence = refused(lambda: opened(cards["fp32"], built, backend="tensorrt"))
+    assert "was built for 20 multiprocessors; here it would be 8 multiprocessors" in sentence
+
+
+def test_engines_of_another_tensorrt_or_another_graph_are_named(built, cards, trt):  # noqa: F811
+    sentence = refused(lambda: opened(cards["bf16"], built, backend="tensorrt"))
+    assert "was built for the graph with SHA-256" in sentence
+    assert "fp32 arithmetic; here it would be" in sentence
+    trt.__version__ = "11.4.0.106"
+    sentence = refused(lambda: opened(cards["fp32"], built, backend="tensorrt"))
+    assert "was built for TensorRT 10.13.3.9; here it would be TensorRT 11.4.0.106" in sentence
+
+
+def test_an_engine_that_tensorrt_does_not_take_is_named(built, cards):
+    """Its hash is right: it was stored like this."""
+    for file in built.glob("step-*.plan"):
+        file.write_bytes(b"nonsense")
+        card = json.loads(file.with_suffix(".json").read_text())
+        file.with_suffix(".json").write_text(json.dumps(card | {"sha256": sha256_of(file)}))
+    sentence = refused(lambda: opened(cards["fp32"], built, backend="tensorrt"))
+    (file,) = built.glob("step-*.plan")
+    assert f"TensorRT gives no engine from {file} (delete it and build it, which takes minutes, with:" in sentence
+    assert "Serialization assertion magicTagRead == kMAGIC_TAG failed." in sentence
+
+
+def test_a_gpu_without_room_is_named(built, cards, driver):  # noqa: F811
+    driver.full = True
+    sentence = refused(lambda: opened(cards["fp32"], built, backend="tensorrt"))
+    assert sentence == "the GPU is out of memory (cuMemAlloc_v2): close what else uses it"
+
+
+def test_graphs_for_any_number_of_blocks_are_no_engines(trt, cards, tmp_path):  # noqa: F811
+    for asked in (
+        lambda: list(trt_build.build(cards["free"], "cuda", tmp_path, Clock())),
+        lambda: TrtNetwork(cards["free"], "cuda", tmp_path),
+    ):
+        assert "takes any number of blocks, an engine one: export with --blocks 6" in refused(asked, EngineError)
+    assert trt.builds == 0
+
+
+# --- which backend drives --------------------------------------------------------------------------------------------
+
+
+def test_auto_takes_engines_where_they_are(built, cards):
+    assert isinstance(opened(cards["fp32"], built), TrtNetwork)
+    assert isinstance(opened(cards["fp32"], built, device="cpu"), OrtNetwork)
+
+
+def no_driver():
+    raise CudaError("there is no NVIDIA driver")
+
+
+@pytest.mark.parametrize("fault", ["no engine", "no driver", "no tensorrt", "damaged", "wrong answers"])
+def test_auto_falls_back_and_says_why(built, cards, trt, fault, monkeypatch):  # noqa: F811
+    if fault == "no engine":
+        for file in built.iterdir():
+            file.unlink()
+    if fault == "no driver":
+        monkeypatch.setattr(cuda_device, "library", no_driver)
+    if fault == "no tensorrt":
+        monkeypatch.setitem(sys.modules, "tensorrt", None)
+    if fault == "damaged":
+        for file in built.glob("*.plan"):
+            file.write_bytes(file.read_bytes()[:-100])
+    if fault == "wrong answers":
+        monkeypatch.setattr(TrtNetwork, "step", lambda self, context, blocks, *_: (blocks, np.zeros(blocks.shape)))
+    words = {
+        "no engine": "(not tensorrt: there is no TensorRT engine of prefill_goal in",
+        "no driver": "(not tensorrt: there is no NVIDIA driver",
+        "no tensorrt": "(not tensorrt: TensorRT cannot be imported",
+        "damaged": "is damaged: prefill_goal-",
+        "wrong answers": "fails its self-check: tokens stay unwritten",
+    }
+    runs_on = Engine(on(cards["fp32"], built), Clock()).runs_on
+    assert runs_on.startswith("ONNX Runtime")
+    assert words[fault] in runs_on
+    assert "ONNX Runtime" not in refused(lambda: opened(cards["fp32"], built, backend="tensorrt"))
+
+
+def test_where_nobody_speaks_of_a_gpu_nothing_is_said_of_tensorrt(cards, monkeypatch):
+    monkeypatch.setattr(cuda_device, "LIBRARY", "libcuda-that-is-not-there.so.1")
+    monkeypatch.setitem(sys.modules, "tensorrt", None)
+    assert opened(cards["fp32"], "").runs_on.endswith("on cpu, 2 threads")
+
+
+# --- graphs in bfloat16 ----------------------------------------------------------------------------------------------
+
+
+def test_graphs_in_bfloat16_are_for_tensorrt_alone(cards, trt, tmp_path):  # noqa: F811
+    sentence = refused(lambda: opened(cards["bf16"], tmp_path))
+    assert "is in bf16, which ONNX Runtime does not run: build TensorRT engines of it" in sentence
+    assert "; not tensorrt: there is no TensorRT engine of prefill_goal in" in sentence
+
+
+@pytest.mark.parametrize("name", ["prefill_goal", "step"])
+def test_graphs_in_bfloat16_are_onnx_and_made_of_what_tensorrt_takes(cards, name):
+    file = cards["bf16"].files[name]
+    onnx.checker.check_model(str(file), full_check=True)
+    assert unknown_to_tensorrt(file) == []
+
+
+@pytest.mark.parametrize("name", ["prefill_goal", "step"])
+def test_products_are_in_bfloat16_and_what_is_summed_up_long_in_float32(cards, name):
+    kinds = {}
+    for node in onnx_ir.load(cards["bf16"].files[name]).graph.all_nodes():
+        kinds.setdefault(node.op_type, set()).update(value.dtype.name for value in node.inputs if value is not None)
+        if node.op_type == "Cast" and node.inputs[0].dtype.name == "UINT8":
+            assert node.outputs[0].dtype.name == "FLOAT"  # bytes become nothing else in TensorRT
+    assert kinds["MatMul"] == {"BFLOAT16"}
+    assert kinds["Softmax"] == {"FLOAT"}
+    assert "BFLOAT16" not in kinds["Exp" if name == "prefill_goal" else "Greater"]
+    tensors = onnx.load(cards["bf16"].files["step"]).graph.input
+    kept = {value.type.tensor_type.elem_type for value in tensors if value.name.startswith(("keys_", "values_"))}
+    assert kept == {onnx.TensorProto.BFLOAT16}
+
+
+def test_the_card_tells_the_precision(cards):
+    assert (cards["fp32"].precision, cards["bf16"].precision) == ("fp32", "bf16")
+    assert replace(cards["fp32"], model={}).precision == "fp32"  # a card of before there was a choice
+
+
+# --- building --------------------------------------------------------------------------------------------------------
+
+
+def test_what_fits_is_not_built_again_and_what_is_damaged_is(built, cards, trt):  # noqa: F811
+    assert trt.builds == 2
+    assert [row.seconds for row in trt_build.build(cards["fp32"], "cuda", built, Clock(1.0))] == [0.0, 0.0]
+    assert trt.builds == 2
+    (damaged,) = built.glob("step-*.plan")
+    damaged.write_bytes(b"half")
+    assert [row.seconds for row in trt_build.build(cards["fp32"], "cuda", built, Clock(1.0))] == [0.0, 1.0]
+    assert trt.builds == 3
+    assert isinstance(opened(cards["fp32"], built), TrtNetwork)
+
+
+def test_what_was_timed_is_used_again_by_the_same_tensorrt_only(built, cards, trt):  # noqa: F811
+    assert trt.timings == [b"", b"timed "]
+    trt.__version__ = "10.16.1.11"
+    list(trt_build.build(cards["fp32"], "cuda", built, Clock()))
+    assert trt.timings == [b"", b"timed ", b"", b"timed "]
+    files = sorted(built.glob("timing-*.cache"))
+    assert len(files) == 2
+    for file in files:
+        file.write_bytes(b"spoilt")
+    (next(built.glob("step-*.plan"))).unlink()
+    list(trt_build.build(cards["fp32"], "cuda", built, Clock()))
+    list(trt_build.build(cards["bf16"], "cuda", built, Clock()))
+    assert trt.timings.count(b"spoilt") >= 1
+
+
+def test_a_build_that_fails_says_why_and_leaves_nothing(trt, cards, tmp_path):  # noqa: F811
+    def asked():
+        return refused(lambda: list(trt_build.build(cards["fp32"], "cuda", tmp_path, Clock())), EngineError)
+
+    trt.build_fault = "[defaultAllocator.cpp::allocate::57] Error Code 1: Cuda Runtime (out of memory)"
+    assert "out of memory while an engine of" in asked()
+    assert "close what else uses the GPU" in asked()
+    trt.build_fault = "Could not find any implementation for node {ForeignNode}."
+    assert "TensorRT 10.13.3.9 cannot build an engine of" in asked()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_graph_that_tensorrt_cannot_read_is_named_with_its_own_words(trt, tmp_path):  # noqa: F811
+    empty = tmp_path / "step.onnx"
+    empty.write_bytes(b"")
+    complaint = refused(lambda: trt_build._plan(trt, empty, b""), EngineError)
+    assert complaint == f"TensorRT 10.13.3.9 cannot read {empty}: node 7 is of no kind that is known"
+
+
+def test_the_command_builds_checks_and_tells_by_its_exit_code(trt, cards, tmp_path, capsys):  # noqa: F811
+    words = ["engine", str(cards["fp32"].path), "--folder", str(tmp_path)]
+    assert main([*words, "--check"]) == 2
+    assert "there is no TensorRT engine of prefill_goal" in capsys.readouterr().err
+    assert trt.builds == 0
+    assert main([*words, "--json", str(tmp_path / "told.json")]) == 0
+    told = json.loads((tmp_path / "told.json").read_text())
+    assert [row["graph"] for row in told["engines"]] == ["prefill_goal", "step"]
+    assert all(Path(row["file"]).is_file() for row in told["engines"])
+    assert told["runs_on"].startswith("TensorRT 10.13.3.9 on Fake Thor, fp32")
+    assert main([*words, "--check"]) == 0
+    assert trt.builds == 2
+    assert main(["engine", str(tmp_path / "card.json")]) == 2
+    assert main(["engine", str(cards["free"].path)]) == 2
+
+
+@pytest.fixture
+def exporting(cards, nets, tmp_path, monkeypatch):
+    """The words of a command that exports, and what it exports in which precision and for how many blocks."""
+    weights, exported = tmp_path / "weights.safetensors", []
+
+    def stand_in(net, _sha256, folder, _about, _decoding, blocks, _golden):
+        exported.append((PRECISIONS[net.x_head.weight.dtype], blocks))
+        shutil.copytree(cards[exported[-1][0]].path.parent, folder)
+        return "0" * 64
+
+    monkeypatch.setattr(export_run, "export", stand_in)
+    return ["export", str(weights), "--sha256", checkpoint.save(nets["fp32"], weights, {})], exported
+
+
+def test_export_takes_the_network_to_bfloat16_only_when_it_is_told_to(exporting, tmp_path):
+    words, exported = exporting
+    assert main([*words, "--out", str(tmp_path / "a")]) == 0
+    assert main([*words, "--out", str(tmp_path / "b"), "--precision", "bf16"]) == 0
+    assert exported == [("fp32", None), ("bf16", None)]
+
+
+def test_export_builds_engines_where_it_can(exporting, trt, tmp_path, monkeypatch, capsys):  # noqa: F811
+    words, exported = exporting
+    words = [*words, "--tensorrt", "--precision", "bf16"]
+    assert main([*words, "--out", str(tmp_path / "a")]) == 0
+    assert exported == [("bf16", DecodingConfig().goals)]
+    assert len(list((tmp_path / "a" / "engines").glob("*.plan"))) == 2
+    assert "on TensorRT 10.13.3.9 on Fake Thor, bf16" in capsys.readouterr().out
+    monkeypatch.setattr(cuda_device, "library", no_driver)
+    assert main([*words, "--out", str(tmp_path / "b")]) == 2
+    assert "there is no NVIDIA driver" in capsys.readouterr().err
+    assert (tmp_path / "b" / "card.json").exists()
+
+
+# --- what is asked of others is there --------------------------------------------------------------------------------
+
+
+def test_every_member_of_tensorrt_that_is_used_is_in_all_supported_versions(built, cards, trt):  # noqa: F811
+    USED.clear()
+    list(trt_build.build(cards["bf16"], "cuda", built, Clock()))
+    trt.build_fault = "no"
+    refused(lambda: list(trt_build.build(cards["free"], "cuda", built, Clock())), EngineError)
+    decoded(TrtNetwork(cards["fp32"], "cuda", built), made_inputs(OrtNetwork(cards["fp32"])))
+    named = {
+        (node.value.attr, node.attr)
+        for module in (trt_backend, trt_build)
+        for node in ast.walk(ast.parse(Path(module.__file__).read_text()))
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Attribute)
+        and isinstance(node.value.value, ast.Name)
+        and node.value.value.id == "trt"
+    } - {("__version__", "split"), ("ILogger", "__init__")}
+    assert {("TensorIOMode", "INPUT"), ("BuilderFlag", "TF32")} <= named
+    assert {("Builder", "build_serialized_network"), ("IExecutionContext", "execute_async_v3")} <= USED
+    there = json.loads((DATA / "tensorrt_api.json").read_text())["classes"]
+    for kind, member in sorted(USED | named):
+        assert member in there[kind], f"TensorRT's {kind} has no {member} in every version"
+    for kind in trt_backend.DTYPES:
+        assert kind in there["DataType"]
+
+
+def test_every_function_of_the_driver_is_called_as_its_header_says():
+    for function, words in FUNCTIONS.items():
+        assert SIGNATURES[function] == tuple(MEANT[theirs] for theirs in words), function
+    assert set(SIGNATURES) == set(FUNCTIONS)
