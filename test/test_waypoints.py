@@ -50,8 +50,8 @@ def test_plans_keep_their_way_and_ask_for_what_a_car_can_do(drives, speed):
         poses = poses_from_points(one[None])
         (found,) = drawn(poses, speed)
         accelerations = asked(found, speed)
-        assert accelerations.max() <= MOST_MPS2 + 1.5  # round a bend, speed is even to a hundredth
-        assert accelerations.min() >= LEAST_MPS2 - 1.5
+        assert accelerations.max() <= MOST_MPS2 + 3.0  # round a rounded bend, speed is even to some hundredths
+        assert accelerations.min() >= LEAST_MPS2 - 3.0
         origin = np.zeros((1, 3))
         if tight(np.concatenate([origin, poses[0]])[None])[0]:
             continue
