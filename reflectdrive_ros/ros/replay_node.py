@@ -42,6 +42,7 @@ LAST_PLAN_S = 1.0  # what the node still answers after the last message
 CLOCK_PERIOD_S = 0.01
 SENDER_DEPTH = 10
 REPLAYED = ("trajectory", "status", "debug", "diagnostics")
+PLAN = {"trajectory", "status"}  # what a plan does not go without
 PENDING = 100  # plans whose parts may still be on their way: ten seconds of them
 REPO_PROFILE = Path(__file__).resolve().parents[2] / "config" / "fastdds.xml"
 
@@ -230,7 +231,7 @@ class Spool:
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-        self._types = [message_class(topic.type) for key in REPLAYED for topic in topics.OUTPUTS if topic.key == key]
+        self._types = {topic.key: message_class(topic.type) for topic in topics.OUTPUTS if topic.key in REPLAYED}
 
     def add(self, key: str, at_s: float, message: Any) -> None:
         content = serialize_message(message)
@@ -241,7 +242,8 @@ class Spool:
         self._file.seek(0)
         while head := self._file.read(self.HEAD.size):
             place, at_s, size = self.HEAD.unpack(head)
-            yield REPLAYED[place], at_s, deserialize_message(self._file.read(size), self._types[place])
+            key = REPLAYED[place]
+            yield key, at_s, deserialize_message(self._file.read(size), self._types[key])
 
 
 def plans_of(heard: Iterable[tuple[str, float, Any]], bag_ns: Callable[[float], int]) -> Iterator[Any]:
@@ -256,7 +258,7 @@ def plans_of(heard: Iterable[tuple[str, float, Any]], bag_ns: Callable[[float], 
 
     def made(stamp: int, **changes: Any) -> Iterator[Sent]:
         parts = waiting.pop(stamp) | changes
-        if "trajectory" in parts and "status" in parts:
+        if parts.keys() >= PLAN:
             debug = parts.get("debug")
             stages = {} if debug is None else dict(zip(debug.stage_names, map(float, debug.stage_times), strict=True))
             yield Sent(parts["trajectory"], parts["status"], stages, parts["said"], parts["at_ns"])
@@ -271,8 +273,9 @@ def plans_of(heard: Iterable[tuple[str, float, Any]], bag_ns: Callable[[float], 
         parts.setdefault(key, message)
         while len(waiting) > PENDING:
             yield from made(min(waiting))
+    last = max((stamp for stamp, parts in waiting.items() if parts.keys() >= PLAN), default=None)
     for stamp in sorted(waiting):  # the counters of the end belong to the last plan
-        yield from made(stamp, **({"said": said} if stamp == max(waiting) else {}))
+        yield from made(stamp, **({"said": said} if stamp == last else {}))
 
 
 def play(
