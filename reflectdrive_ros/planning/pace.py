@@ -16,10 +16,10 @@ from functools import lru_cache
 import numpy as np
 
 from ..domain import Array
+from ..kinematics import SAME_PLACE_M
 
 SPEEDING_UP_MPS2 = 3.0  # a brisk start; a plan that asks for less is left as it is
 AHEAD = 0.5  # cosine: a step of half a second that turns by more than 60 degrees is none that a car makes
-STANDING_M = 1e-3  # a last step shorter than this is a stop
 TELLING_M = 0.15  # a shorter step does not tell where the car faces
 OFF_M = 0.1  # how far off a point is by rounding; a network's own errors are larger
 JERK_MPS3 = 1.5  # usual jerk along the way
@@ -105,7 +105,7 @@ def timed(along: Array, speed_mps: float, dt_s: float, fine_s: float) -> Array:
     of_along, of_speed = _likeliest(along.shape[1], dt_s, fine_s)
     start_mps = max(speed_mps, 0.0)
     wanted: Array = along @ of_along.T + start_mps * of_speed
-    stops = along[:, -1] - along[:, -2] < STANDING_M
+    stops = along[:, -1] - along[:, -2] < SAME_PLACE_M
     room = np.where(stops, along[:, -1], np.inf)[:, None]
     places_before = np.concatenate([np.zeros((len(along), 1)), wanted[:, :-1]], axis=1)
     speeds = (wanted - places_before) / fine_s

@@ -12,9 +12,9 @@ import numpy as np
 
 from .. import geometry
 from ..domain import Array
+from .pace import TELLING_M
 
 TIGHTEST_PER_M = 0.3  # a small car with its wheel turned all the way
-TELLING_M = 0.15  # steps shorter than this do not tell where the way leads
 LOOK_AHEAD_M = 1.5
 
 
