@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from ..files import write_whole
 
 KEY_LENGTH = 16  # hexadecimal digits of the key in a file's name
 
@@ -102,31 +103,14 @@ def store(folder: Path, fit: Fit, plan: bytes) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     told = {**fit.parts, "sha256": hashlib.sha256(plan).hexdigest(), "bytes": len(plan)}
     write_whole(folder / f"{fit.name}.json", (json.dumps(told, indent=2) + "\n").encode())
-    return write_whole(folder / f"{fit.name}.plan", plan)
+    plan_file = folder / f"{fit.name}.plan"
+    write_whole(plan_file, plan)
+    return plan_file
 
 
 def timing_file(folder: Path, machine: Machine) -> Path:
     """Where a builder keeps what it has timed: one file for each TensorRT on each GPU."""
     return folder / f"timing-{_digest(asdict(machine))[:KEY_LENGTH]}.cache"
-
-
-def write_whole(target: Path, content: bytes) -> Path:
-    """Write a file of which nobody sees half, not even after the power went. Raises OSError."""
-    unfinished = target.with_name(f"{target.name}.{os.getpid()}.part")
-    try:
-        with unfinished.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, target)
-    finally:
-        unfinished.unlink(missing_ok=True)
-    folder = os.open(target.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-    return target
 
 
 def _nearest(folder: Path, fit: Fit) -> str:

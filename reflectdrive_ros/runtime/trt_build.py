@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..files import write_whole
 from ..model.graph_card import GRAPHS, GraphCard
 from . import engine_cache
 from .engine_cache import EngineError
@@ -47,7 +48,7 @@ def build(card: GraphCard, device: str, folder: Path | None, clock: Callable[[],
             timing = engine_cache.timing_file(place, machine)
             plan, timed = _plan(trt, card.files[name], timing.read_bytes() if timing.exists() else b"")
             engine_cache.store(place, fit, plan)
-            engine_cache.write_whole(timing, timed)
+            write_whole(timing, timed)
             yield Built(name, file, clock() - begun)
         else:
             yield Built(name, file, 0.0)

@@ -29,6 +29,7 @@ import scipy
 import shapely
 
 from ..domain import Array
+from ..files import PART
 from ..scoring.scorer import WAYPOINTS, score
 from ..scoring.simulate import HORIZON_S
 from . import crew, scene_codec, shards
@@ -264,7 +265,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
 
 def _remove_leftovers(folder: Path) -> None:
     """What a killed process left half-written."""
-    for path in folder.glob(f".*{shards.PART}"):
+    for path in folder.glob(f".*{PART}"):
         path.unlink(missing_ok=True)
     for path in folder.glob(f"{SCRATCH}*"):
         shutil.rmtree(path, ignore_errors=True)

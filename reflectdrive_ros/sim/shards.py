@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -20,12 +19,12 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from ..files import write_whole
 from . import scene_codec
 from .scene import DrivingScene
 
 FORMAT = 1  # of notes and index; the scenes' own is scene_codec.FORMAT
 INDEX = "index.json"
-PART = ".part"  # end of the name of a file that is being written
 
 
 class SetError(RuntimeError):
@@ -145,31 +144,6 @@ def tar_of(samples: Iterable[Mapping[str, Any]]) -> bytes:
         for sample in samples:
             tar.write(sample)
     return buffer.getvalue()
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file that appears at once or not at all. Raises OSError naming it; what was begun is removed then."""
-    part = path.with_name(f".{path.name}.{os.getpid()}{PART}")
-    try:
-        with part.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-        _flush_names(path.parent)
-    except OSError as fault:
-        raise OSError(fault.errno, fault.strerror, str(path)) from None
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _flush_names(folder: Path) -> None:
-    """A rename outlives a power cut only when the folder is flushed too."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def write_index(folder: Path, index: Index) -> None:

@@ -29,6 +29,7 @@ import numpy as np
 from .. import features
 from ..domain import Array, Command, Observation
 from ..features import InputSpec, WordTokenizer
+from ..files import write_whole
 from ..sim import shards
 from ..sim.shards import SetError, ShardNote
 from ..tokens import Codebook
@@ -172,8 +173,8 @@ def prepare_shard(folder: Path, home: Path, note: ShardNote, shape: Shape) -> li
         return sentences
     stacked = {name: np.stack(values) for name, values in rows.items()}
     for name in ("pictures", "distances"):
-        shards.write_whole(_file(home, note, f"{name}.npy"), _bytes(np.save, stacked.pop(name)))
-    shards.write_whole(_file(home, note, "rest.npz"), _bytes(lambda to, each: np.savez(to, **each), stacked))
+        write_whole(_file(home, note, f"{name}.npy"), _bytes(np.save, stacked.pop(name)))
+    write_whole(_file(home, note, "rest.npz"), _bytes(lambda to, each: np.savez(to, **each), stacked))
     return sentences
 
 

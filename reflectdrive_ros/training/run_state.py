@@ -19,8 +19,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
+from ..files import write_whole
 from ..model.token_net import TokenNet
-from ..sim.shards import write_whole
 
 FILE = "state.safetensors"
 FORMAT = "reflectdrive.training.2"
