@@ -1,6 +1,7 @@
 """Claims about making scene sets: whatever is killed and whenever, what is there is right and the rest comes later."""
 
 import errno
+import hashlib
 import os
 import random
 import shutil
@@ -319,3 +320,22 @@ def test_the_sampler_makes_the_same_bytes_in_any_process(small, tmp_path):
         assert index.missing == {}
         assert index.scenes == 14
     assert everything(folders[0]) == everything(folders[1])
+
+
+OLDER = {"NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL", "OPENBLAS_CORETYPE": "Zen"}  # a processor without AVX-512
+MADE_ELSEWHERE = {  # by these libraries, on another machine
+    "libraries": {"cv2": "5.0.0", "numpy": "2.4.6", "scipy": "1.17.1", "shapely": "2.2.0", "eclipse-sumo": "1.28.0"},
+    "val-00000.tar": "9152a0e3b21bd1439fa961be9a9bf3dbe5eb2809600ba288e889a823903c5185",
+}
+
+
+@pytest.mark.parametrize("processor", [{}, OLDER], ids=["this one", "an older one"])
+def test_scenes_are_the_same_bytes_on_another_machine(processor, tmp_path):
+    """With pictures. Who means to change what scenes are writes down the hash that this tells."""
+    _, made_by = scenes_run.the_sampler(192, 108, pictures=True)
+    if made_by["arithmetic"] != "AVX2" or made_by["libraries"] != MADE_ELSEWHERE["libraries"]:
+        pytest.skip(f"recorded with {MADE_ELSEWHERE['libraries']} on x86, not with {made_by['libraries']}")
+    scenes = [sys.executable, "-m", "reflectdrive_ros", "scenes", "--set", "val", "--count", "2"]
+    subprocess.run([*scenes, "--out", str(tmp_path)], env={**os.environ, **processor}, cwd=ROOT, check=True)
+    made = hashlib.sha256((tmp_path / "val-00000.tar").read_bytes()).hexdigest()
+    assert made == MADE_ELSEWHERE["val-00000.tar"]

@@ -4,27 +4,33 @@ Each worker is a fresh process that does one task after the other. It comes from
 the usual libraries loaded: no thread and no state of the parent leaks in, and another worker costs nothing. When one
 dies, a new one takes its place and the task is tried again, a few times. When the parent dies, its workers end within
 milliseconds.
+
+All workers reckon alike: NumPy and OpenBLAS have faster ways of their own on newer processors, whose last bits differ,
+and a scene set would be another one there. They are held to what every x86 processor with AVX2 has.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import platform
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, TypeVar
 
 import cv2
+import numpy as np
 
 ATTEMPTS = 3
 PATIENCE_S = 2.0  # that a worker gets to end when it is told to
 LOADED = f"{__package__}.scene_codec"  # OpenCV, SciPy, shapely and the types of scenes: a second of imports
-THREAD_COUNTS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+ARITHMETIC = "AVX2" if platform.machine() in ("x86_64", "AMD64") else platform.machine()  # what results follow from
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -106,7 +112,7 @@ class _Worker:
         context.set_forkserver_preload([LOADED])
         self.pipe, other = context.Pipe()
         self.process = context.Process(target=_serve, args=(other, work), daemon=True)
-        with _one_thread_each():
+        with _surroundings({**ONE_THREAD, **alike()}):
             self.process.start()
         other.close()  # or its end would never be heard
         self.ready = False
@@ -135,11 +141,21 @@ class _Worker:
         self.pipe.close()
 
 
+def alike() -> dict[str, str]:
+    """Variables that make NumPy and OpenBLAS of a new process reckon as on any machine of this kind."""
+    if ARITHMETIC != "AVX2":
+        return {}
+    found = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])
+    newer = [name for name in found if name == "X86_V4" or name.startswith("AVX512")]
+    newer += os.environ.get("NPY_DISABLE_CPU_FEATURES", "").split()
+    return {"NPY_DISABLE_CPU_FEATURES": " ".join(newer), "OPENBLAS_CORETYPE": "Haswell"}
+
+
 @contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """For processes started here: as many workers as cores are enough threads."""
-    before = {name: os.environ.get(name) for name in THREAD_COUNTS}
-    os.environ.update(dict.fromkeys(THREAD_COUNTS, "1"))
+def _surroundings(variables: Mapping[str, str]) -> Iterator[None]:
+    """Environment variables of processes started here; as many workers as cores are enough threads."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:

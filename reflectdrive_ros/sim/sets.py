@@ -75,7 +75,7 @@ class Wanted:
 
 
 def made_by(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What the scenes follow from beside set and size: the program's sources, its libraries, the sampler's options.
+    """What the scenes follow from beside set and size: sources, libraries and their arithmetic, the sampler's options.
 
     Another comment in a source counts as another program: that costs a set made anew and never mixes two.
     """
@@ -86,6 +86,7 @@ def made_by(options: Mapping[str, Any]) -> dict[str, Any]:
     content = {
         "sources": digest.hexdigest(),
         "libraries": {**libraries, "eclipse-sumo": _sumo_version()},
+        "arithmetic": crew.ARITHMETIC,
         "codec": scene_codec.FORMAT,
         "options": dict(options),
     }
