@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 BENCHES: dict[str, tuple[str, str]] = {
     "planner": ("evaluation.bench_planner", "a network's planning step on a backend, the roofline beside it"),
+    "parity": ("evaluation.parity", "graphs beside eager torch on the same scenes: equal ids, both PDMS"),
     "scoring": ("evaluation.bench_scoring", "the driving score: time against candidates and agents"),
     "camera": ("evaluation.bench_camera", "pictures per second of the proving ground's cameras"),
     "blind": ("training.blind", "what a scene set gives away without a look at the road"),

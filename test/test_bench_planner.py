@@ -6,15 +6,17 @@ from io import StringIO
 
 import numpy as np
 import pytest
+from fake_gpu import driver, trt  # noqa: F401 (fixtures)
 from rich.console import Console
 from tiny_net import tiny_inputs, tiny_net
 
 from reflectdrive_ros.__main__ import main
-from reflectdrive_ros.evaluation import bench_gpu
-from reflectdrive_ros.evaluation.parity import FULL, LITE, counted, frame
+from reflectdrive_ros.evaluation import bench_gpu, bench_planner
+from reflectdrive_ros.evaluation.parity import FULL, LITE, frame
 from reflectdrive_ros.features import ModelInputs
 from reflectdrive_ros.model import probes
 from reflectdrive_ros.model.step_graphs import WAYS
+from reflectdrive_ros.runtime import cuda_device
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 
 WORDS = ("<pad>", "<unk>")
@@ -44,9 +46,9 @@ def test_figures_of_a_small_run(tmp_path):
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["--parity", "3"], "--parity N and --scenes DIR go together"),
         (["--model", "nowhere.safetensors", "--sha256", "ab"], "nowhere.safetensors cannot be read"),
-        (["--device", "cuda"], "--device cuda goes with --backend torch"),
+        (["--device", "cuda"], "--device cuda goes with --backend torch or tensorrt"),
+        (["--backend", "tensorrt", "--device", "cpu"], "--device is cpu, but TensorRT runs on GPUs: leave it out"),
         (["--backend", "torch", "--device", "tpu"], "--device is tpu, expected cpu, cuda or cuda:1 .."),
     ],
 )
@@ -71,20 +73,40 @@ def test_a_frame_may_edit_some_of_its_blocks():
         )
 
 
-def test_equal_networks_write_equal_tokens_and_others_do_not():
-    network, same, other = (TorchNetwork(tiny_net(seed, words=WORDS)) for seed in (0, 0, 1))
-    equal = counted(network, same, scenes())
-    assert equal["equal_share"] == 1.0
-    assert equal["tokens"] == 3 * 7 * 16
-    assert equal["largest_difference_bins"] == 0
-    assert counted(network, other, scenes())["equal_share"] < 0.9
-
-
 def test_a_frame_tells_where_its_time_went():
     network = TorchNetwork(tiny_net(words=WORDS))
     blocks, (prefill, drafts, edits) = frame(network, next(scenes(1)), LITE, 1)
     assert blocks.shape == (1, 16)
     assert min(prefill, drafts, edits) > 0
+
+
+# --- TensorRT --------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_driver_the_bench_of_tensorrt_is_one_sentence(monkeypatch, capsys):
+    monkeypatch.setattr(cuda_device, "LIBRARY", "libcuda-that-is-not-there.so.1")
+    assert main(["bench", "planner", "--backend", "tensorrt"]) == 2
+    told = capsys.readouterr().err
+    assert "there is no NVIDIA driver" in told
+    assert "Traceback" not in told
+
+
+@pytest.mark.usefixtures("trt")
+def test_the_table_of_tensorrt_is_that_of_the_other_backends(tmp_path, capsys, monkeypatch):
+    """On a made-up GPU, which torch does not find: so eager torch is on the CPU, and there is no bound."""
+    monkeypatch.setattr(probes, "random_net", lambda *_: tiny_net(words=WORDS))
+    monkeypatch.setattr(bench_planner, "cold_start_s", lambda *_: 1.5)  # in a process where nobody made up a GPU
+    words = ["bench", "planner", "--backend", "tensorrt", "--steps", "2", "--threads", "1"]
+    assert main([*words, "--json", str(tmp_path / "f")]) == 0
+    told = json.loads((tmp_path / "f").read_text())
+    assert told["runs_on"].startswith("TensorRT 10.13.3.9 on Fake Thor, fp32")
+    assert told["eager_runs_on"].endswith("on cpu")
+    assert told["roofline_full_ms"] is None
+    assert told["cold_start_s"] == 1.5
+    assert 0 < told["lite_ms_p50"] < told["full_ms_p50"] <= told["full_ms_p99"]
+    assert {"1", "3", "6"} == set(told["full_by_goals_ms_p50"])
+    assert told["times_faster_than_eager"] > 0
+    assert "no bound: torch finds no GPU" in " ".join(capsys.readouterr().out.split())
 
 
 # --- on a GPU --------------------------------------------------------------------------------------------------------

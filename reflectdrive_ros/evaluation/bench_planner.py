@@ -6,13 +6,16 @@ steps that edit all of their one, three or six blocks.
 Everything has its turn in every round: the backend, eager torch with and without reuse of the prompt's keys and values.
 So a machine that is slow for a second slows them all, and the ratios, which are medians over rounds, hold on a busy one
 too. Beside the times stands a roofline: FLOPs and bytes that a step cannot do without (`roofline`), at the copy and
-matrix rates of this machine, measured in the same run with as many threads. With --parity N and a set of scenes it
-counts how many final tokens the backend writes as eager torch does.
+matrix rates of this machine, measured in the same run with as many threads. Whether the backend plans what eager torch
+plans, `reflectdrive bench parity` tells.
 With --backend torch --device cuda all of this happens on a GPU, and a table beside it (`bench_gpu`) says what the GPU
-is and how long a step takes there kernel by kernel, fused, recorded and compiled.
+is and how long a step takes there kernel by kernel, fused, recorded and compiled. With --backend tensorrt the graphs
+run on a GPU, in engines; eager torch stands beside them there where torch finds the GPU, else on the CPU, and then no
+bound is told: nobody has measured what the GPU could do.
 
 Without --model the weights are random; dense layers take as long with those. With --model FILE the graphs are exported
-into a temporary folder, or taken from --graphs CARD.
+into a temporary folder, where engines are built of them, or taken from --graphs CARD, with the engines that
+`reflectdrive engine` has built of them.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -42,19 +45,20 @@ from ..domain import Array
 from ..features import WORDS, ModelInputs
 from ..model import checkpoint, probes
 from ..model.checkpoint import CheckpointError
-from ..model.graph_card import CARD, GraphCard, GraphError
+from ..model.graph_card import CARD, GraphCard, GraphError, sha256_of
 from ..model.step_graphs import GpuWay
 from ..model.token_net import TokenNet
 from ..planning.planner import Network
 from ..runtime.backend import made_inputs, torch_decoding
-from ..runtime.model_file import ModelFileError, named
+from ..runtime.model_file import named
 from ..runtime.torch_backend import TorchNetwork
-from ..sim.shards import SetError
-from . import bench_gpu, parity
+from . import bench_gpu
+from .engine_run import UNUSABLE
 from .parity import FULL, LITE, frame
 from .provenance import write_numbers
 from .roofline import Cost, bound_ms, costs
 
+BACKENDS = ("onnxruntime", "torch", "tensorrt")
 GOALS = (1, 3, 6)
 MOST = GOALS[-1]
 SELDOM = 8  # a frame that reuses nothing is timed every so many rounds
@@ -63,25 +67,25 @@ WARM_UP = 5
 STARTED = """
 import time; begun = time.perf_counter()
 import sys
-from pathlib import Path
-from reflectdrive_ros.runtime.backend import self_check
-from reflectdrive_ros.runtime.ort_backend import OrtNetwork
-self_check(OrtNetwork.of_file(sys.argv[1], int(sys.argv[2]), "cpu"), Path(sys.argv[1]))
+from reflectdrive_ros.config import DecodingConfig, ModelConfig, override
+from reflectdrive_ros.model.graph_card import GraphCard
+from reflectdrive_ros.runtime.backend import network_of
+file, sha256, backend, device, engines, threads = sys.argv[1:]
+model = ModelConfig(file, sha256, backend, device, engines, int(threads))
+network_of(model, override(DecodingConfig(), GraphCard.read(file).decoding()))
 print(time.perf_counter() - begun)
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--backend", choices=("onnxruntime", "torch"), default="onnxruntime", help="(onnxruntime)")
+    parser.add_argument("--backend", choices=BACKENDS, default="onnxruntime", help=f"{', '.join(BACKENDS)} (the first)")
     parser.add_argument("--config", choices=("small", "base"), default="small", help="size of random weights (small)")
     parser.add_argument("--model", metavar="FILE", help="weights in place of random ones")
     parser.add_argument("--sha256", metavar="HASH", help="of --model (default: as the card.json beside it tells)")
     parser.add_argument("--graphs", type=Path, metavar="CARD", help="card of the graphs exported of --model")
-    parser.add_argument("--device", default="cpu", metavar="NAME", help="where torch runs: cpu, cuda, cuda:1 .. (cpu)")
+    parser.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1 .. (cpu; of --backend tensorrt cuda)")
     parser.add_argument("--threads", type=int, default=2, metavar="N", help="processor threads (2)")
     parser.add_argument("--steps", type=int, default=200, metavar="N", help="steps of each kind (200)")
-    parser.add_argument("--parity", type=int, default=0, metavar="N", help="scenes to count equal tokens on")
-    parser.add_argument("--scenes", type=Path, metavar="DIR", help="scene set, with pictures, for --parity")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
 
 
@@ -91,20 +95,18 @@ def run(args: argparse.Namespace) -> int:
     if not console.is_terminal:  # a log is wide enough for the table
         console = Console(width=120)
     try:
-        if bool(args.parity) != (args.scenes is not None):
-            raise ConfigError("--parity N and --scenes DIR go together: give both or neither")
-        check_device(args)
+        places = devices_of(args)
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             net, model = weights(args)
-            eager = TorchNetwork(net, args.device, torch_decoding(Config().decoding), way=GpuWay())
+            eager = TorchNetwork(net, places.eager, torch_decoding(Config().decoding), way=GpuWay())
             card = None
-            if args.backend == "onnxruntime":
-                card = the_graphs(args, net, model, folder, errors)
-            numbers = figures(args, net, eager, card, folder, errors)
+            if args.backend != "torch":
+                card = the_graphs(args, net, model, places.device, folder, errors)
+            numbers = figures(args, places, net, eager, card, folder, errors)
         if args.json is not None:
             write_numbers(args.json, numbers, "" if isinstance(numbers["gpu"], str) else numbers["gpu"]["name"])
-    except (CheckpointError, ConfigError, GraphError, ModelFileError, SetError) as fault:
+    except (CheckpointError, *UNUSABLE) as fault:
         errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
         return 2
     except OSError as fault:
@@ -115,14 +117,38 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def check_device(args: argparse.Namespace) -> None:
-    """Raises ConfigError where nothing can run on --device."""
-    if args.device != "cpu" and args.backend != "torch":
-        raise ConfigError(f"--device {args.device} goes with --backend torch: {args.backend} is benched on a CPU")
-    if args.device.partition(":")[0] not in ("cpu", "cuda"):
-        raise ConfigError(f"--device is {args.device}, expected cpu, cuda or cuda:1 ..")
-    if args.device != "cpu" and not probes.has_gpu():
-        raise ConfigError(f"--device is {args.device}, but torch finds no GPU: leave it out to run on the CPU")
+@dataclass(frozen=True)
+class Places:
+    """Where what is benched runs, and where eager torch runs beside it."""
+
+    device: str
+    eager: str
+
+    @property
+    def alike(self) -> bool:
+        return self.device == self.eager
+
+
+def devices_of(args: argparse.Namespace) -> Places:
+    """Raises ConfigError, CudaError, EngineError where nothing can run on --device."""
+    device = args.device or ("cuda" if args.backend == "tensorrt" else "cpu")
+    kind = device.partition(":")[0]
+    if kind not in ("cpu", "cuda"):
+        raise ConfigError(f"--device is {device}, expected cpu, cuda or cuda:1 ..")
+    if args.backend == "tensorrt":
+        from ..runtime.trt_backend import opened, tensorrt
+
+        if kind == "cpu":
+            raise ConfigError("--device is cpu, but TensorRT runs on GPUs: leave it out")
+        tensorrt(opened(device))  # before minutes go into graphs and engines
+        return Places(device, device if probes.has_gpu() else "cpu")
+    if kind != "cpu" and args.backend != "torch":
+        raise ConfigError(
+            f"--device {device} goes with --backend torch or tensorrt: {args.backend} is benched on a CPU"
+        )
+    if kind != "cpu" and not probes.has_gpu():
+        raise ConfigError(f"--device is {device}, but torch finds no GPU: leave it out to run on the CPU")
+    return Places(device, device)
 
 
 def weights(args: argparse.Namespace) -> tuple[TokenNet, str]:
@@ -133,7 +159,10 @@ def weights(args: argparse.Namespace) -> tuple[TokenNet, str]:
     return checkpoint.load(model.file, model.sha256), model.sha256
 
 
-def the_graphs(args: argparse.Namespace, net: TokenNet, sha256: str, folder: Path, errors: Console) -> GraphCard:
+def the_graphs(
+    args: argparse.Namespace, net: TokenNet, sha256: str, device: str, folder: Path, errors: Console
+) -> GraphCard:
+    """The card of --graphs, or of graphs and engines made now. Raises GraphError, CudaError, EngineError."""
     if args.graphs is not None:
         card = GraphCard.read(args.graphs)
         if card.model["weights_sha256"] != sha256:
@@ -141,36 +170,55 @@ def the_graphs(args: argparse.Namespace, net: TokenNet, sha256: str, folder: Pat
         return card
     from ..model.export import export
 
+    blocks = MOST if args.backend == "tensorrt" else None
     with errors.status("exporting"):
-        export(net, sha256, folder, {}, torch_decoding(Config().decoding))
-    return GraphCard.read(folder / CARD)
+        export(net, sha256, folder, {}, torch_decoding(Config().decoding), blocks)
+    card = GraphCard.read(folder / CARD)
+    if args.backend == "tensorrt":
+        from ..runtime.trt_build import build
+
+        with errors.status("building engines; this takes minutes"):
+            list(build(card, device, None, time.perf_counter))
+    return card
 
 
 def figures(
-    args: argparse.Namespace, net: TokenNet, eager: TorchNetwork, card: GraphCard | None, folder: Path, errors: Console
+    args: argparse.Namespace,
+    places: Places,
+    net: TokenNet,
+    eager: TorchNetwork,
+    card: GraphCard | None,
+    folder: Path,
+    errors: Console,
 ) -> dict[str, Any]:
     """The measurements, keys as in the design: `full_ms_p50` .. and what stands beside them."""
-    bytes_per_s, flop_per_s = probes.ceilings(args.device, args.threads)  # it also sets torch's threads
+    bytes_per_s, flop_per_s = probes.ceilings(places.eager, args.threads)  # it also sets torch's threads
     inputs = made_inputs(eager)
     network: Network = eager
     parts_ms = {}
-    if card is not None:
+    if card is None:
+        if places.device != "cpu":
+            network = TorchNetwork(net, places.device, eager.decoding)
+        parts_ms = probes.parts_ms(net, eager.tensors(inputs), eager.decoding, min(PROFILED, args.steps))
+    elif args.backend == "tensorrt":
+        from ..runtime.trt_backend import TrtNetwork
+
+        network = TrtNetwork(card, places.device)
+    else:
         from ..runtime.ort_backend import OrtNetwork, profiled
 
         network = OrtNetwork(card, args.threads, "cpu")
         spent = profiled(card, inputs, min(PROFILED, args.steps), folder)
         parts_ms = split(spent, folder / "run.onnx")
-    else:
-        if args.device != "cpu":
-            network = TorchNetwork(net, args.device, eager.decoding)
-        parts_ms = probes.parts_ms(net, eager.tensors(inputs), eager.decoding, min(PROFILED, args.steps))
     compared = network is not eager
     spent_ms = timed(args.steps, actions_of(network, eager, net, inputs, compared), errors)
 
     step, one = costs(net.config, MOST), costs(net.config, 1)
     edits = sum(edit for _, edit in FULL)
 
-    def of_parts(read: Mapping[str, Cost], steps: list[Cost]) -> float:
+    def of_parts(read: Mapping[str, Cost], steps: list[Cost]) -> float | None:
+        if not places.alike:
+            return None
         parts = [read["vision"], read["prefill"], read["goal"], *steps]
         return sum(bound_ms(part, bytes_per_s, flop_per_s) for part in parts)
 
@@ -181,16 +229,18 @@ def figures(
     numbers: dict[str, Any] = {
         "backend": args.backend,
         "runs_on": getattr(network, "runs_on", ""),
+        "precision": "fp32" if card is None else card.precision,
+        "eager_runs_on": eager.runs_on,
         "config": args.model or f"{args.config}, random weights",
         "parameters": sum(parameter.numel() for parameter in net.parameters()),
         "threads": args.threads,
         "steps": args.steps,
-        "copy_gb_per_s": bytes_per_s / 1e9,
-        "matmul_gflop_per_s": flop_per_s / 1e9,
+        "copy_gb_per_s": bytes_per_s / 1e9 if places.alike else None,
+        "matmul_gflop_per_s": flop_per_s / 1e9 if places.alike else None,
         "gflop": {name: part.flop / 1e9 for name, part in step.items()},
         "mb": {name: part.bytes / 1e6 for name, part in step.items()},
         "parts_ms_p50": parts_ms,
-        "gpu": bench_gpu.measured(net, eager, inputs, args.device, args.steps),
+        "gpu": bench_gpu.measured(net, eager, inputs, places.eager, args.steps),
     }
     for kind in ("full", "lite"):
         wall, busy = spent_ms[kind][:, 0], spent_ms[kind][:, 1]
@@ -201,10 +251,7 @@ def figures(
         numbers[f"{name}_ms_p50"] = float(np.median(spent_ms["full"][:, row]))
     numbers |= ratios(spent_ms, compared)
     if card is not None:
-        numbers["cold_start_s"] = cold_start_s(card, args.threads)
-    if args.parity:
-        scenes = parity.inputs_of(args.scenes, args.parity, eager.inputs, errors)
-        numbers["parity"] = parity.counted(network, eager, scenes)
+        numbers["cold_start_s"] = cold_start_s(card, args.backend, places.device, args.threads)
     return numbers
 
 
@@ -315,16 +362,17 @@ def split(spent_ms: Mapping[str, float], file: Path) -> dict[str, float]:
     return parts
 
 
-def cold_start_s(card: GraphCard, threads: int) -> float:
+def cold_start_s(card: GraphCard, backend: str, device: str, threads: int) -> float:
     """Seconds from a fresh process to a network that has been tried once: the median of three."""
-    words = [sys.executable, "-c", STARTED, str(card.path.resolve()), str(threads)]
+    file = card.path.resolve()
+    words = [sys.executable, "-c", STARTED, str(file), sha256_of(file), backend, device, "", str(threads)]
     return median(float(subprocess.run(words, capture_output=True, text=True, check=True).stdout) for _ in range(3))
 
 
 def tables(numbers: Mapping[str, Any]) -> list[Table]:
     shown = Table(
-        title=f"{numbers['config']}, {numbers['parameters'] / 1e6:.1f} M parameters, {numbers['runs_on']}; "
-        f"{numbers['steps']} steps",
+        title=f"{numbers['config']}, {numbers['parameters'] / 1e6:.1f} M parameters, {numbers['runs_on']}, "
+        f"{numbers['precision']}; {numbers['steps']} steps",
         title_justify="left",
         box=SIMPLE_HEAD,
     )
@@ -342,9 +390,13 @@ def tables(numbers: Mapping[str, Any]) -> list[Table]:
         shown.add_row(
             f"full, {goals} of {goals} edited", f"{numbers['full_by_goals_ms_p50'][str(goals)]:.1f}", "", "", "", *told
         )
+    ceilings = "no bound: torch finds no GPU and runs on the CPU; "
+    if numbers["copy_gb_per_s"] is not None:
+        ceilings = f"copy {numbers['copy_gb_per_s']:.1f} GB/s, "
+        ceilings += f"matrices {numbers['matmul_gflop_per_s']:.0f} GFLOP/s in float32; "
     shown.caption = (
-        f"copy {numbers['copy_gb_per_s']:.1f} GB/s, matrices {numbers['matmul_gflop_per_s']:.0f} GFLOP/s in float32; "
-        f"reuse of keys and values makes eager torch {numbers['reuse_times_faster']:.1f} times faster on {MOST} goals, "
+        f"{ceilings}reuse of keys and values makes eager torch {numbers['reuse_times_faster']:.1f} times faster "
+        f"on {MOST} goals, "
         f"{numbers['reuse_times_faster_one_goal']:.1f} times on one"
     )
     parts = Table(title="where a full step's time goes, ms", title_justify="left", box=SIMPLE_HEAD)
@@ -356,8 +408,6 @@ def tables(numbers: Mapping[str, Any]) -> list[Table]:
     parts.add_row(*(f"{value:.2f}" for value in columns.values()))
     if "cold_start_s" in numbers:
         shown.caption += f"; {numbers['cold_start_s']:.1f} s from a fresh process to a network that was tried"
-    if "parity" in numbers:
-        parts.caption = parity.sentence(numbers["parity"])
     if isinstance(numbers["gpu"], str):
         shown.caption += f"; GPU {numbers['gpu']}"
         return [shown, parts]
