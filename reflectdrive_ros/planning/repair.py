@@ -145,13 +145,13 @@ def best_pairs(
             np.maximum(overload(known, poses).max(axis=1) - strain, 0.0),
         )
     )
-    pairs, kept = near[:, 2 * place : 2 * place + 2], list[int]()
-    for row in order.tolist():
-        if len(kept) == settings.anchors:
-            break
-        if all(np.abs(pairs[row] - pairs[other]).sum() >= settings.stride for other in kept):
-            kept.append(row)
-    return np.asarray(near[kept])
+    ranked = near[order]
+    pairs, kept = ranked[:, 2 * place : 2 * place + 2], list[int]()
+    free = np.ones(len(ranked), bool)
+    while free.any() and len(kept) < settings.anchors:
+        kept.append(int(np.argmax(free)))
+        free &= np.abs(pairs - pairs[kept[-1]]).sum(axis=1) >= settings.stride
+    return np.asarray(ranked[kept])
 
 
 def masked(plans: Array, place: int, anchored: Array, mask_id: int) -> Array:

@@ -200,6 +200,7 @@ def _states(poses: Array, speed_mps: float) -> Array:
 def _safety(known: Known, states: Array) -> Safety:
     """By the places and speeds of states (N, 41, 11)."""
     vehicle, agents = known.scene.vehicle, known.scene.agents
+    centers = metrics.centers(states, vehicle)
     by_step, excess = np.ones(states.shape[:2]), np.zeros(len(states))
     if len(agents):
         kept_clear = replace(
@@ -209,10 +210,10 @@ def _safety(known: Known, states: Array) -> Safety:
         )
         anywhere = np.ones(states.shape[:2], bool)  # a side swipe is a fault wherever it happens
         areas = EgoAreas(anywhere, anywhere, anywhere, anywhere)
-        by_step = metrics.no_collision(states, metrics.centers(states, vehicle), kept_clear, agents, areas)
+        by_step = metrics.no_collision(states, centers, kept_clear, agents, areas)
         excess += (by_step < SAFE).sum(axis=1)
     if known.grid is not None:
-        room_m = rooms(known.grid, metrics.centers(states, vehicle), vehicle)
+        room_m = rooms(known.grid, centers, vehicle)
         moving = np.abs(states[..., VX]) > metrics.STOPPED_MPS
         best_m = np.maximum.accumulate(room_m, axis=1)
         further_out = room_m[:, 1:] < best_m[:, :-1] - known.grid.resolution_m
@@ -228,9 +229,14 @@ def rooms(grid: DrivableGrid, centers: Array, vehicle: VehicleConfig) -> Array:
 
     Eight points of the outline are asked: corners alone would not see a kerb that reaches in between them in a curve.
     """
-    outline = OUTLINE * (vehicle.length_m, vehicle.width_m)
-    points = geometry.transform_points(centers[..., None, :], outline)
-    return np.asarray(drivable.clearances(grid, points).min(axis=-1) - MARGIN_M)
+    in_grid = geometry.compose(geometry.invert(grid.ego_from_grid), centers)
+    x, y, heading = np.ascontiguousarray(np.moveaxis(in_grid, -1, 0))
+    cos, sin = np.cos(heading), np.sin(heading)
+    room_m = np.full(x.shape, np.inf)
+    for ahead, left in OUTLINE * (vehicle.length_m, vehicle.width_m):
+        at_x, at_y = x + ahead * cos - left * sin, y + ahead * sin + left * cos
+        np.minimum(room_m, drivable.clearances_in_grid(grid, at_x, at_y), out=room_m)
+    return np.asarray(room_m - MARGIN_M)
 
 
 def _on_route(scene: Scene, points: Array) -> Array:

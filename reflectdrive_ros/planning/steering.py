@@ -39,20 +39,26 @@ def steered(poses: Array, distance: Array) -> Array:
     line = np.concatenate([np.zeros((len(poses), 1, 2)), poses[..., :2], onward[:, None]], axis=1)
     steps = np.hypot(*np.moveaxis(np.diff(line, axis=1), -1, 0))  # (N, T + 1)
     along = np.concatenate([np.zeros((len(poses), 1)), np.cumsum(steps, axis=1)], axis=1)
-    driven = np.diff(distance, axis=1, prepend=0.0)
-    rows, place, heading = np.arange(len(poses)), np.zeros((len(poses), 2)), np.zeros(len(poses))
+    aims = np.ascontiguousarray(_places(line, along, steps, along[:, :-2] + LOOK_AHEAD_M).T)  # (2, T, N)
+    driven = np.diff(distance, axis=1, prepend=0.0).T
+    x, y, heading = np.zeros((3, len(poses)))
     found = np.empty_like(poses)
-    for now in range(poses.shape[1]):
-        there = along[:, now] + LOOK_AHEAD_M
-        after = np.minimum((along < there[:, None]).sum(axis=1), along.shape[1] - 1)
-        share = np.clip((there - along[rows, after - 1]) / np.maximum(steps[rows, after - 1], 1e-9), 0.0, 1.0)
-        aim = line[rows, after - 1] + share[:, None] * (line[rows, after] - line[rows, after - 1])
-        x, y = geometry.rotate(aim - place, -heading).T
-        curvature = np.clip(2.0 * y / np.maximum(x**2 + y**2, 1e-6), -TIGHTEST_PER_M, TIGHTEST_PER_M)
-        turn = curvature * driven[:, now]
+    for now, (aim_x, aim_y, way) in enumerate(zip(*aims, driven, strict=True)):
+        dx, dy = aim_x - x, aim_y - y
+        across = dy * np.cos(heading) - dx * np.sin(heading)
+        curvature = 2.0 * across / np.maximum(dx * dx + dy * dy, 1e-6)
+        turn = way * np.minimum(np.maximum(curvature, -TIGHTEST_PER_M), TIGHTEST_PER_M)
         middle = heading + 0.5 * turn
-        place = place + driven[:, now, None] * np.stack([np.cos(middle), np.sin(middle)], axis=-1)
-        heading = heading + turn
-        found[:, now, :2], found[:, now, 2] = place, heading
+        x, y, heading = x + way * np.cos(middle), y + way * np.sin(middle), heading + turn
+        found[:, now, 0], found[:, now, 1], found[:, now, 2] = x, y, heading
     found[..., 2] = geometry.wrap(found[..., 2])
     return found
+
+
+def _places(lines: Array, along: Array, steps: Array, wanted: Array) -> Array:
+    """(N, T, 2) where lines (N, L, 2), `along` (N, L) in steps (N, L - 1), have come `wanted` (N, T) far."""
+    after = np.minimum((along[:, None] < wanted[..., None]).sum(axis=2), along.shape[1] - 1)
+    before, rows = after - 1, np.arange(len(lines))[:, None]
+    share = np.clip((wanted - along[rows, before]) / np.maximum(steps[rows, before], 1e-9), 0.0, 1.0)
+    here = lines[rows, before]
+    return np.asarray(here + share[..., None] * (lines[rows, after] - here))

@@ -48,26 +48,43 @@ def drawn(poses: Array, speed_mps: float, dt_s: float = STEP_S) -> Array:
         knots[:, knot + 1, 2] = np.where(moves[:, knot], knots[:, knot + 1, 2], knots[:, knot, 2])
     along = np.concatenate([np.zeros((len(poses), 1)), np.cumsum(length, axis=1)], axis=1)
     distance = _distances(along[:, 1:], speed_mps, dt_s)  # (N, T)
-    piece = np.zeros(distance.shape, int)
+    piece = np.zeros(distance.shape, np.intp)
     for knot in range(1, POINTS):
         piece += distance > along[:, knot, None]
-    rows = np.arange(len(poses))[:, None]
-    share = (distance - along[rows, piece]) / np.where(moves, length, 1.0)[rows, piece]
-    share = np.where(moves[rows, piece], np.clip(share, 0.0, 1.0), 0.0)[..., None]
-
-    tangent = _tangents(way, length, moves) * np.maximum(length, SAME_PLACE_M)[:, :, None, None]
-    a, b, ta, tb = knots[rows, piece, :2], knots[rows, piece + 1, :2], tangent[rows, piece, 0], tangent[rows, piece, 1]
-    place = (1 + 2 * share) * (1 - share) ** 2 * a + share**2 * (3 - 2 * share) * b
-    place += share * (1 - share) ** 2 * ta - share**2 * (1 - share) * tb
-    heading = knots[rows, piece, 2] + share[..., 0] * geometry.wrap(np.diff(knots[..., 2], axis=1))[rows, piece]
-    beyond = distance - along[:, -1:]
-    if (beyond > 0.0).any():
-        facing = np.stack([np.cos(heading), np.sin(heading)], axis=-1)
-        place += np.maximum(beyond, 0.0)[..., None] * facing
-    found = np.concatenate([place, geometry.wrap(heading)[..., None]], axis=-1)
+    found = _along_curves(knots, length, moves, _tangents(way, length, moves), along, distance, piece)
     sharp = tight(knots)
     if sharp.any():
         found[sharp] = steered(found[sharp], distance[sharp])
+    return found
+
+
+def _along_curves(
+    knots: Array, length: Array, moves: Array, tangents: Array, along: Array, distance: Array, piece: Array
+) -> Array:
+    """Poses (N, T, 3) where plans have come `distance` far, each on a `piece` (N, T) of its curve; straight on beyond.
+
+    One array for each number of a piece: gathered so, and not by rows, they cost a quarter.
+    """
+    of_piece, of_knot = (np.arange(len(knots))[:, None] * columns + piece for columns in (POINTS, POINTS + 1))
+    share = (distance - along.take(of_knot)) / np.where(moves, length, 1.0).take(of_piece)
+    share = np.where(moves.take(of_piece), np.minimum(np.maximum(share, 0.0), 1.0), 0.0)
+    left, square = 1.0 - share, share * share
+    weights = (1.0 + 2.0 * share) * left * left, square * (3.0 - 2.0 * share), share * left * left, -square * left
+    found = np.empty((*distance.shape, 3))
+    scale = np.maximum(length, SAME_PLACE_M)
+    for axis in (0, 1):
+        begins, ends = (tangents[:, :, end, axis] * scale for end in (0, 1))
+        knot = np.ascontiguousarray(knots[..., axis])
+        parts = knot.take(of_knot), knot.take(of_knot + 1), begins.take(of_piece), ends.take(of_piece)
+        found[..., axis] = sum(weight * part for weight, part in zip(weights, parts, strict=True))
+    turns = geometry.wrap(np.diff(knots[..., 2], axis=1))
+    heading = knots[..., 2].take(of_knot) + share * turns.take(of_piece)
+    beyond = distance - along[:, -1:]
+    if (beyond > 0.0).any():
+        beyond = np.maximum(beyond, 0.0)
+        found[..., 0] += beyond * np.cos(heading)
+        found[..., 1] += beyond * np.sin(heading)
+    found[..., 2] = geometry.wrap(heading)
     return found
 
 

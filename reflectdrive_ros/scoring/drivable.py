@@ -120,18 +120,25 @@ def clearances(lookup: DrivableGrid, points: Array) -> Array:
     edge it is short by half a cell at most, and nowhere by more than a cell's diagonal. Beyond the grid the bound falls
     with the distance to it. Any leading shape, (N, T, 4) for corners of candidates.
     """
-    at = geometry.transform_points(geometry.invert(lookup.ego_from_grid), points) / lookup.resolution_m
+    at = geometry.transform_points(geometry.invert(lookup.ego_from_grid), points)
+    return clearances_in_grid(lookup, at[..., 0], at[..., 1])
+
+
+def clearances_in_grid(lookup: DrivableGrid, x: Array, y: Array) -> Array:
+    """(...) as `clearances`, of points (...) in metres along the grid's own axes. Float32 is exact enough in a cell."""
     rows, columns = lookup.distance_m.shape
-    row = np.clip(np.floor(at[..., 0]), 0, max(rows - 2, 0)).astype(np.intp)
-    column = np.clip(np.floor(at[..., 1]), 0, max(columns - 2, 0)).astype(np.intp)
-    below, above = at[..., 0] - row, at[..., 0] - row - 1  # cells along grid x from the two rows around the point
-    left, right = at[..., 1] - column, at[..., 1] - column - 1
-    cell = row * columns + column
-    best = np.full(cell.shape, -np.inf)
-    for step, dx, dy in ((0, below, left), (1, below, right), (columns, above, left), (columns + 1, above, right)):
-        bound = lookup.distance_m.ravel()[cell + step] - lookup.resolution_m * np.sqrt(dx * dx + dy * dy)
-        np.maximum(best, bound, out=best)
-    return best
+    at_x, at_y = x / lookup.resolution_m, y / lookup.resolution_m
+    row = np.minimum(np.maximum(np.floor(at_x), 0), max(rows - 2, 0))
+    column = np.minimum(np.maximum(np.floor(at_y), 0), max(columns - 2, 0))
+    below, left = (at_x - row).astype(np.float32), (at_y - column).astype(np.float32)
+    above, right = below - 1, left - 1
+    below, above, left, right = below * below, above * above, left * left, right * right
+    cell, table = (row * columns + column).astype(np.intp), lookup.distance_m.ravel()
+    resolution_m = np.float32(lookup.resolution_m)
+    best = table.take(cell) - resolution_m * np.sqrt(below + left)
+    for step, away in ((1, below + right), (columns, above + left), (columns + 1, above + right)):
+        np.maximum(best, table.take(cell + step) - resolution_m * np.sqrt(away), out=best)
+    return np.asarray(best, float)
 
 
 def corner_clearances(lookup: DrivableGrid, centers: Array, size: Array) -> Array:
