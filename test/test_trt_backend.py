@@ -491,7 +491,7 @@ def exporting(cards, nets, tmp_path, monkeypatch):
     """The words of a command that exports, and what it exports in which precision and for how many blocks."""
     weights, exported = tmp_path / "weights.safetensors", []
 
-    def stand_in(net, _sha256, folder, _about, _decoding, blocks, _golden):
+    def stand_in(net, _sha256, folder, _about, _decoding, blocks, _golden, _gate):
         exported.append((PRECISIONS[net.x_head.weight.dtype], blocks))
         shutil.copytree(cards[exported[-1][0]].path.parent, folder)
         return "0" * 64

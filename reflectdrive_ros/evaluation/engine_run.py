@@ -3,7 +3,7 @@
 CARD is the card.json of `reflectdrive export --blocks 6`. An engine is bound to one TensorRT on one GPU: copy the
 graphs to the vehicle and build there, which takes minutes and the whole GPU; never while it drives. Engines that fit
 already are left alone. In the end both are loaded and must plan a made scene as their card tells. The precision is
-that of the graphs: `reflectdrive export --precision bf16`.
+that of the graphs: `reflectdrive export --precision bf16`, or fp8.
 
 Exit code 0: the engines are there, and answer rightly. 2: they are not, and one sentence says why.
 """
@@ -62,6 +62,7 @@ def engines(card: str, device: str, folder: Path | None, build_them: bool, error
     found = named(card, None)
     model = ModelConfig(found.file, found.sha256, "tensorrt", device, str(folder or ""))
     graphs = GraphCard.read(model.file)
+    graphs.check_gate()  # before minutes go into engines that would not drive
     rows = []
     if build_them:
         with errors.status("building engines; this takes minutes"):

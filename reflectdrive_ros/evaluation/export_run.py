@@ -3,12 +3,18 @@
 CHECKPOINT is a weights.safetensors with its card.json beside, as training leaves them. DIR gets prefill_goal.onnx,
 step.onnx and card.json; `model.file` is then DIR/card.json and `model.sha256` the hash that is told at the end. ONNX
 Runtime runs them without torch.
+
+Fewer bits drive otherwise. With --precision int8 or fp8 graphs are written only after they have planned for the first
+scenes of a set (--gate DIR) and scored at most 0.3 PDMS less than those in float32; the card tells both scores. How
+large values get inside is learned on another set (--calibrate DIR). With --precision bf16 the gate is asked for or not.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +24,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..config import Config, load
+from ..config import Config, ConfigError, load
 from ..model import checkpoint
 from ..model.checkpoint import CheckpointError
 from ..model.export import MOST_BLOCKS, PRECISIONS, export, in_bfloat16
-from ..model.graph_card import CARD, GraphCard
+from ..model.graph_card import CARD, QUANTISED, GraphCard
 from ..runtime.backend import golden, torch_decoding
 from ..runtime.torch_backend import TorchNetwork
+from ..sim import shards
+from ..sim.shards import SetError
+from . import scenes_run
 from .engine_run import UNUSABLE, engines, show
+from .gate import held, quantised, sentence
 from .provenance import provenance, write_numbers
 
 
@@ -42,9 +52,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--precision",
-        choices=tuple(PRECISIONS.values()),
+        choices=(*PRECISIONS.values(), *QUANTISED),
         default="fp32",
-        help="of the arithmetic; bf16 is for TensorRT, ONNX Runtime does not run it (fp32)",
+        help="of the arithmetic: bf16 and fp8 are for TensorRT, int8 for CPUs (fp32)",
+    )
+    parser.add_argument("--calibrate", type=Path, metavar="DIR", help="scene set that tells how large values get")
+    parser.add_argument("--gate", type=Path, metavar="DIR", help="scene set on which the driving score is held")
+    parser.add_argument(
+        "--gate-scenes", type=scenes_run.count, default=300, metavar="N", help="the first scenes of --gate (300)"
     )
     parser.add_argument(
         "--tensorrt",
@@ -56,31 +71,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 0; 2 with one sentence on stderr when weights or engines cannot be used or a file cannot be written."""
+    """Exit code 0; 2 with one sentence on stderr when something cannot be used, or the gate is not passed."""
     console, errors = Console(), Console(stderr=True)
     try:
         config = load(args.config) if args.config else Config()
-        if args.out.resolve() == args.checkpoint.resolve().parent:
-            raise CheckpointError(f"--out {args.out} holds the weights and their card: name another folder")
+        check_options(args)
         source = source_card(args.checkpoint)
         net = checkpoint.load(args.checkpoint, args.sha256 or source.get("sha256", ""))
         weights_sha256 = args.sha256 or source["sha256"]
+        decoding, gate = torch_decoding(config.decoding), None
         if args.precision == "bf16":
-            net = in_bfloat16(net)
+            exact, net = net, in_bfloat16(net)
+            if args.gate is not None:
+                halved, whole = (TorchNetwork(each, decoding=decoding) for each in (net, exact))
+                gate = held(halved, whole, args.gate, args.gate_scenes, config, errors)
         weights = {key: value for key, value in source.items() if key not in ("config", "format")}
         made = {key: value for key, value in provenance([]).items() if key in ("version", "commit")}
-        with errors.status("tracing both graphs; the small network takes half a minute"):
-            about = {"weights": weights, "made": made}
-            decoding = torch_decoding(config.decoding)
-            known = golden(TorchNetwork(net, decoding=decoding)) if net.config.words else None
-            blocks = args.blocks or (config.decoding.goals if args.tensorrt else None)
-            card_sha256 = export(net, weights_sha256.lower(), args.out, about, decoding, blocks, known)
+        with ExitStack() as stack:
+            quantise = args.precision in QUANTISED
+            place = Path(stack.enter_context(tempfile.TemporaryDirectory())) if quantise else args.out
+            with errors.status("tracing both graphs; the small network takes half a minute"):
+                about = {"weights": weights, "made": made}
+                known = golden(TorchNetwork(net, decoding=decoding)) if net.config.words else None
+                blocks = args.blocks or (config.decoding.goals if args.tensorrt else None)
+                card_sha256 = export(net, weights_sha256.lower(), place, about, decoding, blocks, known, gate)
+            if quantise:
+                sets = args.calibrate, args.gate
+                exact_card = GraphCard.read(place / CARD)
+                card_sha256 = quantised(exact_card, args.out, args.precision, sets, args.gate_scenes, config, errors)
         numbers = figures(args.out / CARD, card_sha256)
         if args.tensorrt:
             numbers["tensorrt"] = engines(str(args.out / CARD), "cuda", None, True, errors)
         if args.json is not None:
             write_numbers(args.json, numbers)
-    except (CheckpointError, *UNUSABLE) as fault:
+    except (CheckpointError, SetError, *UNUSABLE) as fault:
         errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
         return 2
     except OSError as fault:
@@ -89,8 +113,31 @@ def run(args: argparse.Namespace) -> int:
     console.print(table(numbers))
     if args.tensorrt:
         show(numbers["tensorrt"], console)
+    if numbers["gate"]:
+        console.print(sentence(numbers["gate"]), highlight=False, soft_wrap=True)
     console.print(f"model.file: {args.out / CARD}\nmodel.sha256: {card_sha256}", highlight=False, soft_wrap=True)
     return 0
+
+
+def check_options(args: argparse.Namespace) -> None:
+    """Raises CheckpointError, ConfigError for options that do not go together, SetError for a set that is none."""
+    if args.out.resolve() == args.checkpoint.resolve().parent:
+        raise CheckpointError(f"--out {args.out} holds the weights and their card: name another folder")
+    if args.precision in QUANTISED:
+        if args.gate is None or args.calibrate is None or args.gate.resolve() == args.calibrate.resolve():
+            raise ConfigError(
+                f"--precision {args.precision} needs two scene sets with pictures: --calibrate DIR, to learn how large "
+                "values get, and --gate DIR, to hold the driving score against that in float32"
+            )
+        if args.precision == "int8" and args.tensorrt:
+            raise ConfigError("--precision int8 is for CPUs: build engines of fp8 or bf16")
+    elif args.calibrate is not None:
+        raise ConfigError(f"--calibrate is for --precision {' and '.join(QUANTISED)}: leave it out")
+    elif args.gate is not None and args.precision == "fp32":
+        raise ConfigError("--gate holds other precisions against fp32: name one with --precision, or leave it out")
+    for folder in (args.calibrate, args.gate):
+        if folder is not None:
+            shards.index_of(folder)  # before it is needed, half a minute later
 
 
 def source_card(weights: Path) -> dict[str, Any]:
@@ -113,7 +160,8 @@ def figures(path: Path, card_sha256: str) -> dict[str, Any]:
     for name, file in card.files.items():
         nodes = len(list(onnx_ir.load(file).graph.all_nodes()))
         graphs[name] = {"bytes": file.stat().st_size, "nodes": nodes, "sha256": card.sha256[name]}
-    return {"card": str(path), "card_sha256": card_sha256, "graphs": graphs}
+    told = {"precision": card.precision, "gate": dict(card.gate)}
+    return {"card": str(path), "card_sha256": card_sha256, **told, "graphs": graphs}
 
 
 def table(numbers: dict[str, Any]) -> Table:

@@ -90,22 +90,27 @@ def export(
     decoding: Decoding | None = None,
     blocks: int | None = None,
     golden: Mapping[str, float] | None = None,
+    gate: Mapping[str, Any] | None = None,
 ) -> str:
     """Write both graphs and their card into a folder; returns the card's SHA-256.
 
     about: what the card says on where the weights come from. blocks: how many a step takes; None leaves it free.
     golden: what `runtime.backend.golden` says of the network, for every start of the graphs to be held against.
+    gate: what the network scored beside the one in float32, as `evaluation.gate` tells.
     """
     folder, decoding = Path(folder), decoding or Decoding()
     folder.mkdir(parents=True, exist_ok=True)
     model = model_of(net, weights_sha256, decoding, blocks)
     traced = {"prefill_goal": _prefill_goal(net, decoding), "step": _step(net, decoding, blocks)}
-    graphs = {name: _write(graph, name, model, folder) for name, graph in traced.items()}
+    graphs = {}
+    for name, graph in traced.items():
+        _forget_the_source(graph)
+        _softmax_in_float32(graph)
+        _store_halved(graph)
+        graphs[name] = write_graph(graph, name, model, folder)
     exporter = {"torch": torch.__version__, "onnxscript": version("onnxscript")}
-    card = {"format": FORMAT, "model": model, "graphs": graphs, "about": {**about, "exporter": exporter}}
-    content = json.dumps(card | ({} if golden is None else {"golden": dict(golden)}), indent=2) + "\n"
-    _replace(folder / CARD, content.encode())
-    return hashlib.sha256(content.encode()).hexdigest()
+    told = {"about": {**about, "exporter": exporter}, "golden": golden, "gate": gate}
+    return write_card(folder, model, graphs, told)
 
 
 def in_bfloat16(net: TokenNet) -> TokenNet:
@@ -211,11 +216,8 @@ def _quiet() -> Iterator[None]:
         log.setLevel(before)
 
 
-def _write(graph: ir.Model, name: str, model: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def write_graph(graph: ir.Model, name: str, model: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """One graph as a file; what the card says of it."""
-    _forget_the_source(graph)
-    _softmax_in_float32(graph)
-    _store_halved(graph)
     graph.graph.name = name
     graph.producer_name, graph.producer_version = "reflectdrive", torch.__version__
     graph.metadata_props.clear()
@@ -230,6 +232,16 @@ def _write(graph: ir.Model, name: str, model: Mapping[str, Any], folder: Path) -
         weights.unlink(missing_ok=True)
         _replace(file, ir.to_proto(graph).SerializeToString(deterministic=True))
     return {**row, "sha256": sha256_of(file), "bytes": file.stat().st_size}
+
+
+def write_card(
+    folder: Path, model: Mapping[str, Any], graphs: Mapping[str, Any], more: Mapping[str, Mapping[str, Any] | None]
+) -> str:
+    """The card of graphs that were written, by what `write_graph` said of each; returns its SHA-256."""
+    sections = {"format": FORMAT, "model": model, "graphs": graphs, **more}
+    content = json.dumps({name: told for name, told in sections.items() if told is not None}, indent=2) + "\n"
+    _replace(folder / CARD, content.encode())
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def _forget_the_source(graph: ir.Model) -> None:

@@ -21,6 +21,9 @@ from ..tokens import Codebook
 FORMAT = "reflectdrive.graphs.1"
 CARD = "card.json"
 GRAPHS = ("prefill_goal", "step")
+QUANTISED = ("int8", "fp8")  # precisions that drive only after they were held against float32
+MOST_LOST = 0.3  # PDMS that they may cost
+WATCHED = "watched:"  # begins the names of outputs that tell of values inside a graph
 METADATA = "reflectdrive"  # key of the graphs' metadata under which `model` stands, as JSON
 
 
@@ -37,6 +40,7 @@ class GraphCard:
     files: Mapping[str, Path]
     sha256: Mapping[str, str]  # of the files
     about: Mapping[str, Any]  # where the weights come from
+    gate: Mapping[str, Any]  # what quantised graphs scored beside those in float32; empty where nobody looked
 
     @staticmethod
     def read(path: str | Path) -> GraphCard:
@@ -56,7 +60,7 @@ class GraphCard:
             rows = {name: content["graphs"][name] for name in GRAPHS}
             files = {name: path.parent / row["file"] for name, row in rows.items()}
             expected = {name: str(row["sha256"]) for name, row in rows.items()}
-            card = GraphCard(path, content["model"], files, expected, content.get("about", {}))
+            card = GraphCard(path, content["model"], files, expected, content.get("about", {}), content.get("gate", {}))
             card.codebook(), card.decoding()
         except (KeyError, TypeError, ValueError) as fault:
             raise GraphError(f"{path} lacks or has wrong {fault}: export the checkpoint again") from None
@@ -67,7 +71,7 @@ class GraphCard:
 
     @property
     def precision(self) -> str:
-        """Of the arithmetic: fp32 or bf16. Cards that were written before there was a choice do not tell."""
+        """Of the arithmetic: fp32, bf16, int8, fp8. Cards that were written before there was a choice do not tell."""
         return str(self.model.get("precision", "fp32"))
 
     def codebook(self) -> Codebook:
@@ -83,6 +87,23 @@ class GraphCard:
             "edit_below": edits["below"],
             "edit_at_most": edits["at_most"],
         }
+
+    def check_gate(self) -> None:
+        """Raises GraphError for quantised graphs of which nobody has shown that they drive as those in float32."""
+        if self.precision not in QUANTISED:
+            return
+        try:
+            lost = float(self.gate["pdms_fp32"]) - float(self.gate["pdms"])
+        except (KeyError, TypeError, ValueError):
+            raise GraphError(
+                f"the graphs of {self.path} reckon in {self.precision}, and their card does not tell what they score "
+                f"beside those in float32: export again with --precision {self.precision} --gate DIR"
+            ) from None
+        if not (lost <= MOST_LOST and self.gate.get("passed") is True):
+            raise GraphError(
+                f"the graphs of {self.path} reckon in {self.precision}, which costs them {lost:.2f} of PDMS, more than "
+                f"{MOST_LOST}: drive with those in float32"
+            )
 
     def check_metadata(self, name: str, metadata: Mapping[str, str]) -> None:
         """Raises GraphError when the graph in the file of `name` is not that graph of this model."""

@@ -149,10 +149,11 @@ def _trt_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> Ru
 
 
 def _graphs(path: Path, decoding: DecodingConfig) -> GraphCard:
-    """The card of exported graphs that decode as is set. Raises GraphError."""
+    """The card of exported graphs that decode as is set and may drive. Raises GraphError."""
     from ..model.graph_card import GraphCard, GraphError
 
     card = GraphCard.read(path)
+    card.check_gate()
     for name, value in card.decoding().items():
         if getattr(decoding, name) != value:
             raise GraphError(

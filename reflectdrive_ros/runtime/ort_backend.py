@@ -24,7 +24,7 @@ import onnxruntime as ort
 
 from ..domain import Array
 from ..features import ModelInputs, Tokenizer
-from ..model.graph_card import GRAPHS, GraphCard, GraphError
+from ..model.graph_card import GRAPHS, WATCHED, GraphCard, GraphError
 from ..planning.planner import PlanningError, Prefilled
 from .graphs import check_feeds, filled_up, input_spec
 
@@ -34,25 +34,29 @@ SERIOUS = 3  # of ONNX Runtime's levels: errors
 
 
 class OrtNetwork:
-    """`planning.planner.Network` by two graphs."""
+    """`planning.planner.Network` by two graphs, in float32, int8, or fp8, which is taken back to float32."""
 
     def __init__(
         self, card: GraphCard, threads: int = 1, device: str = "auto", tokenizer: Tokenizer | None = None
     ) -> None:
         """device: as `model.device`. Raises GraphError for graphs that cannot be used."""
-        if card.precision != "fp32":
+        if card.precision == "bf16":
             raise GraphError(
-                f"{card.path} is in {card.precision}, which ONNX Runtime does not run: build TensorRT engines of it "
+                f"{card.path} is in bf16, which ONNX Runtime does not run: build TensorRT engines of it "
                 "with reflectdrive engine, or export the checkpoint again without --precision"
             )
         device = _device(device)
         self.runs_on = f"ONNX Runtime {ort.__version__} on {device}, {threads} thread{'s' * (threads > 1)}"
+        self.runs_on += f", {card.precision}" * (card.precision != "fp32")
         self.codebook = card.codebook()
         self.inputs = input_spec(card, tokenizer)
         self._blocks: int | None = card.model["blocks"]
-        self._graphs = {name: Graph(card, name, device) for name in GRAPHS}
+        self._graphs = {name: self._graph(card, name, device) for name in GRAPHS}
         self._parts = threads if device == "cpu" and self._blocks is None else 1
         self._helpers = ThreadPoolExecutor(max(self._parts - 1, 1), thread_name_prefix="blocks")  # begun when needed
+
+    def _graph(self, card: GraphCard, name: str, device: str) -> Graph:
+        return Graph(card, name, device)
 
     @staticmethod
     def of_file(path: str | Path, threads: int = 1, device: str = "auto") -> OrtNetwork:
@@ -87,6 +91,8 @@ class Graph:
         providers = [CPU] if kind == "cpu" else [(CUDA, {"device_id": self._place}), CPU]
         file = card.files[name]
         options = _one_thread()
+        if card.precision == "fp8":  # moves casts past operators that ONNX Runtime has not in fp8
+            options.add_session_config_entry("session.disable_quant_qdq", "1")
         try:
             self._session = ort.InferenceSession(str(file), options, providers=providers)
         except Exception as fault:  # its errors have no common base
@@ -120,6 +126,32 @@ class Graph:
         given = {name: (array.dtype, array.shape) for name, array in feeds.items()}
         given |= {name: (np.dtype(DTYPES[tensor.data_type()]), tensor.shape()) for name, tensor in kept.items()}
         check_feeds(self.name, self.takes, given)
+
+
+class WatchedGraph(Graph):
+    """One of `quantise.write_watched`, which tells more than others; `told` has that of each run."""
+
+    def __init__(self, card: GraphCard, name: str, device: str) -> None:
+        super().__init__(card, name, device)
+        self.told: list[dict[str, Array]] = []
+
+    def run(self, feeds: Mapping[str, Array], kept: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        out = super().run(feeds, kept)
+        self.told.append({name: out.pop(name).numpy() for name in list(out) if name.startswith(WATCHED)})
+        return out
+
+
+class WatchedNetwork(OrtNetwork):
+    """The same plans, by graphs that tell how large values get inside."""
+
+    def __init__(self, card: GraphCard) -> None:
+        self.told: dict[str, list[dict[str, Array]]] = {}  # of each run, by graph
+        super().__init__(card, 1, "cpu")
+
+    def _graph(self, card: GraphCard, name: str, device: str) -> Graph:
+        made = WatchedGraph(card, name, device)
+        self.told[name] = made.told
+        return made
 
 
 def _device(asked: str) -> str:

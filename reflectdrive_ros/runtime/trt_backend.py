@@ -188,7 +188,11 @@ def engines_of(card: GraphCard, folder: Path | None) -> Path:
 
 
 def fixed_blocks(card: GraphCard) -> int:
-    """How many blocks a step takes. Raises EngineError where that was left free: engines have one shape."""
+    """How many blocks a step takes. Raises EngineError where that is free, as engines have one shape, or for int8."""
+    if card.precision == "int8":
+        raise EngineError(
+            f"{card.path} is in int8, by an operator of ONNX Runtime: export with --precision fp8 or bf16"
+        )
     blocks = card.model["blocks"]
     if blocks is None:
         raise EngineError(

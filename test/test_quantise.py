@@ -1,0 +1,281 @@
+"""Graphs in 8 bits: what is quantised and what is not, that blocks stay strangers, and that nobody drives ungated."""
+
+import json
+import shutil
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+import pytest
+from fake_gpu import driver, trt  # noqa: F401 (fixtures)
+from scenes import Clock
+from test_eval_scenes import store
+from test_export import BUILT_IN, MOVES, RULES, as_set, decoded, network, rewrite, scene, unknown_to_tensorrt
+from tiny_model import tiny_model  # noqa: F401 (a fixture)
+from tiny_net import some_blocks
+
+from reflectdrive_ros.__main__ import main
+from reflectdrive_ros.config import DecodingConfig
+from reflectdrive_ros.evaluation import gate
+from reflectdrive_ros.model import quantise
+from reflectdrive_ros.model.export import export
+from reflectdrive_ros.model.graph_card import CARD, GRAPHS, GraphCard
+from reflectdrive_ros.model.quantise import Spread, spreads_of, write_quantised, write_watched
+from reflectdrive_ros.runtime import trt_build
+from reflectdrive_ros.runtime.backend import golden, network_of
+from reflectdrive_ros.runtime.engine_cache import EngineError
+from reflectdrive_ros.runtime.model_file import ModelFileError
+from reflectdrive_ros.runtime.ort_backend import OrtNetwork, WatchedNetwork
+from reflectdrive_ros.runtime.trt_backend import TrtNetwork
+
+BINS = network().config.bins
+DEFAULTS = DecodingConfig()
+PASSED = {"pdms_fp32": 80.0, "pdms": 79.8, "passed": True}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def products_of_tiny_networks_are_worth_it():
+    before, quantise.FEWEST = quantise.FEWEST, 16
+    yield
+    quantise.FEWEST = before
+
+
+@pytest.fixture(scope="module")
+def exact(tmp_path_factory):
+    """The tiny network's graphs in float32, for steps of four blocks."""
+    folder = tmp_path_factory.mktemp("exact")
+    export(network(), "0" * 64, folder, {"weights": "made here"}, RULES, 4)
+    return GraphCard.read(folder / CARD)
+
+
+@pytest.fixture(scope="module")
+def spreads(exact, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("watched")
+    write_watched(exact, folder)
+    watched = WatchedNetwork(GraphCard.read(folder / CARD))
+    for seed in range(4):
+        decoded(watched, scene(seed))
+    return spreads_of(watched.told)
+
+
+@pytest.fixture(scope="module")
+def pairs(exact, spreads, tmp_path_factory):
+    """Cards by precision."""
+    found = {"fp32": exact}
+    for precision in ("int8", "fp8"):
+        folder = tmp_path_factory.mktemp(precision)
+        write_quantised(exact, folder, precision, spreads, {"goal_log_prob": 0.0}, PASSED)
+        told = golden(OrtNetwork(GraphCard.read(folder / CARD)))
+        write_quantised(exact, folder, precision, spreads, told, PASSED)
+        found[precision] = GraphCard.read(folder / CARD)
+    return found
+
+
+def nodes(card, name, kind):
+    return [node for node in ir.load(card.files[name]).graph.all_nodes() if node.op_type == kind]
+
+
+# --- what they compute -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", ["int8", "fp8"])
+def test_graphs_in_8_bits_answer_nearly_as_those_in_float32(pairs, precision):
+    mine, theirs = OrtNetwork(pairs[precision]), OrtNetwork(pairs["fp32"])
+    assert mine.runs_on.endswith(f"1 thread, {precision}")
+    apart = []
+    for seed in range(5, 9):
+        inputs = scene(seed)
+        known, expected = mine.prefill_goal(inputs), theirs.prefill_goal(inputs)
+        apart.append(np.abs(known.goal_log_probs - expected.goal_log_probs).max())
+        for limit, edit in MOVES[:1]:
+            (_, sure), (_, expects) = (
+                net.step(each.context, expected.blocks, limit, edit)
+                for net, each in ((mine, known), (theirs, expected))
+            )
+            apart.append(np.abs(sure - expects).max())
+    assert 0 < max(apart) < 0.3
+
+
+@pytest.mark.parametrize("precision", ["int8", "fp8"])
+def test_what_becomes_of_a_block_does_not_hang_on_its_company(pairs, precision):
+    graphs = OrtNetwork(pairs[precision])
+    context = graphs.prefill_goal(scene(7)).context
+    blocks = some_blocks(network(), scenes=1, count=3)[0].numpy()
+    together = graphs.step(context, blocks, 3, False)
+    for place in range(3):
+        alone = graphs.step(context, blocks[[place]], 3, False)
+        np.testing.assert_array_equal(alone[0][0], together[0][place])
+        np.testing.assert_allclose(alone[1][0], together[1][place], rtol=1e-4)
+
+
+def test_watching_changes_no_plan(exact, tmp_path):
+    write_watched(exact, tmp_path)
+    watched = WatchedNetwork(GraphCard.read(tmp_path / CARD))
+    rows = [decoded(of, scene(3))[1] for of in (watched, OrtNetwork(exact))]
+    np.testing.assert_array_equal(*rows)
+    assert len(watched.told["step"]) == len(MOVES)
+
+
+def test_spreads_are_of_all_runs():
+    def run(low, high, square):
+        kinds = ("ReduceMin", "ReduceMax", "ReduceMean")
+        return {f"watched:{kind}:x": np.float32(value) for kind, value in zip(kinds, (low, high, square), strict=True)}
+
+    found = spreads_of({"step": [run(-1, 2, 1), run(0.5, 5, 3)]})
+    assert found == {"step": {"x": Spread(-1.0, 5.0, 2.0)}}
+    with pytest.raises(ValueError, match=r"between 0\.0 and 0\.0 have no scale"):
+        Spread(0.0, 0.0, 1.0)
+
+
+# --- what they are made of -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_heads_and_what_is_behind_them_stay_in_float32(pairs, name):
+    for precision in ("int8", "fp8"):
+        kinds = [node.inputs[1] for node in nodes(pairs[precision], name, "MatMul")]
+        heads = [weights for weights in kinds if weights.shape is not None and weights.shape[-1] == BINS]
+        assert heads
+        assert not any(value.producer() and value.producer().op_type == "DequantizeLinear" for value in heads)
+    layers = len(nodes(pairs["fp8"], name, "MatMul")) - len(nodes(pairs["int8"], name, "MatMul"))
+    assert layers > 5
+    assert len(nodes(pairs["int8"], name, "MatMulIntegerToFloat")) == layers
+
+
+def test_weights_of_int8_have_7_bits_so_that_no_processor_overflows(pairs):
+    assert quantise.STEPS_BETWEEN * quantise.STEPS_OF_WEIGHTS * 2 < 2**15
+    for name in GRAPHS:
+        for node in nodes(pairs["int8"], name, "MatMulIntegerToFloat"):
+            weights = node.inputs[1].const_value.numpy()
+            assert weights.dtype == np.int8
+            assert (np.abs(weights).max(0) == quantise.STEPS_OF_WEIGHTS).all()
+
+
+def test_values_with_few_large_ones_stay_in_float32(exact, spreads, tmp_path):
+    wide = {name: {key: Spread(-90.0, 90.0, 1.0) for key in rows} for name, rows in spreads.items()}
+    write_quantised(exact, tmp_path, "int8", wide)
+    assert nodes(GraphCard.read(tmp_path / CARD), "step", "MatMulIntegerToFloat") == []
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_fp8_is_what_tensorrt_takes(pairs, name):
+    """Its parser wants constant, positive scales and tells the type by the zero point, which is zero."""
+    assert unknown_to_tensorrt(pairs["fp8"].files[name]) == []
+    found = nodes(pairs["fp8"], name, "QuantizeLinear") + nodes(pairs["fp8"], name, "DequantizeLinear")
+    assert found
+    for node in found:
+        scale, zero = (value.const_value.numpy() for value in node.inputs[1:])
+        assert scale.dtype == np.float32
+        assert scale.shape == zero.shape == ()
+        assert scale > 0
+        assert zero.dtype == ml_dtypes.float8_e4m3fn
+        assert zero == 0
+
+
+def test_a_quantised_pair_is_smaller_and_tells_its_precision(pairs):
+    for precision in ("int8", "fp8"):
+        card = pairs[precision]
+        assert card.precision == precision
+        assert card.about["weights"] == "made here"
+        assert card.model["blocks"] == 4
+    sizes = [pairs[which].files["step"].stat().st_size for which in ("fp8", "fp32")]
+    assert sizes[0] < 1.2 * sizes[1]  # tiny matrices: mostly names
+
+
+# --- on TensorRT -----------------------------------------------------------------------------------------------------
+
+
+def test_engines_of_fp8_write_what_onnx_runtime_writes(pairs, trt, tmp_path):  # noqa: F811
+    list(trt_build.build(pairs["fp8"], "cuda", tmp_path, Clock()))
+    engines = TrtNetwork(pairs["fp8"], "cuda", tmp_path)
+    assert "Fake Thor, fp8," in engines.runs_on
+    rows = [decoded(of, scene(2))[1] for of in (engines, OrtNetwork(pairs["fp8"]))]
+    np.testing.assert_array_equal(*rows)
+
+
+def test_int8_is_no_engine(pairs, trt, tmp_path):  # noqa: F811
+    with pytest.raises(EngineError, match="is in int8, by an operator of ONNX Runtime: export with --precision fp8"):
+        list(trt_build.build(pairs["int8"], "cuda", tmp_path, Clock()))
+    assert trt.builds == 0
+
+
+# --- the gate --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def copy(pairs, tmp_path):
+    for file in pairs["int8"].path.parent.iterdir():
+        shutil.copy(file, tmp_path)
+    return tmp_path
+
+
+def test_a_quantised_pair_that_has_passed_the_gate_drives(pairs):
+    for precision in ("int8", "fp8"):
+        opened = network_of(as_set(pairs[precision].path.parent), BUILT_IN)
+        assert opened.runs_on.endswith(precision)
+
+
+@pytest.mark.parametrize(
+    ("told", "complaint"),
+    [
+        (None, "does not tell what they score beside those in float32: export again with --precision int8 --gate DIR"),
+        ({"passed": True}, "does not tell what they score"),
+        ({"pdms_fp32": 80.0, "pdms": 79.6, "passed": True}, r"costs them 0\.40 of PDMS, more than 0\.3: drive with"),
+        ({"pdms_fp32": 80.0, "pdms": float("nan"), "passed": True}, "costs them nan of PDMS"),
+        ({"pdms_fp32": 80.0, "pdms": 80.0, "passed": False}, r"costs them 0\.00 of PDMS"),
+    ],
+)
+def test_a_quantised_pair_that_has_not_is_refused(copy, told, complaint):
+    rewrite(copy, lambda card: card.pop("gate") if told is None else card.update(gate=told))
+    with pytest.raises(ModelFileError, match=complaint):
+        network_of(as_set(copy), BUILT_IN)
+    assert main(["engine", str(copy / CARD)]) == 2
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory):
+    """The words that name two sets of scenes."""
+    folder = tmp_path_factory.mktemp("sets")
+    for name in ("val", "test"):
+        store(folder / name, shards_of=(2,), name=name, pictures=True)
+    return ["--calibrate", str(folder / "val"), "--gate", str(folder / "test"), "--gate-scenes", "2"]
+
+
+@pytest.mark.parametrize("precision", ["int8", "fp8", "bf16"])
+def test_the_command_gates_what_it_exports(tiny_model, sets, tmp_path, capsys, precision):  # noqa: F811
+    words = ["export", str(tiny_model.file), "--out", str(tmp_path / "out"), "--precision", precision]
+    options = sets if precision != "bf16" else sets[2:]
+    assert main([*words, *options, "--json", str(tmp_path / "f")]) == 0
+    told = json.loads((tmp_path / "f").read_text())
+    assert told["precision"] == precision
+    assert told["gate"]["passed"] is True
+    assert (told["gate"]["set"], told["gate"]["scenes"], told["gate"]["limit"]) == ("test", 2, 0.3)
+    assert "gate: PDMS" in capsys.readouterr().out
+    card = GraphCard.read(tmp_path / "out" / CARD)
+    assert card.gate == told["gate"]
+    if precision != "bf16":
+        assert network_of(as_set(tmp_path / "out"), DEFAULTS).runs_on.endswith(precision)
+
+
+def test_a_gate_that_is_not_passed_leaves_nothing(tiny_model, sets, tmp_path, capsys, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(gate, "MOST_LOST", -100.0)
+    words = ["export", str(tiny_model.file), "--out", str(tmp_path / "out"), "--precision", "int8", *sets]
+    assert main(words) == 2
+    told = capsys.readouterr().err
+    assert "the gate is not passed: on 2 scenes PDMS is" in told
+    assert "nothing is exported" in told
+    assert not (tmp_path / "out").exists()
+
+
+def test_options_that_do_not_go_together_are_one_sentence(tiny_model, sets, tmp_path, capsys):  # noqa: F811
+    for words, complaint in (
+        (["--precision", "int8"], "--precision int8 needs two scene sets with pictures"),
+        (["--precision", "fp8", "--gate", sets[3]], "--precision fp8 needs two scene sets"),
+        (["--precision", "fp8", "--gate", sets[3], "--calibrate", sets[3]], "--precision fp8 needs two scene sets"),
+        (["--precision", "int8", "--tensorrt", *sets], "--precision int8 is for CPUs: build engines of fp8 or bf16"),
+        (["--calibrate", sets[1]], "--calibrate is for --precision int8 and fp8: leave it out"),
+        (["--gate", sets[3]], "--gate holds other precisions against fp32"),
+        (["--precision", "bf16", "--gate", str(tmp_path)], "holds no set of scenes"),
+    ):
+        assert main(["export", str(tiny_model.file), "--out", str(tmp_path / "out"), *words]) == 2
+        assert complaint in capsys.readouterr().err
