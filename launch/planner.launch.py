@@ -1,6 +1,6 @@
 """The planner beside Autoware: it listens to Autoware's topics and publishes in a namespace of its own (shadow mode).
 
-    ros2 launch reflectdrive planner.launch.py config_file:=car.yaml lanelet_map:=/maps/town/lanelet2_map.osm
+    ros2 launch reflectdrive planner.launch.py config_file:=car.yaml route_type:=lanelet
     ros2 launch reflectdrive planner.launch.py --show-args
 
 Nothing goes where other nodes would follow it, unless an output_* argument says so. Camera topics differ from car to
@@ -22,6 +22,7 @@ INPUTS = {  # the node's name of a topic -> argument, Autoware's name, what it i
     "~/input/odometry": ("input_odometry", "/localization/kinematic_state", "nav_msgs/Odometry in map"),
     "~/input/acceleration": ("input_acceleration", "/localization/acceleration", "AccelWithCovarianceStamped"),
     "~/input/route": ("input_route", "/planning/mission_planning/route", "LaneletRoute, or nav_msgs/Path"),
+    "~/input/map": ("input_vector_map", "/map/vector_map", "LaneletMapBin, where lanelet_map names no file"),
     "~/input/objects": ("input_objects", "/perception/object_recognition/objects", "PredictedObjects"),
     "~/input/drivable": (
         "input_drivable",
@@ -51,7 +52,15 @@ def generate_launch_description() -> LaunchDescription:
             argument("config_file", "", "YAML file laid over the defaults (config/reflectdrive.yaml lists them)"),
             argument("planner", "", "which recipe plans; empty: as the config file says", ["", *PLANNERS, *LEARNED]),
             argument(
-                "lanelet_map", "", "the map's .osm file: the route is a LaneletRoute; empty: as the config file says"
+                "route_type",
+                "",
+                "path: nav_msgs/Path, lanelet: LaneletRoute, which needs the map; empty: as the config file says",
+                ["", "path", "lanelet"],
+            ),
+            argument(
+                "lanelet_map",
+                "",
+                "the map's .osm file: the route is a LaneletRoute; empty: as the config file says, or Autoware's topic",
             ),
             argument("namespace", "/planning/reflectdrive", "where the node lives"),
             argument("use_sim_time", "false", "take the time from /clock, as with a replayed bag", yes_or_no),
@@ -78,7 +87,9 @@ def planner(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         if given(name):
             parameters[name] = given(name)
     if given("lanelet_map"):
-        parameters.update({"inputs.route_type": "lanelet", "inputs.lanelet_map": given("lanelet_map")})
+        parameters["inputs.lanelet_map"] = given("lanelet_map")
+    if given("route_type") or given("lanelet_map"):
+        parameters["inputs.route_type"] = given("route_type") or "lanelet"
     inputs = [(own, given(name)) for own, (name, _, _) in INPUTS.items()]
     outputs = [(own, given(name)) for own, (name, _) in OUTPUTS.items()]
     node = Node(

@@ -76,14 +76,18 @@ class InputsConfig:
     acceleration_max_age_s: float = setting(0.5, "acceleration; older counts as 0 and is said so", 0.0, 10.0)
     objects_max_age_s: float = setting(0.5, "objects; older counts as unknown and is said so", 0.0, 10.0)
     route_type: str = setting("path", "path (nav_msgs/Path) or lanelet (autoware_planning_msgs/LaneletRoute)")
-    lanelet_map: str = setting("", "the map's .osm file; for routes of type lanelet and drivable space of type map")
+    lanelet_map: str = setting(
+        "",
+        "the map's .osm file, for routes of type lanelet and drivable space of type map; empty: Autoware's map topic",
+    )
     lanelet_origin_lat: float = setting(
-        0.0, "degrees; where the map frame (UTM) has its origin; 0, 0: the map's tags local_x, local_y", -90.0, 90.0
+        0.0, "degrees; where the file's map frame (UTM) has its origin; 0, 0: its tags local_x, local_y", -90.0, 90.0
     )
     lanelet_origin_lon: float = setting(0.0, "degrees; likewise", -180.0, 180.0)
     objects_type: str = setting("predicted", "predicted, tracked or none")
     drivable_type: str = setting(
-        "none", "where the drivable space comes from: none, map (the lanelets of inputs.lanelet_map) or grid"
+        "none",
+        "where the drivable space comes from: none, map (the lanelets of inputs.lanelet_map or the topic) or grid",
     )
     drivable_max_age_s: float = setting(0.5, "a grid; older counts as unknown and is said so", 0.0, 10.0)
     obstacles_type: str = setting(
@@ -105,6 +109,15 @@ class InputsConfig:
         2.0, "larger objects and routes are refused unread: reading holds up the whole node, 0.2 s a MB", 0.01, 1000.0
     )
     clock_jump_s: float = setting(1.0, "stamps that step back by more are a restart: buffers are cleared", 0.0, 100.0)
+
+    @property
+    def needs_map(self) -> bool:
+        return self.route_type == "lanelet" or self.drivable_type == "map"
+
+    @property
+    def map_by_topic(self) -> bool:
+        """Autoware always sends its map, so a file is needed only where somebody names one."""
+        return self.needs_map and not self.lanelet_map
 
 
 @dataclass(frozen=True)

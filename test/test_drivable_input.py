@@ -2,7 +2,6 @@
 
 from array import array
 from concurrent.futures import Future
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,12 +14,12 @@ from test_inputs import instant, ready, small
 from test_report import frame
 
 from reflectdrive_ros import geometry
-from reflectdrive_ros.config import Config, ConfigError, InputsConfig
+from reflectdrive_ros.config import InputsConfig
 from reflectdrive_ros.domain import Verdict
 from reflectdrive_ros.ros import convert, outputs, replay_world, topics
 from reflectdrive_ros.ros.convert import BadMessage
 from reflectdrive_ros.ros.inputs import Inputs, Level
-from reflectdrive_ros.ros.lanelet_map import LaneletMap
+from reflectdrive_ros.ros.lanelet_file import from_file
 from reflectdrive_ros.ros.map_space import MapSpace, made
 from reflectdrive_ros.ros.pilot import Pilot
 from reflectdrive_ros.ros.rotations import quaternion_from_yaw
@@ -181,7 +180,7 @@ def lanelets():
     pytest.importorskip("lanelet2")
     from test_lanelet_map import MAP
 
-    return LaneletMap(InputsConfig(drivable_type="map", lanelet_map=str(MAP)))
+    return from_file(InputsConfig(drivable_type="map", lanelet_map=str(MAP)))
 
 
 @pytest.fixture(scope="module")
@@ -207,11 +206,11 @@ def test_a_replay_has_the_maps_road_around_every_plan_from_the_first_on(driven):
     from test_lanelet_map import MAP
 
     poses, _ = driven
-    around = replay_world.space(Config(inputs=InputsConfig(lanelet_map=str(MAP))))
+    around = replay_world.space(from_file(InputsConfig(lanelet_map=str(MAP))))
     grids = [around(frame(0.0, (1.0,), map_from_ego=pose)) for pose in (poses[0], poses[len(poses) // 2], poses[-1])]
     assert all(drivable.clearances(grid, np.zeros(2)) > -1.0 for grid in grids)
     assert around(frame(0.0, (1.0,), map_from_ego=poses[0] + np.array([5e4, 0.0, 0.0]))) is None
-    assert replay_world.space(Config())(frame(0.0, (1.0,))) is None
+    assert replay_world.space(None)(frame(0.0, (1.0,))) is None
 
 
 def test_a_grid_that_rides_along_is_the_grid_made_anew(lanelets, driven):
@@ -247,7 +246,6 @@ def test_with_a_map_the_node_knows_its_road_and_far_from_it_says_that_it_does_no
     poses, _ = driven
     settings = {"inputs__drivable_type": "map", "inputs__lanelet_map": str(MAP), "cameras__required": False}
     inputs = Inputs(small(**settings))
-    inputs._map_space._background = AtOnce()
     x, y, yaw = poses[0]
     from messages import route
 
@@ -256,12 +254,8 @@ def test_with_a_map_the_node_knows_its_road_and_far_from_it_says_that_it_does_no
     for k, shift in ((1, 0.0), (2, 0.0), (3, 9e4), (4, 9e4)):
         inputs.put("odometry", odometry(0.1 * k, x=x + shift, y=y, yaw=yaw), ns(0.1 * k))
         found.append(inputs.snapshot(ns(0.1 * k)).observation.drivable is not None)
+        inputs.settle()
     assert found == [False, True, False, False]
     (status,) = [status for status in inputs.statuses(ns(0.4)) if status.name == "drivable"]
     assert status.level is Level.WARN
     assert "has no road near the car: check inputs.lanelet_map" in status.message
-
-
-def test_a_map_that_is_asked_for_must_be_named():
-    with pytest.raises(ConfigError, match=r"inputs.drivable_type is map, and no map is given: set inputs.lanelet_map"):
-        Inputs(replace(small(), inputs=InputsConfig(drivable_type="map")))

@@ -40,7 +40,7 @@ ONLY_IN = {
     "reflectdrive": ("ros",),  # our messages
     "builtin_interfaces": ("ros",),
     "*_msgs": ("ros",),
-    "lanelet2": ("ros.lanelet_map", "sim.lanelets"),
+    "lanelet2": ("ros.lanelet_file", "ros.vector_map_reader", "sim.lanelets"),
     "libsumo": ("sim",),
     "sumolib": ("sim",),
     "traci": ("sim",),
@@ -172,7 +172,7 @@ ROOMS = dict.fromkeys(
             "from reflectdrive.msg import PlannerStatus",
             "imports reflectdrive, which belongs to ros",
         ),
-        ("ros.inputs", "def f():\n    import lanelet2", "imports lanelet2, which belongs to ros.lanelet_map"),
+        ("ros.inputs", "def f():\n    import lanelet2", "imports lanelet2, which belongs to ros.lanelet_file"),
         ("planning.guard", "import libsumo", "imports libsumo, which belongs to sim"),
         ("helpers", "", "helpers is in no room of the house"),
         ("utils.angles", "", "utils.angles is in no room of the house"),

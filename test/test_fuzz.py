@@ -56,7 +56,7 @@ from reflectdrive_ros.config import Config, ConfigError, InputsConfig, load, ove
 from reflectdrive_ros.config import settings as leaves
 from reflectdrive_ros.ros import convert, obstacles, outputs
 from reflectdrive_ros.ros.convert import BadMessage
-from reflectdrive_ros.ros.lanelet_map import LaneletMap
+from reflectdrive_ros.ros.lanelet_file import from_file
 from reflectdrive_ros.ros.pilot import Pilot
 
 # numpy may grumble where numbers overflow; what comes out is what counts
@@ -65,12 +65,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 INPUTS = int(os.environ.get("REFLECTDRIVE_FUZZ_INPUTS", "400"))
 SHARES = 16  # the tests of this file share the inputs; those that are cheap take several shares
 LONG = INPUTS > 1000
-MAP = LaneletMap(
+MAP = from_file(
     InputsConfig(
         route_type="lanelet", lanelet_map=str(Path(__file__).parent / "data/lanelet2_maps/cargo_transport_map.osm")
     )
 )
-LANES = sorted(lanelet.id for lanelet in MAP._map.laneletLayer)
+LANES = sorted(MAP.lanelets)
 
 
 def fuzzed(shares=1):

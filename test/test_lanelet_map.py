@@ -20,7 +20,8 @@ from reflectdrive_ros.ros import convert, replay
 from reflectdrive_ros.ros.bag import BagReader, BagWriter
 from reflectdrive_ros.ros.convert import BadMessage
 from reflectdrive_ros.ros.inputs import Inputs
-from reflectdrive_ros.ros.lanelet_map import LaneletMap, speed_mps
+from reflectdrive_ros.ros.lanelet_file import from_file
+from reflectdrive_ros.ros.lanelets import speed_mps
 from reflectdrive_ros.ros.pilot import Pilot
 
 lanelet2 = pytest.importorskip("lanelet2")
@@ -50,7 +51,7 @@ def settings(path=MAP, **changes):
 
 
 def line_of(ids, start, goal, path=MAP, points_max=2000):
-    return LaneletMap(settings(path)).route(route_message(ids, start, goal), "map", points_max)
+    return from_file(settings(path)).route(route_message(ids, start, goal), "map", points_max)
 
 
 @cache
@@ -90,7 +91,7 @@ def test_a_route_through_the_whole_site_is_one_line_without_jumps():
 
 def ends_of_the_site():
     """Middle of the first lanelet's entry and of the last one's exit, read from the tags."""
-    the_map = LaneletMap(settings())
+    the_map = from_file(settings())
     ids = ids_along_the_site()
     return the_map._lane(ids[0])[0, :2], the_map._lane(ids[-1])[-1, :2]
 
@@ -122,7 +123,7 @@ def test_the_recorded_car_stays_in_the_lane_of_the_route():
 def driven_ids():
     """The lanelets of the site's route that the recorded car drove through, found by its first and last place."""
     _, places = drive()
-    lanes = [LaneletMap(settings())._lane(lanelet_id) for lanelet_id in ids_along_the_site()]
+    lanes = [from_file(settings())._lane(lanelet_id) for lanelet_id in ids_along_the_site()]
     gaps = np.array([np.abs(geometry.project(lane, places[[0, -1]])[1]) for lane in lanes])
     first, last = np.argmin(gaps, axis=0)
     assert first < last
@@ -179,14 +180,14 @@ def test_a_route_that_inputs_cannot_use_is_a_sentence_in_the_diagnostics():
 
 def test_without_tags_in_use_the_map_is_projected_around_the_origin():
     ids = ids_along_the_site()
-    by_tags = LaneletMap(settings())._lane(ids[0])
-    projected = LaneletMap(settings(lanelet_origin_lat=35.247, lanelet_origin_lon=139.911))._lane(ids[0])
+    by_tags = from_file(settings())._lane(ids[0])
+    projected = from_file(settings(lanelet_origin_lat=35.247, lanelet_origin_lon=139.911))._lane(ids[0])
     assert geometry.arc_lengths(projected)[-1] == pytest.approx(geometry.arc_lengths(by_tags)[-1], rel=0.01)
     apart = np.hypot(*(projected[0, :2] - by_tags[0, :2]))
     assert apart > 100  # another frame
     message = route_message(ids, *ends_of_the_site())
     with pytest.raises(BadMessage, match="different frames; check"):
-        LaneletMap(settings(lanelet_origin_lat=35.247, lanelet_origin_lon=139.911)).route(message, "map", 2000)
+        from_file(settings(lanelet_origin_lat=35.247, lanelet_origin_lon=139.911)).route(message, "map", 2000)
 
 
 def test_a_long_route_is_thinned():
@@ -226,8 +227,10 @@ def test_a_bag_with_a_lanelet_route_is_replayed(bag, tmp_path, words):
 
 
 def test_lanes_lead_the_way_that_lanelet2_reads_from_good_degrees():
-    the_map = LaneletMap(settings(lanelet_origin_lat=35.247, lanelet_origin_lon=139.911))
-    for lanelet in the_map._map.laneletLayer:
+    origin = {"lanelet_origin_lat": 35.247, "lanelet_origin_lon": 139.911}
+    the_map = from_file(settings(**origin))
+    projector = lanelet2.projection.UtmProjector(lanelet2.io.Origin(*origin.values()))
+    for lanelet in lanelet2.io.load(str(MAP), projector).laneletLayer:
         theirs = np.array([(point.x, point.y) for point in lanelet.centerline])
         assert np.allclose(the_map._lane(lanelet.id)[[0, -1], :2], theirs[[0, -1]], atol=1e-6)
 
@@ -318,7 +321,7 @@ def test_a_goal_beside_the_lane_is_approached_at_a_slant(two_lanes):
     ],
 )
 def test_a_route_that_is_not_on_the_map_gets_a_sentence(two_lanes, ids, start, goal, frame, sentence):
-    the_map = LaneletMap(settings(two_lanes))
+    the_map = from_file(settings(two_lanes))
     with pytest.raises(BadMessage) as told:
         the_map.route(route_message(ids, start, goal, frame), "map", 2000)
     assert sentence in str(told.value)
@@ -341,20 +344,16 @@ def test_a_map_that_cannot_be_used_gets_a_sentence(tmp_path, name, text, sentenc
     if text is not None:
         file.write_text(text)
     with pytest.raises(ConfigError) as told:
-        LaneletMap(settings(file))
+        from_file(settings(file))
     assert sentence in str(told.value)
     assert "\n" not in str(told.value)
 
 
-def test_lanelet_routes_without_a_map_are_refused_at_the_start():
-    with pytest.raises(ConfigError, match="a LaneletRoute holds lanelet ids only: set"):
-        Inputs(Config(inputs=InputsConfig(route_type="lanelet")))
-
-
 def test_without_the_bindings_a_sentence_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "lanelet2", None)
-    with pytest.raises(ConfigError, match="install the ROS package lanelet2, or `pip install lanelet2`"):
-        LaneletMap(settings())
+    for path in (MAP, ""):  # a file, and Autoware's topic
+        with pytest.raises(ConfigError, match="install the ROS package lanelet2, or `pip install lanelet2`"):
+            Inputs(Config(inputs=settings(path)))
 
 
 @pytest.mark.parametrize(

@@ -65,11 +65,11 @@ def test_the_file_compiles(file):
     compile(file.read_text(), str(file), "exec")
 
 
-@pytest.mark.parametrize("route_type", ["path", "lanelet"])
-def test_every_remapped_input_is_one_of_the_nodes(route_type):
-    inputs = InputsConfig(route_type=route_type, drivable_type="grid", obstacles_type="cloud")
-    known = {topic.name for topic in topics.inputs(Config(inputs=inputs))}
-    assert set(table("INPUTS")) <= known
+def test_every_remapped_input_is_one_of_the_nodes():
+    asked = [
+        InputsConfig(route_type=route, drivable_type="grid", obstacles_type="cloud") for route in ("path", "lanelet")
+    ]
+    known = {topic.name for inputs in asked for topic in topics.inputs(Config(inputs=inputs))}
     cameras = {name for name in known if name.startswith("~/input/camera/")}  # these are settings
     assert known - cameras - {"/tf_static"} == set(table("INPUTS"))
 
@@ -83,6 +83,7 @@ def test_autowares_names_are_the_defaults():
     assert defaults["~/input/odometry"] == "/localization/kinematic_state"
     assert defaults["~/input/acceleration"] == "/localization/acceleration"
     assert defaults["~/input/route"] == "/planning/mission_planning/route"
+    assert defaults["~/input/map"] == "/map/vector_map"
     assert defaults["~/input/objects"] == "/perception/object_recognition/objects"
 
 
@@ -115,6 +116,13 @@ def test_the_xml_file_hands_on_what_the_planner_file_declares():
     assert all(entry.get("description") for entry in xml_arguments().values())
 
 
+def test_inside_autoware_the_map_comes_by_its_topic_and_no_file_is_needed():
+    defaults = {name: entry.get("default") for name, entry in xml_arguments().items()}
+    assert None not in defaults.values()
+    assert (defaults["route_type"], defaults["lanelet_map"]) == ("lanelet", "")
+    assert defaults["input_vector_map"] == table("INPUTS")["~/input/map"][1] == "/map/vector_map"
+
+
 def test_inside_autoware_too_nothing_leaves_the_namespace_by_default():
     defaults = {name: entry.get("default") for name, entry in xml_arguments().items() if name.startswith("output_")}
     assert set(defaults.values()) == set(table("OUTPUTS"))
@@ -138,7 +146,7 @@ def test_the_demo_listens_where_the_world_speaks():
     assert {own: heard[own] for own in car if own.startswith("~/input") and own in heard} == {
         own: car[own] for own in heard if own in car
     }
-    assert heard.keys() - car.keys() <= {"~/input/drivable", "~/input/obstacles"}  # the world sends none
+    assert heard.keys() - car.keys() <= {"~/input/drivable", "~/input/obstacles", "~/input/map"}  # the world sends none
 
 
 def test_a_world_slower_than_time_is_no_fault_of_the_planner():

@@ -9,12 +9,13 @@ import pytest
 import rclpy
 from rclpy.context import Context
 
-from reflectdrive_ros.config import Config, as_yaml
+from reflectdrive_ros.config import Config, InputsConfig, as_yaml
 from reflectdrive_ros.ros import live, sros2_policy, topics
 from reflectdrive_ros.ros.node import PlannerNode
 from reflectdrive_ros.ros.pilot import Pilot
 
 ROOT = Path(__file__).parents[1]
+LANELETS = Config(inputs=InputsConfig(route_type="lanelet"))  # whose map comes by its topic
 POLICY = ROOT / "config" / "sros2" / "reflectdrive.policy.xml"
 MODULES = sorted((ROOT / "reflectdrive_ros").rglob("*.py"))
 
@@ -105,11 +106,13 @@ def test_another_car_has_another_policy():
     heard = allowed(sros2_policy.policy(config, "/car"), "subscribe")
     assert {f"/{letter}" for letter in "abcdef"} <= heard
     assert "/car/reflectdrive/input/instruction" in heard
+    assert "/map/vector_map" not in heard
+    assert "/map/vector_map" in allowed(sros2_policy.policy(LANELETS), "subscribe")
 
 
 def test_the_remaps_are_those_of_the_launch_file():
     text = (ROOT / "launch" / "planner.launch.py").read_text()
-    private = {topic.key: topic.name for topic in topics.inputs(Config())}
+    private = {topic.key: topic.name for topic in topics.inputs(LANELETS)}
     for key, name in sros2_policy.REMAPPED.items():
         assert re.search(rf'"{re.escape(private[key])}": \("\w+", "{re.escape(name)}"', text), key
 
@@ -121,9 +124,8 @@ def test_the_node_does_exactly_what_the_policy_allows(tmp_path):
     file.write_text(as_yaml(Config()))
     context = Context()
     words = ["--ros-args", "-r", f"__ns:={sros2_policy.NAMESPACE}", "-p", f"config_file:={file}"]
-    private = {topic.key: topic.name for topic in topics.inputs(Config())}
-    for key, name in sros2_policy.REMAPPED.items():
-        words += ["-r", f"{private[key]}:={name}"]
+    for topic in topics.inputs(Config()):
+        words += ["-r", f"{topic.name}:={sros2_policy.REMAPPED.get(topic.key, topic.name)}"]
     rclpy.init(args=words, context=context)
     node = PlannerNode(Pilot(Config(), lambda: 0.0), context=context)
     try:

@@ -9,6 +9,7 @@ from reflectdrive_ros.ros import topics
 SPEC = {
     "odometry": ("nav_msgs/msg/Odometry", "reliable", "volatile"),
     "acceleration": ("geometry_msgs/msg/AccelWithCovarianceStamped", "reliable", "volatile"),
+    "map": ("autoware_map_msgs/msg/LaneletMapBin", "reliable", "transient_local"),
     "route": ("autoware_planning_msgs/msg/LaneletRoute", "reliable", "transient_local"),
     "objects": ("autoware_perception_msgs/msg/PredictedObjects", "reliable", "volatile"),
     "tf_static": ("tf2_msgs/msg/TFMessage", "reliable", "transient_local"),

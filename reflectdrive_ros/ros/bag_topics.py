@@ -54,15 +54,28 @@ def mapped(
     return config, sources
 
 
+def map_source(reader: BagReader) -> dict[str, str]:
+    """The bag's map, where it has one: plans are scored against it, whether or not the planner asked for it."""
+    names = [topic.name for topic in reader.topics if topic.type_name == topics.MAP_TYPE and topic.count]
+    return {"map": preferred(names, "map")} if names else {}
+
+
 def preferred(names: list[str], key: str) -> str:
     """Among several topics of the right type, the one that sounds like it."""
-    words = {"odometry": ("kinematic_state", "odom"), "route": ("route",), "objects": ("objects",)}.get(key, ())
+    words = {
+        "odometry": ("kinematic_state", "odom"),
+        "route": ("route",),
+        "objects": ("objects",),
+        "map": ("vector_map",),
+    }.get(key, ())
     return min(names, key=lambda name: (not any(word in name for word in words), len(name), name))
 
 
 def advice(key: str) -> str:
     if key == "route":
         return "pass --route driven to follow the path that was driven (in hindsight)"
+    if key == "map":
+        return "give the map's .osm file with --set inputs.lanelet_map=FILE"
     if key.startswith(("image", "info", "tf_static")):
         return "name it with --topic, or run a planner that needs no pictures with --set cameras.required=false"
     return f"name it with --topic {key}=/its/name"

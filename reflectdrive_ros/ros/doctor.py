@@ -143,7 +143,7 @@ def messages() -> Iterator[Finding]:
     """The message packages that the topics need, in three groups: ROS's, Autoware's, ours."""
     config = Config()
     types = {topic.type for topic in (*topics.inputs(config), *topics.OUTPUTS)}
-    types |= {*topics.ROUTE_TYPES.values(), *topics.OBJECT_TYPES.values()}
+    types |= {*topics.ROUTE_TYPES.values(), *topics.OBJECT_TYPES.values(), topics.MAP_TYPE}
     packages = sorted({name.split("/")[0] for name in types})
     autoware = [name for name in packages if name.startswith("autoware")]
     others = [name for name in packages if name not in autoware and name != "reflectdrive"]

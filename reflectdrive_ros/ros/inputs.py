@@ -26,8 +26,10 @@ from ..domain import Agents, Array, CameraFrame, Command, DrivableGrid, EgoState
 from . import convert
 from . import obstacles as clouds
 from .convert import BadMessage
+from .lanelet_file import bindings, from_file
 from .lanelet_map import LaneletMap
 from .map_space import MapSpace
+from .vector_map import VectorMap
 
 T = TypeVar("T")
 
@@ -175,9 +177,13 @@ class Inputs:
         """Raises ConfigError when route or drivable space come from a map and the map cannot be used."""
         self._config = config
         self._lock = threading.Lock()
-        mapped = config.inputs.route_type == "lanelet" or config.inputs.drivable_type == "map"
-        self._lanelet_map = LaneletMap(config.inputs) if mapped else None
         cameras, limits = config.cameras, config.inputs
+        self._vector_map, self._file_map = None, None
+        if limits.map_by_topic:
+            bindings(limits)  # for the process that reads it: better said now than when the map comes
+            self._vector_map = VectorMap(config.output.map_frame, ThreadPoolExecutor(1, "vector_map"))
+        elif limits.needs_map:
+            self._file_map = from_file(limits)
         needed = cameras.required
         self._images = {
             name: Channel(f"image {name}", needed, limits.image_max_age_s, keep=4) for name in cameras.names
@@ -189,12 +195,12 @@ class Inputs:
         self._drivable = Channel("drivable", False, limits.drivable_max_age_s)
         self._obstacles = Channel("obstacles", False, limits.obstacles_max_age_s)
         self._route = Channel("route", True, None)
+        self._map = Channel("map", limits.route_type == "lanelet", None)
         self._tf_static = Channel("tf_static", needed, None)
         self._instruction = ""
         self._decoders = ThreadPoolExecutor(len(cameras.names), "decode")
-        self._map_space = None
-        if limits.drivable_type == "map" and self._lanelet_map is not None:
-            self._map_space = MapSpace(self._lanelet_map, ThreadPoolExecutor(1, "map"))
+        self._map_space: MapSpace | None = None  # of the newest map
+        self._space_maker = ThreadPoolExecutor(1, "map_space")
         self.restarts = 0
         self.ignored: dict[str, dict[str, int]] = {}  # objects, obstacles: reason -> count, of the newest message
         self._forget()
@@ -208,7 +214,7 @@ class Inputs:
         self._decoded: deque[tuple[int, tuple[CameraFrame, ...]]] = deque()
         self._planned_image_ns = self._planned_odometry_ns = -(1 << 62)
         self._waiting_ns: int | None = None  # stamp of the first anchor picture that nobody has planned from yet
-        self._route_made: tuple[Any, Array] | None = None
+        self._route_made: tuple[Any, LaneletMap | None, Array] | None = None
         self._grid_made: tuple[Any, convert.MapGrid] | None = None
         self._cloud_made: tuple[Any, clouds.Obstacles] | None = None
         self._map_fault = "drivable: not asked for yet"
@@ -220,7 +226,9 @@ class Inputs:
         drivable = [self._drivable] if self._config.inputs.drivable_type == "grid" else []
         cloud = [self._obstacles] if self._config.inputs.obstacles_type == "cloud" else []
         images = list(self._images.values())
-        return [*images, *latched, self._odometry, self._acceleration, *objects, *drivable, *cloud, self._route]
+        lanelets = [self._map] if self._vector_map is not None else []
+        moving = [*images, *latched, self._odometry, self._acceleration, *objects, *drivable, *cloud]
+        return [*moving, *lanelets, self._route]
 
     # --- storing -----------------------------------------------------------------------------------------------------
 
@@ -237,10 +245,13 @@ class Inputs:
                 return
             channel = self._channel(kind, camera)
             stamp = convert.stamp_ns(message.header)
-            if kind in ("route", "info"):  # latched: the newest arrival counts, whatever its stamp
+            if kind in ("route", "info", "map"):  # latched: the newest arrival counts, whatever its stamp
                 stamp = channel.received + 1
             elif self._stepped_back(channel, stamp):
                 self._restart()
+            if kind == "map" and self._vector_map is not None:
+                self._vector_map.put(message)
+                message = None  # may be large, and is let go as soon as it is read
             news = channel.put(stamp, message)
             if kind in UNREAD:
                 channel.blocked = ""
@@ -271,6 +282,7 @@ class Inputs:
             "drivable": self._drivable,
             "obstacles": self._obstacles,
             "route": self._route,
+            "map": self._map,
         }
         return by_kind[kind]
 
@@ -445,7 +457,10 @@ class Inputs:
     def _drivable_space(self, grid: tuple[int, Any] | None, ego: EgoState, now_ns: int) -> DrivableGrid | None:
         """Unknown (None) when grid or map are missing, stale or unusable, which is not the same as no road."""
         try:
-            if self._map_space is not None:
+            if self._config.inputs.drivable_type == "map":
+                lanelets = self._newest_map()
+                if self._map_space is None or self._map_space.lanelets is not lanelets:
+                    self._map_space = MapSpace(lanelets, self._space_maker)
                 found = self._map_space.around(ego)
                 self._map_fault = ""
                 return found
@@ -464,23 +479,44 @@ class Inputs:
             self._grid_made = message, made
         return self._grid_made[1]
 
+    def _newest_map(self) -> LaneletMap:
+        """Of the file, or the newest that came. Raises BadMessage while there is none."""
+        if self._vector_map is not None:
+            return self._vector_map.newest()
+        assert self._file_map is not None
+        return self._file_map
+
     def _route_in_map(self, route: tuple[int, Any] | None, problems: list[str]) -> Array | None:
-        if self._route.blocked or route is None or self._route_made is None or self._route_made[0] is not route[1]:
+        lanelets = None
+        if self._config.inputs.route_type == "lanelet":
             try:
-                made = self._route.used(route, 0, self._converted_route)
+                lanelets = self._newest_map()
+            except BadMessage as fault:
+                problems += [str(fault), *filter(None, [self._route.problem(0)])]
+                return None
+        known = self._route_made
+        if (
+            self._route.blocked
+            or route is None
+            or known is None
+            or known[0] is not route[1]
+            or known[1] is not lanelets
+        ):
+            try:
+                made = self._route.used(route, 0, partial(self._converted_route, lanelets))
             except BadMessage as fault:
                 problems.append(str(fault))
                 return None
             assert route is not None
-            self._route_made, self._route_at_m = (route[1], made), None
-        return self._route_made[1]
+            self._route_made, self._route_at_m = (route[1], lanelets, made), None
+            return made
+        return known[2]
 
-    def _converted_route(self, message: Any) -> Array:
-        config = self._config
-        if config.inputs.route_type == "path":
-            return convert.path_route(message, config.output.map_frame, config.inputs.route_points_max)
-        assert self._lanelet_map is not None
-        poses, _ = self._lanelet_map.route(message, config.output.map_frame, config.inputs.route_points_max)
+    def _converted_route(self, lanelets: LaneletMap | None, message: Any) -> Array:
+        frame, points_max = self._config.output.map_frame, self._config.inputs.route_points_max
+        if lanelets is None:
+            return convert.path_route(message, frame, points_max)
+        poses, _ = lanelets.route(message, frame, points_max)
         return poses
 
     def _route_ahead(self, route: Array, ego: EgoState) -> Array:
@@ -562,12 +598,20 @@ class Inputs:
             convert.camera_from_ego(self._transforms, name, message.header.frame_id),
         )
 
+    def settle(self) -> None:
+        """Wait until what goes on in the background is done: a replay must not depend on how fast it went."""
+        for busy in (self._vector_map, self._map_space):
+            if busy is not None:
+                busy.settle()
+
     # --- diagnostics -------------------------------------------------------------------------------------------------
 
     def statuses(self, now_ns: int) -> list[InputStatus]:
         with self._lock:
+            if self._vector_map is not None:
+                self._map.blocked, self._map.refused = self._vector_map.problem(), self._vector_map.refused
             statuses = [channel.status(now_ns) for channel in self.channels()]
-        if self._map_space is not None:
+        if self._config.inputs.drivable_type == "map":
             level = Level.WARN if self._map_fault else Level.OK
             statuses.append(InputStatus("drivable", level, self._map_fault or "from the map", {}))
         return [_with_ignored(status, self.ignored.get(status.name, {})) for status in statuses]

@@ -1,26 +1,24 @@
-"""A LaneletRoute is a list of lanelet ids; the map's .osm file turns it into a line to follow, and tells the road.
+"""A LaneletRoute is a list of lanelet ids; the map turns it into a line to follow, and tells where the road is.
 
-Autoware sends its map as a serialised C++ object that Python cannot read, so the file itself is read, with the lanelet2
-bindings. Autoware's maps tell every point's place in the map frame with the tags local_x and local_y, which lanelet2
-keeps as attributes but does not use; maps without these tags are projected (UTM) around a given origin.
+The map is lanelets in the map frame, by id; it knows neither files nor topics. `lanelet_file.py` reads it from an .osm
+file, `vector_map.py` from Autoware's topic.
 """
 
 from __future__ import annotations
 
-import math
-import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import shapely
 
 from .. import geometry
-from ..config import ConfigError, InputsConfig
 from ..domain import Array
 from .convert import BadMessage, require_frame
+from .lanelets import Lanelet
 
 LANE_STEP_M = 2.0  # of points along a lane
 ROUND_M = (
@@ -32,62 +30,25 @@ SIDESTEP_M = 0.5  # a lane that begins further than this from the end of the one
 GAP_MAX_M = 20.0  # further than any lane change leads: these lanelets do not follow each other
 LANE_CHANGE_M = 30.0  # a lane change takes this long
 START_FAR_M = 50.0  # a start further than this from its own lanelet is in another frame
-KMH, MPH = 1 / 3.6, 0.44704  # m/s
-
-NOT_FOR_CARS = ("crosswalk", "walkway", "shared_walkway", "stairs", "bicycle_lane")
+ON_THE_MIDDLE_M = 0.1  # a centreline nowhere further from the middle of its bounds was computed, or might have been
 
 NOT_AHEAD = "the route's goal is not ahead of its start: set a goal further on"
 
 
+@dataclass(frozen=True)
+class MapSource:
+    """Where a map came from: what sentences call it, and what they advise."""
+
+    name: str
+    if_misplaced: str  # car or route are somewhere else than its lanelets
+    if_another: str  # a lanelet of the route is not in it
+
+
 class LaneletMap:
-    """The lanelets of one .osm file in the map frame."""
+    """Lanelets in the map frame, by id."""
 
-    def __init__(self, settings: InputsConfig) -> None:
-        """Raises ConfigError: one sentence that says which file or setting cannot be used and what to do."""
-        self.path = Path(settings.lanelet_map)
-        origin = settings.lanelet_origin_lat, settings.lanelet_origin_lon
-        routes = settings.route_type == "lanelet"
-        asks = "inputs.route_type is lanelet" if routes else "inputs.drivable_type is map"
-        if not settings.lanelet_map:
-            needs = "and a LaneletRoute holds lanelet ids only" if routes else "and no map is given"
-            raise ConfigError(f"{asks}, {needs}: set inputs.lanelet_map to the map's .osm file")
-        if not self.path.is_file():
-            raise ConfigError(f"inputs.lanelet_map is {self.path}, which does not exist: give the map's .osm file")
-        try:
-            from lanelet2 import io, projection  # late: only who drives on lanelets needs it
-        except ImportError as fault:
-            raise ConfigError(
-                f"{asks}, but lanelet2 cannot be imported ({fault}): install the ROS package lanelet2, or "
-                "`pip install lanelet2`, or " + ("send the route as nav_msgs/Path" if routes else "choose another type")
-            ) from None
-        # where the tags decide, degrees only have to get through: UTM refuses what is far from its origin
-        project = projection.UtmProjector if any(origin) else projection.MercatorProjector
-        try:
-            # "robust": elements of Autoware that lanelet2 does not know are no reason to refuse a map
-            self._map, complaints = io.loadRobust(str(self.path), project(io.Origin(*origin)))
-        except RuntimeError as fault:
-            why = " ".join(str(fault).split())
-            raise ConfigError(f"inputs.lanelet_map {self.path} cannot be read: {why}") from None
-        if not len(self._map.laneletLayer):
-            why = next((f" ({c.strip()})" for c in map(str, list(complaints)[1:])), "")
-            raise ConfigError(f"inputs.lanelet_map {self.path} holds no lanelet{why}: give another map or origin")
-        if not any(origin):
-            self._place_by_tags()
-
-    def _place_by_tags(self) -> None:
-        """Move every point to its local_x, local_y. Comes before any centreline is asked for: lanelet2 keeps those."""
-        for point in self._map.pointLayer:
-            tags = point.attributes
-            try:
-                point.x, point.y = float(tags["local_x"]), float(tags["local_y"])
-                usable = math.isfinite(point.x + point.y)
-            except (KeyError, ValueError):
-                usable = False
-            if not usable:
-                raise ConfigError(
-                    f"inputs.lanelet_map {self.path} has no usable local_x and local_y on node {point.id}: set "
-                    "inputs.lanelet_origin_lat and inputs.lanelet_origin_lon to where the map frame has its origin"
-                )
+    def __init__(self, lanelets: Mapping[int, Lanelet], source: MapSource) -> None:
+        self.lanelets, self.source = lanelets, source
 
     def route(self, message: Any, map_frame: str, points_max: int) -> tuple[Array, Array]:
         """Poses (L, 3) in the map from start to goal of an autoware_planning_msgs/LaneletRoute, and speed limits (L,)
@@ -108,7 +69,7 @@ class LaneletMap:
         if abs(start_off_m) > START_FAR_M:
             raise BadMessage(
                 f"the route starts {abs(start_off_m):.0f} m from its first lanelet {ids[0]}: they are in different "
-                "frames; check inputs.lanelet_map, inputs.lanelet_origin_lat and inputs.lanelet_origin_lon"
+                f"frames; {self.source.if_misplaced}"
             )
         (goal_m,), _ = geometry.project(lanes[-1], goal)
         if len(ids) == 1 and goal_m < start_m:
@@ -132,12 +93,10 @@ class LaneletMap:
     def _road(self) -> list[Any]:
         """Polygons of all lanelets for cars; one whose bounds cross themselves is mended."""
         found = []
-        for lanelet in self._map.laneletLayer:
-            tags = lanelet.attributes
-            if "subtype" in tags and tags["subtype"] in NOT_FOR_CARS:
+        for lanelet in self.lanelets.values():
+            if not lanelet.for_cars or not (len(lanelet.left) and len(lanelet.right)):
                 continue
-            left, right = xy(lanelet.leftBound), xy(lanelet.rightBound)
-            ring = np.concatenate([left, alike(right, left)[::-1]])
+            ring = np.concatenate([lanelet.left, alike(lanelet.right, lanelet.left)[::-1]])
             polygon = shapely.make_valid(shapely.Polygon(ring)) if len(ring) >= 3 else None
             found += [part for part in shapely.get_parts(polygon) if part.geom_type == "Polygon" and part.area > 0.01]
         return found
@@ -150,25 +109,30 @@ class LaneletMap:
 
     def _lane(self, lanelet_id: int) -> Array:
         """(N, 3) x, y and speed limit (m/s or NaN) along the middle of a lanelet."""
-        if not self._map.laneletLayer.exists(lanelet_id):
-            raise BadMessage(
-                f"the route's lanelet {lanelet_id} is not in {self.path.name}: "
-                "set inputs.lanelet_map to the map that the route was planned on"
-            )
-        lanelet = self._map.laneletLayer[lanelet_id]
-        middle = between(xy(lanelet.leftBound), xy(lanelet.rightBound))
-        if lanelet.centerline.id:  # drawn by the map's author; one that lanelet2 made up has no id
-            middle = evenly(alike(xy(lanelet.centerline), middle), len(middle))
+        lanelet = self.lanelets.get(lanelet_id)
+        if lanelet is None:
+            raise BadMessage(f"the route's lanelet {lanelet_id} is not in {self.source.name}: {self.source.if_another}")
+        no_length = BadMessage(f"lanelet {lanelet_id} of {self.source.name} has no length: mend the map")
+        if not (len(lanelet.left) and len(lanelet.right)):
+            raise no_length
+        middle = between(lanelet.left, lanelet.right)
+        if geometry.arc_lengths(middle)[-1] >= 1e-3 and len(lanelet.centerline):
+            middle = drawn(lanelet.centerline, middle)
         if geometry.arc_lengths(middle)[-1] < 1e-3:
-            raise BadMessage(f"lanelet {lanelet_id} of {self.path.name} has no length: mend the map")
-        tags = lanelet.attributes
-        limit = speed_mps(tags["speed_limit"]) if "speed_limit" in tags else np.nan
-        return np.column_stack([middle, np.full(len(middle), limit)])
+            raise no_length
+        return np.column_stack([middle, np.full(len(middle), lanelet.limit_mps)])
 
 
-def xy(line: Any) -> Array:
-    """(N, 2) points of a lanelet2 line."""
-    return np.array([(point.x, point.y) for point in line])
+def drawn(centerline: Array, middle: Array) -> Array:
+    """(N, 2) the centreline, as dense as the middle of the bounds and the same way round.
+
+    Autoware's map loader gives each lanelet a centreline with a point every 5 m, which cuts tight bends: where it is
+    but the middle, the finer one is kept.
+    """
+    _, off_m = geometry.project(middle, centerline)
+    if np.abs(off_m).max() <= ON_THE_MIDDLE_M:
+        return middle
+    return evenly(alike(centerline, middle), len(middle))
 
 
 def alike(line: Array, model: Array) -> Array:
@@ -249,9 +213,3 @@ def thinned(line: Array, points_max: int) -> Array:
     count = min(max(int(np.ceil(worth[-1])) + 1, 2), points_max)
     kept = np.searchsorted(worth, np.linspace(0.0, worth[-1], count) - 1e-9)
     return np.asarray(line[np.unique(np.minimum(kept, len(line) - 1))])
-
-
-def speed_mps(text: str) -> float:
-    """The tag speed_limit: km/h unless it says mph; NaN for anything else."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(km/h|kmh|mph|)\s*", text)
-    return float(found[1]) * (MPH if found[2] == "mph" else KMH) if found else float("nan")

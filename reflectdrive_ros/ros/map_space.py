@@ -7,7 +7,7 @@ map has no road near the car, the space is unknown, which is a sentence.
 
 from __future__ import annotations
 
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, wait
 from dataclasses import replace
 
 import numpy as np
@@ -28,7 +28,7 @@ OFF_THE_MAP_M = -4.5  # a car this far from any road is somewhere else than the 
 
 class MapSpace:
     def __init__(self, lanelets: LaneletMap, background: Executor) -> None:
-        self._lanelets, self._background = lanelets, background
+        self.lanelets, self._background = lanelets, background
         self._made: tuple[Array, DrivableGrid | None] | None = None  # map_from_ego when it was begun; None: no road
         self._coming: tuple[Array, Future[DrivableGrid | None]] | None = None
 
@@ -38,20 +38,22 @@ class MapSpace:
         if self._coming is not None and self._coming[1].done():
             self._made, self._coming = (self._coming[0], self._coming[1].result()), None
         if self._coming is None and (self._made is None or moved(self._made[0], here)):
-            self._coming = here, self._background.submit(made, self._lanelets, here)
+            self._coming = here, self._background.submit(made, self.lanelets, here)
         if self._made is None or np.hypot(*(self._made[0] - here)[:2]) > FURTHEST_M:
             raise BadMessage("the drivable space of the map is being made")
-        begun_at, grid = self._made
+        (begun_at, grid), source = self._made, self.lanelets.source
         if grid is None:
-            raise BadMessage(f"{self._lanelets.path.name} has no road near the car: {CHECK}")
+            raise BadMessage(f"{source.name} has no road near the car: {source.if_misplaced}")
         now_from_then = geometry.compose(geometry.invert(here), begun_at)
         grid = replace(grid, ego_from_grid=geometry.compose(now_from_then, grid.ego_from_grid))
-        if drivable.clearances(grid, np.zeros(2)) < OFF_THE_MAP_M:
-            raise BadMessage(f"the car is beside the roads of {self._lanelets.path.name}: {CHECK}")
+        if drivable.clearances(grid, np.zeros((1, 2)))[0] < OFF_THE_MAP_M:
+            raise BadMessage(f"the car is beside the roads of {source.name}: {source.if_misplaced}")
         return grid
 
-
-CHECK = "check inputs.lanelet_map, inputs.lanelet_origin_lat and inputs.lanelet_origin_lon"
+    def settle(self) -> None:
+        """Wait until what is being made is made."""
+        if self._coming is not None:
+            wait([self._coming[1]])
 
 
 def moved(then: Array, now: Array) -> bool:

@@ -44,6 +44,10 @@ class Pilot:
     def refuse(self, key: str, size: int) -> None:
         self.inputs.refuse(key, size)
 
+    def settle(self) -> None:
+        """Wait for what goes on in the background; for replays, never on a car."""
+        self.inputs.settle()
+
     def due(self, now_ns: int) -> bool:
         return self.inputs.due(now_ns)
 

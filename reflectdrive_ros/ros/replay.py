@@ -39,7 +39,7 @@ from ..runtime.model_file import ModelFileError
 from . import outputs, topics
 from .bag import BagError, BagReader, BagWriter
 from .bag_folders import holds_bags
-from .bag_topics import mapped
+from .bag_topics import map_source, mapped
 from .inputs import InputStatus
 from .pilot import Pilot
 from .replay_legs import Legs
@@ -167,7 +167,7 @@ def replay_bag(
             plans, mode = through_engine(reader, sources, config, stop_ns, route, tell), "engine"
         for name in LEFT_BEHIND:  # of an earlier replay: they do not belong to the plans that come now
             (out / name).unlink(missing_ok=True)
-        timed, tally, legs = Timed(plans), Tally(), Legs(again, sources, config)
+        timed, tally, legs = Timed(plans), Tally(), Legs(again, map_source(reader) | sources, config)
         with PlansBag(out / "plans") as kept:
             for sent in timed:
                 kept.write(sent)
@@ -251,6 +251,7 @@ def through_engine(
         pilot.put(keys[message.topic], message.message(), now_ns)
         if not pilot.due(now_ns):
             continue
+        pilot.settle()
         begun = time.perf_counter()
         step = pilot.step(now_ns)
         if step.report is not None:

@@ -32,7 +32,19 @@ from ..evaluation.replay_record import (
     stage_times,
 )
 from .bag import BagReader
-from .replay_world import Cameras, Part, Planned, frames_of, front_stamp_ns, odometry, routes, sightings, space
+from .lanelet_map import LaneletMap
+from .replay_world import (
+    Cameras,
+    Part,
+    Planned,
+    frames_of,
+    front_stamp_ns,
+    known_map,
+    odometry,
+    routes,
+    sightings,
+    space,
+)
 
 LEG = 600  # plans
 MARGIN_NS = 10_000_000_000  # of reading, around a leg: the driving score looks 5 s ahead
@@ -154,7 +166,7 @@ class Legs:
     @cached_property
     def _empty(self) -> ReplayRecord:
         """The record without its plans."""
-        found = routes(Part(self._reader, self._sources), self._config)
+        found = routes(Part(self._reader, self._sources), self._config, self._map)
         return ReplayRecord(
             planner=self._config.planner,
             bag=Path(self._reader.path).name,
@@ -172,4 +184,8 @@ class Legs:
 
     @cached_property
     def _space(self) -> Any:
-        return space(self._config)
+        return space(self._map)
+
+    @cached_property
+    def _map(self) -> LaneletMap | None:
+        return known_map(Part(self._reader, self._sources), self._config)

@@ -23,8 +23,10 @@ from . import convert
 from .bag import BagMessage, BagReader
 from .convert import BadMessage
 from .inputs import InputStatus
+from .lanelet_file import from_file
 from .lanelet_map import LaneletMap
 from .map_space import MapSpace
+from .vector_map import VectorMap
 
 PICTURE_WIDTH = 480
 
@@ -89,11 +91,23 @@ def sightings(part: Part, config: Config, driven: Callable[[Array], Array]) -> I
             yield Sighting(found.stamp_ns, found.ids, found.agents)
 
 
-def space(config: Config) -> Callable[[ReplayFrame], DrivableGrid | None]:
+def known_map(whole: Part, config: Config) -> LaneletMap | None:
+    """Of the file that is named, else the newest that the bag holds; None where neither is, or it cannot be read."""
+    if config.inputs.lanelet_map:
+        return from_file(config.inputs)
+    received = VectorMap(config.output.map_frame, AtOnce())
+    for message in whole.messages("map"):
+        received.put(message.message())
+    with suppress(BadMessage):  # the diagnostics say it, where it was asked for
+        return received.newest()
+    return None
+
+
+def space(lanelets: LaneletMap | None) -> Callable[[ReplayFrame], DrivableGrid | None]:
     """The drivable space around each plan, where a map tells it."""
-    if not config.inputs.lanelet_map:
+    if lanelets is None:
         return lambda frame: None
-    known = MapSpace(LaneletMap(config.inputs), AtOnce())
+    known = MapSpace(lanelets, AtOnce())
 
     def around(frame: ReplayFrame) -> DrivableGrid | None:
         ego = EgoState(frame.stamp_ns, frame.map_from_ego, frame.speed_mps)
@@ -172,18 +186,17 @@ def _accelerations(part: Part, config: Config, stamps: Sequence[int]) -> list[fl
     ]
 
 
-def routes(part: Part, config: Config) -> tuple[tuple[int, Array], ...]:
+def routes(part: Part, config: Config, lanelets: LaneletMap | None) -> tuple[tuple[int, Array], ...]:
     """Every route that can be drawn, (L, 3), with the time it came."""
     found, frame, points_max = [], config.output.map_frame, config.inputs.route_points_max
-    if "route" not in part.sources:
-        return ()
-    lanelet_map = LaneletMap(config.inputs) if config.inputs.route_type == "lanelet" else None
     for message in part.messages("route"):
         try:
-            if lanelet_map is None:
+            if config.inputs.route_type == "path":
                 route = convert.path_route(message.message(), frame, points_max)
+            elif lanelets is not None:
+                route, _ = lanelets.route(message.message(), frame, points_max)
             else:
-                route, _ = lanelet_map.route(message.message(), frame, points_max)
+                return ()
         except BadMessage:
             continue
         found.append((message.received_ns, route))

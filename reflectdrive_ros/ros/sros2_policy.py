@@ -32,6 +32,7 @@ REMAPPED = {  # as planner.launch.py does by default
     "odometry": "/localization/kinematic_state",
     "acceleration": "/localization/acceleration",
     "route": "/planning/mission_planning/route",
+    "map": "/map/vector_map",
     "objects": "/perception/object_recognition/objects",
 }
 

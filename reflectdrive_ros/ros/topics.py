@@ -75,6 +75,17 @@ def inputs(config: Config) -> tuple[Topic, ...]:
         Topic("route", "~/input/route", ROUTE_TYPES[settings.route_type], Qos.LATCHED, "where to go, in map"),
         Topic("instruction", "~/input/instruction", "std_msgs/msg/String", Qos.NEWEST, "route in words", False),
     ]
+    if settings.map_by_topic:
+        table.append(
+            Topic(
+                "map",
+                "~/input/map",
+                MAP_TYPE,
+                Qos.LATCHED,
+                "Autoware's lanelets, in map",
+                settings.route_type == "lanelet",
+            )
+        )
     if settings.objects_type != "none":
         table.append(
             Topic(
@@ -112,6 +123,7 @@ def inputs(config: Config) -> tuple[Topic, ...]:
 
 
 ROUTE_TYPES = {"path": "nav_msgs/msg/Path", "lanelet": "autoware_planning_msgs/msg/LaneletRoute"}
+MAP_TYPE = "autoware_map_msgs/msg/LaneletMapBin"
 OBJECT_TYPES = {
     "predicted": "autoware_perception_msgs/msg/PredictedObjects",
     "tracked": "autoware_perception_msgs/msg/TrackedObjects",
@@ -170,8 +182,11 @@ specification, which admits neither weaker nor stronger ones.
 {routes}
 - `inputs.objects_type` says what the objects are; with `none` there is no such topic:
 {objects}
-- `inputs.drivable_type` says where the drivable space comes from: `map` reads the lanelets of `inputs.lanelet_map`,
-  `grid` subscribes to `~/input/drivable`, a nav_msgs/msg/OccupancyGrid in the map frame or in base_link.
+- `inputs.drivable_type` says where the drivable space comes from: `map` takes the lanelets of the map, `grid`
+  subscribes to `~/input/drivable`, a nav_msgs/msg/OccupancyGrid in the map frame or in base_link.
+- Where route or drivable space need a map and `inputs.lanelet_map` names no file, the node subscribes to `~/input/map`
+  (reliable, transient_local, 1), an {MAP_TYPE}: Autoware's `/map/vector_map`. Routes of type `lanelet`
+  require it.
 - With `inputs.obstacles_type: cloud` the node subscribes to `~/input/obstacles`, a sensor_msgs/msg/PointCloud2 in
   base_link or in a frame of `/tf_static`, such as Autoware's `/perception/obstacle_segmentation/pointcloud`.
 - What is required and missing, stale or malformed makes the car stop, and the diagnostics say why. What is not

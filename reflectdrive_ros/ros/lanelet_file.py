@@ -1,0 +1,73 @@
+"""The map from its .osm file, read with the lanelet2 bindings.
+
+Autoware's maps tell every point's place in the map frame with the tags local_x and local_y, which lanelet2 keeps as
+attributes but does not use; maps without these tags are projected (UTM) around a given origin.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from ..config import ConfigError, InputsConfig
+from .lanelet_map import LaneletMap, MapSource
+from .lanelets import lanelets_of
+
+CHECK = "check inputs.lanelet_map, inputs.lanelet_origin_lat and inputs.lanelet_origin_lon"
+
+
+def bindings(settings: InputsConfig) -> tuple[Any, Any]:
+    """lanelet2's modules io and projection. Raises ConfigError where they are not installed."""
+    try:
+        from lanelet2 import io, projection  # late: only who drives on lanelets needs it
+    except ImportError as fault:
+        routes = settings.route_type == "lanelet"
+        asks = "inputs.route_type is lanelet" if routes else "inputs.drivable_type is map"
+        instead = "send the route as nav_msgs/Path" if routes else "choose another type"
+        raise ConfigError(
+            f"{asks}, but lanelet2 cannot be imported ({fault}): install the ROS package lanelet2, or "
+            f"`pip install lanelet2`, or {instead}"
+        ) from None
+    return io, projection
+
+
+def from_file(settings: InputsConfig) -> LaneletMap:
+    """The map of `lanelet_map`. Raises ConfigError: one sentence that says which file or setting cannot be used and
+    what to do."""
+    path = Path(settings.lanelet_map)
+    if not path.is_file():
+        raise ConfigError(f"inputs.lanelet_map is {path}, which does not exist: give the map's .osm file")
+    io, projection = bindings(settings)
+    origin = settings.lanelet_origin_lat, settings.lanelet_origin_lon
+    # where the tags decide, degrees only have to get through: UTM refuses what is far from its origin
+    project = projection.UtmProjector if any(origin) else projection.MercatorProjector
+    try:
+        # "robust": elements of Autoware that lanelet2 does not know are no reason to refuse a map
+        loaded, complaints = io.loadRobust(str(path), project(io.Origin(*origin)))
+    except RuntimeError as fault:
+        why = " ".join(str(fault).split())
+        raise ConfigError(f"inputs.lanelet_map {path} cannot be read: {why}") from None
+    if not len(loaded.laneletLayer):
+        why = next((f" ({c.strip()})" for c in map(str, list(complaints)[1:])), "")
+        raise ConfigError(f"inputs.lanelet_map {path} holds no lanelet{why}: give another map or origin")
+    if not any(origin):
+        _place_by_tags(loaded, path)
+    another = "set inputs.lanelet_map to the map that the route was planned on"
+    return LaneletMap(lanelets_of(loaded), MapSource(path.name, CHECK, another))
+
+
+def _place_by_tags(loaded: Any, path: Path) -> None:
+    """Move every point to its local_x, local_y. Comes before any centreline is asked for: lanelet2 keeps those."""
+    for point in loaded.pointLayer:
+        tags = point.attributes
+        try:
+            point.x, point.y = float(tags["local_x"]), float(tags["local_y"])
+            usable = math.isfinite(point.x + point.y)
+        except (KeyError, ValueError):
+            usable = False
+        if not usable:
+            raise ConfigError(
+                f"inputs.lanelet_map {path} has no usable local_x and local_y on node {point.id}: set "
+                "inputs.lanelet_origin_lat and inputs.lanelet_origin_lon to where the map frame has its origin"
+            )

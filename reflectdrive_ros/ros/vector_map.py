@@ -1,0 +1,128 @@
+"""Autoware's map from its topic: read in the background and in a process of its own, the newest counts.
+
+What comes is a boost archive of lanelet2's C++ objects. `vector_map_reader.py` reads it in a child process, because
+broken bytes can crash who reads them; back come plain arrays.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import zipfile
+from concurrent.futures import Executor, Future, wait
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .convert import BadMessage, require_frame
+from .lanelet_map import LaneletMap, MapSource
+from .lanelets import Lanelet, unpacked
+from .vector_map_reader import FAULT, MADE
+
+READER_S = 120.0  # of wall clock; on a busy machine its processor time runs slower
+BEGINNING = b"\x16\0\0\0\0\0\0\0serialization::archive"  # of every boost archive on a machine of 64 bits
+SOURCE = MapSource(
+    "Autoware's map",
+    "check that map, route and odometry are in the same frame",
+    "plan the route anew on this map",
+)
+OR_A_FILE = "or set inputs.lanelet_map to the map's .osm file"
+NOT_YET = f"the map has not come yet: start Autoware's map_loader (/map/vector_map), {OR_A_FILE}"
+BEING_READ = "the map is being read"
+
+
+class VectorMap:
+    """Put and asked from different threads."""
+
+    def __init__(self, map_frame: str, background: Executor) -> None:
+        """`background` must do one thing after the other."""
+        self._map_frame, self._background = map_frame, background
+        self._lock = threading.Lock()
+        self._reading: Future[None] | None = None
+        self._read: tuple[bytes, LaneletMap] | None = None  # SHA-256 of its bytes
+        self._fault = NOT_YET
+        self.refused = 0
+
+    def put(self, message: Any) -> None:
+        """Begin to read an autoware_map_msgs/LaneletMapBin. Until that is done, the map before it stays in use: the
+        car need not stop because the map server was started again."""
+        if self._reading is not None:
+            self._reading.cancel()  # one that waits is not the newest any longer
+        with self._lock:
+            if self._read is None:
+                self._fault = BEING_READ
+        self._reading = self._background.submit(self._take, message)
+
+    def newest(self) -> LaneletMap:
+        """Raises BadMessage where there is none, or where the newest cannot be used."""
+        with self._lock:
+            if self._read is None:
+                raise BadMessage(self._fault)
+            return self._read[1]
+
+    def problem(self) -> str:
+        with self._lock:
+            return "" if self._read is not None else self._fault
+
+    def settle(self) -> None:
+        """Wait until what was put has been read."""
+        if self._reading is not None:
+            wait([self._reading])
+
+    def _take(self, message: Any) -> None:
+        """In the background."""
+        try:
+            require_frame(message.header, self._map_frame, "the map")
+            data = bytes(message.data)
+            digest = hashlib.sha256(data).digest()
+            if self._read is not None and self._read[0] == digest:
+                return  # the same map again: who uses it may keep what was made of it
+            read, fault = (digest, LaneletMap(lanelets_in(data), SOURCE)), ""
+        except BadMessage as why:
+            read, fault = None, str(why)
+        except Exception as why:  # whatever else: the car needs a sentence
+            read, fault = None, f"the map cannot be read: {type(why).__name__}: {why}"
+        with self._lock:
+            self._read, self._fault = read, fault
+            self.refused += read is None
+
+
+def lanelets_in(data: bytes) -> dict[int, Lanelet]:
+    """The lanelets of an archive. Raises BadMessage."""
+    if not data.startswith(BEGINNING):
+        what = "is empty" if not data else "does not begin as a map of lanelet2 does"
+        raise BadMessage(f"the map cannot be read: it {what}: look at who sends it, {OR_A_FILE}")
+    command = [sys.executable, "-m", f"{__package__}.vector_map_reader"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OPENBLAS_NUM_THREADS": "1"}
+    with tempfile.TemporaryDirectory(prefix="reflectdrive-map-") as name:
+        folder = Path(name)
+        try:
+            done = subprocess.run(
+                [*command, name], input=data, env=environment, capture_output=True, timeout=READER_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise BadMessage(f"the map cannot be read: reading took more than {READER_S:.0f} s, {OR_A_FILE}") from None
+        if (folder / FAULT).exists():
+            raise BadMessage(f"the map cannot be read: {(folder / FAULT).read_text(encoding='utf-8')}")
+        if done.returncode:
+            raise BadMessage(f"the map cannot be read: {ended(done)}: look at who sends it, {OR_A_FILE}")
+        try:
+            with np.load(folder / MADE, allow_pickle=False) as arrays:
+                return unpacked(dict(arrays))
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as fault:
+            raise BadMessage(f"the map cannot be read: what its reader left is torn ({fault})") from None
+
+
+def ended(reader: subprocess.CompletedProcess[bytes]) -> str:
+    """How the reader ended, and its last words."""
+    code = reader.returncode
+    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+    words = reader.stderr.decode(errors="replace").split("\n")
+    last = next((f" ({line.strip()[:200]})" for line in reversed(words) if line.strip()), "")
+    return f"its reader {how}{last}"

@@ -1,0 +1,106 @@
+"""The short-lived process that reads Autoware's map: bytes on its standard input, plain arrays in a file.
+
+    python -m reflectdrive_ros.ros.vector_map_reader FOLDER < DATA
+
+Autoware's toBinMsg writes a boost archive, which is just what lanelet2 reads as a .bin file. Such an archive is as good
+as code: its lengths are believed, and broken ones end in gigabytes of memory, in endless loops or in a crash. Here that
+costs this process and nothing else. It leaves MADE in the folder, or FAULT with one sentence.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .lanelets import lanelets_of, packed
+
+ARCHIVE, MADE, FAULT = "map.bin", "lanelets.npz", "fault.txt"
+MEMORY_BYTES = 4 << 30  # a map of 60 MB (20,000 lanelets, a million points) takes 0.8 GB
+CPU_S = 60  # that map takes 7 s
+FILE_BYTES = 2 << 30
+NICENESS = 10  # the planner comes first
+TOO_LARGE = f"it is broken, or takes more than {MEMORY_BYTES >> 30} GB to read: set inputs.lanelet_map to the .osm file"
+UNKNOWN_RULE = "No regulatory element found that implements rule "  # as lanelet2 says it
+
+
+class UnreadableMap(Exception):
+    """One sentence: why, and what to do."""
+
+
+def main() -> int:
+    limited()
+    folder = Path(sys.argv[1])
+    try:
+        with (folder / MADE).open("xb") as file:
+            np.savez(file, **read(sys.stdin.buffer.read(), folder / ARCHIVE))
+    except (UnreadableMap, MemoryError) as fault:
+        why = str(fault) if isinstance(fault, UnreadableMap) else TOO_LARGE
+        (folder / FAULT).write_text(why, encoding="utf-8")
+        return 1
+    return 0
+
+
+def limited() -> None:
+    os.nice(NICENESS)
+    for limit, value in (
+        (resource.RLIMIT_AS, MEMORY_BYTES),
+        (resource.RLIMIT_CPU, CPU_S),
+        (resource.RLIMIT_FSIZE, FILE_BYTES),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        _, hard = resource.getrlimit(limit)
+        resource.setrlimit(limit, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
+
+
+def read(data: bytes, file: Path) -> dict[str, Any]:
+    """The lanelets of an archive, packed. `file` is where it lies for a moment, for lanelet2 reads only files."""
+    from lanelet2 import io, projection
+
+    missing = without_autowares_rules()
+    with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as archive:
+        archive.write(data)
+    try:
+        # points are in the map frame already: the projector is asked for and not used
+        loaded = io.load(str(file), projection.MercatorProjector(io.Origin(0.0, 0.0)))
+    except RuntimeError as fault:
+        raise UnreadableMap(sentence(" ".join(str(fault).split()), missing)) from None
+    finally:
+        file.unlink()
+    arrays = packed(lanelets_of(loaded))
+    if not len(arrays["ids"]):
+        raise UnreadableMap("it holds no lanelet: give Autoware a map with lanelets")
+    if not np.isfinite(arrays["points"]).all():
+        raise UnreadableMap("it has points at NaN or infinity: mend the map")
+    return arrays
+
+
+def without_autowares_rules() -> str:
+    """Make lanelet2 know Autoware's own rules where they are installed; why they are not, where they are not."""
+    try:
+        import_module("autoware_lanelet2_extension_python.regulatory_elements")  # this registers them
+    except ImportError as fault:
+        return str(fault)
+    return ""
+
+
+def sentence(why: str, missing: str) -> str:
+    """What lanelet2 complained of, and what to do about it."""
+    if UNKNOWN_RULE not in why:
+        return f"lanelet2 says '{why}': it is cut off or broken, or another version of lanelet2 or boost wrote it"
+    rule = why.partition(UNKNOWN_RULE)[2].partition(" ")[0]
+    if not missing:
+        return f"lanelet2 does not know its rule '{rule}': update autoware_lanelet2_extension_python"
+    return (
+        f"lanelet2 does not know its rule '{rule}', for Autoware's own rules cannot be imported ({missing}): install "
+        "the ROS package autoware_lanelet2_extension_python, or set inputs.lanelet_map to the map's .osm file"
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

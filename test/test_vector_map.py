@@ -1,0 +1,554 @@
+"""Autoware's map from its topic: the road of the file; whatever else comes costs a sentence, not the node."""
+
+import argparse
+import random
+import stat
+import struct
+import tempfile
+import threading
+import time
+from array import array
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from autoware_map_msgs.msg import LaneletMapBin
+from hypothesis import given
+from hypothesis import strategies as st
+from messages import acceleration, ns, odometry, route
+from rich.console import Console
+from scenes import Clock
+from test_inputs import small
+from test_lanelet_map import (
+    MAP,
+    TWO_LANES,
+    drive,
+    driven_ids,
+    ends_of_the_site,
+    ids_along_the_site,
+    osm,
+    route_message,
+    settings,
+)
+
+from reflectdrive_ros import geometry
+from reflectdrive_ros.domain import PlanSource, Verdict
+from reflectdrive_ros.evaluation import given as words_given
+from reflectdrive_ros.ros import convert, outputs, replay, replay_world, topics, vector_map, vector_map_reader
+from reflectdrive_ros.ros.bag import BagError, BagReader, BagWriter
+from reflectdrive_ros.ros.bag_topics import map_source
+from reflectdrive_ros.ros.convert import BadMessage
+from reflectdrive_ros.ros.inputs import Inputs, Level
+from reflectdrive_ros.ros.lanelet_file import from_file
+from reflectdrive_ros.ros.lanelet_map import LaneletMap
+from reflectdrive_ros.ros.lanelets import Lanelet, packed, unpacked
+from reflectdrive_ros.ros.pilot import Pilot
+from reflectdrive_ros.ros.replay_node import Harness, running_node
+from reflectdrive_ros.ros.vector_map import SOURCE, VectorMap, lanelets_in
+
+lanelet2 = pytest.importorskip("lanelet2")
+
+
+@cache
+def archive(path=MAP):
+    """The bytes that Autoware sends of a map: the lanelets where its loader puts them, in a boost archive."""
+    projector = lanelet2.projection.MercatorProjector(lanelet2.io.Origin(0.0, 0.0))
+    loaded = lanelet2.io.load(str(path), projector)
+    for point in loaded.pointLayer:
+        point.x, point.y = float(point.attributes["local_x"]), float(point.attributes["local_y"])
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "map.bin"
+        lanelet2.io.write(str(file), loaded, projector)
+        return file.read_bytes()
+
+
+def map_message(data=None, frame="map"):
+    content = archive() if data is None else data
+    return LaneletMapBin(header=outputs.header(0, frame), data=array("B", content))
+
+
+@pytest.fixture
+def two_lanes(tmp_path):
+    file = tmp_path / "two_lanes.osm"
+    file.write_text(osm(TWO_LANES))
+    return file
+
+
+# --- the same road ---------------------------------------------------------------------------------------------------
+
+
+def test_route_and_road_from_the_topic_are_those_from_the_file():
+    by_file, by_topic = from_file(settings()), LaneletMap(lanelets_in(archive()), SOURCE)
+    message = route_message(ids_along_the_site(), *ends_of_the_site())
+    for mine, theirs in zip(by_topic.route(message, "map", 2000), by_file.route(message, "map", 2000), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    places = drive()[1]
+    for place in places[:: len(places) // 5]:
+        mine, theirs = ([p.wkb for p in some.road_near(place, 250.0)] for some in (by_topic, by_file))
+        assert sorted(mine) == sorted(theirs)
+        assert len(mine) > 10
+
+
+def test_limits_centrelines_and_who_may_drive_there_come_along(tmp_path):
+    crossing = osm(TWO_LANES | {5: (50.0, 53.0, -10.0, "")})
+    begin = crossing.index('<relation id="5">')
+    file = tmp_path / "crossing.osm"
+    file.write_text(crossing[:begin] + crossing[begin:].replace('v="road"', 'v="crosswalk"'))
+    found = lanelets_in(archive(file))
+    assert found.keys() == {1, 2, 3, 4, 5}
+    assert [found[k].limit_mps for k in (1, 2)] == pytest.approx([50 / 3.6, 20 * 0.44704])
+    assert np.isnan(found[3].limit_mps)
+    np.testing.assert_allclose(found[4].centerline, [(100.0, 4.5), (200.0, 4.5)])
+    assert len(found[1].centerline) == 0
+    assert [found[k].for_cars for k in found] == [k != 5 for k in found]
+
+
+def test_a_centreline_that_autowares_loader_computed_does_not_cut_bends():
+    """The loader gives every lanelet one, a point every 5 m; only a drawn one is another way than the middle."""
+    angles = np.linspace(0.0, np.pi / 2, 40)
+    round_the_corner = np.stack([np.sin(angles), 1.0 - np.cos(angles)], axis=1)
+    left, right = 8.0 * round_the_corner + (0.0, 2.0), 12.0 * round_the_corner - (0.0, 2.0)
+    coarse = 10.0 * round_the_corner[:: len(angles) // 3]
+    plain = Lanelet(left, right, np.zeros((0, 2)), True, np.nan)
+    drawn = np.array([(0.0, 1.5), (7.0, 3.0), (8.5, 10.0)])
+    by_kind = LaneletMap({1: plain, 2: replace(plain, centerline=coarse), 3: replace(plain, centerline=drawn)}, SOURCE)
+    lanes = [by_kind._lane(k)[:, :2] for k in (1, 2, 3)]
+    np.testing.assert_array_equal(lanes[0], lanes[1])
+    np.testing.assert_allclose(lanes[2][[0, -1]], drawn[[0, -1]])
+
+
+lines = st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6)), max_size=4).map(
+    lambda points: np.array(points, float).reshape(-1, 2)
+)
+
+
+@given(
+    st.dictionaries(
+        st.integers(-(2**63), 2**63 - 1),
+        st.builds(Lanelet, lines, lines, lines, st.booleans(), st.floats()),
+        max_size=4,
+    )
+)
+def test_packed_lanelets_are_the_lanelets_again(lanelets):
+    again = unpacked(packed(lanelets))
+    assert again.keys() == lanelets.keys()
+    for name, lanelet in lanelets.items():
+        for part in ("left", "right", "centerline", "for_cars", "limit_mps"):
+            np.testing.assert_array_equal(getattr(again[name], part), getattr(lanelet, part))
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("ends", np.array([2, 4, 3])),
+        ("ends", np.array([2, 4])),
+        ("points", np.zeros((3, 2))),
+        ("points", np.array([["a", "b"]] * 4)),
+        ("for_cars", np.array([1.0])),
+        ("limits_mps", np.zeros(2)),
+    ],
+)
+def test_arrays_that_do_not_fit_together_are_no_lanelets(name, other):
+    line = np.zeros((2, 2))
+    with pytest.raises(ValueError, match="do not fit together"):
+        unpacked(packed({7: Lanelet(line, line, np.zeros((0, 2)), True, 5.0)}) | {name: other})
+
+
+# --- what cannot be read ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    """Where temporary files go; whatever happens, none is left."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield folder
+    assert list(folder.iterdir()) == []
+
+
+def rules(osm_text):
+    """The map with a right of way in it."""
+    members = '<member type="relation" role="right_of_way" ref="1"/><member type="relation" role="yield" ref="3"/>'
+    tags = '<tag k="type" v="regulatory_element"/><tag k="subtype" v="right_of_way"/>'
+    return osm_text.replace("</osm>", f'<relation id="900">{members}{tags}</relation></osm>')
+
+
+@pytest.fixture
+def with_rules(tmp_path):
+    file = tmp_path / "rules.osm"
+    file.write_text(rules(osm(TWO_LANES)))
+    return archive(file)
+
+
+def cut(share):
+    return archive()[: int(share * len(archive()))]
+
+
+def scrambled(seed):
+    at, data = random.Random(seed).randrange(60, 5000), archive()
+    return data[:at] + random.Random(seed).randbytes(200) + data[at + 200 :]
+
+
+def greedy():
+    """A string in it that says it is a terabyte long."""
+    at = archive().index(b"local_x") - 8
+    return archive()[:at] + struct.pack("<Q", 1 << 40) + archive()[at + 8 :]
+
+
+def without_lanelets():
+    return archive_of_text('<?xml version="1.0"?><osm></osm>')
+
+
+def archive_of_text(text):
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "map.osm"
+        file.write_text(text)
+        return archive(file)
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (lambda: b"", "it is empty: look at who sends it, or set inputs.lanelet_map"),
+        (lambda: random.Random(0).randbytes(100_000), "it does not begin as a map of lanelet2 does"),
+        (lambda: b"<?xml version='1.0'?><osm></osm>", "it does not begin as a map of lanelet2 does"),
+        (partial(cut, 0.0003), "lanelet2 says 'input stream error': it is cut off or broken"),
+        (partial(cut, 0.5), "lanelet2 says 'input stream error': it is cut off or broken"),
+        (lambda: archive()[:-4], "lanelet2 says 'input stream error': it is cut off or broken"),
+        (greedy, ""),
+        *((partial(scrambled, seed), "") for seed in range(6)),
+        (without_lanelets, "it holds no lanelet: give Autoware a map with lanelets"),
+        (lambda: archive_of_text(osm(TWO_LANES).replace('"0.0"', '"nan"')), "it has points at NaN or infinity"),
+    ],
+)
+def test_bytes_that_are_no_map_cost_a_sentence(temporary, made, words):
+    data = made()
+    with pytest.raises(BadMessage) as told:
+        lanelets_in(data)
+    assert str(told.value).startswith("the map cannot be read: ")
+    assert words in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_a_rule_that_lanelet2_does_not_know_is_named_with_what_to_install(with_rules):
+    assert lanelets_in(with_rules).keys() == TWO_LANES.keys()
+    with pytest.raises(BadMessage) as told:
+        lanelets_in(
+            with_rules.replace(b"right_of_way\x04", b"road_marking\x04").replace(b"right_of_way", b"road_marking")
+        )
+    assert "lanelet2 does not know its rule 'road_marking'" in str(told.value)
+    assert "install the ROS package autoware_lanelet2_extension_python, or set inputs.lanelet_map" in str(told.value)
+
+
+def test_autowares_rules_are_registered_where_they_are_installed(with_rules, tmp_path, monkeypatch):
+    """A package of that name is imported before the map is read; one that does not know the rule is too old."""
+    package = tmp_path / "autoware_lanelet2_extension_python"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    note = tmp_path / "imported"
+    (package / "regulatory_elements.py").write_text(f"open({str(note)!r}, 'w').close()\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(BadMessage, match="rule 'road_marking': update autoware_lanelet2_extension_python"):
+        lanelets_in(with_rules.replace(b"right_of_way", b"road_marking"))
+    assert note.exists()
+
+
+def test_a_reader_that_takes_too_long_is_ended(temporary, monkeypatch):
+    monkeypatch.setattr(vector_map, "READER_S", 0.02)
+    with pytest.raises(BadMessage, match=r"reading took more than 0 s, or set inputs.lanelet_map"):
+        lanelets_in(archive())
+
+
+def test_what_the_reader_left_is_believed_only_if_it_is_whole(temporary, monkeypatch):
+    def torn(command, **_):
+        (Path(command[-1]) / vector_map_reader.MADE).write_bytes(b"PK\x03\x04 torn")
+        return vector_map.subprocess.CompletedProcess(command, 0, b"", b"")
+
+    monkeypatch.setattr(vector_map.subprocess, "run", torn)
+    with pytest.raises(BadMessage, match="what its reader left is torn"):
+        lanelets_in(archive())
+
+
+def test_the_archive_is_nobody_elses_to_read_and_gone_afterwards(tmp_path, monkeypatch):
+    seen = []
+
+    def load(name, projector):
+        seen.append(stat.S_IMODE(Path(name).stat().st_mode))
+        raise RuntimeError("input stream error")
+
+    monkeypatch.setattr(lanelet2.io, "load", load)
+    with pytest.raises(vector_map_reader.UnreadableMap):
+        vector_map_reader.read(archive(), tmp_path / "map.bin")
+    assert seen == [0o600]
+    assert not (tmp_path / "map.bin").exists()
+
+
+# --- as it comes -----------------------------------------------------------------------------------------------------
+
+
+def lanelet_car(**more):
+    """Inputs of a car without pictures that drives by Autoware's route and map."""
+    config = small(
+        **{"inputs__route_type": "lanelet", "inputs__objects_type": "none", "cameras__required": False, **more}
+    )
+    return config, Inputs(config)
+
+
+def drive_on(inputs, k):
+    """Odometry of the recorded car, and what the inputs make of it."""
+    message = drive()[0][20 * k]
+    now_ns = convert.stamp_ns(message.header)
+    inputs.put("odometry", message, now_ns)
+    return inputs.snapshot(now_ns), {status.name: status for status in inputs.statuses(now_ns)}
+
+
+def the_route():
+    places = drive()[1]
+    return route_message(driven_ids(), places[0], places[-1])
+
+
+def test_until_the_map_is_there_the_car_stops_and_says_what_it_waits_for(monkeypatch):
+    _, inputs = lanelet_car(inputs__drivable_type="map")
+    inputs.put("route", the_route(), 0)
+    snapshot, lines = drive_on(inputs, 0)
+    assert vector_map.NOT_YET in snapshot.problems
+    assert snapshot.ego is not None
+    assert lines["map"].level is Level.ERROR
+    assert lines["drivable"].message == f"drivable: {vector_map.NOT_YET}"
+    assert lines["route"].level is Level.OK
+
+    go_on = threading.Event()
+    monkeypatch.setattr(vector_map, "lanelets_in", lambda data: go_on.wait(30.0) and lanelets_in(data))
+    inputs.put("map", map_message(), 0)
+    snapshot, lines = drive_on(inputs, 1)
+    assert snapshot.observation is None
+    assert lines["map"].message == vector_map.BEING_READ in snapshot.problems
+    go_on.set()
+    inputs.settle()
+    snapshot, lines = drive_on(inputs, 2)
+    assert snapshot.observation is not None
+    inputs.settle()
+    snapshot, lines = drive_on(inputs, 3)
+    assert snapshot.observation.drivable is not None
+    assert {lines[name].level for name in ("map", "route", "drivable")} == {Level.OK}
+
+
+def test_an_observation_by_the_topic_is_the_one_by_the_file():
+    seen = []
+    for file in ("", str(MAP)):
+        _, inputs = lanelet_car(inputs__drivable_type="map", inputs__lanelet_map=file)
+        inputs.put("route", the_route(), 0)
+        if not file:
+            inputs.put("map", map_message(), 0)
+        for k in range(2):
+            inputs.settle()
+            snapshot, _ = drive_on(inputs, k)
+        seen.append(snapshot.observation)
+    np.testing.assert_array_equal(seen[0].route, seen[1].route)
+    np.testing.assert_array_equal(seen[0].drivable.distance_m, seen[1].drivable.distance_m)
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (lambda: map_message(b""), "the map cannot be read: it is empty"),
+        (lambda: map_message(cut(0.4)), "the map cannot be read: lanelet2 says 'input stream error'"),
+        (lambda: map_message(frame="odom"), "the map is in frame 'odom', expected 'map'"),
+    ],
+)
+def test_a_map_that_cannot_be_used_stops_the_car_until_a_good_one_comes(message, words):
+    config, inputs = lanelet_car()
+    pilot = Pilot(config, Clock())
+    pilot.inputs = inputs
+    inputs.put("route", the_route(), 0)
+    reports = []
+    for k, sent in enumerate((map_message(), message(), map_message())):
+        inputs.put("map", sent, 0)
+        inputs.settle()
+        odometry_now = drive()[0][20 * k]
+        now_ns = convert.stamp_ns(odometry_now.header)
+        inputs.put("odometry", odometry_now, now_ns)
+        reports.append(pilot.step(now_ns).report)
+        lines = {status.name: status for status in inputs.statuses(now_ns)}
+        assert (words in lines["map"].message) == (k == 1)
+        assert lines["map"].values["refused"] == str(int(k > 0))
+    assert [report.source for report in reports] == [PlanSource.PLANNER, PlanSource.STOP, PlanSource.PLANNER]
+    assert words in reports[1].reason
+
+
+def test_a_new_map_replaces_the_old_one_and_the_same_again_changes_nothing(two_lanes):
+    _, inputs = lanelet_car()
+    inputs.put("route", the_route(), 0)
+    inputs.put("map", map_message(), 0)
+    inputs.settle()
+    drive_on(inputs, 0)
+    first = inputs._newest_map()
+    inputs.put("map", map_message(), 0)
+    drive_on(inputs, 1)  # it does not wait for the map that comes
+    inputs.settle()
+    assert inputs._newest_map() is first
+    inputs.put("map", map_message(archive(two_lanes)), 0)
+    inputs.settle()
+    snapshot, lines = drive_on(inputs, 2)
+    assert snapshot.observation is None
+    assert lines["route"].message.endswith("is not in Autoware's map: plan the route anew on this map")
+    inputs.put("route", route_message([1, 2], (10, 1.75), (190, 1.75)), 0)
+    now_ns = convert.stamp_ns(drive()[0][60].header)
+    inputs.put("odometry", odometry(now_ns * 1e-9, x=20.0, y=1.75), now_ns)
+    assert inputs.snapshot(now_ns).observation is not None
+
+
+def test_of_many_maps_at_once_the_newest_is_read_and_the_others_are_not_waited_for(monkeypatch):
+    read, go_on = [], threading.Event()
+
+    def slowly(data):
+        read.append(data)
+        go_on.wait(30.0)
+        return {}
+
+    monkeypatch.setattr(vector_map, "lanelets_in", slowly)
+    received = VectorMap("map", ThreadPoolExecutor(1))
+    received.put(map_message(b"0"))
+    while not read:
+        time.sleep(0.001)
+    for k in range(1, 50):
+        received.put(map_message(str(k).encode()))
+    go_on.set()
+    received.settle()
+    assert read == [b"0", b"49"]
+
+
+def test_a_car_that_only_asks_for_its_road_drives_without_a_map_and_says_so():
+    config, inputs = lanelet_car(inputs__route_type="path", inputs__drivable_type="map")
+    assert [topic.required for topic in topics.inputs(config) if topic.key == "map"] == [False]
+    inputs.put("route", route(), 0)
+    inputs.put("odometry", odometry(1.0), ns(1.0))
+    inputs.put("acceleration", acceleration(1.0), ns(1.0))
+    assert inputs.snapshot(ns(1.0)).observation.drivable is None
+    lines = {status.name: status.level for status in inputs.statuses(ns(1.0))}
+    assert lines["map"] is lines["drivable"] is Level.WARN
+
+
+def test_the_topic_is_there_when_it_is_used():
+    def keys(**more):
+        return [topic.key for topic in topics.inputs(small(**more))]
+
+    assert "map" not in keys()
+    assert "map" not in keys(inputs__route_type="lanelet", inputs__lanelet_map="/maps/town.osm")
+    assert "map" in keys(inputs__route_type="lanelet")
+    assert "map" in keys(inputs__drivable_type="map")
+
+
+# --- a replay --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def bag(tmp_path_factory):
+    """Four seconds of the recorded drive with Autoware's map and a LaneletRoute."""
+    messages, _ = drive()
+    path = tmp_path_factory.mktemp("vector_map") / "bag"
+    begun_ns = convert.stamp_ns(messages[0].header)
+    with BagWriter(path) as writer:
+        writer.add_topic("/localization/kinematic_state", "nav_msgs/msg/Odometry")
+        writer.add_topic("/planning/mission_planning/route", topics.ROUTE_TYPES["lanelet"], latched=True)
+        writer.add_topic("/map/vector_map", topics.MAP_TYPE, latched=True)
+        writer.write("/map/vector_map", begun_ns, map_message())
+        writer.write("/planning/mission_planning/route", begun_ns, the_route())
+        for message in messages[:160]:
+            writer.write("/localization/kinematic_state", convert.stamp_ns(message.header), message)
+    return path
+
+
+def replayed(bag, out, *pairs):
+    parser = argparse.ArgumentParser()
+    replay.add_arguments(parser)
+    pairs = ("inputs.route_type=lanelet", "cameras.required=false", *pairs)
+    words = ["--planner", "route_follower", *(word for pair in pairs for word in ("--set", pair))]
+    args = parser.parse_args([str(bag), "--out", str(out), *words])
+    return replay.replay(args, words_given.configuration(args), Console(stderr=True))[0]
+
+
+def test_a_bag_with_its_map_needs_no_file_and_gives_the_same_plans(bag, tmp_path):
+    by_topic = [replayed(bag, tmp_path / str(k), "inputs.drivable_type=map") for k in range(2)]
+    by_file = replayed(bag, tmp_path / "file", "inputs.drivable_type=map", f"inputs.lanelet_map={MAP}")
+    assert {frame.verdict for frame in by_file.frames} == {Verdict.OK}
+    assert len({record.details["plans_sha256"] for record in (*by_topic, by_file)}) == 1
+    np.testing.assert_array_equal(by_topic[0].route, by_file.route)
+
+
+def test_plans_are_scored_against_the_bags_map_whatever_the_planner_asked_for(bag):
+    with BagReader(bag) as reader:
+        part = replay_world.Part(reader, map_source(reader))
+        known = replay_world.known_map(part, small())
+    assert known.lanelets.keys() == from_file(settings()).lanelets.keys()
+
+
+def test_a_bag_without_a_map_says_how_to_give_one(tmp_path):
+    messages, _ = drive()
+    with BagWriter(tmp_path / "bag") as writer:
+        for name, kind, message in (
+            ("/localization/kinematic_state", "nav_msgs/msg/Odometry", messages[0]),
+            ("/planning/mission_planning/route", topics.ROUTE_TYPES["lanelet"], the_route()),
+        ):
+            writer.add_topic(name, kind)
+            writer.write(name, convert.stamp_ns(messages[0].header), message)
+    with pytest.raises(BagError, match=r"LaneletMapBin.*give the map's .osm file with --set inputs.lanelet_map=FILE"):
+        replayed(tmp_path / "bag", tmp_path / "out")
+
+
+# --- the real node ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.dds
+def test_the_node_takes_map_and_route_from_autoware_and_survives_a_broken_map(tmp_path):
+    config, _ = lanelet_car(inputs__drivable_type="map", engine__deadline_ms=2000.0, engine__watchdog_ms=400.0)
+    config = replace(config, planner="route_follower", speed_limit_mps=4.0)
+    harness = Harness(config, ["map", "route", "odometry"], ("trajectory", "status", "diagnostics"))
+    recorded = drive()[0][400]
+    log = tmp_path / "node.log"
+
+    def until(wanted, timeout_s=60.0):
+        """Send where the car stands until plan and diagnostics are as wanted; the plan."""
+        deadline = time.perf_counter() + timeout_s
+        lines, newest = {}, None
+        while time.perf_counter() < deadline:
+            recorded.header.stamp = harness.node.get_clock().now().to_msg()
+            harness.inputs["odometry"].publish(recorded)
+            time.sleep(0.05)
+            if harness.received["status"] and harness.received["diagnostics"]:
+                newest = harness.received["status"][-1][1]
+                told = harness.received["diagnostics"][-1][1].status
+                lines = {status.name.partition(": ")[2]: status.message for status in told}
+                if wanted(newest, lines):
+                    return harness.received["trajectory"][-1][1]
+        return pytest.fail(f"not so within {timeout_s} s: {newest}, {lines}; {log.read_text()}")
+
+    def stopped(words):
+        return lambda status, lines: status.source == status.SOURCE_STOP and words in lines["map"]
+
+    def drives(status, lines):
+        return status.source == status.SOURCE_PLANNER and lines["drivable"] == "from the map"
+
+    try:
+        with running_node(config, {}, log, sim_time=False) as process:
+            harness.wait_for_node(process, log)
+            harness.inputs["route"].publish(the_route())
+            until(stopped("the map has not come yet"))
+            harness.inputs["map"].publish(map_message())
+            plan = until(drives)
+            ends = np.array([(p.pose.position.x, p.pose.position.y) for p in plan.points])
+            line, _ = from_file(settings()).route(the_route(), "map", 2000)
+            assert np.hypot(*(ends[-1] - ends[0])) > 3.0
+            assert np.abs(geometry.project(line, ends)[1]).max() < 0.5
+            harness.inputs["map"].publish(map_message(scrambled(0)))
+            until(stopped("the map cannot be read"))
+            harness.inputs["map"].publish(map_message())
+            until(drives)
+            assert process.poll() is None
+    finally:
+        harness.close()
+    assert "Traceback" not in log.read_text()
