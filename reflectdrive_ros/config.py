@@ -288,7 +288,7 @@ class RepairConfig:
     """How an unsafe plan is mended; the paper's numbers where it tells them."""
 
     iterations: int = setting(10, "at most; 0 repairs nothing", 0, 100)
-    patience: int = setting(3, "given up after so many iterations that brought nothing better", 1, 100)
+    patience: int = setting(1, "given up after so many iterations that brought nothing better", 1, 100)
     delta: int = setting(10, "a waypoint is moved by this many bins at most, across plus along: 221 places", 0, 30)
     anchors: int = setting(4, "places of a waypoint that are kept in an iteration and redrawn around", 1, 32)
     stride: int = setting(3, "bins between two such places", 1, 30)

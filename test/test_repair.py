@@ -10,12 +10,14 @@ from rubber_band import BOOK, plain, redraw, strip_grid
 from scenes import cars, config, observation, turning_route
 from tiny_net import tiny_inputs, tiny_net
 
+from reflectdrive_ros import geometry
 from reflectdrive_ros.config import RepairConfig
-from reflectdrive_ros.domain import AgentKind, Agents
+from reflectdrive_ros.domain import AgentKind, Agents, Plan
 from reflectdrive_ros.model import phases
+from reflectdrive_ros.planning import guard
 from reflectdrive_ros.planning.repair import masked, repaired
-from reflectdrive_ros.planning.safety import Known, judged
-from reflectdrive_ros.planning.waypoints import POINTS
+from reflectdrive_ros.planning.safety import SAFE, Known, judged
+from reflectdrive_ros.planning.waypoints import POINTS, trajectories
 
 EVEN = np.arange(1, POINTS + 1)[:, None]
 
@@ -88,6 +90,33 @@ def test_with_a_real_network_that_has_learned_nothing_it_is_no_worse_either(seed
         known = known_of(observation(8.0, agents=cars((20, 0.5, 0, 0)), drivable=strip_grid(4.0)))
         found = mended(straight(8.0), known, network, iterations=3)
     assert key_of(known, found.points) >= key_of(known, plain(straight(8.0)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.floats(0.5, 14.0),
+    st.lists(st.tuples(st.floats(8, 45), st.floats(-6, 6), st.floats(-3.1, 3.1), st.floats(0, 9)), max_size=4),
+    st.floats(1.3, 2.2),
+    st.floats(-0.6, 0.6),
+    st.integers(0, 2**32 - 1),
+)
+def test_what_the_repair_takes_for_safe_the_guard_lets_through(speed, others, half_width, turned, seed):
+    """Near kerbs that lie across the grid's cells, too: both look at the whole outline of the car. (Whoever touches the
+    car already is none of the repair's business.)"""
+    strip = strip_grid(half_width)
+    turned_grid = replace(strip, ego_from_grid=geometry.compose(np.array([0.0, 0.0, turned]), strip.ego_from_grid))
+    scene = observation(speed, agents=cars(*others), drivable=turned_grid)
+    rng = np.random.default_rng(seed)
+    along = 0.5 * speed * EVEN
+    ways = [along * (np.cos(turned), np.sin(turned)) + rng.normal(0.0, 0.25, (8, 2)) for _ in range(40)]
+    points = plain(BOOK.encode(np.stack(ways)))
+    found = judged(known_of(scene), points)
+    for trajectory, safe, passes in zip(
+        trajectories(points, speed, 0.1), found.safety.worst >= SAFE, found.passes, strict=True
+    ):
+        complaint = guard.unsafe(Plan(scene.stamp_ns, scene.ego.map_from_ego, trajectory), scene, config())
+        assert not (safe and complaint)
+        assert not (passes > 30 and complaint)
 
 
 def test_a_safe_plan_is_left_alone():

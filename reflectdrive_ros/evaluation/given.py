@@ -49,6 +49,15 @@ def network_of_weights(config: Config, decoding: DecodingConfig) -> Network:
     return network
 
 
+def network(config: Config, decoding: DecodingConfig) -> Network:
+    """Of benches of one planner: graphs, if its way of decoding is what they have built in, or weights.
+
+    Raises ConfigError, ModelFileError.
+    """
+    found = network_of(config.model, decoding) if decoding == config.decoding else None
+    return found or network_of_weights(config, decoding)
+
+
 def configuration(args: argparse.Namespace, patience: Mapping[str, Any] | None = None) -> Config:
     """Defaults, then --config, `patience`, --planner and single settings, then the model.
 

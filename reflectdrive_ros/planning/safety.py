@@ -28,7 +28,7 @@ from . import guard
 from .waypoints import POINT_DT_S, POINTS, drawn
 
 OUTLINE = np.array([(along / 6, side / 2) for side in (-1, 1) for along in (-3, -1, 1, 3)])  # of length and width
-MARGIN_M = 0.05  # a kerb of 5 m radius reaches 0.07 m in between two points of the outline; the grid is careful too
+OUTLINE_MARGIN_M = 0.15  # a kerb of 5 m radius reaches 0.07 m in between two points of it; the guard adds half a cell
 SAFE = 1.0
 NEVER = STEPS + 1  # first unsafe step of a plan that has none
 OFF_ROUTE_M = 2.5  # a point further from the route is not on it ..
@@ -119,16 +119,19 @@ class Judged:
     """N plans with their safety and quality."""
 
     points: Array  # (N, 8, 2) m
-    safety: Safety
+    safety: Safety  # by both looks
+    passes: Array  # (N,) how many steps it is safe as drawn, as far as the guard looks
     overload: Array  # (N, 8) how far beyond the guard's limits it asks the car to go, as a share of them
     quality: Array  # (N,) 0..1, as if all were safe
     progress_m: Array  # (N,) along the route in 4 s, as driven
 
     def key(self, place: int) -> tuple[float, ...]:
-        """Larger is better: safety, then how late it ends, how little is wrong, whether a car can follow, quality."""
+        """Larger is better: safety, then how late it ends, in the guard's eyes first, how little is wrong, whether a
+        car can follow, quality."""
         safety = self.safety
         return (
             float(safety.worst[place]),
+            float(self.passes[place]),
             float(safety.first_unsafe[place]),
             -round(float(safety.excess[place]), 3),
             -float(self.overload[place].max()),
@@ -150,6 +153,7 @@ class Judged:
         return Judged(
             self.points[here],
             Safety(self.safety.by_step[here], self.safety.excess[here]),
+            self.passes[here],
             self.overload[here],
             self.quality[here],
             self.progress_m[here],
@@ -160,13 +164,15 @@ def judged(known: Known, points: Array) -> Judged:
     """Plans of points (N, 8, 2) at 0.5 .. 4 s, by both looks."""
     poses = tokens.poses_from_points(points)
     card = score(known.scene, poses, known.scoring)
-    safety = as_drawn(known, poses).joined(_safety(known, card.states))
+    sent = as_drawn(known, poses, closely=True)
+    passes = np.minimum(sent.first_unsafe, int(known.limits.safe_horizon_s / DT_S + 1e-6) + 1)
+    safety = sent.joined(_safety(known, card.states))
     # the score multiplies by safety, which has been told already; what it says beyond is quality
     unharmed = np.ones(len(points))
     expected_m = known.scene.reference.progress_m if known.scene.reference else float(card.progress_m.max())
     ep = metrics.ego_progress(card.progress_m, unharmed, expected_m, masked=False)
     quality = total(replace(card, multiplier=unharmed, ep=ep), known.scoring) * _on_route(known.scene, points)
-    return Judged(points, safety, overload(known, poses), np.asarray(quality), card.progress_m)
+    return Judged(points, safety, passes, overload(known, poses), np.asarray(quality), card.progress_m)
 
 
 def overload(known: Known, poses: Array) -> Array:
@@ -183,9 +189,10 @@ def roughness(known: Known, points: Array) -> Array:
     return np.asarray((np.diff(path, n=3, axis=1) ** 2).sum(axis=(1, 2)))
 
 
-def as_drawn(known: Known, poses: Array) -> Safety:
-    """Safety of plans through poses (N, 8, 3) at 0.5 .. 4 s as they are drawn."""
-    return _safety(known, _states(drawn(poses, float(known.scene.motion[0])), known.scene.motion[0]))
+def as_drawn(known: Known, poses: Array, closely: bool = False) -> Safety:
+    """Safety of plans through poses (N, 8, 3) at 0.5 .. 4 s as they are drawn; `closely`: the road as the guard sees
+    it, at six times the cost."""
+    return _safety(known, _states(drawn(poses, float(known.scene.motion[0])), known.scene.motion[0]), closely)
 
 
 def _states(poses: Array, speed_mps: float) -> Array:
@@ -197,7 +204,7 @@ def _states(poses: Array, speed_mps: float) -> Array:
     return states
 
 
-def _safety(known: Known, states: Array) -> Safety:
+def _safety(known: Known, states: Array, closely: bool = False) -> Safety:
     """By the places and speeds of states (N, 41, 11)."""
     vehicle, agents = known.scene.vehicle, known.scene.agents
     centers = metrics.centers(states, vehicle)
@@ -213,7 +220,7 @@ def _safety(known: Known, states: Array) -> Safety:
         by_step = metrics.no_collision(states, centers, kept_clear, agents, areas)
         excess += (by_step < SAFE).sum(axis=1)
     if known.grid is not None:
-        room_m = rooms(known.grid, centers, vehicle)
+        room_m = (exact_rooms if closely else rooms)(known.grid, centers, vehicle)
         moving = np.abs(states[..., VX]) > metrics.STOPPED_MPS
         best_m = np.maximum.accumulate(room_m, axis=1)
         further_out = room_m[:, 1:] < best_m[:, :-1] - known.grid.resolution_m
@@ -224,8 +231,13 @@ def _safety(known: Known, states: Array) -> Safety:
     return Safety(by_step, excess)
 
 
+def exact_rooms(grid: DrivableGrid, centers: Array, vehicle: VehicleConfig) -> Array:
+    """(...) metres from the outline of the car, centres (..., 3), to the edge of the drivable space; never too much."""
+    return drivable.outline_clearances(grid, centers, np.array([vehicle.length_m, vehicle.width_m]))
+
+
 def rooms(grid: DrivableGrid, centers: Array, vehicle: VehicleConfig) -> Array:
-    """(...) metres from the outline of the car, centres (..., 3), to the edge of the drivable space; never too much.
+    """(...) `exact_rooms` for many plans, at a sixth of the cost.
 
     Eight points of the outline are asked: corners alone would not see a kerb that reaches in between them in a curve.
     """
@@ -236,7 +248,7 @@ def rooms(grid: DrivableGrid, centers: Array, vehicle: VehicleConfig) -> Array:
     for ahead, left in OUTLINE * (vehicle.length_m, vehicle.width_m):
         at_x, at_y = x + ahead * cos - left * sin, y + ahead * sin + left * cos
         np.minimum(room_m, drivable.clearances_in_grid(grid, at_x, at_y), out=room_m)
-    return np.asarray(room_m - MARGIN_M)
+    return np.asarray(room_m - OUTLINE_MARGIN_M)
 
 
 def _on_route(scene: Scene, points: Array) -> Array:
@@ -256,7 +268,7 @@ def check_of(plan: Plan, known: Known, repairs: int = 0) -> SafetyCheck:
     padded = np.concatenate([poses, np.repeat(poses[-1:], STEPS - steps, axis=0)])
     states = _states(padded[None], known.scene.motion[0])
     vehicle, scene = known.scene.vehicle, known.scene
-    unsafe = int(_safety(known, states).first_unsafe[0])
+    unsafe = int(_safety(known, states, closely=True).first_unsafe[0])
     center = metrics.centers(states, vehicle)[:, 1 : steps + 1]
     gap = room = None
     if known.objects is not None or known.obstacles:
@@ -265,7 +277,7 @@ def check_of(plan: Plan, known: Known, repairs: int = 0) -> SafetyCheck:
         samples = np.arange(1, steps + 1)
         gap = float(contacts.clearances(x, y, heading, size, scene.agents, samples, at_most_m).min())
     if known.grid is not None:
-        room = float(rooms(known.grid, center, vehicle).min())
+        room = float(exact_rooms(known.grid, center, vehicle).min())
     return SafetyCheck(
         known.objects,
         known.objects_age_s,

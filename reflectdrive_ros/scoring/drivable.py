@@ -137,7 +137,7 @@ def clearances_in_grid(lookup: DrivableGrid, x: Array, y: Array) -> Array:
     resolution_m = np.float32(lookup.resolution_m)
     best = table.take(cell) - resolution_m * np.sqrt(below + left)
     for step, away in ((1, below + right), (columns, above + left), (columns + 1, above + right)):
-        np.maximum(best, table.take(cell + step) - resolution_m * np.sqrt(away), out=best)
+        best = np.maximum(best, table.take(cell + step) - resolution_m * np.sqrt(away))
     return np.asarray(best, float)
 
 
