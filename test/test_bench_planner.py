@@ -103,7 +103,8 @@ def test_the_table_of_tensorrt_is_that_of_the_other_backends(tmp_path, capsys, m
     assert told["eager_runs_on"].endswith("on cpu")
     assert told["roofline_full_ms"] is None
     assert told["cold_start_s"] == 1.5
-    assert 0 < told["lite_ms_p50"] < told["full_ms_p50"] <= told["full_ms_p99"]
+    for kind in ("full", "lite"):
+        assert 0 < told[f"{kind}_ms_p50"] <= told[f"{kind}_ms_p99"]
     assert {"1", "3", "6"} == set(told["full_by_goals_ms_p50"])
     assert told["times_faster_than_eager"] > 0
     assert "no bound: torch finds no GPU" in " ".join(capsys.readouterr().out.split())

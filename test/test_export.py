@@ -111,9 +111,16 @@ def test_a_graph_for_a_fixed_number_of_blocks_fills_up(exact):
     for count in (1, 3, 4):
         blocks = [decoded(net, scene(1), count=count)[1] for net in (graphs, eager)]
         np.testing.assert_array_equal(*blocks)
-    context = graphs.prefill_goal(scene(1)).context
-    with pytest.raises(PlanningError, match="takes 4 blocks, got 5"):
-        graphs.step(context, some_blocks(network(), 1, 5)[0].numpy(), 1, False)
+
+
+def test_more_blocks_than_a_graph_takes_are_several_calls(exact):
+    """A repair redraws more blocks than there are goals."""
+    graphs = OrtNetwork.of_file(exact / "card.json", threads=1)
+    eager = TorchNetwork(tiny_net(words=WORDS), decoding=RULES)
+    blocks = some_blocks(network(), 1, 9)[0].numpy()
+    rows = [net.step(net.prefill_goal(scene(1)).context, blocks, 3, False) for net in (graphs, eager)]
+    np.testing.assert_array_equal(rows[0][0], rows[1][0])
+    np.testing.assert_allclose(rows[0][1], rows[1][1], atol=1e-5)
 
 
 def test_a_scene_is_not_disturbed_by_the_next_one(folder):

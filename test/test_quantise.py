@@ -16,11 +16,12 @@ from tiny_net import some_blocks
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.config import DecodingConfig
-from reflectdrive_ros.evaluation import gate
+from reflectdrive_ros.evaluation import driving_scores, gate
 from reflectdrive_ros.model import quantise
 from reflectdrive_ros.model.export import export
 from reflectdrive_ros.model.graph_card import CARD, GRAPHS, GraphCard
 from reflectdrive_ros.model.quantise import Spread, spreads_of, write_quantised, write_watched
+from reflectdrive_ros.planning.planner import PlanningError
 from reflectdrive_ros.runtime import trt_build
 from reflectdrive_ros.runtime.backend import golden, network_of
 from reflectdrive_ros.runtime.engine_cache import EngineError
@@ -265,6 +266,19 @@ def test_a_gate_that_is_not_passed_leaves_nothing(tiny_model, sets, tmp_path, ca
     assert "the gate is not passed: on 2 scenes PDMS is" in told
     assert "nothing is exported" in told
     assert not (tmp_path / "out").exists()
+
+
+def test_a_gate_is_not_passed_by_failing_as_often(tiny_model, sets, tmp_path, capsys, monkeypatch):  # noqa: F811
+    """Two networks that both have no plan score the same."""
+
+    def nothing(*_):
+        raise PlanningError("the graph takes a holiday")
+
+    monkeypatch.setattr(driving_scores, "planned", nothing)
+    words = ["export", str(tiny_model.file), "--out", str(tmp_path / "out"), "--precision", "int8", *sets]
+    assert main(words) == 2
+    complaint = "the gate is not passed: 4 times there was no plan, the first: the graph takes a holiday"
+    assert complaint in capsys.readouterr().err
 
 
 def test_options_that_do_not_go_together_are_one_sentence(tiny_model, sets, tmp_path, capsys):  # noqa: F811

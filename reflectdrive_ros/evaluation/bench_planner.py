@@ -371,8 +371,8 @@ def cold_start_s(card: GraphCard, backend: str, device: str, threads: int) -> fl
 
 def tables(numbers: Mapping[str, Any]) -> list[Table]:
     shown = Table(
-        title=f"{numbers['config']}, {numbers['parameters'] / 1e6:.1f} M parameters, {numbers['runs_on']}, "
-        f"{numbers['precision']}; {numbers['steps']} steps",
+        title=f"{numbers['config']}, {numbers['parameters'] / 1e6:.1f} M parameters, {numbers['runs_on']}; "
+        f"{numbers['steps']} steps",
         title_justify="left",
         box=SIMPLE_HEAD,
     )

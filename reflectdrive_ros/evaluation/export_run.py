@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--calibrate", type=Path, metavar="DIR", help="scene set that tells how large values get")
     parser.add_argument("--gate", type=Path, metavar="DIR", help="scene set on which the driving score is held")
     parser.add_argument(
-        "--gate-scenes", type=scenes_run.count, default=300, metavar="N", help="the first scenes of --gate (300)"
+        "--gate-scenes", type=scenes_run.count, default=1000, metavar="N", help="the first scenes of --gate (1000)"
     )
     parser.add_argument(
         "--tensorrt",

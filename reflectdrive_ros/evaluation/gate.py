@@ -70,6 +70,8 @@ def held(
 ) -> dict[str, Any]:
     """What a card tells as `gate`: the scores of both on the first scenes of a set. Raises GraphError, SetError."""
     numbers = compared(network, reference, scenes_of(folder, scenes, console), config)
+    if failures := numbers["failures"]:
+        raise GraphError(f"the gate is not passed: {len(failures)} times there was no plan, the first: {failures[0]}")
     lost = numbers["pdms_reference"] - numbers["pdms"]
     low, high = numbers["pdms_difference_95"]
     if lost > MOST_LOST:

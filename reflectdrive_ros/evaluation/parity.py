@@ -122,12 +122,12 @@ def scenes_of(folder: Path, limit: int, console: Console) -> Iterator[DrivingSce
 
 def compared(network: Network, reference: Network, scenes: Iterable[DrivingScene], config: Config) -> dict[str, Any]:
     """Ids and PDMS of a network, and those of `reference`, on the same scenes. Raises SetError where there is none."""
-    pairs, sent, pdms = list[Pair](), 0, list[list[float]]()
+    pairs, sent, pdms, failures = list[Pair](), 0, list[list[float]](), list[str]()
     planner = planner_named(config)
     for scene in scenes:
         pairs.append(written(network, reference, model_inputs(scene.observation(), network.inputs)))
         seen = oracle.observed(scene, SEEN_BY)
-        plans = [_planned(planner, seen, Tools(config, of)) for of in (network, reference)]
+        plans = [_planned(planner, seen, Tools(config, of), failures) for of in (network, reference)]
         mine, theirs = (None if plan is None else plan.tokens for plan in plans)
         sent += mine is not None and theirs is not None and np.array_equal(mine, theirs)
         scored = scene.scored(vehicle=config.vehicle)
@@ -139,6 +139,7 @@ def compared(network: Network, reference: Network, scenes: Iterable[DrivingScene
     return {
         **counted(pairs),
         "equal_plans": sent,
+        "failures": failures,
         "pdms": round(100.0 * float(scores[:, 0].mean()), 3),
         "pdms_reference": round(100.0 * float(scores[:, 1].mean()), 3),
         "pdms_difference": round(100.0 * float(difference.mean()), 3),
@@ -146,11 +147,12 @@ def compared(network: Network, reference: Network, scenes: Iterable[DrivingScene
     }
 
 
-def _planned(planner: Planner, seen: Observation, tools: Tools) -> Plan | None:
+def _planned(planner: Planner, seen: Observation, tools: Tools, failures: list[str]) -> Plan | None:
     """A plan from cold; None where there is none, which earns nothing."""
     try:
         return driving_scores.planned(planner, seen, tools)
-    except PlanningError:
+    except PlanningError as fault:
+        failures.append(str(fault))
         return None
 
 
@@ -222,6 +224,9 @@ def show(numbers: Mapping[str, Any], console: Console) -> None:
         highlight=False,
         soft_wrap=True,
     )
+    if failures := numbers["failures"]:
+        told = f"{len(failures)} times there was no plan, scored 0; the first: {failures[0]}"
+        console.print(escape(told), highlight=False, soft_wrap=True)
 
 
 def table(numbers: Mapping[str, Any]) -> Table:

@@ -1,8 +1,8 @@
-"""What the backends of exported graphs share: what the network takes, what a graph is fed, how blocks fill it up."""
+"""What the backends of exported graphs share: what the network takes, what a graph is fed, how it is dealt blocks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from ..features import InputSpec, Tokenizer, WordTokenizer
 from ..model.graph_card import GraphCard, GraphError
 from ..planning.planner import PlanningError
 
+Pair = tuple[Array, Array]  # ids (M, 16), and their probabilities
 Kind = tuple[np.dtype, Sequence[int | str]]  # element type and shape of a tensor; a size that is free has a name
 
 
@@ -45,17 +46,26 @@ def check_feeds(graph: str, takes: Mapping[str, Kind], given: Mapping[str, Kind]
             )
 
 
-def filled_up(blocks: Array, count: int | None) -> Array:
-    """Blocks (M, 16) as the batch (1, count, 16) int64 that a step takes, the first one repeated; None: (1, M, 16).
+def in_portions(call: Callable[[Array], Pair], blocks: Array, count: int | None) -> Pair:
+    """What `call` makes of blocks (M, 16), in as many calls as a step that takes `count` needs; None: any number.
 
-    No block sees another, so what stands behind them changes nothing. Raises PlanningError for more than `count`.
+    Each call is given a batch (1, count, 16) int64, a block repeated where there are fewer, and gives (ids, confidence)
+    of each of them. No block sees another, so it does not matter which share a call. A repair redraws more blocks than
+    there are goals.
     """
-    ids = blocks[None].astype(np.int64)
-    if count is None:
-        return ids
-    if len(blocks) > count:
-        raise PlanningError(f"the step graph takes {count} blocks, got {len(blocks)}: export with --blocks")
-    return np.concatenate([ids, np.repeat(ids[:, :1], count - len(blocks), axis=1)], axis=1)
+    done = []
+    for at in range(0, len(blocks), count or len(blocks)):
+        portion = blocks[at : at + count] if count else blocks
+        ids = np.concatenate([portion, np.repeat(portion[:1], (count or len(portion)) - len(portion), axis=0)])
+        written, confidence = call(ids[None].astype(np.int64))
+        done.append((written[: len(portion)].astype(np.int32), confidence[: len(portion)]))
+    return joined(done)
+
+
+def joined(done: Sequence[Pair]) -> Pair:
+    """Ids and confidence of several calls as those of one."""
+    written, confidence = (np.concatenate(parts) for parts in zip(*done, strict=True))
+    return written, confidence
 
 
 def _fits(shape: Sequence[int | str], expected: Sequence[int | str]) -> bool:

@@ -26,7 +26,7 @@ from ..domain import Array
 from ..features import ModelInputs, Tokenizer
 from ..model.graph_card import GRAPHS, WATCHED, GraphCard, GraphError
 from ..planning.planner import PlanningError, Prefilled
-from .graphs import check_feeds, filled_up, input_spec
+from .graphs import check_feeds, in_portions, input_spec, joined
 
 DTYPES = {"tensor(uint8)": np.uint8, "tensor(int64)": np.int64, "tensor(float)": np.float32, "tensor(bool)": np.bool_}
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
@@ -71,15 +71,16 @@ class OrtNetwork:
     def step(self, context: Any, blocks: Array, limit: int, edit: bool) -> tuple[Array, Array]:
         mine, *theirs = np.array_split(blocks, max(min(self._parts, len(blocks)), 1))
         begun = [self._helpers.submit(self._step, context, part, limit, edit) for part in theirs]
-        done = [self._step(context, mine, limit, edit), *(part.result() for part in begun)]
-        written, confidence = (np.concatenate(parts) for parts in zip(*done, strict=True))
-        return written, confidence
+        return joined([self._step(context, mine, limit, edit), *(part.result() for part in begun)])
 
     def _step(self, context: Any, blocks: Array, limit: int, edit: bool) -> tuple[Array, Array]:
-        count, ids = len(blocks), filled_up(blocks, self._blocks)
         flags = {"limit": np.array(limit, np.int64), "edit": np.array(edit, np.bool_)}
-        out = self._graphs["step"].run({"blocks": ids, **flags}, context)
-        return out["written"].numpy()[0, :count].astype(np.int32), out["confidence"].numpy()[0, :count]
+
+        def call(ids: Array) -> tuple[Array, Array]:
+            out = self._graphs["step"].run({"blocks": ids, **flags}, context)
+            return out["written"].numpy()[0], out["confidence"].numpy()[0]
+
+        return in_portions(call, blocks, self._blocks)
 
 
 class Graph:

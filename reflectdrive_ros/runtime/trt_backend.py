@@ -32,7 +32,7 @@ from ..planning.planner import PlanningError, Prefilled
 from . import engine_cache
 from .cuda_device import CudaDevice, CudaError
 from .engine_cache import EngineError, Fit, Machine
-from .graphs import check_feeds, filled_up, input_spec
+from .graphs import check_feeds, in_portions, input_spec
 
 OLDEST = (10, 13)  # of JetPack 7.0
 FLAGS = ("STRONGLY_TYPED", "no TF32")  # arithmetic is what the graph says
@@ -90,10 +90,13 @@ class TrtNetwork:
             raise PlanningError(
                 f"keys and values of {context!s:.20} are gone: {self._scene} was read into their place; prefill again"
             )
-        count, ids = len(blocks), filled_up(blocks, self._blocks)
         flags = {"limit": np.array(limit, np.int64), "edit": np.array(edit, np.bool_)}
-        out = self._calls["step"].run({"blocks": ids, **flags})
-        return out["written"][0, :count].astype(np.int32), out["confidence"][0, :count]
+
+        def call(ids: Array) -> tuple[Array, Array]:
+            out = self._calls["step"].run({"blocks": ids, **flags})
+            return out["written"][0], out["confidence"][0]
+
+        return in_portions(call, blocks, self._blocks)
 
 
 @dataclass(frozen=True, eq=False)
