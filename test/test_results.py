@@ -49,7 +49,10 @@ def test_a_repaired_plan_stands_beside_the_one_that_was_not():
     page = results.rendered(files)
     for way in ("without both", "goals and repair"):
         assert f"| {way} | {rows[way]['pdms']:.1f} | {rows[way]['nc']:.1f} | {rows[way]['dac']:.1f} |" in page
-    assert "## Repair" not in results.rendered({stem: some for stem, some in files.items() if stem != "repair"})
+    without = {stem: some for stem, some in files.items() if not stem.startswith("repair")}
+    assert "## Repair" not in results.rendered(without)
+    hard = {**files["repair"], "set": "hard", "iteration_ms_p50": None, "iteration_ms_p95": None}
+    assert "of `hard`; of processor time an iteration took - ms" in results.rendered({**without, "repair-hard": hard})
 
 
 def test_two_ways_of_one_planner_are_two_rows_and_an_ablation_is_none():
