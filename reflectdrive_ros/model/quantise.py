@@ -13,7 +13,8 @@ its call, and goals are dealt out among threads.
 int8 is for ONNX Runtime, by its own operator; TensorRT has none such. Activations have 255 steps between the least and
 the largest value that was seen. Where that leaves typical values a few steps only, as in the second half of a gated
 layer, the product stays in float32: there the range is 40 and more times the root mean square in the shipped network,
-everywhere else 25 times at most. Weights have a scale for each column and 7 bits: a processor without VNNI adds two products of 8 bits in 16, which overflow.
+everywhere else 25 times at most. Weights have a scale for each column and 7 bits: a processor without VNNI adds two
+products of 8 bits in 16, which overflow.
 
 fp8 (E4M3) is explicit quantisation as TensorRT's strongly typed networks take it: QuantizeLinear and DequantizeLinear
 around each product, scales constant, positive and in float32, zero points zero, one scale for each tensor: where
