@@ -287,7 +287,7 @@ class ReflectDriveConfig:
 class RepairConfig:
     """How an unsafe plan is mended; the paper's numbers where it tells them."""
 
-    iterations: int = setting(10, "at most; 0 repairs nothing", 0, 100)
+    iterations: int = setting(2, "at most (the paper: 10; the third has brought nothing); 0 repairs nothing", 0, 100)
     patience: int = setting(1, "given up after so many iterations that brought nothing better", 1, 100)
     delta: int = setting(10, "a waypoint is moved by this many bins at most, across plus along: 221 places", 0, 30)
     anchors: int = setting(4, "places of a waypoint that are kept in an iteration and redrawn around", 1, 32)

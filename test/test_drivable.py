@@ -210,3 +210,19 @@ def test_a_space_that_is_not_made_of_polygons_is_refused():
     mixed = shapely.GeometryCollection([shapely.box(0, 0, 5, 5), shapely.LineString([(9, 0), (9, 5)])])
     with pytest.raises(ValueError, match="space is a GeometryCollection"):
         drivable.grid(mixed, np.zeros(3), (10.0, 10.0))
+
+
+def test_between_cells_the_likely_distance_is_exact_beside_a_straight_edge_and_the_bound_is_not():
+    """A road of 6 m at 20 degrees to the grid."""
+    tilt = np.deg2rad(20.0)
+    corners = geometry.transform_points(np.array([0.0, 0.0, tilt]), np.array([(-60, -3), (60, -3), (60, 3), (-60, 3)]))
+    lookup = drivable.grid(drivable.joined([corners]), np.array([-10.0, -10.0, 0.0]), (20.0, 20.0))
+    rng = np.random.default_rng(0)
+    x, y = rng.uniform(4.0, 16.0, (2, 2000))
+    across = np.abs(np.cos(tilt) * (y - 10.0) - np.sin(tilt) * (x - 10.0))
+    inside = across > 0.3  # in the middle the nearer edge changes
+    likely = drivable.likely_in_grid(lookup, x, y)
+    np.testing.assert_allclose(likely[inside], 3.0 - across[inside], atol=0.01)
+    bound = drivable.clearances_in_grid(lookup, x, y)
+    assert (bound <= 3.0 - across).all()
+    assert np.mean(3.0 - across - bound) > 0.01

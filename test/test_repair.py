@@ -15,7 +15,7 @@ from reflectdrive_ros.config import RepairConfig
 from reflectdrive_ros.domain import AgentKind, Agents, Plan
 from reflectdrive_ros.model import phases
 from reflectdrive_ros.planning import guard
-from reflectdrive_ros.planning.repair import masked, repaired
+from reflectdrive_ros.planning.repair import masked, on_route, repaired
 from reflectdrive_ros.planning.safety import SAFE, Known, judged
 from reflectdrive_ros.planning.waypoints import POINTS, trajectories
 
@@ -229,6 +229,23 @@ def test_a_goal_that_lies_far_behind_a_wall_is_given_up():
     found = mended(straight(9.0), known)
     assert found.safe
     assert found.points[:, 0].max() < 24.0 - 1.25 - 4.0
+
+
+def test_a_plan_off_the_road_whose_network_knows_no_better_is_driven_along_the_route():
+    """Not braked: the road is free. The car stands half a metre beside its route and comes back to it on the way."""
+    beside = np.column_stack([np.linspace(-20.0, 150.0, 200), np.full(200, 0.5), np.zeros(200)])
+    known = known_of(observation(8.0, route=beside, drivable=strip_grid(2.4)))
+    off = np.concatenate([4.0 * EVEN, -1.2 * EVEN], axis=1)
+    found = mended(BOOK.encode(off), known, lambda blocks: np.broadcast_to(BOOK.encode(off), blocks.shape))
+    assert found.safe
+    assert found.points[-1, 0] > 28.0
+    assert abs(found.points[-1, 1] - 0.5) < 0.5
+    ways = on_route(off, known)
+    assert (np.diff(ways[:, :, 0], axis=1) >= 0.0).all()
+    assert (np.hypot(*np.diff(ways, axis=1).T) <= np.hypot(4.0, 1.2) + 0.3).all()
+    assert np.abs(np.diff(ways[:, :, 1], axis=1)).max() < 0.5  # and not at a jump
+    nowhere = known_of(observation(8.0, route=np.zeros((0, 3)), drivable=strip_grid(2.0)))
+    assert nowhere.route is None
 
 
 def test_where_nothing_helps_the_best_seen_is_returned_and_called_unsafe():

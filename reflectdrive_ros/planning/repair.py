@@ -9,12 +9,13 @@ network, and what comes of them is scored: it costs less than half, and the redr
 
 The paper leaves open what is redrawn. Here: the anchors, all that lies before the waypoint's predecessor, and the goal
 stay; the rest is masked. A goal may be what is wrong, so the same is also tried with the goal masked; and the plan with
-nothing but the new pair stands beside the two. A goal beyond a wall is out of reach of any search: so the plan's own
-way, braked, stands beside them too, which the paper does not have.
+nothing but the new pair stands beside the two. A goal beyond a wall is out of reach of any search, and so is the road
+where the whole way leads off it: so the plan's own way, braked, and the way along the route stand beside them, which
+the paper does not have.
 
-No plan is looked at twice, so the loop cannot swing between two boundaries for ever, and where an iteration brings
-nothing the next one moves the waypoint before. What is returned is the best plan seen, the first one included: its
-safety is never below that of the plan that came in.
+No plan is looked at twice, so the loop cannot swing between two boundaries for ever; where an iteration brings nothing
+it ends, or with more patience the next one moves the waypoint before. What is returned is the best plan seen, the first
+one included: its safety is never below that of the plan that came in.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import kinematics, tokens
+from .. import geometry, kinematics, tokens
 from ..config import RepairConfig
 from ..domain import Array, Observation
 from ..scoring.search import around
@@ -35,6 +36,8 @@ from .safety import SAFE, Known, as_drawn, judged, overload, roughness
 from .waypoints import POINT_DT_S, POINTS, driven
 
 BRAKING_MPS2 = (1.0, 2.0, 3.0, 4.5, 6.0, 8.0)
+
+JOINED_S, JOINED_M = 2.0, 6.0  # a car beside its route is on it again after this time, or this way
 
 Redraw = Callable[[Array], Array]  # blocks (M, 16) int32, partly masked -> written full, in one step of the network
 PointsOf = Callable[[Array], Array]  # ids (M, 16) -> points (M, 8, 2) m, as the recipe would drive them
@@ -90,6 +93,7 @@ def repaired(
     back = iterations = improved_at = 0
     if start.safety.worst[0] >= SAFE:
         return Repaired(ids, start.points[0], True, 0, (start.points[0],))
+    routed = [] if known.route is None else [codebook.encode(on_route(start.points[0], known))]
     while iterations < settings.iterations and not present.sound.all():
         if iterations - improved_at >= settings.patience:
             break
@@ -105,8 +109,8 @@ def repaired(
             back += 1
             continue
         written = redraw(masked(moved, place, anchored, codebook.mask_id))
-        slowed = codebook.encode(slower(present.points[0], float(known.scene.motion[0])))
-        options = fresh(np.concatenate([moved, written, slowed]), tried)
+        braked = slower(present.points[0], float(known.scene.motion[0]))
+        options = fresh(np.concatenate([moved, written, codebook.encode(braked), *routed]), tried)
         found = judged(known, points_of(options))
         chosen = found.best(strain)
         anchored[place] = True
@@ -167,12 +171,35 @@ def masked(plans: Array, place: int, anchored: Array, mask_id: int) -> Array:
 
 def slower(points: Array, speed_mps: float) -> Array:
     """(6, 8, 2) the way of a plan (8, 2) driven no faster than braking at BRAKING_MPS2 from now on allows."""
-    line = np.concatenate([np.zeros((1, 2)), points])
-    along = np.concatenate([[0.0], np.cumsum(np.hypot(*np.diff(line, axis=0).T))])
+    line, along = np.concatenate([np.zeros((1, 2)), points]), _along(points)
+    reached = _braked(points, speed_mps)
+    return np.stack([np.interp(reached, along, line[:, axis]) for axis in (0, 1)], axis=-1)
+
+
+def on_route(points: Array, known: Known) -> Array:
+    """(7, 8, 2) the way along the route, over which the car comes within JOINED_S, as far as the plan (8, 2) has come
+    by then, and braked."""
+    assert known.route is not None
+    speed_mps = float(known.scene.motion[0])
+    (begins_m,), (aside_m,) = geometry.project(known.route, np.zeros((1, 2)))
+    reached = np.concatenate([_along(points)[1:][None], _braked(points, speed_mps)])
+    poses = geometry.sample(known.route, (begins_m + reached).ravel()).reshape(*reached.shape, 3)
+    left = np.clip(1.0 - reached / max(JOINED_S * speed_mps, JOINED_M), 0.0, 1.0)
+    aside = aside_m * left**2 * (3.0 - 2.0 * left)
+    normal = np.stack([-np.sin(poses[..., 2]), np.cos(poses[..., 2])], axis=-1)
+    return np.asarray(poses[..., :2] + aside[..., None] * normal)
+
+
+def _along(points: Array) -> Array:
+    """(9,) metres along the way of a plan (8, 2), now included."""
+    return np.concatenate([[0.0], np.cumsum(np.hypot(*np.diff(points, axis=0, prepend=np.zeros((1, 2))).T))])
+
+
+def _braked(points: Array, speed_mps: float) -> Array:
+    """(6, 8) metres that a car on a plan (8, 2) comes, no further than braking at BRAKING_MPS2 from now on allows."""
     times_s = POINT_DT_S * np.arange(1, POINTS + 1)
     braked = np.stack([kinematics.braking_distances(speed_mps, braking, times_s) for braking in BRAKING_MPS2])
-    reached = np.minimum(braked, along[1:])
-    return np.stack([np.interp(reached, along, line[:, axis]) for axis in (0, 1)], axis=-1)
+    return np.asarray(np.minimum(braked, _along(points)[1:]))
 
 
 def fresh(options: Array, tried: set[bytes]) -> Array:

@@ -29,6 +29,7 @@ from .waypoints import POINT_DT_S, POINTS, drawn
 
 OUTLINE = np.array([(along / 6, side / 2) for side in (-1, 1) for along in (-3, -1, 1, 3)])  # of length and width
 OUTLINE_MARGIN_M = 0.15  # a kerb of 5 m radius reaches 0.07 m in between two points of it; the guard adds half a cell
+LIKELY_M = 0.05  # what is read between cells of 0.2 m is no more exact
 SAFE = 1.0
 NEVER = STEPS + 1  # first unsafe step of a plan that has none
 OFF_ROUTE_M = 2.5  # a point further from the route is not on it ..
@@ -48,6 +49,7 @@ class Known:
     drivable_age_s: float = 0.0
     scoring: ScoringConfig = field(default_factory=ScoringConfig)
     obstacles: bool = False  # whether the scene's agents hold unclassified obstacles
+    route: Array | None = None  # (L, 2+) where to go; None where nobody has told
 
     @staticmethod
     def of(observation: Observation, config: Config, forecast: Forecast | None = None) -> Known:
@@ -74,6 +76,7 @@ class Known:
             observation.drivable_age_s,
             config.scoring,
             observation.obstacles is not None,
+            observation.route if routed else None,
         )
 
     @property
@@ -121,6 +124,7 @@ class Judged:
     points: Array  # (N, 8, 2) m
     safety: Safety  # by both looks
     passes: Array  # (N,) how many steps it is safe as drawn, as far as the guard looks
+    stays: Array  # (N,) whether its corners, as driven, likely stay on the road: what a careful look cannot rule out
     overload: Array  # (N, 8) how far beyond the guard's limits it asks the car to go, as a share of them
     quality: Array  # (N,) 0..1, as if all were safe
     progress_m: Array  # (N,) along the route in 4 s, as driven
@@ -132,6 +136,7 @@ class Judged:
         return (
             float(safety.worst[place]),
             float(self.passes[place]),
+            float(self.stays[place]),
             float(safety.first_unsafe[place]),
             -round(float(safety.excess[place]), 3),
             -float(self.overload[place].max()),
@@ -154,6 +159,7 @@ class Judged:
             self.points[here],
             Safety(self.safety.by_step[here], self.safety.excess[here]),
             self.passes[here],
+            self.stays[here],
             self.overload[here],
             self.quality[here],
             self.progress_m[here],
@@ -172,7 +178,22 @@ def judged(known: Known, points: Array) -> Judged:
     expected_m = known.scene.reference.progress_m if known.scene.reference else float(card.progress_m.max())
     ep = metrics.ego_progress(card.progress_m, unharmed, expected_m, masked=False)
     quality = total(replace(card, multiplier=unharmed, ep=ep), known.scoring) * _on_route(known.scene, points)
-    return Judged(points, safety, passes, overload(known, poses), np.asarray(quality), card.progress_m)
+    return Judged(
+        points, safety, passes, _stays(known, card.states), overload(known, poses), np.asarray(quality), card.progress_m
+    )
+
+
+def _stays(known: Known, states: Array) -> Array:
+    """(N,) bool of states (N, 41, 11): as the driving score has it, by the corners, with no margin."""
+    if known.grid is None:
+        return np.ones(len(states), bool)
+    x, y, heading = _in_grid(known.grid, metrics.centers(states, known.scene.vehicle))
+    cos, sin = np.cos(heading), np.sin(heading)
+    stays = np.ones(len(states), bool)
+    for ahead, left in OUTLINE[[0, 3, 4, 7]] * (known.scene.vehicle.length_m, known.scene.vehicle.width_m):
+        at_x, at_y = x + ahead * cos - left * sin, y + ahead * sin + left * cos
+        stays &= (drivable.likely_in_grid(known.grid, at_x, at_y) > LIKELY_M).all(axis=1)
+    return stays
 
 
 def overload(known: Known, poses: Array) -> Array:
@@ -241,14 +262,18 @@ def rooms(grid: DrivableGrid, centers: Array, vehicle: VehicleConfig) -> Array:
 
     Eight points of the outline are asked: corners alone would not see a kerb that reaches in between them in a curve.
     """
-    in_grid = geometry.compose(geometry.invert(grid.ego_from_grid), centers)
-    x, y, heading = np.ascontiguousarray(np.moveaxis(in_grid, -1, 0))
+    x, y, heading = _in_grid(grid, centers)
     cos, sin = np.cos(heading), np.sin(heading)
     room_m = np.full(x.shape, np.inf)
     for ahead, left in OUTLINE * (vehicle.length_m, vehicle.width_m):
         at_x, at_y = x + ahead * cos - left * sin, y + ahead * sin + left * cos
         np.minimum(room_m, drivable.clearances_in_grid(grid, at_x, at_y), out=room_m)
     return np.asarray(room_m - OUTLINE_MARGIN_M)
+
+
+def _in_grid(grid: DrivableGrid, poses: Array) -> Array:
+    """(3, ..) x, y, heading of poses (.., 3) along the grid's own axes."""
+    return np.ascontiguousarray(np.moveaxis(geometry.compose(geometry.invert(grid.ego_from_grid), poses), -1, 0))
 
 
 def _on_route(scene: Scene, points: Array) -> Array:

@@ -141,6 +141,19 @@ def clearances_in_grid(lookup: DrivableGrid, x: Array, y: Array) -> Array:
     return np.asarray(best, float)
 
 
+def likely_in_grid(lookup: DrivableGrid, x: Array, y: Array) -> Array:
+    """(...) the signed distance as it likely is, not its bound: between the four cells around a point it is even."""
+    rows, columns = lookup.distance_m.shape
+    at_x, at_y = x / lookup.resolution_m, y / lookup.resolution_m
+    row = np.minimum(np.maximum(np.floor(at_x), 0), max(rows - 2, 0))
+    column = np.minimum(np.maximum(np.floor(at_y), 0), max(columns - 2, 0))
+    down, right = np.clip(at_x - row, 0.0, 1.0), np.clip(at_y - column, 0.0, 1.0)
+    cell, table = (row * columns + column).astype(np.intp), lookup.distance_m.ravel()
+    near = table.take(cell) * (1.0 - right) + table.take(cell + 1) * right
+    far = table.take(cell + columns) * (1.0 - right) + table.take(cell + columns + 1) * right
+    return np.asarray(near + down * (far - near))
+
+
 def corner_clearances(lookup: DrivableGrid, centers: Array, size: Array) -> Array:
     """(...) the least clearance of the corners of a box (length, width) at centre poses (..., 3): NAVSIM's rule."""
     return np.asarray(clearances(lookup, geometry.box_corners(centers, size)).min(axis=-1))
