@@ -170,11 +170,12 @@ def _repaired(numbers: Numbers) -> str:
     heads = ("plans", *SCORES.values(), "95 % of PDMS", *counted)
     times = [
         f"{_known(numbers[f'{name}_ms_p50'])} ms (p95 {_known(numbers[f'{name}_ms_p95'])})"
-        for name in ("iteration", "repaired_step")
+        for name in ("iteration", "repaired_step", "repaired_step_wall")
     ]
     told = (
         f"`{numbers['planner']}` on {numbers['scenes']} scenes of `{numbers['set']}`; of processor time an iteration "
-        f"took {times[0]} without the network, a whole repaired step {times[1]}."
+        f"took {times[0]} without the network, a whole repaired step {times[1]}; by the clock, with "
+        f"{numbers['threads']} threads, {times[2]}."
     )
     return f"{told}\n\n{_table(heads, rows)}"
 
