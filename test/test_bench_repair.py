@@ -48,7 +48,7 @@ def test_the_ablation_has_the_papers_shape_and_repair_makes_nothing_less_safe(
         assert rows[with_repair]["unsafe"] <= rows[without]["unsafe"]
         assert rows[without]["iterations"] == 0.0
     assert rows["iterations 0"]["pdms"] == rows[GOALS]["pdms"]
-    assert rows["delta 10"] == rows[BOTH]
+    assert rows["delta 5"] == rows[BOTH]
     assert rows["iterations 10"]["iterations"] >= rows[BOTH]["iterations"]
     assert rows["pictures alone"]["iterations"] == 0.0
     assert all(max(row["avoidable"], row["in_reach"]) <= row["unsafe"] for row in rows.values())
