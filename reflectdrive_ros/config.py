@@ -289,7 +289,9 @@ class RepairConfig:
 
     iterations: int = setting(2, "at most (the paper: 10; the third has brought nothing); 0 repairs nothing", 0, 100)
     patience: int = setting(1, "given up after so many iterations that brought nothing better", 1, 100)
-    delta: int = setting(5, "a waypoint is moved by at most so many bins, across plus along: 61 places (the paper: 10)", 0, 30)
+    delta: int = setting(
+        5, "bins that a waypoint is moved by at most, across plus along: 61 places (the paper: 10)", 0, 30
+    )
     anchors: int = setting(4, "places of a waypoint that are kept in an iteration and redrawn around", 1, 32)
     stride: int = setting(3, "bins between two such places", 1, 30)
 
