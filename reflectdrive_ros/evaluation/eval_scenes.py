@@ -184,11 +184,7 @@ def _parts(
         done[place] = scenes
         on_progress(sum(done))
 
-    if workers == 1 or len(tasks) == 1:
-        for place, task in enumerate(tasks):
-            yield task[0], work(task, partial(tell, place))
-        return
-    try:
+    try:  # one worker, too, is a process of its own: all of a crew reckon alike, on every machine
         with closing(crew.share_out(tasks, work, workers, tell)) as outcomes:
             for outcome in outcomes:
                 note, scenes = outcome.task
