@@ -172,7 +172,7 @@ def masked(plans: Array, place: int, anchored: Array, mask_id: int) -> Array:
 def slower(points: Array, speed_mps: float) -> Array:
     """(6, 8, 2) the way of a plan (8, 2) driven no faster than braking at BRAKING_MPS2 from now on allows."""
     line, along = np.concatenate([np.zeros((1, 2)), points]), _along(points)
-    reached = _braked(points, speed_mps)
+    reached = _braked(along, speed_mps)
     return np.stack([np.interp(reached, along, line[:, axis]) for axis in (0, 1)], axis=-1)
 
 
@@ -182,7 +182,8 @@ def on_route(points: Array, known: Known) -> Array:
     assert known.route is not None
     speed_mps = float(known.scene.motion[0])
     (begins_m,), (aside_m,) = geometry.project(known.route, np.zeros((1, 2)))
-    reached = np.concatenate([_along(points)[1:][None], _braked(points, speed_mps)])
+    along = _along(points)
+    reached = np.concatenate([along[None, 1:], _braked(along, speed_mps)])
     poses = geometry.sample(known.route, (begins_m + reached).ravel()).reshape(*reached.shape, 3)
     left = np.clip(1.0 - reached / max(JOINED_S * speed_mps, JOINED_M), 0.0, 1.0)
     aside = aside_m * left**2 * (3.0 - 2.0 * left)
@@ -195,11 +196,11 @@ def _along(points: Array) -> Array:
     return np.concatenate([[0.0], np.cumsum(np.hypot(*np.diff(points, axis=0, prepend=np.zeros((1, 2))).T))])
 
 
-def _braked(points: Array, speed_mps: float) -> Array:
-    """(6, 8) metres that a car on a plan (8, 2) comes, no further than braking at BRAKING_MPS2 from now on allows."""
+def _braked(along: Array, speed_mps: float) -> Array:
+    """(6, 8) metres that a car on a plan `along` (9,) comes, braking at BRAKING_MPS2 from now on if not before."""
     times_s = POINT_DT_S * np.arange(1, POINTS + 1)
     braked = np.stack([kinematics.braking_distances(speed_mps, braking, times_s) for braking in BRAKING_MPS2])
-    return np.asarray(np.minimum(braked, _along(points)[1:]))
+    return np.asarray(np.minimum(braked, along[1:]))
 
 
 def fresh(options: Array, tried: set[bytes]) -> Array:

@@ -12,6 +12,7 @@ road already, while it gets no further out; being hit from behind, or while stan
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -28,6 +29,7 @@ from . import guard
 from .waypoints import POINT_DT_S, POINTS, drawn
 
 OUTLINE = np.array([(along / 6, side / 2) for side in (-1, 1) for along in (-3, -1, 1, 3)])  # of length and width
+CORNERS = OUTLINE[[0, 3, 4, 7]]
 OUTLINE_MARGIN_M = 0.15  # a kerb of 5 m radius reaches 0.07 m in between two points of it; the guard adds half a cell
 LIKELY_M = 0.05  # what is read between cells of 0.2 m is no more exact
 SAFE = 1.0
@@ -187,12 +189,9 @@ def _stays(known: Known, states: Array) -> Array:
     """(N,) bool of states (N, 41, 11): as the driving score has it, by the corners, with no margin."""
     if known.grid is None:
         return np.ones(len(states), bool)
-    x, y, heading = _in_grid(known.grid, metrics.centers(states, known.scene.vehicle))
-    cos, sin = np.cos(heading), np.sin(heading)
-    stays = np.ones(len(states), bool)
-    for ahead, left in OUTLINE[[0, 3, 4, 7]] * (known.scene.vehicle.length_m, known.scene.vehicle.width_m):
-        at_x, at_y = x + ahead * cos - left * sin, y + ahead * sin + left * cos
-        stays &= (drivable.likely_in_grid(known.grid, at_x, at_y) > LIKELY_M).all(axis=1)
+    vehicle, stays = known.scene.vehicle, np.ones(len(states), bool)
+    for x, y in _outline_in_grid(known.grid, metrics.centers(states, vehicle), vehicle, CORNERS):
+        stays &= (drivable.likely_in_grid(known.grid, x, y) > LIKELY_M).all(axis=1)
     return stays
 
 
@@ -262,18 +261,21 @@ def rooms(grid: DrivableGrid, centers: Array, vehicle: VehicleConfig) -> Array:
 
     Eight points of the outline are asked: corners alone would not see a kerb that reaches in between them in a curve.
     """
-    x, y, heading = _in_grid(grid, centers)
-    cos, sin = np.cos(heading), np.sin(heading)
-    room_m = np.full(x.shape, np.inf)
-    for ahead, left in OUTLINE * (vehicle.length_m, vehicle.width_m):
-        at_x, at_y = x + ahead * cos - left * sin, y + ahead * sin + left * cos
-        np.minimum(room_m, drivable.clearances_in_grid(grid, at_x, at_y), out=room_m)
+    room_m = np.full(centers.shape[:-1], np.inf)
+    for x, y in _outline_in_grid(grid, centers, vehicle, OUTLINE):
+        np.minimum(room_m, drivable.clearances_in_grid(grid, x, y), out=room_m)
     return np.asarray(room_m - OUTLINE_MARGIN_M)
 
 
-def _in_grid(grid: DrivableGrid, poses: Array) -> Array:
-    """(3, ..) x, y, heading of poses (.., 3) along the grid's own axes."""
-    return np.ascontiguousarray(np.moveaxis(geometry.compose(geometry.invert(grid.ego_from_grid), poses), -1, 0))
+def _outline_in_grid(
+    grid: DrivableGrid, centers: Array, vehicle: VehicleConfig, outline: Array
+) -> Iterator[tuple[Array, Array]]:
+    """Points of cars with centres (..., 3), one of the outline after the other: x (...) and y along the grid's axes."""
+    in_grid = geometry.compose(geometry.invert(grid.ego_from_grid), centers)
+    x, y, heading = np.ascontiguousarray(np.moveaxis(in_grid, -1, 0))
+    cos, sin = np.cos(heading), np.sin(heading)
+    for ahead, left in outline * (vehicle.length_m, vehicle.width_m):
+        yield x + ahead * cos - left * sin, y + ahead * sin + left * cos
 
 
 def _on_route(scene: Scene, points: Array) -> Array:

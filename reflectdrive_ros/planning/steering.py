@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import geometry
 from ..domain import Array
-from .pace import TELLING_M
+from .pace import TELLING_M, places
 
 TIGHTEST_PER_M = 0.3  # a small car with its wheel turned all the way
 LOOK_AHEAD_M = 1.5
@@ -39,7 +39,7 @@ def steered(poses: Array, distance: Array) -> Array:
     line = np.concatenate([np.zeros((len(poses), 1, 2)), poses[..., :2], onward[:, None]], axis=1)
     steps = np.hypot(*np.moveaxis(np.diff(line, axis=1), -1, 0))  # (N, T + 1)
     along = np.concatenate([np.zeros((len(poses), 1)), np.cumsum(steps, axis=1)], axis=1)
-    aims = np.ascontiguousarray(_places(line, along, steps, along[:, :-2] + LOOK_AHEAD_M).T)  # (2, T, N)
+    aims = np.ascontiguousarray(places(line, along, along[:, :-2] + LOOK_AHEAD_M).T)  # (2, T, N)
     driven = np.diff(distance, axis=1, prepend=0.0).T
     x, y, heading = np.zeros((3, len(poses)))
     found = np.empty_like(poses)
@@ -53,12 +53,3 @@ def steered(poses: Array, distance: Array) -> Array:
         found[:, now, 0], found[:, now, 1], found[:, now, 2] = x, y, heading
     found[..., 2] = geometry.wrap(found[..., 2])
     return found
-
-
-def _places(lines: Array, along: Array, steps: Array, wanted: Array) -> Array:
-    """(N, T, 2) where lines (N, L, 2), `along` (N, L) in steps (N, L - 1), have come `wanted` (N, T) far."""
-    after = np.minimum((along[:, None] < wanted[..., None]).sum(axis=2), along.shape[1] - 1)
-    before, rows = after - 1, np.arange(len(lines))[:, None]
-    share = np.clip((wanted - along[rows, before]) / np.maximum(steps[rows, before], 1e-9), 0.0, 1.0)
-    here = lines[rows, before]
-    return np.asarray(here + share[..., None] * (lines[rows, after] - here))

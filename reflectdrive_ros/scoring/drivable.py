@@ -126,14 +126,10 @@ def clearances(lookup: DrivableGrid, points: Array) -> Array:
 
 def clearances_in_grid(lookup: DrivableGrid, x: Array, y: Array) -> Array:
     """(...) as `clearances`, of points (...) in metres along the grid's own axes. Float32 is exact enough in a cell."""
-    rows, columns = lookup.distance_m.shape
-    at_x, at_y = x / lookup.resolution_m, y / lookup.resolution_m
-    row = np.minimum(np.maximum(np.floor(at_x), 0), max(rows - 2, 0))
-    column = np.minimum(np.maximum(np.floor(at_y), 0), max(columns - 2, 0))
-    below, left = (at_x - row).astype(np.float32), (at_y - column).astype(np.float32)
+    table, cell, columns, down, right = _between_cells(lookup, x, y)
+    below, left = down.astype(np.float32), right.astype(np.float32)
     above, right = below - 1, left - 1
     below, above, left, right = below * below, above * above, left * left, right * right
-    cell, table = (row * columns + column).astype(np.intp), lookup.distance_m.ravel()
     resolution_m = np.float32(lookup.resolution_m)
     best = table.take(cell) - resolution_m * np.sqrt(below + left)
     for step, away in ((1, below + right), (columns, above + left), (columns + 1, above + right)):
@@ -143,15 +139,22 @@ def clearances_in_grid(lookup: DrivableGrid, x: Array, y: Array) -> Array:
 
 def likely_in_grid(lookup: DrivableGrid, x: Array, y: Array) -> Array:
     """(...) the signed distance as it likely is, not its bound: between the four cells around a point it is even."""
+    table, cell, columns, down, right = _between_cells(lookup, x, y)
+    down, right = np.clip(down, 0.0, 1.0), np.clip(right, 0.0, 1.0)
+    near = table.take(cell) * (1.0 - right) + table.take(cell + 1) * right
+    far = table.take(cell + columns) * (1.0 - right) + table.take(cell + columns + 1) * right
+    return np.asarray(near + down * (far - near))
+
+
+def _between_cells(lookup: DrivableGrid, x: Array, y: Array) -> tuple[Array, Array, int, Array, Array]:
+    """All cells in one row, which (...) is the first of the four around a point, how many the grid has across, and how
+    far the point is from that cell, in cells along x and y: 0 to 1 within the grid."""
     rows, columns = lookup.distance_m.shape
     at_x, at_y = x / lookup.resolution_m, y / lookup.resolution_m
     row = np.minimum(np.maximum(np.floor(at_x), 0), max(rows - 2, 0))
     column = np.minimum(np.maximum(np.floor(at_y), 0), max(columns - 2, 0))
-    down, right = np.clip(at_x - row, 0.0, 1.0), np.clip(at_y - column, 0.0, 1.0)
-    cell, table = (row * columns + column).astype(np.intp), lookup.distance_m.ravel()
-    near = table.take(cell) * (1.0 - right) + table.take(cell + 1) * right
-    far = table.take(cell + columns) * (1.0 - right) + table.take(cell + columns + 1) * right
-    return np.asarray(near + down * (far - near))
+    cell = np.asarray(row * columns + column).astype(np.intp)
+    return lookup.distance_m.ravel(), cell, columns, np.asarray(at_x - row), np.asarray(at_y - column)
 
 
 def corner_clearances(lookup: DrivableGrid, centers: Array, size: Array) -> Array:
