@@ -198,7 +198,7 @@ class ModelConfig:
         "or checkout",
     )
     sha256: str = setting(
-        "3ca86160fcb660e0a525383d281cc2c663ef7a0ecd14e92ba61f401fca7dddde",
+        "dccf184f14835bc714af51b8245375c24a6a1e33225af3ab38a5c62e971f3b55",
         "expected hash of that file; a file with another hash is refused",
     )
     backend: str = setting(

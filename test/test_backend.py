@@ -157,7 +157,7 @@ def test_a_model_that_answers_otherwise_than_its_card_is_refused(copy):
     assert "fails its self-check: its likeliest goal has a log-probability of" in refused(lambda: opened(copy))
 
 
-@pytest.mark.parametrize("fault", ["probability", "mask", "goal"])
+@pytest.mark.parametrize("fault", ["probability", "mask", "goal", "scene"])
 def test_a_backend_that_answers_nonsense_is_refused(tiny_model, fault):  # noqa: F811
     network = opened(tiny_model)
 
@@ -169,11 +169,16 @@ def test_a_backend_that_answers_nonsense_is_refused(tiny_model, fault):  # noqa:
             log_probs = known.goal_log_probs * (np.nan if fault == "probability" else 1.0)
             return Prefilled(known.context, known.blocks, log_probs, known.real)
 
+        def prefill(self, inputs):
+            context = network.prefill(inputs)
+            return tuple((keys, 30 * values) for keys, values in context) if fault == "scene" else context
+
         def step(self, context, blocks, limit, edit):
             written, confidence = network.step(context, blocks, 0 if fault == "mask" else limit, edit)
             return written + (np.arange(16) == 14) * (fault == "goal"), confidence
 
     expected = {"probability": "probabilities that are none", "mask": "unwritten", "goal": "does not keep its goals"}
+    expected["scene"] = "reads a scene otherwise when it has its goal"
     assert expected[fault] in refused(lambda: self_check(Broken(), Path("weights.safetensors")))
 
 

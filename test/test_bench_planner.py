@@ -57,11 +57,12 @@ def test_what_cannot_be_benched_is_one_sentence(words, complaint, capsys):
     assert complaint in capsys.readouterr().err
 
 
-def test_frames_that_reuse_nothing_write_the_same_tokens():
+@pytest.mark.parametrize("packed", [True, False])
+def test_frames_that_reuse_nothing_write_the_same_tokens(packed):
     net = tiny_net(words=WORDS)
     eager = TorchNetwork(net)
     for inputs in scenes():
-        afresh = probes.without_reuse(net, eager.tensors(inputs), eager.decoding, 6)
+        afresh = probes.without_reuse(net, eager.tensors(inputs), eager.decoding, 6, packed)
         np.testing.assert_array_equal(afresh[0].numpy(), frame(eager, inputs, FULL, 6)[0])
 
 

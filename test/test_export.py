@@ -17,7 +17,7 @@ from tiny_net import some_blocks, tiny_inputs, tiny_net
 from reflectdrive_ros.config import DecodingConfig, ModelConfig
 from reflectdrive_ros.features import ModelInputs
 from reflectdrive_ros.model.export import example_inputs, export, model_of
-from reflectdrive_ros.model.graph_card import METADATA, GraphCard, GraphError, sha256_of
+from reflectdrive_ros.model.graph_card import GRAPHS, METADATA, GraphCard, GraphError, sha256_of
 from reflectdrive_ros.model.phases import Decoding
 from reflectdrive_ros.model.token_ops import EditRules, GoalRules
 from reflectdrive_ros.planning.planner import PlanningError
@@ -95,6 +95,14 @@ def test_onnx_runtime_and_eager_torch_write_the_same_tokens(folder, seed):
     assert blocks.dtype == np.int32
 
 
+def test_a_scene_that_is_read_alone_is_the_same_scene(folder):
+    graphs, blocks = OrtNetwork.of_file(folder / "card.json", threads=1), some_blocks(network(), 1, 3)[0].numpy()
+    contexts = graphs.prefill_goal(scene(3)).context, graphs.prefill(scene(3)), graphs.prefill(scene(4))
+    decided, alone, another = (graphs.step(context, blocks, 0, False)[1] for context in contexts)
+    np.testing.assert_allclose(alone, decided, atol=1e-6)
+    assert np.abs(another - decided).max() > 1e-4
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 9])
 def test_a_step_takes_any_number_of_blocks(folder, count):
     graphs, eager = OrtNetwork.of_file(folder / "card.json", threads=1), TorchNetwork(network(), decoding=RULES)
@@ -150,7 +158,7 @@ def unknown_to_tensorrt(file):
     return unknown
 
 
-@pytest.mark.parametrize("name", ["prefill_goal", "step"])
+@pytest.mark.parametrize("name", GRAPHS)
 def test_every_operator_and_its_type_is_one_that_tensorrt_takes(folder, name):
     assert unknown_to_tensorrt(folder / f"{name}.onnx") == []
 
@@ -162,7 +170,7 @@ def test_weights_of_convolutions_are_constants_of_the_graph(folder):
     assert all(value.is_initializer() for node in nodes for value in node.inputs[1:])
 
 
-@pytest.mark.parametrize("name", ["prefill_goal", "step"])
+@pytest.mark.parametrize("name", GRAPHS)
 def test_nothing_in_a_graph_depends_on_data_or_leads_back_to_the_machine_it_was_made_on(folder, name):
     file = folder / f"{name}.onnx"
     used = {node.op_type for node in ir.load(file).graph.all_nodes()}
@@ -178,7 +186,7 @@ def stored(folder, name, kind):
     return [value.const_value.numpy() for value in values if value.dtype is kind]
 
 
-@pytest.mark.parametrize("name", ["prefill_goal", "step"])
+@pytest.mark.parametrize("name", ["prefill_goal", "step"])  # to read the scene takes no head
 def test_weights_are_stored_in_half_the_bytes_and_come_back_exact(folder, name):
     head = network().x_head.weight.detach().numpy()
     halved = [kept.astype(np.float32) for kept in stored(folder, name, ir.DataType.BFLOAT16)]
@@ -316,7 +324,7 @@ def test_graphs_in_each_others_place_are_noticed(copy):
 
 @pytest.mark.parametrize(
     ("content", "complaint"),
-    [("{", "is not JSON"), ("[]", "is no card"), ('{"format": "reflectdrive.graphs.1"}', "has wrong 'graphs'")],
+    [("{", "is not JSON"), ("[]", "is no card"), ('{"format": "reflectdrive.graphs.2"}', "has wrong 'graphs'")],
 )
 def test_a_card_that_is_none_is_refused(tmp_path, content, complaint):
     (tmp_path / "card.json").write_text(content)

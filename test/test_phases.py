@@ -101,13 +101,25 @@ def test_a_lite_frame_fills_the_tail_and_may_edit_the_rest():
     inputs = tiny_inputs(net)
     before = some_blocks(net, count=1, masked=0.0)
     before[..., GOAL_X:] = net.config.mask_id
-    decoded = phases.lite(net, *inputs, before, Decoding(edits=EditRules(below=1.0, at_most=3)))
-    assert (decoded.blocks < net.config.bins).all()
-    changed = (decoded.blocks != before)[..., :GOAL_X].sum(-1)
+    edited, _ = phases.lite(net, *inputs, before, Decoding(edits=EditRules(below=1.0, at_most=3)))
+    assert (edited < net.config.bins).all()
+    changed = (edited != before)[..., :GOAL_X].sum(-1)
     assert ((changed >= 1) & (changed <= 3)).all()
-    still = phases.lite(net, *inputs, before, Decoding(edits=EditRules(below=0.0)))
-    assert still.blocks[..., :GOAL_X].equal(before[..., :GOAL_X])
-    assert (still.blocks < net.config.bins).all()
+    still, _ = phases.lite(net, *inputs, before, Decoding(edits=EditRules(below=0.0)))
+    assert still[..., :GOAL_X].equal(before[..., :GOAL_X])
+    assert (still < net.config.bins).all()
+
+
+def test_to_read_the_scene_alone_is_to_read_it_without_deciding():
+    net = tiny_net()
+    inputs = tiny_inputs(net)
+    decided = phases.prefill_goal(net, *inputs, RULES.goals).keys_values
+    alone = phases.prefill(net, *inputs)
+    assert len(alone) == len(decided)
+    for pair, other in zip(alone, decided, strict=True):
+        for part, same in zip(pair, other, strict=True):
+            assert part.shape == same.shape
+            torch.testing.assert_close(part, same, rtol=0.0, atol=1e-5)
 
 
 def test_a_frame_asks_nothing_of_the_host():
@@ -119,7 +131,7 @@ def test_a_frame_asks_nothing_of_the_host():
     decoded = phases.full(ghost, *inputs, RULES)
     assert decoded.blocks.shape == (2, 4, BLOCK)
     blocks = some_blocks(net, count=1).to("meta")
-    assert phases.lite(ghost, *inputs, blocks, RULES).blocks.shape == (2, 1, BLOCK)
+    assert phases.lite(ghost, *inputs, blocks, RULES)[0].shape == (2, 1, BLOCK)
     known = phases.prefill_goal(ghost, *inputs, RULES.goals)
     flag, limit = (torch.empty((), dtype=kind, device="meta") for kind in (torch.bool, torch.int64))
     assert phases.step(ghost, blocks, known.keys_values, limit, flag, RULES.edits)[0].device.type == "meta"

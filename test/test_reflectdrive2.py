@@ -36,6 +36,10 @@ class KnownWays:
         self.calls.append("prefill")
         return Prefilled("scene", blocks, np.linspace(-1, -2, len(blocks)), np.ones(len(blocks), bool))
 
+    def prefill(self, inputs):
+        self.calls.append("prefill alone")
+        return "scene"
+
     def step(self, context, blocks, limit, edit):
         assert context == "scene"
         assert blocks.dtype == np.int32
@@ -93,7 +97,7 @@ def test_a_full_step_is_one_prefill_three_drafts_and_three_edits_and_a_lite_one_
     network = Restless(arc_way(curvature=0.0))
     drive(network, frames(2))
     full = ["prefill", ("draft", 1, 5), ("draft", 1, 5), ("draft", 1, 4), *[("edit", 1)] * 3]
-    assert network.calls == [*full, "prefill", ("draft", 1, 2), ("edit", 1)]
+    assert network.calls == [*full, "prefill alone", ("draft", 1, 2), ("edit", 1)]
 
 
 def test_where_an_edit_changes_nothing_no_other_follows():
@@ -183,9 +187,9 @@ def test_what_an_edit_changes_is_taken_from_the_codebook_and_the_rest_stays_in_m
     before = drive(KnownWays(arc_way()), [then])[0]
     carried = carried_points(before[0], now)
     network = Restless(arc_way())
-    known = network.prefill_goal(None)
-    blocks, confidence, points = reflectdrive2.continued(network, known, carried)
-    (ids,), _ = reflectdrive2.edited(network, known, blocks, confidence, 1)
+    context = network.prefill(None)
+    blocks, confidence, points = reflectdrive2.continued(network, context, carried)
+    (ids,), _ = reflectdrive2.edited(network, context, blocks, confidence, 1)
     reflected = reflectdrive2.reflected_points(points[0], blocks[0], ids, BOOK)
     assert reflected[2, 1] == pytest.approx(BOOK.to_values(ids[5]))
     assert reflected[2, 1] == pytest.approx(carried[2, 1] + 0.3, abs=0.15 + 1e-9)
@@ -390,8 +394,8 @@ def test_the_recipes_full_frame_is_that_of_the_phases(network):
             phases.Decoding(),
         )
     known = network.prefill_goal(inputs)
-    drafts = reflectdrive2.drafted(network, known, known.blocks[known.real], Settings())
-    blocks, confidence = reflectdrive2.edited(network, known, *drafts, Settings().edit_rounds)
+    drafts = reflectdrive2.drafted(network, known.context, known.blocks[known.real], Settings())
+    blocks, confidence = reflectdrive2.edited(network, known.context, *drafts, Settings().edit_rounds)
     assert blocks.tolist() == decoded.blocks[0][decoded.real[0]].tolist()
     np.testing.assert_allclose(confidence, decoded.confidence[0][decoded.real[0]], rtol=1e-4)
 

@@ -160,6 +160,9 @@ class CountingNetwork:
         self.seconds += self._read[2]
         return self._read[1]
 
+    def prefill(self, inputs: ModelInputs) -> Any:
+        return self.prefill_goal(inputs).context
+
     def step(self, context: Any, blocks: Array, limit: int, edit: bool) -> tuple[Array, Array]:
         begun = time.process_time()
         made = self._network.step(context, blocks, limit, edit)

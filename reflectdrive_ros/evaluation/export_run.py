@@ -1,8 +1,8 @@
-"""`reflectdrive export CHECKPOINT --out DIR`: a planner's weights as two ONNX graphs and a card that names them.
+"""`reflectdrive export CHECKPOINT --out DIR`: a planner's weights as three ONNX graphs and a card that names them.
 
 CHECKPOINT is a weights.safetensors with its card.json beside, as training leaves them. DIR gets prefill_goal.onnx,
-step.onnx and card.json; `model.file` is then DIR/card.json and `model.sha256` the hash that is told at the end. ONNX
-Runtime runs them without torch.
+prefill.onnx, step.onnx and card.json; `model.file` is then DIR/card.json and `model.sha256` the hash that is told at
+the end. ONNX Runtime runs them without torch.
 
 Fewer bits drive otherwise. With --precision int8 or fp8 graphs are written only after they have planned for the first
 scenes of a set (--gate DIR) and scored at most 0.3 PDMS less than those in float32; the card tells both scores. How
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         with ExitStack() as stack:
             quantise = args.precision in QUANTISED
             place = Path(stack.enter_context(tempfile.TemporaryDirectory())) if quantise else args.out
-            with errors.status("tracing both graphs; the small network takes half a minute"):
+            with errors.status("tracing the graphs; of the small network it takes half a minute"):
                 about = {"weights": weights, "made": made}
                 known = golden(TorchNetwork(net, decoding=decoding)) if net.config.words else None
                 blocks = args.blocks or (config.decoding.goals if args.tensorrt else None)

@@ -25,7 +25,7 @@ from ..runtime.backend import golden
 from ..runtime.ort_backend import OrtNetwork, WatchedNetwork
 from ..sim import shards
 from ..sim.shards import SetError
-from .parity import FULL, compared, frame, scenes_of
+from .parity import FULL, LITE, compared, frame, scenes_of
 
 MEASURED = 64  # scenes that tell how large values get
 
@@ -39,7 +39,7 @@ def quantised(
     config: Config,
     console: Console,
 ) -> str:
-    """The pair in int8 or fp8, gated, in a folder that gets nothing before the gate is passed; its card's SHA-256.
+    """The graphs in int8 or fp8, gated, in a folder that gets nothing before the gate is passed; its card's SHA-256.
 
     sets: to learn from how large values get, and to hold the score on. Raises GraphError where the score is too low,
     SetError, OSError.
@@ -54,12 +54,14 @@ def quantised(
 
 
 def measured(card: GraphCard, folder: Path, console: Console) -> dict[str, dict[str, Spread]]:
-    """How large what is multiplied gets, in full frames on scenes of a set. Raises SetError."""
+    """How large what is multiplied gets, in full and lite frames on scenes of a set. Raises SetError."""
     with tempfile.TemporaryDirectory() as place:
         write_watched(card, Path(place))
         network = WatchedNetwork(GraphCard.read(Path(place) / CARD))
         for scene in scenes_of(folder, MEASURED, console):
-            frame(network, model_inputs(scene.observation(), network.inputs), FULL)
+            inputs = model_inputs(scene.observation(), network.inputs)
+            blocks, _ = frame(network, inputs, FULL)
+            frame(network, inputs, LITE, blocks=blocks[:1])
     if not network.told["step"]:
         raise SetError(f"{folder} holds no scene to learn from how large values get")
     return spreads_of(network.told)

@@ -184,13 +184,16 @@ def frame(
     Edits are made on the first `edited` of them, which are what is returned; None: on all.
     """
     begun = time.perf_counter_ns()
-    known = network.prefill_goal(inputs)
+    if blocks is None:
+        known = network.prefill_goal(inputs)
+        context, blocks = known.context, known.blocks[:count]
+    else:
+        context = network.prefill(inputs)
     spent = [1e-6 * (time.perf_counter_ns() - begun), 0.0, 0.0]
-    blocks = known.blocks[:count] if blocks is None else blocks
     for limit, edit in moves:
         begun = time.perf_counter_ns()
         blocks = blocks[:edited] if edit else blocks
-        blocks, _ = network.step(known.context, blocks, limit, edit)
+        blocks, _ = network.step(context, blocks, limit, edit)
         spent[1 + edit] += 1e-6 * (time.perf_counter_ns() - begun)
     return blocks, (spent[0], spent[1], spent[2])
 

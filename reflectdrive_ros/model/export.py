@@ -1,23 +1,24 @@
-"""A checkpoint as two ONNX graphs, `prefill_goal` and `step` of `phases`, with a card that names them.
+"""A checkpoint as three ONNX graphs, `prefill_goal`, `prefill` and `step` of `phases`, with a card that names them.
 
     card_sha256 = export(net, weights_sha256, "models/mine/onnx", {"from": "weights.safetensors"})
 
     prefill_goal   images (1, 6, H, W, 3) uint8, text (1, T) int64, ego (1, 3) float32, route (1, R, 2) int64
                    -> blocks (1, K, 16) int64, goal_log_probs (1, K), real (1, K) bool, keys_l, values_l of each layer
+    prefill        the same -> keys_l, values_l
     step           blocks (1, M, 16) int64, limit int64, edit bool, keys_l, values_l
                    -> written (1, M, 16) int64, confidence (1, M, 16) float32
 
 Opset 20 and plain operators, each of which TensorRT has; everything between pictures and tokens is inside, so nothing
 is asked of the host between calls. Shapes are static but for M, which is free or fixed (`blocks`). A full step is the
-first graph once and the second six times.
+first graph once and the last six times, a lite one the second once and the last twice.
 
 Arithmetic is in float32. A weight matrix that bfloat16 holds without loss (those of a shipped checkpoint all do) is
 stored as bfloat16 behind a Cast, which runtimes fold when they load the graph: half the file, the same numbers. A
 network that was taken to bfloat16 (`in_bfloat16`) gives graphs for TensorRT that reckon in bfloat16, and in float32
 where sums are long: softmax, norms, everything behind the logits. Keys and values are then bfloat16 too.
 
-Each graph has all it needs inside, so that a hash is a hash of what runs; the two share the attention and the action
-tokens' weights, which costs a shipped pair 6 MB. Only graphs near protobuf's limit of 2 GB keep their weights beside.
+Each graph has all it needs inside, so that a hash is a hash of what runs; they share most weights, which costs what
+ships 16 MB. Only graphs near protobuf's limit of 2 GB keep their weights beside.
 """
 
 from __future__ import annotations
@@ -69,6 +70,18 @@ class PrefillGoal(nn.Module):
         return known.blocks, known.goal_log_probs, known.real, *flat
 
 
+class Prefill(nn.Module):
+    """`phases.prefill` with tensors only."""
+
+    def __init__(self, net: TokenNet) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, images: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> tuple[Tensor, ...]:
+        layers = phases.prefill(self.net, images.float(), text, ego, route)
+        return tuple(part for layer in layers for part in layer)
+
+
 class Step(nn.Module):
     """`phases.step` with tensors only."""
 
@@ -92,7 +105,7 @@ def export(
     golden: Mapping[str, float] | None = None,
     gate: Mapping[str, Any] | None = None,
 ) -> str:
-    """Write both graphs and their card into a folder; returns the card's SHA-256.
+    """Write the graphs and their card into a folder; returns the card's SHA-256.
 
     about: what the card says on where the weights come from. blocks: how many a step takes; None leaves it free.
     golden: what `runtime.backend.golden` says of the network, for every start of the graphs to be held against.
@@ -101,7 +114,11 @@ def export(
     folder, decoding = Path(folder), decoding or Decoding()
     folder.mkdir(parents=True, exist_ok=True)
     model = model_of(net, weights_sha256, decoding, blocks)
-    traced = {"prefill_goal": _prefill_goal(net, decoding), "step": _step(net, decoding, blocks)}
+    traced = {
+        "prefill_goal": _reading(net, PrefillGoal(net, decoding), ["blocks", "goal_log_probs", "real"]),
+        "prefill": _reading(net, Prefill(net), []),
+        "step": _step(net, decoding, blocks),
+    }
     graphs = {}
     for name, graph in traced.items():
         _forget_the_source(graph)
@@ -125,7 +142,7 @@ def in_bfloat16(net: TokenNet) -> TokenNet:
 
 
 def model_of(net: TokenNet, weights_sha256: str, decoding: Decoding, blocks: int | None) -> dict[str, Any]:
-    """What the graphs take and mean, in words that JSON has: the same for both graphs and their card."""
+    """What the graphs take and mean, in words that JSON has: the same for all graphs and their card."""
     config = net.config
     measures = dataclasses.asdict(config)
     told = {
@@ -165,9 +182,9 @@ def example_inputs(net: TokenNet) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     )
 
 
-def _prefill_goal(net: TokenNet, decoding: Decoding) -> ir.Model:
-    names = ["blocks", "goal_log_probs", "real", *_kept(net)]
-    return _traced(PrefillGoal(net, decoding), example_inputs(net), ["images", "text", "ego", "route"], names, None)
+def _reading(net: TokenNet, module: nn.Module, decided: list[str]) -> ir.Model:
+    """A graph that reads the scene and gives what is decided, then keys and values."""
+    return _traced(module, example_inputs(net), ["images", "text", "ego", "route"], [*decided, *_kept(net)], None)
 
 
 def _step(net: TokenNet, decoding: Decoding, blocks: int | None) -> ir.Model:

@@ -1,6 +1,6 @@
-"""What a pair of exported graphs is, told once: in their card, and in each file. Read without torch.
+"""What a set of exported graphs is, told once: in their card, and in each file. Read without torch.
 
-    card = GraphCard.read("models/mine/onnx/card.json")        # hashes of both files are checked here
+    card = GraphCard.read("models/mine/onnx/card.json")        # hashes of all files are checked here
     card.files["step"], card.model["weights_sha256"], card.codebook()
 
 A card is `{"format", "model", "graphs": {name: {"file", "sha256", "bytes"}}, "about"}`. `model` stands in the metadata
@@ -18,9 +18,9 @@ from typing import Any
 
 from ..tokens import Codebook
 
-FORMAT = "reflectdrive.graphs.1"
+FORMAT = "reflectdrive.graphs.2"  # 1 had no `prefill`
 CARD = "card.json"
-GRAPHS = ("prefill_goal", "step")
+GRAPHS = ("prefill_goal", "prefill", "step")
 QUANTISED = ("int8", "fp8")  # precisions that drive only after they were held against float32
 MOST_LOST = 0.3  # PDMS that they may cost
 WATCHED = "watched:"  # begins the names of outputs that tell of values inside a graph

@@ -1,10 +1,11 @@
-"""A planning step in two calls: `prefill_goal` reads the scene and decides, `step` drafts or edits.
+"""A planning step in calls: `prefill_goal` reads the scene and decides, `prefill` reads it, `step` drafts or edits.
 
     full frame: prefill_goal, then step 3 times drafting (5, 5 and 4 tokens) and 3 times editing
-    lite frame: prefill_goal, then step once drafting (what is masked) and once editing, on the last plan's tokens
+    lite frame: prefill, then step once drafting (what is masked) and once editing, on the last plan's tokens
 
-The goal pass runs inside the prefill: an all-mask block stands beside the prompt in the same pass. Nothing is copied
-per goal and nothing is asked of the host, so calls can be queued, dropped at a deadline, exported and captured.
+The goal pass runs inside the prefill: an all-mask block stands beside the prompt in the same pass. A lite frame has its
+goal and leaves that out. Nothing is copied per goal and nothing is asked of the host, so calls can be queued, dropped
+at a deadline, exported and captured.
 """
 
 from __future__ import annotations
@@ -52,6 +53,11 @@ def prefill_goal(
 ) -> Prefilled:
     """Keys and values of the prompt, and the goals it suggests."""
     return prefill_goal_of(net, net.prompt(images, text, ego, route), rules)
+
+
+def prefill(net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> tuple[KeysValues, ...]:
+    """Keys and values of the prompt, as `prefill_goal` gives them."""
+    return net.encode(net.prompt(images, text, ego, route))
 
 
 def prefill_goal_of(net: TokenNet, prompt: Tensor, rules: GoalRules) -> Prefilled:
@@ -113,9 +119,8 @@ def full(net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, route: Tensor
 
 def lite(
     net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, blocks: Tensor, decoding: Decoding
-) -> Decoded:
+) -> tuple[Tensor, Tensor]:
     """The last plan's tokens, carried into the present and masked where they end, drafted once and edited once."""
-    known = prefill_goal(net, images, text, ego, route, decoding.goals)
-    blocks, _ = step(net, blocks, known.keys_values, BLOCK, False, decoding.edits)
-    blocks, confidence = step(net, blocks, known.keys_values, 0, True, decoding.edits)
-    return Decoded(blocks, confidence, known.goal_log_probs, known.real)
+    keys_values = prefill(net, images, text, ego, route)
+    blocks, _ = step(net, blocks, keys_values, BLOCK, False, decoding.edits)
+    return step(net, blocks, keys_values, 0, True, decoding.edits)

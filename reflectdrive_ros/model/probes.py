@@ -69,16 +69,25 @@ def finish(device: str | torch.device) -> None:
 
 @torch.inference_mode()
 def without_reuse(
-    net: TokenNet, tensors: tuple[Tensor, Tensor, Tensor, Tensor], decoding: Decoding, count: int
+    net: TokenNet, tensors: tuple[Tensor, Tensor, Tensor, Tensor], decoding: Decoding, count: int, packed: bool
 ) -> Tensor:
-    """Blocks (1, M, 16) of a full frame whose every pass computes the prompt again, pictures included."""
+    """Blocks (1, M, 16) of a full frame whose every pass computes the prompt again, pictures included.
+
+    `packed`: once for all blocks. Else each block is a sequence of its own, with its own prompt, as it is where nothing
+    is shared; the pictures are still encoded once a pass.
+    """
     blocks = phases.prefill_goal(net, *tensors, decoding.goals).blocks[:, :count]
+
+    def logits(blocks: Tensor) -> Tensor:
+        if packed:
+            return net.packed_logits(*tensors, blocks)
+        prompts = net.prompt(*tensors).expand(blocks.shape[1], -1, -1)
+        return net.packed_beside(prompts, blocks.transpose(0, 1)).logits.transpose(0, 1)
+
     for limit in token_ops.schedule(GOAL_X, decoding.draft_rounds):
-        logits = net.packed_logits(*tensors, blocks)
-        blocks, _ = token_ops.unmask(blocks, logits, net.config.mask_id, limit)
+        blocks, _ = token_ops.unmask(blocks, logits(blocks), net.config.mask_id, limit)
     for _ in range(decoding.edit_rounds):
-        logits = net.packed_logits(*tensors, blocks)
-        blocks, _ = token_ops.auto_edit(blocks, logits, net.config.mask_id, decoding.edits)
+        blocks, _ = token_ops.auto_edit(blocks, logits(blocks), net.config.mask_id, decoding.edits)
     return blocks
 
 

@@ -1,6 +1,6 @@
-"""A pair of exported graphs once more, its large products reckoned in 8 bits: int8 for CPUs, fp8 for TensorRT.
+"""Exported graphs once more, its large products reckoned in 8 bits: int8 for CPUs, fp8 for TensorRT.
 
-    write_watched(card, folder)                                      # a pair that tells how large its values get
+    write_watched(card, folder)                                      # graphs that tell how large their values get
     card_sha256 = write_quantised(card, folder, "int8", spreads)     # spreads: what it told, on scenes
 
 Only products of activations with a weight matrix are quantised, and only those of layers: what comes after the first
@@ -69,7 +69,7 @@ Spreads = Mapping[str, Mapping[str, Spread]]  # by graph, by name of what is mul
 
 
 def write_watched(card: GraphCard, folder: Path) -> None:
-    """The pair once more, with outputs that tell of what each product is given: least, largest, mean square."""
+    """The graphs once more, with outputs that tell of what each product is given: least, largest, mean square."""
 
     def watch(name: str, graph: ir.Graph) -> None:
         for value in dict.fromkeys(given for _, given, _ in _products(card, graph)):
@@ -116,7 +116,7 @@ def write_quantised(
     golden: Mapping[str, float] | None = None,
     gate: Mapping[str, Any] | None = None,
 ) -> str:
-    """The pair of a float32 card in int8 or fp8; returns the new card's SHA-256. golden, gate: as in `export`."""
+    """The graphs of a float32 card in int8 or fp8; returns the new card's SHA-256. golden, gate: as in `export`."""
     one = {"int8": _in_int8, "fp8": _in_fp8}[precision]
 
     def change(name: str, graph: ir.Graph) -> None:
@@ -154,8 +154,8 @@ def _products(card: GraphCard, graph: ir.Graph) -> list[tuple[ir.Node, ir.Value,
             if given is not None and weights is not None and weights.ndim == 2:
                 multiplied.append((node, given, weights))
     bins = card.model["codebook"]["bins"]
-    head = next(node for node, _, weights in multiplied if weights.shape[1] == bins)
-    before = _ancestors(head)
+    heads = [node for node, _, weights in multiplied if weights.shape[1] == bins]
+    before = _ancestors(heads[0]) if heads else {node for node, *_ in multiplied}
     return [row for row in multiplied if row[0] in before and min(row[2].shape) >= FEWEST]
 
 

@@ -229,6 +229,18 @@ class TokenNet(nn.Module):
         pictures, way = prompt[:, : length - self.config.told_length], prompt[:, length - len(self.config.route_at_m) :]
         return Packed(self.logits(hidden), hidden, of_prompt, pictures, way)
 
+    def encode(self, prompt: Tensor) -> tuple[KeysValues, ...]:
+        """Keys and values of the prompt (B, P, width), those that `packed_beside` gives."""
+        length = prompt.shape[1]
+        mask = torch.where(sight(length, 0, prompt.device), 0.0, NEVER)
+        cos, sin = self.cos[:length], self.sin[:length]
+        x, kept = prompt, []
+        for layer in self.layers[:-1]:
+            x, keys_values = layer(x, length, mask, cos, sin)
+            kept.append(keys_values)
+        last = self.layers[-1]
+        return *kept, last.self_attn.keys_values(last.input_layernorm(x), cos, sin)  # type: ignore[operator, union-attr]
+
     def packed_logits(self, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, blocks: Tensor) -> Tensor:
         """(B, R, 16, bins) of blocks (B, R, 16)."""
         return self.packed(images, text, ego, route, blocks).logits

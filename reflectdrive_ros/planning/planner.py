@@ -71,6 +71,10 @@ class Network(Protocol):
         """Read the scene and decide where to go."""
         ...
 
+    def prefill(self, inputs: ModelInputs) -> Any:
+        """Read the scene alone, for who knows where to go: the context that `prefill_goal` would give."""
+        ...
+
     def step(self, context: Any, blocks: Array, limit: int, edit: bool) -> tuple[Array, Array]:
         """One round on blocks (M, 16): write the `limit` most confident masked ids of each, or edit what is written.
 

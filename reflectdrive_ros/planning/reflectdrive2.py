@@ -17,6 +17,7 @@ Paper: ReflectDrive-2 (arXiv 2605.04647); horizon 4 s, 8 points.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -50,27 +51,28 @@ class Memory:
 def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[PlannerState, Plan]:
     settings = tools.config.reflectdrive2
     network, inputs = what_it_sees("reflectdrive2", observation, tools)
-    known = network.prefill_goal(inputs)
     why_full = doubts(state, observation, settings)
     if why_full or state.previous is None:
+        known = network.prefill_goal(inputs)
+        context = known.context
         begun, log_probs = goals_to_draft(known, observation, tools)
-        blocks, confidence = drafted(network, known, begun, settings)
+        blocks, confidence = drafted(network, context, begun, settings)
         points = network.codebook.decode(blocks)
         kind, lite_run, edit_rounds = StepKind.FULL, 0, settings.edit_rounds
     else:
-        blocks, confidence, points = continued(network, known, carried_points(state.previous, observation))
-        log_probs = known.goal_log_probs[:1]
+        context, log_probs = network.prefill(inputs), np.zeros(1)  # there is one goal, and nothing to choose
+        blocks, confidence, points = continued(network, context, carried_points(state.previous, observation))
         kind, lite_run, edit_rounds = StepKind.LITE, state.lite_run + 1, settings.lite_edit_rounds
 
     ways = driven(points, observation.ego, network.codebook.bin_m)
     best_first, scores = ranked(ways, log_probs, observation, tools)
     best, others = best_first[0], best_first[1:]
 
-    (ids,), (confidence_of_ids,) = edited(network, known, blocks[[best]], confidence[[best]], edit_rounds)
+    (ids,), (confidence_of_ids,) = edited(network, context, blocks[[best]], confidence[[best]], edit_rounds)
     reflected = reflected_points(points[best], blocks[best], ids, network.codebook)
     against = Known.of(observation, tools.config)
     if settings.repair and against.anything:
-        found = mended(ids, reflected, observation, known.context, tools, against)
+        found = mended(ids, reflected, observation, context, tools, against)
         ids, sent, repairs = found.ids, found.points, found.iterations
     else:
         sent, repairs = driven(reflected, observation.ego, network.codebook.bin_m), 0
@@ -162,19 +164,19 @@ def goals_to_draft(known: Prefilled, observation: Observation, tools: Tools) -> 
     return known.blocks[[chosen]], known.goal_log_probs[[chosen]]
 
 
-def drafted(network: Network, known: Prefilled, blocks: Array, settings: ReflectDrive2Config) -> tuple[Array, Array]:
+def drafted(network: Network, context: Any, blocks: Array, settings: ReflectDrive2Config) -> tuple[Array, Array]:
     """Ids (M, 16) and their probabilities, drafted from blocks (M, 16) that hold a goal."""
     confidence = np.zeros(blocks.shape)
     for share in shares(settings.draft_rounds):
-        blocks, confidence = network.step(known.context, blocks, share, False)
+        blocks, confidence = network.step(context, blocks, share, False)
     return blocks, confidence
 
 
-def edited(network: Network, known: Prefilled, blocks: Array, confidence: Array, rounds: int) -> tuple[Array, Array]:
+def edited(network: Network, context: Any, blocks: Array, confidence: Array, rounds: int) -> tuple[Array, Array]:
     """Drafts (M, 16) after at most so many rounds of edits: where one changes nothing, the next would not either."""
     for _ in range(rounds):
         before = blocks
-        blocks, confidence = network.step(known.context, before, 0, True)
+        blocks, confidence = network.step(context, before, 0, True)
         if np.array_equal(blocks, before):
             break
     return blocks, confidence
@@ -197,12 +199,12 @@ def carried_points(last: Plan, observation: Observation) -> Array:
     return points
 
 
-def continued(network: Network, known: Prefilled, carried: Array) -> tuple[Array, Array, Array]:
+def continued(network: Network, context: Any, carried: Array) -> tuple[Array, Array, Array]:
     """One block from carried points (8, 2), its open end drafted: ids (1, 16), probabilities, points (1, 8, 2)."""
     codebook = network.codebook
     told = np.isfinite(carried)
     before = np.where(told, codebook.to_ids(np.where(told, carried, 0.0)), codebook.mask_id).reshape(1, 2 * POINTS)
-    blocks, confidence = network.step(known.context, before.astype(np.int32), int((~told).sum()), False)
+    blocks, confidence = network.step(context, before.astype(np.int32), int((~told).sum()), False)
     return blocks, confidence, np.where(told, carried, codebook.decode(blocks))
 
 

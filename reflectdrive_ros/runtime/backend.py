@@ -194,11 +194,14 @@ def golden(network: Network) -> dict[str, float]:
 def _tried(network: Network) -> tuple[float, list[str]]:
     """The log-probability of the likeliest goal on a made scene, and what was wrong with the step."""
     mask = network.codebook.mask_id
-    known = network.prefill_goal(made_inputs(network))
+    inputs = made_inputs(network)
+    known = network.prefill_goal(inputs)
     blocks, confidence = known.blocks, np.zeros(known.blocks.shape)
     goals = known.blocks[:, FREE:]
     for limit in (*shares(3), 0):
-        blocks, confidence = network.step(known.context, blocks, limit, limit == 0)
+        before, (blocks, confidence) = blocks, network.step(known.context, blocks, limit, limit == 0)
+    # a lite frame reads the scene by another call: the last step once more, behind that
+    _, again = network.step(network.prefill(inputs), before, 0, True)
     faults = []
     if not np.isfinite(known.goal_log_probs).all() or not ((confidence >= 0) & (confidence <= 1 + 1e-5)).all():
         faults.append("it gives probabilities that are none")
@@ -206,6 +209,8 @@ def _tried(network: Network) -> tuple[float, list[str]]:
         faults.append("tokens stay unwritten")
     elif (blocks[:, FREE:] != goals).any():
         faults.append("it does not keep its goals")
+    elif not abs(np.log(again / confidence).mean()) <= GOLDEN_TOLERANCE:
+        faults.append("it reads a scene otherwise when it has its goal")
     return float(known.goal_log_probs[0]), faults
 
 

@@ -43,7 +43,7 @@ class Machine:
 class Fit:
     """What an engine was built of and for; with another in any of these it is another engine."""
 
-    graph: str  # prefill_goal or step
+    graph: str  # of graph_card.GRAPHS
     graph_sha256: str
     precision: str  # of the graph's arithmetic
     flags: tuple[str, ...]  # of the builder

@@ -34,7 +34,7 @@ SERIOUS = 3  # of ONNX Runtime's levels: errors
 
 
 class OrtNetwork:
-    """`planning.planner.Network` by two graphs, in float32, int8, or fp8, which is taken back to float32."""
+    """`planning.planner.Network` by three graphs, in float32, int8, or fp8, which is taken back to float32."""
 
     def __init__(
         self, card: GraphCard, threads: int = 1, device: str = "auto", tokenizer: Tokenizer | None = None
@@ -64,9 +64,12 @@ class OrtNetwork:
         return OrtNetwork(GraphCard.read(path), threads, device)
 
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
-        out = self._graphs["prefill_goal"].run({name: part[None] for name, part in inputs.arrays.items()})
+        out = self._graphs["prefill_goal"].run(_fed(inputs))
         blocks, log_probs, real = (out.pop(name).numpy()[0] for name in ("blocks", "goal_log_probs", "real"))
         return Prefilled(out, blocks.astype(np.int32), log_probs, real)
+
+    def prefill(self, inputs: ModelInputs) -> Any:
+        return self._graphs["prefill"].run(_fed(inputs))
 
     def step(self, context: Any, blocks: Array, limit: int, edit: bool) -> tuple[Array, Array]:
         mine, *theirs = np.array_split(blocks, max(min(self._parts, len(blocks)), 1))
@@ -127,6 +130,11 @@ class Graph:
         given = {name: (array.dtype, array.shape) for name, array in feeds.items()}
         given |= {name: (np.dtype(DTYPES[tensor.data_type()]), tensor.shape()) for name, tensor in kept.items()}
         check_feeds(self.name, self.takes, given)
+
+
+def _fed(inputs: ModelInputs) -> dict[str, Array]:
+    """As a batch of one."""
+    return {name: part[None] for name, part in inputs.arrays.items()}
 
 
 class WatchedGraph(Graph):

@@ -82,18 +82,17 @@ class TorchNetwork:
 
     @torch.inference_mode()
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
-        images, *told = self.tensors(inputs)
-        if self._net.config.vision.frames == 1:
-            prompt = self._net.prompt_of(self._seen(inputs.images), *told)
-        else:  # both instants are looked at as one picture
-            prompt = self._net.prompt(images, *told)
-        known = phases.prefill_goal_of(self._net, prompt, self.decoding.goals)
+        known = phases.prefill_goal_of(self._net, self._prompt(inputs), self.decoding.goals)
         return Prefilled(
             known.keys_values,
             _array(known.blocks).astype(np.int32),
             _array(known.goal_log_probs),
             _array(known.real),
         )
+
+    @torch.inference_mode()
+    def prefill(self, inputs: ModelInputs) -> Any:
+        return self._net.encode(self._prompt(inputs))
 
     @torch.inference_mode()
     def step(self, context: Any, blocks: Array, limit: int, edit: bool) -> tuple[Array, Array]:
@@ -115,6 +114,12 @@ class TorchNetwork:
         ids = self._batch(blocks.astype(np.int64))
         written, confidence = phases.guided_step(self._net, ids, context, blank, limit, weight)
         return _array(written).astype(np.int32), _array(confidence)
+
+    def _prompt(self, inputs: ModelInputs) -> Tensor:
+        images, *told = self.tensors(inputs)
+        if self._net.config.vision.frames == 1:
+            return self._net.prompt_of(self._seen(inputs.images), *told)
+        return self._net.prompt(images, *told)  # both instants are looked at as one picture
 
     def _seen(self, images: Array) -> Tensor:
         """(1, instants, cameras, tokens, width) of pictures (instants * cameras, H, W, 3).

@@ -3,7 +3,7 @@
     network = TrtNetwork(card, "cuda", folder)
 
 Engines are loaded here and never built: that takes minutes and all of the GPU, and belongs before the drive. Every
-buffer is made and bound once. What `prefill_goal` writes as keys and values are the very buffers that `step` reads, so
+buffer is made and bound once. What the prefills write as keys and values are the very buffers that `step` reads, so
 nothing is copied between calls, and a scene is gone when the next is read: a context of before is refused. A call is
 one copy in, one launch, one copy out and one wait. Where CUDA can capture that, it is launched as one graph; else its
 parts are queued one by one, and `runs_on` says so.
@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 
 class TrtNetwork:
-    """`planning.planner.Network` by two engines. For one thread at a time."""
+    """`planning.planner.Network` by three engines. For one thread at a time."""
 
     def __init__(
         self,
@@ -80,10 +80,17 @@ class TrtNetwork:
         self.runs_on = f"TensorRT {trt.__version__} on {gpu.name}, {card.precision}, {told}"
 
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
-        self._scene = Scene(self._scene.number + 1)  # first: whatever happens, the one before is being overwritten
-        out = self._calls["prefill_goal"].run({name: part[None] for name, part in inputs.arrays.items()})
+        out = self._read("prefill_goal", inputs)
         blocks, log_probs, real = (out[name][0] for name in ("blocks", "goal_log_probs", "real"))
         return Prefilled(self._scene, blocks.astype(np.int32), log_probs, real)
+
+    def prefill(self, inputs: ModelInputs) -> Any:
+        self._read("prefill", inputs)
+        return self._scene
+
+    def _read(self, graph: str, inputs: ModelInputs) -> dict[str, Array]:
+        self._scene = Scene(self._scene.number + 1)  # first: whatever happens, the one before is being overwritten
+        return self._calls[graph].run({name: part[None] for name, part in inputs.arrays.items()})
 
     def step(self, context: Any, blocks: Array, limit: int, edit: bool) -> tuple[Array, Array]:
         if context is not self._scene:
@@ -257,11 +264,12 @@ def _loaded(trt: Any, complaints: Complaints, fit: Fit, place: Path, do: str) ->
 
 def _kept(gpu: CudaDevice, engines: Mapping[str, Engine]) -> dict[str, int]:
     """Addresses of the keys and values that go from one engine to the other. Raises EngineError, CudaError."""
-    written = {name: tensor for name, tensor in engines["prefill_goal"].gives.items() if name.startswith(KEPT)}
     read = {name: tensor for name, tensor in engines["step"].takes.items() if name.startswith(KEPT)}
-    if written != read:
-        raise EngineError("the engines of prefill_goal and step do not belong together: build them anew")
-    return Buffers(gpu, written).addresses
+    for graph in ("prefill_goal", "prefill"):
+        written = {name: tensor for name, tensor in engines[graph].gives.items() if name.startswith(KEPT)}
+        if written != read:
+            raise EngineError(f"the engines of {graph} and step do not belong together: build them anew")
+    return Buffers(gpu, read).addresses
 
 
 class Buffers:

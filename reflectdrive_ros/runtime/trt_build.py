@@ -1,4 +1,4 @@
-"""Engines of a pair of exported graphs, built on the machine that is to run them: minutes, and all of its GPU.
+"""Engines of exported graphs, built on the machine that is to run them: minutes, and all of its GPU.
 
     for row in build(card, "cuda"):     # row.graph, row.file, row.seconds; 0 s where it was there already
 
