@@ -407,7 +407,8 @@ def tables(numbers: Mapping[str, Any]) -> list[Table]:
     shown.caption = (
         f"{ceilings}reuse of keys and values makes eager torch {numbers['sharing_times_faster']:.1f} times faster "
         f"on {MOST} goals than where each pass reads the prompt for each goal, "
-        f"{numbers['reuse_times_faster']:.1f} times than where it reads it for all; {numbers['reuse_times_faster_one_goal']:.1f} times on one goal"
+        f"{numbers['reuse_times_faster']:.1f} times than where it reads it for all; "
+        f"{numbers['reuse_times_faster_one_goal']:.1f} times on one goal"
     )
     parts = Table(title="where a full step's time goes, ms", title_justify="left", box=SIMPLE_HEAD)
     columns = {**numbers["parts_ms_p50"], "drafts": numbers["draft_ms_p50"], "edits": numbers["edit_ms_p50"]}
