@@ -1,5 +1,6 @@
 """The planner's bench: its figures hang together, and its count of equal tokens finds a network that is another."""
 
+import itertools
 import json
 import subprocess
 from io import StringIO
@@ -150,3 +151,13 @@ def test_figures_of_a_small_run_on_a_gpu(tmp_path):
     told = json.loads((tmp_path / "f").read_text())
     assert told["gpu"]["same_ids"]["graph"] == 1.0
     assert told["device"].startswith(told["gpu"]["name"])
+
+
+def test_on_the_road_older_pictures_were_the_newest_and_strange_ones_were_never_seen():
+    inputs = next(scenes(1))
+    cameras = len(inputs.images) // 2
+    for strange in (False, True):
+        first, second = itertools.islice(bench_planner.driven(inputs, cameras, strange), 2)
+        before = {picture.tobytes() for picture in first.images}
+        known = [picture.tobytes() in before for picture in second.images]
+        assert known == [not strange] * cameras + [False] * cameras

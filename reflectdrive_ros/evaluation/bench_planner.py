@@ -4,7 +4,8 @@ A full step is prefill_goal, three drafts of six goals and three edits of one (`
 earlier where an edit changes nothing); a lite step is prefill and two steps on one block. Beside them stand full steps
 that edit all of their one, three or six blocks.
 Everything has its turn in every round: the backend, eager torch with and without reuse of the prompt's keys and values.
-Without reuse is told twice: where every pass reads the prompt again, and where it does so for each goal by itself.
+Without reuse is told twice: where every pass reads the prompt again, and where it does so for each goal by itself. A
+network that keeps what it saw in a picture (`vision.frames` 1, as `base`) is also timed with pictures it never saw.
 So a machine that is slow for a second slows them all, and the ratios, which are medians over rounds, hold on a busy one
 too. Beside the times stands a roofline: FLOPs and bytes that a step cannot do without (`roofline`), at the copy and
 matrix rates of this machine, measured in the same run with as many threads. Whether the backend plans what eager torch
@@ -65,6 +66,7 @@ MOST = GOALS[-1]
 SELDOM = 8  # a frame that reuses nothing is timed every so many rounds
 PROFILED = 30
 WARM_UP = 5
+RING, NO_RING = "with the ring", "pictures never seen"
 STARTED = """
 import time; begun = time.perf_counter()
 import sys
@@ -253,6 +255,10 @@ def figures(
     numbers["full_by_goals_ms_p50"] = {str(goals): float(np.median(spent_ms[f"full {goals}"][:, 0])) for goals in GOALS}
     for row, name in enumerate(("prefill_goal", "draft", "edit", "host"), start=2):
         numbers[f"{name}_ms_p50"] = float(np.median(spent_ms["full"][:, row]))
+    updates = {
+        goals: probes.updates_ms(net, places.eager, eager.decoding.edits, goals, PROFILED) for goals in (1, MOST)
+    }
+    numbers["update_ms_p50"] = {str(goals): spent["token_ops"] for goals, spent in updates.items()}
     numbers |= ratios(spent_ms, compared)
     if card is not None:
         numbers["cold_start_s"] = cold_start_s(card, args.backend, places.device, args.threads)
@@ -273,8 +279,8 @@ def actions_of(
         turns = driven(inputs, network.inputs.cameras)
         return lambda: frame(of, next(turns), FULL, count, edited=edited)[1]
 
-    def short(of: Network) -> Action:
-        turns = driven(inputs, network.inputs.cameras)
+    def short(of: Network, strange: bool = False) -> Action:
+        turns = driven(inputs, network.inputs.cameras, strange)
         return lambda: frame(of, next(turns), LITE, 1, last)[1]
 
     def afresh(count: int, packed: bool) -> Action:
@@ -291,20 +297,23 @@ def actions_of(
     found |= {f"eager full {goals}": whole(eager, goals) for goals in (MOST, 1)}
     found |= {f"without reuse {goals}": afresh(goals, True) for goals in (MOST, 1)}
     found["without sharing"] = afresh(MOST, False)
+    if net.config.vision.frames == 1:
+        found |= {RING: short(eager), NO_RING: short(eager, strange=True)}
     return {**found, "eager lite": short(eager)} if compared else found
 
 
-def driven(inputs: ModelInputs, cameras: int) -> Iterator[ModelInputs]:
+def driven(inputs: ModelInputs, cameras: int, strange: bool = False) -> Iterator[ModelInputs]:
     """The same scene step after step, each time with new newest pictures, the last step's as the older ones.
 
-    So a network that keeps what it saw looks at as many pictures as on the road.
+    So a network that keeps what it saw looks at as many pictures as on the road; at all of them where they are
+    `strange`, the older ones new too.
     """
     older = inputs.images[-cameras:]
     for turn in itertools.count():
         newest = older.copy()
         newest[:, 0, :2] = np.array([turn % 256, turn // 256 % 256], np.uint8)[:, None]
         between = inputs.images[cameras:-cameras]
-        yield replace(inputs, images=np.concatenate([older, between, newest]))
+        yield replace(inputs, images=np.concatenate([255 - newest if strange else older, between, newest]))
         older = newest
 
 
@@ -339,6 +348,11 @@ def ratios(spent_ms: Mapping[str, Array], compared: bool) -> dict[str, float]:
     eager, without = spent_ms[f"eager full {MOST}"][:, 0], spent_ms["without sharing"][:, 0]
     found["eager_without_sharing_full_ms_p50"] = float(np.nanmedian(without))
     found["sharing_times_faster"] = float(np.nanmedian(without / eager))
+    if RING in spent_ms:
+        kept, strange = spent_ms[RING][:, 0], spent_ms[NO_RING][:, 0]
+        found |= {"eager_lite_with_ring_ms_p50": float(np.median(kept))}
+        found |= {"eager_lite_without_ring_ms_p50": float(np.median(strange))}
+        found |= {"ring_times_faster": float(np.median(strange / kept))}
     if compared:
         own = spent_ms[f"full {MOST}"][:, 0]
         found["times_faster_than_eager_without_sharing"] = float(np.nanmedian(without / own))
@@ -409,10 +423,16 @@ def tables(numbers: Mapping[str, Any]) -> list[Table]:
         f"on {MOST} goals than where each pass reads the prompt for each goal, "
         f"{numbers['reuse_times_faster']:.1f} times than where it reads it for all; "
         f"{numbers['reuse_times_faster_one_goal']:.1f} times on one goal"
+        + (
+            f"; to keep what was seen, {numbers['ring_times_faster']:.2f} times"
+            if "ring_times_faster" in numbers
+            else ""
+        )
     )
     parts = Table(title="where a full step's time goes, ms", title_justify="left", box=SIMPLE_HEAD)
     columns = {**numbers["parts_ms_p50"], "drafts": numbers["draft_ms_p50"], "edits": numbers["edit_ms_p50"]}
     columns |= {"host": numbers["host_ms_p50"]}
+    columns |= {f"update of {goals}": value for goals, value in numbers["update_ms_p50"].items()}
     columns |= {f"{goals} goals": value for goals, value in numbers["full_by_goals_ms_p50"].items()}
     for name in columns:
         parts.add_column(name, justify="right")

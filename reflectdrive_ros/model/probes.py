@@ -135,7 +135,7 @@ def gpu(device: str) -> dict[str, Any]:
 def updates_ms(net: TokenNet, device: str, rules: EditRules, blocks: int, runs: int) -> dict[str, float]:
     """Median milliseconds of what follows a step's logits, launched by itself: by `token_ops`, and fused.
 
-    `fused` is left out where triton is not installed.
+    `fused` is left out on a CPU, and where triton is not installed.
     """
     generator = torch.Generator().manual_seed(0)
     bins = net.config.bins
@@ -143,7 +143,7 @@ def updates_ms(net: TokenNet, device: str, rules: EditRules, blocks: int, runs: 
     logits = torch.randn(1, blocks, BLOCK, bins, generator=generator).to(device)
     limit, edit = (torch.zeros((), dtype=kind, device=device) for kind in (torch.int64, torch.bool))
     updates: dict[str, Callable[..., object]] = {"token_ops": token_ops.update}
-    if find_spec("triton") is not None:
+    if torch.device(device).type == "cuda" and find_spec("triton") is not None:
         from . import fused_update
 
         updates["fused"] = fused_update.update
