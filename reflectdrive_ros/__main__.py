@@ -31,6 +31,7 @@ BENCHES: dict[str, tuple[str, str]] = {
     "scoring": ("evaluation.bench_scoring", "the driving score: time against candidates and agents"),
     "camera": ("evaluation.bench_camera", "pictures per second of the proving ground's cameras"),
     "blind": ("training.blind", "what a scene set gives away without a look at the road"),
+    "ablations": ("training.ablations", "what the losses L_field and L_SAP are worth, same budget each"),
     "decoding": ("evaluation.bench_decoding", "what each part of ReflectDrive-2's decoding is worth"),
     "repair": ("evaluation.bench_repair", "what goals, repair, its iterations and its reach are worth and cost"),
     "results": ("evaluation.results", "writes docs/results.md from the measured JSON files"),

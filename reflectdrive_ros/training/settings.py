@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -117,16 +117,17 @@ def read(path: Path) -> TrainConfig:
     return config
 
 
-def differences(config: TrainConfig, other: Mapping[str, Any]) -> list[str]:
-    """Dotted names of settings that decide what is learnt and are not the same in `other`, an `asdict`."""
-    return _differences(dataclasses.asdict(config), other, "")
+FREE = ("length", "keeping", "device")  # may change between two parts of a run; all else decides what is learnt
 
 
-FREE = ("length", "keeping", "device")  # may change between two parts of a run
+def differences(config: TrainConfig, other: Mapping[str, Any], free: Sequence[str] = FREE) -> list[str]:
+    """Dotted names of settings that are not the same in `other`, an `asdict`, without the sections that are `free`."""
+    found = _differences(dataclasses.asdict(config), other, "")
+    return [name for name in found if name.split(".")[0] not in free]
 
 
 def _differences(mine: Any, other: Any, prefix: str) -> list[str]:
     if isinstance(mine, Mapping) and isinstance(other, Mapping):
-        names = [name for name in {**mine, **other} if prefix or name not in FREE]
+        names = {**mine, **other}
         return [each for name in names for each in _differences(mine.get(name), other.get(name), f"{prefix}{name}.")]
     return [] if mine == other else [prefix[:-1]]
