@@ -89,6 +89,7 @@ class Tools:
 
     config: Config
     network: Network | None = None  # of planners that have learned
+    inputs_of: Callable[[Observation, InputSpec], ModelInputs] = model_inputs
 
 
 def what_it_sees(recipe: str, observation: Observation, tools: Tools) -> tuple[Network, ModelInputs]:
@@ -96,7 +97,7 @@ def what_it_sees(recipe: str, observation: Observation, tools: Tools) -> tuple[N
     if tools.network is None:
         raise PlanningError(f"{recipe} has no network: set model.file and model.sha256 to its weights")
     try:
-        return tools.network, model_inputs(observation, tools.network.inputs)
+        return tools.network, tools.inputs_of(observation, tools.network.inputs)
     except ValueError as fault:
         raise PlanningError(str(fault)) from None
 

@@ -15,6 +15,15 @@ from .inputs import Inputs, InputStatus, Level, Snapshot
 
 
 @dataclass(frozen=True)
+class Look:
+    """What was known when a step became due."""
+
+    snapshot: Snapshot
+    restarts: int  # how often time had gone back by then
+    took_ms: float  # conversion and decoding
+
+
+@dataclass(frozen=True)
 class PilotStep:
     """One planning step: what was known, what was answered (None without odometry: nothing honest can be sent)."""
 
@@ -53,14 +62,22 @@ class Pilot:
 
     def step(self, now_ns: int) -> PilotStep:
         """Plan from the newest of everything; stop, saying why, where that is not enough."""
-        begun = self._clock()
-        if self._restarts != self.inputs.restarts:
-            self._restarts = self.inputs.restarts
-            self._engine.reset()
-        restarts = self._restarts
+        return self.answer(self.look(now_ns))
+
+    def look(self, now_ns: int) -> Look:
+        """The newest of everything. A replay looks at the next before it answers the last."""
+        begun, restarts = self._clock(), self.inputs.restarts
         snapshot = self.inputs.snapshot(now_ns)
-        took = {"snapshot": 1e3 * (self._clock() - begun)}
-        report = None
+        if snapshot.observation is not None:
+            self._engine.expect(snapshot.observation)
+        return Look(snapshot, restarts, 1e3 * (self._clock() - begun))
+
+    def answer(self, look: Look) -> PilotStep:
+        """Plan from what was seen; looks are answered in their order."""
+        if self._restarts != look.restarts:
+            self._restarts = look.restarts
+            self._engine.reset()
+        snapshot, took, report = look.snapshot, {"snapshot": look.took_ms}, None
         if snapshot.observation is not None:
             report = self._engine.step(snapshot.observation)
         elif snapshot.ego is not None:
@@ -69,7 +86,7 @@ class Pilot:
             took.update(report.timings_ms)
             self._late_in_a_row = self._late_in_a_row + 1 if report.verdict is Verdict.LATE else 0
         self._interrupted = self._overdue = ""
-        self._last = PilotStep(snapshot, report, took, restarts)
+        self._last = PilotStep(snapshot, report, took, look.restarts)
         return self._last
 
     def stop(self, now_ns: int, reason: str) -> StepReport | None:
@@ -88,9 +105,10 @@ class Pilot:
 
     def statuses(self, now_ns: int) -> list[InputStatus]:
         """The diagnostics: one line per input, then the planner's."""
-        return [*self.inputs.statuses(now_ns), self._planner_status(now_ns)]
+        return [*self.inputs.statuses(now_ns), self.planner_status(now_ns)]
 
-    def _planner_status(self, now_ns: int) -> InputStatus:
+    def planner_status(self, now_ns: int) -> InputStatus:
+        """The line of the last step."""
         last = self._last
         if last is None or last.report is None:
             return InputStatus("planner", Level.ERROR, self.problems(now_ns) or "no step yet", {})

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -35,13 +35,14 @@ from ..evaluation.plan_measures import PLANS_FILE, SCORES, write_measures
 from ..evaluation.provenance import provenance
 from ..evaluation.replay_record import ReplayRecord, summary
 from ..evaluation.report import write_report
+from ..runtime.engine import Engine
 from ..runtime.model_file import ModelFileError
 from . import outputs, topics
 from .bag import BagError, BagReader, BagWriter
 from .bag_folders import holds_bags
 from .bag_topics import map_source, mapped
 from .inputs import InputStatus
-from .pilot import Pilot
+from .pilot import Look, Pilot
 from .replay_legs import Legs
 
 NEVER_LATE_MS = 10_000.0
@@ -240,11 +241,11 @@ def through_engine(
 ) -> Iterator[Sent]:
     """Every plan the pilot makes of the bag, in order; deterministic. `route`: a nav_msgs/Path instead of the bag's."""
     engine_config = dataclasses.replace(config, engine=dataclasses.replace(config.engine, deadline_ms=NEVER_LATE_MS))
-    pilot = Pilot(engine_config, time.perf_counter)
+    pilot = Pilot(engine_config, time.perf_counter, Engine(engine_config, time.perf_counter, read_ahead=True))
     if route is not None:
         pilot.put("route", route, 0)
     keys = {name: key for key, name in sources.items()}
-    count = 0
+    count, seen = 0, None
     length_ns = max(min(stop_ns, reader.end_ns) - reader.start_ns, 1)
     for message in reader.messages(keys, stop_ns=stop_ns):
         now_ns = message.received_ns
@@ -252,17 +253,36 @@ def through_engine(
         if not pilot.due(now_ns):
             continue
         pilot.settle()
-        begun = time.perf_counter()
-        step = pilot.step(now_ns)
-        if step.report is not None:
-            trajectory = outputs.trajectory(step.report.plan, config)
-            total_ms = 1e3 * (time.perf_counter() - begun)
-            image_ns = step.snapshot.image_stamp_ns
-            age_s = float("nan") if image_ns is None else (step.report.plan.stamp_ns - image_ns) * 1e-9
+        last, seen = seen, Seen(pilot.look(now_ns), tuple(pilot.inputs.statuses(now_ns)), now_ns)
+        if last is not None and (sent := answered(pilot, last, config, count + 1)):
             count += 1
-            status = outputs.status(step.report, config, pilot.model_sha256, count, age_s, total_ms)
-            yield Sent(trajectory, status, step.timings_ms, tuple(pilot.statuses(now_ns)), now_ns)
+            yield sent
         tell((now_ns - reader.start_ns) / length_ns)
+    if seen is not None and (sent := answered(pilot, seen, config, count + 1)):
+        yield sent
+
+
+class Seen(NamedTuple):
+    """A step that is due: while the one before it is planned, the network may read what this one looks at."""
+
+    look: Look
+    statuses: tuple[InputStatus, ...]  # of the inputs
+    now_ns: int
+
+
+def answered(pilot: Pilot, seen: Seen, config: Config, number: int) -> Sent | None:
+    """The plan of a step; None where not even a stop can be sent."""
+    step = pilot.answer(seen.look)
+    if step.report is None:
+        return None
+    begun = time.perf_counter()
+    trajectory = outputs.trajectory(step.report.plan, config)
+    total_ms = step.timings_ms["snapshot"] + step.timings_ms["total"] + 1e3 * (time.perf_counter() - begun)
+    image_ns = step.snapshot.image_stamp_ns
+    age_s = float("nan") if image_ns is None else (step.report.plan.stamp_ns - image_ns) * 1e-9
+    status = outputs.status(step.report, config, pilot.model_sha256, number, age_s, total_ms)
+    statuses = (*seen.statuses, pilot.planner_status(seen.now_ns))
+    return Sent(trajectory, status, step.timings_ms, statuses, seen.now_ns)
 
 
 def driven(reader: BagReader, sources: dict[str, str], config: Config) -> Array:

@@ -23,6 +23,7 @@ from ..kinematics import carried_forward, path_ahead
 from ..planning import LEARNED, decoding_of, guard, planner_named, safety
 from ..planning.planner import Network, Planner, PlannerState, PlanningError, Remarks, Tools
 from .backend import network_of
+from .read_ahead import ReadAhead
 
 log = logging.getLogger(__name__)
 
@@ -33,10 +34,16 @@ class Engine:
     """Holds the planner's memory and the last good plan; everything else comes with each call."""
 
     def __init__(
-        self, config: Config, clock: Clock, planner: Planner | None = None, network: Network | None = None
+        self,
+        config: Config,
+        clock: Clock,
+        planner: Planner | None = None,
+        network: Network | None = None,
+        read_ahead: bool = False,
     ) -> None:
         """The configured planner, with its network loaded and tried once where it has one; or those given.
 
+        `read_ahead`: what `expect` is told is read at once, where the network can; for replays.
         Raises ConfigError or ModelFileError: one sentence that says what to change. No other planner takes its place.
         """
         if planner is None:
@@ -51,7 +58,10 @@ class Engine:
         self._config = config
         self._clock = clock
         self._planner = planner
-        self._tools = Tools(config, network)
+        self._tools, self._ahead = Tools(config, network), None
+        if read_ahead and network is not None and getattr(network, "concurrent", False):
+            self._ahead = ahead = ReadAhead(network, clock)
+            self._tools = Tools(config, ahead, ahead.inputs_of)
         self.reset()
 
     def reset(self) -> None:
@@ -59,19 +69,25 @@ class Engine:
         self._state = PlannerState()
         self._last_good: Plan | None = None
 
+    def expect(self, observation: Observation) -> None:
+        """This will be planned for, after what was expected before: to look at it may begin."""
+        if self._ahead is not None:
+            self._ahead.begin(observation)
+
     def step(self, observation: Observation) -> StepReport:
         """Plan for one observation. Timings in the report are milliseconds by stage."""
         begun = self._clock()
         stop = self._stop(observation.ego, observation.others)
         planning = self._clock()
         plan: Plan | None = None
-        why_full, notes = "", tuple[str, ...]()
+        why_full, notes, ahead_s = "", tuple[str, ...](), 0.0
         try:
             state, plan = self._planner(self._state, observation, self._tools)
             if isinstance(state.memory, Remarks):
                 why_full, notes = state.memory.why_full, state.memory.notes
             judging = self._clock()
-            judged = guard.check(plan, observation, 1e3 * (judging - begun), self._config)
+            ahead_s = self._ahead.hidden_s() if self._ahead is not None else 0.0
+            judged = guard.check(plan, observation, 1e3 * (judging + ahead_s - begun), self._config)
         except PlanningError as fault:
             state, judging = self._state, self._clock()
             judged = guard.Judgement(Verdict.INFEASIBLE, str(fault))
@@ -94,9 +110,9 @@ class Engine:
         done = self._clock()
         timings = {
             "stop": 1e3 * (planning - begun),
-            "plan": 1e3 * (judging - planning),
+            "plan": 1e3 * (judging + ahead_s - planning),
             "guard": 1e3 * (done - judging),
-            "total": 1e3 * (done - begun),
+            "total": 1e3 * (done + ahead_s - begun),
         }
         step = None if plan is None else plan.step
         return StepReport(sent, judged.verdict, source, judged.reason, timings, step, why_full, notes)

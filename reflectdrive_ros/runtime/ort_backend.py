@@ -36,6 +36,8 @@ SERIOUS = 3  # of ONNX Runtime's levels: errors
 class OrtNetwork:
     """`planning.planner.Network` by three graphs, in float32, int8, or fp8, which is taken back to float32."""
 
+    concurrent = True  # a scene may be read while steps run on another
+
     def __init__(
         self, card: GraphCard, threads: int = 1, device: str = "auto", tokenizer: Tokenizer | None = None
     ) -> None:

@@ -1,0 +1,108 @@
+"""A network that reads the next scene while the plan for this one is still being made.
+
+    ahead = ReadAhead(network)
+    tools = Tools(config, ahead, ahead.inputs_of)
+    ahead.begin(next_observation)       # then plan for the one before
+
+To read a scene (pictures brought to size, keys and values of the prompt) takes no plan, so a replay, which knows what
+comes, has a second core do it. What the recipe asks for is what the network itself would answer: the same call on the
+same arrays, only earlier. Whether it will ask for `prefill` or `prefill_goal` is guessed, and where the guess is wrong
+the scene is read again. For networks whose scenes may be read while steps run on another (`concurrent`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from ..domain import Array, Observation
+from ..features import InputSpec, ModelInputs, model_inputs
+from ..planning.planner import Network, Prefilled
+from ..tokens import Codebook
+
+GOAL, ALONE = "prefill_goal", "prefill"
+MOST = 2  # scenes at a time: the one that is planned for and the next
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """A scene that was read: what by which call, and how long its two parts took."""
+
+    inputs: ModelInputs
+    asked: str
+    found: Any  # or the exception that the call ended with
+    inputs_s: float
+    network_s: float
+
+
+class ReadAhead:
+    """`planning.planner.Network`; for one planner, that plans in the order in which scenes are begun."""
+
+    def __init__(self, network: Network, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._network, self._clock = network, clock
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
+        self._begun: list[tuple[Observation, Future[Reading]]] = []
+        self._reading: Reading | None = None  # of the scene that is being planned for
+        self._asked = GOAL  # with the last scene; full and lite steps take turns, and two scenes are under way
+        self._hidden_s = 0.0
+
+    @property
+    def inputs(self) -> InputSpec:
+        return self._network.inputs
+
+    @property
+    def codebook(self) -> Codebook:
+        return self._network.codebook
+
+    def begin(self, observation: Observation) -> None:
+        """Read a scene that will be planned for after the one that was begun before."""
+        begun = observation, self._pool.submit(self._read, observation, self._asked)
+        self._begun = [*self._begun[1 - MOST :], begun]
+
+    def inputs_of(self, observation: Observation, spec: InputSpec) -> ModelInputs:
+        """As `features.model_inputs`, with what it raises; waits for a scene that is still being read."""
+        for seen, coming in self._begun:
+            if seen is observation:
+                waiting = self._clock()
+                self._reading = reading = coming.result()
+                self._hidden_s += reading.inputs_s + reading.network_s - (self._clock() - waiting)
+                return reading.inputs
+        return model_inputs(observation, spec)
+
+    def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
+        return self._known(GOAL, inputs)  # type: ignore[no-any-return]
+
+    def prefill(self, inputs: ModelInputs) -> Any:
+        return self._known(ALONE, inputs)
+
+    def step(self, context: Any, blocks: Array, limit: int, edit: bool) -> tuple[Array, Array]:
+        return self._network.step(context, blocks, limit, edit)
+
+    def hidden_s(self) -> float:
+        """Seconds since this was last asked that went into readings of use while nobody waited for them."""
+        hidden, self._hidden_s = max(self._hidden_s, 0.0), 0.0
+        return hidden
+
+    def _read(self, observation: Observation, asked: str) -> Reading:
+        begun = self._clock()
+        inputs = model_inputs(observation, self._network.inputs)
+        ready = self._clock()
+        try:
+            found = getattr(self._network, asked)(inputs)
+        except Exception as fault:
+            found = fault
+        return Reading(inputs, asked, found, ready - begun, self._clock() - ready)
+
+    def _known(self, asked: str, inputs: ModelInputs) -> Any:
+        self._asked, reading = asked, self._reading
+        if reading is None or reading.inputs is not inputs:
+            return getattr(self._network, asked)(inputs)
+        if reading.asked != asked:
+            self._hidden_s -= reading.network_s  # of no use
+            return getattr(self._network, asked)(inputs)
+        if isinstance(reading.found, Exception):
+            raise reading.found
+        return reading.found

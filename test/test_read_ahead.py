@@ -1,0 +1,130 @@
+"""Reading the next scene ahead changes when a network is asked, never what it answers."""
+
+import threading
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from scenes import Clock, config, later
+from test_reflectdrive2 import KnownWays, arc_way, frames, seen
+
+from reflectdrive_ros.domain import StepKind, Verdict
+from reflectdrive_ros.planning.planner import PlanningError
+from reflectdrive_ros.runtime.engine import Engine
+from reflectdrive_ros.runtime.read_ahead import ReadAhead
+
+
+class Counted(KnownWays):
+    """Keeps in which thread which scene was read, and whose context a step is given."""
+
+    concurrent = True
+
+    def __init__(self, *ways):
+        super().__init__(*ways)
+        self.read, self.stepped = [], []
+
+    def prefill_goal(self, inputs):
+        self.read.append(("prefill_goal", inputs, threading.current_thread()))
+        return replace(super().prefill_goal(inputs), context=inputs)
+
+    def prefill(self, inputs):
+        self.read.append(("prefill", inputs, threading.current_thread()))
+        return inputs
+
+    def step(self, context, blocks, limit, edit):
+        self.stepped.append(context)
+        return super().step("scene", blocks, limit, edit)
+
+
+def plans(network, scenes, read_ahead):
+    """Reports of a drive whose engine is told of each scene one step before it plans for it."""
+    engine = Engine(config(), Clock(), network=network, read_ahead=read_ahead)
+    reports = []
+    for k, scene in enumerate(scenes):
+        if k == 0:
+            engine.expect(scene)
+        if k + 1 < len(scenes):
+            engine.expect(scenes[k + 1])
+        reports.append(engine.step(scene))
+    return reports
+
+
+def test_plans_are_the_same_and_scenes_are_read_once_by_another_thread():
+    drive = frames(8)
+    plain, ahead = Counted(arc_way()), Counted(arc_way())
+    expected, found = plans(plain, drive, False), plans(ahead, drive, True)
+    for report, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(report.plan.trajectory.poses, other.plan.trajectory.poses)
+        assert (report.verdict, report.plan.step) == (other.verdict, other.plan.step)
+    assert {report.plan.step for report in found} == {StepKind.FULL, StepKind.LITE}
+    main = threading.current_thread()
+    assert all(thread is main for *_, thread in plain.read)
+    guessed = [asked for asked, _, thread in ahead.read if thread is not main]
+    assert len(guessed) == len(drive)
+    again = [asked for asked, _, thread in ahead.read if thread is main]
+    assert len(again) == 1  # the second scene: before the first plan nobody knows that steps take turns
+
+
+def test_a_step_is_given_the_context_of_its_own_scene():
+    network, drive = Counted(arc_way()), frames(6)
+    engine = Engine(config(), Clock(), network=network, read_ahead=True)
+    engine.expect(drive[0])
+    for scene, coming in pairwise(drive):
+        engine.expect(coming)
+        network.stepped.clear()
+        assert engine.step(scene).verdict is Verdict.OK
+        speeds = {float(context.ego[0]) for context in network.stepped}
+        routes = {context.route.tobytes() for context in network.stepped}
+        assert len(speeds) == len(routes) == 1
+        (context,) = {id(context): context for context in network.stepped}.values()
+        assert context.ego[0] * network.inputs.ego_scale[0] == pytest.approx(scene.ego.speed_mps)
+
+
+def test_a_scene_that_was_not_expected_is_read_when_it_is_asked_for():
+    network = Counted(arc_way())
+    engine = Engine(config(), Clock(), network=network, read_ahead=True)
+    assert engine.step(seen()).verdict is Verdict.OK
+    assert [thread for *_, thread in network.read] == [threading.current_thread()]
+
+
+def test_a_scene_that_cannot_be_read_is_the_same_sentence():
+    blind = replace(seen(), cameras=())
+    ahead = plans(Counted(arc_way()), [blind], True)[0]
+    plain = plans(Counted(arc_way()), [blind], False)[0]
+    assert ahead.verdict is plain.verdict is Verdict.INFEASIBLE
+    assert ahead.reason == plain.reason
+
+
+def test_a_network_that_fails_while_it_reads_fails_in_its_own_step_and_the_next_one_plans():
+    class Failing(Counted):
+        def prefill_goal(self, inputs):
+            if not self.read:
+                self.read.append(("prefill_goal", inputs, threading.current_thread()))
+                raise PlanningError("the graph broke")
+            return super().prefill_goal(inputs)
+
+    first, second = plans(Failing(arc_way()), frames(2), True)
+    assert (first.verdict, first.reason) == (Verdict.INFEASIBLE, "the graph broke")
+    assert second.verdict is Verdict.OK
+
+
+def test_a_network_that_keeps_one_scene_is_never_asked_ahead():
+    class One(Counted):
+        concurrent = False
+
+    network = One(arc_way())
+    plans(network, frames(3), True)
+    assert {thread for *_, thread in network.read} == {threading.current_thread()}
+
+
+def test_time_that_nobody_waited_for_counts_as_the_plans_own():
+    ticks = Clock(1.0)  # a second for each look at it
+    ahead = ReadAhead(Counted(arc_way()), ticks)
+    scene = seen()
+    ahead.begin(scene)
+    inputs = ahead.inputs_of(scene, ahead.inputs)
+    assert ahead.prefill_goal(inputs).context is inputs
+    assert ahead.hidden_s() >= 0.0
+    assert ahead.hidden_s() == 0.0
+    assert ahead.inputs_of(later(scene, 0.1), ahead.inputs) is not inputs
