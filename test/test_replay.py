@@ -100,6 +100,16 @@ def test_the_driven_path_can_be_the_route(comma, tmp_path, way):
     assert numbers["sources"]["PLANNER"] > 15  # the first may come before the route has
 
 
+def test_a_planner_may_be_kept_from_the_objects_by_which_its_plans_are_still_scored(followed, pandaset, tmp_path):
+    code, numbers = replayed(pandaset, tmp_path, "--no-report", "--topic", "objects=")
+    assert code == 0
+    assert "objects" in followed[1]["inputs"]
+    assert "objects" not in numbers["inputs"]
+    assert numbers["plans"] == followed[1]["plans"]
+    assert numbers["plans_sha256"] != followed[1]["plans_sha256"]
+    assert numbers["scored"]["plans"] == followed[1]["scored"]["plans"]
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -114,6 +124,7 @@ def test_the_driven_path_can_be_the_route(comma, tmp_path, way):
             "none.onnx cannot be read",
         ),
         (["--topic", "odometer=/x"], "no such input"),
+        (["--set", "cameras.required=false", "--topic", "odometry="], "--topic odometry=: route_follower needs"),
     ],
 )
 def test_what_cannot_be_used_is_one_sentence_and_exit_code_two(comma, tmp_path, capsys, words, sentence):

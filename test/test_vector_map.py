@@ -39,7 +39,7 @@ from reflectdrive_ros.domain import PlanSource, Verdict
 from reflectdrive_ros.evaluation import given as words_given
 from reflectdrive_ros.ros import convert, outputs, replay, replay_world, topics, vector_map, vector_map_reader
 from reflectdrive_ros.ros.bag import BagError, BagReader, BagWriter
-from reflectdrive_ros.ros.bag_topics import map_source
+from reflectdrive_ros.ros.bag_topics import known_sources
 from reflectdrive_ros.ros.convert import BadMessage
 from reflectdrive_ros.ros.inputs import Inputs, Level
 from reflectdrive_ros.ros.lanelet_file import from_file
@@ -482,7 +482,7 @@ def test_a_bag_with_its_map_needs_no_file_and_gives_the_same_plans(bag, tmp_path
 
 def test_plans_are_scored_against_the_bags_map_whatever_the_planner_asked_for(bag):
     with BagReader(bag) as reader:
-        part = replay_world.Part(reader, map_source(reader))
+        part = replay_world.Part(reader, known_sources(reader))
         known = replay_world.known_map(part, small())
     assert known.lanelets.keys() == from_file(settings()).lanelets.keys()
 

@@ -15,8 +15,8 @@ def mapped(
     """The configuration fitted to what the bag holds (raw or compressed pictures, kind of objects), and the bag's topic
     for each input key.
 
-    `pairs` are KEY=NAME given by a person; with `driven_route` the route does not come from the bag. Raises BagError
-    naming what is missing.
+    `pairs` are KEY=NAME given by a person, or KEY= for an input that the planner is to do without; with `driven_route`
+    the route does not come from the bag. Raises BagError naming what is missing.
     """
     by_type: dict[str, list[str]] = {}
     for topic in reader.topics:
@@ -24,12 +24,13 @@ def mapped(
             by_type.setdefault(topic.type_name, []).append(topic.name)
     if "sensor_msgs/msg/CompressedImage" not in by_type and "sensor_msgs/msg/Image" in by_type:
         config = override_dotted(config, {"cameras.compressed": False})
+    asked = dict(pair.partition("=")[::2] for pair in pairs)
     objects = next((kind for kind, name in topics.OBJECT_TYPES.items() if name in by_type), "none")
-    config = override_dotted(config, {"inputs.objects_type": objects})
+    without = asked.get("objects") == ""
+    config = override_dotted(config, {"inputs.objects_type": "none" if without else objects})
     if driven_route:  # it is put in as a Path
         config = override_dotted(config, {"inputs.route_type": "path"})
-    asked = dict(pair.partition("=")[::2] for pair in pairs)
-    unknown = set(asked) - {entry.key for entry in topics.inputs(config)}
+    unknown = set(asked) - {entry.key for entry in topics.inputs(config)} - ({"objects"} if without else set())
     if unknown:
         keys = ", ".join(entry.key for entry in topics.inputs(config))
         raise BagError(f"--topic {min(unknown)}: no such input; expected one of {keys}")
@@ -39,7 +40,10 @@ def mapped(
         camera = entry.key.partition(":")[2]
         if camera:
             names = [name for name in names if camera in name.split("/")]
-        if entry.key in asked:
+        if asked.get(entry.key) == "":
+            if entry.required:
+                raise BagError(f"--topic {entry.key}=: {config.planner} needs this input; name a topic of the bag")
+        elif entry.key in asked:
             sources[entry.key] = reader.require(entry.type, asked[entry.key])[0].name
         elif entry.key == "route" and driven_route:
             continue
@@ -54,10 +58,15 @@ def mapped(
     return config, sources
 
 
-def map_source(reader: BagReader) -> dict[str, str]:
-    """The bag's map, where it has one: plans are scored against it, whether or not the planner asked for it."""
-    names = [topic.name for topic in reader.topics if topic.type_name == topics.MAP_TYPE and topic.count]
-    return {"map": preferred(names, "map")} if names else {}
+def known_sources(reader: BagReader) -> dict[str, str]:
+    """The bag's map and objects, where it has them: plans are scored against them, whether or not the planner asked."""
+    found = {}
+    for key, kinds in (("map", (topics.MAP_TYPE,)), ("objects", tuple(topics.OBJECT_TYPES.values()))):
+        for kind in kinds:
+            names = [topic.name for topic in reader.topics if topic.type_name == kind and topic.count]
+            if names and key not in found:
+                found[key] = preferred(names, key)
+    return found
 
 
 def preferred(names: list[str], key: str) -> str:

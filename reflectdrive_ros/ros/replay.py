@@ -14,7 +14,7 @@ import json
 import resource
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,10 +37,11 @@ from ..evaluation.replay_record import ReplayRecord, summary
 from ..evaluation.report import write_report
 from ..runtime.engine import Engine
 from ..runtime.model_file import ModelFileError
+from ..runtime.read_ahead import AHEAD
 from . import outputs, topics
 from .bag import BagError, BagReader, BagWriter
 from .bag_folders import holds_bags
-from .bag_topics import map_source, mapped
+from .bag_topics import known_sources, mapped
 from .inputs import InputStatus
 from .pilot import Look, Pilot
 from .replay_legs import Legs
@@ -77,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, help="configuration file (YAML)")
     given.add_settings_argument(parser, "--set")
     parser.add_argument(
-        "--topic", action="append", default=[], metavar="KEY=NAME", help="topic of the bag for an input"
+        "--topic", action="append", default=[], metavar="KEY=NAME", help="topic of the bag for an input; KEY=: none"
     )
     parser.add_argument(
         "--route", choices=("bag", "driven"), default="bag", help="driven: the path driven, in hindsight"
@@ -168,7 +169,7 @@ def replay_bag(
             plans, mode = through_engine(reader, sources, config, stop_ns, route, tell), "engine"
         for name in LEFT_BEHIND:  # of an earlier replay: they do not belong to the plans that come now
             (out / name).unlink(missing_ok=True)
-        timed, tally, legs = Timed(plans), Tally(), Legs(again, map_source(reader) | sources, config)
+        timed, tally, legs = Timed(plans), Tally(), Legs(again, known_sources(reader) | sources, config)
         with PlansBag(out / "plans") as kept:
             for sent in timed:
                 kept.write(sent)
@@ -245,7 +246,7 @@ def through_engine(
     if route is not None:
         pilot.put("route", route, 0)
     keys = {name: key for key, name in sources.items()}
-    count, seen = 0, None
+    count, coming = 0, deque[Seen]()
     length_ns = max(min(stop_ns, reader.end_ns) - reader.start_ns, 1)
     for message in reader.messages(keys, stop_ns=stop_ns):
         now_ns = message.received_ns
@@ -253,17 +254,19 @@ def through_engine(
         if not pilot.due(now_ns):
             continue
         pilot.settle()
-        last, seen = seen, Seen(pilot.look(now_ns), tuple(pilot.inputs.statuses(now_ns)), now_ns)
-        if last is not None and (sent := answered(pilot, last, config, count + 1)):
+        coming.append(Seen(pilot.look(now_ns), tuple(pilot.inputs.statuses(now_ns)), now_ns))
+        if len(coming) > AHEAD and (sent := answered(pilot, coming.popleft(), config, count + 1)):
             count += 1
             yield sent
         tell((now_ns - reader.start_ns) / length_ns)
-    if seen is not None and (sent := answered(pilot, seen, config, count + 1)):
-        yield sent
+    for seen in coming:
+        if sent := answered(pilot, seen, config, count + 1):
+            count += 1
+            yield sent
 
 
 class Seen(NamedTuple):
-    """A step that is due: while the one before it is planned, the network may read what this one looks at."""
+    """A step that is due: while those before it are planned, the network may read what this one looks at."""
 
     look: Look
     statuses: tuple[InputStatus, ...]  # of the inputs

@@ -1,11 +1,11 @@
-"""A network that reads the next scene while the plan for this one is still being made.
+"""A network that reads the next scenes while the plan for this one is still being made.
 
     ahead = ReadAhead(network)
     tools = Tools(config, ahead, ahead.inputs_of)
-    ahead.begin(next_observation)       # then plan for the one before
+    ahead.begin(observation)       # of the next AHEAD scenes, then plan for the one before them
 
 To read a scene (pictures brought to size, keys and values of the prompt) takes no plan, so a replay, which knows what
-comes, has a second core do it. What the recipe asks for is what the network itself would answer: the same call on the
+comes, has other cores do it. What the recipe asks for is what the network itself would answer: the same call on the
 same arrays, only earlier. Whether it will ask for `prefill` or `prefill_goal` is guessed, and where the guess is wrong
 the scene is read again. For networks whose scenes may be read while steps run on another (`concurrent`).
 """
@@ -13,6 +13,7 @@ the scene is read again. For networks whose scenes may be read while steps run o
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from ..planning.planner import Network, Prefilled
 from ..tokens import Codebook
 
 GOAL, ALONE = "prefill_goal", "prefill"
-MOST = 2  # scenes at a time: the one that is planned for and the next
+AHEAD = 1  # scenes that are read beside the one that is planned for; a second one brings nothing on two cores
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,14 +40,17 @@ class Reading:
 
 
 class ReadAhead:
-    """`planning.planner.Network`; for one planner, that plans in the order in which scenes are begun."""
+    """`planning.planner.Network`; for one planner, that plans in the order in which scenes are begun.
+
+    Full and lite steps take turns as a rule, so the guess is what the scene before the last has led to.
+    """
 
     def __init__(self, network: Network, clock: Callable[[], float] = time.perf_counter) -> None:
         self._network, self._clock = network, clock
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
-        self._begun: list[tuple[Observation, Future[Reading]]] = []
+        self._pool = ThreadPoolExecutor(AHEAD, thread_name_prefix="read-ahead")
+        self._begun: deque[tuple[Observation, Future[Reading]]] = deque(maxlen=AHEAD + 1)  # and not planned for yet
         self._reading: Reading | None = None  # of the scene that is being planned for
-        self._asked = GOAL  # with the last scene; full and lite steps take turns, and two scenes are under way
+        self._asked = deque((GOAL, GOAL), maxlen=2)  # with the last scenes
         self._hidden_s = 0.0
 
     @property
@@ -58,13 +62,14 @@ class ReadAhead:
         return self._network.codebook
 
     def begin(self, observation: Observation) -> None:
-        """Read a scene that will be planned for after the one that was begun before."""
-        begun = observation, self._pool.submit(self._read, observation, self._asked)
-        self._begun = [*self._begun[1 - MOST :], begun]
+        """Read a scene that will be planned for after those that were begun before."""
+        in_turn = self._asked[-1] if len(self._begun) % 2 else self._asked[-2]  # those in between take turns, too
+        self._begun.append((observation, self._pool.submit(self._read, observation, in_turn)))
 
     def inputs_of(self, observation: Observation, spec: InputSpec) -> ModelInputs:
         """As `features.model_inputs`, with what it raises; waits for a scene that is still being read."""
-        for seen, coming in self._begun:
+        while self._begun:
+            seen, coming = self._begun.popleft()
             if seen is observation:
                 waiting = self._clock()
                 self._reading = reading = coming.result()
@@ -97,7 +102,8 @@ class ReadAhead:
         return Reading(inputs, asked, found, ready - begun, self._clock() - ready)
 
     def _known(self, asked: str, inputs: ModelInputs) -> Any:
-        self._asked, reading = asked, self._reading
+        self._asked.append(asked)
+        reading = self._reading
         if reading is None or reading.inputs is not inputs:
             return getattr(self._network, asked)(inputs)
         if reading.asked != asked:
