@@ -55,14 +55,12 @@ def test_a_repaired_plan_stands_beside_the_one_that_was_not():
     assert "of `hard`; of processor time an iteration took - ms" in results.rendered({**without, "repair-hard": hard})
 
 
-def test_two_ways_of_one_planner_are_two_rows_and_an_ablation_is_none():
+def test_two_ways_of_one_planner_are_two_rows():
     files = results.read(ROOT / "docs/bench")
     scored = files["eval-test"]
     rows = {way: {**scored["drivers"]["route_follower"], "pdms": pdms} for way, pdms in (("a", 81.25), ("b", 71.25))}
     more = {f"eval-test-{way}": {**scored, "drivers": {"follower": row}} for way, row in rows.items()}
-    more["ablation-x"] = {**scored, "drivers": {"expert": scored["drivers"]["expert"], "follower": rows["a"]}}
     page = results.rendered({**files, **more})
     for way, pdms in (("a", "81.2"), ("b", "71.2")):
         assert f"| `follower, {way}` | 1000 | {pdms} |" in page
     assert "| `follower` |" not in page
-    assert "| x | 1000 | 81.2 |" in page

@@ -95,12 +95,8 @@ def _way(stem: str, scenes: str, driver: str) -> str:
 
 
 def _scored(files: Mapping[str, Numbers], scenes: str) -> dict[str, Numbers]:
-    """Files of planners on a set, without those of ablations, which have a table of their own."""
-    return {
-        stem: numbers
-        for stem, numbers in files.items()
-        if numbers.get("set") == scenes and "drivers" in numbers and not stem.startswith("ablation-")
-    }
+    """Files of planners on a set."""
+    return {stem: numbers for stem, numbers in files.items() if numbers.get("set") == scenes and "drivers" in numbers}
 
 
 def _score_row(driver: str, row: Numbers) -> Sequence[str]:
@@ -178,20 +174,6 @@ def _repaired(numbers: Numbers) -> str:
         f"{numbers['threads']} threads, {times[2]}."
     )
     return f"{told}\n\n{_table(heads, rows)}"
-
-
-def ablation(files: Mapping[str, Numbers]) -> str:
-    """What each loss is worth, each run with the same budget."""
-    some = {stem: numbers for stem, numbers in files.items() if stem.startswith("ablation-") and "drivers" in numbers}
-    if not some:
-        return ""
-    rows = []
-    for stem, numbers in some.items():
-        driver = next(name for name in numbers["drivers"] if name != "expert")
-        rows.append((stem.removeprefix("ablation-"), *_score_row(driver, numbers["drivers"][driver])[1:]))
-    table = _table(("trained", "scenes", *SCORES.values(), "95 % of PDMS"), rows)
-    told = "## What the losses are worth\n\nEach trained for the same time on the same scenes."
-    return f"{told}\n\n{table}\n{_sources(some, (), files)}"
 
 
 def ablations(files: Mapping[str, Numbers]) -> str:
@@ -274,7 +256,6 @@ SECTIONS: tuple[Callable[[Mapping[str, Numbers]], str], ...] = (
     families,
     decoding,
     repair,
-    ablation,
     ablations,
     closed_loop,
     speed,
