@@ -56,6 +56,21 @@ def test_a_planner_that_looks_sees_two_instants_half_a_second_apart():
     assert all(frame.pixels.shape == (54, 96, 3) for frame in frames)
 
 
+@pytest.mark.parametrize("kind", ["none", "grid"])
+def test_a_planner_is_told_the_road_where_the_settings_say_so(kind, monkeypatch):
+    told = []
+
+    class Listening(drive.Engine):
+        def step(self, observation):
+            told.append(observation.drivable)
+            return super().step(observation)
+
+    monkeypatch.setattr(drive, "Engine", Listening)
+    drive.drive(WorldOptions(seed=1), "route_follower", config(inputs__drivable_type=kind), 0.3)
+    assert len(told) == 3
+    assert all((grid is not None) == (kind == "grid") for grid in told)
+
+
 @pytest.fixture(scope="module")
 def moving():
     """A world in which the car begins at some speed: who can only go straight on at 8 m/s can go on from there."""

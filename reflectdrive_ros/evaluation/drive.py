@@ -71,7 +71,8 @@ def drive(
 ) -> DriveResult:
     """Drives for `duration_s` of simulated time, or until the route ends.
 
-    `pictures`: whether cameras are drawn; None: if the settings require them and the planner is not a blind one.
+    `pictures`: whether cameras are drawn; None: if the settings require them and the planner is not a blind one. The
+    drivable space is told where `inputs.drivable_type` is set, whatever to: the world knows its own road.
     Raises ConfigError for an unknown planner, ModelFileError for a model that cannot be used, RoadError, SumoMissing
     and TrafficError as the world does.
     """
@@ -88,7 +89,7 @@ def drive(
         eyes = Eyes(world, config) if pictures else None
         every = round(SCORE_EVERY_S / DT_S)
         for step in range(round(duration_s / DT_S)):
-            observation = world.observation(eyes.look() if eyes else ())
+            observation = world.observation(eyes.look() if eyes else (), drivable=config.inputs.drivable_type != "none")
             begun_s = time.process_time()
             report = engine.step(observation)
             kind = "none" if report.step is None else report.step.value
