@@ -108,6 +108,18 @@ def test_a_curve_is_judged_by_its_lateral_acceleration(dt):
         assert verdict(plan, observation()).verdict is wanted
 
 
+@pytest.mark.parametrize("push_mps2", [2.0, 12.0])
+def test_a_path_that_bends_is_judged_though_its_headings_tell_of_none(push_mps2):
+    """A car that goes where the points lie is pushed aside by their bend, whatever the headings beside them say."""
+    times = 0.1 * np.arange(1, 41)
+    swings_per_s = 0.5
+    poses = kinematics.arc(0.0, 8.0 * times)
+    poses[:, 1] = push_mps2 / (2 * np.pi * swings_per_s) ** 2 * (1.0 - np.cos(2 * np.pi * swings_per_s * times))
+    judged = verdict(Plan(SECOND_NS, np.zeros(3), Trajectory(poses, 0.1)), observation())
+    assert judged.verdict is (Verdict.OK if push_mps2 < 6.0 else Verdict.INFEASIBLE)
+    assert push_mps2 < 6.0 or "turns with a lateral acceleration of" in judged.reason
+
+
 def test_the_logged_future_is_refused():
     logged = Forecast(np.zeros((1, 41, 3)), np.ones((1, 2)), 0.1, ForecastSource.LOGGED)
     with pytest.raises(ValueError, match="LOGGED"):

@@ -92,7 +92,7 @@ def demands(
     acceleration[:, 0] *= 2.0
     acceleration /= dt_s
     yaw_rate = turn / dt_s
-    lateral = np.abs(speed * yaw_rate)
+    lateral = np.maximum(np.abs(speed * yaw_rate), pushed_aside(step, dt_s))
     curvature = np.abs(yaw_rate) / np.maximum(np.abs(speed), SLOWEST_MPS) * (np.abs(speed) > SLOWEST_MPS)
     return (
         ("drives backwards at", -speed, BACKWARDS_MPS, "m/s"),
@@ -102,6 +102,16 @@ def demands(
         ("turns with a lateral acceleration of", lateral, guard.max_lateral_acceleration_mps2, "m/s^2"),
         ("turns with a curvature of", curvature, guard.max_curvature_per_m, "1/m"),
     )
+
+
+def pushed_aside(step: Array, dt_s: float) -> Array:
+    """(N, T) m/s^2 across the way of cars that go steps (N, T, 2): a path may bend more than its headings tell."""
+    before, after = step[:, :-1], step[:, 1:]
+    across = before[..., 0] * after[..., 1] - before[..., 1] * after[..., 0]
+    length = np.maximum(np.hypot(*np.moveaxis(before, -1, 0)), np.hypot(*np.moveaxis(after, -1, 0)))
+    moving = length > SLOWEST_MPS * dt_s
+    aside = np.where(moving, np.abs(across) / np.maximum(length, SLOWEST_MPS * dt_s), 0.0) / dt_s**2
+    return np.pad(aside, ((0, 0), (1, 0)))
 
 
 def unsafe(plan: Plan, observation: Observation, config: Config, forecast: Forecast | None = None) -> str:
