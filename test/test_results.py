@@ -26,6 +26,24 @@ def test_a_changed_number_changes_the_page_and_a_missing_file_its_section():
     assert "## Closed loop" not in results.rendered(without)
 
 
+def test_alternating_steps_are_held_against_full_ones_in_the_same_worlds():
+    files = results.read(ROOT / "docs/bench")
+    every = {"worlds": [{"seed": seed, "pdms": 80.0} for seed in range(4)], "planning_ms": {"mean": 90.0}}
+    turns = {
+        **{"worlds": [{"seed": seed, "pdms": 80.0 + seed} for seed in range(4)]},
+        "planning_ms": {"mean": 60.0, "full": {"mean": 80.0}, "lite": {"mean": 40.0}},
+    }
+    for stem, row in (("closed-loop-shipped", turns), ("closed-loop-every-full", every)):
+        kept = files["closed-loop-shipped"]
+        planner = {**kept["planners"]["reflectdrive2"], **row}
+        files[stem] = {**kept, "planners": {"reflectdrive2": planner}}
+    page = results.rendered(files)
+    assert "score +1.5 PDMS (standard error 0.6, 4 worlds each)" in page
+    assert "1.50 times cheaper in the mean, a lite one 2.00 times cheaper" in page
+    del files["closed-loop-every-full"]
+    assert "against full steps alone" not in results.rendered(files)
+
+
 @pytest.mark.parametrize("content", ["{", None])
 def test_a_broken_file_or_an_empty_folder_is_one_sentence(content, tmp_path, capsys):
     if content is not None:
