@@ -30,7 +30,7 @@ def test_alternating_steps_are_held_against_full_ones_in_the_same_worlds():
     files = results.read(ROOT / "docs/bench")
     every = {"worlds": [{"seed": seed, "pdms": 80.0} for seed in range(4)], "planning_ms": {"mean": 90.0}}
     turns = {
-        **{"worlds": [{"seed": seed, "pdms": 80.0 + seed} for seed in range(4)]},
+        "worlds": [{"seed": seed, "pdms": 80.0 + seed} for seed in range(4)],
         "planning_ms": {"mean": 60.0, "full": {"mean": 80.0}, "lite": {"mean": 40.0}},
     }
     for stem, row in (("closed-loop-shipped", turns), ("closed-loop-every-full", every)):

@@ -258,9 +258,9 @@ def _alternating(files: Mapping[str, Numbers]) -> Iterator[str]:
     alternating, full = (one["planning_ms"]["mean"] for one in both)
     of_kind = both[0]["planning_ms"]
     yield (
-        f" Full and lite steps by turns score {apart.mean():+.1f} PDMS (standard error {spread:.1f}, {len(apart)} worlds "
-        f"each) against full steps alone; a step of theirs is {full / alternating:.2f} times cheaper in the mean, a lite "
-        f"one {of_kind['full']['mean'] / of_kind['lite']['mean']:.2f} times cheaper than a full one."
+        f" Full and lite steps by turns score {apart.mean():+.1f} PDMS (standard error {spread:.1f}, {len(apart)} "
+        f"worlds each) against full steps alone; a step of theirs is {full / alternating:.2f} times cheaper in the "
+        f"mean, a lite one {of_kind['full']['mean'] / of_kind['lite']['mean']:.2f} times cheaper than a full one."
     )
 
 
