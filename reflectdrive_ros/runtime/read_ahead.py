@@ -73,7 +73,7 @@ class ReadAhead:
             if seen is observation:
                 waiting = self._clock()
                 self._reading = reading = coming.result()
-                self._hidden_s += reading.inputs_s + reading.network_s - (self._clock() - waiting)
+                self._hidden_s = reading.inputs_s + reading.network_s - (self._clock() - waiting)
                 return reading.inputs
         return model_inputs(observation, spec)
 
@@ -87,7 +87,7 @@ class ReadAhead:
         return self._network.step(context, blocks, limit, edit)
 
     def hidden_s(self) -> float:
-        """Seconds since this was last asked that went into readings of use while nobody waited for them."""
+        """Seconds that went into the reading of the last scene while nobody waited for it; asked again, none."""
         hidden, self._hidden_s = max(self._hidden_s, 0.0), 0.0
         return hidden
 
