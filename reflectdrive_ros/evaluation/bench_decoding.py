@@ -125,8 +125,8 @@ def rows_of(
         network = networks[config.decoding]
         settings: ReflectDrive2Config = config.reflectdrive2
         seen = known[config.decoding]
-        drafts = reflectdrive2.drafted(network, seen, seen.blocks[seen.real], settings)
-        blocks, _ = reflectdrive2.edited(network, seen, *drafts, settings.edit_rounds)
+        drafts = reflectdrive2.drafted(network, seen.context, seen.blocks[seen.real], settings)
+        blocks, _ = reflectdrive2.edited(network, seen.context, *drafts, settings.edit_rounds)
         points = driven(network.codebook.decode(blocks), observation.ego, network.codebook.bin_m)
         values = score(scored, poses_from_points(points)).score
         order, _ = reflectdrive2.ranked(points, seen.goal_log_probs[seen.real], observation, Tools(config, network))
