@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from ..domain import Array
-from ..features import InputSpec, Tokenizer, WordTokenizer
+from ..features import InputSpec, ModelInputs, Tokenizer, WordTokenizer
 from ..model.graph_card import GraphCard, GraphError
 from ..planning.planner import PlanningError
 
@@ -31,6 +31,11 @@ def input_spec(card: GraphCard, tokenizer: Tokenizer | None = None) -> InputSpec
         tuple(told["route_at_m"]),
         card.codebook(),
     )
+
+
+def fed(inputs: ModelInputs) -> dict[str, Array]:
+    """What a graph that reads the scene is fed: a batch of one."""
+    return {name: part[None] for name, part in inputs.arrays.items()}
 
 
 def check_feeds(graph: str, takes: Mapping[str, Kind], given: Mapping[str, Kind]) -> None:

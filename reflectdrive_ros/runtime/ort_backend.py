@@ -26,7 +26,7 @@ from ..domain import Array
 from ..features import ModelInputs, Tokenizer
 from ..model.graph_card import GRAPHS, WATCHED, GraphCard, GraphError
 from ..planning.planner import PlanningError, Prefilled
-from .graphs import check_feeds, in_portions, input_spec, joined
+from .graphs import check_feeds, fed, in_portions, input_spec, joined
 
 DTYPES = {"tensor(uint8)": np.uint8, "tensor(int64)": np.int64, "tensor(float)": np.float32, "tensor(bool)": np.bool_}
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
@@ -66,12 +66,12 @@ class OrtNetwork:
         return OrtNetwork(GraphCard.read(path), threads, device)
 
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
-        out = self._graphs["prefill_goal"].run(_fed(inputs))
+        out = self._graphs["prefill_goal"].run(fed(inputs))
         blocks, log_probs, real = (out.pop(name).numpy()[0] for name in ("blocks", "goal_log_probs", "real"))
         return Prefilled(out, blocks.astype(np.int32), log_probs, real)
 
     def prefill(self, inputs: ModelInputs) -> Any:
-        return self._graphs["prefill"].run(_fed(inputs))
+        return self._graphs["prefill"].run(fed(inputs))
 
     def step(self, context: Any, blocks: Array, limit: int, edit: bool) -> tuple[Array, Array]:
         mine, *theirs = np.array_split(blocks, max(min(self._parts, len(blocks)), 1))
@@ -134,11 +134,6 @@ class Graph:
         check_feeds(self.name, self.takes, given)
 
 
-def _fed(inputs: ModelInputs) -> dict[str, Array]:
-    """As a batch of one."""
-    return {name: part[None] for name, part in inputs.arrays.items()}
-
-
 class WatchedGraph(Graph):
     """One of `quantise.write_watched`, which tells more than others; `told` has that of each run."""
 
@@ -198,7 +193,7 @@ def profiled(card: GraphCard, inputs: ModelInputs, runs: int, folder: Path) -> d
     options.enable_profiling, options.profile_file_prefix = True, str(folder / "profile")
     session = ort.InferenceSession(str(card.files["prefill_goal"]), options, providers=[CPU])
     for _ in range(runs):
-        session.run(None, {name: part[None] for name, part in inputs.arrays.items()})
+        session.run(None, fed(inputs))
     spent: dict[str, float] = {}
     for event in json.loads(Path(session.end_profiling()).read_text()):
         name, ended = str(event.get("name", "")), "_kernel_time"

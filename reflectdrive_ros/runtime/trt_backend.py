@@ -32,7 +32,7 @@ from ..planning.planner import PlanningError, Prefilled
 from . import engine_cache
 from .cuda_device import CudaDevice, CudaError
 from .engine_cache import EngineError, Fit, Machine
-from .graphs import check_feeds, in_portions, input_spec
+from .graphs import check_feeds, fed, in_portions, input_spec
 
 OLDEST = (10, 13)  # of JetPack 7.0
 FLAGS = ("STRONGLY_TYPED", "no TF32")  # arithmetic is what the graph says
@@ -90,7 +90,7 @@ class TrtNetwork:
 
     def _read(self, graph: str, inputs: ModelInputs) -> dict[str, Array]:
         self._scene = Scene(self._scene.number + 1)  # first: whatever happens, the one before is being overwritten
-        return self._calls[graph].run({name: part[None] for name, part in inputs.arrays.items()})
+        return self._calls[graph].run(fed(inputs))
 
     def step(self, context: Any, blocks: Array, limit: int, edit: bool) -> tuple[Array, Array]:
         if context is not self._scene:
