@@ -187,7 +187,7 @@ def ablations(files: Mapping[str, Numbers]) -> str:
         by_seed = (f"{numbers['runs'][f'{variant}-{seed}']['pdms']:.1f}" for seed in range(numbers["seeds"]))
         scores = [f"{row[key]:.1f}" for key in SCORES]
         worth = numbers["differences"].get(variant.removeprefix("no-"), {})
-        differences = (_paired(worth.get(key, ())) for key in ("pdms", "dac", "pdms_drafted"))
+        differences = (paired(worth.get(key, ())) for key in ("pdms", "dac", "pdms_drafted"))
         others = (f"{row['goal_error_m']:.2f}", f"{row['pdms_drafted']:.1f}")
         rows.append((variant, scores[0], " ".join(by_seed), *scores[1:], *others, *differences))
     _, *parts = SCORES.values()
@@ -204,7 +204,7 @@ def ablations(files: Mapping[str, Numbers]) -> str:
     return f"## Ablations\n\n{told}\n\n{_table(heads, rows)}\n{_sources({'ablations': numbers}, (), files)}"
 
 
-def _paired(differences: Sequence[float]) -> str:
+def paired(differences: Sequence[float]) -> str:
     """Nothing where nothing is compared."""
     if not differences:
         return ""

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -32,6 +33,7 @@ from rich.table import Table
 from ..config import ConfigError, override_dotted
 from ..evaluation import given
 from ..evaluation.provenance import write_numbers
+from ..evaluation.results import paired
 from ..model.checkpoint import CARD
 from ..sim import shards
 from ..sim.shards import SetError
@@ -303,7 +305,7 @@ def numbers(cards: Mapping[str, Mapping[str, Any]], seeds: int) -> dict[str, Any
     keys = found[f"{FULL}-0"]
     return {
         "runs": found,
-        "variants": {name: {key: round(_mean(of_seeds(name, key)), 3) for key in keys} for name in VARIANTS},
+        "variants": {name: {key: round(fmean(of_seeds(name, key)), 3) for key in keys} for name in VARIANTS},
         "differences": {
             _left_out(name): {key: differences(name, key) for key in COMPARED} for name in VARIANTS if name != FULL
         },
@@ -312,10 +314,6 @@ def numbers(cards: Mapping[str, Mapping[str, Any]], seeds: int) -> dict[str, Any
 
 def _left_out(variant: str) -> str:
     return variant.removeprefix("no-")
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 def _means(result: Mapping[str, Any]) -> Table:
@@ -344,7 +342,6 @@ def _worth(result: Mapping[str, Any]) -> Table:
         cells = []
         for key in ("pdms", "dac"):
             cells.append(" ".join(f"{result['runs'][f'{variant}-{k}'][key]:.1f}" for k in range(result["seeds"])))
-            values = worth.get(key)
-            cells.append(f"{_mean(values):+.2f} ({min(values):+.2f} .. {max(values):+.2f})" if values else "")
+            cells.append(paired(worth.get(key, ())))
         table.add_row(variant, *cells)
     return table
