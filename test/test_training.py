@@ -392,7 +392,7 @@ def test_another_seed_learns_something_else(scenes, finished, tmp_path):
 
 def test_what_is_left_is_a_network_with_its_card(finished):
     card = json.loads((finished / "card.json").read_text())
-    net = checkpoint.load(finished / sft.WEIGHTS, card["sha256"])
+    net = checkpoint.load(finished / run_state.WEIGHTS, card["sha256"])
     assert net.config == network()
     assert card["steps"] == 8
     for name, value in net.named_parameters():
@@ -514,7 +514,7 @@ def test_the_command_trains_and_goes_on_with_one_log(sets, tmp_path):
     assert [int(row["step"]) for row in rows] == [2, 4, 6, 8]
     assert all(float(row["loss"]) > 0 for row in rows)
     assert list((out / "tensorboard").iterdir())
-    assert (out / sft.WEIGHTS).exists()
+    assert (out / run_state.WEIGHTS).exists()
 
 
 def test_a_setting_on_the_command_line_goes_before_the_file(sets, tmp_path):

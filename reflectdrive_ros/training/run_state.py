@@ -20,11 +20,14 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
 from ..files import write_whole
+from ..model import checkpoint
 from ..model.token_net import TokenNet
 
 FILE = "state.safetensors"
+WEIGHTS = "weights.safetensors"
 FORMAT = "reflectdrive.training.2"
 ADAM = ("exp_avg", "exp_avg_sq", "step")
+OF_WEIGHTS = ("format", "file", "bytes", "parameters", "dtype", "config", "golden")  # of a card: nothing about the run
 
 
 class StateError(Exception):
@@ -101,16 +104,19 @@ def restore(folder: Path, learning: nn.Module, average: TokenNet, optimizer: tor
 def take_over(folder: Path, learning: nn.Module, average: TokenNet) -> list[str]:
     """Puts the weights of another run into this one's, the network's averaged ones, where names and shapes agree.
 
-    Returns the names of parameters that stay as they were. Raises StateError.
+    A folder without a state, as networks are passed on, has the network's weights alone. Returns the names of
+    parameters that stay as they were. Raises StateError.
     """
-    path = folder / FILE
+    whole = (folder / FILE).exists()
+    path = folder / (FILE if whole else WEIGHTS)
     anew = []
     try:
         with safe_open(path, "pt") as file, torch.no_grad():
             there = set(file.keys())
             for name, parameter in learning.named_parameters():
                 of_network = name.removeprefix("net.")
-                kept = f"learning.{name}" if of_network == name else f"average.{of_network}"
+                prefix = "" if not whole else "learning." if of_network == name else "average."
+                kept = prefix + of_network
                 if kept in there and file.get_slice(kept).get_shape() == list(parameter.shape):
                     parameter.copy_(file.get_tensor(kept))
                 else:
@@ -119,6 +125,24 @@ def take_over(folder: Path, learning: nn.Module, average: TokenNet) -> list[str]
     except (SafetensorError, OSError) as fault:
         raise StateError(f"{path} cannot be read ({fault}): give another --begin-with") from None
     return anew
+
+
+def earlier(folder: Path) -> dict[str, Any]:
+    """What a card tells of the run whose weights another begins with. Raises StateError where there are none."""
+    found = peek(folder)
+    if found is not None:
+        progress, about = found
+        told = {"steps": progress.step, "minutes": round(progress.elapsed_s / 60.0, 2)}
+        return {**told, "settings": about["settings"], **about["sets"]}
+    path = folder / checkpoint.CARD
+    try:
+        card = json.loads(path.read_text(encoding="utf-8"))
+        return {name: value for name, value in card.items() if name not in OF_WEIGHTS}
+    except FileNotFoundError:
+        where = f"{folder / FILE} is missing, and {path} too"
+        raise StateError(f"{where}: --begin-with takes the --out of another run, or a folder of weights") from None
+    except (OSError, ValueError, AttributeError) as fault:
+        raise StateError(f"{path} cannot be read ({fault}): give another --begin-with") from None
 
 
 def _fill(parameter: nn.Parameter, value: Tensor, path: Path, name: str) -> None:

@@ -83,6 +83,7 @@ class DeviceConfig:
     accelerator: str = setting("auto", "cpu, cuda or auto")
     devices: int = setting(1, "processes of this machine, one per device", 1, 64)
     precision: str = setting("32-true", "32-true or bf16-mixed")
+    compile: bool = setting(False, "by torch.compile: two minutes to begin with, then faster; needs a C++ compiler")
     threads: int = setting(0, "of each process on a CPU; 0: as torch likes", 0, 1024)
 
 

@@ -37,7 +37,6 @@ from .settings import TrainConfig
 from .validation import Exam
 
 BAD_BATCH = "bad_batch.npz"
-WEIGHTS = "weights.safetensors"
 TABLES = ("camera", "instant", "slot", "route_place", "queries")  # learned tokens that are no nn.Embedding
 LOSSES = ("loss", "dlm", "goal", "sap", "field", "seen")
 
@@ -111,7 +110,7 @@ def train(
         run_state.restore(job.out, losses, average, optimizer)
     elif job.begin_with is not None:
         reporter.begins_anew(run_state.take_over(job.begin_with, losses, average))
-    model, wrapped = fabric.setup(losses, optimizer)
+    model, wrapped = fabric.setup(torch.compile(losses) if config.device.compile else losses, optimizer)
     loop = _Loop(job, fabric, net, losses, average, model, wrapped, optimizer, reporter)
     return loop.run(progress, stop, clock)
 
@@ -243,7 +242,7 @@ class _Loop:
         }
         if found:
             about["validation"] = {name: round(value, 3) for name, value in found.items()}
-        path = self.job.out / WEIGHTS
+        path = self.job.out / run_state.WEIGHTS
         digest = checkpoint.save(self.average, path, about)
         # what the file as it lies there answers, for every later start to be held against; its bytes stay the same
         about["golden"] = golden(TorchNetwork.of_file(path, digest))

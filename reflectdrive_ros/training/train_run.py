@@ -59,7 +59,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sft_parser.add_argument("--val", type=Path, metavar="DIR", help="set to be examined on meanwhile")
     sft_parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the run is kept")
     sft_parser.add_argument(
-        "--begin-with", type=Path, metavar="DIR", help="run whose weights this one begins with, as far as they fit"
+        "--begin-with",
+        type=Path,
+        metavar="DIR",
+        help="run, or folder of weights as models/reflectdrive2_small, that this one begins with, as far as it fits",
     )
     length = sft_parser.add_mutually_exclusive_group()
     length.add_argument("--steps", type=int, metavar="N", help="in place of the config's length")
@@ -113,7 +116,7 @@ def sft_run(
         errors.print(f"{len(scenes)} scenes are learnt from; left out: see the {len(left_out)} lines above")
     about = {"train": {**_set(args.train), "used": len(scenes)}, **provenance(["reflectdrive", *sys.argv[1:]])}
     if args.begin_with is not None:
-        about["begun_with"] = _earlier(args.begin_with)
+        about["begun_with"] = run_state.earlier(args.begin_with)
     job = Job(config, network, scenes, exam, args.out, about, begin_with=args.begin_with)
     _same_scenes(args.out, job)
     with _stopping() as stop, _Report(args.out, config, network, console, fabric.is_global_zero) as report:
@@ -121,7 +124,9 @@ def sft_run(
     if stop.is_set():
         console.print(f"stopped at step {done.step}; the same command goes on from there")
         return 130
-    console.print(f"{done.step} steps in {done.elapsed_s / 60:.1f} minutes; weights are in {args.out / sft.WEIGHTS}")
+    console.print(
+        f"{done.step} steps in {done.elapsed_s / 60:.1f} minutes; weights are in {args.out / run_state.WEIGHTS}"
+    )
     return 0
 
 
@@ -172,16 +177,6 @@ def _same_scenes(out: Path, job: Job) -> None:
     found = run_state.peek(out)
     if found is not None and found[1]["scenes"] != job.scenes.key:
         raise StateError(f"{out} holds a run on other scenes than {job.sets['train']['folder']}: give another --out")
-
-
-def _earlier(folder: Path) -> dict[str, Any]:
-    """What the card tells of the run that this one begins with. Raises StateError where there is none."""
-    found = run_state.peek(folder)
-    if found is None:
-        raise StateError(f"{folder / run_state.FILE} is missing: --begin-with takes the --out of another run")
-    progress, about = found
-    told = {"steps": progress.step, "minutes": round(progress.elapsed_s / 60.0, 2)}
-    return {**told, "settings": about["settings"], **about["sets"]}
 
 
 def _set(folder: Path) -> dict[str, Any]:
