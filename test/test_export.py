@@ -6,16 +6,21 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import cv2
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 import pytest
 import torch
-from scenes import Clock, config
+from scenes import SECOND_NS, Clock, config, observation
+from tiny_model import tiny_model  # noqa: F401 (a fixture)
 from tiny_net import some_blocks, tiny_inputs, tiny_net
 
+from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.config import DecodingConfig, ModelConfig
+from reflectdrive_ros.domain import CameraFrame, StepKind
 from reflectdrive_ros.features import ModelInputs
+from reflectdrive_ros.model import vision
 from reflectdrive_ros.model.export import example_inputs, export, model_of
 from reflectdrive_ros.model.graph_card import GRAPHS, METADATA, GraphCard, GraphError, sha256_of
 from reflectdrive_ros.model.phases import Decoding
@@ -142,6 +147,80 @@ def test_a_scene_is_not_disturbed_by_the_next_one(folder):
     np.testing.assert_array_equal(alone[1], again[1])
 
 
+# --- pictures as cameras give them ---------------------------------------------------------------------------------
+
+CAMERA = (150, 90)  # neither a whole number of times as large as the network's nor of its shape
+
+
+@pytest.fixture(scope="module")
+def for_cameras(tmp_path_factory):
+    place = tmp_path_factory.mktemp("camera")
+    export(network(), "0" * 64, place, {}, RULES, camera=CAMERA)
+    return place
+
+
+def taken_by_a_camera(seed):
+    width, height = CAMERA
+    small = np.random.default_rng(seed).integers(0, 256, (6, height // 6, width // 6, 3), np.uint8)
+    return np.stack([cv2.resize(each, CAMERA, interpolation=cv2.INTER_CUBIC) for each in small])
+
+
+@pytest.mark.parametrize("size", [(64, 32), (75, 45), (150, 45), (149, 89), (150, 90)])
+def test_the_network_averages_pictures_down_as_the_host_does(size):
+    images = taken_by_a_camera(1)
+    expected = np.stack([cv2.resize(each, size, interpolation=cv2.INTER_AREA) for each in images])
+    found = vision.shrunk(torch.from_numpy(images), size[1], size[0]).numpy()
+    assert np.abs(found - expected).max() <= 1.0
+    assert (found == expected).mean() > 0.8  # the rest are halves, which OpenCV rounds up for whole ratios only
+    if size == (64, 32):
+        assert (found == expected).mean() > 0.99
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_graphs_for_cameras_write_what_the_network_writes_of_pictures_brought_to_its_size(for_cameras, seed):
+    graphs = OrtNetwork.of_file(for_cameras / "card.json", threads=1)
+    images = taken_by_a_camera(seed)
+    sized = np.stack([cv2.resize(each, (64, 32), interpolation=cv2.INTER_AREA) for each in images])
+    _, expected, sure = decoded(TorchNetwork(network(), decoding=RULES), replace(scene(seed), images=sized))
+    _, blocks, confidence = decoded(graphs, replace(scene(seed), images=images))
+    np.testing.assert_array_equal(blocks, expected)
+    np.testing.assert_allclose(confidence, sure, atol=1e-3)
+
+
+def test_graphs_for_cameras_tell_the_size_that_they_take(for_cameras):
+    spec = OrtNetwork.of_file(for_cameras / "card.json", threads=1).inputs
+    assert (spec.width, spec.height) == CAMERA
+    assert "averages areas" in GraphCard.read(for_cameras / "card.json").model["inputs"]["pixels"]
+
+
+def larger(count):
+    """Pictures that are not of the graphs' size either: the host brings them there."""
+    return np.random.default_rng(0).integers(0, 256, (count, 120, 200, 3), np.uint8)
+
+
+def test_an_engine_drives_by_graphs_that_take_the_cameras_pictures(tiny_model, tmp_path):  # noqa: F811
+    assert main(["export", str(tiny_model.file), "--out", str(tmp_path), "--camera", "160x100"]) == 0
+    card = tmp_path / "card.json"
+    asked = replace(config(planner="reflectdrive2"), model=ModelConfig(str(card), sha256_of(card)))
+    opened = network_of(asked.model, asked.decoding)  # its self-check holds it against the card's golden answer
+    assert (opened.inputs.width, opened.inputs.height) == (160, 100)
+    frames = [
+        CameraFrame(SECOND_NS, name, pixels, np.eye(3), np.eye(4))
+        for name, pixels in zip(asked.cameras.names, larger(3), strict=True)
+    ]
+    report = Engine(asked, Clock(), network=opened).step(observation(cameras=tuple(frames)))
+    assert report.plan.step is StepKind.FULL
+
+
+def test_pictures_smaller_than_the_networks_are_refused(tiny_model, tmp_path, capsys):  # noqa: F811
+    assert main(["export", str(tiny_model.file), "--out", str(tmp_path), "--camera", "40x1080"]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "--camera 40x1080 is smaller than the pictures that the network takes, " in told
+    with pytest.raises(SystemExit):
+        main(["export", str(tiny_model.file), "--out", str(tmp_path), "--camera", "wide"])
+    assert "'wide' is no size of pictures: expected one as 1920x1080" in capsys.readouterr().err
+
+
 # --- what the files are made of --------------------------------------------------------------------------------------
 
 
@@ -159,8 +238,9 @@ def unknown_to_tensorrt(file):
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_every_operator_and_its_type_is_one_that_tensorrt_takes(folder, name):
+def test_every_operator_and_its_type_is_one_that_tensorrt_takes(folder, for_cameras, name):
     assert unknown_to_tensorrt(folder / f"{name}.onnx") == []
+    assert unknown_to_tensorrt(for_cameras / f"{name}.onnx") == []
 
 
 def test_weights_of_convolutions_are_constants_of_the_graph(folder):

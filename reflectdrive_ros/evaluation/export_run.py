@@ -15,6 +15,7 @@ import argparse
 import json
 import tempfile
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,10 @@ from rich.table import Table
 from ..config import Config, ConfigError, load
 from ..model import checkpoint
 from ..model.checkpoint import CheckpointError
-from ..model.export import MOST_BLOCKS, PRECISIONS, export, in_bfloat16
+from ..model.export import MOST_BLOCKS, PRECISIONS, Size, export, in_bfloat16, own_size
 from ..model.graph_card import CARD, QUANTISED, GraphCard
+from ..model.phases import Decoding
+from ..model.token_net import TokenNet
 from ..runtime.backend import golden, torch_decoding
 from ..runtime.torch_backend import TorchNetwork
 from ..sim import shards
@@ -49,6 +52,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=range(1, MOST_BLOCKS + 1),
         metavar="M",
         help="blocks that a step takes; left out, any number (for CPUs; TensorRT wants it fixed)",
+    )
+    parser.add_argument(
+        "--camera",
+        type=_size,
+        metavar="WxH",
+        help="pictures as the cameras give them, averaged down inside the graphs, for a GPU; left out, the network's "
+        "own size, to which the node brings them on the CPU",
     )
     parser.add_argument(
         "--precision",
@@ -79,11 +89,12 @@ def run(args: argparse.Namespace) -> int:
         source = source_card(args.checkpoint)
         net = checkpoint.load(args.checkpoint, args.sha256 or source.get("sha256", ""))
         weights_sha256 = args.sha256 or source["sha256"]
+        check_camera(args.camera, net)
         decoding, gate = torch_decoding(config.decoding), None
         if args.precision == "bf16":
             exact, net = net, in_bfloat16(net)
             if args.gate is not None:
-                halved, whole = (TorchNetwork(each, decoding=decoding) for each in (net, exact))
+                halved, whole = (_taking(args.camera, each, decoding) for each in (net, exact))
                 gate = held(halved, whole, args.gate, args.gate_scenes, config, errors)
         weights = {key: value for key, value in source.items() if key not in ("config", "format")}
         made = {key: value for key, value in provenance([]).items() if key in ("version", "commit")}
@@ -92,9 +103,11 @@ def run(args: argparse.Namespace) -> int:
             place = Path(stack.enter_context(tempfile.TemporaryDirectory())) if quantise else args.out
             with errors.status("tracing the graphs; of the small network it takes half a minute"):
                 about = {"weights": weights, "made": made}
-                known = golden(TorchNetwork(net, decoding=decoding)) if net.config.words else None
+                known = golden(_taking(args.camera, net, decoding)) if net.config.words else None
                 blocks = args.blocks or (config.decoding.goals if args.tensorrt else None)
-                card_sha256 = export(net, weights_sha256.lower(), place, about, decoding, blocks, known, gate)
+                card_sha256 = export(
+                    net, weights_sha256.lower(), place, about, decoding, blocks, known, gate, args.camera
+                )
             if quantise:
                 sets = args.calibrate, args.gate
                 exact_card = GraphCard.read(place / CARD)
@@ -138,6 +151,31 @@ def check_options(args: argparse.Namespace) -> None:
     for folder in (args.calibrate, args.gate):
         if folder is not None:
             shards.index_of(folder)  # before it is needed, half a minute later
+
+
+def check_camera(camera: Size | None, net: TokenNet) -> None:
+    """Raises ConfigError for pictures smaller than the network's: there is nothing to average."""
+    width, height = own_size(net)
+    if camera is not None and (camera[0] < width or camera[1] < height):
+        raise ConfigError(
+            f"--camera {camera[0]}x{camera[1]} is smaller than the pictures that the network takes, {width}x{height}: "
+            "name the size that the cameras give, or leave it out"
+        )
+
+
+def _taking(camera: Size | None, net: TokenNet, decoding: Decoding) -> TorchNetwork:
+    """The network in torch, given pictures of the cameras' size."""
+    network = TorchNetwork(net, decoding=decoding)
+    if camera is not None:
+        network.inputs = replace(network.inputs, width=camera[0], height=camera[1])
+    return network
+
+
+def _size(text: str) -> Size:
+    width, _, height = text.partition("x")
+    if not (width.isdecimal() and height.isdecimal() and int(width) * int(height) > 0):
+        raise argparse.ArgumentTypeError(f"'{text}' is no size of pictures: expected one as 1920x1080")
+    return int(width), int(height)
 
 
 def source_card(weights: Path) -> dict[str, Any]:

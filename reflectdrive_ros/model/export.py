@@ -53,6 +53,7 @@ OPSET = 20
 MOST_BLOCKS = 64  # of a step whose number of blocks is free
 SMALL = 1024  # elements; smaller tables are kept as they are
 PRECISIONS = {torch.float32: "fp32", torch.bfloat16: "bf16"}  # of a network's weights, and of its graphs' arithmetic
+Size = tuple[int, int]  # width and height of pictures in px
 INSIDE_BYTES = 1_500_000_000  # more weights than that stand beside their graph
 
 
@@ -104,19 +105,21 @@ def export(
     blocks: int | None = None,
     golden: Mapping[str, float] | None = None,
     gate: Mapping[str, Any] | None = None,
+    camera: Size | None = None,
 ) -> str:
     """Write the graphs and their card into a folder; returns the card's SHA-256.
 
     about: what the card says on where the weights come from. blocks: how many a step takes; None leaves it free.
+    camera: of the pictures that the graphs take and average down themselves; None: the network's own size.
     golden: what `runtime.backend.golden` says of the network, for every start of the graphs to be held against.
     gate: what the network scored beside the one in float32, as `evaluation.gate` tells.
     """
     folder, decoding = Path(folder), decoding or Decoding()
     folder.mkdir(parents=True, exist_ok=True)
-    model = model_of(net, weights_sha256, decoding, blocks)
+    model = model_of(net, weights_sha256, decoding, blocks, camera)
     traced = {
-        "prefill_goal": _reading(net, PrefillGoal(net, decoding), ["blocks", "goal_log_probs", "real"]),
-        "prefill": _reading(net, Prefill(net), []),
+        "prefill_goal": _reading(net, PrefillGoal(net, decoding), ["blocks", "goal_log_probs", "real"], camera),
+        "prefill": _reading(net, Prefill(net), [], camera),
         "step": _step(net, decoding, blocks),
     }
     graphs = {}
@@ -141,21 +144,25 @@ def in_bfloat16(net: TokenNet) -> TokenNet:
     return half
 
 
-def model_of(net: TokenNet, weights_sha256: str, decoding: Decoding, blocks: int | None) -> dict[str, Any]:
+def model_of(
+    net: TokenNet, weights_sha256: str, decoding: Decoding, blocks: int | None, camera: Size | None = None
+) -> dict[str, Any]:
     """What the graphs take and mean, in words that JSON has: the same for all graphs and their card."""
     config = net.config
+    width, height = camera or own_size(net)
+    averaged = "averages areas down to what the network takes and " if (width, height) != own_size(net) else ""
     measures = dataclasses.asdict(config)
     told = {
         "weights_sha256": weights_sha256,
         "precision": PRECISIONS[net.x_head.weight.dtype],
         "config_sha256": hashlib.sha256(json.dumps(measures, sort_keys=True).encode()).hexdigest(),
         "inputs": {
-            "width": config.vision.width,
-            "height": config.vision.height,
+            "width": width,
+            "height": height,
             "cameras": config.cameras,
             "instants": config.instants,
             "order": "oldest instant first, the cameras of each from left to right",
-            "pixels": "uint8 RGB; the graph itself takes them to x / 127.5 - 1",
+            "pixels": f"uint8 RGB; the graph itself {averaged}takes them to x / 127.5 - 1",
             "text_length": config.text_length,
             "words": config.words,
             "ego": "speed in m/s, acceleration in m/s^2, yaw rate in rad/s, each over its ego_scale",
@@ -171,20 +178,27 @@ def model_of(net: TokenNet, weights_sha256: str, decoding: Decoding, blocks: int
     return json.loads(json.dumps(told))  # type: ignore[no-any-return]  # tuples become lists, as a reader sees them
 
 
-def example_inputs(net: TokenNet) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def own_size(net: TokenNet) -> Size:
+    """Width and height of the pictures that the network itself takes."""
+    return net.config.vision.width, net.config.vision.height
+
+
+def example_inputs(net: TokenNet, camera: Size | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Images, text, ego, route of one scene: black pictures, no words, a car that stands and knows no route."""
-    config, vision = net.config, net.config.vision
+    config = net.config
+    width, height = camera or own_size(net)
     return (
-        torch.zeros(1, config.pictures, vision.height, vision.width, 3, dtype=torch.uint8),
+        torch.zeros(1, config.pictures, height, width, 3, dtype=torch.uint8),
         torch.zeros(1, config.text_length, dtype=torch.int64),
         torch.zeros(1, 3),
         torch.full((1, len(config.route_at_m), 2), config.mask_id),
     )
 
 
-def _reading(net: TokenNet, module: nn.Module, decided: list[str]) -> ir.Model:
+def _reading(net: TokenNet, module: nn.Module, decided: list[str], camera: Size | None) -> ir.Model:
     """A graph that reads the scene and gives what is decided, then keys and values."""
-    return _traced(module, example_inputs(net), ["images", "text", "ego", "route"], [*decided, *_kept(net)], None)
+    inputs = example_inputs(net, camera)
+    return _traced(module, inputs, ["images", "text", "ego", "route"], [*decided, *_kept(net)], None)
 
 
 def _step(net: TokenNet, decoding: Decoding, blocks: int | None) -> ir.Model:

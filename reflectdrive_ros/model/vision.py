@@ -9,8 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from ..domain import Array
 
 SHUFFLE = 2  # patches per side that become one token
 
@@ -105,13 +109,40 @@ class VisionEncoder(nn.Module):
         self.post_layernorm = nn.LayerNorm(config.channels, config.norm_eps)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Pictures (N, H, W, 3 * frames) uint8 -> features (N, rows * columns, channels)."""
+        """Pictures (N, H, W, 3 * frames) uint8 -> features (N, rows * columns, channels).
+
+        Larger pictures than its own are averaged down to them.
+        """
         weight = self.patch_embedding.weight
-        pixels = (images.permute(0, 3, 1, 2).to(weight.dtype) / 127.5 - 1.0).contiguous()
+        size = self.config.height, self.config.width
+        whole = images if images.shape[1:3] == size else shrunk(images, *size)
+        pixels = (whole.permute(0, 3, 1, 2).to(weight.dtype) / 127.5 - 1.0).contiguous()
         x = self.patch_embedding(self.stem(pixels)).flatten(2).transpose(1, 2) + self.position_embedding.weight
         for layer in self.layers:
             x = layer(x)
         return self.post_layernorm(x)  # type: ignore[no-any-return]
+
+
+def shrunk(images: Tensor, height: int, width: int) -> Tensor:
+    """Pictures (N, H, W, C) averaged over areas, whole values as cameras give: float32 (N, height, width, C).
+
+    What OpenCV's INTER_AREA does on the host, as two products with matrices, which run wherever the network runs;
+    TensorRT's Resize does not average.
+    """
+    pixels = images.float()
+    for size in (height, width):  # rows; turned over, columns; turned back
+        across, channels = pixels.shape[2:]
+        shares = torch.from_numpy(area_shares(pixels.shape[1], size)).to(pixels.device)
+        pixels = torch.unflatten(shares @ pixels.flatten(2), 2, (across, channels)).transpose(1, 2)
+    return pixels.round()
+
+
+def area_shares(before: int, after: int) -> Array:
+    """(after, before) float32: how much each of `before` pixels of a line counts in each of `after`, fewer, ones."""
+    edges = np.arange(after + 1) * before / after
+    pixels = np.arange(before)
+    covered = np.minimum(edges[1:, None], pixels + 1) - np.maximum(edges[:-1, None], pixels)
+    return np.asarray(np.maximum(covered, 0.0) * after / before, np.float32)
 
 
 class Projector(nn.Module):

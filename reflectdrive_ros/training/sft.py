@@ -110,7 +110,8 @@ def train(
         run_state.restore(job.out, losses, average, optimizer)
     elif job.begin_with is not None:
         reporter.begins_anew(run_state.take_over(job.begin_with, losses, average))
-    model, wrapped = fabric.setup(torch.compile(losses) if config.device.compile else losses, optimizer)
+    learning: Any = torch.compile(losses) if config.device.compile else losses
+    model, wrapped = fabric.setup(learning, optimizer)
     loop = _Loop(job, fabric, net, losses, average, model, wrapped, optimizer, reporter)
     return loop.run(progress, stop, clock)
 
