@@ -143,6 +143,9 @@ class EngineConfig:
 
     deadline_ms: float = setting(80.0, "a plan that took longer is LATE", 1.0, 10_000.0)
     carry_max_s: float = setting(1.0, "how long a good plan may be carried forward in place of a bad one", 0.0, 5.0)
+    max_lateral_shift_m: float = setting(
+        0.5, "how far a plan may lie beside the last one, unless to be safe it must; 0: as far as it likes", 0.0, 10.0
+    )
     watchdog_ms: float = setting(250.0, "without a finished step for this long the watchdog sends the stop", 20.0, 1e4)
 
 

@@ -10,6 +10,7 @@ names the field. Arrays are kept as read-only copies, so that a shared observati
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
@@ -317,6 +318,11 @@ class SafetyCheck:
     repairs: int = 0  # iterations of repair that this plan went through
     horizon_s: float = 0.0  # how far ahead it was checked
     obstacles: bool = False  # whether unclassified obstacles were known
+
+    @property
+    def safe_s(self) -> float:
+        """How long nothing unsafe was found; infinite where it never was."""
+        return math.inf if self.unsafe_after_s is None else self.unsafe_after_s
 
     def __str__(self) -> str:
         """One sentence."""

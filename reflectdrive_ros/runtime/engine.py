@@ -20,7 +20,7 @@ from dataclasses import replace
 from ..config import Config, ConfigError
 from ..domain import Agents, EgoState, Observation, Plan, PlanSource, StepReport, Verdict
 from ..kinematics import carried_forward, path_ahead
-from ..planning import LEARNED, decoding_of, guard, planner_named, safety
+from ..planning import LEARNED, decoding_of, guard, planner_named, safety, steady
 from ..planning.planner import Network, Planner, PlannerState, PlanningError, Remarks, Tools
 from .backend import network_of
 from .read_ahead import ReadAhead
@@ -98,6 +98,9 @@ class Engine:
 
         sound = judged.verdict in (Verdict.OK, Verdict.LATE)
         self._state = state if sound else PlannerState()
+        if sound and plan is not None:
+            plan, jump = self._steadied(plan, observation)
+            notes += (jump,) if jump else ()
         if judged.verdict is Verdict.OK and plan is not None:
             sent, source = plan, PlanSource.PLANNER
         elif (carried := self._carried(observation)) is not None:
@@ -145,6 +148,33 @@ class Engine:
         except Exception:  # the fallback must not fail where the planner did
             log.exception("the last good plan could not be carried forward")
             return None
+
+    def _steadied(self, plan: Plan, observation: Observation) -> tuple[Plan, str]:
+        """The plan without a jump aside from the last one, or why it keeps that: so it is safer, or can be driven.
+
+        The planner goes on from its own.
+        """
+        last, limit_m = self._recent(observation.stamp_ns), self._config.engine.max_lateral_shift_m
+        if last is None or limit_m <= 0.0:
+            return plan, ""
+        try:
+            held = steady.steadied(plan, last, limit_m)
+            if held is plan:
+                return plan, ""
+            needs = guard.check(held, observation, 0.0, self._config).reason
+            known = safety.Known.of(observation, self._config)
+            repairs = 0 if plan.check is None else plan.check.repairs
+            own, its = plan.check or safety.check_of(plan, known), safety.check_of(held, known, repairs)
+            if not needs and its.safe_s < own.safe_s:
+                needs = f"the plan is unsafe after {its.safe_s:.1f} s"
+            return (
+                (plan, f"the plan jumps aside; held to the last one, {needs}")
+                if needs
+                else (replace(held, check=its), "")
+            )
+        except Exception:  # what is only smoother must not stop a plan
+            log.exception("the plan could not be held to the last one")
+            return plan, ""
 
     def _checked(self, plan: Plan, observation: Observation) -> Plan:
         """The plan with what it was held against, unless its planner has told that itself."""

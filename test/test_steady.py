@@ -1,0 +1,166 @@
+"""Plans that jump aside get there in parts: never further beside the last one than allowed, unless safety wants it."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scenes import SECOND_NS, Clock, cars, config, later, observation
+
+from reflectdrive_ros import geometry
+from reflectdrive_ros.domain import Plan, PlanSource, Trajectory, Verdict
+from reflectdrive_ros.kinematics import speeds
+from reflectdrive_ros.planning import steady
+from reflectdrive_ros.runtime.engine import Engine
+
+LIMIT_M = 0.5
+TIMES_S = 0.1 * np.arange(1, 41)
+
+
+def swung(aside_m, speed_mps=8.0, stamp_ns=SECOND_NS, curvature=0.0, at=(0.0, 0.0, 0.0)):
+    """A plan along an arc that changes to a lane `aside_m` to the left within its 4 s."""
+    along = np.concatenate([[0.0], speed_mps * TIMES_S])
+    share = along / along[-1]
+    aside = aside_m * (3 * share**2 - 2 * share**3)
+    turn = curvature * along
+    middle = np.stack([np.sinc(turn / np.pi) * along, 0.5 * turn * np.sinc(turn / 2 / np.pi) ** 2 * along], -1)
+    points = middle + aside[:, None] * np.stack([-np.sin(turn), np.cos(turn)], -1)
+    headings = geometry.headings_along(np.concatenate([points, 2 * points[-1:] - points[-2:-1]]))[:-1]
+    poses = np.column_stack([points, headings])[1:]
+    return Plan(stamp_ns, np.array(at), Trajectory(poses, 0.1))
+
+
+def beside(plan, last):
+    """The farthest that a plan lies beside the last one, by points of the map, straight from distances."""
+    then, now = (geometry.compose(each.map_from_ego, each.trajectory.poses)[:, :2] for each in (last, plan))
+    fine = np.concatenate([np.linspace(a, b, 40) for a, b in pairwise(then)])
+    gaps = np.linalg.norm(now[:, None] - fine, axis=-1)
+    inside = (gaps.argmin(1) > 0) & (gaps.argmin(1) < len(fine) - 1)
+    return gaps.min(1)[inside].max()
+
+
+@given(st.floats(-6.0, 6.0), st.floats(-6.0, 6.0), st.floats(-0.03, 0.03), st.floats(3.0, 15.0))
+def test_no_point_lies_further_beside_the_last_plan_than_allowed(wanted_m, last_m, curvature, speed_mps):
+    last, plan = swung(last_m, speed_mps, curvature=curvature), swung(wanted_m, speed_mps, curvature=curvature)
+    held = steady.steadied(plan, last, LIMIT_M)
+    assert beside(held, last) <= LIMIT_M + 0.02
+    if beside(plan, last) <= LIMIT_M - 0.02:
+        assert held is plan
+
+
+def test_what_is_wanted_still_is_reached_after_some_cycles_and_then_left_alone():
+    last, wanted, shifts = swung(0.0), swung(1.8), []
+    for _ in range(6):
+        held = steady.steadied(wanted, last, LIMIT_M)
+        shifts.append(beside(held, last))
+        last = held
+    np.testing.assert_allclose(last.trajectory.poses, wanted.trajectory.poses, atol=1e-9)
+    assert sum(shift > LIMIT_M - 0.02 for shift in shifts) == 3  # and the rest in the fourth
+    assert shifts[-1] < 1e-6
+
+
+def test_a_plan_that_brakes_brakes_as_hard_when_it_is_held():
+    """Only sideways is waited."""
+    last = swung(0.0, 8.0)
+    braking = np.maximum(8.0 - 4.0 * TIMES_S, 0.0)
+    along = np.cumsum(0.1 * braking)
+    poses = np.column_stack([along, 1.5 * (along / along[-1]) ** 2, np.arctan(3.0 * along / along[-1] ** 2)])
+    plan = Plan(SECOND_NS, np.zeros(3), Trajectory(poses, 0.1))
+    held = steady.steadied(plan, last, LIMIT_M)
+    assert beside(plan, last) > 1.0
+    assert beside(held, last) <= LIMIT_M + 1e-3
+    np.testing.assert_allclose(speeds(held.trajectory), speeds(plan.trajectory), atol=0.2)
+    assert held.trajectory.poses[-1, 0] == pytest.approx(poses[-1, 0], abs=1e-6)
+
+
+def test_headings_follow_the_path_that_is_driven():
+    held = steady.steadied(swung(3.0, 10.0), swung(-1.0, 10.0), LIMIT_M)
+    path = np.concatenate([np.zeros((1, 2)), held.trajectory.poses[:, :2]])
+    ways = np.arctan2(*np.diff(path, axis=0).T[::-1])
+    np.testing.assert_allclose(held.trajectory.poses[:, 2], ways, atol=0.02)
+
+
+def test_the_last_plan_is_found_where_it_lies_in_the_map():
+    """The car drove on along it, turning: the same way asked for again is no jump."""
+    last = swung(0.0, 10.0, curvature=0.02)
+    here = geometry.compose(last.map_from_ego, last.trajectory.poses[4])
+    plan = swung(0.0, 10.0, SECOND_NS + SECOND_NS // 2, 0.02, here)
+    assert steady.steadied(plan, last, LIMIT_M) is plan
+    aside = swung(2.0, 10.0, SECOND_NS + SECOND_NS // 2, 0.02, here)
+    held = steady.steadied(aside, last, LIMIT_M)
+    assert beside(aside, last) > 1.0
+    assert LIMIT_M - 0.05 < beside(held, last) <= LIMIT_M + 0.01
+    np.testing.assert_allclose(held.trajectory.poses[0], aside.trajectory.poses[0], atol=0.02)
+
+
+@pytest.mark.parametrize("off_m", [0.3, -1.0, 20.0])
+def test_a_car_that_is_not_where_the_last_plan_had_it_is_not_pulled_there(off_m):
+    last = swung(0.0)
+    plan = swung(2.0, at=(0.0, off_m, 0.0))
+    assert steady.steadied(plan, last, LIMIT_M) is plan
+
+
+def test_after_a_plan_to_stand_any_plan_will_do():
+    standing = Plan(SECOND_NS, np.zeros(3), Trajectory(np.zeros((40, 3)), 0.1))
+    plan = swung(3.0)
+    assert steady.steadied(plan, standing, LIMIT_M) is plan
+    assert steady.steadied(standing, plan, LIMIT_M) is standing
+
+
+# --- in the engine ---------------------------------------------------------------------------------------------------
+
+
+class Swerving:
+    """A planner that wants `asides` one after the other."""
+
+    def __init__(self, *asides):
+        self.asides = list(asides)
+
+    def __call__(self, state, scene, tools):
+        plan = swung(self.asides.pop(0), scene.ego.speed_mps, scene.stamp_ns, at=scene.ego.map_from_ego)
+        return replace(state, previous=plan), plan
+
+
+def two_steps(planner, agents=None, **settings):
+    """What came of two steps 0.1 s apart, what is in the way seen with the second only."""
+    pilot = Engine(config(**settings), Clock(), planner)
+    scene = observation(speed=8.0)
+    first = pilot.step(scene)
+    second = pilot.step(replace(later(scene, 0.1), agents=agents))
+    assert [report.verdict for report in (first, second)] == [Verdict.OK, Verdict.OK]
+    assert second.source is PlanSource.PLANNER
+    return pilot, first.plan, second
+
+
+def test_the_engine_sends_plans_that_shift_by_half_a_metre_at_most():
+    pilot, first, second = two_steps(Swerving(0.0, 3.0))
+    assert LIMIT_M - 0.05 < beside(second.plan, first) <= LIMIT_M + 0.01
+    assert second.notes == ()
+    assert pilot._state.previous.trajectory.poses[-1, 1] == pytest.approx(3.0)  # the planner goes on from its own
+
+
+def test_what_is_held_to_is_what_was_sent():
+    pilot = Engine(config(), Clock(), Swerving(0.0, 3.0, 3.0, 3.0))
+    scene, sent = observation(speed=8.0), []
+    for _ in range(4):
+        sent.append(pilot.step(scene).plan)
+        scene = later(scene, 0.1)
+    assert all(beside(after, before) <= LIMIT_M + 0.02 for before, after in pairwise(sent))
+    assert beside(sent[3], sent[0]) > 1.0
+
+
+def test_a_jump_that_safety_wants_is_made_at_once():
+    """A car stands 22 m ahead, half in the lane: past it on the left is safe, half a metre of that is not."""
+    standing = cars((22.0, -0.4, 0.0, 0.0))
+    _, first, second = two_steps(Swerving(0.0, 6.0), agents=standing)
+    assert beside(second.plan, first) > 2.0
+    assert second.plan.check.unsafe_after_s is None
+    (note,) = second.notes
+    assert note.startswith("the plan jumps aside; held to the last one, the plan hits ")
+
+
+def test_the_limit_can_be_taken_away():
+    _, first, second = two_steps(Swerving(0.0, 3.0), engine__max_lateral_shift_m=0.0)
+    assert beside(second.plan, first) > 2.0
