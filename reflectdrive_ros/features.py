@@ -14,6 +14,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 import cv2
 import numpy as np
@@ -34,6 +35,7 @@ WORDS = (
     *("first", "second", "third", "exit", "stop", "slow", "down", "next"),
     *map(str, range(0, LONGEST_NUMBER + 1, 10)),
 )
+_SIZED: WeakKeyDictionary[CameraFrame, dict[tuple[int, int], Array]] = WeakKeyDictionary()
 
 
 class Tokenizer(Protocol):
@@ -104,7 +106,7 @@ def model_inputs(observation: Observation, spec: InputSpec) -> ModelInputs:
     """Arrays of an observation. Raises ValueError naming the field that cannot be used."""
     pictures, about_pictures = _instants(observation.cameras, spec)
     text, about_text = _text(observation, spec)
-    images = np.stack([_sized(frame.pixels, spec) for frame in pictures])
+    images = np.stack([_sized(frame, spec) for frame in pictures])
     points, about_route = route_ahead(observation.route, spec.route_at_m)
     route = route_ids(points, spec.codebook)
     notes = (*about_pictures, *about_text, *about_route)
@@ -140,11 +142,18 @@ def _instants(frames: Sequence[CameraFrame], spec: InputSpec) -> tuple[Sequence[
     return frames, []
 
 
-def _sized(pixels: Array, spec: InputSpec) -> Array:
-    """(H, W, 3) uint8 of the network's size; averaging areas, so that small things fade rather than flicker."""
-    if pixels.shape[:2] == (spec.height, spec.width):
+def _sized(frame: CameraFrame, spec: InputSpec) -> Array:
+    """(H, W, 3) uint8 of the network's size; averaging areas, so that small things fade rather than flicker.
+
+    Remembered as long as the frame lives: the newest picture of now is the older one of some steps from now.
+    """
+    size, pixels = (spec.width, spec.height), frame.pixels
+    if pixels.shape[1::-1] == size:
         return pixels
-    return np.asarray(cv2.resize(pixels, (spec.width, spec.height), interpolation=cv2.INTER_AREA))
+    known = _SIZED.setdefault(frame, {})
+    if size not in known:
+        known[size] = np.asarray(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA))
+    return known[size]
 
 
 def _text(observation: Observation, spec: InputSpec) -> tuple[Array, list[str]]:

@@ -1,6 +1,7 @@
 """What a network is given: pictures in order, words by meaning, numbers by scale, the truth about what was missing."""
 
 import dataclasses
+import gc
 import re
 from types import SimpleNamespace
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from scenes import ego, observation
 
+from reflectdrive_ros import features
 from reflectdrive_ros.domain import CameraFrame, Command
 from reflectdrive_ros.features import (
     MAX_CHARACTERS,
@@ -87,6 +89,22 @@ def test_shrinking_averages_areas():
     fine[::2] = 200  # lines of one pixel
     frames = tuple(dataclasses.replace(part, pixels=fine) for part in pictures(1))
     np.testing.assert_array_equal(model_inputs(seen(cameras=frames), SPEC).images, 100)
+
+
+def test_a_picture_is_brought_to_a_size_once_as_long_as_it_lives(monkeypatch):
+    made, resize = [], features.cv2.resize
+    monkeypatch.setattr(features.cv2, "resize", lambda *of, **how: made.append(of[1]) or resize(*of, **how))
+    frames = pictures()
+    first = model_inputs(seen(cameras=frames), SPEC)
+    again = model_inputs(seen(cameras=frames[3:] + pictures(1)), SPEC)  # the newest of then are the older ones of now
+    np.testing.assert_array_equal(again.images[:3], first.images[3:])
+    assert made == [(24, 12)] * 9
+    model_inputs(seen(cameras=frames), dataclasses.replace(SPEC, width=30))
+    assert made[9:] == [(30, 12)] * 6
+    kept = len(features._SIZED)
+    del frames
+    gc.collect()
+    assert len(features._SIZED) <= kept - 6
 
 
 # --- words -----------------------------------------------------------------------------------------------------------

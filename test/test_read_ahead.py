@@ -97,14 +97,15 @@ def test_a_scene_that_cannot_be_read_is_the_same_sentence():
 
 
 def test_a_network_that_fails_while_it_reads_fails_in_its_own_step_and_the_next_one_plans():
+    drive = [seen(speed=8.0), later(seen(speed=10.0), 0.1)]
+
     class Failing(Counted):
         def prefill_goal(self, inputs):
-            if not self.read:
-                self.read.append(("prefill_goal", inputs, threading.current_thread()))
+            if inputs.ego[0] * self.inputs.ego_scale[0] == pytest.approx(drive[0].ego.speed_mps):
                 raise PlanningError("the graph broke")
             return super().prefill_goal(inputs)
 
-    first, second = plans(Failing(arc_way()), frames(2), True)
+    first, second = plans(Failing(arc_way()), drive, True)
     assert (first.verdict, first.reason) == (Verdict.INFEASIBLE, "the graph broke")
     assert second.verdict is Verdict.OK
 

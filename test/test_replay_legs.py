@@ -52,6 +52,16 @@ def test_of_a_long_drive_some_plans_are_drawn_and_all_are_counted(pandaset, tmp_
     assert 25 <= len(shown["driven"]["t"]) <= 50
 
 
+def test_pictures_are_made_for_a_report_alone_and_change_no_number(pandaset, tmp_path, monkeypatch):  # noqa: F811
+    _, with_report = replayed(pandaset, tmp_path / "report", "--duration", "2")
+    asked = []
+    monkeypatch.setattr(replay_legs.Cameras, "pictures", lambda *of: asked.append(of))
+    _, without = replayed(pandaset, tmp_path / "numbers", "--duration", "2", "--no-report")
+    assert not asked
+    assert settled(without) == settled(with_report)
+    assert rows(tmp_path / "numbers") == rows(tmp_path / "report")
+
+
 @pytest.mark.parametrize("most", [1, 2, 7, 100])
 def test_evenly_is_every_nth(most):
     kept = Evenly(most)

@@ -169,7 +169,8 @@ def replay_bag(
             plans, mode = through_engine(reader, sources, config, stop_ns, route, tell), "engine"
         for name in LEFT_BEHIND:  # of an earlier replay: they do not belong to the plans that come now
             (out / name).unlink(missing_ok=True)
-        timed, tally, legs = Timed(plans), Tally(), Legs(again, known_sources(reader) | sources, config)
+        timed, tally = Timed(plans), Tally()
+        legs = Legs(again, known_sources(reader) | sources, config, drawn=not args.no_report)
         with PlansBag(out / "plans") as kept:
             for sent in timed:
                 kept.write(sent)

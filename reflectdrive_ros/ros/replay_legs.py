@@ -73,8 +73,11 @@ class Evenly(Generic[Kept]):
 class Legs:
     """Of one bag. A plan that does not tell when it was made (`at_ns`) keeps its leg open to the end."""
 
-    def __init__(self, reader: BagReader, sources: dict[str, str], config: Config, *, scoring: bool = True) -> None:
-        self._reader, self._sources, self._config = reader, sources, config
+    def __init__(
+        self, reader: BagReader, sources: dict[str, str], config: Config, *, scoring: bool = True, drawn: bool = True
+    ) -> None:
+        """`drawn`: whether pictures are wanted, for a report."""
+        self._reader, self._sources, self._config, self._drawn = reader, sources, config, drawn
         self._scoring = scoring and "objects" in sources
         self._leg: list[Planned] = []
         self._last: ReplayFrame | None = None  # of the leg before
@@ -130,7 +133,7 @@ class Legs:
         shown = {}
         for k, plan in enumerate(plans):
             self._pictured.add(self._plans + k)
-            stamp_ns = front_stamp_ns(plan)
+            stamp_ns = front_stamp_ns(plan) if self._drawn else None
             if (self._plans + k) % self._pictured.stride == 0 and stamp_ns is not None:
                 shown[k] = stamp_ns
         pictures = self._cameras.pictures(part, shown) if shown else {}

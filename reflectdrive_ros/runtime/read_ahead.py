@@ -25,7 +25,7 @@ from ..planning.planner import Network, Prefilled
 from ..tokens import Codebook
 
 GOAL, ALONE = "prefill_goal", "prefill"
-AHEAD = 1  # scenes that are read beside the one that is planned for; a second one brings nothing on two cores
+AHEAD = 2  # scenes that are read beside the one that is planned for: a core that waits for pictures reads on
 
 
 @dataclass(frozen=True, eq=False)
