@@ -245,7 +245,7 @@ def test_every_operator_and_its_type_is_one_that_tensorrt_takes(folder, for_came
 
 def test_weights_of_convolutions_are_constants_of_the_graph(folder):
     """TensorRT's parser takes nothing else for them, not even a Cast of a constant."""
-    nodes = [node for node in ir.load(folder / "prefill_goal.onnx").graph.all_nodes() if node.op_type == "Conv"]
+    nodes = [node for node in ir.load(folder / "see.onnx").graph.all_nodes() if node.op_type == "Conv"]
     assert nodes
     assert all(value.is_initializer() for node in nodes for value in node.inputs[1:])
 
@@ -293,7 +293,8 @@ def test_graphs_and_card_tell_what_the_network_takes_and_means(folder):
     assert card.about["weights"] == "made here"
     spec = OrtNetwork.of_file(folder / "card.json", threads=1).inputs
     assert (spec.width, spec.height, spec.cameras, spec.instants) == (64, 32, 3, 2)
-    assert example_inputs(net)[0].shape == (1, 6, 32, 64, 3)
+    assert example_inputs(net)[0].shape == (1, 1, 3, 2, net.config.blocks.width)
+    assert card.model["experts"] == {"prompt": net.config.blocks.ffn, "action": net.config.blocks.action_ffn}
 
 
 # --- through the door ------------------------------------------------------------------------------------------------
@@ -404,7 +405,12 @@ def test_graphs_in_each_others_place_are_noticed(copy):
 
 @pytest.mark.parametrize(
     ("content", "complaint"),
-    [("{", "is not JSON"), ("[]", "is no card"), ('{"format": "reflectdrive.graphs.2"}', "has wrong 'graphs'")],
+    [
+        ("{", "is not JSON"),
+        ("[]", "is no card"),
+        ('{"format": "reflectdrive.graphs.2"}', r"is no card of exported graphs \(format reflectdrive\.graphs\.3\)"),
+        ('{"format": "reflectdrive.graphs.3"}', "has wrong 'graphs'"),
+    ],
 )
 def test_a_card_that_is_none_is_refused(tmp_path, content, complaint):
     (tmp_path / "card.json").write_text(content)
@@ -416,8 +422,9 @@ def test_a_wrong_feed_is_refused_by_the_name_of_its_tensor(folder):
     graphs = OrtNetwork.of_file(folder / "card.json", threads=1)
     good = scene(0)
     for changed, complaint in (
-        (replace(good, images=good.images[:, :16]), r"tensor images is uint8 \(1, 6, 16, 64, 3\), exp"),
-        (replace(good, images=good.images.astype(np.float32)), "tensor images is float32"),
+        (replace(good, images=good.images[:, :16]), r"views is uint8 \(3, 2, 16, 64, 3\), expected uint8 \(\w+, 2, 32"),
+        (replace(good, images=good.images.astype(np.float32)), "tensor views is float32"),
+        (replace(good, images=good.images[:5]), "5 pictures were given, expected 2 of each of 3 cameras"),
         (replace(good, text=good.text[:3]), r"tensor text is int64 \(1, 3\), expected int64 \(1, 5\)"),
         (replace(good, ego=good.ego.astype(float)), "tensor ego is float64"),
         (replace(good, route=good.route[:1]), r"tensor route is int64 \(1, 1, 2\), expected int64 \(1, 2, 2\)"),

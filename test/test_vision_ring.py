@@ -8,6 +8,8 @@ import torch
 from tiny_net import VISION, tiny_inputs, tiny_net
 
 from reflectdrive_ros.features import ModelInputs
+from reflectdrive_ros.model.export import export
+from reflectdrive_ros.runtime.ort_backend import Graph, OrtNetwork
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 
 WORDS = ("<pad>", "<unk>")
@@ -71,3 +73,31 @@ def test_a_network_that_looks_at_both_instants_at_once_does_without(frames):
     for _ in range(2):
         other.prefill_goal(inputs)
     assert other.looked_at == (6 if frames == 1 else 2 * 3)
+
+
+@pytest.fixture(scope="module")
+def graphs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("graphs")
+    export(net(), "0" * 64, folder, {})
+    return folder / "card.json"
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_exported_graphs_look_at_three_new_pictures_too(graphs, threads, monkeypatch):
+    looked_at, run = [], Graph.run
+
+    def counted(graph, feeds, kept=None):
+        if graph.name == "see":
+            looked_at.append(len(feeds["views"]))
+        return run(graph, feeds, kept)
+
+    monkeypatch.setattr(Graph, "run", counted)
+    ring = OrtNetwork.of_file(graphs, threads)
+    for step, inputs in enumerate(drive(5)):
+        looked_at.clear()
+        known = ring.prefill_goal(inputs)
+        assert sum(looked_at) == (6 if step < 2 else 3)
+        assert max(looked_at) == (3 if threads == 1 else 2)  # threads share out cameras
+        expected = TorchNetwork(net()).prefill_goal(inputs)
+        np.testing.assert_array_equal(known.blocks, expected.blocks)
+        np.testing.assert_allclose(known.goal_log_probs, expected.goal_log_probs, atol=1e-4)

@@ -52,6 +52,7 @@ from ..model.step_graphs import GpuWay
 from ..model.token_net import TokenNet
 from ..planning.planner import Network
 from ..runtime.backend import made_inputs, torch_decoding
+from ..runtime.graphs import views_of
 from ..runtime.model_file import named
 from ..runtime.torch_backend import TorchNetwork
 from . import bench_gpu
@@ -211,8 +212,10 @@ def figures(
         from ..runtime.ort_backend import OrtNetwork, profiled
 
         network = OrtNetwork(card, args.threads, "cpu")
-        spent = profiled(card, inputs, min(PROFILED, args.steps), folder)
-        parts_ms = split(spent, folder / "run.onnx")
+        runs = min(PROFILED, args.steps)
+        looking = profiled(card, "see", {"views": views_of(card, inputs.images)}, runs, folder)
+        reading = profiled(card, "prefill_goal", network.fed(inputs), runs, folder)
+        parts_ms = {"vision": sum(looking.values()), **split(reading, folder / "run.onnx")}
     compared = network is not eager
     spent_ms = timed(args.steps, actions_of(network, eager, net, inputs, compared), errors)
 
@@ -365,24 +368,18 @@ def ratios(spent_ms: Mapping[str, Array], compared: bool) -> dict[str, float]:
 
 
 def split(spent_ms: Mapping[str, float], file: Path) -> dict[str, float]:
-    """Milliseconds of a prefill's parts: what hangs on pictures alone, what no keys and values need, and the rest."""
+    """Milliseconds of a prefill's parts: what no keys and values need, which is the goals', and the rest."""
     import onnx_ir as ir
 
     graph = ir.load(file).graph
-    hangs_on: dict[str, set[str]] = {value.name or "": {value.name or ""} for value in graph.inputs}
-    for node in graph:
-        roots = set().union(*(hangs_on.get(value.name or "", set()) for value in node.inputs if value is not None))
-        hangs_on |= {value.name or "": roots for value in node.outputs}
     needed = {value.name for value in graph.outputs if (value.name or "").startswith(("keys_", "values_"))}
     for node in reversed(list(graph)):
         if any(value.name in needed for value in node.outputs):
             needed |= {value.name for value in node.inputs if value is not None}
-    parts = {"vision": 0.0, "prefill": 0.0, "goal": 0.0}
+    parts = {"prefill": 0.0, "goal": 0.0}
     for node in graph:
-        name = next(value.name or "" for value in node.outputs)
         kept = any(value.name in needed for value in node.outputs)
-        part = "vision" if hangs_on[name] == {"images"} else "prefill" if kept else "goal"
-        parts[part] += spent_ms.get(node.name or "", 0.0)
+        parts["prefill" if kept else "goal"] += spent_ms.get(node.name or "", 0.0)
     return parts
 
 

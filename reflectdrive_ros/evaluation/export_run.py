@@ -1,8 +1,8 @@
-"""`reflectdrive export CHECKPOINT --out DIR`: a planner's weights as three ONNX graphs and a card that names them.
+"""`reflectdrive export CHECKPOINT --out DIR`: a planner's weights as four ONNX graphs and a card that names them.
 
-CHECKPOINT is a weights.safetensors with its card.json beside, as training leaves them. DIR gets prefill_goal.onnx,
-prefill.onnx, step.onnx and card.json; `model.file` is then DIR/card.json and `model.sha256` the hash that is told at
-the end. ONNX Runtime runs them without torch.
+CHECKPOINT is a weights.safetensors with its card.json beside, as training leaves them. DIR gets see.onnx,
+prefill_goal.onnx, prefill.onnx, step.onnx and card.json; `model.file` is then DIR/card.json and `model.sha256` the hash
+that is told at the end. ONNX Runtime runs them without torch.
 
 Fewer bits drive otherwise. With --precision int8 or fp8 graphs are written only after they have planned for the first
 scenes of a set (--gate DIR) and scored at most 0.3 PDMS less than those in float32; the card tells both scores. How

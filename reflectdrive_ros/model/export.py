@@ -1,16 +1,20 @@
-"""A checkpoint as three ONNX graphs, `prefill_goal`, `prefill` and `step` of `phases`, with a card that names them.
+"""A checkpoint as four ONNX graphs, `see`, `prefill_goal`, `prefill` and `step`, with a card that names them.
 
     card_sha256 = export(net, weights_sha256, "models/mine/onnx", {"from": "weights.safetensors"})
 
-    prefill_goal   images (1, 6, H, W, 3) uint8, text (1, T) int64, ego (1, 3) float32, route (1, R, 2) int64
+    see            views (V, F, H, W, 3) uint8, each of one camera: what it sees in F pictures, oldest first
+                   -> seen (V, P, width)
+    prefill_goal   seen (1, I, C, P, width), of I instants and C cameras, text (1, T) int64, ego (1, 3) float32,
+                   route (1, R, 2) int64
                    -> blocks (1, K, 16) int64, goal_log_probs (1, K), real (1, K) bool, keys_l, values_l of each layer
     prefill        the same -> keys_l, values_l
     step           blocks (1, M, 16) int64, limit int64, edit bool, keys_l, values_l
                    -> written (1, M, 16) int64, confidence (1, M, 16) float32
 
 Opset 20 and plain operators, each of which TensorRT has; everything between pictures and tokens is inside, so nothing
-is asked of the host between calls. Shapes are static but for M, which is free or fixed (`blocks`). A full step is the
-first graph once and the last six times, a lite one the second once and the last twice.
+is asked of the host between calls. Shapes are static but for V and M, which are free or fixed (`blocks`, with which V
+is the number of cameras). A full step looks at pictures that are new, then is the second graph once and the last six
+times; a lite one, the third once and the last twice.
 
 Arithmetic is in float32. A weight matrix that bfloat16 holds without loss (those of a shipped checkpoint all do) is
 stored as bfloat16 behind a Cast, which runtimes fold when they load the graph: half the file, the same numbers. A
@@ -51,35 +55,47 @@ from .token_net import BLOCK, TokenNet
 
 OPSET = 20
 MOST_BLOCKS = 64  # of a step whose number of blocks is free
+MOST_VIEWS = 64  # likewise, of pictures that are looked at together
 SMALL = 1024  # elements; smaller tables are kept as they are
 PRECISIONS = {torch.float32: "fp32", torch.bfloat16: "bf16"}  # of a network's weights, and of its graphs' arithmetic
 Size = tuple[int, int]  # width and height of pictures in px
 INSIDE_BYTES = 1_500_000_000  # more weights than that stand beside their graph
 
 
-class PrefillGoal(nn.Module):
-    """`phases.prefill_goal` with tensors only."""
-
-    def __init__(self, net: TokenNet, decoding: Decoding) -> None:
-        super().__init__()
-        self.net, self.rules = net, decoding.goals
-
-    def forward(self, images: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> tuple[Tensor, ...]:
-        pixels = images.float()  # at once, and to nothing else: TensorRT has bytes as an input only, and casts them so
-        known = phases.prefill_goal(self.net, pixels, text, ego, route, self.rules)
-        flat = (part for layer in known.keys_values for part in layer)
-        return known.blocks, known.goal_log_probs, known.real, *flat
-
-
-class Prefill(nn.Module):
-    """`phases.prefill` with tensors only."""
+class See(nn.Module):
+    """`TokenNet.look` at bytes."""
 
     def __init__(self, net: TokenNet) -> None:
         super().__init__()
         self.net = net
 
-    def forward(self, images: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> tuple[Tensor, ...]:
-        layers = phases.prefill(self.net, images.float(), text, ego, route)
+    def forward(self, views: Tensor) -> Tensor:
+        # to float32 at once, and to nothing else: TensorRT has bytes as an input only, and casts them so
+        return self.net.look(views.float())
+
+
+class PrefillGoal(nn.Module):
+    """`phases.prefill_goal` of what is seen, with tensors only."""
+
+    def __init__(self, net: TokenNet, decoding: Decoding) -> None:
+        super().__init__()
+        self.net, self.rules = net, decoding.goals
+
+    def forward(self, seen: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> tuple[Tensor, ...]:
+        known = phases.prefill_goal_of(self.net, self.net.prompt_of(seen, text, ego, route), self.rules)
+        flat = (part for layer in known.keys_values for part in layer)
+        return known.blocks, known.goal_log_probs, known.real, *flat
+
+
+class Prefill(nn.Module):
+    """`phases.prefill` of what is seen, with tensors only."""
+
+    def __init__(self, net: TokenNet) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, seen: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> tuple[Tensor, ...]:
+        layers = self.net.encode(self.net.prompt_of(seen, text, ego, route))
         return tuple(part for layer in layers for part in layer)
 
 
@@ -118,8 +134,9 @@ def export(
     folder.mkdir(parents=True, exist_ok=True)
     model = model_of(net, weights_sha256, decoding, blocks, camera)
     traced = {
-        "prefill_goal": _reading(net, PrefillGoal(net, decoding), ["blocks", "goal_log_probs", "real"], camera),
-        "prefill": _reading(net, Prefill(net), [], camera),
+        "see": _seeing(net, camera, blocks),
+        "prefill_goal": _reading(net, PrefillGoal(net, decoding), ["blocks", "goal_log_probs", "real"]),
+        "prefill": _reading(net, Prefill(net), []),
         "step": _step(net, decoding, blocks),
     }
     graphs = {}
@@ -161,6 +178,7 @@ def model_of(
             "height": height,
             "cameras": config.cameras,
             "instants": config.instants,
+            "frames": config.vision.frames,
             "order": "oldest instant first, the cameras of each from left to right",
             "pixels": f"uint8 RGB; the graph itself {averaged}takes them to x / 127.5 - 1",
             "text_length": config.text_length,
@@ -170,6 +188,7 @@ def model_of(
             "route": "ids of x, y of the points route_at_m along the route; the mask: not known",
             "route_at_m": config.route_at_m,
         },
+        "experts": {"prompt": config.blocks.ffn, "action": config.blocks.action_ffn},  # widths of the FFNs
         "codebook": {"bin_m": config.bin_m, "bins": config.bins},
         "decoding": dataclasses.asdict(decoding),
         "blocks": blocks,
@@ -183,22 +202,30 @@ def own_size(net: TokenNet) -> Size:
     return net.config.vision.width, net.config.vision.height
 
 
-def example_inputs(net: TokenNet, camera: Size | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Images, text, ego, route of one scene: black pictures, no words, a car that stands and knows no route."""
-    config = net.config
-    width, height = camera or own_size(net)
+def example_inputs(net: TokenNet) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """What is seen, text, ego, route of one scene: no words, a car that stands and knows no route."""
+    config, kind = net.config, net.x_head.weight.dtype
+    instants = config.instants // config.vision.frames
     return (
-        torch.zeros(1, config.pictures, height, width, 3, dtype=torch.uint8),
+        torch.zeros(1, instants, config.cameras, config.vision.tokens, config.blocks.width, dtype=kind),
         torch.zeros(1, config.text_length, dtype=torch.int64),
         torch.zeros(1, 3),
         torch.full((1, len(config.route_at_m), 2), config.mask_id),
     )
 
 
-def _reading(net: TokenNet, module: nn.Module, decided: list[str], camera: Size | None) -> ir.Model:
+def _seeing(net: TokenNet, camera: Size | None, blocks: int | None) -> ir.Model:
+    config = net.config
+    width, height = camera or own_size(net)
+    count = config.cameras if blocks else config.cameras + 2  # a free number is traced by one that nothing else has
+    views = torch.zeros(count, config.vision.frames, height, width, 3, dtype=torch.uint8)
+    shapes = None if blocks else {"views": {0: Dim("count", min=1, max=MOST_VIEWS)}}
+    return _traced(See(net), (views,), ["views"], ["seen"], shapes)
+
+
+def _reading(net: TokenNet, module: nn.Module, decided: list[str]) -> ir.Model:
     """A graph that reads the scene and gives what is decided, then keys and values."""
-    inputs = example_inputs(net, camera)
-    return _traced(module, inputs, ["images", "text", "ego", "route"], [*decided, *_kept(net)], None)
+    return _traced(module, example_inputs(net), ["seen", "text", "ego", "route"], [*decided, *_kept(net)], None)
 
 
 def _step(net: TokenNet, decoding: Decoding, blocks: int | None) -> ir.Model:

@@ -18,9 +18,9 @@ from typing import Any
 
 from ..tokens import Codebook
 
-FORMAT = "reflectdrive.graphs.2"  # 1 had no `prefill`
+FORMAT = "reflectdrive.graphs.3"  # 1 had no `prefill`, 2 no `see`
 CARD = "card.json"
-GRAPHS = ("prefill_goal", "prefill", "step")
+GRAPHS = ("see", "prefill_goal", "prefill", "step")
 QUANTISED = ("int8", "fp8")  # precisions that drive only after they were held against float32
 MOST_LOST = 0.3  # PDMS that they may cost
 WATCHED = "watched:"  # begins the names of outputs that tell of values inside a graph

@@ -279,9 +279,12 @@ class TokenNet(nn.Module):
         older one it sees today what it saw then.
         """
         cameras, frames = self.config.cameras, self.config.vision.frames
-        views = torch.unflatten(images, 1, (-1, frames, cameras)).permute(0, 1, 3, 4, 5, 2, 6).flatten(5)
-        seen = self.projector(self.vision(views.flatten(0, 2)))
-        return torch.unflatten(seen, 0, (images.shape[0], -1, cameras))
+        views = torch.unflatten(images, 1, (-1, frames, cameras)).transpose(2, 3)
+        return torch.unflatten(self.look(views.flatten(0, 2)), 0, (images.shape[0], -1, cameras))
+
+    def look(self, views: Tensor) -> Tensor:
+        """What is seen (N, tokens, width) in views (N, frames, H, W, 3), each of one camera, oldest picture first."""
+        return self.projector(self.vision(views.permute(0, 2, 3, 1, 4).flatten(3)))  # type: ignore[no-any-return]
 
     def prompt_of(self, seen: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> Tensor:
         """(B, P, width) of what is seen (B, instants / frames, cameras, tokens, width), oldest first, and the rest."""

@@ -1,4 +1,4 @@
-"""What the backends of exported graphs share: what the network takes, what a graph is fed, how it is dealt blocks."""
+"""What the backends of exported graphs share: what the network takes, what graphs are fed, how blocks are dealt out."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ..domain import Array
 from ..features import InputSpec, ModelInputs, Tokenizer, WordTokenizer
 from ..model.graph_card import GraphCard, GraphError
 from ..planning.planner import PlanningError
+from .sight import Sight
 
 Pair = tuple[Array, Array]  # ids (M, 16), and their probabilities
 Kind = tuple[np.dtype, Sequence[int | str]]  # element type and shape of a tensor; a size that is free has a name
@@ -33,9 +34,28 @@ def input_spec(card: GraphCard, tokenizer: Tokenizer | None = None) -> InputSpec
     )
 
 
-def fed(inputs: ModelInputs) -> dict[str, Array]:
-    """What a graph that reads the scene is fed: a batch of one."""
-    return {name: part[None] for name, part in inputs.arrays.items()}
+def sight_of(card: GraphCard, look: Callable[[Array], Array]) -> Sight[Array]:
+    """What is seen in pictures, by `look`: views (V, F, H, W, 3) to seen (V, P, width)."""
+    told = card.model["inputs"]
+    return Sight(lambda pictures: look(views_of(card, pictures)), told["instants"] // told["frames"])
+
+
+def views_of(card: GraphCard, pictures: Array) -> Array:
+    """(V, F, H, W, 3) of pictures (N, H, W, 3): for each camera those F that are looked at together, the oldest first.
+
+    Raises PlanningError for a number of pictures that cannot be dealt out so.
+    """
+    frames, cameras = card.model["inputs"]["frames"], card.model["inputs"]["cameras"]
+    if len(pictures) % (frames * cameras):
+        raise PlanningError(f"{len(pictures)} pictures were given, expected {frames} of each of {cameras} cameras")
+    together = pictures.reshape(-1, frames, cameras, *pictures.shape[1:]).swapaxes(1, 2)
+    return np.asarray(together.reshape(-1, frames, *pictures.shape[1:]))
+
+
+def fed(inputs: ModelInputs, sight: Sight[Array]) -> dict[str, Array]:
+    """What a graph that reads the scene is fed: a batch of one. Raises PlanningError as `views_of` does."""
+    told = {name: part[None] for name, part in inputs.arrays.items() if name != "images"}
+    return {"seen": np.stack(sight(inputs.images))[None], **told}
 
 
 def check_feeds(graph: str, takes: Mapping[str, Kind], given: Mapping[str, Kind]) -> None:

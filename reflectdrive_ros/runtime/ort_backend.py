@@ -5,19 +5,19 @@
 Arrays go in and come out; the prompt's keys and values stay in ONNX Runtime's own tensors, on its device. What a graph
 is fed is checked against what its own file says it takes.
 
-Threads share out blocks, not operators: no block sees another, so the goals that are drafted together are dealt out,
-and nobody waits before the end. An operator of a network this small takes less time than it takes to wake a second
-thread for its half, unless threads spin in between; and a planner shares its computer, where threads that spin take
-from the camera driver what they win here.
+Threads share out cameras and blocks, not operators: no camera sees another and no block, so pictures that are looked at
+and goals that are drafted together are dealt out, and nobody waits before the end. An operator of a network this small
+takes less time than it takes to wake a second thread for its half, unless threads spin in between; and a planner shares
+its computer, where threads that spin take from the camera driver what they win here.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import onnxruntime as ort
@@ -26,15 +26,16 @@ from ..domain import Array
 from ..features import ModelInputs, Tokenizer
 from ..model.graph_card import GRAPHS, WATCHED, GraphCard, GraphError
 from ..planning.planner import PlanningError, Prefilled
-from .graphs import check_feeds, fed, in_portions, input_spec, joined
+from .graphs import check_feeds, fed, in_portions, input_spec, joined, sight_of
 
 DTYPES = {"tensor(uint8)": np.uint8, "tensor(int64)": np.int64, "tensor(float)": np.float32, "tensor(bool)": np.bool_}
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+T = TypeVar("T")
 SERIOUS = 3  # of ONNX Runtime's levels: errors
 
 
 class OrtNetwork:
-    """`planning.planner.Network` by three graphs, in float32, int8, or fp8, which is taken back to float32."""
+    """`planning.planner.Network` by four graphs, in float32, int8, or fp8, which is taken back to float32."""
 
     concurrent = True  # a scene may be read while steps run on another
 
@@ -54,8 +55,9 @@ class OrtNetwork:
         self.inputs = input_spec(card, tokenizer)
         self._blocks: int | None = card.model["blocks"]
         self._graphs = {name: self._graph(card, name, device) for name in GRAPHS}
+        self._sight = sight_of(card, self._look)
         self._parts = threads if device == "cpu" and self._blocks is None else 1
-        self._helpers = ThreadPoolExecutor(max(self._parts - 1, 1), thread_name_prefix="blocks")  # begun when needed
+        self._helpers = ThreadPoolExecutor(max(self._parts - 1, 1), thread_name_prefix="parts")  # begun when needed
 
     def _graph(self, card: GraphCard, name: str, device: str) -> Graph:
         return Graph(card, name, device)
@@ -66,17 +68,32 @@ class OrtNetwork:
         return OrtNetwork(GraphCard.read(path), threads, device)
 
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
-        out = self._graphs["prefill_goal"].run(fed(inputs))
+        out = self._graphs["prefill_goal"].run(self.fed(inputs))
         blocks, log_probs, real = (out.pop(name).numpy()[0] for name in ("blocks", "goal_log_probs", "real"))
         return Prefilled(out, blocks.astype(np.int32), log_probs, real)
 
     def prefill(self, inputs: ModelInputs) -> Any:
-        return self._graphs["prefill"].run(fed(inputs))
+        return self._graphs["prefill"].run(self.fed(inputs))
+
+    def fed(self, inputs: ModelInputs) -> dict[str, Array]:
+        """What the two graphs that read a scene are fed: the pictures have been looked at. Raises PlanningError."""
+        return fed(inputs, self._sight)
+
+    def _look(self, views: Array) -> Array:
+        def call(some: Array) -> Array:
+            seen: Array = self._graphs["see"].run({"views": some})["seen"].numpy()
+            return seen
+
+        return np.concatenate(self._dealt_out(call, views))
 
     def step(self, context: Any, blocks: Array, limit: int, edit: bool) -> tuple[Array, Array]:
-        mine, *theirs = np.array_split(blocks, max(min(self._parts, len(blocks)), 1))
-        begun = [self._helpers.submit(self._step, context, part, limit, edit) for part in theirs]
-        return joined([self._step(context, mine, limit, edit), *(part.result() for part in begun)])
+        return joined(self._dealt_out(lambda part: self._step(context, part, limit, edit), blocks))
+
+    def _dealt_out(self, call: Callable[[Array], T], items: Array) -> list[T]:
+        """What `call` makes of the parts of items that threads share."""
+        mine, *theirs = np.array_split(items, max(min(self._parts, len(items)), 1))
+        begun = [self._helpers.submit(call, part) for part in theirs]
+        return [call(mine), *(part.result() for part in begun)]
 
     def _step(self, context: Any, blocks: Array, limit: int, edit: bool) -> tuple[Array, Array]:
         flags = {"limit": np.array(limit, np.int64), "edit": np.array(edit, np.bool_)}
@@ -186,14 +203,14 @@ def _one_thread() -> ort.SessionOptions:
     return options
 
 
-def profiled(card: GraphCard, inputs: ModelInputs, runs: int, folder: Path) -> dict[str, float]:
-    """Milliseconds of each node of `prefill_goal`, by the names in the graph as it is run, `folder`/run.onnx."""
+def profiled(card: GraphCard, graph: str, feeds: Mapping[str, Array], runs: int, folder: Path) -> dict[str, float]:
+    """Milliseconds of each node of a graph, by the names in the graph as it is run, `folder`/run.onnx."""
     options = _one_thread()
     options.optimized_model_filepath = str(folder / "run.onnx")
     options.enable_profiling, options.profile_file_prefix = True, str(folder / "profile")
-    session = ort.InferenceSession(str(card.files["prefill_goal"]), options, providers=[CPU])
+    session = ort.InferenceSession(str(card.files[graph]), options, providers=[CPU])
     for _ in range(runs):
-        session.run(None, fed(inputs))
+        session.run(None, feeds)
     spent: dict[str, float] = {}
     for event in json.loads(Path(session.end_profiling()).read_text()):
         name, ended = str(event.get("name", "")), "_kernel_time"

@@ -5,7 +5,6 @@ Eager, as `model.phases` is written; on a GPU the steps are run as `model.step_g
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,7 @@ from ..model.step_graphs import CHOSEN, GpuWay, on_gpu
 from ..model.token_net import TokenNet
 from ..planning.planner import Prefilled
 from ..tokens import Codebook
-
-INSTANTS_KEPT = 16  # at 20 Hz the older instant, 0.5 s ago, was the newest one ten steps ago
+from .sight import Sight
 
 
 class TorchNetwork:
@@ -52,7 +50,9 @@ class TorchNetwork:
             counts = range(1, self.decoding.goals.count + 1)
             self._on_gpu = on_gpu(self._net, self.decoding.edits, way, self._device, counts)
             self.runs_on += f" ({way})"
-        self._ring: deque[tuple[bytes, Tensor]] = deque(maxlen=INSTANTS_KEPT)
+        self._sight = Sight(
+            lambda pictures: self._net.see(self._batch(pictures)), config.instants // config.vision.frames
+        )
         self.codebook = Codebook(config.bin_m, config.bins)
         self.inputs = InputSpec(
             config.vision.width,
@@ -116,25 +116,8 @@ class TorchNetwork:
         return _array(written).astype(np.int32), _array(confidence)
 
     def _prompt(self, inputs: ModelInputs) -> Tensor:
-        images, *told = self.tensors(inputs)
-        if self._net.config.vision.frames == 1:
-            return self._net.prompt_of(self._seen(inputs.images), *told)
-        return self._net.prompt(images, *told)  # both instants are looked at as one picture
-
-    def _seen(self, images: Array) -> Tensor:
-        """(1, instants, cameras, tokens, width) of pictures (instants * cameras, H, W, 3).
-
-        The older instant was the newest one some steps ago: what was seen in the same pictures then is seen now.
-        """
-        seen = []
-        for pictures in np.split(images, self.inputs.instants):
-            content = pictures.tobytes()
-            kept = next((what for before, what in self._ring if before == content), None)
-            if kept is None:
-                kept = self._net.see(self._batch(pictures))
-                self._ring.append((content, kept))
-            seen.append(kept)
-        return torch.cat(seen, 1)
+        _, *told = (self._batch(part) for part in inputs.arrays.values())
+        return self._net.prompt_of(torch.cat(self._sight(inputs.images), 1), *told)
 
     def tensors(self, inputs: ModelInputs) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Images, text, ego, route as a batch of one on the device."""

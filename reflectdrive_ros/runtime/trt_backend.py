@@ -32,7 +32,7 @@ from ..planning.planner import PlanningError, Prefilled
 from . import engine_cache
 from .cuda_device import CudaDevice, CudaError
 from .engine_cache import EngineError, Fit, Machine
-from .graphs import check_feeds, fed, in_portions, input_spec
+from .graphs import check_feeds, fed, in_portions, input_spec, sight_of
 
 OLDEST = (10, 13)  # of JetPack 7.0
 FLAGS = ("STRONGLY_TYPED", "no TF32")  # arithmetic is what the graph says
@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 
 class TrtNetwork:
-    """`planning.planner.Network` by three engines. For one thread at a time."""
+    """`planning.planner.Network` by four engines. For one thread at a time."""
 
     def __init__(
         self,
@@ -76,6 +76,7 @@ class TrtNetwork:
         loaded = {name: _loaded(trt, complaints, fit_of(card, name, machine), place, do) for name in GRAPHS}
         kept = _kept(gpu, loaded)
         self._calls = {name: Call(name, engine, gpu, complaints, kept) for name, engine in loaded.items()}
+        self._sight = sight_of(card, lambda views: self._calls["see"].run({"views": views})["seen"])
         told = _warmed_up(list(self._calls.values()), capture)
         self.runs_on = f"TensorRT {trt.__version__} on {gpu.name}, {card.precision}, {told}"
 
@@ -90,7 +91,7 @@ class TrtNetwork:
 
     def _read(self, graph: str, inputs: ModelInputs) -> dict[str, Array]:
         self._scene = Scene(self._scene.number + 1)  # first: whatever happens, the one before is being overwritten
-        return self._calls[graph].run(fed(inputs))
+        return self._calls[graph].run(fed(inputs, self._sight))
 
     def step(self, context: Any, blocks: Array, limit: int, edit: bool) -> tuple[Array, Array]:
         if context is not self._scene:
