@@ -4,11 +4,13 @@ import argparse
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import hand_scenes
@@ -358,6 +360,38 @@ def test_a_run_begins_with_the_weights_of_another_and_tells_what_did_not_fit(sce
     assert moved < 1e-3  # one small step away; from random weights it would be far
     with pytest.raises(run_state.StateError, match=r"cannot be read .*: give another --begin-with"):
         train(replace(job_of(scenes, tmp_path / "third", steps=1), begin_with=tmp_path / "none"))
+
+
+def test_a_run_begins_with_a_network_that_was_passed_on_without_its_state(scenes, finished, tmp_path):
+    passed_on = tmp_path / "shipped"
+    passed_on.mkdir()
+    for name in (run_state.WEIGHTS, "card.json"):
+        shutil.copy(finished / name, passed_on)
+    reporter = Silent()
+    train(replace(job_of(scenes, tmp_path / "later", steps=1), begin_with=passed_on), reporter)
+    assert reporter.anew
+    assert all(name.startswith("readers.") for name in reporter.anew)  # what only training needs
+    before, after = weights(finished), weights(tmp_path / "later")
+    assert (after["learning.net.slot"] - before["average.slot"]).abs().max() < 0.01  # bfloat16, and a small step
+    told = run_state.earlier(passed_on)
+    assert (told["steps"], told["settings"]["seed"]) == (8, 0)
+    assert run_state.earlier(finished)["steps"] == 8
+    with pytest.raises(run_state.StateError, match=r"is missing, and .*card\.json too: --begin-with"):
+        run_state.earlier(tmp_path)
+    (passed_on / "card.json").write_text("[")
+    with pytest.raises(run_state.StateError, match=r"card\.json cannot be read .*: give another --begin-with"):
+        run_state.earlier(passed_on)
+
+
+def test_a_compiled_step_learns_what_a_plain_one_does(scenes, tmp_path, monkeypatch):
+    """As torch traces it, run by torch itself: what a compiler makes of it, it answers for."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    for name, compiled in (("plain", False), ("compiled", True)):
+        train(job_of(scenes, tmp_path / name, steps=3, device={"compile": compiled}))
+    plain, compiled = weights(tmp_path / "plain"), weights(tmp_path / "compiled")
+    assert plain.keys() == compiled.keys()
+    for name, value in plain.items():
+        torch.testing.assert_close(compiled[name], value, rtol=1e-4, atol=1e-5)
 
 
 def train_in_processes(train_set, out):
