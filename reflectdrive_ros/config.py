@@ -201,7 +201,7 @@ class ModelConfig:
         "or checkout",
     )
     sha256: str = setting(
-        "dccf184f14835bc714af51b8245375c24a6a1e33225af3ab38a5c62e971f3b55",
+        "76c9adb364ce3aa6e4f44955019d9759ce6c81f74fb4668ee2bfe9dc5949a271",
         "expected hash of that file; a file with another hash is refused",
     )
     backend: str = setting(
