@@ -250,7 +250,7 @@ class ReflectDrive2Config:
         "draft all goals and keep those that the driving score finds safest, where there is anything to judge by",
     )
     careful_nats: float = setting(
-        1.5,
+        2.0,
         "of the goals that may be, the nearest whose log-probability is so little below the likeliest's; 0: the "
         "likeliest",
         0.0,
