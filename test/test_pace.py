@@ -9,7 +9,18 @@ from scenes import config, observation
 from reflectdrive_ros import kinematics
 from reflectdrive_ros.domain import Plan, Trajectory, Verdict
 from reflectdrive_ros.planning import guard
-from reflectdrive_ros.planning.pace import BRAKING_MPS2, SPEEDING_UP_MPS2, accelerations, onward, paced, places
+from reflectdrive_ros.planning.pace import (
+    BRAKING_MPS2,
+    CREEPING_MPS,
+    PUSHED_MPS2,
+    SPEEDING_UP_MPS2,
+    accelerations,
+    eased,
+    onward,
+    paced,
+    places,
+    pushed,
+)
 from reflectdrive_ros.planning.waypoints import trajectories
 from reflectdrive_ros.tokens import poses_from_points
 
@@ -139,3 +150,41 @@ def test_a_way_ahead_is_left_as_it_is(speed, share):
     """Bends as tight as a car can steer and as fast as its tyres hold."""
     points = kinematics.arc(share * min(0.35, 9.0 / max(speed, 0.1) ** 2), speed * TIMES_S)[:, :2]
     np.testing.assert_array_equal(onward(points), points)
+
+
+# --- bends -----------------------------------------------------------------------------------------------------------
+
+
+def around(radius_m, faster_mps2=SPEEDING_UP_MPS2, straight_m=3.0):
+    """Points of a car that speeds up from a standstill, straight on first and then around a corner."""
+    distance = 0.5 * faster_mps2 * TIMES_S**2
+    angle = np.clip((distance - straight_m) / radius_m, 0.0, np.pi / 2)
+    beyond = np.maximum(distance - straight_m - radius_m * np.pi / 2, 0.0)
+    x = np.minimum(distance, straight_m) + radius_m * np.sin(angle)
+    return np.stack([x, radius_m * (1 - np.cos(angle)) + beyond], axis=1)
+
+
+def verdict_on(points, speed_mps):
+    settings, scene = config(), observation(speed=speed_mps)
+    (trajectory,) = trajectories(points[None], speed_mps, 0.1)
+    return guard.check(Plan(scene.stamp_ns, scene.ego.map_from_ego, trajectory), scene, 0.0, settings).verdict
+
+
+@pytest.mark.parametrize("radius_m", [4.0, 5.0, 6.0, 8.0])
+def test_a_car_that_stands_before_a_corner_gets_round_it_however_hasty_the_plan(radius_m):
+    hasty = around(radius_m)
+    assert pushed(hasty[None], DT_S)[0] > PUSHED_MPS2
+    slower = eased(hasty, 0.0, DT_S)
+    assert pushed(slower[None], DT_S)[0] <= 1.1 * PUSHED_MPS2
+    assert (along(slower) <= along(hasty) + 1e-9).all()
+    assert along(slower)[-1] > 0.4 * along(hasty)[-1]  # it does drive
+    assert verdict_on(slower, 0.0) is Verdict.OK
+
+
+def test_a_corner_without_haste_and_a_car_in_motion_are_left_alone():
+    calm, hasty = around(8.0, 1.0), around(4.0)
+    np.testing.assert_array_equal(eased(calm, 0.0, DT_S), calm)
+    assert eased(hasty, CREEPING_MPS + 0.1, DT_S) is hasty
+    both = eased(np.stack([calm, hasty]), 0.0, DT_S)
+    np.testing.assert_allclose(both[0], calm, atol=1e-9)
+    np.testing.assert_allclose(both[1], eased(hasty, 0.0, DT_S), atol=1e-9)

@@ -3,7 +3,8 @@
 From a standstill one bin is much: 0.3 m after half a second is 2.4 m/s^2, and a network that errs by some bins asks for
 what no engine gives. The way is right all the same. So a plan that speeds up too hard is held back until the car can
 have caught up with it, and does so early enough to stop where the plan stops. A plan that goes back by a bin means to
-stand: what follows it must not shift into reverse.
+stand: what follows it must not shift into reverse. And a car that stands before a bend takes it more slowly than a plan
+that no tyre would hold, or it would be refused picture after picture, and the car would stand there for ever.
 
 Between the points the car is drawn where a controller can have it (`timed`): through points that are a bin or two off,
 half a second apart, a curve that meets all of them speeds up and brakes by turns as nobody drives.
@@ -19,6 +20,9 @@ from ..domain import Array
 from ..kinematics import SAME_PLACE_M
 
 SPEEDING_UP_MPS2 = 3.0  # a brisk start; a plan that asks for less is left as it is
+PUSHED_MPS2 = 5.0  # across the way, in a bend that is driven from a standstill
+CREEPING_MPS = 2.0  # who is faster is in the bend already, and would have to brake
+EASINGS = 4  # slower, other places of a bend are points, so it is looked at again
 AHEAD = 0.5  # cosine: a step of half a second that turns by more than 60 degrees is none that a car makes
 TELLING_M = 0.15  # a shorter step does not tell where the car faces
 OFF_M = 0.1  # how far off a point is by rounding; a network's own errors are larger
@@ -41,6 +45,35 @@ def paced(points: Array, speed_mps: float, dt_s: float) -> Array:
     found: Array = points.copy()
     found[hasty] = places(ways[hasty], along, reached)
     return found
+
+
+def eased(points: Array, speed_mps: float, dt_s: float) -> Array:
+    """Points (.., T, 2) of a car that hardly moves, on the same way as much more slowly as its bends want."""
+    if abs(speed_mps) > CREEPING_MPS:
+        return points
+    ways = np.concatenate([np.zeros_like(points[..., :1, :]), points], axis=-2).reshape(-1, points.shape[-2] + 1, 2)
+    steps = np.hypot(*np.moveaxis(np.diff(ways, axis=1), -1, 0))
+    along = np.concatenate([np.zeros_like(steps[:, :1]), np.cumsum(steps, axis=1)], axis=1)
+    found, share = ways[:, 1:], np.ones(len(ways))
+    for _ in range(EASINGS):
+        most = pushed(found, dt_s)
+        if (most <= PUSHED_MPS2).all():
+            break
+        share = share * np.sqrt(PUSHED_MPS2 / np.maximum(most, PUSHED_MPS2))
+        found = places(ways, along, share[:, None] * along[:, 1:])
+    return np.asarray(found.reshape(points.shape))
+
+
+def pushed(points: Array, dt_s: float) -> Array:
+    """(N,) m/s^2 across the way of cars through points (N, T, 2), at most: speed by turn, in each step and the next."""
+    steps = np.diff(points, axis=1, prepend=np.zeros_like(points[:, :1]))
+    length = np.hypot(steps[..., 0], steps[..., 1])
+    before, after = steps[:, :-1], steps[:, 1:]
+    cross = before[..., 0] * after[..., 1] - before[..., 1] * after[..., 0]
+    turns = np.abs(np.arctan2(cross, (before * after).sum(-1)))
+    moves = np.minimum(length[:, :-1], length[:, 1:]) > TELLING_M
+    aside = np.where(moves, turns * np.maximum(length[:, :-1], length[:, 1:]), 0.0) / dt_s**2
+    return np.asarray(aside.max(axis=1, initial=0.0))
 
 
 def places(ways: Array, along: Array, reached: Array) -> Array:

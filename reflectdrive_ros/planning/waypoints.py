@@ -9,7 +9,7 @@ import numpy as np
 from .. import geometry, tokens
 from ..domain import Array, EgoState, Trajectory
 from ..kinematics import SAME_PLACE_M
-from .pace import onward, paced, timed
+from .pace import eased, onward, paced, timed
 from .smoothing import smoothed
 from .steering import steered, tight
 
@@ -26,7 +26,8 @@ def shares(rounds: int) -> list[int]:
 
 def driven(points: Array, ego: EgoState, bin_m: float) -> Array:
     """Points (.., 8, 2) of tokens as this car drives them: without the jolts of rounding, no faster than it can."""
-    return paced(onward(smoothed(points, ego, POINT_DT_S, bin_m)), ego.speed_mps, POINT_DT_S)
+    kept = paced(onward(smoothed(points, ego, POINT_DT_S, bin_m)), ego.speed_mps, POINT_DT_S)
+    return eased(kept, ego.speed_mps, POINT_DT_S)
 
 
 def trajectories(points: Array, speed_mps: float, dt_s: float) -> tuple[Trajectory, ...]:

@@ -90,10 +90,10 @@ class OrtNetwork:
         return joined(self._dealt_out(lambda part: self._step(context, part, limit, edit), blocks))
 
     def _dealt_out(self, call: Callable[[Array], T], items: Array) -> list[T]:
-        """What `call` makes of the parts of items that threads share."""
+        """What `call` makes of the parts of items: always the same parts, whichever thread has time for them."""
         mine, *theirs = np.array_split(items, max(min(self._parts, len(items)), 1))
-        begun = [self._helpers.submit(call, part) for part in theirs]
-        return [call(mine), *(part.result() for part in begun)]
+        begun = [(part, self._helpers.submit(call, part)) for part in theirs]
+        return [call(mine), *(call(part) if taken.cancel() else taken.result() for part, taken in begun)]
 
     def _step(self, context: Any, blocks: Array, limit: int, edit: bool) -> tuple[Array, Array]:
         flags = {"limit": np.array(limit, np.int64), "edit": np.array(edit, np.bool_)}
