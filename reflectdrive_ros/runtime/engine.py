@@ -28,6 +28,7 @@ from .read_ahead import ReadAhead
 log = logging.getLogger(__name__)
 
 Clock = Callable[[], float]  # seconds, monotonic
+WIDE_M = 1.0  # a gap to others, or to the road's edge, that may shrink for the sake of a steady plan
 
 
 class Engine:
@@ -167,6 +168,8 @@ class Engine:
             own, its = plan.check or safety.check_of(plan, known), safety.check_of(held, known, repairs)
             if not needs and its.safe_s < own.safe_s:
                 needs = f"the plan is unsafe after {its.safe_s:.1f} s"
+            if not needs and (closer(its.clearance_m, own.clearance_m) or closer(its.room_m, own.room_m)):
+                needs = "the plan comes closer to others or to the edge"
             return (
                 (plan, f"the plan jumps aside; held to the last one, {needs}")
                 if needs
@@ -194,6 +197,11 @@ class Engine:
         except Exception:  # agents or a path that break the arithmetic must not take the stop away
             log.exception("the stop plan was made without agents and path")
             return guard.stop(ego, None, None, self._config)
+
+
+def closer(found_m: float | None, own_m: float | None) -> bool:
+    """Whether a gap is smaller than the planner's own, and than what is wide enough."""
+    return found_m is not None and own_m is not None and found_m < min(own_m, WIDE_M)
 
 
 def _check_cameras(config: Config, network: Network | None) -> None:
