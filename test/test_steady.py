@@ -161,6 +161,14 @@ def test_a_jump_that_safety_wants_is_made_at_once():
     assert note.startswith("the plan jumps aside; held to the last one, the plan hits ")
 
 
+def test_distance_to_others_is_not_given_away_for_a_steady_plan():
+    """A car stands 22 m ahead beside the lane: half a metre aside is clear of it, but closer than the planner wants."""
+    _, first, second = two_steps(Swerving(0.0, 6.0), agents=cars((22.0, -2.6, 0.0, 0.0)))
+    assert beside(second.plan, first) > 2.0
+    (note,) = second.notes
+    assert note.endswith("held to the last one, the plan comes closer to others or to the edge")
+
+
 def test_the_limit_can_be_taken_away():
     _, first, second = two_steps(Swerving(0.0, 3.0), engine__max_lateral_shift_m=0.0)
     assert beside(second.plan, first) > 2.0
