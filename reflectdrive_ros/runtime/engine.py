@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ..config import Config, ConfigError
-from ..domain import Agents, EgoState, Observation, Plan, PlanSource, StepReport, Verdict
+from ..domain import Agents, EgoState, Observation, Plan, PlanSource, SafetyCheck, StepReport, Verdict
 from ..kinematics import carried_forward, path_ahead
 from ..planning import LEARNED, decoding_of, guard, planner_named, safety, steady
 from ..planning.planner import Network, Planner, PlannerState, PlanningError, Remarks, Tools
@@ -163,18 +163,12 @@ class Engine:
             if held is plan:
                 return plan, ""
             needs = guard.check(held, observation, 0.0, self._config).reason
-            known = safety.Known.of(observation, self._config)
-            repairs = 0 if plan.check is None else plan.check.repairs
-            own, its = plan.check or safety.check_of(plan, known), safety.check_of(held, known, repairs)
-            if not needs and its.safe_s < own.safe_s:
-                needs = f"the plan is unsafe after {its.safe_s:.1f} s"
-            if not needs and (closer(its.clearance_m, own.clearance_m) or closer(its.room_m, own.room_m)):
-                needs = "the plan comes closer to others or to the edge"
-            return (
-                (plan, f"the plan jumps aside; held to the last one, {needs}")
-                if needs
-                else (replace(held, check=its), "")
-            )
+            if not needs:
+                known = safety.Known.of(observation, self._config)
+                its = safety.check_of(held, known, 0 if plan.check is None else plan.check.repairs)
+                needs = given_away(plan.check or safety.check_of(plan, known), its)
+                held = replace(held, check=its)
+            return (plan, f"the plan jumps aside; held to the last one, {needs}") if needs else (held, "")
         except Exception:  # what is only smoother must not stop a plan
             log.exception("the plan could not be held to the last one")
             return plan, ""
@@ -197,6 +191,15 @@ class Engine:
         except Exception:  # agents or a path that break the arithmetic must not take the stop away
             log.exception("the stop plan was made without agents and path")
             return guard.stop(ego, None, None, self._config)
+
+
+def given_away(own: SafetyCheck, its: SafetyCheck) -> str:
+    """What a plan that is held to the last one gives away of the planner's own; empty when nothing that counts."""
+    if its.safe_s < own.safe_s:
+        return f"the plan is unsafe after {its.safe_s:.1f} s"
+    if closer(its.clearance_m, own.clearance_m) or closer(its.room_m, own.room_m):
+        return "the plan comes closer to others or to the edge"
+    return ""
 
 
 def closer(found_m: float | None, own_m: float | None) -> bool:

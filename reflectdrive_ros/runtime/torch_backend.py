@@ -116,8 +116,8 @@ class TorchNetwork:
         return _array(written).astype(np.int32), _array(confidence)
 
     def _prompt(self, inputs: ModelInputs) -> Tensor:
-        _, *told = (self._batch(part) for part in inputs.arrays.values())
-        return self._net.prompt_of(torch.cat(self._sight(inputs.images), 1), *told)
+        images, *told = inputs.arrays.values()
+        return self._net.prompt_of(torch.cat(self._sight(images), 1), *(self._batch(part) for part in told))
 
     def tensors(self, inputs: ModelInputs) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Images, text, ego, route as a batch of one on the device."""
