@@ -22,6 +22,7 @@ from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import QoSProfile, ReliabilityPolicy
 from scenes import config
+from scenes import ego as an_ego
 from std_msgs.msg import String
 from tiny_model import SPEED_MPS, tiny_model  # noqa: F401 (a fixture)
 
@@ -103,11 +104,7 @@ class Car:
 
 @contextmanager
 def car(tmp_path, **settings):
-    made = config(
-        **{"cameras__width": 64, "cameras__height": 36, "planner": "constant_velocity", **settings},
-        engine__watchdog_ms=400.0,
-        engine__deadline_ms=2000.0,  # shared machines stall; lateness has its own tests
-    )
+    made = patient(**settings)
     harness = Harness(
         made, [*(f"{kind}:{name}" for kind in ("image", "info") for name in CAMERAS), *LATCHED], EVERYTHING
     )
@@ -272,22 +269,9 @@ def test_three_full_hd_streams_are_survived_and_the_newest_wins(tmp_path):
     assert np.median([s.age_of_image for s in late]) < 0.5  # a queue would age without end
 
 
-def test_a_planner_that_hangs_is_overruled_and_its_old_plan_is_not_sent_afterwards(tmp_path):
-    """In this process, because the planner must be one that hangs; the topics are as real as elsewhere."""
-    hang = threading.Event()
-
-    def planner(state, scene, tools):
-        if hang.is_set():
-            hang.clear()
-            time.sleep(2.0)
-        return constant_velocity.plan(state, scene, tools)
-
-    made = config(
-        cameras__width=64, cameras__height=36, planner="constant_velocity", engine__watchdog_ms=400.0,
-        engine__deadline_ms=2000.0,
-    )  # fmt: skip
-    keys = [f"{kind}:{name}" for kind in ("image", "info") for name in CAMERAS]
-    harness = Harness(made, [*keys, *LATCHED], EVERYTHING)
+@contextmanager
+def node_in_this_process(tmp_path, made, planner):
+    """For what the real process cannot show: a planner that hangs, two threads that send at once."""
     context = Context()
     file = tmp_path / "config.yaml"
     file.write_text(as_yaml(made))
@@ -298,26 +282,77 @@ def test_a_planner_that_hangs_is_overruled_and_its_old_plan_is_not_sent_afterwar
     spinning = threading.Thread(target=spin, args=(executor,), daemon=True)
     spinning.start()
     try:
-        sender = Car(harness, None)
-        until = time.perf_counter() + 20.0
-        while any(publisher.get_subscription_count() == 0 for publisher in harness.inputs.values()):
-            assert time.perf_counter() < until
-            time.sleep(0.05)
-        sender.latch()
-        sender.until(planned)
-        hang.set()
-        status = sender.until(stopped)
-        assert "busy" in status.reason
-        sender.until(planned)
-        stamps = [m.header.stamp.sec + 1e-9 * m.header.stamp.nanosec for _, m in harness.received["trajectory"]]
-        assert stamps == sorted(stamps)
+        yield node
     finally:
         node.close()
         executor.shutdown(timeout_sec=1.0)
         node.destroy_node()
         rclpy.try_shutdown(context=context)
         spinning.join(timeout=2.0)
+
+
+def patient(**settings):
+    """Small cameras, and time enough for a busy machine."""
+    return config(
+        **{"cameras__width": 64, "cameras__height": 36, "planner": "constant_velocity", **settings},
+        engine__watchdog_ms=400.0,
+        engine__deadline_ms=2000.0,  # shared machines stall; lateness has its own tests
+    )
+
+
+def test_a_planner_that_hangs_is_overruled_and_its_old_plan_is_not_sent_afterwards(tmp_path):
+    hang = threading.Event()
+
+    def planner(state, scene, tools):
+        if hang.is_set():
+            hang.clear()
+            time.sleep(2.0)
+        return constant_velocity.plan(state, scene, tools)
+
+    made = patient()
+    keys = [f"{kind}:{name}" for kind in ("image", "info") for name in CAMERAS]
+    harness = Harness(made, [*keys, *LATCHED], EVERYTHING)
+    try:
+        with node_in_this_process(tmp_path, made, planner):
+            sender = Car(harness, None)
+            until = time.perf_counter() + 20.0
+            while any(publisher.get_subscription_count() == 0 for publisher in harness.inputs.values()):
+                assert time.perf_counter() < until
+                time.sleep(0.05)
+            sender.latch()
+            sender.until(planned)
+            hang.set()
+            status = sender.until(stopped)
+            assert "busy" in status.reason
+            sender.until(planned)
+            stamps = [m.header.stamp.sec + 1e-9 * m.header.stamp.nanosec for _, m in harness.received["trajectory"]]
+            assert stamps == sorted(stamps)
+    finally:
         harness.close()
+
+
+def test_worker_and_watchdog_never_explain_each_others_plan(tmp_path):
+    made = patient()
+    said = []
+    with node_in_this_process(tmp_path, made, constant_velocity.plan) as node:
+        publish = node._publish
+
+        def slowly(key, message):
+            publish(key, message)
+            if key in ("trajectory", "status"):
+                said.append((key, getattr(message, "sequence", 0)))
+                time.sleep(0.002)  # time for the other thread to come in between
+
+        node._publish = slowly
+        engine = Engine(made, time.perf_counter)
+        report = engine.stop(an_ego(), None, "a test")
+        threads = [threading.Thread(target=lambda: [node._send(report, 0) for _ in range(20)]) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert [key for key, _ in said] == ["trajectory", "status"] * 40
+    assert [sequence for key, sequence in said if key == "status"] == list(range(1, 41))
 
 
 def spin(executor):

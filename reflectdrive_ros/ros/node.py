@@ -203,6 +203,7 @@ class PlannerNode(Node):
         plan_bytes = outputs.trajectory_bytes(report.plan, self.config)
         if step is not None and step.snapshot.observation is not None:
             self._command = step.snapshot.observation.command
+        # both worker and watchdog send: what explains a plan follows it before the next one goes out
         with self._send_lock:
             newness = restarts, report.plan.stamp_ns
             if self._closing or newness < self._newest_sent:
@@ -210,9 +211,13 @@ class PlannerNode(Node):
             self._newest_sent = newness
             self._publish("trajectory", plan_bytes)
             done = self._sent_at = time.perf_counter()
-            self._sequence += 1
             if step is not None:
                 self._planned_at = done
+            self._explain(report, step, begun, done)
+
+    def _explain(self, report: StepReport, step: PilotStep | None, begun: float, done: float) -> None:
+        """Everything about a plan that went out at `done`; pictures of it only where somebody looks."""
+        self._sequence += 1
         image_ns = None if step is None else step.snapshot.image_stamp_ns
         total_ms = 1e3 * (done - self._arrived.get(image_ns or 0, begun))
         age_s = float("nan") if image_ns is None else (report.plan.stamp_ns - image_ns) * 1e-9
