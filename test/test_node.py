@@ -338,10 +338,10 @@ def test_worker_and_watchdog_never_explain_each_others_plan(tmp_path):
         publish = node._publish
 
         def slowly(key, message):
+            time.sleep(0.002)  # time for the other thread to come in between
             publish(key, message)
             if key in ("trajectory", "status"):
                 said.append((key, getattr(message, "sequence", 0)))
-                time.sleep(0.002)  # time for the other thread to come in between
 
         node._publish = slowly
         engine = Engine(made, time.perf_counter)
