@@ -201,7 +201,7 @@ class ModelConfig:
         "or checkout",
     )
     sha256: str = setting(
-        "76c9adb364ce3aa6e4f44955019d9759ce6c81f74fb4668ee2bfe9dc5949a271",
+        "b054478c3b6c1ef016c4c7fd4dadb12d6952b130c4b49559ede489c65c5a4f7a",
         "expected hash of that file; a file with another hash is refused",
     )
     backend: str = setting(

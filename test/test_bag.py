@@ -48,6 +48,33 @@ def storage_file(path):
     return next(file for file in path.iterdir() if file.suffix in (".mcap", ".db3"))
 
 
+@pytest.mark.parametrize("records", [3, 40])
+def test_a_disk_that_is_full_ends_the_recording_after_its_last_whole_record(tmp_path, records):
+    """Records are written while others are made: the fault is raised by a later one or, after the last, at the end."""
+    written = []
+
+    def record():
+        with BagWriter(tmp_path / "bag") as bag:
+            bag.add_topic("/words", "std_msgs/msg/String")
+            whole = bag._writer.write
+
+            def full(connection, received_ns, data):
+                if received_ns == 2:
+                    raise OSError(28, "no space left on device")
+                whole(connection, received_ns, data)
+                written.append(received_ns)
+
+            bag._writer.write = full
+            for k in range(records):
+                bag.write("/words", k, String(data="on"))
+
+    with pytest.raises(OSError, match="no space"):
+        record()
+    assert written == [0, 1]
+    with BagReader(tmp_path / "bag") as bag:
+        assert bag.message_count == 2
+
+
 @pytest.mark.parametrize("storage", ["mcap", "sqlite3"])
 def test_what_goes_in_comes_out(tmp_path, storage):
     write(tmp_path / "bag", storage)

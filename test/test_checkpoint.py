@@ -218,7 +218,7 @@ def test_siglip2_sees_here_what_it_sees_in_transformers(siglip):
     images = torch.randint(0, 256, (3, 64, 64, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     pixels = (images.permute(0, 3, 1, 2).float() / 255 - 0.5) / 0.5
     seen = model.vision_model(pixels).last_hidden_state
-    torch.testing.assert_close(net.vision(images), seen, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(net.vision(images[:, None]), seen, atol=1e-4, rtol=1e-4)
 
 
 def test_the_action_ffn_begins_as_the_strongest_channels(qwen):

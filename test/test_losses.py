@@ -295,7 +295,9 @@ def test_the_goal_is_learnt_from_the_block_that_is_all_mask():
     assert (batch.blocks[:, 0] == net.config.mask_id).all()
     x_logits, y_logits = net.goal_logits(*batch.inputs, batch.clean[:, GOAL_X, None])
     wanted = torch.nn.functional.cross_entropy(x_logits, batch.clean[:, GOAL_X])
-    wanted = wanted + torch.nn.functional.cross_entropy(y_logits[:, 0], batch.clean[:, GOAL_Y])
+    wanted = wanted + torch.nn.functional.cross_entropy(
+        y_logits[:, 0], batch.clean[:, GOAL_Y] - net.config.id_ranges[1][0]
+    )
     torch.testing.assert_close(losses_of(net)(batch)["goal"], wanted.detach())
 
 

@@ -39,7 +39,7 @@ def test_the_goals_of_the_prefill_are_those_of_the_goal_posterior():
     x_ids = known.blocks[:, :, GOAL_X]
     x_logits, y_logits = net.goal_logits(*inputs, x_ids)
     of_x = x_logits.log_softmax(-1).gather(1, x_ids)
-    of_y = y_logits.log_softmax(-1).gather(2, known.blocks[:, :, -1:])[..., 0]
+    of_y = y_logits.log_softmax(-1).gather(2, known.blocks[:, :, -1:] - net.config.id_ranges[1][0])[..., 0]
     torch.testing.assert_close(known.goal_log_probs, of_x + of_y)
     at_m = net.config.bin_m * known.blocks[..., GOAL_X:].float()
     assert (torch.cdist(at_m, at_m) + 1e9 * torch.eye(4)).min() >= 1.2 - 1e-3

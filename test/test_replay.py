@@ -8,6 +8,7 @@ after looking at the report, with the reason in the commit message.
 
 import json
 import shutil
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,38 @@ from tiny_model import tiny_model  # noqa: F401 (a fixture)
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.evaluation import golden_replay
 from reflectdrive_ros.evaluation.golden_replay import GoldenError
-from reflectdrive_ros.ros.bag import BagReader
+from reflectdrive_ros.ros.bag import BagError, BagReader
+from reflectdrive_ros.ros.replay import made_ahead
 
 HERE = Path(__file__).parent
+
+
+def test_items_made_ahead_come_in_order_by_one_other_thread_and_end_with_their_own_fault():
+    made, threads = [], set()
+
+    def items():
+        for number in range(5):
+            made.append(number)
+            threads.add(threading.current_thread())
+            yield number
+        raise BagError("the bag ends here")
+
+    found, ahead = [], made_ahead(items(), 2)
+    for _ in range(5):
+        found.append(next(ahead))
+        assert len(made) <= len(found) + 2
+    with pytest.raises(BagError, match="ends here"):
+        next(ahead)
+    assert found == made == list(range(5))
+    assert len(threads) == 1
+    assert threading.current_thread() not in threads
+
+
+def test_who_asks_for_no_more_items_leaves_no_thread_behind():
+    ahead = made_ahead(iter(range(1, 1000)), 3)
+    assert next(ahead) == 1
+    ahead.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("reader")]
 
 
 @pytest.fixture(scope="session")

@@ -28,14 +28,17 @@ def no_gradients():
 
 def spelled_out(net, prompt, blocks):
     """Logits of one block by the definition: one sequence, one explicit mask, attention as sums over what is seen."""
-    x = torch.cat([prompt, net.action_embeddings(blocks[:, None])], 1)
+    x = torch.cat([prompt, net.action_embeddings(blocks[:, None])[:, 0]], 1)
     length = prompt.shape[1]
     seen = torch.zeros(length + BLOCK, length + BLOCK, dtype=torch.bool)
     seen[:length, :length] = torch.ones(length, length).tril().bool()
     seen[length:] = True
-    cos, sin = net.cos, net.sin
+    config = net.config.blocks
+    frequency = config.rope_theta ** (-torch.arange(0, config.head_dim, 2) / config.head_dim)
+    angle = torch.arange(length + BLOCK)[:, None] * torch.cat([frequency, frequency])
+    cos, sin = angle.cos(), angle.sin()
     for layer in net.layers:
-        attention, config = layer.self_attn, net.config.blocks
+        attention = layer.self_attn
         normed = layer.input_layernorm(x)
         q, k, v = (
             proj(normed).reshape(*x.shape[:2], -1, config.head_dim)
@@ -177,7 +180,8 @@ def test_the_goals_y_depends_on_its_x():
     torch.testing.assert_close(y_logits, net.goal_y(out, x_ids))
     assert not torch.allclose(y_logits[:, 0], y_logits[:, 1])
     # and learns from the same hidden state that the marginal of y is read from
-    assert not torch.allclose(y_logits[:, 0], out.logits[:, 0, GOAL_Y])
+    low, high = net.config.id_ranges[1]
+    assert not torch.allclose(y_logits[:, 0], out.logits[:, 0, GOAL_Y, low : high + 1])
 
 
 def test_a_goal_posterior_of_two_behaviours_learns_no_ghost():
@@ -185,18 +189,19 @@ def test_a_goal_posterior_of_two_behaviours_learns_no_ghost():
     net = tiny_net().train()
     inputs = tiny_inputs(net, scenes=1)
     goals = torch.tensor([[[433, 353], [366, 313]]])
+    wanted = goals[0, :, 1] - net.config.id_ranges[1][0]
     nothing = torch.full((1, 1, BLOCK), net.config.mask_id)
     with torch.enable_grad():
         optimiser = torch.optim.Adam(net.parameters(), 3e-3)
         for _ in range(150):
             out = net.packed(*inputs, nothing)
             x = torch.nn.functional.cross_entropy(out.logits[0, 0, GOAL_X].expand(2, -1), goals[0, :, 0])
-            y = torch.nn.functional.cross_entropy(net.goal_y(out, goals[..., 0])[0], goals[0, :, 1])
+            y = torch.nn.functional.cross_entropy(net.goal_y(out, goals[..., 0])[0], wanted)
             optimiser.zero_grad()
             (x + y).backward()
             optimiser.step()
     x_logits, y_logits = net.goal_logits(*inputs, goals[..., 0])
-    joint = x_logits.softmax(-1)[0, goals[0, :, 0], None] * y_logits[0].softmax(-1)[:, goals[0, :, 1]]
+    joint = x_logits.softmax(-1)[0, goals[0, :, 0], None] * y_logits[0].softmax(-1)[:, wanted]
     assert joint.diagonal().sum() > 0.9
     assert joint.fliplr().diagonal().sum() < 0.05  # the product of the marginals has 0.5
 

@@ -157,6 +157,11 @@ class ReplayRecord:
         object.__setattr__(self, "driven_stamps_ns", stamps)
 
     @cached_property
+    def driven_headings(self) -> Array:
+        """(M,) of the driven path, without jumps of a whole turn."""
+        return np.unwrap(self.driven_path[:, 2])
+
+    @cached_property
     def plans(self) -> AllPlans:
         """Of each plan; found once, because the car is simulated along every one of them."""
         return self.counted or AllPlans(_measures(self), stage_times(self.frames))
@@ -168,7 +173,7 @@ def driven_poses(record: ReplayRecord, stamps_ns: Array) -> Array:
     known = (record.driven_stamps_ns - record.driven_stamps_ns[0]) * 1e-9
     asked = (np.asarray(stamps_ns, np.int64) - record.driven_stamps_ns[0]) * 1e-9
     x, y = (np.interp(asked, known, record.driven_path[:, axis]) for axis in (0, 1))
-    heading = np.interp(asked, known, np.unwrap(record.driven_path[:, 2]))
+    heading = np.interp(asked, known, record.driven_headings)
     return np.stack([x, y, geometry.wrap(heading)], axis=-1)
 
 

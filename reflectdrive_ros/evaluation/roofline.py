@@ -37,23 +37,23 @@ def costs(config: TokenNetConfig, blocks: int) -> dict[str, Cost]:
         3 * width * measures.ffn,
         3 * width * measures.action_ffn,
     )
-    heads = width * config.bins  # each token by one of two heads
+    (x_low, x_high), (y_low, y_high) = config.id_ranges
+    xs, ys = x_high - x_low + 1, y_high - y_low + 1
+    heads = width * (xs + ys) // 2  # each token by one of two heads
 
     def looks(rows: int, columns: int) -> int:
         return 2 * inside * rows * columns
 
     last = prompt * width * keys_values  # of the last layer the prompt's keys and values are enough
     prefill = (measures.layers - 1) * (prompt * (attention + of_prompt) + looks(prompt, prompt + BLOCK)) + last
-    (x_low, x_high), _ = config.id_ranges
-    places, points = x_high - x_low + 1, len(config.route_at_m)
-    of_way = width * (width + config.goal_hidden)
-    goal_y = places * config.goal_hidden * config.bins + 2 * width * config.goal_hidden + heads
-    goal_y += points * (of_way + heads) + places * points * (width + config.goal_hidden + config.bins)
+    points, of_way = len(config.route_at_m), width * (width + config.goal_hidden)
+    goal_y = xs * config.goal_hidden * ys + 2 * width * config.goal_hidden + width * ys
+    goal_y += points * (of_way + width * ys) + xs * points * (width + config.goal_hidden + ys)
     goal = measures.layers * (BLOCK * (attention + of_action) + looks(BLOCK, prompt + BLOCK)) + BLOCK * heads + goal_y
     tokens = BLOCK * blocks
-    step = measures.layers * (tokens * (attention + of_action) + looks(tokens, prompt + tokens)) + tokens * heads
+    step = measures.layers * (tokens * (attention + of_action) + looks(tokens, prompt + BLOCK)) + tokens * heads
     kept = measures.layers * prompt * keys_values
-    goal_weights = config.bins * 2 * config.goal_hidden + 2 * width * config.goal_hidden + of_way
+    goal_weights = (ys + config.bins) * config.goal_hidden + 2 * width * config.goal_hidden + of_way
     action_weights = measures.layers * of_action + 2 * heads
     return {
         "vision": _vision(config),

@@ -44,6 +44,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 import torch
+from onnxscript.optimizer import fold_constants
 from torch import Tensor, nn
 from torch.export import Dim
 
@@ -60,6 +61,7 @@ SMALL = 1024  # elements; smaller tables are kept as they are
 PRECISIONS = {torch.float32: "fp32", torch.bfloat16: "bf16"}  # of a network's weights, and of its graphs' arithmetic
 Size = tuple[int, int]  # width and height of pictures in px
 INSIDE_BYTES = 1_500_000_000  # more weights than that stand beside their graph
+FOLDED_MOST = 2**31  # elements of a constant, as the part of a head that is multiplied
 
 
 class See(nn.Module):
@@ -189,7 +191,7 @@ def model_of(
             "route_at_m": config.route_at_m,
         },
         "experts": {"prompt": config.blocks.ffn, "action": config.blocks.action_ffn},  # widths of the FFNs
-        "codebook": {"bin_m": config.bin_m, "bins": config.bins},
+        "codebook": {"bin_m": config.bin_m, "bins": config.bins, "reachable": config.id_ranges},  # x's ids and y's
         "decoding": dataclasses.asdict(decoding),
         "blocks": blocks,
         "config": measures,
@@ -257,6 +259,7 @@ def _traced(
             captured, dynamo=True, opset_version=OPSET, input_names=inputs, output_names=outputs, verbose=False
         )
     assert program is not None  # it is None only where a file was named
+    fold_constants(program.model, input_size_limit=FOLDED_MOST, output_size_limit=FOLDED_MOST)
     return program.model
 
 

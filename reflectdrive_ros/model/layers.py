@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 KeysValues = tuple[Tensor, Tensor]  # keys, values of one layer, each (B, kv_heads, N, head_dim)
+Tables = tuple[Tensor, Tensor]  # cosines, sines of positions, each (N, head_dim)
 
 
 @dataclass(frozen=True)
@@ -48,19 +49,19 @@ class RmsNorm(nn.Module):
         return self.weight * (wide / (wide.pow(2).mean(-1, keepdim=True) + self.eps).sqrt()).to(x.dtype)
 
 
-def rotary_tables(positions: int, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
-    """Cosines and sines (positions, head_dim), the halves alike."""
+def rotary_tables(positions: int, head_dim: int, theta: float) -> Tables:
+    """Cosines and sines (positions, head_dim), the halves alike, but that the first half's sines are negative."""
     frequency = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
     angle = torch.arange(positions, dtype=torch.float64)[:, None] * frequency
-    angle = torch.cat([angle, angle], dim=-1)
-    return angle.cos().float(), angle.sin().float()
+    cos, sin = angle.cos().float(), angle.sin().float()
+    return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Queries or keys (B, heads, N, head_dim) turned by their positions' tables (N, head_dim)."""
+    """Queries or keys (.., N, head_dim) turned by their positions' tables (N, head_dim)."""
     half = x.shape[-1] // 2
-    turned = torch.cat([-x[..., half:], x[..., :half]], dim=-1)
-    return x * cos.to(x.dtype) + turned * sin.to(x.dtype)
+    swapped = torch.cat([x[..., half:], x[..., :half]], dim=-1)
+    return x * cos.to(x.dtype) + swapped * sin.to(x.dtype)
 
 
 class Attention(nn.Module):
@@ -76,20 +77,42 @@ class Attention(nn.Module):
         self.k_norm = RmsNorm(head, config.norm_eps)
 
     def keys_values(self, x: Tensor, cos: Tensor, sin: Tensor) -> KeysValues:
-        keys = self.k_norm(self._heads(self.k_proj(x)))
-        return rotate(keys.transpose(1, 2), cos, sin), self._heads(self.v_proj(x)).transpose(1, 2)
+        """(.., kv_heads, N, head_dim) each, of x (.., N, width)."""
+        keys = self.k_norm(self._heads(self.k_proj(x))).transpose(-3, -2)
+        return rotate(keys, cos, sin), self._heads(self.v_proj(x)).transpose(-3, -2)
 
     def attend(self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """x (B, N, width) looks at keys and values (B, kv_heads, K, head_dim); mask (N, K) is added to what it sees.
+        """x (B, N, width) looks at keys and values (B, kv_heads, K, head_dim); mask (N, K) is added to what it sees."""
+        shared = self.config.heads // self.config.kv_heads
+        seen = F.scaled_dot_product_attention(self._rows(x, cos, sin), keys, values, attn_mask=mask.repeat(shared, 1))
+        return self._joined(seen)
+
+    def attend_beside(self, x: Tensor, past: KeysValues, own: KeysValues, cos: Tensor, sin: Tensor) -> Tensor:
+        """x (B, R, N, width) looks at all of past (B, kv_heads, P, ..) and of its own (B, R, kv_heads, N, ..).
+
+        One softmax over both, which are multiplied apart: the past is copied neither for a block nor beside its own.
+        The queries' tables hold the softmax's scale (`scaled`).
+        """
+        rows, length = self._rows(x, cos, sin), past[0].shape[2]
+        keys, values = (part[:, None] for part in past)
+        own_keys, own_values = own
+        scores = torch.cat([rows @ keys.transpose(-2, -1), rows @ own_keys.transpose(-2, -1)], -1)
+        weights = scores.float().softmax(-1).to(x.dtype)
+        return self._joined(weights[..., :length] @ values + weights[..., length:] @ own_values)
+
+    def _rows(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Queries (.., kv_heads, shared * N, head_dim) of x (.., N, width).
 
         Heads that share keys stand below each other, as more rows: nothing is copied for them.
         """
-        queries = rotate(self.q_norm(self._heads(self.q_proj(x))).transpose(1, 2), cos, sin)
+        queries = rotate(self.q_norm(self._heads(self.q_proj(x))).transpose(-3, -2), cos, sin)
+        return torch.unflatten(queries, -3, (self.config.kv_heads, -1)).flatten(-3, -2)
+
+    def _joined(self, seen: Tensor) -> Tensor:
+        """(.., N, width) of what each row of `_rows` has seen."""
         shared = self.config.heads // self.config.kv_heads
-        rows = torch.unflatten(queries, 1, (-1, shared)).flatten(2, 3)
-        seen = F.scaled_dot_product_attention(rows, keys, values, attn_mask=mask.repeat(shared, 1))
-        seen = torch.unflatten(seen, 2, (shared, -1)).flatten(1, 2)
-        return self.o_proj(seen.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+        by_head = torch.unflatten(seen, -2, (shared, -1)).flatten(-4, -3)
+        return self.o_proj(by_head.transpose(-3, -2).flatten(-2))  # type: ignore[no-any-return]
 
     def _heads(self, x: Tensor) -> Tensor:
         return torch.unflatten(x, -1, (-1, self.config.head_dim))
@@ -118,24 +141,16 @@ class Block(nn.Module):
         self.action_mlp = GatedMlp(config.width, config.action_ffn)
 
     def forward(
-        self,
-        x: Tensor,
-        prompt: int,
-        mask: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-        past: KeysValues | None = None,
-        skip: int = 0,
+        self, x: Tensor, prompt: int, mask: Tensor, cos: Tensor, sin: Tensor, skip: int = 0
     ) -> tuple[Tensor, KeysValues]:
         """Tokens (B, N, width), the first `prompt` of them the prompt's, after one block; and their keys, values.
 
-        mask (N, P + N) is 0 where one sees another and hugely negative elsewhere, `past` (P tokens) first. The first
-        `skip` tokens are only looked at: the result is (B, N - skip, width).
+        mask (N, N) is 0 where one sees another and hugely negative elsewhere. The first `skip` tokens are only looked
+        at: the result is (B, N - skip, width).
         """
         normed = self.input_layernorm(x)
         own = self.self_attn.keys_values(normed, cos, sin)
-        keys, values = own if past is None else (torch.cat([past[0], own[0]], 2), torch.cat([past[1], own[1]], 2))
-        x = x[:, skip:] + self.self_attn.attend(normed[:, skip:], keys, values, mask[skip:], cos[skip:], sin[skip:])
+        x = x[:, skip:] + self.self_attn.attend(normed[:, skip:], *own, mask[skip:], cos[skip:], sin[skip:])
         normed = self.post_attention_layernorm(x)
         prompt -= skip
         parts = [
@@ -144,3 +159,10 @@ class Block(nn.Module):
             if part.shape[1]
         ]
         return x + torch.cat(parts, 1), own
+
+    def beside(self, x: Tensor, past: KeysValues, of_keys: Tables, of_queries: Tables) -> Tensor:
+        """Action tokens (B, R, N, width) after one block, each seeing the prompt's keys and values and its own N."""
+        normed = self.input_layernorm(x)
+        own = self.self_attn.keys_values(normed, *of_keys)
+        x = x + self.self_attn.attend_beside(normed, past, own, *of_queries)
+        return x + self.action_mlp(self.post_attention_layernorm(x))  # type: ignore[no-any-return]

@@ -69,7 +69,7 @@ def prefill_goal_of(net: TokenNet, prompt: Tensor, rules: GoalRules) -> Prefille
     x_ids = torch.arange(x_low, x_high + 1, device=device)
     y_ids = torch.arange(y_low, y_high + 1, device=device)
     x_logits = out.logits[:, 0, GOAL_X, x_low : x_high + 1]
-    y_logits = net.goal_y(out, x_ids.expand(scenes, -1))[..., y_low : y_high + 1]
+    y_logits = net.goal_y(out, x_ids.expand(scenes, -1))
     cells, log_probs, real = token_ops.choose_goals(
         x_logits, y_logits, config.bin_m * x_ids, config.bin_m * y_ids, rules
     )

@@ -153,8 +153,8 @@ def _products(card: GraphCard, graph: ir.Graph) -> list[tuple[ir.Node, ir.Value,
             given, weights = node.inputs[0], _constant(node.inputs[1])
             if given is not None and weights is not None and weights.ndim == 2:
                 multiplied.append((node, given, weights))
-    bins = card.model["codebook"]["bins"]
-    heads = [node for node, _, weights in multiplied if weights.shape[1] == bins]
+    columns = {high - low + 1 for low, high in card.model["codebook"]["reachable"]}
+    heads = [node for node, _, weights in multiplied if weights.shape[1] in columns]
     before = _ancestors(heads[0]) if heads else {node for node, *_ in multiplied}
     return [row for row in multiplied if row[0] in before and min(row[2].shape) >= FEWEST]
 

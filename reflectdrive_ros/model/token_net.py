@@ -9,7 +9,7 @@ number of blocks is packed along the token axis beside one prompt, exactly.
     net.initialise(torch.Generator().manual_seed(0))
     out = net.packed(images, text, ego, route, blocks)              # one prompt, R blocks: .logits, .hidden
     logits = net.packed_logits(images, text, ego, route, blocks)    # (B, R, 16, bins), the same without .hidden
-    y_logits = net.goal_y(out, x_ids)                               # (B, K, bins): y of the goal given K of its x
+    y_logits = net.goal_y(out, x_ids)                               # (B, K, Y): y of the goal given K of its x
     x_logits, y_logits = net.goal_logits(images, text, ego, route, x_ids)  # the same two from the pictures on
 
     images (B, 6, H, W, 3) uint8, oldest instant first, each left to right; text (B, T) int64; ego (B, 3) float32,
@@ -21,7 +21,7 @@ known is the paper's case, which training shows the network too.
 
 The goal posterior is p(x8) p(y8 | x8), read from a block that is all mask: a product of two marginals would invent
 goals between the true ones. To train it, let block 0 be all mask: cross-entropy of out.logits[:, 0, 14] against x8 and
-of net.goal_y(out, x8[:, None])[:, 0] against y8.
+of net.goal_y(out, x8[:, None])[:, 0] against y8 less the lowest id of y.
 
 Rows of the heads outside `x_range_m`, `y_range_m` have logit -1e9 (probability exactly 0): bring targets inside with
 `config.reachable(blocks)` first. `packed` is differentiable; `encode` and `decode` are its two halves for inference
@@ -142,8 +142,6 @@ class Packed(NamedTuple):
 
 
 class TokenNet(nn.Module):
-    x_allowed: Tensor
-    y_allowed: Tensor
     cos: Tensor
     sin: Tensor
 
@@ -172,10 +170,6 @@ class TokenNet(nn.Module):
         self.goal_y_head = nn.Linear(config.goal_hidden, config.bins, bias=False)
         self.goal_way = nn.Linear(width, width + config.goal_hidden)
 
-        ids = torch.arange(config.bins)
-        (x_low, x_high), (y_low, y_high) = config.id_ranges
-        self.register_buffer("x_allowed", (ids >= x_low) & (ids <= x_high), persistent=False)
-        self.register_buffer("y_allowed", (ids >= y_low) & (ids <= y_high), persistent=False)
         cos, sin = rotary_tables(config.prompt_length + BLOCK, config.blocks.head_dim, config.blocks.rope_theta)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
@@ -213,7 +207,7 @@ class TokenNet(nn.Module):
     def packed_beside(self, prompt: Tensor, blocks: Tensor) -> Packed:
         """`packed` from the prompt (B, P, width) on."""
         count, length = blocks.shape[1], prompt.shape[1]
-        x = torch.cat([prompt, self.action_embeddings(blocks)], 1)
+        x = torch.cat([prompt, self.action_embeddings(blocks).flatten(1, 2)], 1)
         mask = torch.where(sight(length, count, prompt.device), 0.0, NEVER)
         positions = torch.cat([torch.arange(length, device=x.device), self._block_positions(length, count)])
         cos, sin = self.cos[positions], self.sin[positions]
@@ -248,21 +242,20 @@ class TokenNet(nn.Module):
     def goal_logits(
         self, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, x_ids: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Logits of the goal's x (B, bins) and of its y given each of x_ids (B, K): (B, K, bins)."""
+        """Logits of the goal's x (B, bins) and of its y given each of x_ids (B, K): (B, K, Y)."""
         nothing = torch.full((images.shape[0], 1, BLOCK), self.config.mask_id, device=images.device)
         out = self.packed(images, text, ego, route, nothing)
         return out.logits[:, 0, GOAL_X], self.goal_y(out, x_ids)
 
     def decode(self, blocks: Tensor, keys_values: tuple[KeysValues, ...]) -> Tensor:
         """Logits (B, R, 16, bins) of blocks (B, R, 16) from the prompt's keys and values, which stay as they are."""
-        count, length = blocks.shape[1], keys_values[0][0].shape[2]
+        length = keys_values[0][0].shape[2]
+        cos, sin = self.cos[length : length + BLOCK], self.sin[length : length + BLOCK]  # each stands behind the prompt
+        scale = self.config.blocks.head_dim**-0.5  # of the softmax
         x = self.action_embeddings(blocks)
-        mask = torch.where(sight(length, count, x.device)[length:], 0.0, NEVER)
-        positions = self._block_positions(length, count)
-        cos, sin = self.cos[positions], self.sin[positions]
         for layer, past in zip(self.layers, keys_values, strict=True):
-            x, _ = layer(x, 0, mask, cos, sin, past)
-        return self.logits(torch.unflatten(self.norm(x), 1, (count, BLOCK)))
+            x = layer.beside(x, past, (cos, sin), (scale * cos, scale * sin))  # type: ignore[operator]
+        return self.logits(self.norm(x))
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
@@ -284,7 +277,7 @@ class TokenNet(nn.Module):
 
     def look(self, views: Tensor) -> Tensor:
         """What is seen (N, tokens, width) in views (N, frames, H, W, 3), each of one camera, oldest picture first."""
-        return self.projector(self.vision(views.permute(0, 2, 3, 1, 4).flatten(3)))  # type: ignore[no-any-return]
+        return self.projector(self.vision(views))  # type: ignore[no-any-return]
 
     def prompt_of(self, seen: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> Tensor:
         """(B, P, width) of what is seen (B, instants / frames, cameras, tokens, width), oldest first, and the rest."""
@@ -297,31 +290,41 @@ class TokenNet(nn.Module):
         return (seen + self.camera[:, None] + self.instant[:, None, None]).flatten(1, 3)
 
     def action_embeddings(self, blocks: Tensor) -> Tensor:
-        """(B, R * 16, width) of ids (B, R, 16)."""
+        """(B, R, 16, width) of ids (B, R, 16)."""
         points = torch.unflatten(blocks, -1, (-1, 2))
         x = torch.stack([self.x_embedding(points[..., 0]), self.y_embedding(points[..., 1])], -2)
-        return (x.flatten(2, 3) + self.slot).flatten(1, 2)
+        return x.flatten(2, 3) + self.slot
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(.., 16, bins) float32 of hidden (.., 16, width): x and y by turns, each by its own head."""
         points = torch.unflatten(hidden, -2, (-1, 2))
-        x = self.x_head(points[..., 0, :]).float().masked_fill(~self.x_allowed, NEVER)
-        y = self.y_head(points[..., 1, :]).float().masked_fill(~self.y_allowed, NEVER)
-        return torch.stack([x, y], -2).flatten(-3, -2)
+        (x_low, x_high), (y_low, y_high) = self.config.id_ranges
+        last = self.config.bins - 1
+        x = F.linear(points[..., 0, :], self.x_head.weight[x_low : x_high + 1]).float()
+        y = self._of_y(self.y_head, points[..., 1, :]).float()
+        sides = F.pad(x, (x_low, last - x_high), value=NEVER), F.pad(y, (y_low, last - y_high), value=NEVER)
+        return torch.stack(sides, -2).flatten(-3, -2)
 
     def goal_y(self, out: Packed, x_ids: Tensor) -> Tensor:
-        """Logits (B, K, bins) of the goal's y given its x (B, K), where block 0 of `out` is all mask.
+        """Logits (B, K, Y) of the goal's y given its x (B, K), where block 0 of `out` is all mask.
 
-        Each x looks up the route where it has about that x: places near each other have embeddings near each other.
+        Y are the ids that y may have, from the lowest on (`config.id_ranges`). Each x looks up the route where it has
+        about that x: places near each other have embeddings near each other.
         """
         hidden, width = out.hidden[:, 0], out.hidden.shape[-1]
         alike = self.x_embedding(x_ids) @ out.way.transpose(1, 2) / math.sqrt(width)
         there = alike.softmax(-1)  # (B, K, points), by which what each point says is mixed
         said = self.goal_way(out.way)
         about = self.goal_hidden(hidden[:, GOAL_X:].flatten(1))[:, None] + self.goal_x_embedding(x_ids)
-        logits: Tensor = self.goal_y_head(F.silu(about + there @ said[..., width:]))
-        logits = logits + self.y_head(hidden[:, None, GOAL_Y]) + there @ self.y_head(said[..., :width])
-        return logits.float().masked_fill(~self.y_allowed, NEVER)
+        logits: Tensor = self._of_y(self.goal_y_head, F.silu(about + there @ said[..., width:]))
+        logits = logits + self._of_y(self.y_head, hidden[:, None, GOAL_Y])
+        logits = logits + there @ self._of_y(self.y_head, said[..., :width])
+        return logits.float()
+
+    def _of_y(self, head: nn.Linear, hidden: Tensor) -> Tensor:
+        """What a head says of the ids that y may have; the others' rows are not multiplied."""
+        low, high = self.config.id_ranges[1]
+        return F.linear(hidden, head.weight[low : high + 1])
 
     def _block_positions(self, prompt: int, count: int) -> Tensor:
         """Every block stands right behind the prompt."""

@@ -108,15 +108,18 @@ class VisionEncoder(nn.Module):
         self.layers = nn.ModuleList(VisionLayer(config) for _ in range(config.layers))
         self.post_layernorm = nn.LayerNorm(config.channels, config.norm_eps)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Pictures (N, H, W, 3 * frames) uint8 -> features (N, rows * columns, channels).
+    def forward(self, views: Tensor) -> Tensor:
+        """Views (N, frames, H, W, 3) uint8 -> features (N, rows * columns, channels).
 
         Larger pictures than its own are averaged down to them.
         """
         weight = self.patch_embedding.weight
         size = self.config.height, self.config.width
-        whole = images if images.shape[1:3] == size else shrunk(images, *size)
-        pixels = (whole.permute(0, 3, 1, 2).to(weight.dtype) / 127.5 - 1.0).contiguous()
+        whole = views
+        if views.shape[2:4] != size:
+            whole = torch.unflatten(shrunk(views.flatten(0, 1), *size), 0, views.shape[:2])
+        channels = whole.permute(0, 1, 4, 2, 3).flatten(1, 2)  # of the oldest picture first
+        pixels = (channels.to(weight.dtype) / 127.5 - 1.0).contiguous()
         x = self.patch_embedding(self.stem(pixels)).flatten(2).transpose(1, 2) + self.position_embedding.weight
         for layer in self.layers:
             x = layer(x)

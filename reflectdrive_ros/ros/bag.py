@@ -6,9 +6,9 @@ Everything works on raw CDR bytes; a message object is made only where somebody 
 from __future__ import annotations
 
 import shutil
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -28,6 +28,7 @@ from .mcap_salvage import salvage
 STORAGES = {"mcap": StoragePlugin.MCAP, "sqlite3": StoragePlugin.SQLITE3}
 SUFFIXES = {"mcap": ".mcap", "sqlite3": ".db3"}
 FOREVER = QosTime(9223372036, 854775807)
+BEHIND = 8  # records that may wait to be written
 
 
 class BagError(ValueError):
@@ -158,6 +159,8 @@ class BagWriter:
         self._writer = Writer(self.path, version=9, storage_plugin=STORAGES[storage])
         self._connections: dict[str, Connection] = {}
         self._hand = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bag-writer")
+        self._writing = deque[Future[None]]()  # records on their way to the file
+        self._torn = False  # a record is in the file only in part
 
     def __enter__(self) -> BagWriter:
         try:
@@ -174,6 +177,7 @@ class BagWriter:
         closing = self._hand.submit(self._writer.close)
         self._hand.shutdown()
         if kind is None:  # else what ended the block is the news
+            self._wait_for_all_but(0)
             closing.result()
 
     def add_topic(self, name: str, type_name: str, *, latched: bool = False) -> None:
@@ -190,11 +194,26 @@ class BagWriter:
             ).result()
 
     def write(self, topic: str, received_ns: int, message: Any) -> None:
-        """Adds a message object, or the CDR bytes of one, to a topic declared before."""
+        """Adds a message object, or the CDR bytes of one, to a topic declared before.
+
+        It is written while the caller goes on; what goes wrong is raised by a later call, or at the block's end.
+        """
         if topic not in self._connections:
             raise BagError(f"topic {topic} was not declared in bag {self.path} before it was written")
         data = message if isinstance(message, (bytes, memoryview)) else serialize_message(message)
-        self._hand.submit(self._writer.write, self._connections[topic], int(received_ns), data).result()
+        self._wait_for_all_but(BEHIND)
+        self._writing.append(self._hand.submit(self._record, self._connections[topic], int(received_ns), data))
+
+    def _record(self, connection: Connection, received_ns: int, data: bytes | memoryview) -> None:
+        """Nothing follows a record that could not be written whole."""
+        if not self._torn:
+            self._torn = True
+            self._writer.write(connection, received_ns, data)
+            self._torn = False
+
+    def _wait_for_all_but(self, last: int) -> None:
+        while len(self._writing) > last:
+            self._writing.popleft().result()
 
 
 def _looks_like_a_bag(path: Path) -> bool:

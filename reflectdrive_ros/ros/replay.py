@@ -16,10 +16,11 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from rich.console import Console
@@ -50,6 +51,8 @@ NEVER_LATE_MS = 10_000.0
 PLANS_PREFIX = "/planning/reflectdrive"
 LEFT_BEHIND = ("summary.json", "report.html", PLANS_FILE)
 COUNTED_MAX = 20  # sentences of a kind; some hold numbers that differ each time
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -246,21 +249,8 @@ def through_engine(
     pilot = Pilot(engine_config, time.perf_counter, Engine(engine_config, time.perf_counter, read_ahead=True))
     if route is not None:
         pilot.put("route", route, 0)
-    keys = {name: key for key, name in sources.items()}
-    count, coming = 0, deque[Seen]()
-    length_ns = max(min(stop_ns, reader.end_ns) - reader.start_ns, 1)
-    for message in reader.messages(keys, stop_ns=stop_ns):
-        now_ns = message.received_ns
-        pilot.put(keys[message.topic], message.message(), now_ns)
-        if not pilot.due(now_ns):
-            continue
-        pilot.settle()
-        coming.append(Seen(pilot.look(now_ns), tuple(pilot.inputs.statuses(now_ns)), now_ns))
-        if len(coming) > AHEAD and (sent := answered(pilot, coming.popleft(), config, count + 1)):
-            count += 1
-            yield sent
-        tell((now_ns - reader.start_ns) / length_ns)
-    for seen in coming:
+    count = 0
+    for seen in made_ahead(steps_due(pilot, reader, sources, stop_ns, tell), AHEAD):
         if sent := answered(pilot, seen, config, count + 1):
             count += 1
             yield sent
@@ -272,6 +262,33 @@ class Seen(NamedTuple):
     look: Look
     statuses: tuple[InputStatus, ...]  # of the inputs
     now_ns: int
+
+
+def steps_due(
+    pilot: Pilot, reader: BagReader, sources: dict[str, str], stop_ns: int, tell: Callable[[float], None]
+) -> Iterator[Seen]:
+    """What the pilot's inputs know each time a step is due, message by message."""
+    keys = {name: key for key, name in sources.items()}
+    length_ns = max(min(stop_ns, reader.end_ns) - reader.start_ns, 1)
+    for message in reader.messages(keys, stop_ns=stop_ns):
+        now_ns = message.received_ns
+        pilot.put(keys[message.topic], message.message(), now_ns)
+        if pilot.due(now_ns):
+            pilot.settle()
+            yield Seen(pilot.look(now_ns), tuple(pilot.inputs.statuses(now_ns)), now_ns)
+            tell((now_ns - reader.start_ns) / length_ns)
+
+
+def made_ahead(items: Iterator[Item], most: int) -> Iterator[Item]:
+    """The items, up to `most` of them made by another thread before they are asked for; with what it raises."""
+    hand = ThreadPoolExecutor(1, thread_name_prefix="reader")
+    try:
+        coming = deque(hand.submit(next, items, None) for _ in range(most))
+        while (item := coming.popleft().result()) is not None:
+            coming.append(hand.submit(next, items, None))
+            yield item
+    finally:
+        hand.shutdown(cancel_futures=True)
 
 
 def answered(pilot: Pilot, seen: Seen, config: Config, number: int) -> Sent | None:

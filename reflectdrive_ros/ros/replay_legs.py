@@ -12,6 +12,7 @@ driven as many as a page has room for, evenly.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -31,6 +32,7 @@ from ..evaluation.replay_record import (
     driven_poses,
     stage_times,
 )
+from ..evaluation.replay_scores import Sighting
 from .bag import BagReader
 from .lanelet_map import LaneletMap
 from .replay_world import (
@@ -137,23 +139,23 @@ class Legs:
             if (self._plans + k) % self._pictured.stride == 0 and stamp_ns is not None:
                 shown[k] = stamp_ns
         pictures = self._cameras.pictures(part, shown) if shown else {}
-        frames = frames_of(plans, egos, pictures, part, self._config)
-        self._plans += len(frames)
-        for frame in frames:
-            self._frames.add(frame)
         stamps = sorted(egos)
-        leg = replace(
+        path = replace(
             self._empty,
-            frames=frames,
             driven_path=np.array([egos[stamp].map_from_ego for stamp in stamps]).reshape(-1, 3),
             driven_stamps_ns=np.array(stamps, np.int64),
         )
-        self._count(leg, part)
+        seen = sightings(part, self._config, lambda stamps_ns: driven_poses(path, stamps_ns))
+        seen.sort(key=lambda sighting: sighting.stamp_ns)
+        frames = frames_of(plans, egos, pictures, seen, part, self._config)
+        self._plans += len(frames)
+        for frame in frames:
+            self._frames.add(frame)
+        self._count(replace(path, frames=frames), seen)
 
-    def _count(self, leg: ReplayRecord, part: Part) -> None:
+    def _count(self, leg: ReplayRecord, seen: Sequence[Sighting]) -> None:
         scores: dict[str, Array] = {}
         if self._scoring:
-            seen = sightings(part, self._config, lambda stamps_ns: driven_poses(leg, stamps_ns))
             scores = replay_scores.scored(leg, seen, self._space, self._config, self._scored_ns)
             done = np.flatnonzero(np.isfinite(scores["nc"]))
             self._scored_ns = leg.frames[int(done[-1])].stamp_ns if len(done) else self._scored_ns

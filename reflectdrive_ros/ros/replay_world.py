@@ -29,6 +29,7 @@ from .map_space import MapSpace
 from .vector_map import VectorMap
 
 PICTURE_WIDTH = 480
+SIGHT_NS = 500_000_000  # for so long others are drawn where they were seen
 
 
 class Planned(Protocol):
@@ -66,29 +67,31 @@ def frames_of(
     sent: Sequence[Planned],
     egos: Mapping[int, EgoState],
     pictures: Mapping[int, tuple[ReplayPicture, ...]],
+    seen: Sequence[Sighting],
     part: Part,
     config: Config,
 ) -> list[ReplayFrame]:
-    """Plans with what was around them: egos by stamp, pictures by place among the plans."""
+    """Plans with what was around them: egos by stamp, pictures by place among the plans, sightings by time."""
     stamps = [stamp_of(item) for item in sent]
-    objects, accelerations = _objects(part, stamps), _accelerations(part, config, stamps)
+    agents, accelerations = _agents(seen, stamps), _accelerations(part, config, stamps)
     frames = []
     for k, item in enumerate(sent):
         ego = replace(egos[stamps[k]], acceleration_mps2=accelerations[k])
-        frames.append(_frame(item, ego, _agents(objects.get(k), ego, config), pictures.get(k, ())))
+        frames.append(_frame(item, ego, agents[k], pictures.get(k, ())))
     return frames
 
 
-def sightings(part: Part, config: Config, driven: Callable[[Array], Array]) -> Iterator[Sighting]:
+def sightings(part: Part, config: Config, driven: Callable[[Array], Array]) -> list[Sighting]:
     """Who was where, message by message; what the inputs refused is left out here, too. `driven`: stamps to poses."""
-    limits = config.inputs
+    limits, seen = config.inputs, []
     for message in part.messages("objects"):
         content = message.message()
         with suppress(BadMessage):
             near = driven(np.array([convert.stamp_ns(content.header)]))[0, :2]
             frame = config.output.map_frame
             found = convert.map_agents(content, frame, near, limits.object_extent_max_m, limits.objects_max)
-            yield Sighting(found.stamp_ns, found.ids, found.agents)
+            seen.append(Sighting(found.stamp_ns, found.ids, found.agents))
+    return seen
 
 
 def known_map(whole: Part, config: Config) -> LaneletMap | None:
@@ -203,32 +206,14 @@ def routes(part: Part, config: Config, lanelets: LaneletMap | None) -> tuple[tup
     return tuple(found)
 
 
-def _objects(part: Part, stamps: Sequence[int]) -> dict[int, Any]:
-    """For each plan (by index) the newest objects message from before it, no older than half a second."""
-    order = np.argsort(np.array(stamps, np.int64), kind="stable")
-    found: dict[int, Any] = {}
-    newest: tuple[int, Any] | None = None
-    messages = ((convert.stamp_ns(m.header), m) for m in (e.message() for e in part.messages("objects")))
-    coming = next(messages, None)
-    for k in order.tolist():
-        while coming is not None and coming[0] <= stamps[k]:
-            newest, coming = coming, next(messages, None)
-        if newest is not None and stamps[k] - newest[0] <= 500_000_000:
-            found[k] = newest[1]
-    return found
-
-
-def _agents(message: Any, ego: EgoState, config: Config) -> Agents:
-    """The road users of a message in the map, near the ego; none where there is no message."""
-    if message is None:
-        return Agents.none()
-    limits = config.inputs
-    try:
-        return convert.map_agents(
-            message, config.output.map_frame, ego.map_from_ego[:2], limits.object_extent_max_m, limits.objects_max
-        ).agents
-    except BadMessage:
-        return Agents.none()
+def _agents(seen: Sequence[Sighting], stamps: Sequence[int]) -> list[Agents]:
+    """For each plan who was there when it was made: the newest sighting from before it, no older than half a second."""
+    times = np.array([sighting.stamp_ns for sighting in seen], np.int64)
+    newest = np.searchsorted(times, np.array(stamps, np.int64), side="right") - 1
+    return [
+        seen[i].agents if i >= 0 and stamp - times[i] <= SIGHT_NS else Agents.none()
+        for i, stamp in zip(newest.tolist(), stamps, strict=True)
+    ]
 
 
 # --- pictures --------------------------------------------------------------------------------------------------------

@@ -47,10 +47,11 @@ class ReadAhead:
 
     def __init__(self, network: Network, clock: Callable[[], float] = time.perf_counter) -> None:
         self._network, self._clock = network, clock
-        self._pool = ThreadPoolExecutor(AHEAD, thread_name_prefix="read-ahead")
-        self._begun: deque[tuple[Observation, Future[Reading]]] = deque(maxlen=AHEAD + 1)  # and not planned for yet
-        self._reading: Reading | None = None  # of the scene that is being planned for
-        self._asked = deque((GOAL, GOAL), maxlen=2)  # with the last scenes
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="read-ahead")
+        self._begun: deque[tuple[int, Observation, Future[Reading]]] = deque(maxlen=AHEAD + 1)  # and not planned yet
+        self._count = 0  # of scenes that were begun
+        self._planned: tuple[int, Reading] | None = None  # the scene that is being planned for
+        self._asked = deque(((-2, GOAL), (-1, GOAL)), maxlen=2)  # number of a scene, what was asked of it; the last two
         self._hidden_s = 0.0
 
     @property
@@ -62,17 +63,20 @@ class ReadAhead:
         return self._network.codebook
 
     def begin(self, observation: Observation) -> None:
-        """Read a scene that will be planned for after those that were begun before."""
-        in_turn = self._asked[-1] if len(self._begun) % 2 else self._asked[-2]  # those in between take turns, too
-        self._begun.append((observation, self._pool.submit(self._read, observation, in_turn)))
+        """Read a scene that will be planned for after those that were begun before; any one thread may say so."""
+        number, self._count = self._count, self._count + 1
+        (_, other), (last, asked) = tuple(self._asked)
+        in_turn = other if (number - last) % 2 else asked
+        self._begun.append((number, observation, self._pool.submit(self._read, observation, in_turn)))
 
     def inputs_of(self, observation: Observation, spec: InputSpec) -> ModelInputs:
         """As `features.model_inputs`, with what it raises; waits for a scene that is still being read."""
         while self._begun:
-            seen, coming = self._begun.popleft()
+            number, seen, coming = self._begun.popleft()
             if seen is observation:
                 waiting = self._clock()
-                self._reading = reading = coming.result()
+                reading = coming.result()
+                self._planned = number, reading
                 self._hidden_s = reading.inputs_s + reading.network_s - (self._clock() - waiting)
                 return reading.inputs
         return model_inputs(observation, spec)
@@ -102,10 +106,10 @@ class ReadAhead:
         return Reading(inputs, asked, found, ready - begun, self._clock() - ready)
 
     def _known(self, asked: str, inputs: ModelInputs) -> Any:
-        self._asked.append(asked)
-        reading = self._reading
-        if reading is None or reading.inputs is not inputs:
+        if self._planned is None or self._planned[1].inputs is not inputs:
             return getattr(self._network, asked)(inputs)
+        number, reading = self._planned
+        self._asked.append((number, asked))
         if reading.asked != asked:
             self._hidden_s -= reading.network_s  # of no use
             return getattr(self._network, asked)(inputs)

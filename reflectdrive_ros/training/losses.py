@@ -102,7 +102,8 @@ class Losses(nn.Module):
 
     def _goal(self, out: Packed, clean: Tensor) -> Tensor:
         x_logits, y_logits = out.logits[:, 0, GOAL_X], self.net.goal_y(out, clean[:, GOAL_X, None])[:, 0]
-        return F.cross_entropy(x_logits, clean[:, GOAL_X]) + F.cross_entropy(y_logits, clean[:, GOAL_Y])
+        (_, (y_low, _)) = self.net.config.id_ranges
+        return F.cross_entropy(x_logits, clean[:, GOAL_X]) + F.cross_entropy(y_logits, clean[:, GOAL_Y] - y_low)
 
     def _field(self, logits: Tensor, distances: Tensor) -> Tensor:
         if self.weights.field == 0.0:
