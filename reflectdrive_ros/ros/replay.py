@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import hashlib
 import json
 import resource
 import sys
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
@@ -46,24 +44,13 @@ from .bag_topics import known_sources, mapped
 from .inputs import InputStatus
 from .pilot import Look, Pilot
 from .replay_legs import Legs
+from .replay_tally import Sent, Tally
 
 NEVER_LATE_MS = 10_000.0
 PLANS_PREFIX = "/planning/reflectdrive"
 LEFT_BEHIND = ("summary.json", "report.html", PLANS_FILE)
-COUNTED_MAX = 20  # sentences of a kind; some hold numbers that differ each time
 
 Item = TypeVar("Item")
-
-
-@dataclass(frozen=True)
-class Sent:
-    """One plan as it went out, with what was said of it."""
-
-    trajectory: Any  # autoware_planning_msgs/Trajectory
-    status: Any  # reflectdrive/PlannerStatus
-    stages_ms: dict[str, float]
-    statuses: tuple[InputStatus, ...]
-    at_ns: int | None = None  # when, as the bag counts; None where only the end of the bag tells all
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -319,53 +306,6 @@ def driven(reader: BagReader, sources: dict[str, str], config: Config) -> Array:
 
 
 # --- what is left behind ---------------------------------------------------------------------------------------------
-
-
-class Tally:
-    """What is counted over all plans of a replay.
-
-    `plans_sha256` is one hash over every number of every trajectory: equal runs have equal hashes. (Not over serialised
-    bytes: the middleware leaves its padding uninitialised.)
-    """
-
-    def __init__(self) -> None:
-        self.plans = 0
-        self._digest = hashlib.sha256()
-        self._last: Sent | None = None
-        self._steps, self._why_full, self._notes = Counter[str](), Counter[str](), Counter[str]()
-
-    def add(self, sent: Sent) -> None:
-        stamp = sent.trajectory.header.stamp
-        self._digest.update(np.array([stamp.sec, stamp.nanosec], np.int64).tobytes())
-        self._digest.update(np.array([numbers_of(point) for point in sent.trajectory.points]).tobytes())
-        self._steps[sent.status.step_kind] += 1
-        for line in sent.statuses:
-            if line.name == "planner":
-                for counter, key in ((self._why_full, "why_full"), (self._notes, "notes")):
-                    if line.values.get(key):
-                        counter[line.values[key]] += 1
-        self._last = sent
-        self.plans += 1
-
-    def details(self) -> dict[str, Any]:
-        """The hash; per input what arrived, was lost, came twice, came late or was refused, as the last diagnostics
-        tell; plans by the kind of step, why steps were full and what was noted."""
-        counters = ("received", "lost", "duplicates", "out_of_order", "refused")
-        last = () if self._last is None else self._last.statuses
-        counting = [line for line in last if "received" in line.values]
-        kinds = {"steps": self._steps, "why_full": self._why_full, "notes": self._notes}
-        return {
-            "plans_sha256": self._digest.hexdigest(),
-            "inputs": {line.name: {key: int(line.values[key]) for key in counters} for line in counting},
-            **{name: dict(counter.most_common(COUNTED_MAX)) for name, counter in kinds.items()},
-        }
-
-
-def numbers_of(point: Any) -> tuple[float, ...]:
-    """Every number of a TrajectoryPoint that the planner fills."""
-    place, turn, after = point.pose.position, point.pose.orientation, point.time_from_start
-    motion = (point.longitudinal_velocity_mps, point.acceleration_mps2, point.heading_rate_rps)
-    return (after.sec, after.nanosec, place.x, place.y, turn.z, turn.w, *motion, point.front_wheel_angle_rad)
 
 
 class PlansBag:

@@ -34,6 +34,7 @@ from . import convert, outputs, topics
 from .bag import BagError, BagReader
 from .inputs import InputStatus, Level
 from .node import profile
+from .replay_tally import Sent
 from .topics import message_class
 
 NODE_NAME = "/planning/reflectdrive/reflectdrive"
@@ -251,8 +252,6 @@ def plans_of(heard: Iterable[tuple[str, float, Any]], bag_ns: Callable[[float], 
 
     `bag_ns` tells the bag's time of a time of arrival. A plan without a status is left out.
     """
-    from .replay import Sent
-
     waiting: dict[int, dict[str, Any]] = {}  # by stamp: the parts of a plan
     said: tuple[InputStatus, ...] = ()
 

@@ -1,0 +1,100 @@
+"""What is counted over all plans of a replay, in memory that does not grow with it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .inputs import InputStatus
+
+SENTENCES_MAX = 20  # of a kind that are told
+NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One plan as it went out, with what was said of it."""
+
+    trajectory: Any  # autoware_planning_msgs/Trajectory
+    status: Any  # reflectdrive/PlannerStatus
+    stages_ms: dict[str, float]
+    statuses: tuple[InputStatus, ...]
+    at_ns: int | None = None  # when, as the bag counts; None where only the end of the bag tells all
+
+
+class Tally:
+    """What is counted over all plans of a replay.
+
+    `plans_sha256` is one hash over every number of every trajectory: equal runs have equal hashes. (Not over serialised
+    bytes: the middleware leaves its padding uninitialised.)
+    """
+
+    def __init__(self) -> None:
+        self.plans = 0
+        self._digest = hashlib.sha256()
+        self._last: Sent | None = None
+        self._steps, self._why_full, self._notes = Counter[str](), Sentences(), Sentences()
+
+    def add(self, sent: Sent) -> None:
+        stamp = sent.trajectory.header.stamp
+        self._digest.update(np.array([stamp.sec, stamp.nanosec], np.int64).tobytes())
+        self._digest.update(np.array([numbers_of(point) for point in sent.trajectory.points]).tobytes())
+        self._steps[sent.status.step_kind] += 1
+        for line in sent.statuses:
+            if line.name == "planner":
+                for sentences, key in ((self._why_full, "why_full"), (self._notes, "notes")):
+                    if line.values.get(key):
+                        sentences.add(line.values[key])
+        self._last = sent
+        self.plans += 1
+
+    def details(self) -> dict[str, Any]:
+        """The hash; per input what arrived, was lost, came twice, came late or was refused, as the last diagnostics
+        tell; plans by the kind of step, why steps were full and what was noted."""
+        counters = ("received", "lost", "duplicates", "out_of_order", "refused")
+        last = () if self._last is None else self._last.statuses
+        counting = [line for line in last if "received" in line.values]
+        return {
+            "plans_sha256": self._digest.hexdigest(),
+            "inputs": {line.name: {key: int(line.values[key]) for key in counters} for line in counting},
+            "steps": dict(self._steps.most_common()),
+            "why_full": self._why_full.counted(),
+            "notes": self._notes.counted(),
+        }
+
+
+def numbers_of(point: Any) -> tuple[float, ...]:
+    """Every number of a TrajectoryPoint that the planner fills."""
+    place, turn, after = point.pose.position, point.pose.orientation, point.time_from_start
+    motion = (point.longitudinal_velocity_mps, point.acceleration_mps2, point.heading_rate_rps)
+    return (after.sec, after.nanosec, place.x, place.y, turn.z, turn.w, *motion, point.front_wheel_angle_rad)
+
+
+class Sentences:
+    """Sentences, and how often they were said; those that differ in numbers only are one, with the range of each."""
+
+    def __init__(self) -> None:
+        self._said = Counter[tuple[str, ...]]()  # by the words between numbers
+        self._ranges: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+
+    def add(self, sentence: str) -> None:
+        words, numbers = (tuple(NUMBER.split(sentence)[first::2]) for first in (0, 1))
+        self._said[words] += 1
+        before = self._ranges.get(words) or [(number, number) for number in numbers]
+        self._ranges[words] = [
+            (min(low, number, key=float), max(high, number, key=float))
+            for (low, high), number in zip(before, numbers, strict=True)
+        ]
+
+    def counted(self) -> dict[str, int]:
+        """The most frequent ones."""
+        return {self._whole(words): count for words, count in self._said.most_common(SENTENCES_MAX)}
+
+    def _whole(self, words: tuple[str, ...]) -> str:
+        told = [low if low == high else f"{low} to {high}" for low, high in self._ranges[words]]
+        return "".join(part for pair in zip(words, [*told, ""], strict=True) for part in pair)

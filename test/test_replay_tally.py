@@ -1,0 +1,28 @@
+"""What a replay counts: equal runs have equal hashes, and a sentence said a thousand times is told once."""
+
+from reflectdrive_ros.ros.replay_tally import SENTENCES_MAX, Sentences
+
+
+def counted(*said):
+    sentences = Sentences()
+    for sentence in said:
+        sentences.add(sentence)
+    return sentences.counted()
+
+
+def test_sentences_that_differ_in_numbers_are_one_with_their_range():
+    turns = "the plan turns with a curvature of {} 1/m, allowed 0.35 1/m"
+    found = counted(turns.format("0.41"), "it is a full step's turn", turns.format("1.5"), turns.format("0.6"))
+    assert found == {turns.format("0.41 to 1.5"): 3, "it is a full step's turn": 1}
+
+
+def test_a_number_that_is_always_the_same_is_told_as_it_is():
+    assert counted("9.0 s went by", "9.0 s went by") == {"9.0 s went by": 2}
+    assert counted("10 m", "9 m") == {"9 to 10 m": 2}  # by size, not by spelling
+
+
+def test_no_more_are_told_than_are_read():
+    words = [chr(ord("a") + k % 26) * (1 + k // 26) for k in range(2 * SENTENCES_MAX)]
+    found = counted(*words, *words[-3:])
+    assert len(found) == SENTENCES_MAX
+    assert list(found)[:3] == words[-3:]
