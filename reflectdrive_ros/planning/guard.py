@@ -19,6 +19,8 @@ STANDING_MPS = 0.05  # slower is standing, as the PDM score has it
 AVERAGE_S = 0.5  # accelerations are judged as means over this long: finer ones of a 2 Hz plan are noise
 SLOWEST_MPS = 1.0  # below, curvature is the noise of headings
 BACKWARDS_MPS = 0.1  # more than noise: a car that is to drive so shifts into reverse
+SAME_GAP_M = 0.02  # a gap that shrinks by less does not shrink: a stop that is drawn again moves by as much
+DIAGONAL = np.sqrt(2.0)  # a box that grows by so much on each side grows by this times as much across its corner
 BEHIND_RAD = np.deg2rad(150.0)  # an agent whose centre lies further round than this is behind, as the PDM score has it
 
 
@@ -150,13 +152,14 @@ def leaves_the_road(trajectory: Trajectory, centres: Array, observation: Observa
 def first_contact(trajectory: Trajectory, centres: Array, forecast: Forecast, config: Config) -> str:
     """The earliest contact of the ego boxes (T, 3) with the forecast; contacts while standing or from behind are not
     the plan's doing."""
-    vehicle, clearance = config.vehicle, config.guard.clearance_m
-    ego_size = np.array([vehicle.length_m, vehicle.width_m]) + 2 * clearance
+    vehicle = config.vehicle
+    ego_size = np.array([vehicle.length_m, vehicle.width_m])
+    sizes = kept_clear(forecast.poses[:, 0], forecast.sizes, vehicle, config.guard.clearance_m)
     others = forecast.poses[:, np.minimum(np.arange(1, len(centres) + 1), forecast.poses.shape[1] - 1)]  # (A, T, 3)
-    reach = 0.5 * (np.hypot(*ego_size) + np.hypot(forecast.sizes[:, 0], forecast.sizes[:, 1]))
+    reach = 0.5 * (np.hypot(*ego_size) + np.hypot(sizes[:, 0], sizes[:, 1]))
     apart = np.hypot(others[..., 0] - centres[:, 0], others[..., 1] - centres[:, 1])
     who, when = np.nonzero(apart <= reach[:, None])
-    touching = geometry.boxes_overlap(centres[when], ego_size, others[who, when], forecast.sizes[who])
+    touching = geometry.boxes_overlap(centres[when], ego_size, others[who, when], sizes[who])
     moving = np.abs(kinematics.speeds(trajectory)[when]) > STANDING_MPS
     rear_axles = trajectory.poses[when]
     bearing = geometry.wrap(
@@ -173,6 +176,20 @@ def first_contact(trajectory: Trajectory, centres: Array, forecast: Forecast, co
     first = int(guilty[np.argmin(when[guilty])])
     x, y = forecast.poses[who[first], 0, :2]
     return f"the plan hits the object now at x {x:.1f} m, y {y:.1f} m after {(when[first] + 1) * trajectory.dt_s:.1f} s"
+
+
+def kept_clear(poses: Array, sizes: Array, vehicle: VehicleConfig, clearance_m: float) -> Array:
+    """(A, 2) sizes of others, now at poses (A, 3), with the gap around them that a plan must keep.
+
+    Where the car is closer already it is the gap there is: who stands close by may go on, but no closer.
+    """
+    here, ego_size = box_centres(np.zeros(3), vehicle), np.array([vehicle.length_m, vehicle.width_m])
+    wanted = sizes + 2.0 * clearance_m
+    apart_m = np.maximum(geometry.box_separation(here, ego_size, poses, sizes) - SAME_GAP_M, 0.0)
+    there_is = np.minimum(apart_m / DIAGONAL, clearance_m)
+    return np.where(
+        geometry.boxes_overlap(here, ego_size, poses, wanted)[:, None], sizes + 2.0 * there_is[:, None], wanted
+    )
 
 
 def box_centres(poses: Array, vehicle: VehicleConfig) -> Array:

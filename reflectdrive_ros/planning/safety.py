@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -85,6 +86,12 @@ class Known:
     def anything(self) -> bool:
         """Whether there is anything to check against."""
         return self.objects is not None or self.obstacles or self.grid is not None
+
+    @cached_property
+    def kept_clear(self) -> AgentTracks:
+        """The scene's agents with the gap around them that a plan must keep."""
+        agents, gap_m = self.scene.agents, self.limits.clearance_m
+        return replace(agents, sizes=guard.kept_clear(agents.poses[:, 0], agents.sizes, self.scene.vehicle, gap_m))
 
     def measured_by(self, progress_m: float) -> Known:
         """With a yardstick of progress: who gets further earns no more."""
@@ -226,18 +233,13 @@ def _states(poses: Array, speed_mps: float) -> Array:
 
 def _safety(known: Known, states: Array, closely: bool = False) -> Safety:
     """By the places and speeds of states (N, 41, 11)."""
-    vehicle, agents = known.scene.vehicle, known.scene.agents
+    vehicle, agents = known.scene.vehicle, known.kept_clear
     centers = metrics.centers(states, vehicle)
     by_step, excess = np.ones(states.shape[:2]), np.zeros(len(states))
     if len(agents):
-        kept_clear = replace(
-            vehicle,
-            length_m=vehicle.length_m + 2 * known.limits.clearance_m,
-            width_m=vehicle.width_m + 2 * known.limits.clearance_m,
-        )
         anywhere = np.ones(states.shape[:2], bool)  # a side swipe is a fault wherever it happens
         areas = EgoAreas(anywhere, anywhere, anywhere, anywhere)
-        by_step = metrics.no_collision(states, centers, kept_clear, agents, areas)
+        by_step = metrics.no_collision(states, centers, vehicle, agents, areas)
         excess += (by_step < SAFE).sum(axis=1)
     if known.grid is not None:
         room_m = (exact_rooms if closely else rooms)(known.grid, centers, vehicle)
@@ -289,8 +291,8 @@ def _on_route(scene: Scene, points: Array) -> Array:
 def check_of(plan: Plan, known: Known, repairs: int = 0) -> SafetyCheck:
     """What is to be said of a plan's own poses, as far as they go, up to 4 s."""
     steps = min(STEPS, int(plan.trajectory.horizon_s / DT_S + 1e-6))
-    if steps == 0:
-        return SafetyCheck(repairs=repairs)
+    if steps == 0 or not known.anything:
+        return SafetyCheck(repairs=repairs, horizon_s=steps * DT_S)
     poses = kinematics.resample(plan.trajectory, DT_S * np.arange(1, steps + 1))
     padded = np.concatenate([poses, np.repeat(poses[-1:], STEPS - steps, axis=0)])
     states = _states(padded[None], known.scene.motion[0])
