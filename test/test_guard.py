@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scenes import SECOND_NS, cars, config, ego, observation
 
-from reflectdrive_ros import kinematics
+from reflectdrive_ros import geometry, kinematics
 from reflectdrive_ros.domain import DrivableGrid, Forecast, ForecastSource, Plan, Trajectory, Verdict
 from reflectdrive_ros.planning import guard
 
@@ -52,6 +52,41 @@ def test_a_standing_car_ahead_makes_going_on_unsafe_and_says_where_it_is():
 )
 def test_cars_that_are_not_hit_do_not_stop_us(row, why):
     assert verdict(straight_plan(), observation(agents=cars(row))).verdict is Verdict.OK, why
+
+
+def beside(gap_m, ahead_m=12.0, heading=0.0):
+    """A scene with a parked car so far to the left of the ego's way, and its width apart."""
+    (width,) = cars((0.0, 0.0, 0.0, 0.0)).sizes[:, 1]
+    aside = 0.5 * (config().vehicle.width_m + width) + gap_m
+    return observation(agents=cars((ahead_m, aside, heading, 0.0)))
+
+
+@pytest.mark.parametrize(("gap_m", "expected"), [(0.2, Verdict.UNSAFE), (0.5, Verdict.OK)])
+def test_a_gap_to_others_is_kept(gap_m, expected):
+    assert verdict(straight_plan(), beside(gap_m), guard__clearance_m=0.0).verdict is Verdict.OK
+    assert verdict(straight_plan(), beside(gap_m), guard__clearance_m=0.4).verdict is expected
+
+
+def test_who_is_closer_than_that_already_may_go_on_but_no_closer():
+    close = beside(0.15, ahead_m=1.0)
+    times = 0.1 * np.arange(1, 81)
+    nearer = Plan(SECOND_NS, np.zeros(3), Trajectory(np.stack([8.0 * times, 0.3 * times, 0.0 * times], axis=1), 0.1))
+    assert verdict(straight_plan(), close, guard__clearance_m=0.4).verdict is Verdict.OK
+    assert verdict(nearer, close, guard__clearance_m=0.4).verdict is Verdict.UNSAFE
+    assert verdict(straight_plan(), beside(-0.1), guard__clearance_m=0.4).verdict is Verdict.UNSAFE
+
+
+@given(
+    st.floats(-8.0, 10.0), st.floats(-5.0, 5.0), st.floats(-np.pi, np.pi), st.floats(0.0, 2.0)
+)  # fmt: skip
+def test_the_gap_to_be_kept_is_no_more_than_there_is(x, y, heading, clearance_m):
+    vehicle, size = config().vehicle, np.array([[4.5, 1.8]])
+    here, ego_size = guard.box_centres(np.zeros(3), vehicle), np.array([vehicle.length_m, vehicle.width_m])
+    other = np.array([[x, y, heading]])
+    kept = guard.kept_clear(other, size, vehicle, clearance_m)
+    assert ((size <= kept) & (kept <= size + 2 * clearance_m + 1e-9)).all()
+    touching = geometry.boxes_overlap(here, ego_size, other, size)
+    assert (geometry.boxes_overlap(here, ego_size, other, kept) == touching).all()
 
 
 def test_contact_while_standing_is_not_the_plans_doing():
