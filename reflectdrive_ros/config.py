@@ -125,7 +125,7 @@ class GuardConfig:
     """The last word on a plan: what the vehicle can follow and what is safe."""
 
     safe_horizon_s: float = setting(3.0, "a plan must stay clear of others for this long", 0.5, 10.0)
-    clearance_m: float = setting(0.3, "gap to other boxes that a plan must keep; who is closer comes no closer", 0.0, 2.0)
+    clearance_m: float = setting(0.3, "gap to others that a plan must keep; who is closer comes no closer", 0.0, 2.0)
     max_speed_mps: float = setting(40.0, "no plan is faster", 0.5, 80.0)
     max_acceleration_mps2: float = setting(5.0, "speeding up", 0.5, 15.0)
     max_deceleration_mps2: float = setting(9.0, "braking", 0.5, 15.0)
