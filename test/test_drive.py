@@ -177,12 +177,12 @@ def command(*words):
 def test_the_command_writes_the_numbers_of_its_table(tmp_path, capsys):
     file = tmp_path / "drive.json"
     words = ("--closed-loop", "--planner", "constant_velocity", "--seeds", 1, "--duration", 2, "--json", file)
-    assert command(*words) == 0
+    assert command(*words, "--first-seed", 3) == 0
     written = json.loads(file.read_text())
     assert written["planner"] == "constant_velocity"
     assert set(drive.MEASURES) | {"drives", "km", "verdicts", "failures", "command", "version"} <= written.keys()
     (world,) = written["planners"]["constant_velocity"]["worlds"]
-    assert world["town"] == "closed-loop-00000"
+    assert (world["town"], world["seed"]) == ("closed-loop-00003", 3)
     assert world["seconds"] == pytest.approx(2.0)
     assert "constant_velocity" in capsys.readouterr().out
 
@@ -197,6 +197,8 @@ def test_what_cannot_be_driven_is_said_in_one_sentence(capsys, monkeypatch):
     assert "pip install 'reflectdrive[sim]'" in capsys.readouterr().err.replace("\n", " ")
     with pytest.raises(SystemExit):
         command("--planner", "constant_velocity", "--seeds", 0)
+    with pytest.raises(SystemExit):
+        command("--planner", "constant_velocity", "--first-seed", -1)
     with pytest.raises(SystemExit):
         command("--planner", "constant_velocity", "--duration", "long")
 

@@ -260,6 +260,7 @@ def add_arguments(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--seeds", type=_count, default=SEEDS, metavar="N", help=f"closed loop: so many worlds (default: {SEEDS})"
     )
+    parser.add_argument("--first-seed", type=_place, default=0, metavar="N", help="of the first world (default: 0)")
     parser.add_argument(
         "--duration",
         type=_seconds_given,
@@ -272,6 +273,12 @@ def add_arguments(parser: argparse._ActionsContainer) -> None:
 def _count(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of at least 1")
+    return int(text)
+
+
+def _place(text: str) -> int:
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of at least 0")
     return int(text)
 
 
@@ -292,7 +299,9 @@ def run_closed_loop(args: argparse.Namespace) -> int:
         console = Console(width=140)
     try:
         config = given.configuration(args)
-        driven = drives(args.planner, range(args.seeds), config, args.duration, errors)
+        driven = drives(
+            args.planner, range(args.first_seed, args.first_seed + args.seeds), config, args.duration, errors
+        )
         content = table_numbers(driven, args.planner)
         if args.json is not None:
             write_numbers(Path(args.json), content)
