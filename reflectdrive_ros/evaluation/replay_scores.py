@@ -26,7 +26,7 @@ from .replay_record import ReplayFrame, ReplayRecord, ahead_poses, driven_poses,
 EVERY_NS = 500_000_000  # plans closer together are scored no more than once
 FUTURE_S = DT_S * (contacts.SAMPLES - 1)  # of others, that the score looks at
 SEEN_AGAIN_S = 0.6  # who is not seen for longer was gone in between
-SAME_TIME_S = 1e-5
+SAME_TIME_S, SAME_TIME_SHARE = 1e-6, 1e-5  # times that differ by less than both together are one
 LEAD_IN_NS = 500_000_000  # a sighting this much older than the plan still tells who is there
 
 
@@ -144,7 +144,7 @@ def tracks_of(seen: Sequence[Sighting], stamp_ns: int, map_from_ego: Array) -> A
         since_s = at_s - times_s[np.maximum(after - 1, 0)]
         until_s = times_s[np.minimum(after, len(times_s) - 1)] - at_s
         inside = (at_s >= times_s[0]) & (at_s <= times_s[-1]) & (since_s + until_s <= SEEN_AGAIN_S)
-        alike = (np.abs(at_s[:, None] - times_s) <= SAME_TIME_S).any(axis=1)
+        alike = (np.abs(at_s[:, None] - times_s) <= SAME_TIME_S + SAME_TIME_SHARE * np.abs(times_s)).any(axis=1)
         present = inside | alike
         if present.any():
             first, row = agents[0]

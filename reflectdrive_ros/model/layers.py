@@ -91,7 +91,7 @@ class Attention(nn.Module):
         """x (B, R, N, width) looks at all of past (B, kv_heads, P, ..) and of its own (B, R, kv_heads, N, ..).
 
         One softmax over both, which are multiplied apart: the past is copied neither for a block nor beside its own.
-        The queries' tables hold the softmax's scale (`scaled`).
+        The queries' tables hold the softmax's scale.
         """
         rows, length = self._rows(x, cos, sin), past[0].shape[2]
         keys, values = (part[:, None] for part in past)

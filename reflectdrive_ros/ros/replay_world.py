@@ -18,7 +18,7 @@ import numpy as np
 from ..config import Config
 from ..domain import Agents, Array, DrivableGrid, EgoState, PlanSource, StepKind, Verdict
 from ..evaluation.replay_record import Diagnostic, ReplayFrame, ReplayPicture
-from ..evaluation.replay_scores import Sighting
+from ..evaluation.replay_scores import LEAD_IN_NS, Sighting
 from . import convert
 from .bag import BagMessage, BagReader
 from .convert import BadMessage
@@ -29,7 +29,6 @@ from .map_space import MapSpace
 from .vector_map import VectorMap
 
 PICTURE_WIDTH = 480
-SIGHT_NS = 500_000_000  # for so long others are drawn where they were seen
 
 
 class Planned(Protocol):
@@ -211,7 +210,7 @@ def _agents(seen: Sequence[Sighting], stamps: Sequence[int]) -> list[Agents]:
     times = np.array([sighting.stamp_ns for sighting in seen], np.int64)
     newest = np.searchsorted(times, np.array(stamps, np.int64), side="right") - 1
     return [
-        seen[i].agents if i >= 0 and stamp - times[i] <= SIGHT_NS else Agents.none()
+        seen[i].agents if i >= 0 and stamp - times[i] <= LEAD_IN_NS else Agents.none()
         for i, stamp in zip(newest.tolist(), stamps, strict=True)
     ]
 

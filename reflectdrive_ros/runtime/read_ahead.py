@@ -47,7 +47,7 @@ class ReadAhead:
 
     def __init__(self, network: Network, clock: Callable[[], float] = time.perf_counter) -> None:
         self._network, self._clock = network, clock
-        self._pool = ThreadPoolExecutor(2, thread_name_prefix="read-ahead")
+        self._pool = ThreadPoolExecutor(AHEAD, thread_name_prefix="read-ahead")
         self._begun: deque[tuple[int, Observation, Future[Reading]]] = deque(maxlen=AHEAD + 1)  # and not planned yet
         self._count = 0  # of scenes that were begun
         self._planned: tuple[int, Reading] | None = None  # the scene that is being planned for
