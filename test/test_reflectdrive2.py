@@ -11,7 +11,7 @@ from reflectdrive_ros import geometry, kinematics
 from reflectdrive_ros.config import ReflectDrive2Config as Settings
 from reflectdrive_ros.domain import Command, DrivableGrid, StepKind, Trajectory, Verdict
 from reflectdrive_ros.planning import planners, reflectdrive2
-from reflectdrive_ros.planning.planner import PlannerState, PlanningError, Prefilled, Tools
+from reflectdrive_ros.planning.planner import PlannerState, PlanningError, Prefilled, Tools, in_turn
 from reflectdrive_ros.planning.reflectdrive2 import Memory, carried_points
 from reflectdrive_ros.planning.waypoints import trajectories
 from reflectdrive_ros.runtime.engine import Engine
@@ -50,6 +50,9 @@ class KnownWays:
             free = np.flatnonzero(block == BOOK.mask_id)[: 0 if edit else limit]
             block[free] = self.ids[int(np.argmin(gaps))][free]
         return written, np.full(written.shape, self.confidence)
+
+    def draft(self, context, blocks, limits):
+        return in_turn(self, context, blocks, limits)
 
 
 def arc_way(speed=10.0, curvature=0.02, times_s=TIMES_S):

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,7 @@ from ..config import Config, ConfigError
 from ..domain import Array, Observation, Plan, Verdict
 from ..features import InputSpec, ModelInputs
 from ..planning import decoding_of, guard, planner_named
-from ..planning.planner import Network, PlannerState, Prefilled, Tools
+from ..planning.planner import Network, PlannerState, Prefilled, Tools, in_turn
 from ..planning.safety import Known, as_drawn
 from ..planning.waypoints import POINTS, driven, trajectories
 from ..runtime.model_file import ModelFileError
@@ -168,6 +168,9 @@ class CountingNetwork:
         made = self._network.step(context, blocks, limit, edit)
         self.seconds += time.process_time() - begun
         return made
+
+    def draft(self, context: Any, blocks: Array, limits: Sequence[int]) -> tuple[Array, Array]:
+        return in_turn(self, context, blocks, limits)
 
 
 def measured(

@@ -6,7 +6,7 @@ shared behind its back. What it cannot do it says with a PlanningError, one sent
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -81,6 +81,19 @@ class Network(Protocol):
         Returns the blocks, and the probability (M, 16) of each id, 0 where it is still the mask.
         """
         ...
+
+    def draft(self, context: Any, blocks: Array, limits: Sequence[int]) -> tuple[Array, Array]:
+        """`step` that writes, once for each of at least one of `limits`, all rounds of a block at a stretch."""
+        ...
+
+
+def in_turn(network: Network, context: Any, blocks: Array, limits: Sequence[int]) -> tuple[Array, Array]:
+    """`Network.draft` of who has nothing better: one step after another, all blocks in each."""
+    first, *others = limits
+    blocks, confidence = network.step(context, blocks, first, False)
+    for limit in others:
+        blocks, confidence = network.step(context, blocks, limit, False)
+    return blocks, confidence
 
 
 @dataclass(frozen=True)

@@ -107,10 +107,9 @@ def written(
 ) -> Array:
     """Blocks (K, 16) with the way to each goal written, in equal shares, larger ones first."""
     guided = network if settings.guidance > 0 and isinstance(network, GuidedNetwork) else None
-    blank = None if guided is None else guided.blank(inputs)
+    if guided is None:
+        return network.draft(scene.context, blocks, shares(settings.draft_rounds))[0]
+    blank = guided.blank(inputs)
     for share in shares(settings.draft_rounds):
-        if guided is None:
-            blocks, _ = network.step(scene.context, blocks, share, False)
-        else:
-            blocks, _ = guided.guided_step(scene.context, blank, blocks, share, settings.guidance)
+        blocks, _ = guided.guided_step(scene.context, blank, blocks, share, settings.guidance)
     return blocks

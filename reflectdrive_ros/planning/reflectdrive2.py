@@ -166,10 +166,7 @@ def goals_to_draft(known: Prefilled, observation: Observation, tools: Tools) -> 
 
 def drafted(network: Network, context: Any, blocks: Array, settings: ReflectDrive2Config) -> tuple[Array, Array]:
     """Ids (M, 16) and their probabilities, drafted from blocks (M, 16) that hold a goal."""
-    confidence = np.zeros(blocks.shape)
-    for share in shares(settings.draft_rounds):
-        blocks, confidence = network.step(context, blocks, share, False)
-    return blocks, confidence
+    return network.draft(context, blocks, shares(settings.draft_rounds))
 
 
 def edited(network: Network, context: Any, blocks: Array, confidence: Array, rounds: int) -> tuple[Array, Array]:

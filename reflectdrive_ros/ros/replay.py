@@ -47,6 +47,7 @@ from .replay_legs import Legs
 from .replay_tally import Sent, Tally
 
 NEVER_LATE_MS = 10_000.0
+TURN_S = 0.0005  # for which a thread keeps Python to itself: at Python's own 5 ms a core waits that long for its next job
 PLANS_PREFIX = "/planning/reflectdrive"
 LEFT_BEHIND = ("summary.json", "report.html", PLANS_FILE)
 
@@ -239,11 +240,15 @@ def through_engine(
     pilot = Pilot(engine_config, time.perf_counter, Engine(engine_config, time.perf_counter, read_ahead=True))
     if route is not None:
         pilot.put("route", route, 0)
-    count = 0
-    for seen in made_ahead(steps_due(pilot, reader, sources, stop_ns, tell), AHEAD):
-        if sent := answered(pilot, seen, config, count + 1):
-            count += 1
-            yield sent
+    count, before = 0, sys.getswitchinterval()
+    sys.setswitchinterval(TURN_S)
+    try:
+        for seen in made_ahead(steps_due(pilot, reader, sources, stop_ns, tell), AHEAD):
+            if sent := answered(pilot, seen, config, count + 1):
+                count += 1
+                yield sent
+    finally:
+        sys.setswitchinterval(before)
 
 
 class Seen(NamedTuple):

@@ -50,7 +50,9 @@ class Engine:
         if planner is None:
             planner = planner_named(config)
             if config.planner in LEARNED:
-                network = network or network_of(config.model, decoding_of(config))
+                # who reads scenes ahead has work for every core: none is left to share a scene's with
+                model = replace(config.model, threads=1) if read_ahead else config.model
+                network = network or network_of(model, decoding_of(config))
                 _check_cameras(config, network)
             else:
                 network = None  # and nobody asks for a model that is not looked at

@@ -5,16 +5,18 @@
 Arrays go in and come out; the prompt's keys and values stay in ONNX Runtime's own tensors, on its device. What a graph
 is fed is checked against what its own file says it takes.
 
-Threads share out cameras and blocks, not operators: no camera sees another and no block, so pictures that are looked at
-and goals that are drafted together are dealt out, and nobody waits before the end. An operator of a network this small
-takes less time than it takes to wake a second thread for its half, unless threads spin in between; and a planner shares
-its computer, where threads that spin take from the camera driver what they win here.
+Threads share out cameras and blocks: no camera sees another, and no block, so pictures that are looked at and goals that
+are drafted together are dealt out, and nobody waits before the end. What reads the prompt cannot be dealt out so; there
+threads share each operator. Those of a network this small take hardly longer than it takes to wake a second thread for
+its half, unless threads spin in between, and a planner shares its computer, where threads that spin take from the
+camera driver what they win here: so two of them save a sixth of the time, for a quarter more work. Who makes many plans
+at once (a replay, a scene set) has better work for its cores and gives each network one thread.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,6 +34,7 @@ DTYPES = {"tensor(uint8)": np.uint8, "tensor(int64)": np.int64, "tensor(float)":
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 T = TypeVar("T")
 SERIOUS = 3  # of ONNX Runtime's levels: errors
+UNDIVIDED = ("prefill", "prefill_goal")  # graphs whose operators threads share, for there is one prompt only
 
 
 class OrtNetwork:
@@ -54,13 +57,13 @@ class OrtNetwork:
         self.codebook = card.codebook()
         self.inputs = input_spec(card, tokenizer)
         self._blocks: int | None = card.model["blocks"]
-        self._graphs = {name: self._graph(card, name, device) for name in GRAPHS}
+        self._graphs = {name: self._graph(card, name, device, threads) for name in GRAPHS}
         self._sight = sight_of(card, self._look)
         self._parts = threads if device == "cpu" and self._blocks is None else 1
         self._helpers = ThreadPoolExecutor(max(self._parts - 1, 1), thread_name_prefix="parts")  # begun when needed
 
-    def _graph(self, card: GraphCard, name: str, device: str) -> Graph:
-        return Graph(card, name, device)
+    def _graph(self, card: GraphCard, name: str, device: str, threads: int) -> Graph:
+        return Graph(card, name, device, threads if name in UNDIVIDED else 1)
 
     @staticmethod
     def of_file(path: str | Path, threads: int = 1, device: str = "auto") -> OrtNetwork:
@@ -89,6 +92,15 @@ class OrtNetwork:
     def step(self, context: Any, blocks: Array, limit: int, edit: bool) -> tuple[Array, Array]:
         return joined(self._dealt_out(lambda part: self._step(context, part, limit, edit), blocks))
 
+    def draft(self, context: Any, blocks: Array, limits: Sequence[int]) -> tuple[Array, Array]:
+        def rounds(part: Array) -> tuple[Array, Array]:
+            confidence = np.zeros(part.shape)
+            for limit in limits:
+                part, confidence = self._step(context, part, limit, False)
+            return part, confidence
+
+        return joined(self._dealt_out(rounds, blocks))
+
     def _dealt_out(self, call: Callable[[Array], T], items: Array) -> list[T]:
         """What `call` makes of the parts of items: always the same parts, whichever thread has time for them."""
         mine, *theirs = np.array_split(items, max(min(self._parts, len(items)), 1))
@@ -108,12 +120,12 @@ class OrtNetwork:
 class Graph:
     """One session, and what its file says it takes."""
 
-    def __init__(self, card: GraphCard, name: str, device: str) -> None:
+    def __init__(self, card: GraphCard, name: str, device: str, threads: int = 1) -> None:
         kind, _, place = device.partition(":")
         self.name, self._device, self._place = name, kind, int(place or 0)
         providers = [CPU] if kind == "cpu" else [(CUDA, {"device_id": self._place}), CPU]
         file = card.files[name]
-        options = _one_thread()
+        options = _options(threads)
         if card.precision == "fp8":  # moves casts past operators that ONNX Runtime has not in fp8
             options.add_session_config_entry("session.disable_quant_qdq", "1")
         try:
@@ -171,7 +183,7 @@ class WatchedNetwork(OrtNetwork):
         self.told: dict[str, list[dict[str, Array]]] = {}  # of each run, by graph
         super().__init__(card, 1, "cpu")
 
-    def _graph(self, card: GraphCard, name: str, device: str) -> Graph:
+    def _graph(self, card: GraphCard, name: str, device: str, threads: int) -> Graph:
         made = WatchedGraph(card, name, device)
         self.told[name] = made.told
         return made
@@ -195,9 +207,9 @@ def _line(fault: Exception) -> str:
     return " ".join(str(fault).split())[:300]
 
 
-def _one_thread() -> ort.SessionOptions:
+def _options(threads: int = 1) -> ort.SessionOptions:
     options = ort.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = 1, 1
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = SERIOUS
     return options
@@ -205,7 +217,7 @@ def _one_thread() -> ort.SessionOptions:
 
 def profiled(card: GraphCard, graph: str, feeds: Mapping[str, Array], runs: int, folder: Path) -> dict[str, float]:
     """Milliseconds of each node of a graph, by the names in the graph as it is run, `folder`/run.onnx."""
-    options = _one_thread()
+    options = _options()
     options.optimized_model_filepath = str(folder / "run.onnx")
     options.enable_profiling, options.profile_file_prefix = True, str(folder / "profile")
     session = ort.InferenceSession(str(card.files[graph]), options, providers=[CPU])

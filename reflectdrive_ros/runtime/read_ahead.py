@@ -12,9 +12,10 @@ the scene is read again. For networks whose scenes may be read while steps run o
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +26,7 @@ from ..planning.planner import Network, Prefilled
 from ..tokens import Codebook
 
 GOAL, ALONE = "prefill_goal", "prefill"
-AHEAD = 2  # scenes that are read beside the one that is planned for: a core that waits for pictures reads on
+AHEAD = 4  # scenes that are read before the one that is planned for is done with: full and lite ones even out
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +48,7 @@ class ReadAhead:
 
     def __init__(self, network: Network, clock: Callable[[], float] = time.perf_counter) -> None:
         self._network, self._clock = network, clock
-        self._pool = ThreadPoolExecutor(AHEAD, thread_name_prefix="read-ahead")
+        self._pool = ThreadPoolExecutor(min(AHEAD, os.cpu_count() or 1), thread_name_prefix="read-ahead")
         self._begun: deque[tuple[int, Observation, Future[Reading]]] = deque(maxlen=AHEAD + 1)  # and not planned yet
         self._count = 0  # of scenes that were begun
         self._planned: tuple[int, Reading] | None = None  # the scene that is being planned for
@@ -89,6 +90,9 @@ class ReadAhead:
 
     def step(self, context: Any, blocks: Array, limit: int, edit: bool) -> tuple[Array, Array]:
         return self._network.step(context, blocks, limit, edit)
+
+    def draft(self, context: Any, blocks: Array, limits: Sequence[int]) -> tuple[Array, Array]:
+        return self._network.draft(context, blocks, limits)
 
     def hidden_s(self) -> float:
         """Seconds that went into the reading of the last scene while nobody waited for it; asked again, none."""

@@ -5,6 +5,7 @@ Eager, as `model.phases` is written; on a GPU the steps are run as `model.step_g
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from ..model.layers import KeysValues
 from ..model.phases import Decoding
 from ..model.step_graphs import CHOSEN, GpuWay, on_gpu
 from ..model.token_net import TokenNet
-from ..planning.planner import Prefilled
+from ..planning.planner import Prefilled, in_turn
 from ..tokens import Codebook
 from .sight import Sight
 
@@ -103,6 +104,9 @@ class TorchNetwork:
         else:
             written, confidence = self._on_gpu(ids, keys_values, limit, edit)
         return _array(written).astype(np.int32), _array(confidence)
+
+    def draft(self, context: Any, blocks: Array, limits: Sequence[int]) -> tuple[Array, Array]:
+        return in_turn(self, context, blocks, limits)
 
     def blank(self, inputs: ModelInputs) -> Any:
         """The context of the same scene with a text that is all padding."""

@@ -28,7 +28,7 @@ import numpy as np
 from ..domain import Array
 from ..features import ModelInputs, Tokenizer
 from ..model.graph_card import GRAPHS, GraphCard
-from ..planning.planner import PlanningError, Prefilled
+from ..planning.planner import PlanningError, Prefilled, in_turn
 from . import engine_cache
 from .cuda_device import CudaDevice, CudaError
 from .engine_cache import EngineError, Fit, Machine
@@ -105,6 +105,9 @@ class TrtNetwork:
             return out["written"][0], out["confidence"][0]
 
         return in_portions(call, blocks, self._blocks)
+
+    def draft(self, context: Any, blocks: Array, limits: Sequence[int]) -> tuple[Array, Array]:
+        return in_turn(self, context, blocks, limits)
 
 
 @dataclass(frozen=True, eq=False)
