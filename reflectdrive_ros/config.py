@@ -201,7 +201,7 @@ class ModelConfig:
         "or checkout",
     )
     sha256: str = setting(
-        "b054478c3b6c1ef016c4c7fd4dadb12d6952b130c4b49559ede489c65c5a4f7a",
+        "0db41727851e91ab54049a673cf8f034e0292fe50e4537fb2ed88b7a83fa0ad4",
         "expected hash of that file; a file with another hash is refused",
     )
     backend: str = setting(

@@ -1,9 +1,19 @@
 """Decoding keeps its promises whatever the network says: counts add up, masks never come back, goals stay apart."""
 
+import numpy as np
 import pytest
 import torch
 
-from reflectdrive_ros.model.token_ops import EditRules, GoalRules, auto_edit, choose_goals, ranks, schedule, unmask
+from reflectdrive_ros.model.token_ops import (
+    EditRules,
+    GoalRules,
+    auto_edit,
+    choose_goals,
+    likely_places,
+    ranks,
+    schedule,
+    unmask,
+)
 
 torch.set_num_threads(1)
 BINS, MASK = 21, 21
@@ -137,6 +147,10 @@ def random_goals(seed, scale=4.0):
     )
 
 
+def goals(x_logits, y_logits, rules, x_m=X_M):
+    return choose_goals(x_logits.log_softmax(-1), y_logits, x_m.expand(len(x_logits), -1), Y_M, rules)
+
+
 def places(cells):
     return torch.stack([X_M[cells[..., 0]], Y_M[cells[..., 1]]], -1)
 
@@ -144,7 +158,7 @@ def places(cells):
 @pytest.mark.parametrize("spacing", [0.3, 0.9, 1.2, 3.0])
 def test_goals_keep_their_distance_in_metres_and_the_first_is_the_most_probable(spacing):
     x_logits, y_logits = random_goals(0)
-    cells, log_probs, real = choose_goals(x_logits, y_logits, X_M, Y_M, GoalRules(6, spacing, floor=0.0))
+    cells, log_probs, real = goals(x_logits, y_logits, GoalRules(6, spacing, floor=0.0))
     joint = (x_logits.log_softmax(-1)[..., None] + y_logits.log_softmax(-1)).exp()
     torch.testing.assert_close(joint.sum((1, 2)), torch.ones(2))
     torch.testing.assert_close(log_probs[:, 0].exp(), joint.amax((1, 2)))
@@ -159,7 +173,7 @@ def test_goals_exactly_the_spacing_apart_are_two():
     x_logits, y_logits = torch.full((1, len(X_M)), -20.0), torch.full((1, len(X_M), len(Y_M)), -20.0)
     x_logits[0, [20, 24, 27]] = torch.tensor([2.0, 1.0, 0.0])  # 1.2 m and 0.9 m apart
     y_logits[..., 20] = 0.0
-    cells, _, real = choose_goals(x_logits, y_logits, X_M, Y_M, GoalRules(2, 1.2))
+    cells, _, real = goals(x_logits, y_logits, GoalRules(2, 1.2))
     assert cells[0].tolist() == [[20, 20], [24, 20]]
     assert real.all()
 
@@ -168,7 +182,7 @@ def test_slots_without_a_goal_worth_drafting_are_flagged_and_repeat_the_first():
     x_logits, y_logits = torch.zeros(1, len(X_M)), torch.zeros(1, len(X_M), len(Y_M))
     x_logits[0, [10, 40]] = torch.tensor([20.0, 18.0])
     y_logits[..., 5] = 20.0
-    cells, log_probs, real = choose_goals(x_logits, y_logits, X_M, Y_M, GoalRules(4, 1.2))
+    cells, log_probs, real = goals(x_logits, y_logits, GoalRules(4, 1.2))
     assert real.tolist() == [[True, True, False, False]]
     assert cells[0].tolist() == [[10, 5], [40, 5], [10, 5], [10, 5]]
     assert log_probs[0, 2:].equal(log_probs[0, :1].expand(2))
@@ -178,8 +192,8 @@ def test_the_order_of_the_cells_does_not_matter():
     x_logits, y_logits = random_goals(4)
     order = torch.randperm(len(X_M), generator=torch.Generator().manual_seed(0))
     rules = GoalRules(6, 1.2)
-    cells, log_probs, _ = choose_goals(x_logits, y_logits, X_M, Y_M, rules)
-    again, log_probs_again, _ = choose_goals(x_logits[:, order], y_logits[:, order], X_M[order], Y_M, rules)
+    cells, log_probs, _ = goals(x_logits, y_logits, rules)
+    again, log_probs_again, _ = goals(x_logits[:, order], y_logits[:, order], rules, X_M[order])
     torch.testing.assert_close(order[again[..., 0]], cells[..., 0])
     torch.testing.assert_close(log_probs_again, log_probs)
 
@@ -189,11 +203,38 @@ def test_no_ghost_between_two_behaviours():
     x_logits, y_logits = torch.full((1, len(X_M)), -30.0), torch.full((1, len(X_M), len(Y_M)), -30.0)
     x_logits[0, [55, 15]] = 0.0
     y_logits[0, 55, 35] = y_logits[0, 15, 5] = 0.0
-    cells, _, real = choose_goals(x_logits, y_logits, X_M, Y_M, GoalRules(3, 1.2))
+    cells, _, real = goals(x_logits, y_logits, GoalRules(3, 1.2))
     assert sorted(cells[0][real[0]].tolist()) == [[15, 5], [55, 35]]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_goals_sought_at_likely_places_are_those_of_all_places_where_no_other_could_be_one(seed):
+    generator, rules = torch.Generator().manual_seed(seed), GoalRules(6, 1.2)
+    along = torch.arange(374)
+    peaks = 374 * torch.rand(3, generator=generator)
+    x_logits = -((along - peaks[:, None]).abs() / (1 + torch.rand(3, 1, generator=generator))).amin(0)[None]
+    y_logits = 4 * torch.randn(1, 374, len(Y_M), generator=generator)
+    x_log_probs, x_m = x_logits.log_softmax(-1), 0.3 * along
+    near = likely_places(x_logits)
+    found, log_probs, real = choose_goals(x_log_probs.gather(-1, near), y_logits[:, near[0]], x_m[near], Y_M, rules)
+    others = x_log_probs[0, ~torch.isin(along, near[0])]
+    assert others.max() < log_probs[0, 0] + np.log(rules.floor)  # what an x alone has, a goal there cannot surpass
+    expected, expected_log_probs, expected_real = choose_goals(x_log_probs, y_logits, x_m[None], Y_M, rules)
+    assert real.equal(expected_real)
+    torch.testing.assert_close(near[0][found[..., 0]], expected[..., 0])
+    assert found[..., 1].equal(expected[..., 1])
+    torch.testing.assert_close(log_probs, expected_log_probs)
+
+
+def test_likely_places_are_the_best_stretches_and_all_of_a_short_line():
+    logits = torch.zeros(2, 374)
+    logits[0, [3, 200, 373]] = torch.tensor([1.0, 3.0, 2.0])
+    stretches = likely_places(logits)[0].unflatten(0, (-1, 8))
+    assert stretches[:3].tolist() == [[*range(200, 208)], [*range(368, 374), 373, 373], [*range(8)]]
+    assert likely_places(torch.randn(2, 21))[0].unique().tolist() == [*range(21)]
 
 
 def test_equally_probable_goals_come_in_the_order_of_their_ids():
     x_logits, y_logits = torch.zeros(1, len(X_M)), torch.zeros(1, len(X_M), len(Y_M))
-    cells, _, _ = choose_goals(x_logits, y_logits, X_M, Y_M, GoalRules(3, 1.2))
+    cells, _, _ = goals(x_logits, y_logits, GoalRules(3, 1.2))
     assert cells[0].tolist() == [[0, 0], [0, 4], [0, 8]]

@@ -10,9 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 OUT = -1e30  # log-probability of a cell that is out of the game
+STRETCH, STRETCHES = 8, 12  # places of x, and how many stretches of so many each are searched for goals
 SLACK_M = 1e-3  # goals exactly the spacing apart are apart, whatever rounding says
 
 
@@ -34,16 +36,31 @@ class EditRules:
     frozen: int = 2  # tokens at the end that are never edited: the goal is the decision
 
 
+def likely_places(logits: Tensor) -> Tensor:
+    """(B, R) places among logits (B, X): all of the likeliest STRETCHES stretches, the likeliest stretch first.
+
+    All places where there are no more stretches. The last place stands in for those that a last stretch lacks.
+    """
+    count = logits.shape[-1]
+    stretches = F.pad(logits, (0, -count % STRETCH), value=OUT)
+    stretches = torch.unflatten(stretches, -1, (-1, STRETCH)).amax(-1)
+    order = torch.arange(min(STRETCHES, stretches.shape[-1]), device=logits.device)
+    rank = ranks(stretches, torch.ones_like(stretches, dtype=torch.bool))
+    chosen = (rank[:, None] == order[:, None]).long().argmax(-1)
+    places = STRETCH * chosen[..., None] + torch.arange(STRETCH, device=logits.device)
+    return places.flatten(-2).clamp(max=count - 1)
+
+
 def choose_goals(
-    x_logits: Tensor, y_logits: Tensor, x_m: Tensor, y_m: Tensor, rules: GoalRules
+    x_log_probs: Tensor, y_logits: Tensor, x_m: Tensor, y_m: Tensor, rules: GoalRules
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The `rules.count` = K most probable goals that keep their distance, best first.
 
-    x_logits (B, X) and y_logits (B, X, Y), y given x, over cells at x_m (X,), y_m (Y,) metres. Returns cells (B, K, 2)
-    as indices into x_m, y_m, log-probabilities (B, K), and which slots are real (B, K) bool; a padded slot repeats the
-    first goal.
+    x_log_probs (B, X) and y_logits (B, X, Y), y given x, over cells at x_m (B, X), y_m (Y,) metres. Returns cells
+    (B, K, 2) as indices into x_m, y_m, log-probabilities (B, K), and which slots are real (B, K) bool; a padded slot
+    repeats the first goal.
     """
-    scores = x_logits.log_softmax(-1)[..., None] + y_logits.log_softmax(-1)
+    scores = x_log_probs[..., None] + y_logits.log_softmax(-1)
     reach2 = (rules.spacing_m - SLACK_M) ** 2 if rules.spacing_m > SLACK_M else 0.0
     cells, values = [], []
     for _ in range(rules.count):
@@ -52,7 +69,7 @@ def choose_goals(
         column = scores.gather(1, row[:, None, None].expand(-1, 1, len(y_m)))[:, 0].argmax(-1)
         values.append(of_rows.gather(-1, row[:, None])[:, 0])
         cells.append(torch.stack([row, column], -1))
-        away2 = (x_m - x_m[row][:, None])[:, :, None] ** 2 + (y_m - y_m[column][:, None])[:, None] ** 2
+        away2 = (x_m - x_m.gather(-1, row[:, None]))[:, :, None] ** 2 + (y_m - y_m[column][:, None])[:, None] ** 2
         scores = torch.where(away2 <= reach2, OUT, scores)
     goals, log_probs = torch.stack(cells, 1), torch.stack(values, 1)
     real = log_probs.exp() >= rules.floor * log_probs[:, :1].exp()

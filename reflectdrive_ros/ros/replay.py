@@ -47,7 +47,7 @@ from .replay_legs import Legs
 from .replay_tally import Sent, Tally
 
 NEVER_LATE_MS = 10_000.0
-TURN_S = 0.0005  # for which a thread keeps Python to itself: at Python's own 5 ms a core waits that long for its next job
+TURN_S = 0.0005  # for which a thread keeps Python to itself; at Python's own 5 ms a core waits that long for work
 PLANS_PREFIX = "/planning/reflectdrive"
 LEFT_BEHIND = ("summary.json", "report.html", PLANS_FILE)
 

@@ -5,12 +5,12 @@
 Arrays go in and come out; the prompt's keys and values stay in ONNX Runtime's own tensors, on its device. What a graph
 is fed is checked against what its own file says it takes.
 
-Threads share out cameras and blocks: no camera sees another, and no block, so pictures that are looked at and goals that
-are drafted together are dealt out, and nobody waits before the end. What reads the prompt cannot be dealt out so; there
-threads share each operator. Those of a network this small take hardly longer than it takes to wake a second thread for
-its half, unless threads spin in between, and a planner shares its computer, where threads that spin take from the
-camera driver what they win here: so two of them save a sixth of the time, for a quarter more work. Who makes many plans
-at once (a replay, a scene set) has better work for its cores and gives each network one thread.
+Threads share out cameras and blocks: no camera sees another, and no block, so pictures that are looked at and goals
+that are drafted together are dealt out, and nobody waits before the end. What reads the prompt cannot be dealt out so;
+there threads share each operator. Those of a network this small take hardly longer than it takes to wake a second
+thread for its half, unless threads spin in between, and a planner shares its computer, where threads that spin take
+from the camera driver what they win here: so two of them save a sixth of the time, for a quarter more work. Who makes
+many plans at once (a replay, a scene set) has better work for its cores and gives each network one thread.
 """
 
 from __future__ import annotations
