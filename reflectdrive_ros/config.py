@@ -201,7 +201,7 @@ class ModelConfig:
         "or checkout",
     )
     sha256: str = setting(
-        "0db41727851e91ab54049a673cf8f034e0292fe50e4537fb2ed88b7a83fa0ad4",
+        "d5a082412f707d168e098de6681b305ae52a2d8686a1351f86bd574c4c03b6b2",
         "expected hash of that file; a file with another hash is refused",
     )
     backend: str = setting(

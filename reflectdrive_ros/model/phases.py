@@ -69,9 +69,9 @@ def prefill_goal_of(net: TokenNet, prompt: Tensor, rules: GoalRules) -> Prefille
     config, scenes, device = net.config, prompt.shape[0], prompt.device
     nothing = torch.full((scenes, 1, BLOCK), config.mask_id, device=device)
     out = net.packed_beside(prompt, nothing)
-    (x_low, x_high), (y_low, y_high) = config.id_ranges
+    (x_low, _), (y_low, y_high) = config.id_ranges
     y_ids = torch.arange(y_low, y_high + 1, device=device)
-    x_logits = out.logits[:, 0, GOAL_X, x_low : x_high + 1]
+    x_logits = net.goal_x(out)
     places = token_ops.likely_places(x_logits)
     x_log_probs, x_ids = x_logits.log_softmax(-1).gather(-1, places), x_low + places
     cells, log_probs, real = token_ops.choose_goals(

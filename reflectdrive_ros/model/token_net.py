@@ -305,6 +305,11 @@ class TokenNet(nn.Module):
         sides = F.pad(x, (x_low, last - x_high), value=NEVER), F.pad(y, (y_low, last - y_high), value=NEVER)
         return torch.stack(sides, -2).flatten(-3, -2)
 
+    def goal_x(self, out: Packed) -> Tensor:
+        """Logits (B, X) of the goal's x, where block 0 of `out` is all mask; X are the ids that x may have."""
+        low, high = self.config.id_ranges[0]
+        return F.linear(out.hidden[:, 0, GOAL_X], self.x_head.weight[low : high + 1]).float()
+
     def goal_y(self, out: Packed, x_ids: Tensor) -> Tensor:
         """Logits (B, K, Y) of the goal's y given its x (B, K), where block 0 of `out` is all mask.
 

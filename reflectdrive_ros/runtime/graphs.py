@@ -94,8 +94,9 @@ def joined(done: Sequence[Pair]) -> Pair:
 
 
 def _fits(shape: Sequence[int | str], expected: Sequence[int | str]) -> bool:
-    return len(shape) == len(expected) and all(
-        not isinstance(want, int) or have == want for have, want in zip(shape, expected, strict=True)
+    return list(shape) == list(expected) or (  # most have no free size, and are looked at in every call
+        len(shape) == len(expected)
+        and all(not isinstance(want, int) or have == want for have, want in zip(shape, expected, strict=True))
     )
 
 

@@ -34,6 +34,7 @@ DTYPES = {"tensor(uint8)": np.uint8, "tensor(int64)": np.int64, "tensor(float)":
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 T = TypeVar("T")
 SERIOUS = 3  # of ONNX Runtime's levels: errors
+SLOWER = ["SkipLayerNormFusion"]  # what ONNX Runtime makes one operator of, which takes five times as long on a CPU
 UNDIVIDED = ("prefill", "prefill_goal")  # graphs whose operators threads share, for there is one prompt only
 
 
@@ -129,7 +130,7 @@ class Graph:
         if card.precision == "fp8":  # moves casts past operators that ONNX Runtime has not in fp8
             options.add_session_config_entry("session.disable_quant_qdq", "1")
         try:
-            self._session = ort.InferenceSession(str(file), options, providers=providers)
+            self._session = ort.InferenceSession(str(file), options, providers, disabled_optimizers=SLOWER)
         except Exception as fault:  # its errors have no common base
             reason = f"is no graph that ONNX Runtime {ort.__version__} can load: {_line(fault)}"
             raise GraphError(f"{file} {reason}") from None
@@ -220,7 +221,7 @@ def profiled(card: GraphCard, graph: str, feeds: Mapping[str, Array], runs: int,
     options = _options()
     options.optimized_model_filepath = str(folder / "run.onnx")
     options.enable_profiling, options.profile_file_prefix = True, str(folder / "profile")
-    session = ort.InferenceSession(str(card.files[graph]), options, providers=[CPU])
+    session = ort.InferenceSession(str(card.files[graph]), options, [CPU], disabled_optimizers=SLOWER)
     for _ in range(runs):
         session.run(None, feeds)
     spent: dict[str, float] = {}
