@@ -201,7 +201,7 @@ class ModelConfig:
         "or checkout",
     )
     sha256: str = setting(
-        "d5a082412f707d168e098de6681b305ae52a2d8686a1351f86bd574c4c03b6b2",
+        "d5afed350d3618fa95c1f9ce8136539c3f780a80e2fce3eee9f432664ec648bf",
         "expected hash of that file; a file with another hash is refused",
     )
     backend: str = setting(

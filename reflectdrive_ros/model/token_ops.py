@@ -47,8 +47,8 @@ def likely_places(logits: Tensor) -> Tensor:
     order = torch.arange(min(STRETCHES, stretches.shape[-1]), device=logits.device)
     rank = ranks(stretches, torch.ones_like(stretches, dtype=torch.bool))
     chosen = (rank[:, None] == order[:, None]).long().argmax(-1)
-    places = STRETCH * chosen[..., None] + torch.arange(STRETCH, device=logits.device)
-    return places.flatten(-2).clamp(max=count - 1)
+    places = (STRETCH * chosen[..., None] + torch.arange(STRETCH, device=logits.device)).flatten(-2)
+    return torch.where(places < count, places, count - 1)  # not clamped: TensorRT clips no integers
 
 
 def choose_goals(
