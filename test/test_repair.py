@@ -16,7 +16,7 @@ from reflectdrive_ros.domain import AgentKind, Agents, Plan
 from reflectdrive_ros.model import phases
 from reflectdrive_ros.planning import guard
 from reflectdrive_ros.planning.repair import masked, on_route, repaired
-from reflectdrive_ros.planning.safety import SAFE, Known, judged
+from reflectdrive_ros.planning.safety import SAFE, Known, judged, looked_at
 from reflectdrive_ros.planning.waypoints import POINTS, trajectories
 
 EVEN = np.arange(1, POINTS + 1)[:, None]
@@ -35,7 +35,7 @@ def mended(ids, known, network=redraw, **changes):
 
 
 def safety_of(known, points):
-    return judged(known, points[None]).safety
+    return looked_at(known, points[None]).safety
 
 
 def key_of(known, points):
@@ -110,7 +110,7 @@ def test_what_the_repair_takes_for_safe_the_guard_lets_through(speed, others, ha
     along = 0.5 * speed * EVEN
     ways = [along * (np.cos(turned), np.sin(turned)) + rng.normal(0.0, 0.25, (8, 2)) for _ in range(40)]
     points = plain(BOOK.encode(np.stack(ways)))
-    found = judged(known_of(scene), points)
+    found = judged(known_of(scene), looked_at(known_of(scene), points))
     for trajectory, safe, passes in zip(
         trajectories(points, speed, 0.1), found.safety.worst >= SAFE, found.passes, strict=True
     ):
@@ -143,7 +143,7 @@ def test_a_plan_that_would_hit_a_parked_car_keeps_clear_of_it():
     known = known_of(observation(8.0, agents=cars((24, 0.6, 0, 0)), drivable=strip_grid(5.5)))
     found = mended(straight(8.0), known)
     assert found.safe
-    assert judged(known, found.points[None]).sound.all()  # and a car can follow it
+    assert judged(known, looked_at(known, found.points[None])).sound.all()  # and a car can follow it
 
 
 def test_an_iteration_keeps_what_lies_before_and_its_anchors_and_redraws_the_rest():
@@ -213,7 +213,7 @@ def test_of_two_safe_ways_the_one_on_the_route_is_better():
     along = np.searchsorted(np.r_[0, np.cumsum(np.hypot(*np.diff(turn[:, :2], axis=0).T))] - 20.0, 3.0 * EVEN[:, 0])
     left = turn[along, :2]
     ahead = np.concatenate([3.0 * EVEN, np.zeros_like(EVEN)], axis=1)
-    both = judged(known, np.stack([ahead, left]))
+    both = judged(known, looked_at(known, np.stack([ahead, left])))
     assert both.safety.worst.tolist() == [1.0, 1.0]
     assert both.best(np.inf) == 1
 
@@ -268,7 +268,7 @@ def test_an_empty_road_is_checked_and_safe():
 def test_of_an_unknown_road_nothing_is_claimed():
     known = known_of(observation(8.0))
     assert not known.anything
-    assert judged(known, plain(straight(8.0))[None]).safety.worst[0] == 1.0
+    assert looked_at(known, plain(straight(8.0))[None]).safety.worst[0] == 1.0
 
 
 def test_an_object_that_overlaps_the_car_at_the_start_is_not_the_plans_doing():
@@ -313,3 +313,14 @@ def test_iterations_and_the_ball_are_what_is_asked_for():
     still = mended(straight(7.0), known, delta=0)
     assert still.iterations <= POINTS + 1  # nothing near any waypoint: given up
     np.testing.assert_array_equal(still.ids, straight(7.0))
+
+
+def test_in_a_hurry_one_iteration_is_made_and_no_other_begun():
+    known = known_of(observation(8.0, agents=cars((24, 0.6, 0, 0)), drivable=strip_grid(5.5)))
+    settings = RepairConfig(delta=0, patience=5, iterations=9)
+    patient, hurried = (
+        repaired(straight(8.0), known, BOOK, plain, redraw, settings, hurry) for hurry in (lambda: False, lambda: True)
+    )
+    assert (patient.iterations, hurried.iterations) == (4, 1)
+    np.testing.assert_array_equal(hurried.seen, patient.seen[:2])
+    assert key_of(known, hurried.points) >= key_of(known, plain(straight(8.0)))

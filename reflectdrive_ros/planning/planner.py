@@ -96,6 +96,10 @@ def in_turn(network: Network, context: Any, blocks: Array, limits: Sequence[int]
     return blocks, confidence
 
 
+def no_hurry() -> bool:
+    return False
+
+
 @dataclass(frozen=True)
 class Tools:
     """What a recipe may use."""
@@ -103,6 +107,7 @@ class Tools:
     config: Config
     network: Network | None = None  # of planners that have learned
     inputs_of: Callable[[Observation, InputSpec], ModelInputs] = model_inputs
+    hurry: Callable[[], bool] = no_hurry  # whether what could still be made better would come too late
 
 
 def what_it_sees(recipe: str, observation: Observation, tools: Tools) -> tuple[Network, ModelInputs]:

@@ -26,7 +26,7 @@ from ..domain import Array, Observation, Plan, StepKind
 from ..features import ModelInputs
 from .planner import Network, PlannerState, Prefilled, Tools, what_it_sees
 from .repair import mended
-from .safety import Known, check_of, judged
+from .safety import Known, check_of, judged, looked_at
 from .waypoints import driven, shares, trajectories
 
 
@@ -63,7 +63,7 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
     smooth = driven(points, observation.ego, network.codebook.bin_m)
     order, scores = [0], tuple[float, ...]()
     if len(blocks) > 1:
-        found = judged(against, smooth)
+        found = judged(against, looked_at(against, smooth))
         order = sorted(range(len(blocks)), key=lambda place: (found.key(place), -place), reverse=True)
         scores = tuple((found.safety.worst * found.quality)[order].tolist())
 
@@ -73,7 +73,7 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
         mend = mended(ids, points[best], observation, scene.context, tools, against)
         ids, sent, repairs = mend.ids, mend.points, mend.iterations
         if repairs and scores:
-            again = judged(against, sent[None])
+            again = judged(against, looked_at(against, sent[None]))
             scores = (float(again.safety.worst[0] * again.quality[0]), *scores[1:])
     first, *others = trajectories(
         np.stack([sent, *smooth[order[1:]]]), observation.ego.speed_mps, tools.config.output.dt_s

@@ -31,8 +31,8 @@ from ..config import RepairConfig
 from ..domain import Array, Observation
 from ..scoring.search import around
 from ..tokens import Codebook
-from .planner import Tools
-from .safety import SAFE, Known, as_drawn, judged, overload, roughness
+from .planner import Tools, no_hurry
+from .safety import SAFE, Known, as_drawn, judged, looked_at, overload, roughness
 from .waypoints import POINT_DT_S, POINTS, driven
 
 BRAKING_MPS2 = (1.0, 2.0, 3.0, 4.5, 6.0, 8.0)
@@ -74,15 +74,24 @@ def mended(
     known = known or Known.of(observation, tools.config)
     if not known.anything:
         return Repaired(ids, points_of(ids[None])[0], True, 0, ())
-    return repaired(ids, known, codebook, points_of, redraw, tools.config.repair)
+    return repaired(ids, known, codebook, points_of, redraw, tools.config.repair, tools.hurry)
 
 
 def repaired(
-    ids: Array, known: Known, codebook: Codebook, points_of: PointsOf, redraw: Redraw, settings: RepairConfig
+    ids: Array,
+    known: Known,
+    codebook: Codebook,
+    points_of: PointsOf,
+    redraw: Redraw,
+    settings: RepairConfig,
+    hurry: Callable[[], bool] = no_hurry,
 ) -> Repaired:
-    """The plan of ids (16,), or a better one if it is unsafe."""
+    """The plan of ids (16,), or a better one if it is unsafe; after one iteration the best so far when in a `hurry`."""
     ids = np.asarray(ids, np.int32)
-    start = judged(known, points_of(ids[None]))
+    looks = looked_at(known, points_of(ids[None]))
+    if looks.safety.worst[0] >= SAFE:
+        return Repaired(ids, looks.points[0], True, 0, (looks.points[0],))
+    start = judged(known, looks)
     known = known.measured_by(float(start.progress_m[0]))  # a mended plan need not get further than the first
     tried = {ids.tobytes()}
     present, present_ids = start, ids
@@ -91,11 +100,9 @@ def repaired(
     anchored = np.zeros(POINTS, bool)
     strain = float(start.overload.max())
     back = iterations = improved_at = 0
-    if start.safety.worst[0] >= SAFE:
-        return Repaired(ids, start.points[0], True, 0, (start.points[0],))
     routed = [] if known.route is None else [codebook.encode(on_route(start.points[0], known))]
     while iterations < settings.iterations and not present.sound.all():
-        if iterations - improved_at >= settings.patience:
+        if iterations - improved_at >= settings.patience or (iterations and hurry()):
             break
         iterations += 1
         wrong = present.safety.waypoints[0] < SAFE
@@ -111,7 +118,7 @@ def repaired(
         written = redraw(masked(moved, place, anchored, codebook.mask_id))
         braked = slower(present.points[0], float(known.scene.motion[0]))
         options = fresh(np.concatenate([moved, written, codebook.encode(braked), *routed]), tried)
-        found = judged(known, points_of(options))
+        found = judged(known, looked_at(known, points_of(options)))
         chosen = found.best(strain)
         anchored[place] = True
         back = 0 if found.key(chosen) > present.key(0) else back + 1

@@ -24,8 +24,8 @@ from ..domain import Array, DrivableGrid, Forecast, ForecastSource, Observation,
 from ..scoring import contacts, drivable, metrics
 from ..scoring.contacts import SAMPLES, AgentTracks
 from ..scoring.metrics import EgoAreas
-from ..scoring.scorer import Reference, Scene, motion_of, score, total
-from ..scoring.simulate import DT_S, HEADING, STATE_SIZE, STEPS, VX, X, Y
+from ..scoring.scorer import Reference, Scene, judge, motion_of, total
+from ..scoring.simulate import DT_S, HEADING, STATE_SIZE, STEPS, VX, X, Y, simulate
 from . import guard
 from .waypoints import POINT_DT_S, POINTS, drawn
 
@@ -175,13 +175,34 @@ class Judged:
         )
 
 
-def judged(known: Known, points: Array) -> Judged:
-    """Plans of points (N, 8, 2) at 0.5 .. 4 s, by both looks."""
+@dataclass(frozen=True, eq=False)
+class Looks:
+    """N plans, looked at both ways: all that it takes to tell whether they are safe."""
+
+    points: Array  # (N, 8, 2) m
+    poses: Array  # (N, 8, 3)
+    states: Array  # (N, 41, 11) of the score's car
+    drawn: Safety
+    driven: Safety
+
+    @property
+    def safety(self) -> Safety:
+        return self.drawn.joined(self.driven)
+
+
+def looked_at(known: Known, points: Array) -> Looks:
+    """Plans of points (N, 8, 2) at 0.5 .. 4 s, by both looks; at half the cost of judging them."""
     poses = tokens.poses_from_points(points)
-    card = score(known.scene, poses, known.scoring)
-    sent = as_drawn(known, poses, closely=True)
+    states = simulate(poses, known.scene.motion, known.scene.vehicle)
+    states.flags.writeable = False  # or the score would keep a copy
+    return Looks(points, poses, states, as_drawn(known, poses, closely=True), _safety(known, states))
+
+
+def judged(known: Known, looks: Looks) -> Judged:
+    """What has been looked at, with its quality."""
+    points, poses, sent, safety = looks.points, looks.poses, looks.drawn, looks.safety
+    card = judge(known.scene, looks.states, known.scoring)
     passes = np.minimum(sent.first_unsafe, int(known.limits.safe_horizon_s / DT_S + 1e-6) + 1)
-    safety = sent.joined(_safety(known, card.states))
     # the score multiplies by safety, which has been told already; what it says beyond is quality
     unharmed = np.ones(len(points))
     expected_m = known.scene.reference.progress_m if known.scene.reference else float(card.progress_m.max())

@@ -28,6 +28,7 @@ from .read_ahead import ReadAhead
 log = logging.getLogger(__name__)
 
 Clock = Callable[[], float]  # seconds, monotonic
+HURRY = 0.5  # of the deadline: a planner that is later begins nothing more than its plan needs
 WIDE_M = 1.0  # a gap to others, or to the road's edge, that may shrink for the sake of a steady plan
 
 
@@ -61,10 +62,11 @@ class Engine:
         self._config = config
         self._clock = clock
         self._planner = planner
-        self._tools, self._ahead = Tools(config, network), None
+        self._begun = clock()  # of the step
+        self._tools, self._ahead = Tools(config, network, hurry=self._hurry), None
         if read_ahead and network is not None and getattr(network, "concurrent", False):
             self._ahead = ahead = ReadAhead(network, clock)
-            self._tools = Tools(config, ahead, ahead.inputs_of)
+            self._tools = Tools(config, ahead, ahead.inputs_of, self._hurry)
         self.reset()
 
     def reset(self) -> None:
@@ -79,7 +81,7 @@ class Engine:
 
     def step(self, observation: Observation) -> StepReport:
         """Plan for one observation. Timings in the report are milliseconds by stage."""
-        begun = self._clock()
+        begun = self._begun = self._clock()
         stop = self._stop(observation.ego, observation.others)
         planning = self._clock()
         plan: Plan | None = None
@@ -122,6 +124,9 @@ class Engine:
         }
         step = None if plan is None else plan.step
         return StepReport(sent, judged.verdict, source, judged.reason, timings, step, why_full, notes)
+
+    def _hurry(self) -> bool:
+        return 1e3 * (self._clock() - self._begun) > HURRY * self._config.engine.deadline_ms
 
     def stop(self, ego: EgoState, agents: Agents | None, reason: str) -> StepReport:
         """The answer when there is nothing to plan from: brake along the last good path, saying why."""
