@@ -58,7 +58,7 @@ class CamerasConfig:
     topics: tuple[str, ...] = setting((), "image topics, one per name; empty: ~/input/camera/<name>/image")
     info_topics: tuple[str, ...] = setting((), "camera_info topics; empty: ~/input/camera/<name>/camera_info")
     compressed: bool = setting(True, "image topics carry CompressedImage rather than Image")
-    width: int = setting(640, "px; pictures are brought to this width at decoding", 16, 4096)
+    width: int = setting(640, "px; pictures are decoded to this width where no network has a size of its own", 16, 4096)
     height: int = setting(360, "px; likewise", 16, 4096)
     match_tolerance_s: float = setting(0.06, "cameras of one instant may differ by this much", 0.0, 1.0)
     pair_interval_s: float = setting(0.5, "age of the older of the two instants a planner sees", 0.0, 5.0)

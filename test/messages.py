@@ -58,8 +58,9 @@ def picture(shade=0, width=64, height=36):
     return pixels
 
 
-def jpeg(seconds, camera="front", shade=0, **size):
-    data = cv2.imencode(".jpg", picture(shade, **size))[1].tobytes()
+def jpeg(seconds, camera="front", shade=0, pixels=None, **size):
+    pixels = picture(shade, **size) if pixels is None else cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
+    data = cv2.imencode(".jpg", pixels)[1].tobytes()
     return CompressedImage(
         header=outputs.header(ns(seconds), f"{camera}_optical"), format="jpeg", data=array("B", data)
     )

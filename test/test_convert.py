@@ -1,8 +1,11 @@
 """Messages become domain types or a sentence: never a traceback, never a quietly wrong number."""
 
+import cv2
 import numpy as np
 import pytest
 from autoware_perception_msgs.msg import ObjectClassification, TrackedObject, TrackedObjects
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from messages import acceleration, camera_info, jpeg, ns, odometry, picture, predicted_objects, raw, route, tf_static
 from scenes import ego
 
@@ -132,6 +135,47 @@ def test_pictures_come_in_the_asked_size_and_the_right_colours():
     assert pixels.shape == (18, 32, 3)
     assert scale == (0.5, 0.5)
     np.testing.assert_allclose(pixels[9, 2].astype(int), picture(3)[9, 4], atol=3)
+
+
+def smooth_picture(width, height):
+    """(H, W, 3) uint8 of slow waves, so that what is averaged is no accident of a pixel."""
+    across, down = np.arange(width) / width, np.arange(height)[:, None] / height
+    waves = [np.sin(2 * np.pi * (a * across + b * down)) for a, b in ((3, 1), (1, 2), (2, 3))]
+    return (127.5 + 120 * np.stack(waves, -1)).astype(np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("size", "reduction"), [((640, 360), 1), ((1280, 720), 2), ((1920, 1080), 4), ((3840, 2160), 8)]
+)
+def test_a_large_picture_is_decoded_smaller_and_looks_the_same(monkeypatch, size, reduction):
+    pixels, asked, decoded = smooth_picture(*size), [], convert.jpeg_pixels
+    monkeypatch.setattr(convert, "jpeg_pixels", lambda *args: asked.append(args[2]) or decoded(*args))
+    expected = cv2.resize(pixels, (192, 96), interpolation=cv2.INTER_AREA).astype(int)
+    for message in (jpeg(1.0, pixels=pixels), raw(1.0, pixels=pixels)):
+        found, scale = convert.pixels(message, "front", 192, 96)
+        assert np.abs(found - expected).max() <= 6
+        assert scale == pytest.approx((192 / size[0], 96 / size[1]))
+    assert asked == [reduction]
+
+
+@given(st.integers(16, 3000), st.integers(16, 2000))
+@settings(max_examples=25, deadline=None)
+def test_pictures_of_any_size_are_brought_to_the_asked_one(width, height):
+    found, scale = convert.pixels(
+        jpeg(1.0, pixels=np.full((height, width, 3), (90, 120, 30), np.uint8)), "front", 64, 36
+    )
+    assert found.shape == (36, 64, 3)
+    np.testing.assert_allclose(found.reshape(-1, 3).mean(0), (90, 120, 30), atol=3)
+    np.testing.assert_allclose(scale, (64 / width, 36 / height), rtol=8 / min(width, height))
+
+
+def test_a_jpeg_tells_its_size_behind_whatever_stands_before_it():
+    data = bytes(jpeg(1.0, pixels=np.zeros((90, 160, 3), np.uint8)).data)
+    assert convert.jpeg_size(data) == (160, 90)
+    comment = b"\xff\xfe\x00\x10" + 14 * b"x"
+    assert convert.jpeg_size(data[:2] + comment + b"\xff" + data[2:]) == (160, 90)
+    for broken in (b"", b"\xff\xd8", data[:100], b"\x89PNG" + data, data[:2] + comment[:3]):
+        assert convert.jpeg_size(broken) is None
 
 
 def test_a_living_camera_has_changing_digests():

@@ -88,7 +88,12 @@ TO_RGB = {  # encoding: (channels, OpenCV conversion)
 IN_PAIRS = ("yuv422_yuy2", "yuv422")  # two pixels share their colour
 
 
-DECODE_AS = getattr(cv2, "IMREAD_COLOR_RGB", cv2.IMREAD_COLOR)  # the former is newer than Ubuntu 24.04's OpenCV
+AS_RGB = getattr(cv2, "IMREAD_COLOR_RGB", 0)  # newer than Ubuntu 24.04's OpenCV
+REDUCED = {2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4, 8: cv2.IMREAD_REDUCED_COLOR_8}
+SPARE = 2  # of a picture that is decoded smaller, or halved, so many pixels at least are averaged into one, each way
+SIZE_MARKERS = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # of a JPEG's segments those that tell its size
+BARE_MARKERS = {0x01, *range(0xD0, 0xDA)}  # those without a length
+HEAD = 1 << 17  # bytes of a JPEG in which its size is looked for; a picture in a picture may stand before it
 
 
 def raw_pixels(message: Any, name: str) -> Array:
@@ -112,22 +117,58 @@ def raw_pixels(message: Any, name: str) -> Array:
     return np.asarray(cv2.cvtColor(np.ascontiguousarray(rows), conversion))
 
 
-def jpeg_pixels(message: Any, name: str) -> Array:
-    """(H, W, 3) uint8 RGB of a sensor_msgs/CompressedImage (JPEG or PNG)."""
+def jpeg_pixels(message: Any, name: str, reduction: int = 1) -> Array:
+    """(H, W, 3) uint8 RGB of a sensor_msgs/CompressedImage (JPEG or PNG), or of a JPEG's 2, 4, 8 times reduced one."""
     data = np.frombuffer(message.data, np.uint8)
-    decoded = cv2.imdecode(data, DECODE_AS) if len(data) else None
+    if AS_RGB:  # the reduced grey's flag and the colour's together
+        flags = AS_RGB | (REDUCED[reduction] & ~cv2.IMREAD_COLOR if reduction > 1 else 0)
+    else:
+        flags = REDUCED[reduction] if reduction > 1 else cv2.IMREAD_COLOR
+    decoded = cv2.imdecode(data, flags) if len(data) else None
     if decoded is None:
         raise BadMessage(f"camera {name}: {len(data)} bytes of format '{message.format}' are no picture")
-    return np.asarray(decoded if DECODE_AS != cv2.IMREAD_COLOR else cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB))
+    return np.asarray(decoded if AS_RGB else cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB))
+
+
+def jpeg_size(data: bytes) -> tuple[int, int] | None:
+    """Width and height as a JPEG's head tells them; None where nothing does."""
+    at = 2
+    while data[:2] == b"\xff\xd8" and at + 9 <= len(data) and data[at] == 0xFF:
+        marker = data[at + 1]
+        if marker in SIZE_MARKERS:
+            return int.from_bytes(data[at + 7 : at + 9], "big"), int.from_bytes(data[at + 5 : at + 7], "big")
+        if marker == 0xFF:  # a byte that fills
+            at += 1
+        else:
+            at += 2 if marker in BARE_MARKERS else 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return None
 
 
 def pixels(message: Any, name: str, width: int, height: int) -> tuple[Array, tuple[float, float]]:
-    """(height, width, 3) uint8 RGB of an Image or CompressedImage, and how much x and y were scaled to get there."""
-    full = raw_pixels(message, name) if hasattr(message, "encoding") else jpeg_pixels(message, name)
-    scale = width / full.shape[1], height / full.shape[0]
-    if scale != (1.0, 1.0):
+    """(height, width, 3) uint8 RGB of an Image or CompressedImage, and how much x and y were scaled to get there.
+
+    Areas are averaged. Of a picture that is much larger most are averaged where that costs least: in a JPEG's own
+    cosines, or two by two.
+    """
+    reduction = 1
+    if hasattr(message, "encoding"):
+        full = raw_pixels(message, name)
+    else:
+        told = jpeg_size(bytes(message.data[:HEAD]))
+        if told is not None:
+            spare = min(told[0] // width, told[1] // height) // SPARE
+            reduction = max((each for each in REDUCED if each <= spare), default=1)
+        full = jpeg_pixels(message, name, reduction)
+    whole_width, whole_height = reduction * full.shape[1], reduction * full.shape[0]
+    while _halves(full.shape[1], width) and _halves(full.shape[0], height):
+        full = cv2.resize(full, (full.shape[1] // 2, full.shape[0] // 2), interpolation=cv2.INTER_AREA)
+    if full.shape[:2] != (height, width):
         full = cv2.resize(full, (width, height), interpolation=cv2.INTER_AREA)
-    return full, scale
+    return np.asarray(full), (width / whole_width, height / whole_height)
+
+
+def _halves(size: int, wanted: int) -> bool:
+    return size % 2 == 0 and size >= 2 * SPARE * wanted
 
 
 def digest(message: Any) -> int:

@@ -173,9 +173,13 @@ class Channel:
 class Inputs:
     """All channels of the node. `put` and the queries may be called from different threads."""
 
-    def __init__(self, config: Config) -> None:
-        """Raises ConfigError when route or drivable space come from a map and the map cannot be used."""
+    def __init__(self, config: Config, picture_size: tuple[int, int] | None = None) -> None:
+        """`picture_size`: width and height in px that the planner looks at; None: as `cameras` has it.
+
+        Raises ConfigError when route or drivable space come from a map and the map cannot be used.
+        """
         self._config = config
+        self._picture_size = picture_size or (config.cameras.width, config.cameras.height)
         self._lock = threading.Lock()
         cameras, limits = config.cameras, config.inputs
         self._vector_map, self._file_map = None, None
@@ -306,8 +310,7 @@ class Inputs:
         a picture that comes while the one before is still being decoded waits until it is asked for."""
         _, decoding = self._decoding.get(camera, (None, None))
         if decoding is None or decoding.done():
-            settings = self._config.cameras
-            begun = self._decoders.submit(convert.pixels, message, camera, settings.width, settings.height)
+            begun = self._decoders.submit(convert.pixels, message, camera, *self._picture_size)
             self._decoding[camera] = message, begun
 
     def _watch_for_frozen(self, camera: str, message: Any) -> None:
@@ -582,7 +585,7 @@ class Inputs:
         info = self._infos[name].newest()
         if info is None:
             raise BadMessage(f"camera {name}: no camera_info received")
-        width, height = self._config.cameras.width, self._config.cameras.height
+        width, height = self._picture_size
         begun, decoding = self._decoding.get(name, (None, None))
         if decoding is not None and begun is message:
             pixels, _ = decoding.result()

@@ -37,9 +37,9 @@ class Pilot:
     def __init__(self, config: Config, clock: Clock, engine: Engine | None = None) -> None:
         """Raises ConfigError or ModelFileError as the engine does."""
         self.config = config
-        self.inputs = Inputs(config)
         self._clock = clock
         self._engine = engine or Engine(config, clock)
+        self.inputs = Inputs(config, self._engine.picture_size)
         self.model_sha256, self.runs_on = self._engine.model_sha256, self._engine.runs_on
         self._restarts = 0
         self._late_in_a_row = 0
