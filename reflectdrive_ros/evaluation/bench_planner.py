@@ -7,7 +7,7 @@ Everything has its turn in every round: the backend, eager torch with and withou
 Without reuse is told twice: where every pass reads the prompt again, and where it does so for each goal by itself. A
 network that keeps what it saw in a picture (`vision.frames` 1, as `base`) is also timed with pictures it never saw.
 So a machine that is slow for a second slows them all, and the ratios, which are medians over rounds, hold on a busy one
-too. Beside the times stands a roofline: FLOPs and bytes that a step cannot do without (`roofline`), at the copy and
+too. Our threads never spin while they wait; eager torch's do, unless OMP_WAIT_POLICY is PASSIVE (`eager_threads`). Beside the times stands a roofline: FLOPs and bytes that a step cannot do without (`roofline`), at the copy and
 matrix rates of this machine, measured in the same run with as many threads. Whether the backend plans what eager torch
 plans, `reflectdrive bench parity` tells.
 With --backend torch --device cuda all of this happens on a GPU, and a table beside it (`bench_gpu`) says what the GPU
@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import subprocess
 import sys
 import tempfile
@@ -240,6 +241,7 @@ def figures(
         "runs_on": getattr(network, "runs_on", ""),
         "precision": "fp32" if card is None else card.precision,
         "eager_runs_on": eager.runs_on,
+        "eager_threads": "passive" if os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE" else "spin",
         "config": args.model or f"{args.config}, random weights",
         "parameters": sum(parameter.numel() for parameter in net.parameters()),
         "threads": args.threads,
@@ -411,6 +413,7 @@ def tables(numbers: Mapping[str, Any]) -> list[Table]:
         shown.add_row(
             f"full, {goals} of {goals} edited", f"{numbers['full_by_goals_ms_p50'][str(goals)]:.1f}", "", "", "", *told
         )
+    waits = "wait as ours do" if numbers["eager_threads"] == "passive" else "spin while they wait, unlike ours"
     ceilings = "no bound: torch finds no GPU and runs on the CPU; "
     if numbers["copy_gb_per_s"] is not None:
         ceilings = f"copy {numbers['copy_gb_per_s']:.1f} GB/s, "
@@ -436,6 +439,7 @@ def tables(numbers: Mapping[str, Any]) -> list[Table]:
     parts.add_row(*(f"{value:.2f}" for value in columns.values()))
     if "cold_start_s" in numbers:
         shown.caption += f"; {numbers['cold_start_s']:.1f} s from a fresh process to a network that was tried"
+    shown.caption += f"; eager torch's threads {waits}"
     if isinstance(numbers["gpu"], str):
         shown.caption += f"; GPU {numbers['gpu']}"
         return [shown, parts]
