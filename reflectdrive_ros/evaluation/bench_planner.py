@@ -7,9 +7,10 @@ Everything has its turn in every round: the backend, eager torch with and withou
 Without reuse is told twice: where every pass reads the prompt again, and where it does so for each goal by itself. A
 network that keeps what it saw in a picture (`vision.frames` 1, as `base`) is also timed with pictures it never saw.
 So a machine that is slow for a second slows them all, and the ratios, which are medians over rounds, hold on a busy one
-too. Our threads never spin while they wait; eager torch's do, unless OMP_WAIT_POLICY is PASSIVE (`eager_threads`). Beside the times stands a roofline: FLOPs and bytes that a step cannot do without (`roofline`), at the copy and
-matrix rates of this machine, measured in the same run with as many threads. Whether the backend plans what eager torch
-plans, `reflectdrive bench parity` tells.
+too. Our threads never spin while they wait; eager torch's do, unless OMP_WAIT_POLICY is PASSIVE (`eager_threads`).
+Beside the times stands a roofline: FLOPs and bytes that a step cannot do without (`roofline`), at the copy and matrix
+rates of this machine, measured in the same run with as many threads. Whether the backend plans what eager torch plans,
+`reflectdrive bench parity` tells.
 With --backend torch --device cuda all of this happens on a GPU, and a table beside it (`bench_gpu`) says what the GPU
 is and how long a step takes there kernel by kernel, fused, recorded and compiled. With --backend tensorrt the graphs
 run on a GPU, in engines; eager torch stands beside them there where torch finds the GPU, else on the CPU, and then no
