@@ -10,7 +10,7 @@ from test_features import SPEC, pictures
 from reflectdrive_ros import geometry, kinematics
 from reflectdrive_ros.config import ReflectDrive2Config as Settings
 from reflectdrive_ros.domain import Command, DrivableGrid, StepKind, Trajectory, Verdict
-from reflectdrive_ros.planning import planners, reflectdrive2
+from reflectdrive_ros.planning import planners, reflectdrive2, safety
 from reflectdrive_ros.planning.planner import PlannerState, PlanningError, Prefilled, Tools, in_turn
 from reflectdrive_ros.planning.reflectdrive2 import Memory, carried_points
 from reflectdrive_ros.planning.waypoints import trajectories
@@ -306,6 +306,32 @@ def test_with_drivable_space_known_the_score_chooses_who_stays_on_it():
     ((plan, _),) = drive(network, [seen(speed=8.0, drivable=grid)])
     assert plan.tokens.tolist() == network.ids[1].tolist()
     assert plan.scores[0] > plan.scores[1] == 0.0
+
+
+def test_the_score_after_a_repair_is_that_of_the_plan_that_is_driven():
+    network = KnownWays(STRAIGHT, arc_way(8.0, 0.002))  # both run into the car ahead
+    scene = seen(speed=8.0, agents=cars((24.0, 0.0, 0.0, 0.0)))
+    plain, mended = (drive(network, [scene], Settings(repair=repair))[0][0] for repair in (False, True))
+    assert plain.scores == (0.0, 0.0)
+    assert mended.check.repairs > 0
+    assert mended.scores[0] > 0.5
+    assert mended.scores[1] == 0.0
+
+
+def test_what_was_driven_for_the_score_is_not_driven_again_for_the_check(monkeypatch):
+    network = KnownWays(STRAIGHT, SLOW)
+    scenes = frames(2, scene=seen(speed=8.0, agents=cars((24.0, 0.0, 0.0, 0.0))))
+    ((expected, _), _) = drive(network, scenes)
+
+    def again(*_):
+        raise AssertionError("driven again")
+
+    monkeypatch.setattr(safety, "simulate", again)
+    ((plan, state),) = drive(network, scenes[:1])
+    np.testing.assert_array_equal(plan.trajectory.poses, expected.trajectory.poses)
+    assert plan.check == expected.check
+    with pytest.raises(AssertionError, match="driven again"):  # a lite step has but one plan, that no score has seen
+        reflectdrive2.plan(state, scenes[1], Tools(config(), network))
 
 
 def test_goals_that_only_fill_their_slots_are_not_drafted():

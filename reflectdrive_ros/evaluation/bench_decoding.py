@@ -129,8 +129,8 @@ def rows_of(
         blocks, _ = reflectdrive2.edited(network, seen.context, *drafts, settings.edit_rounds)
         points = driven(network.codebook.decode(blocks), observation.ego, network.codebook.bin_m)
         values = score(scored, poses_from_points(points)).score
-        order, _ = reflectdrive2.ranked(points, seen.goal_log_probs[seen.real], observation, Tools(config, network))
-        yield name, Row(float(values[0]), float(values.max()), float(values[order[0]]))
+        choice = reflectdrive2.ranked(points, seen.goal_log_probs[seen.real], observation, Tools(config, network))
+        yield name, Row(float(values[0]), float(values.max()), float(values[choice.order[0]]))
 
 
 def summary(rows: list[Row], plain: list[Row]) -> dict[str, Any]:

@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 
 from .. import geometry, kinematics, tokens
-from ..config import ReflectDrive2Config
+from ..config import ReflectDrive2Config, ScoringConfig
 from ..domain import Array, Command, EgoState, Observation, Plan, StepKind
 from ..scoring import metrics
-from ..scoring.scorer import Scene, ScoreCard, score, total
+from ..scoring.scorer import Scene, ScoreCard, joined, judge, score, total
 from ..tokens import Codebook
 from .planner import Network, PlannerState, Prefilled, Tools, what_it_sees
 from .repair import mended
@@ -65,19 +65,19 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
         kind, lite_run, edit_rounds = StepKind.LITE, state.lite_run + 1, settings.lite_edit_rounds
 
     ways = driven(points, observation.ego, network.codebook.bin_m)
-    best_first, scores = ranked(ways, log_probs, observation, tools)
-    best, others = best_first[0], best_first[1:]
+    choice = ranked(ways, log_probs, observation, tools)
+    best, others = choice.order[0], choice.order[1:]
 
     (ids,), (confidence_of_ids,) = edited(network, context, blocks[[best]], confidence[[best]], edit_rounds)
     reflected = reflected_points(points[best], blocks[best], ids, network.codebook)
     against = Known.of(observation, tools.config)
     if settings.repair and against.anything:
-        found = mended(ids, reflected, observation, context, tools, against)
+        as_judged = choice.states(best) if np.array_equal(ids, blocks[best]) else None
+        found = mended(ids, reflected, observation, context, tools, against, as_judged)
         ids, sent, repairs = found.ids, found.points, found.iterations
+        choice = choice.with_first(found.states) if repairs else choice
     else:
         sent, repairs = driven(reflected, observation.ego, network.codebook.bin_m), 0
-    if repairs and scores:
-        scores = scored(np.stack([sent, *ways[others]]), observation, tools)
 
     sent_plan, *candidates = trajectories(
         np.stack([sent, *ways[others]]), observation.ego.speed_mps, tools.config.output.dt_s
@@ -88,7 +88,7 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
         sent_plan,
         kind,
         tuple(candidates),
-        scores,
+        choice.scores(tools.config.scoring),
         ids,
     )
     made = replace(made, check=check_of(made, against, repairs))
@@ -205,38 +205,57 @@ def continued(network: Network, context: Any, carried: Array) -> tuple[Array, Ar
     return blocks, confidence, np.where(told, carried, codebook.decode(blocks))
 
 
-def ranked(points: Array, log_probs: Array, observation: Observation, tools: Tools) -> tuple[Array, tuple[float, ...]]:
-    """Places of points (M, 8, 2), the one to drive first, and their scores; none of one alone.
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """Plans of a step in the order of their worth, and what it was judged by; one alone is not judged."""
+
+    order: Array  # (M,) places, the one to drive first
+    scene: Scene | None = None
+    card: ScoreCard | None = None  # of the plans in their own order
+
+    def scores(self, config: ScoringConfig) -> tuple[float, ...]:
+        """The driving score of each, in this order; none of one alone. Nobody else has driven here, so progress is
+        shared out among them."""
+        return () if self.card is None else tuple(total(shared_out(self.card), config)[self.order].tolist())
+
+    def states(self, place: int) -> Array | None:
+        """(1, 41, 11) what the score's car makes of a plan, where it is known."""
+        return None if self.card is None else self.card.states[[place]]
+
+    def with_first(self, states: Array | None) -> Choice:
+        """With another plan in place of the first, driven as `states` (41, 11)."""
+        if self.card is None or self.scene is None or states is None:
+            return self
+        mended = judge(self.scene, states[None])
+        return Choice(np.arange(len(self.order)), self.scene, joined([mended, self.card.of(self.order[1:])]))
+
+
+def ranked(points: Array, log_probs: Array, observation: Observation, tools: Tools) -> Choice:
+    """Points (M, 8, 2) in the order of their worth.
 
     The driving score without its progress says which are safe and smooth; among equals the network's goals decide
     (`careful`), for it has seen lights and brakes that the score knows nothing of.
     """
     if len(points) == 1:
-        return np.zeros(1, int), ()
-    card = judgement(points, observation, tools)
+        return Choice(np.zeros(1, int))
+    scene = scene_of(observation, tools)
+    card = score(scene, tokens.poses_from_points(points))
     worth = total(replace(card, ep=np.ones(len(card))), tools.config.scoring)
     equal = worth >= worth.max() - EQUAL
     first = careful(points[:, -1], log_probs, equal, observation.ego, tools.config.reflectdrive2)
-    scores = total(card, tools.config.scoring)
-    order = np.argsort(-scores, kind="stable")
-    order = np.concatenate([[first], order[order != first]])
-    return order, tuple(scores[order].tolist())
+    order = np.argsort(-total(shared_out(card), tools.config.scoring), kind="stable")
+    return Choice(np.concatenate([[first], order[order != first]]), scene, card)
 
 
-def scored(points: Array, observation: Observation, tools: Tools) -> tuple[float, ...]:
-    """The driving score of each of points (M, 8, 2); none of one alone."""
-    if len(points) == 1:
-        return ()
-    return tuple(total(judgement(points, observation, tools), tools.config.scoring).tolist())
-
-
-def judgement(points: Array, observation: Observation, tools: Tools) -> ScoreCard:
-    """The card of points (M, 8, 2), progress shared out among them."""
+def scene_of(observation: Observation, tools: Tools) -> Scene:
+    """What the driving score is told: others as they are forecast, the road as it is known."""
     forecast, others = None, observation.others
     if others is not None:
         forecast = kinematics.forecast(others, POINT_DT_S, round(FORECAST_S / POINT_DT_S))
-    scene = Scene.of_observation(observation, forecast, vehicle=tools.config.vehicle)
-    card = score(scene, tokens.poses_from_points(points))
-    # nobody else has driven here, so progress is shared out among the candidates
+    return Scene.of_observation(observation, forecast, vehicle=tools.config.vehicle)
+
+
+def shared_out(card: ScoreCard) -> ScoreCard:
+    """The card with its progress measured by who gets furthest of these."""
     farthest = float((card.progress_m * card.multiplier).max())
     return replace(card, ep=metrics.ego_progress(card.progress_m, card.multiplier, farthest, masked=True))

@@ -50,15 +50,23 @@ class Repaired:
     safe: bool
     iterations: int
     seen: tuple[Array, ...]  # points (8, 2) of the plan that came in and of each that an iteration went on with
+    states: Array | None = None  # (41, 11) what the score's car makes of it; None where nothing was looked at
 
 
 def mended(
-    ids: Array, points: Array, observation: Observation, context: Any, tools: Tools, known: Known | None = None
+    ids: Array,
+    points: Array,
+    observation: Observation,
+    context: Any,
+    tools: Tools,
+    known: Known | None = None,
+    states: Array | None = None,
 ) -> Repaired:
     """A recipe's plan of ids (16,) and points (8, 2), not smoothed yet, smoothed and, where it is unsafe, repaired.
 
     Points may be finer than their ids: where an id stays, its point does. `context` is the network's of this scene;
-    `known` replaces what follows from the observation.
+    `known` replaces what follows from the observation; `states` (1, 41, 11) are what the score's car makes of the plan
+    as it comes in, where that is known already.
     """
     network = tools.network
     assert network is not None
@@ -74,7 +82,7 @@ def mended(
     known = known or Known.of(observation, tools.config)
     if not known.anything:
         return Repaired(ids, points_of(ids[None])[0], True, 0, ())
-    return repaired(ids, known, codebook, points_of, redraw, tools.config.repair, tools.hurry)
+    return repaired(ids, known, codebook, points_of, redraw, tools.config.repair, tools.hurry, states)
 
 
 def repaired(
@@ -85,12 +93,13 @@ def repaired(
     redraw: Redraw,
     settings: RepairConfig,
     hurry: Callable[[], bool] = no_hurry,
+    states: Array | None = None,
 ) -> Repaired:
     """The plan of ids (16,), or a better one if it is unsafe; after one iteration the best so far when in a `hurry`."""
     ids = np.asarray(ids, np.int32)
-    looks = looked_at(known, points_of(ids[None]))
+    looks = looked_at(known, points_of(ids[None]), states)
     if looks.safety.worst[0] >= SAFE:
-        return Repaired(ids, looks.points[0], True, 0, (looks.points[0],))
+        return Repaired(ids, looks.points[0], True, 0, (looks.points[0],), looks.states[0])
     start = judged(known, looks)
     known = known.measured_by(float(start.progress_m[0]))  # a mended plan need not get further than the first
     tried = {ids.tobytes()}
@@ -126,7 +135,8 @@ def repaired(
         seen.append(present.points[0])
         if present.key(0) > best.key(0):
             best, best_ids, improved_at = present, present_ids, iterations
-    return Repaired(best_ids, best.points[0], bool(best.safety.worst[0] >= SAFE), iterations, tuple(seen))
+    safe = bool(best.safety.worst[0] >= SAFE)
+    return Repaired(best_ids, best.points[0], safe, iterations, tuple(seen), best.states[0])
 
 
 def best_pairs(

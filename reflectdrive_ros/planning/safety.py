@@ -137,6 +137,7 @@ class Judged:
     overload: Array  # (N, 8) how far beyond the guard's limits it asks the car to go, as a share of them
     quality: Array  # (N,) 0..1, as if all were safe
     progress_m: Array  # (N,) along the route in 4 s, as driven
+    states: Array  # (N, 41, 11) of the score's car
 
     def key(self, place: int) -> tuple[float, ...]:
         """Larger is better: safety, then how late it ends, in the guard's eyes first, how little is wrong, whether a
@@ -172,6 +173,7 @@ class Judged:
             self.overload[here],
             self.quality[here],
             self.progress_m[here],
+            self.states[here],
         )
 
 
@@ -190,10 +192,14 @@ class Looks:
         return self.drawn.joined(self.driven)
 
 
-def looked_at(known: Known, points: Array) -> Looks:
-    """Plans of points (N, 8, 2) at 0.5 .. 4 s, by both looks; at half the cost of judging them."""
+def looked_at(known: Known, points: Array, states: Array | None = None) -> Looks:
+    """Plans of points (N, 8, 2) at 0.5 .. 4 s, by both looks; at half the cost of judging them.
+
+    `states` (N, 41, 11) are what the score's car makes of them, where that is known already.
+    """
     poses = tokens.poses_from_points(points)
-    states = simulate(poses, known.scene.motion, known.scene.vehicle)
+    if states is None:
+        states = simulate(poses, known.scene.motion, known.scene.vehicle)
     states.flags.writeable = False  # or the score would keep a copy
     return Looks(points, poses, states, as_drawn(known, poses, closely=True), _safety(known, states))
 
@@ -209,7 +215,14 @@ def judged(known: Known, looks: Looks) -> Judged:
     ep = metrics.ego_progress(card.progress_m, unharmed, expected_m, masked=False)
     quality = total(replace(card, multiplier=unharmed, ep=ep), known.scoring) * _on_route(known.scene, points)
     return Judged(
-        points, safety, passes, _stays(known, card.states), overload(known, poses), np.asarray(quality), card.progress_m
+        points,
+        safety,
+        passes,
+        _stays(known, card.states),
+        overload(known, poses),
+        np.asarray(quality),
+        card.progress_m,
+        card.states,
     )
 
 

@@ -186,6 +186,14 @@ class ScoreCard:
     def __len__(self) -> int:
         return len(self.score)
 
+    def of(self, places: Array) -> ScoreCard:
+        """The card of these (K,) trajectories alone."""
+        found: dict[str, Any] = {}
+        for entry in fields(self):
+            part = getattr(self, entry.name)
+            found[entry.name] = None if part is None else part[places]
+        return ScoreCard(**found)
+
 
 def score(
     scene: Scene,
@@ -213,15 +221,16 @@ def score(
         if before is not None and before.ndim == 3 and len(before) == len(poses):
             before = before[first : first + BLOCK]
         cards.append(judge(scene, states, config, official=official, previous_states=before))
-    return cards[0] if len(cards) == 1 else _joined(cards)
+    return cards[0] if len(cards) == 1 else joined(cards)
 
 
-def _joined(cards: list[ScoreCard]) -> ScoreCard:
-    joined: dict[str, Any] = {}
+def joined(cards: list[ScoreCard]) -> ScoreCard:
+    """Cards of one scene as one."""
+    found: dict[str, Any] = {}
     for entry in fields(ScoreCard):
         parts = [getattr(card, entry.name) for card in cards]
-        joined[entry.name] = None if parts[0] is None else np.concatenate(parts)
-    return ScoreCard(**joined)
+        found[entry.name] = None if parts[0] is None else np.concatenate(parts)
+    return ScoreCard(**found)
 
 
 def judge(
