@@ -1,6 +1,7 @@
 """The door to networks: what was asked for and whole is let in, everything else is one sentence at the start."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -196,3 +197,19 @@ def test_a_planner_that_has_learned_does_not_start_without_a_model():
     no_model = config(planner="reflectdrive2", model__file="", model__sha256="")
     sentence = refused(lambda: Engine(no_model, Clock()))
     assert "planner reflectdrive2 needs a model" in sentence
+
+
+@pytest.mark.parametrize(("asked", "found"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_torchs_threads_do_not_spin_in_a_planner_unless_somebody_wants_it(tiny_model, asked, found):  # noqa: F811
+    script = (
+        "import os, sys\n"
+        "from reflectdrive_ros.config import DecodingConfig, ModelConfig\n"
+        "from reflectdrive_ros.runtime.backend import network_of\n"
+        "assert 'torch' not in sys.modules\n"
+        "network_of(ModelConfig(sys.argv[1], sys.argv[2], 'torch', 'cpu', threads=2), DecodingConfig())\n"
+        "print(os.environ['OMP_WAIT_POLICY'])"
+    )
+    env = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    env |= {} if asked is None else {"OMP_WAIT_POLICY": asked}
+    words = [sys.executable, "-c", script, str(tiny_model.file), tiny_model.sha256]
+    assert subprocess.run(words, env=env, capture_output=True, text=True, check=True).stdout.split() == [found]

@@ -10,6 +10,8 @@ from __future__ import annotations
 import importlib.util
 import logging
 import math
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
@@ -109,6 +111,8 @@ def backends_of(path: Path, model: ModelConfig) -> tuple[str, ...]:
 
 
 def _torch_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> Running:
+    if "torch" not in sys.modules:  # its threads would spin while they wait, at the cost of whoever shares the computer
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from ..model.checkpoint import CheckpointError
     from .torch_backend import TorchNetwork
 
