@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..model.token_ops import STRETCH, STRETCHES
+
 if TYPE_CHECKING:
     from ..model.token_net import TokenNetConfig
 
@@ -47,9 +49,11 @@ def costs(config: TokenNetConfig, blocks: int) -> dict[str, Cost]:
     last = prompt * width * keys_values  # of the last layer the prompt's keys and values are enough
     prefill = (measures.layers - 1) * (prompt * (attention + of_prompt) + looks(prompt, prompt + BLOCK)) + last
     points, of_way = len(config.route_at_m), width * (width + config.goal_hidden)
-    goal_y = xs * config.goal_hidden * ys + 2 * width * config.goal_hidden + width * ys
-    goal_y += points * (of_way + width * ys) + xs * points * (width + config.goal_hidden + ys)
-    goal = measures.layers * (BLOCK * (attention + of_action) + looks(BLOCK, prompt + BLOCK)) + BLOCK * heads + goal_y
+    asked = STRETCH * min(STRETCHES, -(-xs // STRETCH))  # places of x whose y is asked for
+    goal_y = asked * config.goal_hidden * ys + 2 * width * config.goal_hidden + width * ys
+    goal_y += points * (of_way + width * ys) + asked * points * (width + config.goal_hidden + ys)
+    goal = measures.layers * (BLOCK * (attention + of_action) + looks(BLOCK, prompt + BLOCK)) + BLOCK * heads
+    goal += width * xs + goal_y
     tokens = BLOCK * blocks
     step = measures.layers * (tokens * (attention + of_action) + looks(tokens, prompt + BLOCK)) + tokens * heads
     kept = measures.layers * prompt * keys_values
