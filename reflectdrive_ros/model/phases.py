@@ -63,8 +63,7 @@ def prefill(net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, route: Ten
 def prefill_goal_of(net: TokenNet, prompt: Tensor, rules: GoalRules) -> Prefilled:
     """`prefill_goal` from the prompt (B, P, width) on.
 
-    Goals are sought where their x is likely (`token_ops.likely_places`): the y of a goal is asked for there alone. In
-    1500 scenes of the proving ground no goal was chosen elsewhere, even with all places asked.
+    Goals are sought where their x is likely (`token_ops.likely_places`): the y of a goal is asked for there alone.
     """
     config, scenes, device = net.config, prompt.shape[0], prompt.device
     nothing = torch.full((scenes, 1, BLOCK), config.mask_id, device=device)
