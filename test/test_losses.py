@@ -258,7 +258,9 @@ def a_batch(net, masked=2, wrong=1, seed=0):
     shown = scene(pictures=False)
     distances = np.stack([fields.distance_map(shown.areas, CODEBOOK)] * 2)
     taken = np.stack([birdseye.occupancy(shown)] * 2)
-    tensors = (clean.astype(np.int64), np.concatenate(blocks, 1).astype(np.int64), distances, taken)
+    goals = np.stack([clean[:, 14:], clean[:, 14:] + 5, clean[:, 14:] - [7, 9]], 1).astype(np.int64)
+    worth = np.array([[0.9, 0.1, 0.4], [0.0, 1.0, 0.2]], np.float32)
+    tensors = (clean.astype(np.int64), np.concatenate(blocks, 1).astype(np.int64), distances, taken, goals, worth)
     return Batch(*tiny_inputs(net), *map(torch.from_numpy, tensors), masked=masked)
 
 
@@ -268,7 +270,7 @@ def losses_of(net, **weights):
 
 def test_every_loss_falls_when_it_is_learnt():
     net = tiny_net()
-    loss, batch = losses_of(net, field=0.02), a_batch(net)
+    loss, batch = losses_of(net, field=0.02, worth=1.0, goal=0.05), a_batch(net)
     optimizer = torch.optim.AdamW(loss.parameters(), lr=3e-3)
     begun = {name: float(value.detach()) for name, value in loss(batch).items()}
     for _ in range(40):
@@ -299,6 +301,39 @@ def test_the_goal_is_learnt_from_the_block_that_is_all_mask():
         y_logits[:, 0], batch.clean[:, GOAL_Y] - net.config.id_ranges[1][0]
     )
     torch.testing.assert_close(losses_of(net)(batch)["goal"], wanted.detach())
+
+
+def test_what_is_lost_is_what_is_expected_of_the_networks_own_choice_among_the_goals():
+    net = tiny_net()
+    batch = a_batch(net)
+    with torch.no_grad():
+        x_logits, y_logits = net.goal_logits(*batch.inputs, batch.goals[..., 0])
+    of_x, of_y = x_logits.softmax(-1).numpy(), y_logits.softmax(-1).numpy()
+    low, expected = net.config.id_ranges[1][0], []
+    for row, worth in enumerate(batch.worth.numpy()):
+        goals = enumerate(batch.goals[row].tolist())
+        found = np.array([of_x[row, x] * of_y[row, k, y - low] for k, (x, y) in goals])
+        expected.append(1.0 - found @ worth / found.sum())
+    np.testing.assert_allclose(float(losses_of(net, worth=2.0)(batch)["worth"]), np.mean(expected), rtol=1e-5)
+    none = replace(batch, goals=batch.goals[:, :0], worth=batch.worth[:, :0])
+    assert losses_of(net, worth=2.0)(none)["worth"] == 0
+
+
+def test_the_goal_that_drives_best_becomes_the_likeliest():
+    net = tiny_net()
+    batch = a_batch(net)
+    loss = losses_of(net, worth=1.0)
+    optimizer = torch.optim.AdamW(loss.parameters(), lr=3e-3)
+    for _ in range(60):
+        optimizer.zero_grad()
+        out = net.packed(*batch.inputs, batch.blocks)
+        loss._worth(out, batch.goals, batch.worth).backward()
+        optimizer.step()
+    x_logits, y_logits = net.goal_logits(*batch.inputs, batch.goals[..., 0])
+    low = net.config.id_ranges[1][0]
+    of_y = y_logits.log_softmax(-1).gather(-1, (batch.goals[..., 1] - low)[..., None])[..., 0]
+    likely = x_logits.log_softmax(-1).gather(-1, batch.goals[..., 0]) + of_y
+    assert likely.argmax(-1).tolist() == batch.worth.argmax(-1).tolist() == [0, 1]
 
 
 def test_cross_entropy_is_over_all_positions_of_all_blocks():

@@ -28,10 +28,13 @@ from reflectdrive_ros.domain import Command
 from reflectdrive_ros.model import checkpoint
 from reflectdrive_ros.model.phases import Decoding
 from reflectdrive_ros.model.token_ops import GoalRules
+from reflectdrive_ros.planning.waypoints import driven
+from reflectdrive_ros.scoring.scorer import score
 from reflectdrive_ros.sim import shards
 from reflectdrive_ros.sim.shards import Index, Load
-from reflectdrive_ros.tokens import Codebook
+from reflectdrive_ros.tokens import Codebook, poses_from_points
 from reflectdrive_ros.training import data, drafts, prepared, run_state, schedule, settings, sft, train_run, validation
+from reflectdrive_ros.training import worth as worths
 from reflectdrive_ros.training.data import Source
 from reflectdrive_ros.training.sft import Job, TrainingError
 
@@ -219,6 +222,59 @@ def test_a_share_of_scenes_has_no_words(scenes):
     assert (none.text != features.WORDS.index(features.PAD)).any(dim=1).all()
     assert (every.text == features.WORDS.index(features.PAD)).all()
     assert torch.equal(none.blocks, every.blocks)
+
+
+@pytest.fixture
+def drafter(tmp_path):
+    """Weights of a network that can be asked for plans."""
+    path = tmp_path / "drafter.safetensors"
+    net = tiny_net(words=features.WORDS, text_vocabulary=len(features.WORDS), text_length=12)
+    return worths.Weights(path, checkpoint.save(net, path, {}), fast=False)
+
+
+def worth_of(folder, drafter, progress=lambda done, total: None, workers=1):
+    return worths.worth_of(folder, SHAPE, drafter, workers, progress)
+
+
+def test_goals_are_worth_the_score_of_the_plans_that_the_network_writes_for_them(sets, scenes, drafter):
+    found = worth_of(sets[0], drafter)
+    goals = worths.GOALS.count + 1
+    assert found.goals.shape == (SCENES, goals, 2)
+    assert found.score.shape == (SCENES, goals)
+    np.testing.assert_array_equal(
+        found.goals[:, -1], CODEBOOK.encode(scenes.expert)[:, 14:]
+    )  # the expert's is the last
+    stored = list(shards.read(sets[0], pictures=True, on_damage=pytest.fail))[7:9]
+    net = checkpoint.load(drafter.file, drafter.sha256)
+    asked = [(scene, features.model_inputs(scene.observation(), SHAPE.spec)) for scene in stored]
+    for row, (blocks, scene) in enumerate(zip(worths.plans(net, asked, CODEBOOK, fast=False), stored, strict=True)):
+        assert (blocks[:, 14:] == found.goals[7 + row]).all()
+        points = driven(CODEBOOK.decode(blocks), scene.ego, CODEBOOK.bin_m)
+        np.testing.assert_allclose(
+            score(scene.scored(), poses_from_points(points)).score, found.score[7 + row], atol=1e-6
+        )
+
+
+def test_worth_is_found_once_for_each_network_by_any_number_of_processes(sets, scenes, drafter, monkeypatch):
+    first, seen = worth_of(sets[0], drafter, workers=2), []
+    monkeypatch.setattr(worths, "scored", pytest.fail)
+    again = worth_of(sets[0], drafter, lambda done, total: seen.append((done, total)))
+    np.testing.assert_array_equal(again.score, first.score)
+    assert seen == [(2, 2)]
+    with pytest.raises(checkpoint.CheckpointError, match="SHA-256"):
+        worth_of(sets[0], replace(drafter, sha256="0" * 64))
+
+
+def test_goals_and_what_they_are_worth_are_mirrored_with_their_scene(sets, scenes, drafter):
+    worth = worth_of(sets[0], drafter)
+    plain, mirrored = (replace(source(scenes, mirror_share=share), worth=worth).batch(1) for share in (0.0, 1.0))
+    assert plain.goals.shape == (4, worths.GOALS.count + 1, 2)
+    assert torch.equal(mirrored.worth, plain.worth)
+    assert torch.equal(mirrored.goals[..., 0], plain.goals[..., 0])
+    assert torch.equal(mirrored.goals[..., 1] - CODEBOOK.zero_id, CODEBOOK.zero_id - plain.goals[..., 1])
+    for batch in (plain, mirrored):
+        assert torch.equal(batch.goals[:, -1], batch.clean[:, 14:])
+    assert source(scenes).batch(1).goals.shape == (4, 0, 2)
 
 
 def test_drafts_take_the_place_of_wrong_plans_and_keep_the_goal(scenes):
@@ -549,6 +605,17 @@ def test_the_command_trains_and_goes_on_with_one_log(sets, tmp_path):
     assert all(float(row["loss"]) > 0 for row in rows)
     assert list((out / "tensorboard").iterdir())
     assert (out / run_state.WEIGHTS).exists()
+
+
+def test_goals_are_learnt_by_scores_from_a_run_that_drafts_already(sets, tmp_path, capsys):
+    first, later = tmp_path / "first", tmp_path / "later"
+    assert run_tiny(command(sets, first, "--steps", "2", yaml=TINY)) == 0
+    by_scores = ("--steps", "4", "--setting", "loss.worth=2", "--setting", "optimizer.eyes_share=0")
+    assert run_tiny(command(sets, later, *by_scores, "--begin-with", str(first), yaml=TINY)) == 0
+    with (later / train_run.LOG).open() as file:
+        assert all(0 < float(row["worth"]) < 1 for row in csv.DictReader(file))
+    assert train_run.run(command(sets, tmp_path / "third", *by_scores, yaml=TINY)) == 2
+    assert "--begin-with" in capsys.readouterr().err
 
 
 def test_a_setting_on_the_command_line_goes_before_the_file(sets, tmp_path):

@@ -22,6 +22,7 @@ from . import birdseye, fields, perturb
 from .losses import Batch
 from .prepared import PreparedSet
 from .settings import DataConfig
+from .worth import Worth
 
 PADDING = WORDS.index(PAD)
 AHEAD = 4  # batches in the making
@@ -37,6 +38,7 @@ class Source:
     codebook: Codebook
     limits: tuple[tuple[int, int], tuple[int, int]]
     seed: int
+    worth: Worth | None = None  # of the same scenes
 
     def rows(self, step: int) -> Array:
         """(batch,) scenes of a step: every scene once per epoch, in an order of its own."""
@@ -67,6 +69,7 @@ class Source:
         text[rng.random(len(rows)) < config.blank_share] = PADDING
         ego = scenes.ego[rows] * np.concatenate([np.ones_like(side), np.ones_like(side), side], axis=1)
         taken = np.where(mirror[:, None, None, None], birdseye.mirrored(scenes.taken[rows]), scenes.taken[rows])
+        goals, worth = self._goals(rows, mirror)
         return Batch(
             images=torch.from_numpy(np.stack([self._pictures(rows[k], mirror[k], lights[k]) for k in mine])),
             text=torch.from_numpy(text[mine].astype(np.int64)),
@@ -76,8 +79,18 @@ class Source:
             blocks=torch.from_numpy(blocks[mine].astype(np.int64)),
             distances=torch.from_numpy(np.stack([self._distances(rows[k], mirror[k]) for k in mine])),
             taken=torch.from_numpy(np.ascontiguousarray(taken[mine])),
+            goals=torch.from_numpy(goals[mine].astype(np.int64)),
+            worth=torch.from_numpy(worth[mine]),
             masked=config.masked_blocks,
         )
+
+    def _goals(self, rows: Array, mirror: Array) -> tuple[Array, Array]:
+        """(batch, K, 2) ids and (batch, K) scores of goals; K is 0 where none are known."""
+        if self.worth is None:
+            return np.zeros((len(rows), 0, 2), int), np.zeros((len(rows), 0), np.float32)
+        goals = self.worth.goals[rows].astype(int)
+        goals[mirror, :, 1] = self.codebook.bins - 1 - goals[mirror, :, 1]
+        return goals, self.worth.score[rows]
 
     def _routes(self, rows: Array, side: Array, rng: np.random.Generator) -> Array:
         """(batch, points, 2) ids of routes as a car has them: some are not known, the others lie beside the lane."""

@@ -1,9 +1,11 @@
 """What ReflectDrive-2 learns from: the plan under its masks, the goal, the plan under perturbations, the road's edge.
 
-    L = L_DLM + goal L_goal + sap L_SAP + field L_field + seen L_seen         (weights: settings.LossConfig)
+    L = L_DLM + goal L_goal + worth L_worth + sap L_SAP + field L_field + seen L_seen   (weights: settings.LossConfig)
 
 L_DLM and L_SAP are cross-entropy on all 16 positions of a block, hidden or not: a network that edits must know what to
 leave alone. L_goal is cross-entropy of the goal's x and of its y given that x, from the block that is all mask.
+L_worth is 1 less the driving score that is expected of its goals, one of K being chosen as probably as the network
+finds them (worth.py); it is not the paper's.
 L_field is the price of the cells off the road, -log(1 - p_i q_j) C_ij summed over the cells and waypoints of a block.
 L_seen is not the paper's: what the pictures show, on the ground behind them (ground_view.py) and seen from above
 (birdseye.py).
@@ -42,6 +44,8 @@ class Batch:
     blocks: Tensor  # (B, R, 16) int64
     distances: Tensor  # (B, X, Y) int8, `fields.distance_map`
     taken: Tensor  # (B, 2, CELLS, CELLS) bool, `birdseye.occupancy`
+    goals: Tensor  # (B, K, 2) int64 ids of goals, the expert's and others; K may be 0
+    worth: Tensor  # (B, K) float32, the driving score of a plan for each, 0 to 1
     masked: int
 
     @property
@@ -75,22 +79,23 @@ class Losses(nn.Module):
             self.readers.append(GroundView(net.config, codebook, generator))
 
     def forward(self, batch: Batch, eyes_only: bool = False) -> dict[str, Tensor]:
-        """Scalars `loss`, `dlm`, `goal`, `sap`, `field`, `seen`; of the eyes alone two of them, the others NaN."""
+        """Scalars `loss`, `dlm`, `goal`, `worth`, `sap`, `field`, `seen`; of the eyes alone two, the others NaN."""
         weights, masked = self.weights, batch.masked
         if eyes_only:
             seen = self._seen(self.net.placed(self.net.see(batch.images)), batch)
-            nothing = dict.fromkeys(("dlm", "goal", "sap", "field"), seen.new_full((), torch.nan))
+            nothing = dict.fromkeys(("dlm", "goal", "worth", "sap", "field"), seen.new_full((), torch.nan))
             return {"loss": weights.seen * seen, **nothing, "seen": seen.detach()}
         out = self.net.packed(*batch.inputs, batch.blocks)
         found = {
             "dlm": token_loss(out.logits[:, :masked], batch.clean),
             "goal": self._goal(out, batch.clean),
+            "worth": self._worth(out, batch.goals, batch.worth),
             "sap": token_loss(out.logits[:, masked:], batch.clean),
             "field": self._field(out.logits[:, :masked], batch.distances),
             "seen": self._seen(out.pictures, batch),
         }
         total = found["dlm"]
-        for name in ("goal", "sap", "field", "seen"):
+        for name in ("goal", "worth", "sap", "field", "seen"):
             total = total + getattr(weights, name) * found[name]
         return {"loss": total, **{name: value.detach() for name, value in found.items()}}
 
@@ -104,6 +109,16 @@ class Losses(nn.Module):
         x_logits, y_logits = out.logits[:, 0, GOAL_X], self.net.goal_y(out, clean[:, GOAL_X, None])[:, 0]
         (_, (y_low, _)) = self.net.config.id_ranges
         return F.cross_entropy(x_logits, clean[:, GOAL_X]) + F.cross_entropy(y_logits, clean[:, GOAL_Y] - y_low)
+
+    def _worth(self, out: Packed, goals: Tensor, worth: Tensor) -> Tensor:
+        """What is lost by choosing among the goals as the network does, its choice restricted to them."""
+        if goals.shape[1] == 0:
+            return worth.new_zeros(())
+        ((x_low, _), (y_low, _)) = self.net.config.id_ranges
+        x_ids, y_ids = goals.unbind(-1)
+        of_x = self.net.goal_x(out).log_softmax(-1).gather(-1, x_ids - x_low)
+        of_y = self.net.goal_y(out, x_ids).log_softmax(-1).gather(-1, (y_ids - y_low)[..., None])[..., 0]
+        return 1.0 - ((of_x + of_y).softmax(-1) * worth).sum(-1).mean()
 
     def _field(self, logits: Tensor, distances: Tensor) -> Tensor:
         if self.weights.field == 0.0:

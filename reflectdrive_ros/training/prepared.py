@@ -17,12 +17,12 @@ import hashlib
 import io
 import json
 import multiprocessing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -35,6 +35,8 @@ from ..sim.shards import SetError, ShardNote
 from ..tokens import Codebook
 from . import birdseye, fields
 
+Job = TypeVar("Job")
+Made = TypeVar("Made")
 FORMAT = 4
 MIRRORED = {Command.LEFT: Command.RIGHT, Command.RIGHT: Command.LEFT}
 OTHER_SIDE = {"left": "right", "right": "left"}
@@ -108,12 +110,12 @@ def prepare(
     cannot be written.
     """
     index = shards.index_of(folder)
-    home = folder.resolve().with_name(f"{folder.resolve().name}.prepared-{shape.key}")
+    home = home_of(folder, shape)
     home.mkdir(parents=True, exist_ok=True)
-    todo = [note for note in index.shards if note.scenes and not _file(home, note, "rest.npz").exists()]
+    todo = [note for note in index.shards if note.scenes and not file_of(home, note, "rest.npz").exists()]
     done = len(index.shards) - len(todo)
     progress(done, len(index.shards))
-    for sentences in _each(folder, home, todo, shape, workers):
+    for sentences in in_processes(_prepare_shard, [(folder, home, note, shape) for note in todo], folder, workers):
         done += 1
         progress(done, len(index.shards))
         for sentence in sentences:
@@ -121,21 +123,37 @@ def prepare(
     if index.missing:
         name, reason = next(iter(index.missing.items()))
         on_damage(f"{folder}: {len(index.missing)} shards were never made, the first is {name}: {reason}")
-    whole = [note for note in index.shards if _file(home, note, "rest.npz").exists()]
+    whole = ready(folder, shape)
     if not whole:
         raise SetError(f"{folder} holds no scene that can be read: make the set again")
     return _mapped(home, whole, shape)
 
 
-def _each(folder: Path, home: Path, todo: Sequence[ShardNote], shape: Shape, workers: int) -> Iterator[list[str]]:
-    if workers <= 1 or len(todo) <= 1:
-        for note in todo:
-            yield prepare_shard(folder, home, note, shape)
+def home_of(folder: Path, shape: Shape) -> Path:
+    """Where a set lies that was made ready."""
+    return folder.resolve().with_name(f"{folder.resolve().name}.prepared-{shape.key}")
+
+
+def ready(folder: Path, shape: Shape) -> list[ShardNote]:
+    """The shards of a set that were made ready, in their order."""
+    home = home_of(folder, shape)
+    return [note for note in shards.index_of(folder).shards if file_of(home, note, "rest.npz").exists()]
+
+
+def file_of(home: Path, note: ShardNote, end: str) -> Path:
+    """Where something of a shard is kept."""
+    return home / f"{Path(note.file).stem}-{note.sha256[:16]}.{end}"
+
+
+def in_processes(work: Callable[[Job], Made], jobs: Sequence[Job], folder: Path, workers: int) -> Iterator[Made]:
+    """What `work` makes of each shard's job, in order. Raises SetError if one of several processes was killed."""
+    if workers <= 1 or len(jobs) <= 1:
+        yield from map(work, jobs)
         return
     context = multiprocessing.get_context("spawn")  # a fork would inherit the threads of torch
     try:
-        with ProcessPoolExecutor(min(workers, len(todo)), mp_context=context) as pool:
-            yield from pool.map(_prepare_shard, [(folder, home, note, shape) for note in todo])
+        with ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context) as pool:
+            yield from pool.map(work, jobs)
     except BrokenProcessPool:
         raise SetError(f"a process that read {folder} was killed, out of memory perhaps: try --workers 1") from None
 
@@ -173,8 +191,8 @@ def prepare_shard(folder: Path, home: Path, note: ShardNote, shape: Shape) -> li
         return sentences
     stacked = {name: np.stack(values) for name, values in rows.items()}
     for name in ("pictures", "distances"):
-        write_whole(_file(home, note, f"{name}.npy"), _bytes(np.save, stacked.pop(name)))
-    write_whole(_file(home, note, "rest.npz"), _bytes(lambda to, each: np.savez(to, **each), stacked))
+        write_whole(file_of(home, note, f"{name}.npy"), _bytes(np.save, stacked.pop(name)))
+    write_arrays(file_of(home, note, "rest.npz"), stacked)
     return sentences
 
 
@@ -189,12 +207,12 @@ def _mapped(home: Path, notes: Sequence[ShardNote], shape: Shape) -> PreparedSet
     rest: dict[str, list[Array]] = {}
     pictures, distances, place = [], [], []
     for number, note in enumerate(notes):
-        with np.load(_file(home, note, "rest.npz"), allow_pickle=False) as stored:
+        with np.load(file_of(home, note, "rest.npz"), allow_pickle=False) as stored:
             for name in stored.files:
                 rest.setdefault(name, []).append(stored[name])
             count = len(rest["text"][-1])
-        pictures.append(np.load(_file(home, note, "pictures.npy"), mmap_mode="r", allow_pickle=False))
-        distances.append(np.load(_file(home, note, "distances.npy"), mmap_mode="r", allow_pickle=False))
+        pictures.append(np.load(file_of(home, note, "pictures.npy"), mmap_mode="r", allow_pickle=False))
+        distances.append(np.load(file_of(home, note, "distances.npy"), mmap_mode="r", allow_pickle=False))
         place.append(np.stack([np.full(count, number), np.arange(count)], axis=1))
     told = "".join([shape.key, *(note.sha256 for note in notes)])
     return PreparedSet(
@@ -206,8 +224,9 @@ def _mapped(home: Path, notes: Sequence[ShardNote], shape: Shape) -> PreparedSet
     )
 
 
-def _file(home: Path, note: ShardNote, end: str) -> Path:
-    return home / f"{Path(note.file).stem}-{note.sha256[:16]}.{end}"
+def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
+    """A file of arrays by name, whole or not at all."""
+    write_whole(path, _bytes(lambda to, each: np.savez(to, **each), arrays))
 
 
 def _bytes(write: Callable[[Any, Any], None], value: Any) -> bytes:

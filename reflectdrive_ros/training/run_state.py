@@ -134,14 +134,18 @@ def earlier(folder: Path) -> dict[str, Any]:
         progress, about = found
         told = {"steps": progress.step, "minutes": round(progress.elapsed_s / 60.0, 2)}
         return {**told, "settings": about["settings"], **about["sets"]}
+    return {name: value for name, value in card_of(folder).items() if name not in OF_WEIGHTS}
+
+
+def card_of(folder: Path) -> dict[str, Any]:
+    """The card beside the weights of a run. Raises StateError where there is none."""
     path = folder / checkpoint.CARD
     try:
-        card = json.loads(path.read_text(encoding="utf-8"))
-        return {name: value for name, value in card.items() if name not in OF_WEIGHTS}
+        return dict(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         where = f"{folder / FILE} is missing, and {path} too"
         raise StateError(f"{where}: --begin-with takes the --out of another run, or a folder of weights") from None
-    except (OSError, ValueError, AttributeError) as fault:
+    except (OSError, ValueError, TypeError) as fault:
         raise StateError(f"{path} cannot be read ({fault}): give another --begin-with") from None
 
 

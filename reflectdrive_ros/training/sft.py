@@ -35,10 +35,11 @@ from .prepared import PreparedSet
 from .run_state import Progress
 from .settings import TrainConfig
 from .validation import Exam
+from .worth import Worth
 
 BAD_BATCH = "bad_batch.npz"
 TABLES = ("camera", "instant", "slot", "route_place", "queries")  # learned tokens that are no nn.Embedding
-LOSSES = ("loss", "dlm", "goal", "sap", "field", "seen")
+LOSSES = ("loss", "dlm", "goal", "worth", "sap", "field", "seen")
 
 
 class TrainingError(Exception):
@@ -57,6 +58,7 @@ class Job:
     sets: Mapping[str, Any]  # what the card tells of the data
     decoding: Decoding = dataclasses.field(default_factory=Decoding)
     begin_with: Path | None = None  # folder of the run whose weights this one begins with
+    worth: Worth | None = None  # of goals of the scenes
 
     @property
     def about(self) -> dict[str, Any]:
@@ -169,6 +171,7 @@ class _Loop:
             Codebook(job.network.bin_m, job.network.bins),
             job.network.id_ranges,
             job.config.seed,
+            job.worth,
         )
         return data.batches(source, first, self.fabric.global_rank, self.fabric.world_size)
 

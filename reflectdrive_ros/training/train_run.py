@@ -41,10 +41,12 @@ from ..model.token_net import TokenNetConfig
 from ..sim import shards
 from ..sim.shards import SetError
 from . import run_state, settings, sft, validation
+from . import worth as worths
 from .prepared import Shape, prepare
 from .run_state import StateError
 from .settings import TrainConfig
 from .sft import Job, TrainingError
+from .worth import Worth
 
 LOG = "log.csv"
 COLUMNS = ("step", "minutes", *sft.LOSSES, "norm", "rate", "scenes_per_s")
@@ -117,7 +119,8 @@ def sft_run(
     about = {"train": {**_set(args.train), "used": len(scenes)}, **provenance(["reflectdrive", *sys.argv[1:]])}
     if args.begin_with is not None:
         about["begun_with"] = run_state.earlier(args.begin_with)
-    job = Job(config, network, scenes, exam, args.out, about, begin_with=args.begin_with)
+    worth = _worth(args, config, shape, fabric, errors)
+    job = Job(config, network, scenes, exam, args.out, about, begin_with=args.begin_with, worth=worth)
     _same_scenes(args.out, job)
     with _stopping() as stop, _Report(args.out, config, network, console, fabric.is_global_zero) as report:
         done = sft.train(job, fabric, report, stop.is_set)
@@ -128,6 +131,20 @@ def sft_run(
         f"{done.step} steps in {done.elapsed_s / 60:.1f} minutes; weights are in {args.out / run_state.WEIGHTS}"
     )
     return 0
+
+
+def _worth(
+    args: argparse.Namespace, config: TrainConfig, shape: Shape, fabric: Fabric, errors: Console
+) -> Worth | None:
+    """What goals are worth by the plans of the network that the run begins with, where it is to learn that."""
+    if config.loss.worth == 0.0:
+        return None
+    if args.begin_with is None:
+        raise ConfigError("loss.worth needs a network that drafts plans already: give one with --begin-with")
+    card = run_state.card_of(args.begin_with)
+    weights = worths.Weights(args.begin_with / run_state.WEIGHTS, card["sha256"], config.device.precision != "32-true")
+    with fabric.rank_zero_first(), _preparing(errors, "driving goals, shard by shard") as progress:
+        return worths.worth_of(args.train, shape, weights, args.workers, progress)
 
 
 def shape_of(network: TokenNetConfig) -> Shape:
@@ -205,10 +222,10 @@ def _fabric(config: TrainConfig) -> Fabric:
 
 
 @contextmanager
-def _preparing(console: Console) -> Iterator[Any]:
+def _preparing(console: Console, told: str = "making scenes ready, shard by shard") -> Iterator[Any]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
-        task = bar.add_task("making scenes ready, shard by shard", total=None)
+        task = bar.add_task(told, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 

@@ -1,0 +1,126 @@
+"""What goals are worth: the driving score of the plan that a network writes for each of them.
+
+To imitate the expert's goal is not to choose a good one: a goal half a metre beside his costs as much as one behind a
+parked car. So a network that can draft already is asked for many goals of each scene, its plans for them are driven
+and scored as an examination scores them, by what really came, and its goals are then learnt from the scores.
+
+The expert's goal is among them. What was found lies beside the scenes that were made ready, under the hash of the
+weights that wrote the plans, so a run that goes on finds it there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from .. import features
+from ..domain import Array
+from ..features import ModelInputs
+from ..model import checkpoint, phases, token_ops
+from ..model.token_net import BLOCK, GOAL_X, TokenNet
+from ..model.token_ops import EditRules, GoalRules
+from ..planning.waypoints import driven
+from ..scoring.scorer import score
+from ..sim import shards
+from ..sim.scene import DrivingScene
+from ..sim.shards import ShardNote
+from ..tokens import Codebook, poses_from_points
+from . import prepared
+from .prepared import Shape
+
+GOALS = GoalRules(count=15, spacing_m=1.2, floor=0.0)  # beside the expert's own
+DRAFT_ROUNDS = 3  # as in a full frame; editing moves no goal and hardly a score
+AT_ONCE = 10  # scenes
+Asked = tuple[DrivingScene, ModelInputs]
+
+
+@dataclass(frozen=True, eq=False)
+class Worth:
+    """K goals of each of N scenes, in the order of the prepared set."""
+
+    goals: Array  # (N, K, 2) ids of x and y, int16
+    score: Array  # (N, K) of the plan for each, 0 to 1, float32
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The network that writes the plans."""
+
+    file: Path
+    sha256: str
+    fast: bool  # in bfloat16, where that is how it learns
+
+
+def worth_of(folder: Path, shape: Shape, weights: Weights, workers: int, progress: Callable[[int, int], None]) -> Worth:
+    """Goals and scores of a prepared set, found where they are not yet; `progress` as in `prepared.prepare`.
+
+    Raises SetError, CheckpointError, or OSError naming the file that cannot be written.
+    """
+    notes = prepared.ready(folder, shape)
+    todo = [note for note in notes if not _file(folder, shape, note, weights).exists()]
+    done = len(notes) - len(todo)
+    progress(done, len(notes))
+    for _ in prepared.in_processes(_shard, [(folder, shape, note, weights) for note in todo], folder, workers):
+        done += 1
+        progress(done, len(notes))
+    goals, scores = [], []
+    for note in notes:
+        with np.load(_file(folder, shape, note, weights), allow_pickle=False) as stored:
+            goals.append(stored["goals"])
+            scores.append(stored["score"])
+    return Worth(np.concatenate(goals), np.concatenate(scores))
+
+
+def _shard(job: tuple[Path, Shape, ShardNote, Weights]) -> None:
+    """Writes goals and scores of one shard, of those of its scenes that are in the prepared set."""
+    folder, shape, note, weights = job
+    torch.set_num_threads(1)  # shards share the cores
+    net = checkpoint.load(weights.file, weights.sha256)
+    scenes = []
+    for scene in shards.read_shard(folder, note, pictures=True, on_damage=lambda sentence: None):
+        try:
+            scenes.append((scene, features.model_inputs(scene.observation(), shape.spec)))
+        except ValueError:
+            continue  # `prepare` has said so
+    found = [
+        part
+        for first in range(0, len(scenes), AT_ONCE)
+        for part in scored(net, scenes[first : first + AT_ONCE], shape.codebook, weights.fast)
+    ]
+    arrays = {"goals": np.stack([goals for goals, _ in found]), "score": np.stack([each for _, each in found])}
+    prepared.write_arrays(_file(folder, shape, note, weights), arrays)
+
+
+def scored(net: TokenNet, asked: Sequence[Asked], codebook: Codebook, fast: bool) -> list[tuple[Array, Array]]:
+    """Goals (K, 2) int16 of each scene and the scores (K,) float32 of their plans."""
+    found = []
+    for (scene, _), blocks in zip(asked, plans(net, asked, codebook, fast), strict=True):
+        points = driven(codebook.decode(blocks), scene.ego, codebook.bin_m)
+        card = score(scene.scored(), poses_from_points(points))
+        found.append((blocks[:, GOAL_X:].astype(np.int16), card.score.astype(np.float32)))
+    return found
+
+
+@torch.no_grad()
+def plans(net: TokenNet, asked: Sequence[Asked], codebook: Codebook, fast: bool) -> Array:
+    """(scenes, K, 16) tokens: drafts for the network's likeliest goals and, last, for the expert's."""
+    images, text, ego, route = (
+        torch.from_numpy(np.stack(part)) for part in zip(*(each.arrays.values() for _, each in asked), strict=True)
+    )
+    experts = codebook.encode(np.stack([scene.expert[:, :2] for scene, _ in asked])).astype(np.int64)
+    clean = net.config.reachable(torch.from_numpy(experts))
+    hidden = torch.where(torch.arange(BLOCK) < GOAL_X, net.config.mask_id, clean)
+    with torch.autocast("cpu", torch.bfloat16, enabled=fast):
+        known = phases.prefill_goal(net, images, text, ego, route, GOALS)
+        blocks = torch.cat([known.blocks, hidden[:, None]], 1)
+        for limit in token_ops.schedule(GOAL_X, DRAFT_ROUNDS):
+            blocks, _ = phases.step(net, blocks, known.keys_values, limit, False, EditRules())
+    return np.asarray(blocks.numpy())
+
+
+def _file(folder: Path, shape: Shape, note: ShardNote, weights: Weights) -> Path:
+    return prepared.file_of(prepared.home_of(folder, shape), note, f"worth-{weights.sha256[:16]}.npz")
