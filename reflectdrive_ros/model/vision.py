@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..domain import Array
+from .layers import attended
 
 SHUFFLE = 2  # patches per side that become one token
 
@@ -65,7 +66,7 @@ class VisionAttention(nn.Module):
         q, k, v = (
             proj(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for proj in (self.q_proj, self.k_proj, self.v_proj)
         )
-        return self.out_proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+        return self.out_proj(attended(q, k, v).transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
 
 class VisionMlp(nn.Module):
