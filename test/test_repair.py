@@ -1,6 +1,7 @@
 """Repair: never worse than what came in, never twice the same, and the paper's failures as small scenes."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from reflectdrive_ros.config import RepairConfig
 from reflectdrive_ros.domain import AgentKind, Agents, Plan
 from reflectdrive_ros.model import phases
 from reflectdrive_ros.planning import guard
-from reflectdrive_ros.planning.repair import masked, on_route, repaired
+from reflectdrive_ros.planning.repair import fresh, masked, on_route, repaired
 from reflectdrive_ros.planning.safety import SAFE, Known, judged, looked_at
 from reflectdrive_ros.planning.waypoints import POINTS, trajectories
 
@@ -319,8 +320,25 @@ def test_in_a_hurry_one_iteration_is_made_and_no_other_begun():
     known = known_of(observation(8.0, agents=cars((24, 0.6, 0, 0)), drivable=strip_grid(5.5)))
     settings = RepairConfig(delta=0, patience=5, iterations=9)
     patient, hurried = (
-        repaired(straight(8.0), known, BOOK, plain, redraw, settings, hurry) for hurry in (lambda: False, lambda: True)
+        repaired(straight(8.0), known, BOOK, plain, redraw, settings, partial(float, spent)) for spent in (0.3, 0.55)
     )
     assert (patient.iterations, hurried.iterations) == (4, 1)
     np.testing.assert_array_equal(hurried.seen, patient.seen[:2])
     assert key_of(known, hurried.points) >= key_of(known, plain(straight(8.0)))
+
+
+def test_where_hardly_any_time_is_left_nothing_is_searched_and_nothing_written_and_it_is_safe_all_the_same():
+    """Somebody stands ahead: braking is found without the network, in the one iteration that there is time for."""
+    known = known_of(observation(8.0, agents=cars((30, 0.6, 0, 0)), drivable=strip_grid(5.5)))
+    ids = straight(8.0)
+    assert safety_of(known, plain(ids)).worst[0] == 0.0
+    pressed = repaired(ids, known, BOOK, plain, pytest.fail, RepairConfig(iterations=9), lambda: 0.7)
+    assert pressed.safe
+    assert pressed.iterations == 1
+
+
+def test_what_was_tried_is_not_tried_again():
+    tried = {straight(8.0).tobytes()}
+    options = np.stack([straight(7.0), straight(8.0), straight(7.0)])
+    np.testing.assert_array_equal(fresh(options, tried), options[:1])
+    assert fresh(options, tried).shape == (0, 16)

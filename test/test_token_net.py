@@ -1,11 +1,13 @@
 """What the network promises: the prompt knows of no plan, no plan of another, and goals are no ghosts."""
 
 import dataclasses
+from functools import partial
 
 import pytest
 import torch
 from tiny_net import some_blocks, tiny_config, tiny_inputs, tiny_net
 
+from reflectdrive_ros.model.layers import attended
 from reflectdrive_ros.model.token_net import (
     BLOCK,
     GOAL_X,
@@ -148,6 +150,23 @@ def test_action_tokens_pass_their_own_ffn_and_prompt_tokens_the_full_one():
         layer.mlp.down_proj.weight.mul_(2.0)
     after = net.packed(*inputs, blocks)
     assert not torch.allclose(after.keys_values[1][0], before.keys_values[1][0])
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_attention_that_learns_is_the_attention_that_drives(masked):
+    """Values and gradients of the one that is written out are those of torch's own."""
+    made = torch.Generator().manual_seed(0)
+    queries, keys, values = (torch.randn(2, 3, n, 8, generator=made) for n in (10, 7, 7))
+    mask = torch.where(torch.rand(10, 7, generator=made) < 0.3, -1e9, 0.0) if masked else None
+    found = []
+    with torch.enable_grad():
+        for attention in (attended, partial(torch.nn.functional.scaled_dot_product_attention, attn_mask=mask)):
+            given = [part.clone().requires_grad_() for part in (queries, keys, values)]
+            seen = attention(*given, mask) if attention is attended else attention(*given)
+            seen.square().sum().backward()
+            found.append([seen.detach(), *(part.grad for part in given)])
+    torch.testing.assert_close(*found)
+    torch.testing.assert_close(attended(queries, keys, values, mask), found[0][0])
 
 
 def test_what_is_out_of_range_has_no_probability():

@@ -75,7 +75,8 @@ def attended(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None 
     scores = (queries * queries.shape[-1] ** -0.5) @ keys.transpose(-2, -1)
     if mask is not None:
         scores = scores + mask
-    return scores.softmax(-1).to(values.dtype) @ values
+    seen: Tensor = scores.softmax(-1).to(values.dtype) @ values
+    return seen
 
 
 class Attention(nn.Module):

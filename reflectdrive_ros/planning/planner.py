@@ -96,8 +96,8 @@ def in_turn(network: Network, context: Any, blocks: Array, limits: Sequence[int]
     return blocks, confidence
 
 
-def no_hurry() -> bool:
-    return False
+def no_hurry() -> float:
+    return 0.0
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Tools:
     config: Config
     network: Network | None = None  # of planners that have learned
     inputs_of: Callable[[Observation, InputSpec], ModelInputs] = model_inputs
-    hurry: Callable[[], bool] = no_hurry  # whether what could still be made better would come too late
+    spent: Callable[[], float] = no_hurry  # share of the deadline that is gone
 
 
 def what_it_sees(recipe: str, observation: Observation, tools: Tools) -> tuple[Network, ModelInputs]:

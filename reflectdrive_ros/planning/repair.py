@@ -13,6 +13,9 @@ nothing but the new pair stands beside the two. A goal beyond a wall is out of r
 where the whole way leads off it: so the plan's own way, braked, and the way along the route stand beside them, which
 the paper does not have.
 
+On the car an answer in time is worth more than the best one: late, no second iteration is begun, and later still the
+first one tries the braked way and the route's alone, which takes a third of the time.
+
 No plan is looked at twice, so the loop cannot swing between two boundaries for ever; where an iteration brings nothing
 it ends, or with more patience the next one moves the waypoint before. What is returned is the best plan seen, the first
 one included: its safety is never below that of the plan that came in.
@@ -35,6 +38,8 @@ from .planner import Tools, no_hurry
 from .safety import SAFE, Known, as_drawn, judged, looked_at, overload, roughness
 from .waypoints import POINT_DT_S, POINTS, driven
 
+HURRY = 0.5  # share of the deadline: later than that no second iteration is begun ..
+PRESSED = 0.6  # .. and the first one has no time for a search
 BRAKING_MPS2 = (1.0, 2.0, 3.0, 4.5, 6.0, 8.0)
 
 JOINED_S, JOINED_M = 2.0, 6.0  # a car beside its route is on it again after this time, or this way
@@ -82,7 +87,7 @@ def mended(
     known = known or Known.of(observation, tools.config)
     if not known.anything:
         return Repaired(ids, points_of(ids[None])[0], True, 0, ())
-    return repaired(ids, known, codebook, points_of, redraw, tools.config.repair, tools.hurry, states)
+    return repaired(ids, known, codebook, points_of, redraw, tools.config.repair, tools.spent, states)
 
 
 def repaired(
@@ -92,10 +97,10 @@ def repaired(
     points_of: PointsOf,
     redraw: Redraw,
     settings: RepairConfig,
-    hurry: Callable[[], bool] = no_hurry,
+    spent: Callable[[], float] = no_hurry,
     states: Array | None = None,
 ) -> Repaired:
-    """The plan of ids (16,), or a better one if it is unsafe; after one iteration the best so far when in a `hurry`."""
+    """The plan of ids (16,), or a better one if it is unsafe; `spent` is the share of the deadline that is gone."""
     ids = np.asarray(ids, np.int32)
     looks = looked_at(known, points_of(ids[None]), states)
     if looks.safety.worst[0] >= SAFE:
@@ -111,22 +116,25 @@ def repaired(
     back = iterations = improved_at = 0
     routed = [] if known.route is None else [codebook.encode(on_route(start.points[0], known))]
     while iterations < settings.iterations and not present.sound.all():
-        if iterations - improved_at >= settings.patience or (iterations and hurry()):
+        if iterations - improved_at >= settings.patience or (iterations and spent() > HURRY):
             break
         iterations += 1
         wrong = present.safety.waypoints[0] < SAFE
         if not wrong.any():  # it is safe, but no car can follow it
             wrong = ~present.sound[0]
         place = max(int(np.argmax(wrong)) - back, 0)
-        moved = best_pairs(present_ids, place, tried, strain, known, codebook, points_of, settings)
-        if len(moved) == 0:
-            if place == 0:
-                break  # the whole neighbourhood has been tried
-            back += 1
-            continue
-        written = redraw(masked(moved, place, anchored, codebook.mask_id))
-        braked = slower(present.points[0], float(known.scene.motion[0]))
-        options = fresh(np.concatenate([moved, written, codebook.encode(braked), *routed]), tried)
+        asked = [codebook.encode(slower(present.points[0], float(known.scene.motion[0]))), *routed]
+        if spent() <= PRESSED:
+            moved = best_pairs(present_ids, place, tried, strain, known, codebook, points_of, settings)
+            if len(moved) == 0:
+                if place == 0:
+                    break  # the whole neighbourhood has been tried
+                back += 1
+                continue
+            asked = [moved, redraw(masked(moved, place, anchored, codebook.mask_id)), *asked]
+        options = fresh(np.concatenate(asked), tried)
+        if len(options) == 0:
+            break
         found = judged(known, looked_at(known, points_of(options)))
         chosen = found.best(strain)
         anchored[place] = True
@@ -221,10 +229,10 @@ def _braked(along: Array, speed_mps: float) -> Array:
 
 
 def fresh(options: Array, tried: set[bytes]) -> Array:
-    """(M, 16) those options that have not been tried before, which they now have."""
-    kept = []
-    for option in np.asarray(options, np.int32):
+    """(M, 16) those options that have not been tried before, which they now have; may be empty."""
+    options, kept = np.asarray(options, np.int32), list[int]()
+    for place, option in enumerate(options):
         if option.tobytes() not in tried:
             tried.add(option.tobytes())
-            kept.append(option)
-    return np.stack(kept)
+            kept.append(place)
+    return np.asarray(options[kept])

@@ -28,7 +28,6 @@ from .read_ahead import ReadAhead
 log = logging.getLogger(__name__)
 
 Clock = Callable[[], float]  # seconds, monotonic
-HURRY = 0.5  # of the deadline: a planner that is later begins nothing more than its plan needs
 WIDE_M = 1.0  # a gap to others, or to the road's edge, that may shrink for the sake of a steady plan
 
 
@@ -64,10 +63,10 @@ class Engine:
         self._clock = clock
         self._planner = planner
         self._begun = clock()  # of the step
-        self._tools, self._ahead = Tools(config, network, hurry=self._hurry), None
+        self._tools, self._ahead = Tools(config, network, spent=self._spent), None
         if read_ahead and network is not None and getattr(network, "concurrent", False):
             self._ahead = ahead = ReadAhead(network, clock)
-            self._tools = Tools(config, ahead, ahead.inputs_of, self._hurry)
+            self._tools = Tools(config, ahead, ahead.inputs_of, self._spent)
         self.reset()
 
     def reset(self) -> None:
@@ -126,8 +125,8 @@ class Engine:
         step = None if plan is None else plan.step
         return StepReport(sent, judged.verdict, source, judged.reason, timings, step, why_full, notes)
 
-    def _hurry(self) -> bool:
-        return 1e3 * (self._clock() - self._begun) > HURRY * self._config.engine.deadline_ms
+    def _spent(self) -> float:
+        return 1e3 * (self._clock() - self._begun) / self._config.engine.deadline_ms
 
     def stop(self, ego: EgoState, agents: Agents | None, reason: str) -> StepReport:
         """The answer when there is nothing to plan from: brake along the last good path, saying why."""
