@@ -9,8 +9,8 @@ Threads share out cameras and blocks: no camera sees another, and no block, so p
 that are drafted together are dealt out, and nobody waits before the end. What reads the prompt cannot be dealt out so;
 there threads share each operator. Those of a network this small take hardly longer than it takes to wake a second
 thread for its half, unless threads spin in between, and a planner shares its computer, where threads that spin take
-from the camera driver what they win here: so two of them save a sixth of the time, for a quarter more work. Who makes
-many plans at once (a replay, a scene set) has better work for its cores and gives each network one thread.
+from the camera driver what they win here: so two of them save some of the time, for more work in all. Who makes many
+plans at once (a replay, a scene set) has better work for its cores and gives each network one thread.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DTYPES = {"tensor(uint8)": np.uint8, "tensor(int64)": np.int64, "tensor(float)":
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 T = TypeVar("T")
 SERIOUS = 3  # of ONNX Runtime's levels: errors
-SLOWER = ["SkipLayerNormFusion"]  # what ONNX Runtime makes one operator of, which takes five times as long on a CPU
+SLOWER = ["SkipLayerNormFusion"]  # what ONNX Runtime makes one operator of, which takes longer on a CPU than its parts
 UNDIVIDED = ("prefill", "prefill_goal")  # graphs whose operators threads share, for there is one prompt only
 
 
