@@ -201,7 +201,7 @@ class ModelConfig:
         "or checkout",
     )
     sha256: str = setting(
-        "d5afed350d3618fa95c1f9ce8136539c3f780a80e2fce3eee9f432664ec648bf",
+        "a3d9582daf41b46d339da995b382c9a574b1ff33b9eb31953c3a1a08acb2e90c",
         "expected hash of that file; a file with another hash is refused",
     )
     backend: str = setting(

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scenes import SECOND_NS, Clock, cars, config, ego, later, observation
 from test_features import SPEC, pictures
 
@@ -275,7 +277,7 @@ STRAIGHT, SLOW = arc_way(8.0, 0.0), np.stack([[3.5, 6.5, 9.0, 11.0, 12.5, 13.5, 
 
 def test_alone_with_its_pictures_it_drives_to_one_goal():
     network = KnownWays(STRAIGHT, SLOW)  # about as likely
-    ((cautious, _),) = drive(network, [seen(speed=8.0)])
+    ((cautious, _),) = drive(network, [seen(speed=6.0)])
     assert cautious.tokens.tolist() == network.ids[1].tolist()
     ((plan, _),) = drive(network, [seen(speed=8.0)], Settings(careful_nats=0.0))
     assert plan.candidates == ()
@@ -457,11 +459,25 @@ def test_in_doubt_how_far_to_go_it_goes_less_far_unless_it_stands():
     """Goals 40, 20, 10 and 5 m ahead, each 0.5 nats less likely than the one before."""
     ways = [np.stack([reach * TIMES_S / 4.0, np.zeros(8)], -1) for reach in (40.0, 20.0, 10.0, 5.0)]
     goals = np.array(ways)[:, -1]
+    likely = -0.5 * np.arange(4.0)
 
-    def chosen(nats, speed=8.0, real=(True,) * 4):
+    def chosen(nats, speed=3.0, real=(True,) * 4, log_probs=likely):
         settings = replace(Settings(), careful_nats=nats)
-        return reflectdrive2.careful(goals, -0.5 * np.arange(4.0), np.array(real), ego(speed), settings)
+        return reflectdrive2.careful(goals, log_probs, np.array(real), ego(speed), settings)
 
     assert [chosen(nats) for nats in (0.0, 0.4, 0.6, 1.1, 9.0)] == [0, 0, 1, 2, 3]
     assert chosen(9.0, real=(True, True, False, False)) == 1
     assert chosen(9.0, speed=0.1) == 0
+    # and brakes gently for it: at 4 m/s to stop within 5 m, at 8 m/s within 10 m, would be more than that
+    assert [chosen(9.0, speed) for speed in (4.0, 8.0, 12.0)] == [2, 1, 0]
+    assert chosen(9.0, 12.0, log_probs=likely[::-1]) == 3  # the likeliest may ask for more
+
+
+@given(st.floats(1.0, 30.0), st.floats(0.2, 8.0))
+def test_the_braking_for_a_goal_is_that_of_a_car_that_gets_there(speed_mps, braking_mps2):
+    """Whoever brakes evenly from now on, to a stop or not, has come this far after 4 s."""
+    times_s = np.linspace(0.0, 4.0, 4001)
+    away_m = np.trapezoid(np.maximum(speed_mps - braking_mps2 * times_s, 0.0), times_s)
+    found = reflectdrive2.braking_mps2(np.array([away_m]), speed_mps)[0]
+    if away_m > 2 * reflectdrive2.STANDING_M:
+        np.testing.assert_allclose(found, braking_mps2, rtol=1e-2)

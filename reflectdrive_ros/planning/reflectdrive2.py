@@ -30,9 +30,11 @@ from ..tokens import Codebook
 from .planner import Network, PlannerState, Prefilled, Tools, what_it_sees
 from .repair import mended
 from .safety import Known, check_of
-from .waypoints import FREE, POINT_DT_S, POINTS, driven, shares, trajectories
+from .waypoints import FREE, HORIZON_S, POINT_DT_S, POINTS, driven, shares, trajectories
 
 STANDING_MPS = 0.3
+STANDING_M = 0.1  # a goal that is nearer is to stand at once
+GENTLE_MPS2 = 1.5  # doubt is no reason to brake harder
 FORECAST_S = 5.0  # what the score looks at
 EQUAL = 1e-3  # scores closer than this are
 
@@ -144,13 +146,23 @@ def careful(goals: Array, log_probs: Array, among: Array, ego: EgoState, setting
     """Which of goals (K, 2) to drive to, `among` (K,) bool those that may be: the nearest of those that are about as
     likely as the likeliest.
 
-    Who is in doubt how far to go goes less far. A car that stands takes the likeliest, or doubt would hold it for ever.
+    Who is in doubt how far to go goes less far, but for no goal that asks for more than gentle braking unless it is the
+    likeliest. A car that stands takes the likeliest, or doubt would hold it for ever.
     """
     allowed = np.where(among, log_probs, -np.inf)
     if abs(ego.speed_mps) < STANDING_MPS:
         return int(np.argmax(allowed))
-    likely = allowed >= allowed.max() - settings.careful_nats
-    return int(np.argmin(np.where(likely, np.hypot(*goals.T), np.inf)))
+    away_m = np.hypot(*goals.T)
+    gentle = braking_mps2(away_m, ego.speed_mps) <= GENTLE_MPS2
+    likely = (allowed >= allowed.max() - settings.careful_nats) & (gentle | (allowed == allowed.max()))
+    return int(np.argmin(np.where(likely, away_m, np.inf)))
+
+
+def braking_mps2(away_m: Array, speed_mps: float) -> Array:
+    """(K,) how hard a car brakes, evenly, that is no further than `away_m` (K,) when the plan ends, at rest or not."""
+    stopping = speed_mps**2 / (2.0 * np.maximum(away_m, STANDING_M))
+    slowing = 2.0 * (HORIZON_S * speed_mps - away_m) / HORIZON_S**2
+    return np.asarray(np.where(away_m < 0.5 * HORIZON_S * speed_mps, stopping, slowing))
 
 
 def goals_to_draft(known: Prefilled, observation: Observation, tools: Tools) -> tuple[Array, Array]:
