@@ -13,8 +13,8 @@ nothing but the new pair stands beside the two. A goal beyond a wall is out of r
 where the whole way leads off it: so the plan's own way, braked, and the way along the route stand beside them, which
 the paper does not have.
 
-On the car an answer in time is worth more than the best one: late, no second iteration is begun, and later still the
-first one tries the braked way and the route's alone, which takes a third of the time.
+On the car an answer in time is worth more than the best one: late, no second iteration is begun, and the first one
+tries the braked way and the route's alone, which takes less than half the time.
 
 No plan is looked at twice, so the loop cannot swing between two boundaries for ever; where an iteration brings nothing
 it ends, or with more patience the next one moves the waypoint before. What is returned is the best plan seen, the first
@@ -38,8 +38,7 @@ from .planner import Tools, no_hurry
 from .safety import SAFE, Known, as_drawn, judged, looked_at, overload, roughness
 from .waypoints import POINT_DT_S, POINTS, driven
 
-HURRY = 0.5  # share of the deadline: later than that no second iteration is begun ..
-PRESSED = 0.6  # .. and the first one has no time for a search
+HURRY = 0.5  # share of the deadline: who is later has no time for a search, nor for a second iteration
 BRAKING_MPS2 = (1.0, 2.0, 3.0, 4.5, 6.0, 8.0)
 
 JOINED_S, JOINED_M = 2.0, 6.0  # a car beside its route is on it again after this time, or this way
@@ -124,7 +123,7 @@ def repaired(
             wrong = ~present.sound[0]
         place = max(int(np.argmax(wrong)) - back, 0)
         asked = [codebook.encode(slower(present.points[0], float(known.scene.motion[0]))), *routed]
-        if spent() <= PRESSED:
+        if spent() <= HURRY:
             moved = best_pairs(present_ids, place, tried, strain, known, codebook, points_of, settings)
             if len(moved) == 0:
                 if place == 0:
