@@ -241,9 +241,7 @@ def test_goals_are_worth_the_score_of_the_plans_that_the_network_writes_for_them
     goals = worths.GOALS.count + 1
     assert found.goals.shape == (SCENES, goals, 2)
     assert found.score.shape == (SCENES, goals)
-    np.testing.assert_array_equal(
-        found.goals[:, -1], CODEBOOK.encode(scenes.expert)[:, 14:]
-    )  # the expert's is the last
+    np.testing.assert_array_equal(found.goals[:, -1], CODEBOOK.encode(scenes.expert)[:, 14:])  # the expert's
     stored = list(shards.read(sets[0], pictures=True, on_damage=pytest.fail))[7:9]
     net = checkpoint.load(drafter.file, drafter.sha256)
     asked = [(scene, features.model_inputs(scene.observation(), SHAPE.spec)) for scene in stored]
@@ -616,6 +614,11 @@ def test_goals_are_learnt_by_scores_from_a_run_that_drafts_already(sets, tmp_pat
         assert all(0 < float(row["worth"]) <= 1 for row in csv.DictReader(file))
     assert train_run.run(command(sets, tmp_path / "third", *by_scores, yaml=TINY)) == 2
     assert "--begin-with" in capsys.readouterr().err
+    card = json.loads((first / "card.json").read_text())
+    (first / "card.json").write_text(json.dumps({**card, "sha256": "0" * 64}))
+    of_another = ("--begin-with", str(first), "--workers", "1")
+    assert train_run.run(command(sets, tmp_path / "fourth", *by_scores, *of_another, yaml=TINY)) == 2
+    assert "SHA-256" in capsys.readouterr().err
 
 
 def test_a_setting_on_the_command_line_goes_before_the_file(sets, tmp_path):

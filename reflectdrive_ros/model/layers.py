@@ -67,8 +67,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def attended(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
     """(.., N, head_dim) what queries (.., N, head_dim) see in values (.., K, head_dim); mask (N, K) is added.
 
-    To learn on a CPU it is written out: torch's fused kernel takes five times as long for the gradient as products of
-    matrices that the processor has units for.
+    To learn on a CPU it is written out: torch's fused kernel takes longer for the gradient than products of matrices
+    that the processor has units for.
     """
     if not (queries.requires_grad and queries.device.type == "cpu"):
         return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)

@@ -41,8 +41,7 @@ def draft(
 ) -> Tensor:
     """(B, count, 16) ids drafted in three rounds from the goal of `clean` (B, 16), tokens drawn at a temperature."""
     mask_id = net.config.mask_id
-    goal_only = torch.where(torch.arange(BLOCK, device=clean.device) < GOAL_X, mask_id, clean)
-    blocks = goal_only[:, None].expand(-1, count, -1)
+    blocks = goal_alone(clean, mask_id)[:, None].expand(-1, count, -1)
     out = net.packed(*inputs, blocks[:, :1])
     logits = out.logits.expand(-1, count, -1, -1)
     for turn, limit in enumerate(token_ops.schedule(GOAL_X, ROUNDS)):
@@ -52,3 +51,8 @@ def draft(
         drawn = logits - temperature * torch.log(-torch.log(noise.clamp(1e-9, 1.0 - 1e-7)))  # Gumbel's trick
         blocks, _ = token_ops.unmask(blocks, drawn, mask_id, limit)
     return blocks
+
+
+def goal_alone(clean: Tensor, mask_id: int) -> Tensor:
+    """(B, 16) plans `clean` (B, 16) with all but their goal masked."""
+    return torch.where(torch.arange(BLOCK, device=clean.device) < GOAL_X, mask_id, clean)

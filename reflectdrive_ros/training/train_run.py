@@ -37,6 +37,7 @@ from torch.utils.tensorboard import SummaryWriter
 from ..config import ConfigError, override_dotted
 from ..evaluation import given
 from ..evaluation.provenance import provenance
+from ..model.checkpoint import CheckpointError
 from ..model.token_net import TokenNetConfig
 from ..sim import shards
 from ..sim.shards import SetError
@@ -83,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
         config = _config(args)
         network = settings.NETWORKS[config.network]()
         return sft_run(args, config, network, console, errors)
-    except (ConfigError, SetError, StateError, TrainingError) as fault:
+    except (ConfigError, SetError, StateError, TrainingError, CheckpointError) as fault:
         errors.print(escape(str(fault)), soft_wrap=True)
     except OSError as fault:
         errors.print(escape(f"{fault.filename or args.out}: {fault.strerror or fault}"), soft_wrap=True)

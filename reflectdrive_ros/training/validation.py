@@ -14,12 +14,13 @@ from ..domain import Array
 from ..features import ModelInputs
 from ..model import phases
 from ..model.phases import Decoding
-from ..model.token_net import BLOCK, GOAL_X, TokenNet
+from ..model.token_net import GOAL_X, TokenNet
 from ..scoring.scorer import score
 from ..sim import shards
 from ..sim.scene import DrivingScene
 from ..sim.shards import SetError
 from ..tokens import Codebook, poses_from_points
+from .drafts import goal_alone
 from .prepared import Shape
 
 AT_ONCE = 16  # scenes
@@ -67,7 +68,7 @@ def examine(net: TokenNet, questions: Exam, decoding: Decoding, device: torch.de
         inputs = images, text, ego, route
         experts = np.stack([scene.expert[:, :2] for scene in scenes])
         clean = net.config.reachable(torch.from_numpy(codebook.encode(experts).astype(np.int64)).to(device))
-        hidden = torch.where(torch.arange(BLOCK, device=device) < GOAL_X, net.config.mask_id, clean)
+        hidden = goal_alone(clean, net.config.mask_id)
         told = net.packed_logits(*inputs, hidden[:, None])[:, 0, :GOAL_X].argmax(-1)
         plans = codebook.decode(phases.full(net, *inputs, decoding).blocks.cpu().numpy())  # (b, K, 8, 2)
         drafts = codebook.decode(phases.full(net, *inputs, drafting).blocks[:, :1].cpu().numpy())

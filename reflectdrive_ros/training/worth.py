@@ -21,7 +21,7 @@ from .. import features
 from ..domain import Array
 from ..features import ModelInputs
 from ..model import checkpoint, phases, token_ops
-from ..model.token_net import BLOCK, GOAL_X, TokenNet
+from ..model.token_net import GOAL_X, TokenNet
 from ..model.token_ops import EditRules, GoalRules
 from ..planning.waypoints import driven
 from ..scoring.scorer import score
@@ -30,10 +30,10 @@ from ..sim.scene import DrivingScene
 from ..sim.shards import ShardNote
 from ..tokens import Codebook, poses_from_points
 from . import prepared
+from .drafts import ROUNDS, goal_alone
 from .prepared import Shape
 
 GOALS = GoalRules(count=15, spacing_m=1.2, floor=0.0)  # beside the expert's own
-DRAFT_ROUNDS = 3  # as in a full frame; editing moves no goal and hardly a score
 AT_ONCE = 10  # scenes
 Asked = tuple[DrivingScene, ModelInputs]
 
@@ -107,17 +107,19 @@ def scored(net: TokenNet, asked: Sequence[Asked], codebook: Codebook, fast: bool
 
 @torch.no_grad()
 def plans(net: TokenNet, asked: Sequence[Asked], codebook: Codebook, fast: bool) -> Array:
-    """(scenes, K, 16) tokens: drafts for the network's likeliest goals and, last, for the expert's."""
+    """(scenes, K, 16) tokens: drafts for the network's likeliest goals and, last, for the expert's.
+
+    They are not edited: editing moves no goal and hardly a score.
+    """
     images, text, ego, route = (
         torch.from_numpy(np.stack(part)) for part in zip(*(each.arrays.values() for _, each in asked), strict=True)
     )
     experts = codebook.encode(np.stack([scene.expert[:, :2] for scene, _ in asked])).astype(np.int64)
     clean = net.config.reachable(torch.from_numpy(experts))
-    hidden = torch.where(torch.arange(BLOCK) < GOAL_X, net.config.mask_id, clean)
     with torch.autocast("cpu", torch.bfloat16, enabled=fast):
         known = phases.prefill_goal(net, images, text, ego, route, GOALS)
-        blocks = torch.cat([known.blocks, hidden[:, None]], 1)
-        for limit in token_ops.schedule(GOAL_X, DRAFT_ROUNDS):
+        blocks = torch.cat([known.blocks, goal_alone(clean, net.config.mask_id)[:, None]], 1)
+        for limit in token_ops.schedule(GOAL_X, ROUNDS):
             blocks, _ = phases.step(net, blocks, known.keys_values, limit, False, EditRules())
     return np.asarray(blocks.numpy())
 
