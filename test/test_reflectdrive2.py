@@ -120,6 +120,15 @@ def test_of_many_drafts_only_the_one_that_is_driven_is_edited():
     assert len(plan.candidates) == 1
 
 
+@pytest.mark.parametrize(("spent", "edits"), [(0.4, 3), (0.7, 0)])
+def test_who_is_late_edits_no_more(spent, edits):
+    network = Restless(STRAIGHT, SLOW)
+    tools = Tools(config(), network, spent=lambda: spent)
+    _, plan = reflectdrive2.plan(PlannerState(), seen(speed=8.0), tools)
+    assert network.calls.count(("edit", 1)) == edits
+    assert plan.tokens[5] == network.ids[0, 5] + (edits > 0)
+
+
 @pytest.mark.parametrize("rounds", range(1, 9))
 def test_any_number_of_rounds_drafts_everything(rounds):
     network = KnownWays(arc_way())

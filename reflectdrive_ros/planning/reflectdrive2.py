@@ -16,6 +16,7 @@ Paper: ReflectDrive-2 (arXiv 2605.04647); horizon 4 s, 8 points.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,7 +28,7 @@ from ..domain import Array, Command, EgoState, Observation, Plan, StepKind
 from ..scoring import metrics
 from ..scoring.scorer import Scene, ScoreCard, joined, judge, score, total
 from ..tokens import Codebook
-from .planner import Network, PlannerState, Prefilled, Tools, what_it_sees
+from .planner import Network, PlannerState, Prefilled, Tools, no_hurry, what_it_sees
 from .repair import mended
 from .safety import Known, check_of
 from .waypoints import FREE, HORIZON_S, POINT_DT_S, POINTS, driven, shares, trajectories
@@ -35,6 +36,7 @@ from .waypoints import FREE, HORIZON_S, POINT_DT_S, POINTS, driven, shares, traj
 STANDING_MPS = 0.3
 STANDING_M = 0.1  # a goal that is nearer is to stand at once
 GENTLE_MPS2 = 1.5  # doubt is no reason to brake harder
+LATE = 0.6  # share of the deadline
 FORECAST_S = 5.0  # what the score looks at
 EQUAL = 1e-3  # scores closer than this are
 
@@ -70,7 +72,8 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
     choice = ranked(ways, log_probs, observation, tools)
     best, others = choice.order[0], choice.order[1:]
 
-    (ids,), (confidence_of_ids,) = edited(network, context, blocks[[best]], confidence[[best]], edit_rounds)
+    draft = blocks[[best]], confidence[[best]]
+    (ids,), (confidence_of_ids,) = edited(network, context, *draft, edit_rounds, tools.spent)
     reflected = reflected_points(points[best], blocks[best], ids, network.codebook)
     against = Known.of(observation, tools.config)
     if settings.repair and against.anything:
@@ -181,9 +184,21 @@ def drafted(network: Network, context: Any, blocks: Array, settings: ReflectDriv
     return network.draft(context, blocks, shares(settings.draft_rounds))
 
 
-def edited(network: Network, context: Any, blocks: Array, confidence: Array, rounds: int) -> tuple[Array, Array]:
-    """Drafts (M, 16) after at most so many rounds of edits: where one changes nothing, the next would not either."""
+def edited(
+    network: Network,
+    context: Any,
+    blocks: Array,
+    confidence: Array,
+    rounds: int,
+    spent: Callable[[], float] = no_hurry,
+) -> tuple[Array, Array]:
+    """Drafts (M, 16) after at most so many rounds of edits: where one changes nothing, the next would not either.
+
+    Who is late begins no further one: it is worth little, and time is needed for a repair.
+    """
     for _ in range(rounds):
+        if spent() > LATE:
+            break
         before = blocks
         blocks, confidence = network.step(context, before, 0, True)
         if np.array_equal(blocks, before):

@@ -105,7 +105,7 @@ def repaired(
     if looks.safety.worst[0] >= SAFE:
         return Repaired(ids, looks.points[0], True, 0, (looks.points[0],), looks.states[0])
     start = judged(known, looks)
-    known = known.measured_by(float(start.progress_m[0]))  # a mended plan need not get further than the first
+    far_m = float(start.progress_m[0])  # a mended plan need not get further than the first
     tried = {ids.tobytes()}
     present, present_ids = start, ids
     best, best_ids = start, ids
@@ -134,7 +134,7 @@ def repaired(
         options = fresh(np.concatenate(asked), tried)
         if len(options) == 0:
             break
-        found = judged(known, looked_at(known, points_of(options)))
+        found = judged(known, looked_at(known, points_of(options)), far_m)
         chosen = found.best(strain)
         anchored[place] = True
         back = 0 if found.key(chosen) > present.key(0) else back + 1

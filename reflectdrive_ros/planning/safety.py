@@ -24,7 +24,7 @@ from ..domain import Array, DrivableGrid, Forecast, ForecastSource, Observation,
 from ..scoring import contacts, drivable, metrics
 from ..scoring.contacts import SAMPLES, AgentTracks
 from ..scoring.metrics import EgoAreas
-from ..scoring.scorer import Reference, Scene, judge, motion_of, total
+from ..scoring.scorer import Scene, judge, motion_of, total
 from ..scoring.simulate import DT_S, HEADING, STATE_SIZE, STEPS, VX, X, Y, simulate
 from . import guard
 from .waypoints import POINT_DT_S, POINTS, drawn
@@ -92,10 +92,6 @@ class Known:
         """The scene's agents with the gap around them that a plan must keep."""
         agents, gap_m = self.scene.agents, self.limits.clearance_m
         return replace(agents, sizes=guard.kept_clear(agents.poses[:, 0], agents.sizes, self.scene.vehicle, gap_m))
-
-    def measured_by(self, progress_m: float) -> Known:
-        """With a yardstick of progress: who gets further earns no more."""
-        return replace(self, scene=replace(self.scene, reference=Reference(max(progress_m, 0.0))))
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,15 +200,15 @@ def looked_at(known: Known, points: Array, states: Array | None = None) -> Looks
     return Looks(points, poses, states, as_drawn(known, poses, closely=True), _safety(known, states))
 
 
-def judged(known: Known, looks: Looks) -> Judged:
-    """What has been looked at, with its quality."""
+def judged(known: Known, looks: Looks, far_m: float | None = None) -> Judged:
+    """What has been looked at, with its quality; who gets further than `far_m`, or the best of these, earns no more."""
     points, poses, sent, safety = looks.points, looks.poses, looks.drawn, looks.safety
     card = judge(known.scene, looks.states, known.scoring)
     passes = np.minimum(sent.first_unsafe, int(known.limits.safe_horizon_s / DT_S + 1e-6) + 1)
     # the score multiplies by safety, which has been told already; what it says beyond is quality
     unharmed = np.ones(len(points))
-    expected_m = known.scene.reference.progress_m if known.scene.reference else float(card.progress_m.max())
-    ep = metrics.ego_progress(card.progress_m, unharmed, expected_m, masked=False)
+    far_m = float(card.progress_m.max()) if far_m is None else far_m
+    ep = metrics.ego_progress(card.progress_m, unharmed, max(far_m, 0.0), masked=False)
     quality = total(replace(card, multiplier=unharmed, ep=ep), known.scoring) * _on_route(known.scene, points)
     return Judged(
         points,

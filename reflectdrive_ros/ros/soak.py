@@ -38,6 +38,7 @@ from .world_node import Pace, WorldNode, end_on_sigterm, own_context, remaps, re
 MINUTES = 60.0
 GROWTH_PERCENT = 2.0
 LATE_SHARE = 0.001  # of plans
+TOLD = 20  # times in all that a run says how it goes, also where no bar can be drawn
 SETTLED = 0.1  # the first tenth: caches fill, the allocator finds its size
 
 
@@ -78,13 +79,16 @@ def soaked(args: argparse.Namespace, errors: Console) -> dict[str, Any]:
             node.wait_for_planner(process, log)
             began = time.perf_counter()
             with Progress(console=errors, transient=True) as progress:
-                task = progress.add_task("soaking", total=args.minutes)
+                task, told = progress.add_task("soaking", total=args.minutes), 1
                 for moment in node.drive(None, Pace(lock_step=True)):
                     require_running(process, log)
                     moments, fresh = moments + 1, fresh + moment.fresh
                     watch.look(process.pid, answers)
                     minutes = (time.perf_counter() - began) / 60.0
                     progress.update(task, completed=minutes)
+                    if minutes >= told * args.minutes / TOLD:
+                        progress.console.print(f"{minutes:.1f} of {args.minutes:g} minutes: {watch.so_far()}")
+                        told += 1
                     if minutes >= args.minutes:
                         break
     return {
@@ -128,6 +132,9 @@ class Watch:
             self.memory_mb.append(resident_mb(pid))
             self.descriptors.append(len(list(Path(f"/proc/{pid}/fd").iterdir())))
             self.threads.append(len(list(Path(f"/proc/{pid}/task").iterdir())))
+
+    def so_far(self) -> str:
+        return f"{len(self.total_ms)} plans, {self.late} late, {self.stops} stops, {self.memory_mb[-1]:.0f} MB"
 
     def numbers(self) -> dict[str, Any]:
         growth, late = growth_percent(self.memory_mb), self.late / max(len(self.total_ms), 1)
