@@ -33,7 +33,7 @@ class Counted(KnownWays):
         return inputs
 
     def step(self, context, blocks, limit, edit):
-        self.stepped.append(context)
+        self.stepped.append((context, limit, threading.current_thread()))
         return super().step("scene", blocks, limit, edit)
 
 
@@ -74,11 +74,37 @@ def test_a_step_is_given_the_context_of_its_own_scene():
         engine.expect(coming)
         network.stepped.clear()
         assert engine.step(scene).verdict is Verdict.OK
-        speeds = {float(context.ego[0]) for context in network.stepped}
-        routes = {context.route.tobytes() for context in network.stepped}
+        mine = [context for context, _, thread in network.stepped if thread is threading.current_thread()]
+        speeds = {float(context.ego[0]) for context in mine}
+        routes = {context.route.tobytes() for context in mine}
         assert len(speeds) == len(routes) == 1
-        (context,) = {id(context): context for context in network.stepped}.values()
+        (context,) = {id(context): context for context in mine}.values()
         assert context.ego[0] * network.inputs.ego_scale[0] == pytest.approx(scene.ego.speed_mps)
+
+
+def test_a_full_step_is_drafted_once_by_another_thread():
+    network, drive = Counted(arc_way()), frames(8)
+    reports = plans(network, drive, True)
+    full = sum(report.plan.step is StepKind.FULL for report in reports)
+    drafts = [thread for _, limit, thread in network.stepped if limit == 4]  # the last of three rounds
+    read = [asked for asked, *_ in network.read].count("prefill_goal")
+    assert full >= 4
+    assert len(drafts) == read
+    assert threading.current_thread() not in drafts
+
+
+def test_a_draft_of_something_else_is_made_when_it_is_asked_for():
+    network = Counted(arc_way())
+    ahead = ReadAhead(network, Clock(), lambda known, scene: (known.blocks, [5, 5, 4]))
+    ahead.begin(scene := seen())
+    known = ahead.prefill_goal(ahead.inputs_of(scene, network.inputs))
+    made = ahead.draft(known.context, known.blocks, [5, 5, 4])
+    asked = len(network.stepped)
+    other, _ = ahead.draft(known.context, known.blocks, [14])
+    assert (asked, len(network.stepped)) == (3, 4)
+    np.testing.assert_array_equal(made[0], other)
+    ahead.draft(replace(known.context), known.blocks, [5, 5, 4])
+    assert len(network.stepped) == 7
 
 
 def test_a_scene_that_was_not_expected_is_read_when_it_is_asked_for():

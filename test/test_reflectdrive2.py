@@ -263,13 +263,12 @@ def test_a_plan_that_the_network_hardly_believes_is_made_anew():
     assert (step, why) == (StepKind.FULL, "the last plan has a confidence of 0.10")
 
 
-def test_a_standing_car_plans_anew_until_it_has_started():
-    standing = seen(speed=0.0)
-    network = KnownWays(arc_way(2.0, 0.0))
-    step, why = second_step(
-        lambda scene: replace(scene, ego=replace(scene.ego, speed_mps=1.0)), network, first=standing
-    )
-    assert (step, why) == (StepKind.FULL, "the car stood")
+def test_a_car_that_starts_plans_anew_and_one_that_stands_alternates():
+    standing, network = seen(speed=0.0), KnownWays(arc_way(2.0, 0.0))
+    starts = second_step(lambda scene: replace(scene, ego=replace(scene.ego, speed_mps=1.0)), network, first=standing)
+    assert starts == (StepKind.FULL, "the car starts")
+    plans = drive(network, frames(4, scene=standing))
+    assert [plan.step for plan, _ in plans] == [StepKind.FULL, StepKind.LITE] * 2
 
 
 def test_a_state_of_another_planner_is_no_plan_to_edit():

@@ -17,6 +17,7 @@ LEARNED: dict[str, Planner] = {  # they have a network, which needs a model's we
     "reflectdrive": reflectdrive.plan,
     "reflectdrive2": reflectdrive2.plan,
 }
+TO_DRAFT = {"reflectdrive2": reflectdrive2.to_draft}  # of those whose first draft hangs on the scene alone
 
 
 def planner_named(config: Config) -> Planner:

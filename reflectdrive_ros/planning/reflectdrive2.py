@@ -113,8 +113,8 @@ def doubts(state: PlannerState, observation: Observation, settings: ReflectDrive
     elapsed_s = (observation.stamp_ns - last.stamp_ns) * 1e-9
     if not 0.0 < elapsed_s <= settings.max_gap_s:
         return f"{elapsed_s:.2f} s went by since the last plan"
-    if abs(memory.ego.speed_mps) < STANDING_MPS:
-        return "the car stood"  # a plan to stand, edited, is a plan to stand
+    if abs(memory.ego.speed_mps) < STANDING_MPS <= abs(ego.speed_mps):
+        return "the car starts"
     if memory.confidence < settings.low_confidence:
         return f"the last plan has a confidence of {memory.confidence:.2f}"
     jump_m = distance(driven_on(memory.ego, elapsed_s), ego.map_from_ego)
@@ -177,6 +177,11 @@ def goals_to_draft(known: Prefilled, observation: Observation, tools: Tools) -> 
     places = tools.network.codebook.decode(known.blocks[:, FREE:])[:, 0]
     chosen = careful(places, known.goal_log_probs, known.real, observation.ego, settings)
     return known.blocks[[chosen]], known.goal_log_probs[[chosen]]
+
+
+def to_draft(known: Prefilled, observation: Observation, tools: Tools) -> tuple[Array, list[int]]:
+    """What a full step drafts, and in which rounds: the scene alone decides, so it may be drafted ahead."""
+    return goals_to_draft(known, observation, tools)[0], shares(tools.config.reflectdrive2.draft_rounds)
 
 
 def drafted(network: Network, context: Any, blocks: Array, settings: ReflectDrive2Config) -> tuple[Array, Array]:

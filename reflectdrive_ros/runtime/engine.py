@@ -16,11 +16,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from ..config import Config, ConfigError
 from ..domain import Agents, EgoState, Observation, Plan, PlanSource, SafetyCheck, StepReport, Verdict
 from ..kinematics import carried_forward, path_ahead
-from ..planning import LEARNED, decoding_of, guard, planner_named, safety, steady
+from ..planning import LEARNED, TO_DRAFT, decoding_of, guard, planner_named, safety, steady
 from ..planning.planner import Network, Planner, PlannerState, PlanningError, Remarks, Tools
 from .backend import network_of
 from .read_ahead import ReadAhead
@@ -65,7 +66,10 @@ class Engine:
         self._begun = clock()  # of the step
         self._tools, self._ahead = Tools(config, network, spent=self._spent), None
         if read_ahead and network is not None and getattr(network, "concurrent", False):
-            self._ahead = ahead = ReadAhead(network, clock)
+            to_draft = TO_DRAFT.get(config.planner) if planner is planner_named(config) else None
+            self._ahead = ahead = ReadAhead(
+                network, clock, to_draft and partial(to_draft, tools=Tools(config, network))
+            )
             self._tools = Tools(config, ahead, ahead.inputs_of, self._spent)
         self.reset()
 

@@ -4,10 +4,11 @@
     tools = Tools(config, ahead, ahead.inputs_of)
     ahead.begin(observation)       # of the next AHEAD scenes, then plan for the one before them
 
-To read a scene (pictures brought to size, keys and values of the prompt) takes no plan, so a replay, which knows what
-comes, has other cores do it. What the recipe asks for is what the network itself would answer: the same call on the
-same arrays, only earlier. Whether it will ask for `prefill` or `prefill_goal` is guessed, and where the guess is wrong
-the scene is read again. For networks whose scenes may be read while steps run on another (`concurrent`).
+To read a scene (pictures brought to size, keys and values of the prompt) takes no plan, nor does the draft of a full
+step, so a replay, which knows what comes, has other cores do it. What the recipe asks for is what the network itself
+would answer: the same call on the same arrays, only earlier. Whether it will ask for `prefill` or `prefill_goal` is
+guessed, and where the guess is wrong the scene is read again. For networks whose scenes may be read while steps run on
+another (`concurrent`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from ..domain import Array, Observation
 from ..features import InputSpec, ModelInputs, model_inputs
@@ -26,6 +29,7 @@ from ..planning.planner import Network, Prefilled
 from ..tokens import Codebook
 
 GOAL, ALONE = "prefill_goal", "prefill"
+ToDraft = Callable[[Prefilled, Observation], tuple[Array, list[int]]]  # blocks, and how many ids each round writes
 AHEAD = 4  # scenes that are read before the one that is planned for is done with: full and lite ones even out
 
 
@@ -36,8 +40,18 @@ class Reading:
     inputs: ModelInputs
     asked: str
     found: Any  # or the exception that the call ended with
+    draft: Draft | None
     inputs_s: float
     network_s: float
+
+
+class Draft(NamedTuple):
+    """What was drafted of a scene, in which rounds, and what came of it."""
+
+    context: Any
+    blocks: Array
+    limits: list[int]
+    found: tuple[Array, Array]
 
 
 class ReadAhead:
@@ -46,8 +60,11 @@ class ReadAhead:
     Full and lite steps take turns as a rule, so the guess is what the scene before the last has led to.
     """
 
-    def __init__(self, network: Network, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._network, self._clock = network, clock
+    def __init__(
+        self, network: Network, clock: Callable[[], float] = time.perf_counter, to_draft: ToDraft | None = None
+    ) -> None:
+        """`to_draft`: what a step that asks for `prefill_goal` drafts, where the scene alone decides."""
+        self._network, self._clock, self._to_draft = network, clock, to_draft
         self._pool = ThreadPoolExecutor(min(AHEAD, os.cpu_count() or 1), thread_name_prefix="read-ahead")
         self._begun: deque[tuple[int, Observation, Future[Reading]]] = deque(maxlen=AHEAD + 1)  # and not planned yet
         self._count = 0  # of scenes that were begun
@@ -92,6 +109,14 @@ class ReadAhead:
         return self._network.step(context, blocks, limit, edit)
 
     def draft(self, context: Any, blocks: Array, limits: Sequence[int]) -> tuple[Array, Array]:
+        made = None if self._planned is None else self._planned[1].draft
+        if (
+            made is not None
+            and made.context is context
+            and np.array_equal(made.blocks, blocks)
+            and made.limits == list(limits)
+        ):
+            return made.found
         return self._network.draft(context, blocks, limits)
 
     def hidden_s(self) -> float:
@@ -103,11 +128,15 @@ class ReadAhead:
         begun = self._clock()
         inputs = model_inputs(observation, self._network.inputs)
         ready = self._clock()
+        draft = None
         try:
             found = getattr(self._network, asked)(inputs)
+            if asked == GOAL and self._to_draft is not None:
+                blocks, limits = self._to_draft(found, observation)
+                draft = Draft(found.context, blocks, limits, self._network.draft(found.context, blocks, limits))
         except Exception as fault:
             found = fault
-        return Reading(inputs, asked, found, ready - begun, self._clock() - ready)
+        return Reading(inputs, asked, found, draft, ready - begun, self._clock() - ready)
 
     def _known(self, asked: str, inputs: ModelInputs) -> Any:
         if self._planned is None or self._planned[1].inputs is not inputs:
