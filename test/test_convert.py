@@ -145,7 +145,7 @@ def smooth_picture(width, height):
 
 
 @pytest.mark.parametrize(
-    ("size", "reduction"), [((640, 360), 1), ((1280, 720), 2), ((1920, 1080), 4), ((3840, 2160), 8)]
+    ("size", "reduction"), [((384, 216), 1), ((640, 360), 2), ((1280, 720), 4), ((1920, 1080), 4), ((3840, 2160), 8)]
 )
 def test_a_large_picture_is_decoded_smaller_and_looks_the_same(monkeypatch, size, reduction):
     pixels, asked, decoded = smooth_picture(*size), [], convert.jpeg_pixels

@@ -90,7 +90,7 @@ IN_PAIRS = ("yuv422_yuy2", "yuv422")  # two pixels share their colour
 
 AS_RGB = getattr(cv2, "IMREAD_COLOR_RGB", 0)  # newer than Ubuntu 24.04's OpenCV
 REDUCED = {2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4, 8: cv2.IMREAD_REDUCED_COLOR_8}
-SPARE = 2  # of a picture that is decoded smaller, or halved, so many pixels at least are averaged into one, each way
+SPARE = 1.5  # of a picture that is decoded smaller, or halved, so many pixels at least are averaged into one, each way
 SIZE_MARKERS = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # of a JPEG's segments those that tell its size
 BARE_MARKERS = {0x01, *range(0xD0, 0xDA)}  # those without a length
 HEAD = 1 << 17  # bytes of a JPEG in which its size is looked for; a picture in a picture may stand before it
@@ -156,7 +156,7 @@ def pixels(message: Any, name: str, width: int, height: int) -> tuple[Array, tup
     else:
         told = jpeg_size(bytes(message.data[:HEAD]))
         if told is not None:
-            spare = min(told[0] // width, told[1] // height) // SPARE
+            spare = min(told[0] / width, told[1] / height) / SPARE
             reduction = max((each for each in REDUCED if each <= spare), default=1)
         full = jpeg_pixels(message, name, reduction)
     whole_width, whole_height = reduction * full.shape[1], reduction * full.shape[0]
