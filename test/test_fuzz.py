@@ -373,7 +373,8 @@ def test_a_pilot_answers_whatever_it_is_told(planner, bad, mended, jump_s):
         if report is not None:
             points = outputs.trajectory(report.plan, pilot.config).points
             assert np.isfinite([p.pose.position.x for p in points]).all()
-            outputs.trajectory_bytes(report.plan, pilot.config)
+            sent = outputs.plan_points(report.plan, pilot.config)
+            outputs.trajectory_bytes(report.plan.stamp_ns, sent, pilot.config.output.map_frame)
     outputs.diagnostics(pilot.statuses(now), now, "reflectdrive")
 
 

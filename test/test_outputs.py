@@ -39,10 +39,12 @@ def test_the_bytes_that_are_sent_are_the_message(frame, dt):
     """The quick way must say what the plain one says, wherever the frame's name puts the padding."""
     settings = config(output__map_frame=frame)
     plan = Plan(-3 * SECOND_NS // 2, HERE, Trajectory(arc(0.07, 0.4 * np.arange(1, 17)), dt))
-    sent = deserialize_message(outputs.trajectory_bytes(plan, settings), TrajectoryMessage)
+    points = outputs.plan_points(plan, settings)
+    sent = deserialize_message(outputs.trajectory_bytes(plan.stamp_ns, points, frame), TrajectoryMessage)
     assert sent == deserialize_message(serialize_message(outputs.trajectory(plan, settings)), TrajectoryMessage)
     assert sent.header.frame_id == frame
     assert len(sent.points) == len(outputs.trajectory(plan, settings).points)
+    np.testing.assert_array_equal(outputs.points_of(sent), points)
 
 
 def test_a_stop_is_the_last_pose_repeated_at_speed_zero():

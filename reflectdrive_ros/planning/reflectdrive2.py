@@ -81,6 +81,8 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
         found = mended(ids, reflected, observation, context, tools, against, as_judged)
         ids, sent, repairs = found.ids, found.points, found.iterations
         choice = choice.with_first(found.states) if repairs else choice
+    elif np.array_equal(ids, blocks[best]):
+        sent, repairs = ways[best], 0
     else:
         sent, repairs = driven(reflected, observation.ego, network.codebook.bin_m), 0
 
@@ -120,8 +122,7 @@ def doubts(state: PlannerState, observation: Observation, settings: ReflectDrive
     jump_m = distance(driven_on(memory.ego, elapsed_s), ego.map_from_ego)
     if jump_m > settings.max_jump_m:
         return f"localisation jumped by {jump_m:.1f} m"
-    planned = kinematics.resample(last.trajectory, np.array([elapsed_s]))[0]
-    deviation_m = distance(geometry.compose(last.map_from_ego, planned), ego.map_from_ego)
+    deviation_m = distance(planned_place(last, elapsed_s), ego.map_from_ego)
     if deviation_m > settings.max_deviation_m:
         return f"the car is {deviation_m:.1f} m from where the last plan has it"
     return ""
@@ -133,6 +134,13 @@ def driven_on(ego: EgoState, elapsed_s: float) -> Array:
         return ego.map_from_ego
     along_m = ego.speed_mps * elapsed_s + 0.5 * ego.acceleration_mps2 * elapsed_s**2
     return geometry.compose(ego.map_from_ego, kinematics.arc(ego.yaw_rate_rps / ego.speed_mps, np.array([along_m]))[0])
+
+
+def planned_place(plan: Plan, elapsed_s: float) -> Array:
+    """(2,) m, map: where a plan has the car some time after its stamp; straight between its poses, which are near."""
+    times_s, poses = np.append(0.0, plan.trajectory.times_s), kinematics.with_origin(plan.trajectory.poses)
+    place = np.array([np.interp(elapsed_s, times_s, poses[:, axis]) for axis in (0, 1)])
+    return np.asarray(geometry.transform_points(plan.map_from_ego, place))
 
 
 def distance(a: Array, b: Array) -> float:

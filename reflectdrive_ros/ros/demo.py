@@ -34,7 +34,7 @@ from ..evaluation.replay_record import DriveEvent, DriveRecord, ReplayRecord, su
 from ..evaluation.report import drive_rows, write_report
 from ..runtime.model_file import ModelFileError
 from ..sim.sumo import SumoMissing
-from . import convert, live, make_bag, replay, topics, world_bag, world_messages
+from . import convert, live, make_bag, outputs, replay, topics, world_bag, world_messages
 from .bag import BagError, BagReader, BagWriter
 from .node import profile
 from .replay import PlansBag, planner_rows
@@ -124,7 +124,8 @@ class Answers(Node):
                 )
                 # what is said next knows of this plan; what was said before it may be from before the first picture
                 lines = next((lines for when, lines in said if when >= at), said[-1][1] if said else ())
-                found.setdefault(stamp, Sent(trajectory, statuses[stamp], stages, lines))
+                points = outputs.points_of(trajectory)
+                found.setdefault(stamp, Sent(stamp, points, statuses[stamp], stages, lines))
         return [found[stamp] for stamp in sorted(found)]
 
 
@@ -216,7 +217,7 @@ def recorded_drive(bag: Path, config: Config, sent: list[Sent], drive: DriveReco
 
 def written(record: ReplayRecord, sent: list[Sent], config: Config, args: argparse.Namespace) -> dict[str, Any]:
     """plans, summary.json and report.html; returns the summary."""
-    with PlansBag(args.out / "plans") as kept:
+    with PlansBag(args.out / "plans", config.output.map_frame) as kept:
         for plan in sent:
             kept.write(plan)
     numbers = summary(record)

@@ -1,7 +1,8 @@
 """`reflectdrive make-bag SOURCE OUT`: a rosbag2 of a recording that comes with the package, or of the proving ground.
 
 The source `world` is a drive through a made town: the same messages as in `reflectdrive demo`, without a ROS process,
-and the same from the same seed every time.
+and the same from the same seed every time. (On processors of one kind: what drives is rounded otherwise on another,
+and minutes of traffic make much of a last bit.)
 """
 
 from __future__ import annotations

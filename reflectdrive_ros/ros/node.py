@@ -200,7 +200,8 @@ class PlannerNode(Node):
     def _send(self, report: StepReport, restarts: int, step: PilotStep | None = None) -> None:
         """Publish the plan first, everything that explains it afterwards."""
         begun = time.perf_counter()
-        plan_bytes = outputs.trajectory_bytes(report.plan, self.config)
+        points = outputs.plan_points(report.plan, self.config)
+        plan_bytes = outputs.trajectory_bytes(report.plan.stamp_ns, points, self.config.output.map_frame)
         if step is not None and step.snapshot.observation is not None:
             self._command = step.snapshot.observation.command
         # both worker and watchdog send: what explains a plan follows it before the next one goes out

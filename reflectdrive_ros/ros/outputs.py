@@ -106,13 +106,29 @@ def trajectory(plan: Plan, config: Config) -> TrajectoryMessage:
     )
 
 
-def trajectory_bytes(plan: Plan, config: Config) -> bytes:
-    """`trajectory` serialised (CDR, little endian), without its eighty message objects: they cost more than planning
-    does, and the plan is what the car waits for."""
+def plan_points(plan: Plan, config: Config) -> Array:
+    """(T,) of POINT: what is published of a plan."""
     sent = published(plan.trajectory, config.output.dt_s)
-    points = point_columns(sent, plan.map_from_ego, config.vehicle.wheel_base_m)
-    frame = config.output.map_frame.encode() + b"\0"
-    sec, nanosec = divmod(int(plan.stamp_ns), 1_000_000_000)
+    return point_columns(sent, plan.map_from_ego, config.vehicle.wheel_base_m)
+
+
+def points_of(message: TrajectoryMessage) -> Array:
+    """(T,) of POINT: a trajectory that was heard."""
+    rows = []
+    for point in message.points:
+        after, place, turn = point.time_from_start, point.pose.position, point.pose.orientation
+        speeds = point.longitudinal_velocity_mps, point.lateral_velocity_mps, point.acceleration_mps2
+        turning = point.heading_rate_rps, point.front_wheel_angle_rad, point.rear_wheel_angle_rad
+        pose = place.x, place.y, place.z, turn.x, turn.y, turn.z, turn.w
+        rows.append((after.sec, after.nanosec, *pose, *speeds, *turning))
+    return np.array(rows, POINT)
+
+
+def trajectory_bytes(stamp_ns: int, points: Array, frame_id: str) -> bytes:
+    """A trajectory of points (T,) of POINT serialised (CDR, little endian), without its eighty message objects: they
+    cost more than planning does, and the plan is what the car waits for."""
+    frame = frame_id.encode() + b"\0"
+    sec, nanosec = divmod(int(stamp_ns), 1_000_000_000)
     head = struct.pack("<iII", sec, nanosec, len(frame)) + frame
     head += b"\0" * (-len(head) % 4) + struct.pack("<I", len(points))
     body = points.tobytes()

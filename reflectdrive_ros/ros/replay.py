@@ -163,7 +163,7 @@ def replay_bag(
             (out / name).unlink(missing_ok=True)
         timed, tally = Timed(plans), Tally()
         legs = Legs(again, known_sources(reader) | sources, config, drawn=not args.no_report)
-        with PlansBag(out / "plans") as kept:
+        with PlansBag(out / "plans", config.output.map_frame) as kept:
             for sent in timed:
                 kept.write(sent)
                 tally.add(sent)
@@ -292,13 +292,13 @@ def answered(pilot: Pilot, seen: Seen, config: Config, number: int) -> Sent | No
     if step.report is None:
         return None
     begun = time.perf_counter()
-    trajectory = outputs.trajectory(step.report.plan, config)
+    points = outputs.plan_points(step.report.plan, config)
     total_ms = step.timings_ms["snapshot"] + step.timings_ms["total"] + 1e3 * (time.perf_counter() - begun)
     image_ns = step.snapshot.image_stamp_ns
     age_s = float("nan") if image_ns is None else (step.report.plan.stamp_ns - image_ns) * 1e-9
     status = outputs.status(step.report, config, pilot.model_sha256, number, age_s, total_ms)
     statuses = (*seen.statuses, pilot.planner_status(seen.now_ns))
-    return Sent(trajectory, status, step.timings_ms, statuses, seen.now_ns)
+    return Sent(step.report.plan.stamp_ns, points, status, step.timings_ms, statuses, seen.now_ns)
 
 
 def driven(reader: BagReader, sources: dict[str, str], config: Config) -> Array:
@@ -319,8 +319,8 @@ def driven(reader: BagReader, sources: dict[str, str], config: Config) -> Array:
 class PlansBag:
     """The plans as a bag: trajectories and status, received at their own stamps."""
 
-    def __init__(self, path: Path) -> None:
-        self._bag = BagWriter(path, replace=True)
+    def __init__(self, path: Path, frame: str) -> None:
+        self._bag, self._frame = BagWriter(path, replace=True), frame
         outs = {topic.key: topic for topic in topics.OUTPUTS}
         self._names = {key: outs[key].name.replace("~", PLANS_PREFIX) for key in ("trajectory", "status")}
         self._types = {key: outs[key].type for key in self._names}
@@ -337,10 +337,9 @@ class PlansBag:
         self._bag.__exit__(kind, fault, trace)
 
     def write(self, sent: Sent) -> None:
-        stamp = sent.trajectory.header.stamp
-        stamp_ns = stamp.sec * 1_000_000_000 + stamp.nanosec
-        self._bag.write(self._names["trajectory"], stamp_ns, sent.trajectory)
-        self._bag.write(self._names["status"], stamp_ns, sent.status)
+        trajectory = outputs.trajectory_bytes(sent.stamp_ns, sent.points, self._frame)
+        self._bag.write(self._names["trajectory"], sent.stamp_ns, trajectory)
+        self._bag.write(self._names["status"], sent.stamp_ns, sent.status)
 
 
 def planner_rows(numbers: dict[str, Any]) -> dict[str, str]:

@@ -117,12 +117,13 @@ class Legs:
         )
 
     def _close(self, end_ns: int | None) -> None:
-        """Measure the leg's plans, the last of them made at `end_ns`; None: at the end of the bag."""
+        """Measure the leg's plans, the last of them made at `end_ns`; None: there are no more."""
         plans, self._leg = self._leg, []
         start_ns = self._until_ns  # of the first leg: the beginning of the bag
         if start_ns is not None and plans and plans[0].at_ns is not None:
             start_ns = min(start_ns, plans[0].at_ns - MARGIN_NS)
-        part = Part(self._reader, self._sources, start_ns, None if end_ns is None else end_ns + MARGIN_NS)
+        last_ns = plans[-1].at_ns if end_ns is None and plans else end_ns
+        part = Part(self._reader, self._sources, start_ns, None if last_ns is None else last_ns + MARGIN_NS)
         egos = {}
         for received_ns, ego in odometry(part, self._config):
             egos[ego.stamp_ns] = ego

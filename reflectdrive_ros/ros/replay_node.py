@@ -260,7 +260,8 @@ def plans_of(heard: Iterable[tuple[str, float, Any]], bag_ns: Callable[[float], 
         if parts.keys() >= PLAN:
             debug = parts.get("debug")
             stages = {} if debug is None else dict(zip(debug.stage_names, map(float, debug.stage_times), strict=True))
-            yield Sent(parts["trajectory"], parts["status"], stages, parts["said"], parts["at_ns"])
+            points = outputs.points_of(parts["trajectory"])
+            yield Sent(stamp, points, parts["status"], stages, parts["said"], parts["at_ns"])
 
     for key, at_s, message in heard:
         if key == "diagnostics":

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..domain import Array
 from .inputs import InputStatus
 
 SENTENCES_MAX = 20  # of a kind that are told
@@ -20,7 +21,8 @@ NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
 class Sent:
     """One plan as it went out, with what was said of it."""
 
-    trajectory: Any  # autoware_planning_msgs/Trajectory
+    stamp_ns: int
+    points: Array  # (T,) of outputs.POINT
     status: Any  # reflectdrive/PlannerStatus
     stages_ms: dict[str, float]
     statuses: tuple[InputStatus, ...]
@@ -30,8 +32,7 @@ class Sent:
 class Tally:
     """What is counted over all plans of a replay.
 
-    `plans_sha256` is one hash over every number of every trajectory: equal runs have equal hashes. (Not over serialised
-    bytes: the middleware leaves its padding uninitialised.)
+    `plans_sha256` is one hash over every number of every trajectory: equal runs have equal hashes.
     """
 
     def __init__(self) -> None:
@@ -41,9 +42,8 @@ class Tally:
         self._steps, self._why_full, self._notes = Counter[str](), Sentences(), Sentences()
 
     def add(self, sent: Sent) -> None:
-        stamp = sent.trajectory.header.stamp
-        self._digest.update(np.array([stamp.sec, stamp.nanosec], np.int64).tobytes())
-        self._digest.update(np.array([numbers_of(point) for point in sent.trajectory.points]).tobytes())
+        self._digest.update(np.array(sent.stamp_ns, np.int64).tobytes())
+        self._digest.update(sent.points.tobytes())
         self._steps[sent.status.step_kind] += 1
         for line in sent.statuses:
             if line.name == "planner":
@@ -66,13 +66,6 @@ class Tally:
             "why_full": self._why_full.counted(),
             "notes": self._notes.counted(),
         }
-
-
-def numbers_of(point: Any) -> tuple[float, ...]:
-    """Every number of a TrajectoryPoint that the planner fills."""
-    place, turn, after = point.pose.position, point.pose.orientation, point.time_from_start
-    motion = (point.longitudinal_velocity_mps, point.acceleration_mps2, point.heading_rate_rps)
-    return (after.sec, after.nanosec, place.x, place.y, turn.z, turn.w, *motion, point.front_wheel_angle_rad)
 
 
 class Sentences:

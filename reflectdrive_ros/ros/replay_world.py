@@ -35,7 +35,9 @@ class Planned(Protocol):
     """What is needed of a plan that went out."""
 
     @property
-    def trajectory(self) -> Any: ...
+    def stamp_ns(self) -> int: ...
+    @property
+    def points(self) -> Array: ...  # (T,) of outputs.POINT
     @property
     def status(self) -> Any: ...
     @property
@@ -71,7 +73,7 @@ def frames_of(
     config: Config,
 ) -> list[ReplayFrame]:
     """Plans with what was around them: egos by stamp, pictures by place among the plans, sightings by time."""
-    stamps = [stamp_of(item) for item in sent]
+    stamps = [item.stamp_ns for item in sent]
     agents, accelerations = _agents(seen, stamps), _accelerations(part, config, stamps)
     frames = []
     for k, item in enumerate(sent):
@@ -130,24 +132,16 @@ class AtOnce(Executor):
         return done
 
 
-def stamp_of(item: Planned) -> int:
-    return convert.stamp_ns(item.trajectory.header)
-
-
 def _frame(item: Planned, ego: EgoState, agents: Agents, pictures: tuple[ReplayPicture, ...]) -> ReplayFrame:
-    points, status = item.trajectory.points, item.status
-    poses = [
-        (p.pose.position.x, p.pose.position.y, 2.0 * np.arctan2(p.pose.orientation.z, p.pose.orientation.w))
-        for p in points
-    ]
-    interval = points[0].time_from_start
+    points, status = item.points, item.status
+    headings = 2.0 * np.arctan2(points["qz"], points["qw"])
     return ReplayFrame(
-        stamp_ns=stamp_of(item),
+        stamp_ns=item.stamp_ns,
         map_from_ego=ego.map_from_ego,
         speed_mps=ego.speed_mps,
-        plan_poses=np.array(poses),
-        plan_speeds=np.array([p.longitudinal_velocity_mps for p in points]),
-        dt_s=interval.sec + 1e-9 * interval.nanosec,
+        plan_poses=np.stack([points["x"], points["y"], headings], axis=1),
+        plan_speeds=points["longitudinal_velocity_mps"].astype(float),
+        dt_s=float(points["sec"][0] + 1e-9 * points["nanosec"][0]),
         verdict=Verdict(status.verdict),
         source=PlanSource(status.source),
         reason=status.reason,
@@ -267,7 +261,7 @@ class Cameras:
 def front_stamp_ns(item: Planned) -> int | None:
     """Of the front picture a plan was made from; None where it saw none."""
     age_s = item.status.age_of_image
-    return stamp_of(item) - round(age_s * 1e9) if np.isfinite(age_s) else None
+    return item.stamp_ns - round(age_s * 1e9) if np.isfinite(age_s) else None
 
 
 class Lens(NamedTuple):
