@@ -67,9 +67,7 @@ class Engine:
         self._tools, self._ahead = Tools(config, network, spent=self._spent), None
         if read_ahead and network is not None and getattr(network, "concurrent", False):
             to_draft = TO_DRAFT.get(config.planner) if planner is planner_named(config) else None
-            self._ahead = ahead = ReadAhead(
-                network, clock, to_draft and partial(to_draft, tools=Tools(config, network))
-            )
+            self._ahead = ahead = ReadAhead(network, clock, to_draft and partial(to_draft, tools=self._tools))
             self._tools = Tools(config, ahead, ahead.inputs_of, self._spent)
         self.reset()
 
