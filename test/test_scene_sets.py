@@ -106,6 +106,24 @@ def test_what_was_made_of_a_larger_set_is_a_smaller_one(small, reference, tmp_pa
     assert everything(folder) == everything(reference)
 
 
+def test_a_set_made_in_parts_is_the_set(small, reference, tmp_path):
+    """The second part leaves out what the first holds, here its first ten scenes; neither is taken for the whole."""
+    later = sets.Wanted("test", 20, {**hand_scenes.MADE_BY, "first": 10})
+    make(tmp_path / "a", want=wanted(size=10))
+    index = make(tmp_path / "b", want=later)
+    assert (index.size, index.scenes, index.missing) == (20, 20, {})
+    assert names(tmp_path / "a") + names(tmp_path / "b") == names(reference)
+    for folder, want in ((tmp_path / "b", wanted(size=20)), (reference, later)):
+        with pytest.raises(shards.SetError, match="first differ"):
+            make(folder, want=want)
+    assert sets.default_place("a", later.made_by) != sets.default_place("a", wanted().made_by)
+
+
+def test_a_set_cannot_begin_in_the_middle_of_a_shard(small, tmp_path):
+    with pytest.raises(shards.SetError, match="made 10 at a time: it can begin at 20$"):
+        make(tmp_path / "set", want=sets.Wanted("test", 20, {**hand_scenes.MADE_BY, "first": 25}))
+
+
 def test_a_folder_never_holds_scenes_of_two_programs(small, reference):
     for want, difference in (
         (wanted(width=640), "options differ"),
@@ -282,16 +300,16 @@ def test_a_set_follows_from_all_that_the_sampler_imports():
 # --- splits ----------------------------------------------------------------------------------------------------------
 
 
-def towns_of(name):
-    """Every town that a set may hold, at its standard size."""
-    numbers = [number for number, _ in sets.Wanted(name, sets.SIZES[name], {}).shards().values()]
+def towns_of(name, times=1):
+    """Every town that a set may hold, at so many times its standard size."""
+    numbers = [number for number, _ in sets.Wanted(name, times * sets.SIZES[name], {}).shards().values()]
     return {f"{name}-{number:05d}-{town:02d}" for number in numbers for town in range(sampler.TOWNS_MAX)}
 
 
 def test_no_two_sets_make_a_town_from_one_seed():
-    """Of all towns that the four sets may ever hold, not only of those that they happen to."""
-    seeds = {name: {sampler.seed_of(town) for town in towns_of(name)} for name in sets.SIZES}
-    assert len(seeds["train"]) == 20000 // sets.SHARD * sampler.TOWNS_MAX
+    """Of all towns that the four sets may ever hold, five times as large, not only of those that they happen to."""
+    seeds = {name: {sampler.seed_of(town) for town in towns_of(name, 5)} for name in sets.SIZES}
+    assert len(seeds["train"]) == 100_000 // sets.SHARD * sampler.TOWNS_MAX
     assert sum(map(len, seeds.values())) == len(set().union(*seeds.values()))
 
 

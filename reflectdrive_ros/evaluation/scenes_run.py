@@ -1,6 +1,7 @@
 """`reflectdrive scenes`: makes a set of scenes of the proving ground, checks one, or shows what is in it.
 
-A set that is half there is completed: whatever stopped the making, whole shards are kept. Sets are `train`, `val`,
+A set that is half there is completed: whatever stopped the making, whole shards are kept. A large one can be made in
+parts, on several machines (--first 20000 --count 30000), which are then sets of their own. Sets are `train`, `val`,
 `test` and `hard`; they share no road network. Without --out a set lies in $REFLECTDRIVE_SCENES, or else in
 ~/.cache/reflectdrive/scenes, under a name that changes with the program and the options that made it.
 """
@@ -36,6 +37,7 @@ FAULTS = (SetError, sumo.SumoMissing)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--set", choices=sets.SIZES, default="test", help="scene set (default: test)")
     parser.add_argument("--count", type=count, metavar="N", help="scenes to make (default: the set's own size)")
+    parser.add_argument("--first", type=count, default=0, metavar="N", help="scenes to leave out at the beginning")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the set, where it is not the usual one")
     parser.add_argument("--workers", type=count, default=cores(), metavar="N", help="processes (default: the cores)")
     parser.add_argument("--width", type=count, default=192, help="of a picture, in pixels (default: 192)")
@@ -65,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         if args.check is not None:
             return _check(args.check, console, errors)
-        make_shard, made_by = the_sampler(args.width, args.height, pictures=not args.no_pictures)
+        make_shard, made_by = the_sampler(args.width, args.height, pictures=not args.no_pictures, first=args.first)
         wanted = Wanted(args.set, args.count or sets.SIZES[args.set], made_by)
         folder = args.out or sets.default_place(args.set, made_by)
         index, rate = made(folder, wanted, make_shard, args.workers, errors)
@@ -94,12 +96,12 @@ def cannot_write(fault: OSError) -> str:
     return f"{fault.filename} cannot be written: {fault.strerror}; whole shards are kept"
 
 
-def the_sampler(width: int, height: int, *, pictures: bool) -> tuple[MakeShard, dict[str, Any]]:
+def the_sampler(width: int, height: int, *, pictures: bool, first: int = 0) -> tuple[MakeShard, dict[str, Any]]:
     """The proving ground as a maker of shards, and what its scenes follow from."""
     from ..sim import sampler
 
     options = sampler.Options(width, height, pictures)
-    return partial(sampler.Shard, options=options), sets.made_by(asdict(options))
+    return partial(sampler.Shard, options=options), sets.made_by(asdict(options), first)
 
 
 def made(

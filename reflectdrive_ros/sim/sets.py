@@ -68,16 +68,23 @@ class Wanted:
     made_by: Mapping[str, Any]  # see `made_by`
 
     def shards(self) -> dict[str, tuple[int, int]]:
-        """Name of each shard -> its number and how many scenes it is to hold."""
+        """Name of each shard -> its number and how many scenes it is to hold.
+
+        Raises SetError for a set that begins in the middle of a shard.
+        """
         step = HARD_SHARD if self.name == "hard" else SHARD
-        starts = range(0, self.size, step)
-        return {f"{self.name}-{k:05d}": (k, min(step, self.size - start)) for k, start in enumerate(starts)}
+        first = int(self.made_by.get("first", 0))
+        if first % step:
+            raise SetError(f"the set '{self.name}' is made {step} at a time: it can begin at {first - first % step}")
+        sizes = (min(step, self.size - done) for done in range(0, self.size, step))
+        return {f"{self.name}-{k:05d}": (k, size) for k, size in enumerate(sizes, first // step)}
 
 
-def made_by(options: Mapping[str, Any]) -> dict[str, Any]:
+def made_by(options: Mapping[str, Any], first: int = 0) -> dict[str, Any]:
     """What the scenes follow from beside set and size: sources, libraries and their arithmetic, the sampler's options.
 
-    Another comment in a source counts as another program: that costs a set made anew and never mixes two.
+    Another comment in a source counts as another program: that costs a set made anew and never mixes two. `first` is
+    how many scenes of the set are left out at its beginning, because they were made elsewhere.
     """
     digest = hashlib.sha256()
     for module, source in sorted(sources(SAMPLER).items()):
@@ -90,6 +97,8 @@ def made_by(options: Mapping[str, Any]) -> dict[str, Any]:
         "codec": scene_codec.FORMAT,
         "options": dict(options),
     }
+    if first:
+        content["first"] = first
     return dict(json.loads(json.dumps(content)))  # as it will be read back
 
 
@@ -167,7 +176,8 @@ def is_complete(folder: Path, wanted: Wanted) -> bool:
     if there.set != wanted.name:
         raise SetError(f"{folder} holds the set '{there.set}', not '{wanted.name}': name another folder")
     if there.made_by != wanted.made_by:
-        kinds = [name for name in wanted.made_by if there.made_by.get(name) != wanted.made_by[name]]
+        names = {**wanted.made_by, **there.made_by}
+        kinds = [name for name in names if there.made_by.get(name) != wanted.made_by.get(name)]
         raise SetError(
             f"{folder} holds a set made otherwise ({', '.join(kinds)} differ): name another folder or remove it"
         )
