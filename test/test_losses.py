@@ -7,7 +7,7 @@ import pytest
 import shapely
 import torch
 from hand_scenes import scene
-from tiny_net import tiny_inputs, tiny_net
+from tiny_net import tiny_inputs, tiny_net, without_odds
 
 from reflectdrive_ros.model.token_net import BLOCK, GOAL_X, GOAL_Y
 from reflectdrive_ros.scoring import drivable
@@ -15,7 +15,7 @@ from reflectdrive_ros.scoring.areas import MapAreas
 from reflectdrive_ros.sim.camera import rig
 from reflectdrive_ros.tokens import Codebook
 from reflectdrive_ros.training import birdseye, fields, ground_view, perturb
-from reflectdrive_ros.training.losses import Batch, Losses, field_loss, token_loss
+from reflectdrive_ros.training.losses import Batch, Losses, expected_loss, field_loss, token_loss
 from reflectdrive_ros.training.settings import LossConfig
 
 CODEBOOK = Codebook()
@@ -260,7 +260,8 @@ def a_batch(net, masked=2, wrong=1, seed=0):
     taken = np.stack([birdseye.occupancy(shown)] * 2)
     goals = np.stack([clean[:, 14:], clean[:, 14:] + 5, clean[:, 14:] - [7, 9]], 1).astype(np.int64)
     worth = np.array([[0.9, 0.1, 0.4], [0.0, 1.0, 0.2]], np.float32)
-    tensors = (clean.astype(np.int64), np.concatenate(blocks, 1).astype(np.int64), distances, taken, goals, worth)
+    told = goals, worth, np.array([[0, 2], [0, 1]])
+    tensors = (clean.astype(np.int64), np.concatenate(blocks, 1).astype(np.int64), distances, taken, *told)
     return Batch(*tiny_inputs(net), *map(torch.from_numpy, tensors), masked=masked)
 
 
@@ -270,7 +271,7 @@ def losses_of(net, **weights):
 
 def test_every_loss_falls_when_it_is_learnt():
     net = tiny_net()
-    loss, batch = losses_of(net, field=0.02, worth=1.0, goal=0.05), a_batch(net)
+    loss, batch = losses_of(net, field=0.02, worth=1.0, odds=1.0, goal=0.05), a_batch(net)
     optimizer = torch.optim.AdamW(loss.parameters(), lr=3e-3)
     begun = {name: float(value.detach()) for name, value in loss(batch).items()}
     for _ in range(40):
@@ -327,13 +328,33 @@ def test_the_goal_that_drives_best_becomes_the_likeliest():
     for _ in range(60):
         optimizer.zero_grad()
         out = net.packed(*batch.inputs, batch.blocks)
-        loss._worth(out, batch.goals, batch.worth).backward()
+        expected_loss(loss._log_probs(out, batch.goals), batch.worth).backward()
         optimizer.step()
     x_logits, y_logits = net.goal_logits(*batch.inputs, batch.goals[..., 0])
     low = net.config.id_ranges[1][0]
     of_y = y_logits.log_softmax(-1).gather(-1, (batch.goals[..., 1] - low)[..., None])[..., 0]
     likely = x_logits.log_softmax(-1).gather(-1, batch.goals[..., 0]) + of_y
     assert likely.argmax(-1).tolist() == batch.worth.argmax(-1).tolist() == [0, 1]
+
+
+def test_a_second_look_tells_good_goals_from_bad_and_weighs_the_first():
+    net = without_odds(tiny_net())
+    batch = a_batch(net)
+    loss = losses_of(net, worth=1.0, odds=1.0)
+    optimizer = torch.optim.AdamW(loss.parameters(), lr=3e-3)
+    blocks = loss._looked(batch)
+    assert (blocks[..., :GOAL_X] == net.config.mask_id).all()
+    assert blocks[..., GOAL_X:].equal(torch.stack([batch.goals[row][batch.looked[row]] for row in range(2)]))
+    worth = batch.worth.gather(1, batch.looked)
+    known = loss._log_probs(net.packed(*batch.inputs, batch.blocks), batch.goals).gather(1, batch.looked)
+    wanted = float(1.0 - (known.softmax(-1) * worth).sum(-1).mean() + np.log(2.0))  # nothing is known of any to begin
+    np.testing.assert_allclose(float(loss(batch)["odds"]), wanted, rtol=1e-5)
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss(batch)["loss"].backward()
+        optimizer.step()
+    odds = net.goal_odds(net.packed(*batch.inputs, blocks).hidden)
+    torch.testing.assert_close(odds.sigmoid(), worth, atol=0.15, rtol=0.0)
 
 
 def test_cross_entropy_is_over_all_positions_of_all_blocks():

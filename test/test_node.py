@@ -146,8 +146,8 @@ def test_three_cameras_odometry_and_a_route_become_trajectories_with_diagnostics
         assert sequence == sorted(set(sequence))
         stamps = [(m.header.stamp.sec, m.header.stamp.nanosec) for _, m in received["trajectory"]]
         assert stamps == sorted(stamps)
-        # a shared machine may stall and a line tell of it for a moment: all is well as soon as it goes on
-        lines = sender.diagnosed(lambda lines: {level for level, _ in lines.values()} == {OK})
+        # a shared machine may stall, our sender too, and lines tell of it until 2 % of what came is more than was lost
+        lines = sender.diagnosed(lambda lines: {level for level, _ in lines.values()} == {OK}, timeout_s=45.0)
         assert {"image front", "odometry", "route", "objects", "planner"} <= set(lines)
 
 

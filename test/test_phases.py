@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny_net import some_blocks, tiny_inputs, tiny_net
+from tiny_net import some_blocks, tiny_inputs, tiny_net, without_odds
 
 from reflectdrive_ros.model import phases, token_ops
 from reflectdrive_ros.model.phases import Decoding
@@ -33,7 +33,7 @@ def test_a_full_frame_ends_without_masks_and_keeps_its_goals():
 
 
 def test_the_goals_of_the_prefill_are_those_of_the_goal_posterior():
-    net = tiny_net()
+    net = without_odds(tiny_net())
     inputs = tiny_inputs(net)
     known = phases.prefill_goal(net, *inputs, RULES.goals)
     x_ids = known.blocks[:, :, GOAL_X]
@@ -43,6 +43,21 @@ def test_the_goals_of_the_prefill_are_those_of_the_goal_posterior():
     torch.testing.assert_close(known.goal_log_probs, of_x + of_y)
     at_m = net.config.bin_m * known.blocks[..., GOAL_X:].float()
     assert (torch.cdist(at_m, at_m) + 1e9 * torch.eye(4)).min() >= 1.2 - 1e-3
+
+
+def test_goals_are_weighed_by_what_a_block_that_holds_one_alone_says():
+    """By the plain path: every goal that is sought in a block of its own beside the whole prompt, in one pass."""
+    net = without_odds(tiny_net())
+    inputs = tiny_inputs(net)
+    before = phases.prefill_goal(net, *inputs, RULES.goals.sought)
+    torch.nn.init.normal_(net.odds_head.weight, std=8.0, generator=torch.Generator().manual_seed(0))
+    odds = net.goal_odds(net.packed(*inputs, before.blocks).hidden)
+    assert (odds.amax(-1) - odds.amin(-1)).min() > 0.1
+    order, log_probs, _ = token_ops.weighed(before.goal_log_probs, odds, before.real, 4)
+    known = phases.prefill_goal(net, *inputs, RULES.goals)
+    assert known.blocks.equal(before.blocks.gather(1, order[..., None].expand(-1, -1, BLOCK)))
+    assert not known.blocks[:, 0].equal(before.blocks[:, 0])
+    torch.testing.assert_close(known.goal_log_probs, log_probs, atol=1e-4, rtol=1e-5)
 
 
 def test_every_pass_of_a_frame_equals_one_that_recomputes_the_prompt():

@@ -13,6 +13,7 @@ from reflectdrive_ros.model.token_ops import (
     ranks,
     schedule,
     unmask,
+    weighed,
 )
 
 torch.set_num_threads(1)
@@ -186,6 +187,42 @@ def test_slots_without_a_goal_worth_drafting_are_flagged_and_repeat_the_first():
     assert real.tolist() == [[True, True, False, False]]
     assert cells[0].tolist() == [[10, 5], [40, 5], [10, 5], [10, 5]]
     assert log_probs[0, 2:].equal(log_probs[0, :1].expand(2))
+
+
+def test_goals_that_are_all_as_good_stay_as_they_were():
+    log_probs, real = torch.tensor([[-0.2, -1.0, -1.0, -3.0]]), torch.tensor([[True, True, True, False]])
+    order, again, still = weighed(log_probs, torch.full((1, 4), 0.7), real, 4)
+    assert order.tolist() == [[0, 1, 2, 0]]
+    assert still.equal(real)
+    torch.testing.assert_close(again, torch.tensor([[-0.2, -1.0, -1.0, -0.2]]))
+
+
+def test_a_second_look_shares_out_what_probability_the_goals_have_together():
+    generator = torch.Generator().manual_seed(0)
+    log_probs = (0.5 * torch.rand(3, 8, generator=generator).softmax(-1)).log()
+    odds = 3.0 * torch.randn(3, 8, generator=generator)
+    real = torch.rand(3, 8, generator=generator) < 0.8
+    real[:, 0] = True
+    order, again, still = weighed(log_probs, odds, real, 8)
+    expected = torch.where(real, log_probs.exp() * odds.exp(), 0.0)
+    expected *= torch.where(real, log_probs.exp(), 0.0).sum(-1, keepdim=True) / expected.sum(-1, keepdim=True)
+    torch.testing.assert_close(again.exp(), expected.gather(1, order))
+    assert still.sum(-1).equal(real.sum(-1))
+    for row, count in enumerate(real.sum(-1).tolist()):
+        assert still[row].tolist() == [True] * count + [False] * (8 - count)
+        assert set(order[row, :count].tolist()) == set(real[row].nonzero()[:, 0].tolist())
+        assert (again[row, :count].diff() <= 0).all()
+        assert order[row, count:].tolist() == order[row, :1].tolist() * (8 - count)
+
+
+def test_of_the_goals_that_are_looked_at_the_best_stay():
+    log_probs, odds = torch.tensor([[-1.0, -1.1, -1.2, -1.3]]), torch.tensor([[0.0, -5.0, 2.0, 1.0]])
+    order, again, still = weighed(log_probs, odds, torch.ones(1, 4, dtype=torch.bool), 2)
+    assert order.tolist() == [[2, 3]]
+    assert still.all()
+    assert again[0, 0] > again[0, 1] > -1.3
+    assert GoalRules(3, looked=8).sought == GoalRules(8, looked=8)
+    assert GoalRules(6, looked=2).sought.count == 6
 
 
 def test_the_order_of_the_cells_does_not_matter():

@@ -608,10 +608,11 @@ def test_the_command_trains_and_goes_on_with_one_log(sets, tmp_path):
 def test_goals_are_learnt_by_scores_from_a_run_that_drafts_already(sets, tmp_path, capsys):
     first, later = tmp_path / "first", tmp_path / "later"
     assert run_tiny(command(sets, first, "--steps", "2", yaml=TINY)) == 0
-    by_scores = ("--steps", "4", "--setting", "loss.worth=2", "--setting", "optimizer.eyes_share=0")
+    worth = ("--setting", "loss.worth=2", "--setting", "loss.odds=2")
+    by_scores = ("--steps", "4", *worth, "--setting", "optimizer.eyes_share=0")
     assert run_tiny(command(sets, later, *by_scores, "--begin-with", str(first), yaml=TINY)) == 0
     with (later / train_run.LOG).open() as file:
-        assert all(0 < float(row["worth"]) <= 1 for row in csv.DictReader(file))
+        assert all(0 < float(row["worth"]) <= 1 and float(row["odds"]) > 0 for row in csv.DictReader(file))
     assert train_run.run(command(sets, tmp_path / "third", *by_scores, yaml=TINY)) == 2
     assert "--begin-with" in capsys.readouterr().err
     card = json.loads((first / "card.json").read_text())
@@ -636,6 +637,7 @@ def test_a_setting_on_the_command_line_goes_before_the_file(sets, tmp_path):
         ("network: huge", "expected one of small"),
         ("loss: [1, 2]", "expected settings"),
         ("loss: {seen: 0}", "set optimizer.eyes_share to 0 too"),
+        ("loss: {odds: 1}", "set loss.worth above 0 too"),
         ("a: b: c", "is not YAML"),
         ("device: {accelerator: cuda}", "no CUDA device"),
         ("data: {batch: 4000}", "fewer than data.batch"),

@@ -25,9 +25,17 @@ def tiny_config(**changes):
 
 
 def tiny_net(seed=0, **changes):
-    net = TokenNet(tiny_config(**changes))
-    net.initialise(torch.Generator().manual_seed(seed))
+    """Random in all it has; a second look at its goals, too, tells them apart."""
+    net, generator = TokenNet(tiny_config(**changes)), torch.Generator().manual_seed(seed)
+    net.initialise(generator)
+    torch.nn.init.normal_(net.odds_head.weight, std=2.0, generator=generator)
     return net.eval()
+
+
+def without_odds(net):
+    """The network as it is initialised: to it all goals are as good."""
+    torch.nn.init.zeros_(net.odds_head.weight)
+    return net
 
 
 def tiny_inputs(net, scenes=2, seed=1):

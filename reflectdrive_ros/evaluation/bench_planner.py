@@ -232,7 +232,7 @@ def figures(
 
     bound = {
         "full": of_parts(
-            {name: step[name] for name in ("vision", "prefill", "goal")},
+            {name: step[name] for name in ("vision", "prefill", "goal", "look")},
             [step["step"].times(len(FULL) - edits), one["step"].times(edits)],
         ),
         "lite": of_parts({name: one[name] for name in ("vision", "prefill")}, [one["step"].times(len(LITE))]),

@@ -1,6 +1,6 @@
 """The least a planning step costs: multiplications that must be done, bytes that must be read, and the time of both.
 
-    parts = costs(config, blocks=6)                       # vision, prefill, goal, step
+    parts = costs(config, blocks=6)                       # vision, prefill, goal, look, step
     bound_ms(parts["step"], bytes_per_s, flop_per_s)      # the larger of the two times
 
 Counted are matrix products and convolutions, two FLOPs for each multiplication, and of the bytes the weights (once a
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..model.token_ops import STRETCH, STRETCHES
+from ..model.token_ops import STRETCH, STRETCHES, GoalRules
 
 if TYPE_CHECKING:
     from ..model.token_net import TokenNetConfig
@@ -29,8 +29,8 @@ class Cost(NamedTuple):
         return Cost(count * self.flop, count * self.bytes)
 
 
-def costs(config: TokenNetConfig, blocks: int) -> dict[str, Cost]:
-    """Of each part of a frame; `step` is one call on so many blocks."""
+def costs(config: TokenNetConfig, blocks: int, looked: int = GoalRules().looked) -> dict[str, Cost]:
+    """Of each part of a frame; `step` is one call on so many blocks, `look` another one at so many goals."""
     measures, prompt = config.blocks, config.prompt_length
     width, inside = measures.width, measures.heads * measures.head_dim
     keys_values = 2 * measures.kv_heads * measures.head_dim
@@ -52,10 +52,14 @@ def costs(config: TokenNetConfig, blocks: int) -> dict[str, Cost]:
     asked = STRETCH * min(STRETCHES, -(-xs // STRETCH))  # places of x whose y is asked for
     goal_y = asked * config.goal_hidden * ys + 2 * width * config.goal_hidden + width * ys
     goal_y += points * (of_way + width * ys) + asked * points * (width + config.goal_hidden + ys)
-    goal = measures.layers * (BLOCK * (attention + of_action) + looks(BLOCK, prompt + BLOCK)) + BLOCK * heads
-    goal += width * xs + goal_y
-    tokens = BLOCK * blocks
-    step = measures.layers * (tokens * (attention + of_action) + looks(tokens, prompt + BLOCK)) + tokens * heads
+
+    def through_layers(count: int) -> int:
+        tokens = BLOCK * count
+        return measures.layers * (tokens * (attention + of_action) + looks(tokens, prompt + BLOCK))
+
+    goal = through_layers(1) + BLOCK * heads + width * xs + goal_y
+    odds = (2 * width + 1) * config.goal_hidden
+    step = through_layers(blocks) + BLOCK * blocks * heads
     kept = measures.layers * prompt * keys_values
     goal_weights = (ys + config.bins) * config.goal_hidden + 2 * width * config.goal_hidden + of_way
     action_weights = measures.layers * of_action + 2 * heads
@@ -63,6 +67,7 @@ def costs(config: TokenNetConfig, blocks: int) -> dict[str, Cost]:
         "vision": _vision(config),
         "prefill": _cost(prefill, measures.layers * (attention + of_prompt) + kept),
         "goal": _cost(goal, action_weights + goal_weights),  # the attention's weights are read with the prompt
+        "look": _cost(through_layers(looked) + looked * odds, measures.layers * (attention + of_action) + kept + odds),
         "step": _cost(step, measures.layers * attention + action_weights + kept),
     }
 

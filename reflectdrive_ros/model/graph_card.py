@@ -84,6 +84,7 @@ class GraphCard:
             "goals": goals["count"],
             "goal_spacing_m": goals["spacing_m"],
             "goal_floor": goals["floor"],
+            "goals_looked_at": goals["looked"],
             "edit_below": edits["below"],
             "edit_at_most": edits["at_most"],
         }

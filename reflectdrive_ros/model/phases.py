@@ -64,6 +64,7 @@ def prefill_goal_of(net: TokenNet, prompt: Tensor, rules: GoalRules) -> Prefille
     """`prefill_goal` from the prompt (B, P, width) on.
 
     Goals are sought where their x is likely (`token_ops.likely_places`): the y of a goal is asked for there alone.
+    Those that were found are looked at once more, and weighed by what is seen then.
     """
     config, scenes, device = net.config, prompt.shape[0], prompt.device
     nothing = torch.full((scenes, 1, BLOCK), config.mask_id, device=device)
@@ -74,10 +75,13 @@ def prefill_goal_of(net: TokenNet, prompt: Tensor, rules: GoalRules) -> Prefille
     places = token_ops.likely_places(x_logits)
     x_log_probs, x_ids = x_logits.log_softmax(-1).gather(-1, places), x_low + places
     cells, log_probs, real = token_ops.choose_goals(
-        x_log_probs, net.goal_y(out, x_ids), config.bin_m * x_ids, config.bin_m * y_ids, rules
+        x_log_probs, net.goal_y(out, x_ids), config.bin_m * x_ids, config.bin_m * y_ids, rules.sought
     )
     goals = torch.stack([x_ids.gather(-1, cells[..., 0]), y_low + cells[..., 1]], -1)
-    blocks = torch.cat([nothing[..., :GOAL_X].expand(-1, rules.count, -1), goals], -1)
+    blocks = torch.cat([nothing[..., :GOAL_X].expand(-1, goals.shape[1], -1), goals], -1)
+    odds = net.goal_odds(net.hidden(blocks, out.keys_values))
+    order, log_probs, real = token_ops.weighed(log_probs, odds, real, rules.count)
+    blocks = blocks.gather(1, order[..., None].expand(-1, -1, BLOCK))
     return Prefilled(out.keys_values, blocks, log_probs, real)
 
 

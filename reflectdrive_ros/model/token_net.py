@@ -21,7 +21,9 @@ known is the paper's case, which training shows the network too.
 
 The goal posterior is p(x8) p(y8 | x8), read from a block that is all mask: a product of two marginals would invent
 goals between the true ones. To train it, let block 0 be all mask: cross-entropy of out.logits[:, 0, 14] against x8 and
-of net.goal_y(out, x8[:, None])[:, 0] against y8 less the lowest id of y.
+of net.goal_y(out, x8[:, None])[:, 0] against y8 less the lowest id of y. The few goals that may be driven to are then
+looked at once more, each in a block that holds it alone (`goal_odds`): nothing in a block of masks stands on the way to
+any of them.
 
 Rows of the heads outside `x_range_m`, `y_range_m` have logit -1e9 (probability exactly 0): bring targets inside with
 `config.reachable(blocks)` first. `packed` is differentiable; `encode` and `decode` are its two halves for inference
@@ -140,6 +142,10 @@ class Packed(NamedTuple):
     pictures: Tensor  # (B, P', width), the part of the prompt that stands for the pictures, before the first layer
     way: Tensor  # (B, points, width), the part that stands for the route
 
+    def of(self, count: int) -> Packed:
+        """What it says of the first blocks."""
+        return self._replace(logits=self.logits[:, :count], hidden=self.hidden[:, :count])
+
 
 class TokenNet(nn.Module):
     cos: Tensor
@@ -169,6 +175,8 @@ class TokenNet(nn.Module):
         self.goal_hidden = nn.Linear(2 * width, config.goal_hidden)
         self.goal_y_head = nn.Linear(config.goal_hidden, config.bins, bias=False)
         self.goal_way = nn.Linear(width, width + config.goal_hidden)
+        self.odds_hidden = nn.Linear(2 * width, config.goal_hidden)
+        self.odds_head = nn.Linear(config.goal_hidden, 1)
 
         cos, sin = rotary_tables(config.prompt_length + BLOCK, config.blocks.head_dim, config.blocks.rope_theta)
         self.register_buffer("cos", cos, persistent=False)
@@ -179,7 +187,7 @@ class TokenNet(nn.Module):
         layers = {self.vision: len(self.vision.layers), self: len(self.layers)}
         with torch.no_grad():
             for name, parameter in self.named_parameters():
-                if name.endswith("bias"):
+                if name.endswith("bias") or name == "odds_head.weight":  # all goals are as good to begin with
                     parameter.zero_()
                 elif "norm" in name:
                     parameter.fill_(1.0)
@@ -249,13 +257,17 @@ class TokenNet(nn.Module):
 
     def decode(self, blocks: Tensor, keys_values: tuple[KeysValues, ...]) -> Tensor:
         """Logits (B, R, 16, bins) of blocks (B, R, 16) from the prompt's keys and values, which stay as they are."""
+        return self.logits(self.hidden(blocks, keys_values))
+
+    def hidden(self, blocks: Tensor, keys_values: tuple[KeysValues, ...]) -> Tensor:
+        """(B, R, 16, width) what the heads read of blocks (B, R, 16)."""
         length = keys_values[0][0].shape[2]
         cos, sin = self.cos[length : length + BLOCK], self.sin[length : length + BLOCK]  # each stands behind the prompt
         scale = self.config.blocks.head_dim**-0.5  # of the softmax
         x = self.action_embeddings(blocks)
         for layer, past in zip(self.layers, keys_values, strict=True):
             x = layer.beside(x, past, (cos, sin), (scale * cos, scale * sin))  # type: ignore[operator]
-        return self.logits(self.norm(x))
+        return self.norm(x)  # type: ignore[no-any-return]
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
@@ -325,6 +337,12 @@ class TokenNet(nn.Module):
         logits = logits + self._of_y(self.y_head, hidden[:, None, GOAL_Y])
         logits = logits + there @ self._of_y(self.y_head, said[..., :width])
         return logits.float()
+
+    def goal_odds(self, hidden: Tensor) -> Tensor:
+        """(B, R) logits that it is good to go there, of hidden (B, R, 16, width) of blocks that hold a goal alone."""
+        goal, way = hidden[..., GOAL_X:, :].mean(-2), hidden[..., :GOAL_X, :].mean(-2)
+        odds: Tensor = self.odds_head(F.silu(self.odds_hidden(torch.cat([goal, way], -1))))
+        return odds[..., 0].float()
 
     def _of_y(self, head: nn.Linear, hidden: Tensor) -> Tensor:
         """What a head says of the ids that y may have; the others' rows are not multiplied."""

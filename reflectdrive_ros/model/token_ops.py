@@ -7,7 +7,7 @@ nothing of the host, rank by comparison, and know neither TopK nor Scatter nor N
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +25,12 @@ class GoalRules:
     count: int = 6
     spacing_m: float = 1.2  # closer ones are one behaviour; the paper's best
     floor: float = 0.01  # a goal less probable than this share of the first fills its slot as padding
+    looked: int = 6  # so many of the most probable are looked at once more, of which the best `count` stay
+
+    @property
+    def sought(self) -> GoalRules:
+        """How the goals are sought that are looked at once more."""
+        return replace(self, count=max(self.count, self.looked))
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,22 @@ def choose_goals(
     goals, log_probs = torch.stack(cells, 1), torch.stack(values, 1)
     real = log_probs.exp() >= rules.floor * log_probs[:, :1].exp()
     return torch.where(real[..., None], goals, goals[:, :1]), torch.where(real, log_probs, log_probs[:, :1]), real
+
+
+def weighed(log_probs: Tensor, odds: Tensor, real: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The best `count` = K of goals (B, G): what probability they have together is shared out by p times exp(odds).
+
+    Returns places (B, K), the likeliest first, log-probabilities and which slots are real, both in that order; those
+    that are not come last and repeat the first.
+    """
+    mass = torch.where(real, log_probs.exp(), 0.0).sum(-1, keepdim=True).log()
+    weights = torch.where(real, log_probs + odds, OUT)
+    rank = ranks(weights, torch.ones_like(real))
+    place = torch.arange(count, device=real.device)
+    order = (rank[:, None] == place[:, None]).long().argmax(-1)
+    real = real.gather(-1, order)
+    order = torch.where(real, order, order[:, :1])
+    return order, mass + weights.log_softmax(-1).gather(-1, order), real
 
 
 def ranks(values: Tensor, among: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ from .worth import Worth
 
 PADDING = WORDS.index(PAD)
 AHEAD = 4  # batches in the making
+LOOKED = 4  # goals of a scene that are looked at once more: the likeliest, and of the others rather the likely
 TINT = 0.4  # of the variation of brightness, each colour by itself
 
 
@@ -81,6 +82,7 @@ class Source:
             taken=torch.from_numpy(np.ascontiguousarray(taken[mine])),
             goals=torch.from_numpy(goals[mine].astype(np.int64)),
             worth=torch.from_numpy(worth[mine]),
+            looked=torch.from_numpy(looked_at(worth.shape, np.random.default_rng([self.seed, 3, step]))[mine]),
             masked=config.masked_blocks,
         )
 
@@ -121,6 +123,13 @@ class Source:
         (x_low, x_high), (y_low, y_high) = self.limits
         low, high = (np.tile(pair, ids.shape[-1] // 2) for pair in ((x_low, y_low), (x_high, y_high)))
         return np.where(ids == self.codebook.mask_id, ids, np.clip(ids, low, high))
+
+
+def looked_at(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """(B, S) places of goals (B, K) in the order of their likelihood, the first always among them."""
+    keys = rng.exponential(1.0, shape) * np.arange(1, shape[1] + 1)  # the smallest win, one K-th as often at place K
+    keys[:, :1] = -1.0
+    return np.argsort(keys, axis=1)[:, :LOOKED]
 
 
 def mirrored_pictures(pictures: Array) -> Array:

@@ -1,11 +1,14 @@
 """What ReflectDrive-2 learns from: the plan under its masks, the goal, the plan under perturbations, the road's edge.
 
-    L = L_DLM + goal L_goal + worth L_worth + sap L_SAP + field L_field + seen L_seen   (weights: settings.LossConfig)
+    L = L_DLM + goal L_goal + worth L_worth + odds L_odds + sap L_SAP + field L_field + seen L_seen
+
+The weights are those of settings.LossConfig.
 
 L_DLM and L_SAP are cross-entropy on all 16 positions of a block, hidden or not: a network that edits must know what to
 leave alone. L_goal is cross-entropy of the goal's x and of its y given that x, from the block that is all mask.
 L_worth is 1 less the driving score that is expected of its goals, one of K being chosen as probably as the network
-finds them (worth.py); it is not the paper's.
+finds them (worth.py); L_odds is the same once the network has looked at each goal by itself, and the cross-entropy of
+what it then holds of each. Neither is the paper's.
 L_field is the price of the cells off the road, -log(1 - p_i q_j) C_ij summed over the cells and waypoints of a block.
 L_seen is not the paper's: what the pictures show, on the ground behind them (ground_view.py) and seen from above
 (birdseye.py).
@@ -46,6 +49,7 @@ class Batch:
     taken: Tensor  # (B, 2, CELLS, CELLS) bool, `birdseye.occupancy`
     goals: Tensor  # (B, K, 2) int64 ids of goals, the expert's and others; K may be 0
     worth: Tensor  # (B, K) float32, the driving score of a plan for each, 0 to 1
+    looked: Tensor  # (B, S) int64, which of the goals are looked at once more
     masked: int
 
     @property
@@ -79,23 +83,27 @@ class Losses(nn.Module):
             self.readers.append(GroundView(net.config, codebook, generator))
 
     def forward(self, batch: Batch, eyes_only: bool = False) -> dict[str, Tensor]:
-        """Scalars `loss`, `dlm`, `goal`, `worth`, `sap`, `field`, `seen`; of the eyes alone two, the others NaN."""
+        """Scalars `loss`, `dlm`, `goal`, `worth`, `odds`, `sap`, `field`, `seen`; of eyes alone two, the rest NaN."""
         weights, masked = self.weights, batch.masked
         if eyes_only:
             seen = self._seen(self.net.placed(self.net.see(batch.images)), batch)
-            nothing = dict.fromkeys(("dlm", "goal", "worth", "sap", "field"), seen.new_full((), torch.nan))
+            nothing = dict.fromkeys(("dlm", "goal", "worth", "odds", "sap", "field"), seen.new_full((), torch.nan))
             return {"loss": weights.seen * seen, **nothing, "seen": seen.detach()}
-        out = self.net.packed(*batch.inputs, batch.blocks)
+        asked, looked = batch.blocks.shape[1], self._looked(batch) if weights.odds else batch.blocks[:, :0]
+        out = self.net.packed(*batch.inputs, torch.cat([batch.blocks, looked], 1))
+        hidden_of_looked, out = out.hidden[:, asked:], out.of(asked)
+        of_goals = self._log_probs(out, batch.goals)
         found = {
             "dlm": token_loss(out.logits[:, :masked], batch.clean),
             "goal": self._goal(out, batch.clean),
-            "worth": self._worth(out, batch.goals, batch.worth),
+            "worth": expected_loss(of_goals, batch.worth),
+            "odds": self._odds(hidden_of_looked, of_goals, batch) if weights.odds else of_goals.new_zeros(()),
             "sap": token_loss(out.logits[:, masked:], batch.clean),
             "field": self._field(out.logits[:, :masked], batch.distances),
             "seen": self._seen(out.pictures, batch),
         }
         total = found["dlm"]
-        for name in ("goal", "worth", "sap", "field", "seen"):
+        for name in ("goal", "worth", "odds", "sap", "field", "seen"):
             total = total + getattr(weights, name) * found[name]
         return {"loss": total, **{name: value.detach() for name, value in found.items()}}
 
@@ -110,15 +118,25 @@ class Losses(nn.Module):
         (_, (y_low, _)) = self.net.config.id_ranges
         return F.cross_entropy(x_logits, clean[:, GOAL_X]) + F.cross_entropy(y_logits, clean[:, GOAL_Y] - y_low)
 
-    def _worth(self, out: Packed, goals: Tensor, worth: Tensor) -> Tensor:
-        """What is lost by choosing among the goals as the network does, its choice restricted to them."""
+    def _log_probs(self, out: Packed, goals: Tensor) -> Tensor:
+        """(B, K) of goals (B, K, 2), as the block that is all mask has them."""
         if goals.shape[1] == 0:
-            return worth.new_zeros(())
+            return out.hidden.new_zeros(goals.shape[:2], dtype=torch.float32)
         ((x_low, _), (y_low, _)) = self.net.config.id_ranges
         x_ids, y_ids = goals.unbind(-1)
         of_x = self.net.goal_x(out).log_softmax(-1).gather(-1, x_ids - x_low)
         of_y = self.net.goal_y(out, x_ids).log_softmax(-1).gather(-1, (y_ids - y_low)[..., None])[..., 0]
-        return 1.0 - ((of_x + of_y).softmax(-1) * worth).sum(-1).mean()
+        return of_x + of_y
+
+    def _looked(self, batch: Batch) -> Tensor:
+        """(B, S, 16) blocks that hold the goals which are looked at once more, and nothing else."""
+        goals = batch.goals.gather(1, batch.looked[..., None].expand(-1, -1, 2))
+        return F.pad(goals, (GOAL_X, 0), value=self.net.config.mask_id)
+
+    def _odds(self, hidden: Tensor, of_goals: Tensor, batch: Batch) -> Tensor:
+        odds = self.net.goal_odds(hidden)
+        of_looked, worth = of_goals.gather(1, batch.looked), batch.worth.gather(1, batch.looked)
+        return F.binary_cross_entropy_with_logits(odds, worth) + expected_loss(of_looked + odds, worth)
 
     def _field(self, logits: Tensor, distances: Tensor) -> Tensor:
         if self.weights.field == 0.0:
@@ -135,6 +153,13 @@ class Losses(nn.Module):
         points = torch.unflatten(logits, -2, (-1, 2)).flatten(1, 2)  # (B, R * 8, 2, bins)
         x, y = points[:, :, 0, x_low : x_high + 1], points[:, :, 1, y_low : y_high + 1]
         return field_loss(x, y, cost) / logits.shape[1]
+
+
+def expected_loss(log_probs: Tensor, worth: Tensor) -> Tensor:
+    """What is lost by choosing among K goals as log_probs (B, K) have it, the choice restricted to them; 0 without."""
+    if worth.shape[1] == 0:
+        return worth.new_zeros(())
+    return 1.0 - (log_probs.softmax(-1) * worth).sum(-1).mean()
 
 
 def token_loss(logits: Tensor, clean: Tensor) -> Tensor:

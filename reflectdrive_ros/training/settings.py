@@ -41,6 +41,7 @@ class LossConfig:
     sap: float = setting(0.7, "of L_SAP", 0.0, 100.0)
     field: float = setting(0.05, "of L_field, a sum over 8 points in metres", 0.0, 100.0)
     worth: float = setting(0.0, "of L_worth, goals by the scores of their plans; needs --begin-with", 0.0, 100.0)
+    odds: float = setting(0.0, "of L_odds, the same of goals looked at once more; needs loss.worth", 0.0, 100.0)
     seen: float = setting(1.0, "of L_seen, what the pictures show on the ground; 0: left out", 0.0, 100.0)
     field_margin_m: float = setting(1.1, "a point must be this far inside the road: half the width of a car", -5.0, 5.0)
 
@@ -109,6 +110,8 @@ class TrainConfig:
         ):
             if value not in allowed:
                 raise ConfigError(f"{name} is '{value}', expected one of {', '.join(allowed)}")
+        if self.loss.odds > 0.0 and self.loss.worth == 0.0:
+            raise ConfigError("loss.odds is learnt from what goals are worth: set loss.worth above 0 too")
         if self.loss.seen == 0.0 and self.optimizer.eyes_share > 0.0:
             raise ConfigError("loss.seen is 0, so eyes have nothing to learn from: set optimizer.eyes_share to 0 too")
 

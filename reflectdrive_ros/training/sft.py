@@ -39,7 +39,7 @@ from .worth import Worth
 
 BAD_BATCH = "bad_batch.npz"
 TABLES = ("camera", "instant", "slot", "route_place", "queries")  # learned tokens that are no nn.Embedding
-LOSSES = ("loss", "dlm", "goal", "worth", "sap", "field", "seen")
+LOSSES = ("loss", "dlm", "goal", "worth", "odds", "sap", "field", "seen")
 
 
 class TrainingError(Exception):
