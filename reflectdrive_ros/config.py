@@ -201,7 +201,7 @@ class ModelConfig:
         "or checkout",
     )
     sha256: str = setting(
-        "a3d9582daf41b46d339da995b382c9a574b1ff33b9eb31953c3a1a08acb2e90c",
+        "afc0f9858a74de285032d0c7c408b1cbe294ab891dfb4e014c5d8b91eee6533f",
         "expected hash of that file; a file with another hash is refused",
     )
     backend: str = setting(
@@ -251,7 +251,7 @@ class ReflectDrive2Config:
         "draft all goals and keep those that the driving score finds safest, where there is anything to judge by",
     )
     careful_nats: float = setting(
-        2.0,
+        1.0,
         "of the goals that may be, the nearest whose log-probability is so little below the likeliest's; 0: the "
         "likeliest",
         0.0,

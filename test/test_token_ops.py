@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from reflectdrive_ros.model.token_ops import (
+    TRUST,
     EditRules,
     GoalRules,
     auto_edit,
@@ -204,7 +205,7 @@ def test_a_second_look_shares_out_what_probability_the_goals_have_together():
     real = torch.rand(3, 8, generator=generator) < 0.8
     real[:, 0] = True
     order, again, still = weighed(log_probs, odds, real, 8)
-    expected = torch.where(real, log_probs.exp() * odds.exp(), 0.0)
+    expected = torch.where(real, log_probs.exp() * odds.exp() ** TRUST, 0.0)
     expected *= torch.where(real, log_probs.exp(), 0.0).sum(-1, keepdim=True) / expected.sum(-1, keepdim=True)
     torch.testing.assert_close(again.exp(), expected.gather(1, order))
     assert still.sum(-1).equal(real.sum(-1))

@@ -44,6 +44,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 import torch
+from onnx_ir.passes.common import DeduplicateInitializersPass
 from onnxscript.optimizer import fold_constants
 from torch import Tensor, nn
 from torch.export import Dim
@@ -260,6 +261,7 @@ def _traced(
         )
     assert program is not None  # it is None only where a file was named
     fold_constants(program.model, input_size_limit=FOLDED_MOST, output_size_limit=FOLDED_MOST)
+    DeduplicateInitializersPass(FOLDED_MOST)(program.model)  # layers that goals pass once more have their weights once
     return program.model
 
 

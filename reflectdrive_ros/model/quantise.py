@@ -3,8 +3,8 @@
     write_watched(card, folder)                                      # graphs that tell how large their values get
     card_sha256 = write_quantised(card, folder, "int8", spreads)     # spreads: what it told, on scenes
 
-Only products of activations with a weight matrix are quantised, and only those of layers: what comes after the first
-head decides ids by the largest of many near values. Attention's own products, softmax, norms and sums stay in float32.
+Only products of activations with a weight matrix are quantised, and only those of layers, wherever a layer stands: what
+comes after the first head otherwise decides ids by the largest of many near values. Attention's own products, softmax, norms and sums stay in float32.
 What a graph takes and gives stays as it was.
 
 Scales are constants, measured on scenes before: what becomes of a block would otherwise hang on the blocks that share
@@ -156,7 +156,8 @@ def _products(card: GraphCard, graph: ir.Graph) -> list[tuple[ir.Node, ir.Value,
     columns = {high - low + 1 for low, high in card.model["codebook"]["reachable"]}
     heads = [node for node, _, weights in multiplied if weights.shape[1] in columns]
     before = _ancestors(heads[0]) if heads else {node for node, *_ in multiplied}
-    return [row for row in multiplied if row[0] in before and min(row[2].shape) >= FEWEST]
+    of_layers = {node.inputs[1] for node, *_ in multiplied if node in before}  # goals pass the layers once more
+    return [row for row in multiplied if row[0].inputs[1] in of_layers and min(row[2].shape) >= FEWEST]
 
 
 def _constant(value: ir.Value | None) -> Array | None:
@@ -185,8 +186,9 @@ def _in_int8(
 ) -> None:
     if spread.too_wide:
         return
-    value, name = product.inputs[0], product.name or ""
+    value, multiplied, name = *product.inputs, product.name or ""
     assert value is not None
+    assert multiplied is not None
     if value not in given:  # once for all that multiply it
         step = (spread.high - spread.low) / STEPS_BETWEEN
         scale = _kept(graph, f"{value.name}.step", np.array(step, np.float32))
@@ -197,9 +199,9 @@ def _in_int8(
     steps = np.maximum(np.abs(weights).max(0), np.finfo(np.float32).tiny) / STEPS_OF_WEIGHTS  # (N,)
     inputs = [
         quantised,
-        _kept(graph, f"{name}.int8", np.rint(weights / steps).astype(np.int8)),
+        _kept(graph, f"{multiplied.name}.int8", np.rint(weights / steps).astype(np.int8)),
         scale,
-        _kept(graph, f"{name}.steps", steps.astype(np.float32)),
+        _kept(graph, f"{multiplied.name}.steps", steps.astype(np.float32)),
         zero,
     ]
     graph.opset_imports[ORT_ONLY] = 1
@@ -209,8 +211,9 @@ def _in_int8(
 def _in_fp8(
     graph: ir.Graph, product: ir.Node, weights: Array, spread: Spread, given: dict[ir.Value, tuple[ir.Value, ...]]
 ) -> None:
-    value, name = product.inputs[0], product.name or ""
+    value, multiplied, name = *product.inputs, product.name or ""
     assert value is not None
+    assert multiplied is not None
 
     def constants(of: str, largest: float) -> tuple[ir.Value, ir.Value]:
         scale = np.array(max(largest, float(np.finfo(np.float32).tiny)) / LARGEST_FP8, np.float32)
@@ -223,15 +226,17 @@ def _in_fp8(
         back = _added(graph, product, "DequantizeLinear", [quantised, scale, zero], f"{value.name}.of_fp8")
         given[value] = (back,)
     largest = float(np.abs(weights).max())
-    scale, zero = constants(name, largest)
+    scale, zero = constants(multiplied.name or "", largest)
     stored = (weights / (largest / LARGEST_FP8 or 1.0)).astype(ml_dtypes.float8_e4m3fn)
-    inputs = [_kept(graph, f"{name}.fp8", stored), scale, zero]
+    inputs = [_kept(graph, f"{multiplied.name}.fp8", stored), scale, zero]
     product.replace_input_with(0, given[value][0])
     product.replace_input_with(1, _added(graph, product, "DequantizeLinear", inputs, f"{name}.weights"))
 
 
 def _kept(graph: ir.Graph, name: str, array: Array) -> ir.Value:
-    """A constant of the graph."""
+    """A constant of the graph; weights that several products have are kept once."""
+    if name in graph.initializers:
+        return graph.initializers[name]
     value = ir.Value(name=name, const_value=ir.tensor(array, name=name))
     value.shape, value.dtype = ir.Shape(array.shape), ir.DataType.from_numpy(array.dtype)
     graph.initializers[name] = value

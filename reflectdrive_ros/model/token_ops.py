@@ -15,6 +15,7 @@ from torch import Tensor
 
 OUT = -1e30  # log-probability of a cell that is out of the game
 STRETCH, STRETCHES = 8, 12  # places of x, and how many stretches of so many each are searched for goals
+TRUST = 2.0  # power of the odds of a goal: on scenes it has not learnt from, a second look is worth more than the first
 SLACK_M = 1e-3  # goals exactly the spacing apart are apart, whatever rounding says
 
 
@@ -83,13 +84,13 @@ def choose_goals(
 
 
 def weighed(log_probs: Tensor, odds: Tensor, real: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The best `count` = K of goals (B, G): what probability they have together is shared out by p times exp(odds).
+    """The best `count` = K of goals (B, G): what probability they have together is shared out by p times exp(odds) ** TRUST.
 
     Returns places (B, K), the likeliest first, log-probabilities and which slots are real, both in that order; those
     that are not come last and repeat the first.
     """
     mass = torch.where(real, log_probs.exp(), 0.0).sum(-1, keepdim=True).log()
-    weights = torch.where(real, log_probs + odds, OUT)
+    weights = torch.where(real, log_probs + TRUST * odds, OUT)
     rank = ranks(weights, torch.ones_like(real))
     place = torch.arange(count, device=real.device)
     order = (rank[:, None] == place[:, None]).long().argmax(-1)
