@@ -349,7 +349,7 @@ def test_graphs_are_opened_without_torch_and_a_missing_onnx_runtime_is_one_sente
         "import sys; sys.modules[{0!r}] = None\n"
         "from reflectdrive_ros.config import DecodingConfig, ModelConfig\n"
         "from reflectdrive_ros.runtime.backend import network_of\n"
-        "print(network_of(ModelConfig(*sys.argv[1:]), DecodingConfig(4, 1.2, 0.0, 1.0)).runs_on)"
+        "print(network_of(ModelConfig(*sys.argv[1:]), DecodingConfig(4, goal_floor=0.0, edit_below=1.0)).runs_on)"
     )
     model = as_set(folder)
     without = {}

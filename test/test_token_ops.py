@@ -221,7 +221,7 @@ def test_of_the_goals_that_are_looked_at_the_best_stay():
     order, again, still = weighed(log_probs, odds, torch.ones(1, 4, dtype=torch.bool), 2)
     assert order.tolist() == [[2, 3]]
     assert still.all()
-    assert again[0, 0] > again[0, 1] > -1.3
+    assert again[0, 0] > again[0, 1]
     assert GoalRules(3, looked=8).sought == GoalRules(8, looked=8)
     assert GoalRules(6, looked=2).sought.count == 6
 

@@ -4,7 +4,8 @@
     card_sha256 = write_quantised(card, folder, "int8", spreads)     # spreads: what it told, on scenes
 
 Only products of activations with a weight matrix are quantised, and only those of layers, wherever a layer stands: what
-comes after the first head otherwise decides ids by the largest of many near values. Attention's own products, softmax, norms and sums stay in float32.
+else comes after the first head decides ids by the largest of many near values. Attention's own products, softmax, norms
+and sums stay in float32.
 What a graph takes and gives stays as it was.
 
 Scales are constants, measured on scenes before: what becomes of a block would otherwise hang on the blocks that share

@@ -84,7 +84,7 @@ def choose_goals(
 
 
 def weighed(log_probs: Tensor, odds: Tensor, real: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The best `count` = K of goals (B, G): what probability they have together is shared out by p times exp(odds) ** TRUST.
+    """The best `count` = K of goals (B, G): their probability together is shared out by p times exp(odds) ** TRUST.
 
     Returns places (B, K), the likeliest first, log-probabilities and which slots are real, both in that order; those
     that are not come last and repeat the first.
