@@ -28,7 +28,7 @@ def tiny_net(seed=0, **changes):
     """Random in all it has; a second look at its goals, too, tells them apart."""
     net, generator = TokenNet(tiny_config(**changes)), torch.Generator().manual_seed(seed)
     net.initialise(generator)
-    torch.nn.init.normal_(net.odds_head.weight, std=2.0, generator=generator)
+    torch.nn.init.normal_(net.odds_head.weight, std=0.3, generator=generator)
     return net.eval()
 
 
