@@ -53,7 +53,7 @@ def test_goals_are_weighed_by_what_a_block_that_holds_one_alone_says():
     torch.nn.init.normal_(net.odds_head.weight, std=8.0, generator=torch.Generator().manual_seed(0))
     odds = net.goal_odds(net.packed(*inputs, before.blocks).hidden)
     assert (odds.amax(-1) - odds.amin(-1)).min() > 0.1
-    order, log_probs, _ = token_ops.weighed(before.goal_log_probs, odds, before.real, 4)
+    order, log_probs, _ = token_ops.weighed(before.goal_log_probs, odds, before.real, RULES.goals)
     known = phases.prefill_goal(net, *inputs, RULES.goals)
     assert known.blocks.equal(before.blocks.gather(1, order[..., None].expand(-1, -1, BLOCK)))
     assert not known.blocks[:, 0].equal(before.blocks[:, 0])

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from reflectdrive_ros.model.token_ops import (
-    TRUST,
     EditRules,
     GoalRules,
     auto_edit,
@@ -192,7 +191,7 @@ def test_slots_without_a_goal_worth_drafting_are_flagged_and_repeat_the_first():
 
 def test_goals_that_are_all_as_good_stay_as_they_were():
     log_probs, real = torch.tensor([[-0.2, -1.0, -1.0, -3.0]]), torch.tensor([[True, True, True, False]])
-    order, again, still = weighed(log_probs, torch.full((1, 4), 0.7), real, 4)
+    order, again, still = weighed(log_probs, torch.full((1, 4), 0.7), real, GoalRules(4))
     assert order.tolist() == [[0, 1, 2, 0]]
     assert still.equal(real)
     torch.testing.assert_close(again, torch.tensor([[-0.2, -1.0, -1.0, -0.2]]))
@@ -204,8 +203,8 @@ def test_a_second_look_shares_out_what_probability_the_goals_have_together():
     odds = 3.0 * torch.randn(3, 8, generator=generator)
     real = torch.rand(3, 8, generator=generator) < 0.8
     real[:, 0] = True
-    order, again, still = weighed(log_probs, odds, real, 8)
-    expected = torch.where(real, log_probs.exp() * odds.exp() ** TRUST, 0.0)
+    order, again, still = weighed(log_probs, odds, real, GoalRules(8, trust=3.0))
+    expected = torch.where(real, log_probs.exp() * odds.exp() ** 3.0, 0.0)
     expected *= torch.where(real, log_probs.exp(), 0.0).sum(-1, keepdim=True) / expected.sum(-1, keepdim=True)
     torch.testing.assert_close(again.exp(), expected.gather(1, order))
     assert still.sum(-1).equal(real.sum(-1))
@@ -218,7 +217,7 @@ def test_a_second_look_shares_out_what_probability_the_goals_have_together():
 
 def test_of_the_goals_that_are_looked_at_the_best_stay():
     log_probs, odds = torch.tensor([[-1.0, -1.1, -1.2, -1.3]]), torch.tensor([[0.0, -5.0, 2.0, 1.0]])
-    order, again, still = weighed(log_probs, odds, torch.ones(1, 4, dtype=torch.bool), 2)
+    order, again, still = weighed(log_probs, odds, torch.ones(1, 4, dtype=torch.bool), GoalRules(2))
     assert order.tolist() == [[2, 3]]
     assert still.all()
     assert again[0, 0] > again[0, 1]

@@ -80,7 +80,7 @@ def prefill_goal_of(net: TokenNet, prompt: Tensor, rules: GoalRules) -> Prefille
     goals = torch.stack([x_ids.gather(-1, cells[..., 0]), y_low + cells[..., 1]], -1)
     blocks = torch.cat([nothing[..., :GOAL_X].expand(-1, goals.shape[1], -1), goals], -1)
     odds = net.goal_odds(net.hidden(blocks, out.keys_values))
-    order, log_probs, real = token_ops.weighed(log_probs, odds, real, rules.count)
+    order, log_probs, real = token_ops.weighed(log_probs, odds, real, rules)
     blocks = blocks.gather(1, order[..., None].expand(-1, -1, BLOCK))
     return Prefilled(out.keys_values, blocks, log_probs, real)
 

@@ -15,7 +15,6 @@ from torch import Tensor
 
 OUT = -1e30  # log-probability of a cell that is out of the game
 STRETCH, STRETCHES = 8, 12  # places of x, and how many stretches of so many each are searched for goals
-TRUST = 2.0  # power of the odds of a goal: on scenes it has not learnt from, a second look is worth more than the first
 SLACK_M = 1e-3  # goals exactly the spacing apart are apart, whatever rounding says
 
 
@@ -27,6 +26,9 @@ class GoalRules:
     spacing_m: float = 1.2  # closer ones are one behaviour; the paper's best
     floor: float = 0.01  # a goal less probable than this share of the first fills its slot as padding
     looked: int = 6  # so many of the most probable are looked at once more, of which the best `count` stay
+    trust: float = (
+        2.0  # power of the odds that this gives: new scenes are told apart better by it than by the first look
+    )
 
     @property
     def sought(self) -> GoalRules:
@@ -83,16 +85,16 @@ def choose_goals(
     return torch.where(real[..., None], goals, goals[:, :1]), torch.where(real, log_probs, log_probs[:, :1]), real
 
 
-def weighed(log_probs: Tensor, odds: Tensor, real: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The best `count` = K of goals (B, G): their probability together is shared out by p times exp(odds) ** TRUST.
+def weighed(log_probs: Tensor, odds: Tensor, real: Tensor, rules: GoalRules) -> tuple[Tensor, Tensor, Tensor]:
+    """The best `rules.count` = K of goals (B, G): their probability together is shared out by p exp(odds) ** trust.
 
     Returns places (B, K), the likeliest first, log-probabilities and which slots are real, both in that order; those
     that are not come last and repeat the first.
     """
     mass = torch.where(real, log_probs.exp(), 0.0).sum(-1, keepdim=True).log()
-    weights = torch.where(real, log_probs + TRUST * odds, OUT)
+    weights = torch.where(real, log_probs + rules.trust * odds, OUT)
     rank = ranks(weights, torch.ones_like(real))
-    place = torch.arange(count, device=real.device)
+    place = torch.arange(rules.count, device=real.device)
     order = (rank[:, None] == place[:, None]).long().argmax(-1)
     real = real.gather(-1, order)
     order = torch.where(real, order, order[:, :1])

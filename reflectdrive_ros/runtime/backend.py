@@ -126,7 +126,9 @@ def torch_decoding(decoding: DecodingConfig) -> Decoding:
     from ..model.phases import Decoding
     from ..model.token_ops import EditRules, GoalRules
 
-    goals = GoalRules(decoding.goals, decoding.goal_spacing_m, decoding.goal_floor, decoding.goals_looked_at)
+    goals = GoalRules(
+        decoding.goals, decoding.goal_spacing_m, decoding.goal_floor, decoding.goals_looked_at, decoding.goal_trust
+    )
     return Decoding(goals, EditRules(decoding.edit_below, decoding.edit_at_most))
 
 
