@@ -76,15 +76,13 @@ class Running(Network, Protocol):
 def _ready(backend: str, path: Path, model: ModelConfig, decoding: DecodingConfig) -> Running:
     """The network on one backend, loaded and tried once. Raises ModelFileError."""
     try:
-        network = LOADERS[backend](path, model, decoding)
+        return LOADERS[backend](path, model, decoding)
     except ModuleNotFoundError as fault:
         if fault.name is None or fault.name.startswith("reflectdrive_ros"):
             raise  # a fault of ours
         raise ModelFileError(
             f"model file {path} needs {fault.name}, which is not installed: pip install {INSTALLED_BY[backend]}"
         ) from None
-    self_check(network, path)
-    return network
 
 
 @lru_cache(maxsize=2)
@@ -111,15 +109,19 @@ def backends_of(path: Path, model: ModelConfig) -> tuple[str, ...]:
 
 
 def _torch_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> Running:
+    """Tried by the rules that its card was written by, whatever rules are set; graphs have theirs built in."""
     if "torch" not in sys.modules:  # its threads would spin while they wait, at the cost of whoever shares the computer
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from ..model.checkpoint import CheckpointError
     from .torch_backend import TorchNetwork
 
     try:
-        return TorchNetwork.of_file(path, model.sha256, model.device, torch_decoding(decoding), model.threads)
+        network = TorchNetwork.of_file(path, model.sha256, model.device, threads=model.threads)
     except CheckpointError as fault:
         raise ModelFileError(str(fault)) from None
+    self_check(network, path)
+    network.decode_by(torch_decoding(decoding))
+    return network
 
 
 def torch_decoding(decoding: DecodingConfig) -> Decoding:
@@ -137,9 +139,11 @@ def _ort_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> Ru
     from .ort_backend import OrtNetwork
 
     try:
-        return OrtNetwork(_graphs(path, decoding), model.threads, model.device)
+        network = OrtNetwork(_graphs(path, decoding), model.threads, model.device)
     except GraphError as fault:
         raise ModelFileError(str(fault)) from None
+    self_check(network, path)
+    return network
 
 
 def _trt_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> Running:
@@ -149,9 +153,11 @@ def _trt_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> Ru
     from .trt_backend import TrtNetwork
 
     try:
-        return TrtNetwork(_graphs(path, decoding), model.device, Path(model.engines) if model.engines else None)
+        network = TrtNetwork(_graphs(path, decoding), model.device, Path(model.engines) if model.engines else None)
     except (GraphError, CudaError, EngineError) as fault:
         raise ModelFileError(str(fault)) from None
+    self_check(network, path)
+    return network
 
 
 def _graphs(path: Path, decoding: DecodingConfig) -> GraphCard:

@@ -45,12 +45,10 @@ class TorchNetwork:
         self._net = net.to(device).eval()
         self._device = torch.device(device)
         self.runs_on = f"torch {torch.__version__} on {device}"
-        self.decoding = decoding or Decoding()
-        self._on_gpu = None
+        self._way = way
         if self._device.type == "cuda" and way != GpuWay():
-            counts = range(1, self.decoding.goals.count + 1)
-            self._on_gpu = on_gpu(self._net, self.decoding.edits, way, self._device, counts)
             self.runs_on += f" ({way})"
+        self.decode_by(decoding or Decoding())
         self._sight = Sight(
             lambda pictures: self._net.see(self._batch(pictures)), config.instants // config.vision.frames
         )
@@ -80,6 +78,13 @@ class TorchNetwork:
         if device == "auto":
             device = "cuda" if gpu else "cpu"
         return TorchNetwork(load(path, sha256), device, decoding)
+
+    def decode_by(self, decoding: Decoding) -> None:
+        """Other rules from now on."""
+        self.decoding, self._on_gpu = decoding, None
+        if self._device.type == "cuda" and self._way != GpuWay():
+            counts = range(1, decoding.goals.count + 1)
+            self._on_gpu = on_gpu(self._net, decoding.edits, self._way, self._device, counts)
 
     @torch.inference_mode()
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
