@@ -20,7 +20,7 @@ import torch
 from lightning_fabric import Fabric
 from rich.console import Console
 from safetensors.torch import save_file
-from tiny_net import tiny_config, tiny_net
+from tiny_net import tiny_config, tiny_net, without_odds
 
 from reflectdrive_ros import features
 from reflectdrive_ros.config import ConfigError
@@ -552,7 +552,7 @@ def test_the_learning_rate_rises_and_falls_in_each_part_of_a_run(eyes_share):
 
 def test_the_eyes_learn_first_and_alone(scenes, tmp_path):
     job = job_of(scenes, tmp_path, optimizer={"eyes_share": 0.5}, data={**SMALL, "draft_from": 0.0})
-    net = tiny_net(words=features.WORDS, text_vocabulary=len(features.WORDS), text_length=12)
+    net = without_odds(tiny_net(words=features.WORDS, text_vocabulary=len(features.WORDS), text_length=12))
     before = dict(net.named_parameters())
     asked = iter([False] * 4 + [True])
     reporter = Silent()
