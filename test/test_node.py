@@ -46,6 +46,8 @@ class Car:
     def __init__(self, harness, process):
         self.harness, self.process = harness, process
         self.tick = 0
+        self.sent_s = None
+        self.stalled = False  # whether we ever sent later than we should have
 
     def now_s(self):
         return self.harness.node.get_clock().now().nanoseconds * 1e-9
@@ -57,6 +59,8 @@ class Car:
     def send(self, cameras=CAMERAS, ego=None, objects=True, shade=None, make=jpeg):
         self.tick += 1
         now = self.now_s()
+        self.stalled |= self.sent_s is not None and now - self.sent_s > 0.15
+        self.sent_s = now
         inputs = self.harness.inputs
         ego = {} if ego is None else ego
         inputs["odometry"].publish(odometry(now, **{"x": 0.5 * self.tick, **ego}))
@@ -146,8 +150,13 @@ def test_three_cameras_odometry_and_a_route_become_trajectories_with_diagnostics
         assert sequence == sorted(set(sequence))
         stamps = [(m.header.stamp.sec, m.header.stamp.nanosec) for _, m in received["trajectory"]]
         assert stamps == sorted(stamps)
-        # a shared machine may stall, our sender too, and lines tell of it until 2 % of what came is more than was lost
-        lines = sender.diagnosed(lambda lines: {level for level, _ in lines.values()} == {OK}, timeout_s=45.0)
+        # a shared machine may stall, and a line tell of it for a moment: all is well as soon as it goes on, but for what
+        # our own sender left out
+        lines = sender.diagnosed(
+            lambda lines: all(
+                level == OK or (sender.stalled and "messages lost" in message) for level, message in lines.values()
+            )
+        )
         assert {"image front", "odometry", "route", "objects", "planner"} <= set(lines)
 
 
