@@ -150,8 +150,8 @@ def test_three_cameras_odometry_and_a_route_become_trajectories_with_diagnostics
         assert sequence == sorted(set(sequence))
         stamps = [(m.header.stamp.sec, m.header.stamp.nanosec) for _, m in received["trajectory"]]
         assert stamps == sorted(stamps)
-        # a shared machine may stall, and a line tell of it for a moment: all is well as soon as it goes on, but for what
-        # our own sender left out
+        # a shared machine may stall, and a line tell of it for a moment: all is well as soon as it goes on, but for
+        # what our own sender left out
         lines = sender.diagnosed(
             lambda lines: all(
                 level == OK or (sender.stalled and "messages lost" in message) for level, message in lines.values()
