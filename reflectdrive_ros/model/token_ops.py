@@ -26,9 +26,7 @@ class GoalRules:
     spacing_m: float = 1.2  # closer ones are one behaviour; the paper's best
     floor: float = 0.01  # a goal less probable than this share of the first fills its slot as padding
     looked: int = 6  # so many of the most probable are looked at once more, of which the best `count` stay
-    trust: float = (
-        2.0  # power of the odds that this gives: new scenes are told apart better by it than by the first look
-    )
+    trust: float = 2.0  # power of the odds that this gives: on new scenes it tells more than the first look
 
     @property
     def sought(self) -> GoalRules:
@@ -53,9 +51,7 @@ def likely_places(logits: Tensor) -> Tensor:
     count = logits.shape[-1]
     stretches = F.pad(logits, (0, -count % STRETCH), value=OUT)
     stretches = torch.unflatten(stretches, -1, (-1, STRETCH)).amax(-1)
-    order = torch.arange(min(STRETCHES, stretches.shape[-1]), device=logits.device)
-    rank = ranks(stretches, torch.ones_like(stretches, dtype=torch.bool))
-    chosen = (rank[:, None] == order[:, None]).long().argmax(-1)
+    chosen = best_first(stretches, min(STRETCHES, stretches.shape[-1]))
     places = (STRETCH * chosen[..., None] + torch.arange(STRETCH, device=logits.device)).flatten(-2)
     return torch.where(places < count, places, count - 1)  # not clamped: TensorRT clips no integers
 
@@ -93,12 +89,16 @@ def weighed(log_probs: Tensor, odds: Tensor, real: Tensor, rules: GoalRules) -> 
     """
     mass = torch.where(real, log_probs.exp(), 0.0).sum(-1, keepdim=True).log()
     weights = torch.where(real, log_probs + rules.trust * odds, OUT)
-    rank = ranks(weights, torch.ones_like(real))
-    place = torch.arange(rules.count, device=real.device)
-    order = (rank[:, None] == place[:, None]).long().argmax(-1)
+    order = best_first(weights, rules.count)
     real = real.gather(-1, order)
     order = torch.where(real, order, order[:, :1])
     return order, mass + weights.log_softmax(-1).gather(-1, order), real
+
+
+def best_first(values: Tensor, count: int) -> Tensor:
+    """(B, count) places of the largest of values (B, N), the largest first."""
+    rank = ranks(values, torch.ones_like(values, dtype=torch.bool))
+    return (rank[:, None] == torch.arange(count, device=values.device)[:, None]).long().argmax(-1)
 
 
 def ranks(values: Tensor, among: Tensor) -> Tensor:
