@@ -82,14 +82,15 @@ SHORTEST_M = 0.3  # steps shorter than this tell nothing of curvature
 DIRECTION_M = 1.0  # a step of this length says which way the car faces
 
 
-def poses_from_points(points: Array) -> Array:
+def poses_from_points(points: Array, curvature_change: float = CURVATURE_CHANGE) -> Array:
     """Poses (.., T, 3) with headings read from rounded points (.., T, 2) of the ego frame; the points are kept.
 
     The car starts at the origin with heading 0. The direction of each step is taken as a measurement of the mean
     heading of its ends, the less certain the shorter the step (rounding moves both ends), and the headings that best
-    explain all steps are found under a prior that a path curves little and changes its curvature slowly: one linear
-    least-squares problem per trajectory. So a car that stands keeps its heading, and rounding at walking pace does not
-    make it zigzag. A step backwards is taken as reversing, not as a turn on the spot.
+    explain all steps are found under a prior that a path curves little and changes its curvature slowly, usually by
+    `curvature_change` (1/m per square root of a metre): one linear least-squares problem per trajectory. So a car that
+    stands keeps its heading, and rounding at walking pace does not make it zigzag. A step backwards is taken as
+    reversing, not as a turn on the spot.
 
     Plain directions of steps would cost several points of PDM score (docs/scoring.md). Raises ValueError on another
     shape, NaN or infinity.
@@ -111,7 +112,7 @@ def poses_from_points(points: Array) -> Array:
     mean = 0.5 * (np.eye(count) + np.eye(count, k=-1))
     reach = np.maximum(length, SHORTEST_M)
     bend = np.diff(turn / reach[..., None], axis=-2)  # (.., T - 1, T) change of curvature from step to step
-    slowness = 2.0 / (CURVATURE_CHANGE**2 * (reach[..., 1:] + reach[..., :-1]))
+    slowness = 2.0 / (curvature_change**2 * (reach[..., 1:] + reach[..., :-1]))
 
     normal = mean.T @ (certainty[..., None] * mean) + turn.T @ (stiffness[..., None] * turn)
     normal = normal + np.swapaxes(bend, -1, -2) @ (slowness[..., None] * bend)

@@ -1,6 +1,7 @@
 """Training: batches follow from seed and step, a kill changes nothing, faults are sentences."""
 
 import argparse
+import copy
 import csv
 import json
 import os
@@ -21,21 +22,26 @@ from lightning_fabric import Fabric
 from rich.console import Console
 from safetensors.torch import save_file
 from tiny_net import tiny_config, tiny_net, without_odds
+from torch import nn
 
 from reflectdrive_ros import features
 from reflectdrive_ros.config import ConfigError
 from reflectdrive_ros.domain import Command
-from reflectdrive_ros.model import checkpoint
+from reflectdrive_ros.model import checkpoint, vision
 from reflectdrive_ros.model.phases import Decoding
+from reflectdrive_ros.model.token_net import TokenNet
 from reflectdrive_ros.model.token_ops import GoalRules
+from reflectdrive_ros.planning.road_frame import RoadFrame, poses_on_road
 from reflectdrive_ros.planning.waypoints import driven
 from reflectdrive_ros.scoring.scorer import score
 from reflectdrive_ros.sim import shards
 from reflectdrive_ros.sim.shards import Index, Load
-from reflectdrive_ros.tokens import Codebook, poses_from_points
+from reflectdrive_ros.tokens import Codebook
 from reflectdrive_ros.training import data, drafts, prepared, run_state, schedule, settings, sft, train_run, validation
 from reflectdrive_ros.training import worth as worths
 from reflectdrive_ros.training.data import Source
+from reflectdrive_ros.training.losses import Losses
+from reflectdrive_ros.training.settings import LossConfig
 from reflectdrive_ros.training.sft import Job, TrainingError
 
 warnings.filterwarnings("ignore", module="lightning_fabric")
@@ -247,10 +253,10 @@ def test_goals_are_worth_the_score_of_the_plans_that_the_network_writes_for_them
     asked = [(scene, features.model_inputs(scene.observation(), SHAPE.spec)) for scene in stored]
     for row, (blocks, scene) in enumerate(zip(worths.plans(net, asked, CODEBOOK, fast=False), stored, strict=True)):
         assert (blocks[:, 14:] == found.goals[7 + row]).all()
-        points = driven(CODEBOOK.decode(blocks), scene.ego, CODEBOOK.bin_m)
-        np.testing.assert_allclose(
-            score(scene.scored(), poses_from_points(points)).score, found.score[7 + row], atol=1e-6
-        )
+        road = RoadFrame.of(scene.route)
+        points = driven(CODEBOOK.decode(blocks), scene.ego, CODEBOOK.bin_m, road)
+        card = score(scene.scored(), poses_on_road(points, road))
+        np.testing.assert_allclose(card.score, found.score[7 + row], atol=1e-6)
 
 
 def test_worth_is_found_once_for_each_network_by_any_number_of_processes(sets, scenes, drafter, monkeypatch):
@@ -435,6 +441,33 @@ def test_a_run_begins_with_a_network_that_was_passed_on_without_its_state(scenes
     (passed_on / "card.json").write_text("[")
     with pytest.raises(run_state.StateError, match=r"card\.json cannot be read .*: give another --begin-with"):
         run_state.earlier(passed_on)
+
+
+def test_a_network_that_grows_begins_by_answering_as_the_smaller_did(scenes, finished, tmp_path):
+    """Deeper eyes and a deeper body pass on what they are given, until they have learnt."""
+    smaller = network()
+    deeper = network(vision=replace(smaller.vision, layers=3), blocks=replace(smaller.blocks, layers=3))
+    grown = TokenNet(deeper)
+    grown.initialise(torch.Generator().manual_seed(1))
+    learning = Losses(grown, LossConfig(), torch.Generator().manual_seed(1))
+    anew = run_state.take_over(finished, learning, copy.deepcopy(grown))
+    assert {name.split(".layers.")[0] for name in anew} == {"net", "net.vision"}
+    before = TokenNet(smaller)
+    kept = {k.removeprefix("average."): v for k, v in weights(finished).items() if k.startswith("average.")}
+    before.load_state_dict(kept)
+    asked = source(scenes).batch(0)
+    with torch.no_grad():
+        found, wanted = (each.packed(*asked.inputs, asked.blocks).logits for each in (grown, before))
+    torch.testing.assert_close(found, wanted)
+
+
+def test_patches_of_another_size_answer_alike_to_the_same_patch_enlarged():
+    generator = torch.Generator().manual_seed(0)
+    weight, patch = (torch.randn(shape, generator=generator) for shape in ((5, 3, 4, 4), (1, 3, 4, 4)))
+    enlarged = nn.functional.interpolate(patch, (6, 6), mode="bilinear", align_corners=False)
+    found = nn.functional.conv2d(enlarged, vision.resized_patches(weight, 6))
+    torch.testing.assert_close(found, nn.functional.conv2d(patch, weight))
+    torch.testing.assert_close(vision.resized_patches(weight, 4), weight)
 
 
 def test_a_compiled_step_learns_what_a_plain_one_does(scenes, tmp_path, monkeypatch):

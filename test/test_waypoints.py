@@ -8,17 +8,23 @@ from hypothesis import strategies as st
 from reflectdrive_ros import geometry, kinematics
 from reflectdrive_ros.domain import Trajectory
 from reflectdrive_ros.planning.pace import LEAST_MPS2, MOST_MPS2, onward
+from reflectdrive_ros.planning.road_frame import poses_on_road
 from reflectdrive_ros.planning.steering import tight
 from reflectdrive_ros.planning.waypoints import drawn, trajectories
-from reflectdrive_ros.tokens import Codebook, poses_from_points
+from reflectdrive_ros.tokens import Codebook
 
 BOOK = Codebook()
+
+
+def posed(points):
+    """With headings, as where no road is known."""
+    return poses_on_road(points, None)
 
 
 def resampled(points, dt_s=0.1):
     """Poses (T, 3) of one plan (8, 2)."""
     times_s = dt_s * np.arange(1, round(4.0 / dt_s) + 1)
-    return kinematics.resample(Trajectory(poses_from_points(points), 0.5), times_s)
+    return kinematics.resample(Trajectory(posed(points), 0.5), times_s)
 
 
 def gaps(poses, way):
@@ -47,7 +53,7 @@ def test_plans_keep_their_way_and_ask_for_what_a_car_can_do(drives, speed):
     )
     rounded = onward(BOOK.decode(BOOK.encode(ways)))
     for one in (*ways, *rounded):
-        poses = poses_from_points(one[None])
+        poses = posed(one[None])
         (found,) = drawn(poses, speed)
         accelerations = asked(found, speed)
         assert accelerations.max() <= MOST_MPS2 + 3.0  # round a rounded bend, speed is even to some hundredths
@@ -69,7 +75,7 @@ def test_a_plan_that_wavers_is_driven_evenly():
     for _ in range(100):
         speed = rng.uniform(4.0, 14.0)
         along = speed * times_s + rng.uniform(-0.3, 0.3, 8)
-        found = drawn(poses_from_points(np.stack([along, np.zeros(8)], axis=1)[None]), speed)[0]
+        found = drawn(posed(np.stack([along, np.zeros(8)], axis=1)[None]), speed)[0]
         assert np.abs(asked(found, speed)).max() < 2.0
         assert np.abs(found[4::5, 0] - along).max() < 0.4
 
@@ -78,14 +84,14 @@ def test_a_plan_that_wavers_is_driven_evenly():
 def test_a_plan_that_stops_has_stopped_where_it_says(stops_after_m):
     points = np.stack([np.minimum(5.0 * 0.5 * np.arange(1, 9), stops_after_m), np.zeros(8)], axis=1)
     for speed in (0.0, 1.0, 2.5):
-        (found,) = drawn(poses_from_points(points[None]), speed)
+        (found,) = drawn(posed(points[None]), speed)
         assert found[-1, 0] == pytest.approx(stops_after_m, abs=0.05)
         assert found[:, 0].max() <= stops_after_m + 0.02
         assert asked(found, speed).min() >= LEAST_MPS2 - 1e-6
 
 
 def test_who_cannot_stop_in_time_brakes_as_hard_as_can_be_and_goes_straight_on():
-    (found,) = drawn(poses_from_points(np.zeros((1, 8, 2))), 8.0)
+    (found,) = drawn(posed(np.zeros((1, 8, 2))), 8.0)
     assert found[-1, 0] == pytest.approx(8.0**2 / 12.0, abs=0.5)
     np.testing.assert_allclose(found[:, 1:], 0.0, atol=1e-9)
     np.testing.assert_allclose(asked(found, 8.0)[:10], LEAST_MPS2)
@@ -105,7 +111,7 @@ def test_a_steady_plan_is_driven_as_it_is(speed, acceleration):
 def test_a_plan_that_stops_and_goes_on_stays_within_a_hand(pause):
     points = np.stack([np.r_[1.5, 3.0, [3.0] * pause, 4.5 + 1.5 * np.arange(6 - pause)], 0.02 * np.arange(8) ** 2], 1)
     points[2 : 2 + pause, 1] = points[1, 1]
-    (found,) = drawn(poses_from_points(points[None]), 3.0)
+    (found,) = drawn(posed(points[None]), 3.0)
     assert np.hypot(*(found[4::5, :2] - points).T).max() < 0.6  # it brakes before and speeds up after
     assert gaps(found, resampled(points, 0.01)).max() < 0.1
 

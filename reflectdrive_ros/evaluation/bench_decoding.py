@@ -26,13 +26,13 @@ from ..config import Config, ConfigError, ReflectDrive2Config
 from ..features import model_inputs
 from ..planning import reflectdrive2
 from ..planning.planner import Network, Tools
+from ..planning.road_frame import RoadFrame, poses_on_road
 from ..planning.waypoints import driven
 from ..runtime.model_file import ModelFileError
 from ..scoring.scorer import score
 from ..sim import shards
 from ..sim.scene import DrivingScene
 from ..sim.shards import SetError
-from ..tokens import poses_from_points
 from . import eval_scenes, given, scenes_run
 from .provenance import write_numbers
 
@@ -116,7 +116,7 @@ def rows_of(
 ) -> Iterator[tuple[str, Row]]:
     """What each way makes of one scene; each network reads the scene once."""
     observation = scene.observation()
-    scored = scene.scored()
+    scored, road = scene.scored(), RoadFrame.of(observation.route)
     known = {
         decoding: network.prefill_goal(model_inputs(observation, network.inputs))
         for decoding, network in networks.items()
@@ -127,9 +127,9 @@ def rows_of(
         seen = known[config.decoding]
         drafts = reflectdrive2.drafted(network, seen.context, seen.blocks[seen.real], settings)
         blocks, _ = reflectdrive2.edited(network, seen.context, *drafts, settings.edit_rounds)
-        points = driven(network.codebook.decode(blocks), observation.ego, network.codebook.bin_m)
-        values = score(scored, poses_from_points(points)).score
-        choice = reflectdrive2.ranked(points, seen.goal_log_probs[seen.real], observation, Tools(config, network))
+        points = driven(network.codebook.decode(blocks), observation.ego, network.codebook.bin_m, road)
+        values = score(scored, poses_on_road(points, road)).score
+        choice = reflectdrive2.ranked(points, seen.goal_log_probs[seen.real], observation, road, Tools(config, network))
         yield name, Row(float(values[0]), float(values.max()), float(values[choice.order[0]]))
 
 

@@ -31,12 +31,13 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from .. import kinematics, tokens
+from .. import kinematics
 from ..config import Config, ConfigError
 from ..domain import Array, Observation, Plan, Verdict
 from ..features import InputSpec, ModelInputs
 from ..planning import decoding_of, guard, planner_named
 from ..planning.planner import Network, PlannerState, Prefilled, Tools, in_turn
+from ..planning.road_frame import poses_on_road
 from ..planning.safety import Known, as_drawn
 from ..planning.waypoints import POINTS, driven, trajectories
 from ..runtime.model_file import ModelFileError
@@ -237,10 +238,11 @@ def in_reach(plan: Plan, observation: Observation, config: Config, codebook: Cod
     if plan.tokens is None:
         return False
     near = np.concatenate([around(plan.tokens, place, codebook, config.repair.delta)[1] for place in range(POINTS)])
-    points = driven(codebook.decode(near), observation.ego, codebook.bin_m)
-    safety = as_drawn(Known.of(observation, config), tokens.poses_from_points(points))
+    known = Known.of(observation, config)
+    points = driven(codebook.decode(near), observation.ego, codebook.bin_m, known.road)
+    safety = as_drawn(known, poses_on_road(points, known.road))
     safest = np.lexsort((safety.excess, -safety.first_unsafe))[:ASKED]
-    made = trajectories(points[safest], observation.ego.speed_mps, config.output.dt_s)
+    made = trajectories(points[safest], observation.ego.speed_mps, config.output.dt_s, known.road)
     others = (replace(plan, trajectory=one) for one in made)
     return any(guard.check(other, observation, 0.0, config).verdict is Verdict.OK for other in others)
 

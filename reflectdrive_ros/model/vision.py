@@ -141,6 +141,19 @@ def shrunk(images: Tensor, height: int, width: int) -> Tensor:
     return pixels.round()
 
 
+def resized_patches(weight: Tensor, side: int) -> Tensor:
+    """Patch embedding (C, I, S, S) for patches of `side` x `side`: the same answer to the same patch enlarged.
+
+    The smallest weights that do so (FlexiViT, arXiv 2212.08013, section 3.4).
+    """
+    before = weight.shape[-1]
+    each = torch.eye(before * before).view(-1, 1, before, before)
+    enlarged = F.interpolate(each, (side, side), mode="bilinear", align_corners=False).flatten(1)
+    flat = weight.flatten(2) @ torch.linalg.pinv(enlarged).T  # of (S * S, side * side)
+    patches: Tensor = torch.unflatten(flat, -1, (side, side))
+    return patches
+
+
 def area_shares(before: int, after: int) -> Array:
     """(after, before) float32: how much each of `before` pixels of a line counts in each of `after`, fewer, ones."""
     edges = np.arange(after + 1) * before / after

@@ -60,7 +60,7 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
     goals = apart(scene, network, settings)[: settings.goals if against.anything else 1]
     blocks = written(goals, scene, inputs, network, settings)
     points = network.codebook.decode(blocks)
-    smooth = driven(points, observation.ego, network.codebook.bin_m)
+    smooth = driven(points, observation.ego, network.codebook.bin_m, against.road)
     order, scores = [0], tuple[float, ...]()
     if len(blocks) > 1:
         found = judged(against, looked_at(against, smooth))
@@ -76,7 +76,7 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
             again = judged(against, looked_at(against, sent[None]))
             scores = (float(again.safety.worst[0] * again.quality[0]), *scores[1:])
     first, *others = trajectories(
-        np.stack([sent, *smooth[order[1:]]]), observation.ego.speed_mps, tools.config.output.dt_s
+        np.stack([sent, *smooth[order[1:]]]), observation.ego.speed_mps, tools.config.output.dt_s, against.road
     )
     made = Plan(
         observation.stamp_ns,

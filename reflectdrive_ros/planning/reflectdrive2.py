@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import geometry, kinematics, tokens
+from .. import geometry, kinematics
 from ..config import ReflectDrive2Config, ScoringConfig
 from ..domain import Array, Command, EgoState, Observation, Plan, StepKind
 from ..scoring import metrics
@@ -30,6 +30,7 @@ from ..scoring.scorer import Scene, ScoreCard, joined, judge, score, total
 from ..tokens import Codebook
 from .planner import Network, PlannerState, Prefilled, Tools, no_hurry, what_it_sees
 from .repair import mended
+from .road_frame import RoadFrame, poses_on_road
 from .safety import Known, check_of
 from .waypoints import FREE, HORIZON_S, POINT_DT_S, POINTS, driven, shares, trajectories
 
@@ -68,14 +69,15 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
         blocks, confidence, points = continued(network, context, carried_points(state.previous, observation))
         kind, lite_run, edit_rounds = StepKind.LITE, state.lite_run + 1, settings.lite_edit_rounds
 
-    ways = driven(points, observation.ego, network.codebook.bin_m)
-    choice = ranked(ways, log_probs, observation, tools)
+    against = Known.of(observation, tools.config)
+    road = against.road
+    ways = driven(points, observation.ego, network.codebook.bin_m, road)
+    choice = ranked(ways, log_probs, observation, road, tools)
     best, others = choice.order[0], choice.order[1:]
 
     draft = blocks[[best]], confidence[[best]]
     (ids,), (confidence_of_ids,) = edited(network, context, *draft, edit_rounds, tools.spent)
     reflected = reflected_points(points[best], blocks[best], ids, network.codebook)
-    against = Known.of(observation, tools.config)
     if settings.repair and against.anything:
         as_judged = choice.states(best) if np.array_equal(ids, blocks[best]) else None
         found = mended(ids, reflected, observation, context, tools, against, as_judged)
@@ -84,10 +86,10 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
     elif np.array_equal(ids, blocks[best]):
         sent, repairs = ways[best], 0
     else:
-        sent, repairs = driven(reflected, observation.ego, network.codebook.bin_m), 0
+        sent, repairs = driven(reflected, observation.ego, network.codebook.bin_m, road), 0
 
     sent_plan, *candidates = trajectories(
-        np.stack([sent, *ways[others]]), observation.ego.speed_mps, tools.config.output.dt_s
+        np.stack([sent, *ways[others]]), observation.ego.speed_mps, tools.config.output.dt_s, road
     )
     made = Plan(
         observation.stamp_ns,
@@ -270,7 +272,7 @@ class Choice:
         return Choice(np.arange(len(self.order)), self.scene, joined([mended, self.card.of(self.order[1:])]))
 
 
-def ranked(points: Array, log_probs: Array, observation: Observation, tools: Tools) -> Choice:
+def ranked(points: Array, log_probs: Array, observation: Observation, road: RoadFrame | None, tools: Tools) -> Choice:
     """Points (M, 8, 2) in the order of their worth.
 
     The driving score without its progress says which are safe and smooth; among equals the network's goals decide
@@ -279,7 +281,7 @@ def ranked(points: Array, log_probs: Array, observation: Observation, tools: Too
     if len(points) == 1:
         return Choice(np.zeros(1, int))
     scene = scene_of(observation, tools)
-    card = score(scene, tokens.poses_from_points(points))
+    card = score(scene, poses_on_road(points, road))
     worth = total(replace(card, ep=np.ones(len(card))), tools.config.scoring)
     equal = worth >= worth.max() - EQUAL
     first = careful(points[:, -1], log_probs, equal, observation.ego, tools.config.reflectdrive2)

@@ -29,12 +29,13 @@ from typing import Any
 
 import numpy as np
 
-from .. import geometry, kinematics, tokens
+from .. import geometry, kinematics
 from ..config import RepairConfig
 from ..domain import Array, Observation
 from ..scoring.search import around
 from ..tokens import Codebook
 from .planner import Tools, no_hurry
+from .road_frame import poses_on_road
 from .safety import SAFE, Known, as_drawn, judged, looked_at, overload, roughness
 from .waypoints import POINT_DT_S, POINTS, driven
 
@@ -75,15 +76,15 @@ def mended(
     network = tools.network
     assert network is not None
     codebook = network.codebook
+    known = known or Known.of(observation, tools.config)
 
     def points_of(many: Array) -> Array:
         kept = (many == ids).reshape(len(many), POINTS, 2)
-        return driven(np.where(kept, points, codebook.decode(many)), observation.ego, codebook.bin_m)
+        return driven(np.where(kept, points, codebook.decode(many)), observation.ego, codebook.bin_m, known.road)
 
     def redraw(blocks: Array) -> Array:
         return network.step(context, blocks, 2 * POINTS, False)[0]
 
-    known = known or Known.of(observation, tools.config)
     if not known.anything:
         return Repaired(ids, points_of(ids[None])[0], True, 0, ())
     return repaired(ids, known, codebook, points_of, redraw, tools.config.repair, tools.spent, states)
@@ -162,7 +163,7 @@ def best_pairs(
     if len(near) == 0:
         return near
     points = points_of(near)
-    poses = tokens.poses_from_points(points)
+    poses = poses_on_road(points, known.road)
     safety = as_drawn(known, poses)
     order = np.lexsort(
         (

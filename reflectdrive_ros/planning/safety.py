@@ -18,7 +18,7 @@ from functools import cached_property
 
 import numpy as np
 
-from .. import geometry, kinematics, tokens
+from .. import geometry, kinematics
 from ..config import Config, GuardConfig, ScoringConfig, VehicleConfig
 from ..domain import Array, DrivableGrid, Forecast, ForecastSource, Observation, Plan, SafetyCheck
 from ..scoring import contacts, drivable, metrics
@@ -27,6 +27,7 @@ from ..scoring.metrics import EgoAreas
 from ..scoring.scorer import Scene, judge, motion_of, total
 from ..scoring.simulate import DT_S, HEADING, STATE_SIZE, STEPS, VX, X, Y, simulate
 from . import guard
+from .road_frame import RoadFrame, poses_on_road
 from .waypoints import POINT_DT_S, POINTS, drawn
 
 OUTLINE = np.array([(along / 6, side / 2) for side in (-1, 1) for along in (-3, -1, 1, 3)])  # of length and width
@@ -86,6 +87,11 @@ class Known:
     def anything(self) -> bool:
         """Whether there is anything to check against."""
         return self.objects is not None or self.obstacles or self.grid is not None
+
+    @cached_property
+    def road(self) -> RoadFrame | None:
+        """The way to go as a ruler, where the car is on it."""
+        return None if self.route is None else RoadFrame.of(self.route)
 
     @cached_property
     def kept_clear(self) -> AgentTracks:
@@ -193,7 +199,7 @@ def looked_at(known: Known, points: Array, states: Array | None = None) -> Looks
 
     `states` (N, 41, 11) are what the score's car makes of them, where that is known already.
     """
-    poses = tokens.poses_from_points(points)
+    poses = poses_on_road(points, known.road)
     if states is None:
         states = simulate(poses, known.scene.motion, known.scene.vehicle)
     states.flags.writeable = False  # or the score would keep a copy

@@ -6,10 +6,11 @@ import math
 
 import numpy as np
 
-from .. import geometry, tokens
+from .. import geometry
 from ..domain import Array, EgoState, Trajectory
 from ..kinematics import SAME_PLACE_M
 from .pace import eased, onward, paced, timed
+from .road_frame import RoadFrame, poses_on_road
 from .smoothing import smoothed
 from .steering import steered, tight
 
@@ -24,15 +25,16 @@ def shares(rounds: int) -> list[int]:
     return [-(-(FREE - turn) // rounds) for turn in range(rounds)]
 
 
-def driven(points: Array, ego: EgoState, bin_m: float) -> Array:
-    """Points (.., 8, 2) of tokens as this car drives them: without the jolts of rounding, no faster than it can."""
-    kept = paced(onward(smoothed(points, ego, POINT_DT_S, bin_m)), ego.speed_mps, POINT_DT_S)
+def driven(points: Array, ego: EgoState, bin_m: float, road: RoadFrame | None) -> Array:
+    """Points (.., 8, 2) of tokens as this car drives them on its road, where that is known: without the jolts of
+    rounding, no faster than it can."""
+    kept = paced(onward(smoothed(points, ego, POINT_DT_S, bin_m, road)), ego.speed_mps, POINT_DT_S)
     return eased(kept, ego.speed_mps, POINT_DT_S)
 
 
-def trajectories(points: Array, speed_mps: float, dt_s: float) -> tuple[Trajectory, ...]:
+def trajectories(points: Array, speed_mps: float, dt_s: float, road: RoadFrame | None = None) -> tuple[Trajectory, ...]:
     """Points (N, 8, 2), of a car that now drives at `speed_mps`, as poses at `dt_s`, headings included, up to 4 s."""
-    return tuple(Trajectory(poses, dt_s) for poses in drawn(tokens.poses_from_points(points), speed_mps, dt_s))
+    return tuple(Trajectory(poses, dt_s) for poses in drawn(poses_on_road(points, road), speed_mps, dt_s))
 
 
 def drawn(poses: Array, speed_mps: float, dt_s: float = STEP_S) -> Array:

@@ -22,10 +22,13 @@ from torch import Tensor, nn
 from ..files import write_whole
 from ..model import checkpoint
 from ..model.token_net import TokenNet
+from ..model.vision import resized_patches
 
 FILE = "state.safetensors"
 WEIGHTS = "weights.safetensors"
 FORMAT = "reflectdrive.training.2"
+PATCHES = "vision.patch_embedding.weight"
+LAST_OF_LAYER = ("out_proj.weight", "fc2.weight", "o_proj.weight", "down_proj.weight")  # what it adds comes from them
 ADAM = ("exp_avg", "exp_avg_sq", "step")
 OF_WEIGHTS = ("format", "file", "bytes", "parameters", "dtype", "config", "golden")  # of a card: nothing about the run
 
@@ -104,8 +107,10 @@ def restore(folder: Path, learning: nn.Module, average: TokenNet, optimizer: tor
 def take_over(folder: Path, learning: nn.Module, average: TokenNet) -> list[str]:
     """Puts the weights of another run into this one's, the network's averaged ones, where names and shapes agree.
 
-    A folder without a state, as networks are passed on, has the network's weights alone. Returns the names of
-    parameters that stay as they were. Raises StateError.
+    A network may grow: patches of other sizes are learnt from the other's (`vision.resized_patches`), and layers that
+    the other has not begin by passing on what they are given. A folder without a state, as networks are passed on, has
+    the network's weights alone. Returns the names of parameters that did not come from the other run. Raises
+    StateError.
     """
     whole = (folder / FILE).exists()
     path = folder / (FILE if whole else WEIGHTS)
@@ -117,10 +122,15 @@ def take_over(folder: Path, learning: nn.Module, average: TokenNet) -> list[str]
                 of_network = name.removeprefix("net.")
                 prefix = "" if not whole else "learning." if of_network == name else "average."
                 kept = prefix + of_network
-                if kept in there and file.get_slice(kept).get_shape() == list(parameter.shape):
-                    parameter.copy_(file.get_tensor(kept))
-                else:
-                    anew.append(name)
+                found = file.get_tensor(kept) if kept in there else None
+                if found is not None and of_network == PATCHES and found.shape[:2] == parameter.shape[:2]:
+                    found = resized_patches(found.float(), parameter.shape[-1])
+                if found is not None and found.shape == parameter.shape:
+                    parameter.copy_(found)
+                    continue
+                anew.append(name)
+                if found is None and ".layers." in name and name.endswith(LAST_OF_LAYER):
+                    parameter.zero_()
             average.load_state_dict(cast(nn.Module, learning.net).state_dict())
     except (SafetensorError, OSError) as fault:
         raise StateError(f"{path} cannot be read ({fault}): give another --begin-with") from None

@@ -15,11 +15,13 @@ from ..features import ModelInputs
 from ..model import phases
 from ..model.phases import Decoding
 from ..model.token_net import GOAL_X, TokenNet
+from ..planning.road_frame import RoadFrame, poses_on_road
+from ..planning.waypoints import driven
 from ..scoring.scorer import score
 from ..sim import shards
 from ..sim.scene import DrivingScene
 from ..sim.shards import SetError
-from ..tokens import Codebook, poses_from_points
+from ..tokens import Codebook
 from .drafts import goal_alone
 from .prepared import Shape
 
@@ -73,7 +75,9 @@ def examine(net: TokenNet, questions: Exam, decoding: Decoding, device: torch.de
         plans = codebook.decode(phases.full(net, *inputs, decoding).blocks.cpu().numpy())  # (b, K, 8, 2)
         drafts = codebook.decode(phases.full(net, *inputs, drafting).blocks[:, :1].cpu().numpy())
         for k, scene in enumerate(scenes):
-            card = score(scene.scored(), poses_from_points(np.concatenate([drafts[k], plans[k]])))
+            road = RoadFrame.of(scene.route)
+            points = driven(np.concatenate([drafts[k], plans[k]]), scene.ego, codebook.bin_m, road)
+            card = score(scene.scored(), poses_on_road(points, road))
             error = np.hypot(*np.moveaxis(plans[k, 0] - experts[k], -1, 0))
             row = {
                 "pdms": 100.0 * card.score[1],

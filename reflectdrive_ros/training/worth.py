@@ -23,12 +23,13 @@ from ..features import ModelInputs
 from ..model import checkpoint, phases, token_ops
 from ..model.token_net import GOAL_X, TokenNet
 from ..model.token_ops import EditRules, GoalRules
+from ..planning.road_frame import RoadFrame, poses_on_road
 from ..planning.waypoints import driven
 from ..scoring.scorer import score
 from ..sim import shards
 from ..sim.scene import DrivingScene
 from ..sim.shards import ShardNote
-from ..tokens import Codebook, poses_from_points
+from ..tokens import Codebook
 from . import prepared
 from .drafts import ROUNDS, goal_alone
 from .prepared import Shape
@@ -99,8 +100,9 @@ def scored(net: TokenNet, asked: Sequence[Asked], codebook: Codebook, fast: bool
     """Goals (K, 2) int16 of each scene and the scores (K,) float32 of their plans."""
     found = []
     for (scene, _), blocks in zip(asked, plans(net, asked, codebook, fast), strict=True):
-        points = driven(codebook.decode(blocks), scene.ego, codebook.bin_m)
-        card = score(scene.scored(), poses_from_points(points))
+        road = RoadFrame.of(scene.route)
+        points = driven(codebook.decode(blocks), scene.ego, codebook.bin_m, road)
+        card = score(scene.scored(), poses_on_road(points, road))
         found.append((blocks[:, GOAL_X:].astype(np.int16), card.score.astype(np.float32)))
     return found
 

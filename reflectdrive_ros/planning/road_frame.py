@@ -1,0 +1,119 @@
+"""The road made straight: how far along its route points lie, how far beside it, and which way it leads there.
+
+A plan of rounded points says little about where the car faces between them; the road says much. Held against a
+straight road a driven way is all but straight, so what is noise and what is a turn is told apart far better there than
+in the car's frame, where a roundabout looks like a driver who never stops turning his wheel.
+
+A plan that leaves the road (another lane is none) is read without it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from .. import geometry, tokens
+from ..domain import Array
+
+STEP_M = 1.0  # between places of a route that are looked at
+REACH_M = 130.0  # of it, more than a plan is long
+TANGENT_M = 3.0  # to either side, over which a route's direction is taken: maps have kinks
+BACK_M = 3.0  # of it, behind the car
+NEAR_M = 4.0  # how far along the route a point may lie from where its step from the one before would have it
+BESIDE_M = 5.0  # further away a plan is not on this road
+ASTRAY = np.cos(np.radians(70.0))  # a step at a larger angle to the road does not follow it
+CURVATURE_CHANGE = 0.04  # of plans, in place of `tokens.CURVATURE_CHANGE`: they turn at junctions, on narrow roads
+TELLING_M = 1.0  # shorter steps do not say which way they go
+
+
+class Straight(NamedTuple):
+    """Points as a straight road has them."""
+
+    points: Array  # (.., T, 2) along the route and to its left
+    heading: Array  # (.., T) of the route there, ego frame
+
+
+@dataclass(frozen=True, eq=False)
+class RoadFrame:
+    """A route of the ego frame as a ruler; beyond its ends it goes straight on."""
+
+    places: Array  # (R, 2) every STEP_M
+    heading: Array  # (R,) unwrapped
+    at: Array  # (R,) metres along, 0 where the car is
+
+    @staticmethod
+    def of(route: Array) -> RoadFrame | None:
+        """Of a route (L, 2+) that leads past the car; None where there is none, or it is elsewhere."""
+        line = geometry.distinct_points(np.asarray(route, float))
+        if len(line) < 2:
+            return None
+        begins_m, aside_m = geometry.ego_on_route(line)
+        if abs(aside_m) > BESIDE_M:
+            return None
+        along = geometry.arc_lengths(line)
+        first, last = max(begins_m - BACK_M, 0.0), min(begins_m + REACH_M, along[-1])
+        at = np.linspace(first, last, max(round((last - first) / STEP_M) + 1, 2))
+        behind, ahead = (_at(line, along, np.clip(at + way, 0.0, along[-1])) for way in (-TANGENT_M, TANGENT_M))
+        heading = np.unwrap(np.arctan2(*(ahead - behind).T[::-1]))
+        return RoadFrame(_at(line, along, at), heading, at - begins_m)
+
+    def straightened(self, points: Array) -> Straight:
+        """Points (.., T, 2), each found on the route near where its step from the one before leads."""
+        points = np.asarray(points, float)
+        ways = points.reshape(-1, *points.shape[-2:])
+        last, at = np.zeros((len(ways), 2)), np.zeros(len(ways))
+        found = np.empty((*ways.shape[:2], 3))
+        for place in range(ways.shape[1]):
+            here = ways[:, place]
+            step = np.hypot(*(here - last).T)
+            away = (here[:, None, 0] - self.places[:, 0]) ** 2 + (here[:, None, 1] - self.places[:, 1]) ** 2
+            there = np.clip(at, self.at[0], self.at[-1])
+            near = np.abs(self.at - there[:, None]) <= (step + NEAR_M)[:, None]
+            nearest = np.where(near, away, np.inf).argmin(axis=1)
+            offset, heading = here - self.places[nearest], self.heading[nearest]
+            along = self.at[nearest] + offset[:, 0] * np.cos(heading) + offset[:, 1] * np.sin(heading)
+            beside = offset[:, 1] * np.cos(heading) - offset[:, 0] * np.sin(heading)
+            found[:, place] = np.stack([along, beside, np.interp(along, self.at, self.heading)], axis=1)
+            last, at = here, along
+        found = found.reshape(*points.shape[:-1], 3)
+        return Straight(found[..., :2], found[..., 2])
+
+    def bent(self, points: Array) -> Array:
+        """Points (.., T, 2) of the ego frame from those of the straight road."""
+        along, beside = points[..., 0], points[..., 1]
+        heading = np.interp(along, self.at, self.heading)
+        ways = np.stack([np.interp(along, self.at, self.places[:, axis]) for axis in (0, 1)], axis=-1)
+        beyond = along - np.clip(along, self.at[0], self.at[-1])
+        forward = np.stack([np.cos(heading), np.sin(heading)], axis=-1)
+        left = np.stack([-forward[..., 1], forward[..., 0]], axis=-1)
+        return np.asarray(ways + beyond[..., None] * forward + beside[..., None] * left)
+
+    def follows(self, straight: Array) -> Array:
+        """(..) bool, whether straightened points (.., T, 2) are those of a way on this road."""
+        steps = np.diff(straight, axis=-2, prepend=np.zeros_like(straight[..., :1, :]))
+        length = np.hypot(steps[..., 0], steps[..., 1])
+        along = (steps[..., 0] >= ASTRAY * length) | (length < TELLING_M)
+        return np.asarray((along & (np.abs(straight[..., 1]) <= BESIDE_M)).all(-1))
+
+
+def _at(line: Array, along: Array, at: Array) -> Array:
+    return np.stack([np.interp(at, along, line[:, axis]) for axis in (0, 1)], axis=-1)
+
+
+def poses_on_road(points: Array, road: RoadFrame | None) -> Array:
+    """Poses (.., T, 3) with headings read from points (.., T, 2) as `tokens.poses_from_points` does, but for the
+    sharper turns of a plan, and against the road it follows. The points are kept. Raises ValueError as it does."""
+    plain = tokens.poses_from_points(points, CURVATURE_CHANGE)
+    if road is None:
+        return plain
+    begin, towards = (each[0] for each in road.straightened(np.zeros((1, 2))))
+    straight, heading = road.straightened(points)
+    straight = straight - begin
+    turned = geometry.rotate(straight, towards)  # so that the car faces along x, as ever
+    against = tokens.poses_from_points(turned, CURVATURE_CHANGE)[..., 2] - towards + heading
+    on_road = road.follows(straight)
+    return np.concatenate(
+        [plain[..., :2], np.where(on_road[..., None], geometry.wrap(against), plain[..., 2])[..., None]], axis=-1
+    )
