@@ -63,22 +63,21 @@ class RoadFrame:
         """Points (.., T, 2), each found on the route near where its step from the one before leads."""
         points = np.asarray(points, float)
         ways = points.reshape(-1, *points.shape[-2:])
-        last, at = np.zeros((len(ways), 2)), np.zeros(len(ways))
-        found = np.empty((*ways.shape[:2], 3))
+        steps = np.diff(ways, axis=1, prepend=np.zeros_like(ways[:, :1]))
+        within = np.hypot(steps[..., 0], steps[..., 1]) + NEAR_M
+        away = (self.places**2).sum(1) - 2.0 * ways @ self.places.T  # squares of distances, less what all have
+        nearest = np.empty(ways.shape[:2], np.intp)
+        at = np.zeros(len(ways))
         for place in range(ways.shape[1]):
-            here = ways[:, place]
-            step = np.hypot(*(here - last).T)
-            away = (here[:, None, 0] - self.places[:, 0]) ** 2 + (here[:, None, 1] - self.places[:, 1]) ** 2
-            there = np.clip(at, self.at[0], self.at[-1])
-            near = np.abs(self.at - there[:, None]) <= (step + NEAR_M)[:, None]
-            nearest = np.where(near, away, np.inf).argmin(axis=1)
-            offset, heading = here - self.places[nearest], self.heading[nearest]
-            along = self.at[nearest] + offset[:, 0] * np.cos(heading) + offset[:, 1] * np.sin(heading)
-            beside = offset[:, 1] * np.cos(heading) - offset[:, 0] * np.sin(heading)
-            found[:, place] = np.stack([along, beside, np.interp(along, self.at, self.heading)], axis=1)
-            last, at = here, along
-        found = found.reshape(*points.shape[:-1], 3)
-        return Straight(found[..., :2], found[..., 2])
+            near = np.abs(self.at - at[:, None]) <= within[:, place, None]
+            nearest[:, place] = np.where(near, away[:, place], np.inf).argmin(axis=1)
+            at = self.at[nearest[:, place]]
+        offset, heading = ways - self.places[nearest], self.heading[nearest]
+        forward, left = np.cos(heading), np.sin(heading)
+        along = self.at[nearest] + offset[..., 0] * forward + offset[..., 1] * left
+        beside = offset[..., 1] * forward - offset[..., 0] * left
+        straight = np.stack([along, beside], axis=-1).reshape(points.shape)
+        return Straight(straight, np.interp(along, self.at, self.heading).reshape(points.shape[:-1]))
 
     def bent(self, points: Array) -> Array:
         """Points (.., T, 2) of the ego frame from those of the straight road."""
@@ -105,15 +104,15 @@ def _at(line: Array, along: Array, at: Array) -> Array:
 def poses_on_road(points: Array, road: RoadFrame | None) -> Array:
     """Poses (.., T, 3) with headings read from points (.., T, 2) as `tokens.poses_from_points` does, but for the
     sharper turns of a plan, and against the road it follows. The points are kept. Raises ValueError as it does."""
-    plain = tokens.poses_from_points(points, CURVATURE_CHANGE)
+    plain = tokens.poses_from_points
     if road is None:
-        return plain
+        return plain(points, CURVATURE_CHANGE)
     begin, towards = (each[0] for each in road.straightened(np.zeros((1, 2))))
     straight, heading = road.straightened(points)
     straight = straight - begin
     turned = geometry.rotate(straight, towards)  # so that the car faces along x, as ever
-    against = tokens.poses_from_points(turned, CURVATURE_CHANGE)[..., 2] - towards + heading
-    on_road = road.follows(straight)
-    return np.concatenate(
-        [plain[..., :2], np.where(on_road[..., None], geometry.wrap(against), plain[..., 2])[..., None]], axis=-1
-    )
+    against = geometry.wrap(plain(turned, CURVATURE_CHANGE)[..., 2] - towards + heading)
+    on_road = road.follows(straight)[..., None]
+    if not on_road.all():
+        against = np.where(on_road, against, plain(points, CURVATURE_CHANGE)[..., 2])
+    return np.concatenate([points, against[..., None]], axis=-1)
