@@ -3,6 +3,7 @@
 import json
 
 import hand_scenes
+import numpy as np
 import pytest
 from tiny_net import tiny_net
 
@@ -11,8 +12,10 @@ from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.config import Config
 from reflectdrive_ros.evaluation import bench_decoding
 from reflectdrive_ros.model import checkpoint
+from reflectdrive_ros.scoring.scorer import score
 from reflectdrive_ros.sim import shards
 from reflectdrive_ros.sim.shards import Index, Load
+from reflectdrive_ros.tokens import Codebook
 
 SCENES = 2
 
@@ -61,7 +64,22 @@ def test_the_table_has_a_row_for_each_way_and_the_oracle_is_never_worse(given, t
         assert found["rows"][same] == found["rows"]["configured"]
     one = found["rows"]["goals 1"]
     assert one["single"] == one["best"] == one["chosen"]
-    assert "edit rounds 0" in capsys.readouterr().out
+    stored = shards.read(scenes, pictures=False, on_damage=pytest.fail)
+    exact = [score(scene.scored(), scene.expert[None]).score[0] for scene in stored]
+    assert found["expert"]["exact"] == pytest.approx(100.0 * np.mean(exact), abs=1e-3)
+    told = capsys.readouterr().out
+    assert "edit rounds 0" in told
+    assert f"in tokens, read against the road, {found['expert']['tokens']:.1f}; without the road" in told
+
+
+def test_what_the_expert_scores_in_tokens_is_told_with_and_without_the_road():
+    scene = hand_scenes.scene(size=(64, 36), agents=0, pictures=False)
+    found = bench_decoding.ceiling(scene, Codebook())
+    assert found.exact >= found.tokens - 0.02  # rounding brings nothing but luck
+    points = scene.expert[:, :2]
+    np.testing.assert_allclose(Codebook().decode(Codebook().encode(points)), points, atol=0.15 + 1e-9)
+    fine = bench_decoding.ceiling(scene, Codebook(0.02, 9999))
+    assert fine.tokens_without_road == pytest.approx(fine.exact, abs=0.02)
 
 
 def test_a_model_that_is_not_there_is_one_sentence(given, tmp_path, capsys):

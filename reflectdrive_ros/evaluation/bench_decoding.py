@@ -4,6 +4,8 @@ Every row changes one number of ReflectDrive-2's decoding, on the same scenes: r
 the number of goals and how far apart they must be. The plan is that of the likeliest goal; `best` is the best of all
 goals by the true score (an oracle), `chosen` the one that the planner itself chooses with everybody's present
 velocity. A difference to the first row, the configured decoding, has its interval by the bootstrap over scenes.
+
+What no decoding can do better than stands below: the expert's own plan, as it is, and in tokens.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from ..scoring.scorer import score
 from ..sim import shards
 from ..sim.scene import DrivingScene
 from ..sim.shards import SetError
+from ..tokens import Codebook
 from . import eval_scenes, given, scenes_run
 from .provenance import write_numbers
 
@@ -40,6 +43,7 @@ ROUNDS = (1, 2, 3, 4, 5, 6, 7, 8)
 GOALS = (1, 2, 3, 6, 10)
 SPACINGS_M = (0.3, 0.6, 1.2, 2.4, 4.8)
 PLAIN = "configured"
+CEILINGS = ("exact", "tokens", "tokens_without_road")
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,15 @@ class Row:
     single: float
     best: float
     chosen: float
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """PDMS of the expert's own plan of one scene, 0 to 1: as it is; in tokens; the same read without the road."""
+
+    exact: float
+    tokens: float
+    tokens_without_road: float
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,22 +76,26 @@ def run(args: argparse.Namespace) -> int:
     try:
         config = given.configuration(args)
         folder = eval_scenes.the_set(args.set, args.scenes, args.workers, errors)
-        rows = measured(folder, config, args.limit, errors)
+        rows, ceilings = measured(folder, config, args.limit, errors)
     except (ConfigError, ModelFileError, *scenes_run.FAULTS) as fault:
         errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
         return 2
     numbers = {name: summary(some, rows[PLAIN]) for name, some in rows.items()}
+    expert = {name: round(100.0 * float(np.mean([vars(each)[name] for each in ceilings])), 3) for name in CEILINGS}
     if args.json is not None:
         model = {"file": args.model, "sha256": config.model.sha256}
-        write_numbers(args.json, {"set": args.set, "scenes": len(rows[PLAIN]), "model": model, "rows": numbers})
+        told = {"set": args.set, "scenes": len(rows[PLAIN]), "model": model, "expert": expert, "rows": numbers}
+        write_numbers(args.json, told)
     console.print(_table(args.set, len(rows[PLAIN]), numbers))
+    console.print(expert_in_words(expert), soft_wrap=True, highlight=False)
     return 0
 
 
-def measured(folder: Path, config: Config, limit: int, errors: Console) -> dict[str, list[Row]]:
-    """Rows of the same scenes by every way of decoding. Raises SetError if there is no scene."""
+def measured(folder: Path, config: Config, limit: int, errors: Console) -> tuple[dict[str, list[Row]], list[Ceiling]]:
+    """Rows of the same scenes by every way of decoding, and their experts'. Raises SetError if there is no scene."""
     ways = variants(config)
     rows: dict[str, list[Row]] = {name: [] for name in ways}
+    ceilings = []
     networks = {each: given.network_of_weights(config, each) for each in {way.decoding for way in ways.values()}}
     scenes = shards.read(
         folder, pictures=True, limit=limit, on_damage=partial(errors.print, soft_wrap=True, highlight=False)
@@ -87,9 +104,10 @@ def measured(folder: Path, config: Config, limit: int, errors: Console) -> dict[
         for scene in progress.track(scenes, total=limit, description="decoding"):
             for name, row in rows_of(scene, ways, networks):
                 rows[name].append(row)
+            ceilings.append(ceiling(scene, networks[config.decoding].codebook))
     if not rows[PLAIN]:
         raise SetError(f"{folder} holds no scene to plan for")
-    return rows
+    return rows, ceilings
 
 
 def variants(config: Config) -> dict[str, Config]:
@@ -131,6 +149,23 @@ def rows_of(
         values = score(scored, poses_on_road(points, road)).score
         choice = reflectdrive2.ranked(points, seen.goal_log_probs[seen.real], observation, road, Tools(config, network))
         yield name, Row(float(values[0]), float(values.max()), float(values[choice.order[0]]))
+
+
+def ceiling(scene: DrivingScene, codebook: Codebook) -> Ceiling:
+    """What the expert's own plan scores."""
+    rounded, plans = codebook.decode(codebook.encode(scene.expert[:, :2])), [scene.expert]
+    for road in (RoadFrame.of(scene.route), None):
+        plans.append(poses_on_road(driven(rounded, scene.ego, codebook.bin_m, road), road))
+    return Ceiling(*map(float, score(scene.scored(), np.stack(plans)).score))
+
+
+def expert_in_words(expert: Mapping[str, float]) -> str:
+    """One sentence."""
+    exact, tokens, without = (expert[name] for name in CEILINGS)
+    return (
+        f"The expert's own plan has {exact:.1f}; in tokens, read against the road, {tokens:.1f}; without the road "
+        f"{without:.1f}."
+    )
 
 
 def summary(rows: list[Row], plain: list[Row]) -> dict[str, Any]:

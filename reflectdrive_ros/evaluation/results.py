@@ -15,6 +15,8 @@ import numpy as np
 from rich.console import Console
 from rich.markup import escape
 
+from .bench_decoding import expert_in_words
+
 Numbers = Mapping[str, Any]
 SCORES = {"pdms": "PDMS", "nc": "NC", "dac": "DAC", "ttc": "TTC", "comfort": "C", "ep": "EP"}
 HEAD = """# Results
@@ -140,7 +142,8 @@ def decoding(files: Mapping[str, Numbers]) -> str:
         f"PDMS on {numbers['scenes']} scenes of `{numbers['set']}`: the likeliest goal's plan, the best of all goals "
         "by the true score (an oracle), and the one that the planner itself chooses."
     )
-    return f"## Decoding\n\n{told}\n\n{_table(heads, rows)}\n{_sources({'decoding': numbers}, (), files)}"
+    expert = f"{expert_in_words(numbers['expert'])}\n\n" if "expert" in numbers else ""
+    return f"## Decoding\n\n{told}\n\n{_table(heads, rows)}\n{expert}{_sources({'decoding': numbers}, (), files)}"
 
 
 def repair(files: Mapping[str, Numbers]) -> str:

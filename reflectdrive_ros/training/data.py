@@ -26,7 +26,7 @@ from .worth import Worth
 
 PADDING = WORDS.index(PAD)
 AHEAD = 4  # batches in the making
-LOOKED = 4  # goals of a scene that are looked at once more: the likeliest, and of the others rather the likely
+LOOKED = 6  # goals of a scene that are looked at once more: the likeliest, and of the others rather the likely
 TINT = 0.4  # of the variation of brightness, each colour by itself
 
 
