@@ -55,9 +55,9 @@ class RoadFrame:
         along = geometry.arc_lengths(line)
         first, last = max(begins_m - BACK_M, 0.0), min(begins_m + REACH_M, along[-1])
         at = np.linspace(first, last, max(round((last - first) / STEP_M) + 1, 2))
-        behind, ahead = (_at(line, along, np.clip(at + way, 0.0, along[-1])) for way in (-TANGENT_M, TANGENT_M))
+        behind, ahead = (_places(line, np.clip(at + way, 0.0, along[-1])) for way in (-TANGENT_M, TANGENT_M))
         heading = np.unwrap(np.arctan2(*(ahead - behind).T[::-1]))
-        return RoadFrame(_at(line, along, at), heading, at - begins_m)
+        return RoadFrame(_places(line, at), heading, at - begins_m)
 
     def straightened(self, points: Array) -> Straight:
         """Points (.., T, 2), each found on the route near where its step from the one before leads."""
@@ -97,8 +97,8 @@ class RoadFrame:
         return np.asarray((along & (np.abs(straight[..., 1]) <= BESIDE_M)).all(-1))
 
 
-def _at(line: Array, along: Array, at: Array) -> Array:
-    return np.stack([np.interp(at, along, line[:, axis]) for axis in (0, 1)], axis=-1)
+def _places(line: Array, at: Array) -> Array:
+    return geometry.sample(line, at)[:, :2]
 
 
 def poses_on_road(points: Array, road: RoadFrame | None) -> Array:
