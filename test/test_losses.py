@@ -1,5 +1,6 @@
 """The losses: the series is the sum over all cells, and leaving the road has a price that points back to it."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -130,20 +131,31 @@ def cell_of(x_m, y_m):
     )
 
 
-def test_the_grid_holds_who_is_there_now_and_in_two_seconds():
+def test_the_grid_holds_who_is_there_now_and_later():
     shown = scene(pictures=False, agents=6)
-    now, later = birdseye.occupancy(shown)
+    found = birdseye.occupancy(shown)
     x_m, y_m = birdseye.centres_m()
-    for taken, step in ((now, 20), (later, 40)):
+    for taken, step in zip(found, (20, 30, 40, 60), strict=True):
         there = shown.tracks.present[:, step]
         for x, y in shown.tracks.poses[there, step, :2]:
             if x_m[0] <= x <= x_m[-1] and y_m[0] <= y <= y_m[-1]:
                 assert taken[cell_of(x, y)]
         boxes = there.sum()
-        assert taken.sum() <= 12 * boxes  # a car of 4.5 m by 2 m covers no more cells of 2 m than that
-    assert (now != later).any()
+        assert taken.sum() <= 24 * boxes  # a car of 4.5 m by 2 m covers no more cells of a metre than that
+    for before, after in itertools.pairwise(found):
+        assert (before != after).any()
     alone = scene(pictures=False, agents=0)
     assert not birdseye.occupancy(alone).any()
+
+
+@pytest.mark.parametrize("at", [(10.0, 2.0), (10.5, 2.5), (10.25, 2.0)])
+def test_somebody_on_foot_is_on_the_grid_wherever_he_stands_in_its_cells(at):
+    shown = scene(pictures=False, agents=1)
+    poses = np.broadcast_to([*at, 0.3], shown.tracks.poses.shape)
+    tracks = replace(shown.tracks, poses=poses, sizes=np.array([[0.5, 0.5]]), present=shown.tracks.present | True)
+    found = birdseye.occupancy(replace(shown, tracks=tracks))
+    assert all(taken.any() for taken in found)
+    assert (found.sum((1, 2)) <= 4).all()
 
 
 def test_the_grid_of_the_mirror_image_is_that_of_mirrored_road_users():
@@ -197,11 +209,15 @@ def eyes():
     return ground_view.GroundView(tiny_net().config, CODEBOOK, torch.Generator().manual_seed(0))
 
 
+def nobody():
+    return np.zeros((len(birdseye.AHEAD_STEPS), birdseye.CELLS, birdseye.CELLS), bool)
+
+
 def asked(reader, areas=None, taken=None):
     areas = areas or MapAreas(roadblocks=(np.array([[-9.0, 0.0], [79.0, 0.0], [79.0, 30.0], [-9.0, 30.0]]),))
     distances = torch.from_numpy(fields.distance_map(areas, CODEBOOK))[None]
     if taken is None:
-        taken = np.zeros((2, birdseye.CELLS, birdseye.CELLS), bool)
+        taken = nobody()
     wanted = reader.wanted(distances, torch.from_numpy(taken)[None])[0]
     return wanted.bool(), reader.weights > 0
 
@@ -220,9 +236,9 @@ def test_road_to_the_left_is_asked_of_the_tokens_that_look_to_the_left():
 
 def test_who_stands_ahead_is_asked_of_the_front_picture_now_and_later():
     reader = eyes()
-    taken = np.zeros((2, birdseye.CELLS, birdseye.CELLS), bool)
+    taken = nobody()
     at = cell_of(13.0, 1.0)
-    taken[1, at[0] - 1 : at[0] + 2, at[1] : at[1] + 1] = True
+    taken[1, at[0] - 2 : at[0] + 4, at[1] - 1 : at[1] + 2] = True
     wanted, known = asked(reader, taken=taken)
     assert not (wanted[:, 1] & known[:, 1]).any()
     later = (wanted[:, 2] & known[:, 2]).any(1)
@@ -234,7 +250,7 @@ def test_the_right_answers_cost_nothing_and_what_is_not_known_is_not_asked():
     reader = eyes()
     wanted, known = asked(reader)
     distances = torch.from_numpy(fields.distance_map(MapAreas(roadblocks=()), CODEBOOK))[None]
-    taken = torch.zeros(1, 2, birdseye.CELLS, birdseye.CELLS, dtype=torch.bool)
+    taken = torch.from_numpy(nobody())[None]
     with torch.no_grad():
         reader.reader.weight.zero_()
         reader.reader.bias.fill_(-30.0)  # nothing anywhere
@@ -260,7 +276,8 @@ def a_batch(net, masked=2, wrong=1, seed=0):
     taken = np.stack([birdseye.occupancy(shown)] * 2)
     goals = np.stack([clean[:, 14:], clean[:, 14:] + 5, clean[:, 14:] - [7, 9]], 1).astype(np.int64)
     worth = np.array([[0.9, 0.1, 0.4], [0.0, 1.0, 0.2]], np.float32)
-    told = goals, worth, np.array([[0, 2], [0, 1]])
+    parts = np.stack([worth > 0.0, worth > 0.3, worth > 0.5, np.ones_like(worth), worth], -1).astype(np.float32)
+    told = goals, worth, parts, np.array([[0, 2], [0, 1]])
     tensors = (clean.astype(np.int64), np.concatenate(blocks, 1).astype(np.int64), distances, taken, *told)
     return Batch(*tiny_inputs(net), *map(torch.from_numpy, tensors), masked=masked)
 
@@ -316,7 +333,7 @@ def test_what_is_lost_is_what_is_expected_of_the_networks_own_choice_among_the_g
         found = np.array([of_x[row, x] * of_y[row, k, y - low] for k, (x, y) in goals])
         expected.append(1.0 - found @ worth / found.sum())
     np.testing.assert_allclose(float(losses_of(net, worth=2.0)(batch)["worth"]), np.mean(expected), rtol=1e-5)
-    none = replace(batch, goals=batch.goals[:, :0], worth=batch.worth[:, :0])
+    none = replace(batch, goals=batch.goals[:, :0], worth=batch.worth[:, :0], parts=batch.parts[:, :0])
     assert losses_of(net, worth=2.0)(none)["worth"] == 0
 
 
@@ -348,7 +365,7 @@ def test_a_second_look_tells_good_goals_from_bad_and_weighs_the_first():
     worth = batch.worth.gather(1, batch.looked)
     with torch.no_grad():
         known = loss._log_probs(net.packed(*batch.inputs, batch.blocks), batch.goals).gather(1, batch.looked)
-    wanted = float(1.0 - (known.softmax(-1) * worth).sum(-1).mean() + np.log(2.0))  # nothing is known of any to begin
+    wanted = float(1.0 - (known.softmax(-1) * worth).sum(-1).mean() + 2 * np.log(2.0))  # nothing is known to begin
     np.testing.assert_allclose(float(loss(batch)["odds"]), wanted, rtol=1e-5)
     for _ in range(60):
         optimizer.zero_grad()
@@ -356,6 +373,9 @@ def test_a_second_look_tells_good_goals_from_bad_and_weighs_the_first():
         optimizer.step()
     odds = net.goal_odds(net.packed(*batch.inputs, blocks).hidden)
     torch.testing.assert_close(odds.sigmoid(), worth, atol=0.15, rtol=0.0)
+    told = loss.why(net.summed_up(net.packed(*batch.inputs, blocks).hidden)).sigmoid()
+    parts = batch.parts.gather(1, batch.looked[..., None].expand(-1, -1, batch.parts.shape[-1]))
+    torch.testing.assert_close(told, parts, atol=0.2, rtol=0.0)
 
 
 def test_cross_entropy_is_over_all_positions_of_all_blocks():

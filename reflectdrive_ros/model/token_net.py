@@ -345,9 +345,12 @@ class TokenNet(nn.Module):
 
     def goal_odds(self, hidden: Tensor) -> Tensor:
         """(B, R) logits that it is good to go there, of hidden (B, R, 16, width) of blocks that hold a goal alone."""
-        goal, way = hidden[..., GOAL_X:, :].mean(-2), hidden[..., :GOAL_X, :].mean(-2)
-        odds: Tensor = self.odds_head(F.silu(self.odds_hidden(torch.cat([goal, way], -1))))
+        odds: Tensor = self.odds_head(F.silu(self.odds_hidden(self.summed_up(hidden))))
         return odds[..., 0].float()
+
+    def summed_up(self, hidden: Tensor) -> Tensor:
+        """(B, R, 2 width) of such hidden: what stands at the goal, and on the way there."""
+        return torch.cat([hidden[..., GOAL_X:, :].mean(-2), hidden[..., :GOAL_X, :].mean(-2)], -1)
 
     def _of_y(self, head: nn.Linear, hidden: Tensor) -> Tensor:
         """What a head says of the ids that y may have; the others' rows are not multiplied."""

@@ -1,9 +1,10 @@
 """What the pictures show, seen from above: an exercise for the eyes that only training sets.
 
 Sixteen tokens say little about what is in six pictures. So while it learns, the network is also asked, from its picture
-tokens alone, which cells of a grid around the car are road, which hold somebody now and which will in two seconds. The
-reader that turns tokens into the grid is thrown away afterwards; the planner is the same without it. Such a second task
-is common among planners that learn from cameras (TransFuser, arXiv 2205.15997, section 3.4); ReflectDrive-2 has none.
+tokens alone, which cells of a grid around the car are road, which hold somebody now and which will in one, two and four
+seconds. Cells are a metre wide: of larger ones somebody on foot fills too little to be counted. The reader that turns
+tokens into the grid is thrown away afterwards; the planner is the same without it. Such a second task is common among
+planners that learn from cameras (TransFuser, arXiv 2205.15997, section 3.4); ReflectDrive-2 has none.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from ..sim.scene import NOW, DrivingScene
 from ..tokens import Codebook
 from . import fields
 
-CELL_M = 2.0
-CELLS = 28  # per side
+CELL_M = 1.0
+CELLS = 56  # per side
 FIRST_M = (-6.0, -28.0)  # corner of the grid, x ahead and y left
-CHANNELS = 3  # road, somebody now, somebody later
-LATER_STEPS = 20  # 2 s
-FINER = 8  # pixels per cell and side while drawing
+AHEAD_STEPS = (0, 10, 20, 40)  # now and in 1, 2 and 4 s
+CHANNELS = 1 + len(AHEAD_STEPS)  # road, and somebody at each of these
+FINER = 4  # pixels per cell and side while drawing
 TAKEN = 0.08  # share of a cell's pixels from which on it holds somebody
 
-PATCH = 4  # cells per side that one query answers
+PATCH = 8  # cells per side that one query answers
 HEADS = 4
 RARE = 4.0  # weight of cells that hold somebody against those that do not
 
@@ -40,8 +41,8 @@ def centres_m() -> tuple[Array, Array]:
 
 
 def occupancy(scene: DrivingScene) -> Array:
-    """(2, CELLS, CELLS) bool: cells x, y that hold somebody now, and in two seconds."""
-    return np.stack([_taken(scene, NOW), _taken(scene, NOW + LATER_STEPS)])
+    """(len(AHEAD_STEPS), CELLS, CELLS) bool: cells x, y that hold somebody now and later."""
+    return np.stack([_taken(scene, NOW + ahead) for ahead in AHEAD_STEPS])
 
 
 def _taken(scene: DrivingScene, step: int) -> Array:
@@ -84,7 +85,8 @@ class BirdsEye(nn.Module):
         for name, centres, ids in zip(("rows", "columns"), centres_m(), fields.id_window(codebook), strict=True):
             places = np.clip(codebook.to_ids(centres), ids.start, ids.stop - 1) - ids.start
             self.register_buffer(name, torch.from_numpy(places.astype(np.int64)), persistent=False)
-        self.register_buffer("weights", torch.tensor([1.0, RARE, RARE])[:, None, None], persistent=False)
+        weights = torch.tensor([1.0, *[RARE] * len(AHEAD_STEPS)])
+        self.register_buffer("weights", weights[:, None, None], persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(B, N, width) -> logits (B, CHANNELS, CELLS, CELLS)."""
@@ -101,7 +103,7 @@ class BirdsEye(nn.Module):
     def loss(self, tokens: Tensor, distances: Tensor, taken: Tensor) -> Tensor:
         """Mean cross-entropy over cells and channels.
 
-        tokens (B, N, width), distances (B, X, Y) int8 as `fields.distance_map`, taken (B, 2, CELLS, CELLS) bool as
+        tokens (B, N, width), distances (B, X, Y) int8 as `fields.distance_map`, taken bool as a batch of
         `occupancy`.
         """
         road = distances[:, self.rows][:, :, self.columns] <= 0

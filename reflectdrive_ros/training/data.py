@@ -19,7 +19,7 @@ from ..domain import Array
 from ..features import PAD, WORDS
 from ..tokens import Codebook
 from . import birdseye, fields, perturb
-from .losses import Batch
+from .losses import PARTS, Batch
 from .prepared import PreparedSet
 from .settings import DataConfig
 from .worth import Worth
@@ -70,7 +70,7 @@ class Source:
         text[rng.random(len(rows)) < config.blank_share] = PADDING
         ego = scenes.ego[rows] * np.concatenate([np.ones_like(side), np.ones_like(side), side], axis=1)
         taken = np.where(mirror[:, None, None, None], birdseye.mirrored(scenes.taken[rows]), scenes.taken[rows])
-        goals, worth = self._goals(rows, mirror)
+        goals, worth, parts = self._goals(rows, mirror)
         return Batch(
             images=torch.from_numpy(np.stack([self._pictures(rows[k], mirror[k], lights[k]) for k in mine])),
             text=torch.from_numpy(text[mine].astype(np.int64)),
@@ -82,17 +82,19 @@ class Source:
             taken=torch.from_numpy(np.ascontiguousarray(taken[mine])),
             goals=torch.from_numpy(goals[mine].astype(np.int64)),
             worth=torch.from_numpy(worth[mine]),
+            parts=torch.from_numpy(parts[mine]),
             looked=torch.from_numpy(looked_at(worth.shape, np.random.default_rng([self.seed, 3, step]))[mine]),
             masked=config.masked_blocks,
         )
 
-    def _goals(self, rows: Array, mirror: Array) -> tuple[Array, Array]:
-        """(batch, K, 2) ids and (batch, K) scores of goals; K is 0 where none are known."""
+    def _goals(self, rows: Array, mirror: Array) -> tuple[Array, Array, Array]:
+        """(batch, K, 2) ids of goals, (batch, K) scores and (batch, K, 5) their parts; K is 0 where none are known."""
         if self.worth is None:
-            return np.zeros((len(rows), 0, 2), int), np.zeros((len(rows), 0), np.float32)
+            nothing = np.zeros((len(rows), 0, len(PARTS)), np.float32)
+            return np.zeros((len(rows), 0, 2), int), nothing[..., 0], nothing
         goals = self.worth.goals[rows].astype(int)
         goals[mirror, :, 1] = self.codebook.bins - 1 - goals[mirror, :, 1]
-        return goals, self.worth.score[rows]
+        return goals, self.worth.score[rows], self.worth.parts[rows]
 
     def _routes(self, rows: Array, side: Array, rng: np.random.Generator) -> Array:
         """(batch, points, 2) ids of routes as a car has them: some are not known, the others lie beside the lane."""

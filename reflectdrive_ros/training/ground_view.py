@@ -2,7 +2,7 @@
 
 A picture token stands for a patch of its picture, and each pixel below the horizon looks at a place on the ground that
 follows from the camera alone. So every token is asked about the places behind its own patch: is this road, does
-somebody stand there, will somebody in two seconds? The answer is in front of it, no geometry has to be learnt first,
+somebody stand there, will somebody soon? The answer is in front of it, no geometry has to be learnt first,
 and eyes learn from it several times faster than from the whole grid seen from above (birdseye.py), which then asks for
 the geometry. The reader is one matrix, thrown away afterwards like that of the grid.
 """
@@ -20,7 +20,7 @@ from ..model.vision import SHUFFLE
 from ..sim.camera import Camera, rig
 from ..tokens import Codebook
 from . import fields
-from .birdseye import CELL_M, CELLS, CHANNELS, FIRST_M, RARE
+from .birdseye import AHEAD_STEPS, CELL_M, CELLS, CHANNELS, FIRST_M, RARE
 
 ROWS, COLUMNS = 8, 4  # places that a token is asked about: the ground is seen at a slant, far things are flat
 FURTHEST_M = 70.0  # of road
@@ -69,14 +69,14 @@ class GroundView(nn.Module):
         cells = np.floor((points - FIRST_M) / CELL_M).astype(np.int64)
         on_grid = below & ((cells >= 0) & (cells < CELLS)).all(-1)
         cells = np.clip(cells, 0, CELLS - 1)
-        known = np.stack([on_map, on_grid, on_grid], 1).astype(np.float32)
+        known = np.stack([on_map, *[on_grid] * len(AHEAD_STEPS)], 1).astype(np.float32)
         for name, array in (
             ("x_places", np.clip(ids[0], 0, sizes[0] - 1).astype(np.int64)),
             ("y_places", np.clip(ids[1], 0, sizes[1] - 1).astype(np.int64)),
             ("x_cells", cells[..., 0]),
             ("y_cells", cells[..., 1]),
             ("weights", known / np.maximum(known.sum((0, 2), keepdims=True), 1.0)),
-            ("rare", np.array([[1.0], [RARE], [RARE]], np.float32)),
+            ("rare", np.array([[1.0], *[[RARE]] * len(AHEAD_STEPS)], np.float32)),
         ):
             self.register_buffer(name, torch.from_numpy(array), persistent=False)
         self.reader = nn.Linear(width, CHANNELS * ROWS * COLUMNS)
@@ -85,7 +85,7 @@ class GroundView(nn.Module):
             self.reader.bias.zero_()
 
     def wanted(self, distances: Tensor, taken: Tensor) -> Tensor:
-        """(B, tokens, CHANNELS, PLACES) 0 or 1 of distances (B, X, Y) int8 and taken (B, 2, CELLS, CELLS) bool."""
+        """(B, tokens, CHANNELS, PLACES) 0 or 1 of distances (B, X, Y) int8 and taken bool as of `birdseye`."""
         road = distances[:, self.x_places, self.y_places] <= 0
         users = taken[:, :, self.x_cells, self.y_cells].transpose(1, 2)
         return torch.cat([road[:, :, None], users], 2).float()

@@ -7,8 +7,9 @@ The weights are those of settings.LossConfig.
 L_DLM and L_SAP are cross-entropy on all 16 positions of a block, hidden or not: a network that edits must know what to
 leave alone. L_goal is cross-entropy of the goal's x and of its y given that x, from the block that is all mask.
 L_worth is 1 less the driving score that is expected of its goals, one of K being chosen as probably as the network
-finds them (worth.py); L_odds is the same once the network has looked at each goal by itself, and the cross-entropy of
-what it then holds of each. Neither is the paper's.
+finds them (worth.py); L_odds is the same once the network has looked at each goal by itself, the cross-entropy of what
+it then holds of each, and that of a reader's answers to what the score is made of: would it hit somebody, leave the
+road, come too close, shake, get on? To know that a goal is bad is less than to know why. Neither is the paper's.
 L_field is the price of the cells off the road, -log(1 - p_i q_j) C_ij summed over the cells and waypoints of a block.
 L_seen is not the paper's: what the pictures show, on the ground behind them (ground_view.py) and seen from above
 (birdseye.py).
@@ -33,6 +34,7 @@ from .settings import LossConfig
 SERIES = 8  # powers of p q that are summed for every cell
 EXACT = 4  # rows and columns of the largest p and q whose cells are reckoned exactly
 STEP_M = 0.1  # of stored distances
+PARTS = ("nc", "dac", "ttc", "comfort", "ep")  # of a score card
 
 
 @dataclass(eq=False)  # not frozen: Fabric copies it field by field for mixed precision
@@ -46,9 +48,10 @@ class Batch:
     clean: Tensor  # (B, 16) int64, the expert's tokens
     blocks: Tensor  # (B, R, 16) int64
     distances: Tensor  # (B, X, Y) int8, `fields.distance_map`
-    taken: Tensor  # (B, 2, CELLS, CELLS) bool, `birdseye.occupancy`
+    taken: Tensor  # (B, 4, CELLS, CELLS) bool, `birdseye.occupancy`
     goals: Tensor  # (B, K, 2) int64 ids of goals, the expert's and others; K may be 0
     worth: Tensor  # (B, K) float32, the driving score of a plan for each, 0 to 1
+    parts: Tensor  # (B, K, 5) float32, what it is made of: PARTS
     looked: Tensor  # (B, S) int64, which of the goals are looked at once more
     masked: int
 
@@ -81,6 +84,7 @@ class Losses(nn.Module):
         if weights.seen:
             self.readers.append(BirdsEye(net.config.blocks.width, codebook, generator))
             self.readers.append(GroundView(net.config, codebook, generator))
+        self.why = Reasons(net.config.blocks.width, net.config.goal_hidden, generator) if weights.odds else None
 
     def forward(self, batch: Batch, eyes_only: bool = False) -> dict[str, Tensor]:
         """Scalars `loss`, `dlm`, `goal`, `worth`, `odds`, `sap`, `field`, `seen`; of eyes alone two, the rest NaN."""
@@ -134,9 +138,13 @@ class Losses(nn.Module):
         return F.pad(goals, (GOAL_X, 0), value=self.net.config.mask_id)
 
     def _odds(self, hidden: Tensor, of_goals: Tensor, batch: Batch) -> Tensor:
+        assert self.why is not None
         odds = self.net.goal_odds(hidden)
         of_looked, worth = of_goals.gather(1, batch.looked), batch.worth.gather(1, batch.looked)
-        return F.binary_cross_entropy_with_logits(odds, worth) + expected_loss(of_looked + odds, worth)
+        parts = batch.parts.gather(1, batch.looked[..., None].expand(-1, -1, batch.parts.shape[-1]))
+        held = F.binary_cross_entropy_with_logits(odds, worth)
+        reasons = F.binary_cross_entropy_with_logits(self.why(self.net.summed_up(hidden)), parts)
+        return held + reasons + expected_loss(of_looked + odds, worth)
 
     def _field(self, logits: Tensor, distances: Tensor) -> Tensor:
         if self.weights.field == 0.0:
@@ -153,6 +161,22 @@ class Losses(nn.Module):
         points = torch.unflatten(logits, -2, (-1, 2)).flatten(1, 2)  # (B, R * 8, 2, bins)
         x, y = points[:, :, 0, x_low : x_high + 1], points[:, :, 1, y_low : y_high + 1]
         return field_loss(x, y, cost) / logits.shape[1]
+
+
+class Reasons(nn.Module):
+    """What a goal's score is made of, read from what the network's odds are read from; thrown away afterwards."""
+
+    def __init__(self, width: int, hidden: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(2 * width, hidden), nn.Linear(hidden, len(PARTS))
+        with torch.no_grad():
+            for layer, scale in ((self.fc1, (2 * width) ** -0.5), (self.fc2, 0.0)):  # all are as likely to begin with
+                layer.weight.copy_(scale * torch.randn(layer.weight.shape, generator=generator))
+                layer.bias.zero_()
+
+    def forward(self, summed_up: Tensor) -> Tensor:
+        """(.., 2 width) -> logits (.., len(PARTS))."""
+        return self.fc2(F.silu(self.fc1(summed_up))).float()  # type: ignore[no-any-return]
 
 
 def expected_loss(log_probs: Tensor, worth: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ from . import birdseye, fields
 
 Job = TypeVar("Job")
 Made = TypeVar("Made")
-FORMAT = 4
+FORMAT = 5
 MIRRORED = {Command.LEFT: Command.RIGHT, Command.RIGHT: Command.LEFT}
 OTHER_SIDE = {"left": "right", "right": "left"}
 
@@ -92,7 +92,7 @@ class PreparedSet:
     ego: Array  # (N, 3) float32, scaled
     route: Array  # (N, R, 2) float32 m, NaN where it is not known
     expert: Array  # (N, 8, 2) m
-    taken: Array  # (N, 2, CELLS, CELLS) bool, `birdseye.occupancy`
+    taken: Array  # (N, 4, CELLS, CELLS) bool, `birdseye.occupancy`
     place: Array  # (N, 2) shard, row
     key: str  # of the scenes and of what is kept of them
 

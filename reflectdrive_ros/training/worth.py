@@ -32,6 +32,7 @@ from ..sim.shards import ShardNote
 from ..tokens import Codebook
 from . import prepared
 from .drafts import ROUNDS, goal_alone
+from .losses import PARTS
 from .prepared import Shape
 
 GOALS = GoalRules(count=15, spacing_m=1.2, floor=0.0)  # beside the expert's own
@@ -45,6 +46,7 @@ class Worth:
 
     goals: Array  # (N, K, 2) ids of x and y, int16
     score: Array  # (N, K) of the plan for each, 0 to 1, float32
+    parts: Array  # (N, K, len(PARTS)) what this score is made of, likewise
 
 
 @dataclass(frozen=True)
@@ -68,12 +70,12 @@ def worth_of(folder: Path, shape: Shape, weights: Weights, workers: int, progres
     for _ in prepared.in_processes(_shard, [(folder, shape, note, weights) for note in todo], folder, workers):
         done += 1
         progress(done, len(notes))
-    goals, scores = [], []
+    found: dict[str, list[Array]] = {}
     for note in notes:
         with np.load(_file(folder, shape, note, weights), allow_pickle=False) as stored:
-            goals.append(stored["goals"])
-            scores.append(stored["score"])
-    return Worth(np.concatenate(goals), np.concatenate(scores))
+            for name in stored.files:
+                found.setdefault(name, []).append(stored[name])
+    return Worth(**{name: np.concatenate(each) for name, each in found.items()})
 
 
 def _shard(job: tuple[Path, Shape, ShardNote, Weights]) -> None:
@@ -92,18 +94,19 @@ def _shard(job: tuple[Path, Shape, ShardNote, Weights]) -> None:
         for first in range(0, len(scenes), AT_ONCE)
         for part in scored(net, scenes[first : first + AT_ONCE], shape.codebook, weights.fast)
     ]
-    arrays = {"goals": np.stack([goals for goals, _ in found]), "score": np.stack([each for _, each in found])}
+    arrays = dict(zip(("goals", "score", "parts"), map(np.stack, zip(*found, strict=True)), strict=True))
     prepared.write_arrays(_file(folder, shape, note, weights), arrays)
 
 
-def scored(net: TokenNet, asked: Sequence[Asked], codebook: Codebook, fast: bool) -> list[tuple[Array, Array]]:
-    """Goals (K, 2) int16 of each scene and the scores (K,) float32 of their plans."""
+def scored(net: TokenNet, asked: Sequence[Asked], codebook: Codebook, fast: bool) -> list[tuple[Array, Array, Array]]:
+    """Goals (K, 2) int16 of each scene, and of their plans the scores (K,) and their PARTS (K, 5), float32."""
     found = []
     for (scene, _), blocks in zip(asked, plans(net, asked, codebook, fast), strict=True):
         road = RoadFrame.of(scene.route)
         points = driven(codebook.decode(blocks), scene.ego, codebook.bin_m, road)
         card = score(scene.scored(), poses_on_road(points, road))
-        found.append((blocks[:, GOAL_X:].astype(np.int16), card.score.astype(np.float32)))
+        parts = np.stack([getattr(card, name) for name in PARTS], axis=-1)
+        found.append((blocks[:, GOAL_X:].astype(np.int16), card.score.astype(np.float32), parts.astype(np.float32)))
     return found
 
 
