@@ -4,7 +4,8 @@ A full step reads the scene, chooses goals, drafts in three rounds and edits in 
 instead: the part already driven falls away, the rest is brought into today's ego frame and into tokens, its open end is
 masked, one round drafts that end and one edits. Full and lite alternate; whatever makes the last plan doubtful makes
 the next step a full one. Between steps the plan is kept in metres: only what the network changed is rounded, and the
-jolts of rounding are taken out (`smoothing`), and a start that no engine gives is slowed down (`pace`).
+jolts of rounding are taken out (`smoothing`), a start that no engine gives is slowed down (`pace`), and a plan that
+nothing is known to check it against is driven comfortably, if it can be (`comfort`).
 
 Where objects or drivable space are known, the plan is checked, and repaired only if it is unsafe (`repair`).
 
@@ -28,6 +29,7 @@ from ..domain import Array, Command, EgoState, Observation, Plan, StepKind
 from ..scoring import metrics
 from ..scoring.scorer import Scene, ScoreCard, joined, judge, score, total
 from ..tokens import Codebook
+from .comfort import calmed
 from .planner import Network, PlannerState, Prefilled, Tools, no_hurry, what_it_sees
 from .repair import mended
 from .road_frame import RoadFrame, poses_on_road
@@ -83,10 +85,10 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
         found = mended(ids, reflected, observation, context, tools, against, as_judged)
         ids, sent, repairs = found.ids, found.points, found.iterations
         choice = choice.with_first(found.states) if repairs else choice
-    elif np.array_equal(ids, blocks[best]):
-        sent, repairs = ways[best], 0
     else:
-        sent, repairs = driven(reflected, observation.ego, network.codebook.bin_m, road), 0
+        same = np.array_equal(ids, blocks[best])
+        way = ways[best] if same else driven(reflected, observation.ego, network.codebook.bin_m, road)
+        sent, repairs = calmed(way, observation.ego, POINT_DT_S, road, tools.config.vehicle), 0
 
     sent_plan, *candidates = trajectories(
         np.stack([sent, *ways[others]]), observation.ego.speed_mps, tools.config.output.dt_s, road

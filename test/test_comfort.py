@@ -1,0 +1,72 @@
+"""A plan that jolts is driven more gently, on the same way and never ahead of it; others stay as they are."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reflectdrive_ros.config import VehicleConfig
+from reflectdrive_ros.domain import EgoState
+from reflectdrive_ros.planning.comfort import calmed, comforts, gentler
+
+DT_S = 0.5
+CAR = VehicleConfig()
+
+
+def ego(speed_mps, acceleration_mps2=0.0):
+    return EgoState(0, np.zeros(3), speed_mps, acceleration_mps2=acceleration_mps2)
+
+
+def straight(distances):
+    return np.column_stack([distances, np.zeros(len(distances))])
+
+
+def calm(points, car):
+    return calmed(points, car, DT_S, None, CAR)
+
+
+def along(points):
+    return np.cumsum(np.hypot(*np.diff(points, axis=0, prepend=np.zeros((1, 2))).T))
+
+
+LATE = straight([5.0, 10.0, 14.0, 16.5, 18.0, 18.6, 18.6, 18.6])  # at 10 m/s straight on for a second, then hard
+
+
+def test_braking_that_comes_late_comes_sooner_and_stops_where_it_would_have():
+    car = ego(10.0)
+    assert not comforts(LATE[None], car, None, CAR)[0]
+    found = calm(LATE, car)
+    assert comforts(found[None], car, None, CAR)[0]
+    assert (found[:, 0] <= LATE[:, 0] + 1e-9).all()
+    assert found[1, 0] < LATE[1, 0] - 0.1
+    np.testing.assert_allclose(found[-1], LATE[-1], atol=0.7)
+
+
+@pytest.mark.parametrize("points", [straight(5.0 * np.arange(1, 9)), straight(np.zeros(8))])
+def test_a_comfortable_plan_is_kept_to_the_last_bit(points):
+    car = ego(points[0, 0] / DT_S)
+    np.testing.assert_array_equal(calm(points, car), points)
+
+
+def test_an_emergency_brake_stays_one():
+    stop = straight([3.5, 5.0, 5.4, 5.4, 5.4, 5.4, 5.4, 5.4])  # from 10 m/s within a second and a half
+    np.testing.assert_array_equal(calm(stop, ego(10.0)), stop)
+
+
+@given(
+    st.floats(0.0, 15.0),
+    st.floats(-3.0, 2.0),
+    st.lists(st.floats(0.0, 8.0), min_size=8, max_size=8),
+    st.floats(-0.08, 0.08),
+)
+def test_gentler_plans_stay_on_the_way_and_behind_the_plan(speed_mps, acceleration_mps2, steps, bend):
+    heading = bend * np.cumsum(steps)
+    points = np.cumsum(np.column_stack([steps * np.cos(heading), steps * np.sin(heading)]), axis=0)
+    for found in (*gentler(points, ego(speed_mps, acceleration_mps2), DT_S), calm(points, ego(speed_mps))):
+        assert (along(found) <= along(points) + 1e-6).all()
+        way = np.concatenate([np.zeros((1, 2)), points])
+        for place in found:
+            pieces = np.diff(way, axis=0)
+            share = ((place - way[:-1]) * pieces).sum(1) / np.maximum((pieces**2).sum(1), 1e-12)
+            nearest = way[:-1] + np.clip(share, 0, 1)[:, None] * pieces
+            assert np.hypot(*(nearest - place).T).min() < 1e-6
