@@ -24,7 +24,7 @@ JERK_MPS3 = 1.0  # usual jerk along the way
 
 
 def calmed(points: Array, ego: EgoState, dt_s: float, road: RoadFrame | None, vehicle: VehicleConfig) -> Array:
-    """Points (8, 2) at dt, 2 dt, .. of the ego frame; if a car jolts on them, the first gentler ones where it does not."""
+    """Points (8, 2) at dt, 2 dt, .. of the ego frame; if a car jolts on them, gentler ones where it does not."""
     options = np.concatenate([points[None], gentler(points, ego, dt_s)])
     for some in (slice(0, 1), slice(1, None)):  # most plans are comfortable as they are
         comfortable = comforts(options[some], ego, road, vehicle)
