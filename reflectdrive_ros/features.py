@@ -1,6 +1,6 @@
 """What a network is given of an observation: the same code trains and drives.
 
-    spec = InputSpec(width=192, height=96, text_length=16, tokenizer=WordTokenizer(WORDS))
+    spec = InputSpec(width=288, height=144, text_length=16, tokenizer=WordTokenizer(WORDS))
     inputs = model_inputs(observation, spec)      # .images (6, H, W, 3), .text (T,), .ego (3,), .route (R, 2), .notes
 
 Words are those of a navigator, in a small vocabulary of our own; a network with a language model brings its tokenizer

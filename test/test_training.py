@@ -257,6 +257,8 @@ def test_goals_are_worth_the_score_of_the_plans_that_the_network_writes_for_them
         points = driven(CODEBOOK.decode(blocks), scene.ego, CODEBOOK.bin_m, road)
         card = score(scene.scored(), poses_on_road(points, road))
         np.testing.assert_allclose(card.score, found.score[7 + row], atol=1e-6)
+        for part, name in zip(found.parts[7 + row].T, ("nc", "dac", "ttc", "comfort", "ep"), strict=True):
+            np.testing.assert_allclose(getattr(card, name), part, atol=1e-6)
 
 
 def test_worth_is_found_once_for_each_network_by_any_number_of_processes(sets, scenes, drafter, monkeypatch):
@@ -274,6 +276,7 @@ def test_goals_and_what_they_are_worth_are_mirrored_with_their_scene(sets, scene
     plain, mirrored = (replace(source(scenes, mirror_share=share), worth=worth).batch(1) for share in (0.0, 1.0))
     assert plain.goals.shape == (4, worths.GOALS.count + 1, 2)
     assert torch.equal(mirrored.worth, plain.worth)
+    assert torch.equal(mirrored.parts, plain.parts)
     assert torch.equal(mirrored.goals[..., 0], plain.goals[..., 0])
     assert torch.equal(mirrored.goals[..., 1] - CODEBOOK.zero_id, CODEBOOK.zero_id - plain.goals[..., 1])
     for batch in (plain, mirrored):

@@ -40,7 +40,7 @@ from .provenance import write_numbers
 EXPERT = "expert"
 RESAMPLED = 1000  # times, for the interval of a mean
 COLUMNS = {"nc": "NC", "dac": "DAC", "ttc": "TTC", "comfort": "C", "ep": "EP"}
-PIXELS = (192, 108)
+PIXELS = (288, 162)
 Drivers = Mapping[str, tuple[str, str]]  # name in the tables -> planner, oracle
 
 

@@ -24,13 +24,13 @@ SHUFFLE = 2  # patches per side that become one token
 class VisionConfig:
     """Measures of the visual encoder and of the pictures it takes."""
 
-    height: int = 96  # px
-    width: int = 192  # px
-    patch: int = 16  # px
+    height: int = 144  # px
+    width: int = 288  # px
+    patch: int = 24  # px
     frames: int = 2  # instants of a camera that are encoded as one picture; SigLIP2 takes 1
     stem: tuple[int, ...] = (16, 32)  # channels of strided convolutions before the patches; SigLIP2 has none
     channels: int = 128
-    layers: int = 4
+    layers: int = 7
     heads: int = 4
     ffn: int = 512
     norm_eps: float = 1e-6

@@ -44,8 +44,8 @@ LATERAL_MPS2 = {"high_lateral_acceleration": 4.0}  # what the expert takes in cu
 class Options:
     """What a set is made with besides its name."""
 
-    width: int = 192
-    height: int = 108
+    width: int = 288
+    height: int = 162
     pictures: bool = True
 
 

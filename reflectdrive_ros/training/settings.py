@@ -10,12 +10,9 @@ from typing import Any
 
 from .. import features
 from ..config import ConfigError, override_by, setting
-from ..model.token_net import TokenNetConfig, fine, small
+from ..model.token_net import TokenNetConfig, small
 
-NETWORKS: Mapping[str, Callable[[], TokenNetConfig]] = {
-    "small": lambda: small(features.WORDS),
-    "fine": lambda: fine(features.WORDS),
-}
+NETWORKS: Mapping[str, Callable[[], TokenNetConfig]] = {"small": lambda: small(features.WORDS)}
 
 
 @dataclass(frozen=True)
@@ -96,7 +93,7 @@ class DeviceConfig:
 class TrainConfig:
     """Everything of a run that its result follows from, beside the sets."""
 
-    network: str = setting("small", "small: 7 M parameters, trained on a CPU; fine: the same with finer, deeper eyes")
+    network: str = setting("small", "small: 7.8 M parameters, trained on a CPU")
     seed: int = setting(0, "of weights, order, masks, perturbations", 0, 2**31)
     data: DataConfig = field(default_factory=DataConfig)
     loss: LossConfig = field(default_factory=LossConfig)
