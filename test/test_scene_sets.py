@@ -1,5 +1,6 @@
 """Claims about making scene sets: whatever is killed and whenever, what is there is right and the rest comes later."""
 
+import argparse
 import errno
 import hashlib
 import os
@@ -328,6 +329,20 @@ def test_no_network_is_in_two_sets(tmp_path):
     assert sum(map(len, hashes.values())) == len(set().union(*hashes.values())) == len(by_name)
 
 
+def test_no_scene_may_be_left_out_at_the_beginning_but_some_must_be_made(capsys):
+    parser = argparse.ArgumentParser()
+    scenes_run.add_arguments(parser)
+    assert parser.parse_args(["--first", "0"]).first == 0
+    for words, complaint in (
+        (["--first", "-1"], "'-1' is not a whole number"),
+        (["--count", "two"], "'two' is not a whole number"),
+        (["--count", "0"], "'0' is not a whole number above 0"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            parser.parse_args(words)
+        assert complaint in capsys.readouterr().err
+
+
 @pytest.mark.long
 def test_the_sampler_makes_the_same_bytes_in_any_process(small, tmp_path):
     """With pictures; two shards in one process after each other, and each in its own."""
@@ -354,6 +369,7 @@ def test_scenes_are_the_same_bytes_on_another_machine(processor, tmp_path):
     if made_by["arithmetic"] != "AVX2" or made_by["libraries"] != MADE_ELSEWHERE["libraries"]:
         pytest.skip(f"recorded with {MADE_ELSEWHERE['libraries']} on x86, not with {made_by['libraries']}")
     scenes = [sys.executable, "-m", "reflectdrive_ros", "scenes", "--set", "val", "--count", "2"]
+    scenes += ["--width", "192", "--height", "108"]
     subprocess.run([*scenes, "--out", str(tmp_path)], env={**os.environ, **processor}, cwd=ROOT, check=True)
     made = hashlib.sha256((tmp_path / "val-00000.tar").read_bytes()).hexdigest()
     assert made == MADE_ELSEWHERE["val-00000.tar"]

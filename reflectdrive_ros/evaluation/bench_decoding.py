@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,6 @@ ROUNDS = (1, 2, 3, 4, 5, 6, 7, 8)
 GOALS = (1, 2, 3, 6, 10)
 SPACINGS_M = (0.3, 0.6, 1.2, 2.4, 4.8)
 PLAIN = "configured"
-CEILINGS = ("exact", "tokens", "tokens_without_road")
 
 
 @dataclass(frozen=True)
@@ -62,6 +61,9 @@ class Ceiling:
     exact: float
     tokens: float
     tokens_without_road: float
+
+
+CEILINGS = tuple(each.name for each in fields(Ceiling))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -37,7 +37,7 @@ FAULTS = (SetError, sumo.SumoMissing)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--set", choices=sets.SIZES, default="test", help="scene set (default: test)")
     parser.add_argument("--count", type=count, metavar="N", help="scenes to make (default: the set's own size)")
-    parser.add_argument("--first", type=count, default=0, metavar="N", help="scenes to leave out at the beginning")
+    parser.add_argument("--first", type=number, default=0, metavar="N", help="scenes to leave out at the beginning")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the set, where it is not the usual one")
     parser.add_argument("--workers", type=count, default=cores(), metavar="N", help="processes (default: the cores)")
     parser.add_argument("--width", type=count, default=288, help="of a picture, in pixels (default: 288)")
@@ -49,8 +49,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def count(text: str) -> int:
-    if not (text.isdecimal() and int(text) > 0):
+    if number(text) == 0:
         raise argparse.ArgumentTypeError(f"'{text}' is not a whole number above 0")
+    return int(text)
+
+
+def number(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number")
     return int(text)
 
 

@@ -85,7 +85,7 @@ class GraphCard:
             "goal_spacing_m": goals["spacing_m"],
             "goal_floor": goals["floor"],
             "goals_looked_at": goals["looked"],
-            "goal_trust": goals.get("trust", 2.0),  # cards that were written before there was a choice do not tell
+            "goal_trust": goals["trust"],
             "edit_below": edits["below"],
             "edit_at_most": edits["at_most"],
         }
