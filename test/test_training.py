@@ -484,9 +484,10 @@ def test_a_compiled_step_learns_what_a_plain_one_does(scenes, tmp_path, monkeypa
         torch.testing.assert_close(compiled[name], value, rtol=1e-4, atol=1e-5)
 
 
-def train_in_processes(train_set, out):
+def train_in_processes(train_set, out, shards, steps):
     """For torchrun."""
-    config = settings_of(data={**SMALL, "draft_share": 0.0}, keeping=NEVER, length={"steps": 6})
+    device = {"shards": shards}
+    config = settings_of(data={**SMALL, "draft_share": 0.0}, keeping=NEVER, length={"steps": steps}, device=device)
     several = train_run._fabric(config)
     assert several.world_size == 2
     job = job_of(prepare(Path(train_set)), Path(out), config=config)
@@ -494,18 +495,53 @@ def train_in_processes(train_set, out):
 
 
 @pytest.mark.long
-def test_two_processes_learn_what_one_does(sets, scenes, tmp_path):
-    script = tmp_path / "together.py"
-    script.write_text(f"import test_training\ntest_training.train_in_processes({str(sets[0])!r}, {str(tmp_path)!r})\n")
+@pytest.mark.parametrize("shards", [False, True], ids=["each all of it", "in shards"])
+def test_two_processes_learn_what_one_does(sets, scenes, tmp_path, shards):
+    """Also where they stop half way and go on, with weights in shards at first or at last."""
+    for halves, steps in ((shards, 3), (not shards, 6)):
+        in_processes(tmp_path, f"train_in_processes({str(sets[0])!r}, {str(tmp_path)!r}, {halves}, {steps})")
+    config = settings_of(data={**SMALL, "draft_share": 0.0}, keeping=NEVER, length={"steps": 6})
+    job = job_of(scenes, tmp_path / "alone", config=config)
+    train(replace(job, config=replace(config, length=settings.LengthConfig(steps=3))))
+    train(job)
+    together, alone = weights(tmp_path), weights(tmp_path / "alone")
+    assert together.keys() == alone.keys()
+    for name, value in alone.items():
+        torch.testing.assert_close(together[name], value, rtol=1e-3, atol=1e-5)
+    net = checkpoint.load(tmp_path / run_state.WEIGHTS, json.loads((tmp_path / "card.json").read_text())["sha256"])
+    for name, value in net.named_parameters():
+        torch.testing.assert_close(value, together[f"average.{name}"], rtol=0.01, atol=1e-3)
+
+
+def draft_in_processes(train_set, out):
+    """For torchrun: plans that a network in shards drafts beside those of the same network whole."""
+    config = settings_of(data={**SMALL, "draft_share": 0.5}, keeping=NEVER, device={"shards": True})
+    several = train_run._fabric(config)
+    scenes = prepare(Path(train_set))
+    net, alone = (tiny_net(words=features.WORDS, text_vocabulary=len(features.WORDS), text_length=12) for _ in range(2))
+    losses = Losses(net, LossConfig(), torch.Generator().manual_seed(0))
+    several.setup_module(losses)
+    batch = source(scenes, perturbed_blocks=2).batch(0)
+    made = losses.ask(lambda net: drafts.with_drafts(net, batch, 2, 1.0, torch.Generator().manual_seed(0)))
+    assert equal(made, drafts.with_drafts(alone, batch, 2, 1.0, torch.Generator().manual_seed(0)))
+    Path(out, f"{several.global_rank}").touch()
+
+
+@pytest.mark.long
+def test_a_network_in_shards_drafts_what_it_does_whole(sets, scenes, tmp_path):
+    in_processes(tmp_path, f"draft_in_processes({str(sets[0])!r}, {str(tmp_path)!r})")
+    assert (tmp_path / "0").exists()
+    assert (tmp_path / "1").exists()
+
+
+def in_processes(folder, call):
+    """Calls a function of this file in two processes that know of each other."""
+    script = folder / "together.py"
+    script.write_text(f"import test_training\ntest_training.{call}\n")
     here = Path(__file__).parent
     environment = {**os.environ, "PYTHONPATH": f"{here}{os.pathsep}{here.parent}", "OMP_NUM_THREADS": "1"}
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     subprocess.run([*torchrun, str(script)], env=environment, check=True, timeout=200)
-    config = settings_of(data={**SMALL, "draft_share": 0.0}, keeping=NEVER, length={"steps": 6})
-    train(job_of(scenes, tmp_path / "alone", config=config))
-    together, alone = weights(tmp_path), weights(tmp_path / "alone")
-    for name, value in alone.items():
-        torch.testing.assert_close(together[name], value, rtol=1e-3, atol=1e-5)
 
 
 def test_another_seed_learns_something_else(scenes, finished, tmp_path):

@@ -18,7 +18,9 @@ All are means over scenes and blocks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +33,7 @@ from .birdseye import BirdsEye
 from .ground_view import GroundView
 from .settings import LossConfig
 
+Answer = TypeVar("Answer")
 SERIES = 8  # powers of p q that are summed for every cell
 EXACT = 4  # rows and columns of the largest p and q whose cells are reckoned exactly
 STEP_M = 0.1  # of stored distances
@@ -110,6 +113,10 @@ class Losses(nn.Module):
         for name in ("goal", "worth", "odds", "sap", "field", "seen"):
             total = total + getattr(weights, name) * found[name]
         return {"loss": total, **{name: value.detach() for name, value in found.items()}}
+
+    def ask(self, question: Callable[[TokenNet], Answer]) -> Answer:
+        """What a question makes of the network; where weights lie in shards (sharding.py) they are whole meanwhile."""
+        return question(self.net)
 
     def _seen(self, pictures: Tensor, batch: Batch) -> Tensor:
         found = pictures.new_zeros(())

@@ -23,6 +23,7 @@ from ..files import write_whole
 from ..model import checkpoint
 from ..model.token_net import TokenNet
 from ..model.vision import resized_patches
+from . import sharding
 
 FILE = "state.safetensors"
 WEIGHTS = "weights.safetensors"
@@ -46,18 +47,8 @@ class Progress:
     validations: int = 0
 
 
-def save(
-    folder: Path,
-    progress: Progress,
-    about: Mapping[str, Any],
-    learning: nn.Module,
-    average: TokenNet,
-    optimizer: torch.optim.Optimizer,
-) -> None:
-    """Writes the state; `learning` is all that the optimizer changes, `about` the settings and sets, as JSON.
-
-    Raises OSError naming the file.
-    """
+def tensors_of(learning: nn.Module, average: TokenNet, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """What a state keeps; `learning` is all that the optimizer changes. All processes ask where weights lie in shards."""
     tensors: dict[str, Tensor] = {}
     for prefix, module in (("learning", learning), ("average", average)):
         for name, value in module.named_parameters():
@@ -66,9 +57,13 @@ def save(
     for parameter, moments in optimizer.state.items():
         for key in ADAM:
             tensors[f"{key}.{names[id(parameter)]}"] = moments[key]
+    return {name: sharding.whole(value).to("cpu").contiguous() for name, value in tensors.items()}
+
+
+def save(folder: Path, progress: Progress, about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Writes the state: `about` are the settings and sets, as JSON. Raises OSError naming the file."""
     content = {"progress": asdict(progress), "about": about}
-    kept = {name: value.to("cpu").contiguous() for name, value in tensors.items()}
-    write_whole(folder / FILE, to_bytes(kept, {FORMAT: json.dumps(content)}))
+    write_whole(folder / FILE, to_bytes(dict(tensors), {FORMAT: json.dumps(content)}))
 
 
 def peek(folder: Path) -> tuple[Progress, dict[str, Any]] | None:
@@ -98,8 +93,8 @@ def restore(folder: Path, learning: nn.Module, average: TokenNet, optimizer: tor
         for full_name, value in tensors.items():
             key, _, name = full_name.partition(".")
             parameter = parameters[name]
-            where = "cpu" if key == "step" and parameter.device.type == "cpu" else parameter.device
-            optimizer.state[parameter][key] = value.to(where)
+            there = value.to(parameter.device)
+            optimizer.state[parameter][key] = there if key == "step" else sharding.like(there, parameter)
     except (SafetensorError, OSError, KeyError) as fault:
         raise StateError(f"{path} does not fit this network ({fault}): give another --out") from None
 
@@ -163,4 +158,4 @@ def _fill(parameter: nn.Parameter, value: Tensor, path: Path, name: str) -> None
     if parameter.shape != value.shape:
         shapes = f"{tuple(value.shape)}, expected {tuple(parameter.shape)}"
         raise StateError(f"{path}: {name} has shape {shapes}: it is another network's, give another --out")
-    parameter.copy_(value)
+    parameter.copy_(sharding.like(value.to(parameter.device), parameter))

@@ -86,6 +86,7 @@ class DeviceConfig:
     devices: int = setting(1, "processes of this machine, one per device", 1, 64)
     precision: str = setting("32-true", "32-true or bf16-mixed")
     compile: bool = setting(False, "by torch.compile: two minutes to begin with, then faster; needs a C++ compiler")
+    shards: bool = setting(False, "each process keeps a part of the weights (FSDP), where there are several")
     threads: int = setting(0, "of each process on a CPU; 0: as torch likes", 0, 1024)
 
 

@@ -28,7 +28,7 @@ from ..model.token_net import TokenNet, TokenNetConfig
 from ..runtime.backend import golden
 from ..runtime.torch_backend import TorchNetwork
 from ..tokens import Codebook
-from . import data, drafts, run_state, schedule, validation
+from . import data, drafts, run_state, schedule, sharding, validation
 from .data import Source
 from .losses import Batch, Losses
 from .prepared import PreparedSet
@@ -102,18 +102,19 @@ def train(
     net = net.to(fabric.device)
     average = copy.deepcopy(net).requires_grad_(False)
     losses = Losses(net, config.loss, torch.Generator().manual_seed(config.seed)).to(fabric.device)
+    progress = Progress()
+    found = run_state.peek(job.out)
+    if found is None and job.begin_with is not None:
+        reporter.begins_anew(run_state.take_over(job.begin_with, losses, average))
+    learning: Any = torch.compile(losses) if config.device.compile else losses
+    model = fabric.setup_module(learning)  # from here on weights may lie in shards
     optimizer = torch.optim.AdamW(
         _groups(losses, config.optimizer.weight_decay), lr=0.0, betas=(0.9, config.optimizer.beta2), fused=True
     )
-    progress = Progress()
-    found = run_state.peek(job.out)
     if found is not None:
         progress = found[0]
         run_state.restore(job.out, losses, average, optimizer)
-    elif job.begin_with is not None:
-        reporter.begins_anew(run_state.take_over(job.begin_with, losses, average))
-    learning: Any = torch.compile(losses) if config.device.compile else losses
-    model, wrapped = fabric.setup(learning, optimizer)
+    wrapped = fabric.setup_optimizers(optimizer)
     loop = _Loop(job, fabric, net, losses, average, model, wrapped, optimizer, reporter)
     return loop.run(progress, stop, clock)
 
@@ -129,6 +130,11 @@ class _Loop:
     wrapped: Any  # the optimizer, likewise
     optimizer: torch.optim.Optimizer
     reporter: Reporter
+    kept: list[Tensor] = dataclasses.field(init=False)  # of the averaged weights, what this process keeps
+
+    def __post_init__(self) -> None:
+        pairs = zip(self.average.parameters(), self.net.parameters(), strict=True)
+        self.kept = [sharding.part(sharding.like(average, parameter)) for average, parameter in pairs]
 
     def run(self, progress: Progress, stop: Callable[[], bool], clock: Callable[[], float]) -> Progress:
         config, keeping = self.job.config, self.job.config.keeping
@@ -186,14 +192,15 @@ class _Loop:
             group["lr"] = rate
         found = self.model(batch, eyes_only)
         self.fabric.backward(found["loss"])
-        norm = nn.utils.clip_grad_norm_(self.losses.parameters(), config.optimizer.gradient_clip, foreach=True)
+        most = config.optimizer.gradient_clip
+        norm = sharding.whole(nn.utils.clip_grad_norm_(self.losses.parameters(), most, foreach=True))
         if not torch.isfinite(norm + found["loss"].detach()):
             raise TrainingError(self._bad_batch(batch, step, found))
         self.wrapped.step()
         self.wrapped.zero_grad(set_to_none=True)
         kept = min(config.optimizer.average, (1.0 + step) / (10.0 + step))
         with torch.no_grad():
-            torch._foreach_lerp_(list(self.average.parameters()), list(self.net.parameters()), 1.0 - kept)
+            torch._foreach_lerp_(self.kept, [sharding.part(each) for each in self.net.parameters()], 1.0 - kept)
         return torch.stack([*(found[name].detach().float() for name in LOSSES), norm])
 
     def _with_drafts(self, batch: Batch, step: int) -> Batch:
@@ -201,8 +208,9 @@ class _Loop:
         rank = self.fabric.global_rank
         generator = torch.Generator().manual_seed((config.seed * 1_000_003 + step) * 1024 + rank)
         scenes = round(config.data.draft_share * len(batch.text))
+        temperature = config.data.draft_temperature
         with self.fabric.autocast():
-            return drafts.with_drafts(self.net, batch, scenes, config.data.draft_temperature, generator)
+            return self.losses.ask(lambda net: drafts.with_drafts(net, batch, scenes, temperature, generator))
 
     def _bad_batch(self, batch: Batch, step: int, found: Mapping[str, Tensor]) -> str:
         path = self.job.out / BAD_BATCH
@@ -223,6 +231,7 @@ class _Loop:
 
     def _examine(self, progress: Progress) -> dict[str, float]:
         found: dict[str, float] = {}
+        self._gather()
         if self.fabric.is_global_zero and self.job.exam is not None:
             self.average.eval()
             found = validation.examine(self.average, self.job.exam, self.job.decoding, self.fabric.device)
@@ -230,9 +239,16 @@ class _Loop:
         self.fabric.barrier()
         return found
 
+    def _gather(self) -> None:
+        """Brings the averaged weights together, where they lie in shards."""
+        for each in zip(self.average.parameters(), self.kept, self.net.parameters(), strict=True):
+            sharding.gather(*each)
+
     def _save(self, progress: Progress) -> None:
+        self._gather()
+        tensors = run_state.tensors_of(self.losses, self.average, self.optimizer)
         if self.fabric.is_global_zero:
-            run_state.save(self.job.out, progress, self.job.about, self.losses, self.average, self.optimizer)
+            run_state.save(self.job.out, progress, self.job.about, tensors)
         self.fabric.barrier()
 
     def _save_weights(self, progress: Progress, found: Mapping[str, float] | None) -> None:

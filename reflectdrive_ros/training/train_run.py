@@ -41,7 +41,7 @@ from ..model.checkpoint import CheckpointError
 from ..model.token_net import TokenNetConfig
 from ..sim import shards
 from ..sim.shards import SetError
-from . import run_state, settings, sft, validation
+from . import run_state, settings, sft, sharding, validation
 from . import worth as worths
 from .prepared import Shape, prepare
 from .run_state import StateError
@@ -212,8 +212,10 @@ def _fabric(config: TrainConfig) -> Fabric:
     warnings.filterwarnings("ignore", module="lightning_fabric")
     local = int(os.environ.get("LOCAL_WORLD_SIZE", device.devices))  # set by torchrun
     nodes = int(os.environ.get("WORLD_SIZE", local)) // local
-    # of the last layer the prompt's part is never used, so some parameters have no gradient
-    several = DDPStrategy(find_unused_parameters=True) if local * nodes > 1 else "auto"
+    several: Any = "auto"
+    if local * nodes > 1:
+        # of the last layer the prompt's part is never used, so some parameters have no gradient
+        several = sharding.strategy(local * nodes) if device.shards else DDPStrategy(find_unused_parameters=True)
     precision: Any = device.precision
     fabric = Fabric(
         accelerator=device.accelerator, strategy=several, devices=local, num_nodes=nodes, precision=precision
