@@ -28,9 +28,11 @@ from reflectdrive_ros import features
 from reflectdrive_ros.config import ConfigError
 from reflectdrive_ros.domain import Command
 from reflectdrive_ros.model import checkpoint, vision
+from reflectdrive_ros.model.layers import BlockConfig
 from reflectdrive_ros.model.phases import Decoding
 from reflectdrive_ros.model.token_net import TokenNet
 from reflectdrive_ros.model.token_ops import GoalRules
+from reflectdrive_ros.model.vision import VisionConfig
 from reflectdrive_ros.planning.road_frame import RoadFrame, poses_on_road
 from reflectdrive_ros.planning.waypoints import driven
 from reflectdrive_ros.scoring.scorer import score
@@ -462,6 +464,51 @@ def test_a_network_that_grows_begins_by_answering_as_the_smaller_did(scenes, fin
     with torch.no_grad():
         found, wanted = (each.packed(*asked.inputs, asked.blocks).logits for each in (grown, before))
     torch.testing.assert_close(found, wanted)
+
+
+def test_a_run_of_the_large_kind_begins_with_public_weights_and_goes_on_without_them(sets, tmp_path, capsys):
+    """The base network in small: square pictures one by one, no stem, words of its own."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed (pip install -e .[dev])")
+    eyes = VisionConfig(64, 64, 16, 1, (), 24, 1, 3, 40)
+    body = BlockConfig(32, 2, 4, 2, 16, 48, 20, 1e6)
+    large = network(vision=eyes, blocks=body)
+    measures = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    qwen = transformers.Qwen3ForCausalLM(
+        transformers.Qwen3Config(vocab_size=40, num_key_value_heads=2, head_dim=16, rope_theta=1e6, **measures)
+    )
+    qwen.save_pretrained(tmp_path / "qwen", safe_serialization=True)
+    (tmp_path / "qwen/vocab.json").write_text(json.dumps({"\u0120left": 7}))
+    seeing = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 1, "num_attention_heads": 3}
+    siglip = transformers.SiglipModel(
+        transformers.SiglipConfig(
+            vision_config={**seeing, "image_size": 64, "patch_size": 16}, text_config={**seeing, "vocab_size": 10}
+        )
+    )
+    siglip.save_pretrained(tmp_path / "siglip", safe_serialization=True)
+    public = ("--language", str(tmp_path / "qwen"), "--eyes", str(tmp_path / "siglip"))
+
+    def run(*more):
+        args = command(sets, tmp_path / "run", *more, yaml=TINY)
+        return train_run.sft_run(args, train_run._config(args), large, Console(quiet=True), Console(stderr=True))
+
+    quiet = ("--setting", "optimizer.learning_rate=1.0e-9")
+    assert run("--steps", "1", *quiet, *public) == 0
+    kept = weights(tmp_path / "run")
+    for name, theirs in (
+        ("layers.0.mlp.gate_proj.weight", qwen.model.layers[0].mlp.gate_proj.weight),
+        ("vision.layers.0.mlp.fc1.weight", siglip.vision_model.encoder.layers[0].mlp.fc1.weight),
+    ):
+        for part in ("learning.net.", "average."):
+            torch.testing.assert_close(kept[part + name], theirs.detach(), rtol=0.0, atol=1e-6)
+    row = kept["average.embed_tokens.weight"][features.WORDS.index("left")]
+    torch.testing.assert_close(row, qwen.model.embed_tokens.weight[7].detach(), rtol=0.0, atol=1e-6)
+    card = json.loads((tmp_path / "run/card.json").read_text())
+    assert card["data"]["public_weights"] == {"language": "qwen", "eyes": "siglip"}
+    shutil.rmtree(tmp_path / "qwen")
+    assert run("--steps", "2", *quiet, *public) == 0  # a run that goes on has all it needs
+    assert run_state.peek(tmp_path / "run")[0].step == 2
+    with pytest.raises(ConfigError, match="--begin-with another run, or with public weights"):
+        run("--begin-with", str(tmp_path / "run"), *quiet, *public)
 
 
 def test_patches_of_another_size_answer_alike_to_the_same_patch_enlarged():

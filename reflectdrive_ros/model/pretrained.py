@@ -7,6 +7,7 @@
 
 The prompt is causal, so the language model's weights mean what they meant. The action FFN begins as the channels of the
 full FFN whose gates are strongest. What is new here (projector, action tables and heads) keeps its random beginning.
+A network with words of its own begins with what the language model knows of those that it has in one piece.
 Weights that lack something, bring something unknown or belong to other measures are refused, and named.
 """
 
@@ -24,6 +25,7 @@ from .checkpoint import CheckpointError, fill, read_tensors
 from .layers import Block
 from .token_net import TokenNet
 
+WITHIN = "\u0120"  # what stands before a word of a sentence, in place of the space
 SIGLIP_DEFAULTS = {  # what its configuration leaves out
     "hidden_size": 768,
     "intermediate_size": 3072,
@@ -54,11 +56,13 @@ def load_qwen3(net: TokenNet, folder: str | Path) -> None:
             "intermediate_size": want.ffn,
             "rms_norm_eps": want.norm_eps,
             "rope_theta": want.rope_theta,
-            "vocab_size": net.config.text_vocabulary,
+            **({} if net.config.words else {"vocab_size": net.config.text_vocabulary}),
         },
     )
     tensors = {name.removeprefix("model."): value for name, value in _tensors(folder).items()}
     tensors.pop("lm_head.weight", None)  # the embedding once more; no words are spoken here
+    if net.config.words and "embed_tokens.weight" in tensors:
+        tensors["embed_tokens.weight"] = _own_words(net, tensors["embed_tokens.weight"], folder)
     parts = torch.nn.ModuleDict({"embed_tokens": net.embed_tokens, "layers": net.layers, "norm": net.norm})
     # the action FFN is ours: it begins with the network's present weights, then takes the strongest channels
     own = {name: value for name, value in parts.state_dict().items() if ".action_mlp." in name}
@@ -68,6 +72,21 @@ def load_qwen3(net: TokenNet, folder: str | Path) -> None:
     fill(parts, {**tensors, **own}, folder)
     for layer in net.layers:
         strongest_channels(cast(Block, layer))
+
+
+def _own_words(net: TokenNet, table: Tensor, folder: Path) -> Tensor:
+    """The embeddings of a network's own words, taken from the language model's where its vocabulary has them."""
+    path = folder / "vocab.json"
+    try:
+        pieces = json.loads(path.read_text(encoding="utf-8"))
+        found = [pieces.get(f"{WITHIN}{word}", pieces.get(word)) for word in net.config.words]
+        rows = net.embed_tokens.weight.detach().clone()
+        for place, piece in enumerate(found):
+            if piece is not None:
+                rows[place] = table[piece]
+    except (OSError, ValueError, AttributeError, IndexError) as fault:
+        raise CheckpointError(f"{path} is no vocabulary of the weights beside it: {fault}") from None
+    return rows
 
 
 def strongest_channels(block: Block) -> None:

@@ -48,7 +48,7 @@ class Progress:
 
 
 def tensors_of(learning: nn.Module, average: TokenNet, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """What a state keeps; `learning` is all that the optimizer changes. All processes ask where weights lie in shards."""
+    """What a state keeps; `learning` is all that the optimizer changes. In shards all processes have to ask."""
     tensors: dict[str, Tensor] = {}
     for prefix, module in (("learning", learning), ("average", average)):
         for name, value in module.named_parameters():

@@ -22,7 +22,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from ..model import checkpoint
+from ..model import checkpoint, pretrained
 from ..model.phases import Decoding
 from ..model.token_net import TokenNet, TokenNetConfig
 from ..runtime.backend import golden
@@ -46,6 +46,25 @@ class TrainingError(Exception):
     """Training cannot go on; the message says why and what to do."""
 
 
+@dataclass(frozen=True)
+class Public:
+    """Folders of public weights that a new run's network begins with."""
+
+    language: Path | None = None  # a Qwen3
+    eyes: Path | None = None  # a SigLIP2
+
+    @property
+    def given(self) -> bool:
+        return self.language is not None or self.eyes is not None
+
+    def fill(self, net: TokenNet) -> None:
+        """Raises CheckpointError for weights of other measures."""
+        if self.language is not None:
+            pretrained.load_qwen3(net, self.language)
+        if self.eyes is not None:
+            pretrained.load_siglip(net, self.eyes)
+
+
 @dataclass(frozen=True, eq=False)
 class Job:
     """What is trained, on what, and where it is kept."""
@@ -58,6 +77,7 @@ class Job:
     sets: Mapping[str, Any]  # what the card tells of the data
     decoding: Decoding = dataclasses.field(default_factory=Decoding)
     begin_with: Path | None = None  # folder of the run whose weights this one begins with
+    public: Public = Public()
     worth: Worth | None = None  # of goals of the scenes
 
     @property
@@ -92,18 +112,20 @@ def train(
 ) -> Progress:
     """Trains from the state in `job.out`, or from the beginning, until the schedule ends or `stop` says so.
 
-    A new run may begin with the weights of another. Leaves the state, and the averaged weights with their card. Raises
-    TrainingError when a loss or gradient is not finite, StateError when the state is another network's, OSError naming
-    a file that cannot be written.
+    A new run may begin with public weights, or with those of another. Leaves the state, and the averaged weights with
+    their card. Raises TrainingError when a loss or gradient is not finite, StateError when the state is another
+    network's, CheckpointError when public weights are, OSError naming a file that cannot be written.
     """
     config = job.config
     net = TokenNet(job.network)
     net.initialise(torch.Generator().manual_seed(config.seed))
+    found = run_state.peek(job.out)
+    if found is None:
+        job.public.fill(net)
     net = net.to(fabric.device)
     average = copy.deepcopy(net).requires_grad_(False)
     losses = Losses(net, config.loss, torch.Generator().manual_seed(config.seed)).to(fabric.device)
     progress = Progress()
-    found = run_state.peek(job.out)
     if found is None and job.begin_with is not None:
         reporter.begins_anew(run_state.take_over(job.begin_with, losses, average))
     learning: Any = torch.compile(losses) if config.device.compile else losses

@@ -46,7 +46,7 @@ from . import worth as worths
 from .prepared import Shape, prepare
 from .run_state import StateError
 from .settings import TrainConfig
-from .sft import Job, TrainingError
+from .sft import Job, Public, TrainingError
 from .worth import Worth
 
 LOG = "log.csv"
@@ -67,6 +67,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="run, or folder of weights as models/reflectdrive2_small, that this one begins with, as far as it fits",
     )
+    sft_parser.add_argument(
+        "--language",
+        type=Path,
+        metavar="DIR",
+        help="Qwen3 that a new run of base begins with",
+    )
+    sft_parser.add_argument("--eyes", type=Path, metavar="DIR", help="SigLIP2 that it begins with")
     length = sft_parser.add_mutually_exclusive_group()
     length.add_argument("--steps", type=int, metavar="N", help="in place of the config's length")
     length.add_argument("--minutes", type=float, metavar="M", help="likewise, by the clock")
@@ -120,8 +127,13 @@ def sft_run(
     about = {"train": {**_set(args.train), "used": len(scenes)}, **provenance(["reflectdrive", *sys.argv[1:]])}
     if args.begin_with is not None:
         about["begun_with"] = run_state.earlier(args.begin_with)
+    public = Public(args.language, args.eyes)
+    if public.given and args.begin_with is not None:
+        raise ConfigError("--begin-with another run, or with public weights (--language, --eyes): not both")
+    if public.given:
+        about["public_weights"] = {kind: str(folder.name) for kind, folder in vars(public).items() if folder}
     worth = _worth(args, config, shape, fabric, errors)
-    job = Job(config, network, scenes, exam, args.out, about, begin_with=args.begin_with, worth=worth)
+    job = Job(config, network, scenes, exam, args.out, about, begin_with=args.begin_with, public=public, worth=worth)
     _same_scenes(args.out, job)
     with _stopping() as stop, _Report(args.out, config, network, console, fabric.is_global_zero) as report:
         done = sft.train(job, fabric, report, stop.is_set)
