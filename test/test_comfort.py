@@ -1,28 +1,43 @@
 """A plan that jolts is driven more gently, on the same way and never ahead of it; others stay as they are."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scenes import cars, config, ego, observation
 
-from reflectdrive_ros.config import VehicleConfig
-from reflectdrive_ros.domain import EgoState
-from reflectdrive_ros.planning.comfort import calmed, comforts, gentler
+from reflectdrive_ros.planning.comfort import calmed, comfortable, gentler
+from reflectdrive_ros.planning.road_frame import poses_on_road
+from reflectdrive_ros.planning.safety import SAFE, Known, looked_at
+from reflectdrive_ros.scoring.scorer import motion_of
+from reflectdrive_ros.scoring.simulate import simulate
 
 DT_S = 0.5
-CAR = VehicleConfig()
-
-
-def ego(speed_mps, acceleration_mps2=0.0):
-    return EgoState(0, np.zeros(3), speed_mps, acceleration_mps2=acceleration_mps2)
 
 
 def straight(distances):
     return np.column_stack([distances, np.zeros(len(distances))])
 
 
-def calm(points, car):
-    return calmed(points, car, DT_S, None, CAR)
+def seen(car, others=None):
+    """What is known where the car knows of others at most."""
+    return Known.of(replace(observation(agents=others, route=np.zeros((0, 3))), ego=car), config())
+
+
+def drive(points, car):
+    return simulate(poses_on_road(points[None], None), motion_of(car), config().vehicle)[0]
+
+
+def comforts(points, car):
+    return comfortable(drive(points, car)[None], config().vehicle)[0]
+
+
+def calm(points, car, known=None):
+    found, states = calmed(points, car, known or seen(car))
+    np.testing.assert_allclose(states, drive(found, car), atol=1e-12)
+    return found
 
 
 def along(points):
@@ -34,23 +49,35 @@ LATE = straight([5.0, 10.0, 14.0, 16.5, 18.0, 18.6, 18.6, 18.6])  # at 10 m/s st
 
 def test_braking_that_comes_late_comes_sooner_and_stops_where_it_would_have():
     car = ego(10.0)
-    assert not comforts(LATE[None], car, None, CAR)[0]
+    assert not comforts(LATE, car)
     found = calm(LATE, car)
-    assert comforts(found[None], car, None, CAR)[0]
+    assert comforts(found, car)
     assert (found[:, 0] <= LATE[:, 0] + 1e-9).all()
     assert found[1, 0] < LATE[1, 0] - 0.1
     np.testing.assert_allclose(found[-1], LATE[-1], atol=0.7)
 
 
 @pytest.mark.parametrize("points", [straight(5.0 * np.arange(1, 9)), straight(np.zeros(8))])
-def test_a_comfortable_plan_is_kept_to_the_last_bit(points):
+def test_a_comfortable_plan_is_kept_as_it_is(points):
     car = ego(points[0, 0] / DT_S)
-    np.testing.assert_array_equal(calm(points, car), points)
+    assert calm(points, car) is points
+    assert calmed(points, car, seen(car), drive(points, car))[0] is points
 
 
 def test_an_emergency_brake_stays_one():
     stop = straight([3.5, 5.0, 5.4, 5.4, 5.4, 5.4, 5.4, 5.4])  # from 10 m/s within a second and a half
-    np.testing.assert_array_equal(calm(stop, ego(10.0)), stop)
+    assert calm(stop, ego(10.0)) is stop
+
+
+def test_comfort_is_not_bought_with_somebody_elses_way():
+    """Who just makes it behind a car that brakes late hits one that brakes sooner."""
+    car = ego(10.0)
+    known = seen(car, cars((5.3, -10.85, np.pi / 2, 9.75)))
+    first = gentler(LATE, car, DT_S)[0]
+    assert comforts(first, car)
+    np.testing.assert_array_equal(looked_at(known, np.stack([LATE, first])).safety.worst >= SAFE, [True, False])
+    assert calm(LATE, car, known) is LATE
+    np.testing.assert_array_equal(calm(LATE, car), first)
 
 
 @given(
@@ -62,11 +89,12 @@ def test_an_emergency_brake_stays_one():
 def test_gentler_plans_stay_on_the_way_and_behind_the_plan(speed_mps, acceleration_mps2, steps, bend):
     heading = bend * np.cumsum(steps)
     points = np.cumsum(np.column_stack([steps * np.cos(heading), steps * np.sin(heading)]), axis=0)
-    for found in (*gentler(points, ego(speed_mps, acceleration_mps2), DT_S), calm(points, ego(speed_mps))):
+    car = ego(speed_mps, acceleration_mps2=acceleration_mps2)
+    way = np.concatenate([np.zeros((1, 2)), points])
+    pieces = np.diff(way, axis=0)
+    for found in (*gentler(points, car, DT_S), calm(points, car)):
         assert (along(found) <= along(points) + 1e-6).all()
-        way = np.concatenate([np.zeros((1, 2)), points])
         for place in found:
-            pieces = np.diff(way, axis=0)
             share = ((place - way[:-1]) * pieces).sum(1) / np.maximum((pieces**2).sum(1), 1e-12)
             nearest = way[:-1] + np.clip(share, 0, 1)[:, None] * pieces
             assert np.hypot(*(nearest - place).T).min() < 1e-6

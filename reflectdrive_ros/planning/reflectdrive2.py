@@ -4,8 +4,8 @@ A full step reads the scene, chooses goals, drafts in three rounds and edits in 
 instead: the part already driven falls away, the rest is brought into today's ego frame and into tokens, its open end is
 masked, one round drafts that end and one edits. Full and lite alternate; whatever makes the last plan doubtful makes
 the next step a full one. Between steps the plan is kept in metres: only what the network changed is rounded, and the
-jolts of rounding are taken out (`smoothing`), a start that no engine gives is slowed down (`pace`), and a plan that
-nothing is known to check it against is driven comfortably, if it can be (`comfort`).
+jolts of rounding are taken out (`smoothing`), a start that no engine gives is slowed down (`pace`), and what is sent is
+driven comfortably where that is possible (`comfort`).
 
 Where objects or drivable space are known, the plan is checked, and repaired only if it is unsafe (`repair`).
 
@@ -83,12 +83,14 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
     if settings.repair and against.anything:
         as_judged = choice.states(best) if np.array_equal(ids, blocks[best]) else None
         found = mended(ids, reflected, observation, context, tools, against, as_judged)
-        ids, sent, repairs = found.ids, found.points, found.iterations
-        choice = choice.with_first(found.states) if repairs else choice
+        ids, way, states, repairs = found.ids, found.points, found.states, found.iterations
     else:
         same = np.array_equal(ids, blocks[best])
         way = ways[best] if same else driven(reflected, observation.ego, network.codebook.bin_m, road)
-        sent, repairs = calmed(way, observation.ego, POINT_DT_S, road, tools.config.vehicle), 0
+        judged_states = choice.states(best) if same else None
+        states, repairs = None if judged_states is None else judged_states[0], 0
+    sent, states = calmed(way, observation.ego, against, states)
+    choice = choice.with_first(states) if repairs or sent is not way else choice
 
     sent_plan, *candidates = trajectories(
         np.stack([sent, *ways[others]]), observation.ego.speed_mps, tools.config.output.dt_s, road
