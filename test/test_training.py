@@ -511,6 +511,42 @@ def test_a_run_of_the_large_kind_begins_with_public_weights_and_goes_on_without_
         run("--begin-with", str(tmp_path / "run"), *quiet, *public)
 
 
+def test_the_mean_of_two_runs_lies_between_them_and_tells_of_both(finished, scenes, tmp_path, capsys):
+    train(replace(job_of(scenes, tmp_path / "later", steps=4), begin_with=finished))
+    parser = argparse.ArgumentParser()
+    train_run.add_arguments(parser)
+
+    def run(*folders, out):
+        args = parser.parse_args(["mean", *map(str, folders), "--out", str(out)])
+        return args.run(args)
+
+    runs = finished, tmp_path / "later"
+    assert run(*runs, out=tmp_path / "mean") == 0
+    card = json.loads((tmp_path / "mean/card.json").read_text())
+    assert card["sha256"] in capsys.readouterr().out
+    one, other, found = (
+        checkpoint.load(folder / run_state.WEIGHTS, json.loads((folder / "card.json").read_text())["sha256"])
+        for folder in (*runs, tmp_path / "mean")
+    )
+    for each in zip(one.parameters(), other.parameters(), found.parameters(), strict=True):
+        torch.testing.assert_close(each[2], (each[0] + each[1]) / 2, rtol=0.01, atol=1e-6)  # kept as bfloat16
+    assert not torch.equal(one.slot, found.slot)
+    assert [part["steps"] for part in card["data"]["mean_of"]] == [8, 4]
+    assert run(runs[0], out=tmp_path / "none") == 2
+    assert "expected two or more" in capsys.readouterr().err
+    shutil.copytree(runs[0], tmp_path / "damaged")
+    (tmp_path / "damaged" / run_state.WEIGHTS).write_bytes(b"")
+    assert run(runs[0], tmp_path / "damaged", out=tmp_path / "none") == 2
+    assert "SHA-256" in capsys.readouterr().err
+    another = tmp_path / "another"
+    another.mkdir()
+    digest = checkpoint.save(tiny_net(), another / run_state.WEIGHTS, {})
+    assert json.loads((another / "card.json").read_text())["sha256"] == digest
+    assert run(runs[0], another, out=tmp_path / "none") == 2
+    assert "holds another network" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
+
+
 def test_patches_of_another_size_answer_alike_to_the_same_patch_enlarged():
     generator = torch.Generator().manual_seed(0)
     weight, patch = (torch.randn(shape, generator=generator) for shape in ((5, 3, 4, 4), (1, 3, 4, 4)))

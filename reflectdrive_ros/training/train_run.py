@@ -1,5 +1,7 @@
 """`reflectdrive train sft CONFIG --train DIR --val DIR --out DIR`: supervised training of ReflectDrive-2.
 
+(`reflectdrive train mean RUN RUN .. --out DIR` writes the mean of the weights of runs.)
+
 The same command goes on where it was stopped: by Ctrl-C, by a kill, by the end of the minutes (give more of them).
 With --minutes the learning rate falls to its end as the time runs out, however fast the machine is. Several devices
 of one machine by device.devices in CONFIG, several machines by torchrun.
@@ -41,7 +43,7 @@ from ..model.checkpoint import CheckpointError
 from ..model.token_net import TokenNetConfig
 from ..sim import shards
 from ..sim.shards import SetError
-from . import run_state, settings, sft, sharding, validation
+from . import mean, run_state, settings, sft, sharding, validation
 from . import worth as worths
 from .prepared import Shape, prepare
 from .run_state import StateError
@@ -80,6 +82,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sft_parser.add_argument("--seed", type=int, metavar="N", help="in place of the config's seed")
     given.add_settings_argument(sft_parser, "--setting")
     sft_parser.add_argument("--workers", type=int, default=2, metavar="N", help="processes that read scenes (2)")
+    mean_parser = kinds.add_parser("mean", help="the mean of the weights of runs", description=mean.__doc__)
+    mean_parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    mean.add_arguments(mean_parser)
+    mean_parser.set_defaults(run=mean.run)
 
 
 def run(args: argparse.Namespace) -> int:
