@@ -201,7 +201,7 @@ class ModelConfig:
         "or checkout",
     )
     sha256: str = setting(
-        "afc0f9858a74de285032d0c7c408b1cbe294ab891dfb4e014c5d8b91eee6533f",
+        "e363bc632628ddae91230d46d99b3a99a007d5cc74b2789f461124756a1ce204",
         "expected hash of that file; a file with another hash is refused",
     )
     backend: str = setting(
