@@ -1,7 +1,7 @@
 """A plan that jolts is driven more gently: the same way to the same end, never ahead of the plan.
 
 Whether a plan is comfortable hangs on the car and on the plan alone, nobody need be seen for it. So it is asked before
-it is sent: the score's car follows it, and where that car jolts, braking that comes too late or too sharply as a rule,
+it is sent: the score's car follows it as it is drawn, and where it jolts, on braking too late or too sharply as a rule,
 the distances along the way are taken as less and less certain until the likeliest drive through them is comfortable.
 Where none is, or none that is safe too, the plan stays as it is: a hard brake may be meant.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..config import VehicleConfig
 from ..domain import Array, EgoState
 from ..scoring import metrics
 from ..scoring.simulate import simulate
@@ -18,27 +17,21 @@ from .pace import places
 from .road_frame import poses_on_road
 from .safety import SAFE, Known, looked_at
 from .smoothing import before, likeliest
-from .waypoints import POINT_DT_S
+from .waypoints import POINT_DT_S, drawn
 
 UNCERTAIN_M = (0.6, 1.2, 2.4, 4.8)  # as wide as a bin would have to be
 JERK_MPS3 = 1.0  # usual jerk along the way
 
 
-def calmed(points: Array, ego: EgoState, known: Known, states: Array | None = None) -> tuple[Array, Array]:
-    """Points (8, 2) of the ego frame, or, where a car jolts on them, the first gentler ones on which it does not.
-
-    Also what the score's car makes of them, (41, 11); `states` is that of the points that came in, where it is known.
-    """
-    if states is None:
-        states = _driven(points[None], known)[0]
-    if comfortable(states[None], known.scene.vehicle)[0]:
-        return points, states
+def calmed(points: Array, ego: EgoState, known: Known) -> Array:
+    """Points (8, 2) of the ego frame or, where a car jolts on them, the first gentler ones on which it does not."""
+    if comfortable(points[None], ego, known)[0]:
+        return points
     options = gentler(points, ego, POINT_DT_S)
-    driven = _driven(options, known)
-    good = comfortable(driven, known.scene.vehicle)
+    good = comfortable(options, ego, known)
     if known.anything and good.any():
-        good &= looked_at(known, options, driven).safety.worst >= SAFE
-    return (options[good.argmax()], driven[good.argmax()]) if good.any() else (points, states)
+        good &= looked_at(known, options).safety.worst >= SAFE
+    return np.asarray(options[good.argmax()]) if good.any() else points
 
 
 def gentler(points: Array, ego: EgoState, dt_s: float) -> Array:
@@ -55,10 +48,9 @@ def gentler(points: Array, ego: EgoState, dt_s: float) -> Array:
     return places(np.tile(way, (count, 1, 1)), np.tile(along, (count, 1)), np.stack(reached))
 
 
-def comfortable(states: Array, vehicle: VehicleConfig) -> Array:
-    """(N,) bool, whether drives (N, 41, 11) keep the limits of comfort."""
+def comfortable(options: Array, ego: EgoState, known: Known) -> Array:
+    """(N,) bool, whether the score's car is comfortable on plans of points (N, 8, 2), as they are drawn."""
+    vehicle = known.scene.vehicle
+    poses = drawn(poses_on_road(options, known.road), ego.speed_mps)
+    states = simulate(poses, known.scene.motion, vehicle)
     return np.asarray(metrics.comfort_flags(states, vehicle, metrics.COMFORT_SANE).all(axis=-1))
-
-
-def _driven(options: Array, known: Known) -> Array:
-    return simulate(poses_on_road(options, known.road), known.scene.motion, known.scene.vehicle)

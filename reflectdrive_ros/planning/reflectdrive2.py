@@ -28,6 +28,7 @@ from ..config import ReflectDrive2Config, ScoringConfig
 from ..domain import Array, Command, EgoState, Observation, Plan, StepKind
 from ..scoring import metrics
 from ..scoring.scorer import Scene, ScoreCard, joined, judge, score, total
+from ..scoring.simulate import simulate
 from ..tokens import Codebook
 from .comfort import calmed
 from .planner import Network, PlannerState, Prefilled, Tools, no_hurry, what_it_sees
@@ -87,9 +88,10 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
     else:
         same = np.array_equal(ids, blocks[best])
         way = ways[best] if same else driven(reflected, observation.ego, network.codebook.bin_m, road)
-        judged_states = choice.states(best) if same else None
-        states, repairs = None if judged_states is None else judged_states[0], 0
-    sent, states = calmed(way, observation.ego, against, states)
+        states, repairs = None, 0
+    sent = calmed(way, observation.ego, against)
+    if sent is not way:
+        states = simulate(poses_on_road(sent[None], road), against.scene.motion, tools.config.vehicle)[0]
     choice = choice.with_first(states) if repairs or sent is not way else choice
 
     sent_plan, *candidates = trajectories(
