@@ -19,10 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "make-bag": ("ros.make_bag", "a rosbag2 from a recording that comes with the package, or from the proving ground"),
     "scenes": ("evaluation.scenes_run", "makes, completes, checks and shows a scene set of the proving ground"),
     "eval": ("evaluation.eval_run", "planners on a scene set or in closed loop: PDM score table"),
-    "train": (
-        "training.train_run",
-        "training of a planner on a scene set; resumes where it was stopped",
-    ),
+    "train": ("training.train_run", "training of a planner on a scene set; resumes where it was stopped"),
     "export": ("evaluation.export_run", "a planner's weights as ONNX graphs, which run without torch"),
     "engine": ("evaluation.engine_run", "TensorRT engines of such graphs, built on the machine that drives with them"),
     "score": ("evaluation.score_run", "PDM score of given trajectories in given scenes"),

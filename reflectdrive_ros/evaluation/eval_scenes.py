@@ -40,7 +40,6 @@ from .provenance import write_numbers
 EXPERT = "expert"
 RESAMPLED = 1000  # times, for the interval of a mean
 COLUMNS = {"nc": "NC", "dac": "DAC", "ttc": "TTC", "comfort": "C", "ep": "EP"}
-PIXELS = (288, 162)
 Drivers = Mapping[str, tuple[str, str]]  # name in the tables -> planner, oracle
 
 
@@ -72,7 +71,7 @@ def the_set(name: str, folder: Path | None, workers: int, console: Console) -> P
         if there.set != name:
             raise SetError(f"{folder} holds the set '{there.set}', not '{name}': name it with --set {there.set}")
         return folder
-    make_shard, made_by = scenes_run.the_sampler(*PIXELS, pictures=True)
+    make_shard, made_by = scenes_run.the_sampler(*scenes_run.PIXELS, pictures=True)
     wanted = sets.Wanted(name, sets.SIZES[name], made_by)
     folder = folder or sets.default_place(name, made_by)
     if not sets.is_complete(folder, wanted):

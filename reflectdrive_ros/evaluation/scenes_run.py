@@ -32,6 +32,7 @@ from .contact_sheet import contact_sheet
 from .provenance import write_numbers
 
 FAULTS = (SetError, sumo.SumoMissing)
+PIXELS = (288, 162)  # of a picture, as fine as the shipped network sees
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--first", type=number, default=0, metavar="N", help="scenes to leave out at the beginning")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the set, where it is not the usual one")
     parser.add_argument("--workers", type=count, default=cores(), metavar="N", help="processes (default: the cores)")
-    parser.add_argument("--width", type=count, default=288, help="of a picture, in pixels (default: 288)")
-    parser.add_argument("--height", type=count, default=162, help="of a picture, in pixels (default: 162)")
+    parser.add_argument("--width", type=count, default=PIXELS[0], help="of a picture (default: %(default)s px)")
+    parser.add_argument("--height", type=count, default=PIXELS[1], help="of a picture (default: %(default)s px)")
     parser.add_argument("--no-pictures", action="store_true", help="scenes without cameras")
     parser.add_argument("--check", type=Path, metavar="DIR", help="make nothing: compare a set with its checksums")
     parser.add_argument("--show", nargs=2, metavar=("N", "FILE"), help="draw N scenes of the set into a picture")

@@ -22,8 +22,6 @@ from rich.markup import escape
 from ..evaluation.provenance import provenance
 from ..model import checkpoint
 from ..model.checkpoint import CheckpointError
-from ..runtime.backend import golden
-from ..runtime.torch_backend import TorchNetwork
 from . import run_state
 from .run_state import WEIGHTS, StateError
 
@@ -66,7 +64,5 @@ def mean(folders: list[Path], out: Path, about: dict[str, Any]) -> str:
         for parts in zip(*(net.parameters() for net in nets), strict=True):
             parts[0].copy_(torch.stack(parts).mean(0))
     out.mkdir(parents=True, exist_ok=True)
-    told: dict[str, Any] = {"data": {"mean_of": [run_state.earlier(folder) for folder in folders], **about}}
-    digest = checkpoint.save(first, out / WEIGHTS, told)
-    told["golden"] = golden(TorchNetwork.of_file(out / WEIGHTS, digest))  # as the file answers; its bytes stay the same
-    return checkpoint.save(first, out / WEIGHTS, told)
+    told = {"data": {"mean_of": [run_state.earlier(folder) for folder in folders], **about}}
+    return run_state.save_weights(first, out / WEIGHTS, told)

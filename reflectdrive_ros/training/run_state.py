@@ -23,6 +23,8 @@ from ..files import write_whole
 from ..model import checkpoint
 from ..model.token_net import TokenNet
 from ..model.vision import resized_patches
+from ..runtime.backend import golden
+from ..runtime.torch_backend import TorchNetwork
 from . import sharding
 
 FILE = "state.safetensors"
@@ -64,6 +66,13 @@ def save(folder: Path, progress: Progress, about: Mapping[str, Any], tensors: Ma
     """Writes the state: `about` are the settings and sets, as JSON. Raises OSError naming the file."""
     content = {"progress": asdict(progress), "about": about}
     write_whole(folder / FILE, to_bytes(dict(tensors), {FORMAT: json.dumps(content)}))
+
+
+def save_weights(net: TokenNet, path: Path, about: Mapping[str, Any]) -> str:
+    """Writes weights and a card with what the file as it lies there answers, for every later start to be held against;
+    their SHA-256. The bytes of the weights stay the same meanwhile. Raises OSError naming the file."""
+    digest = checkpoint.save(net, path, about)
+    return checkpoint.save(net, path, {**about, "golden": golden(TorchNetwork.of_file(path, digest))})
 
 
 def peek(folder: Path) -> tuple[Progress, dict[str, Any]] | None:

@@ -22,11 +22,9 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from ..model import checkpoint, pretrained
+from ..model import pretrained
 from ..model.phases import Decoding
 from ..model.token_net import TokenNet, TokenNetConfig
-from ..runtime.backend import golden
-from ..runtime.torch_backend import TorchNetwork
 from ..tokens import Codebook
 from . import data, drafts, run_state, schedule, sharding, validation
 from .data import Source
@@ -284,11 +282,7 @@ class _Loop:
         }
         if found:
             about["validation"] = {name: round(value, 3) for name, value in found.items()}
-        path = self.job.out / run_state.WEIGHTS
-        digest = checkpoint.save(self.average, path, about)
-        # what the file as it lies there answers, for every later start to be held against; its bytes stay the same
-        about["golden"] = golden(TorchNetwork.of_file(path, digest))
-        checkpoint.save(self.average, path, about)
+        run_state.save_weights(self.average, self.job.out / run_state.WEIGHTS, about)
 
     def _mean(self, values: Tensor) -> Tensor:
         """Of all processes."""
