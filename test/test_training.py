@@ -511,7 +511,7 @@ def test_a_run_of_the_large_kind_begins_with_public_weights_and_goes_on_without_
         run("--begin-with", str(tmp_path / "run"), *quiet, *public)
 
 
-def test_the_mean_of_two_runs_lies_between_them_and_tells_of_both(finished, scenes, tmp_path, capsys):
+def test_the_mean_of_runs_lies_between_them_and_tells_of_each(finished, scenes, tmp_path, capsys):
     train(replace(job_of(scenes, tmp_path / "later", steps=4), begin_with=finished))
     parser = argparse.ArgumentParser()
     train_run.add_arguments(parser)
@@ -532,6 +532,12 @@ def test_the_mean_of_two_runs_lies_between_them_and_tells_of_both(finished, scen
         torch.testing.assert_close(each[2], (each[0] + each[1]) / 2, rtol=0.01, atol=1e-6)  # kept as bfloat16
     assert not torch.equal(one.slot, found.slot)
     assert [part["steps"] for part in card["data"]["mean_of"]] == [8, 4]
+    assert run(*runs, runs[1], out=tmp_path / "weighed") == 0
+    card = json.loads((tmp_path / "weighed/card.json").read_text())
+    assert [part["share"] for part in card["data"]["mean_of"]] == [0.3333, 0.6667]
+    weighed = checkpoint.load(tmp_path / "weighed" / run_state.WEIGHTS, card["sha256"])
+    torch.testing.assert_close(weighed.slot, (one.slot + 2 * other.slot) / 3, rtol=0.01, atol=1e-6)
+    capsys.readouterr()
     assert run(runs[0], out=tmp_path / "none") == 2
     assert "expected two or more" in capsys.readouterr().err
     shutil.copytree(runs[0], tmp_path / "damaged")

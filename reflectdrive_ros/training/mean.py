@@ -5,13 +5,15 @@ that it began with keeps what both know: they lie in one valley, so what is betw
 scenes that neither has seen (Model soups, arXiv 2203.05482; Robust fine-tuning, arXiv 2109.01903). It costs nothing
 when it drives.
 
-RUN and DIR are folders with weights.safetensors and card.json, as models/reflectdrive2_small.
+RUN and DIR are folders with weights.safetensors and card.json, as models/reflectdrive2_small. One that is named twice
+counts twice.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from .run_state import WEIGHTS, StateError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folders of weights, two or more")
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folders of weights, two or more different")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the mean is written")
 
 
@@ -52,17 +54,19 @@ def mean(folders: list[Path], out: Path, about: dict[str, Any]) -> str:
     Raises StateError where there are fewer than two or a card is missing, CheckpointError for weights that are not
     their card's or are another network's, OSError naming a file.
     """
-    if len(folders) < 2:
-        raise StateError(f"train mean got {len(folders)} folder, expected two or more to take the mean of")
-    cards = [run_state.card_of(folder) for folder in folders]
-    nets = [checkpoint.load(folder / WEIGHTS, card["sha256"]) for folder, card in zip(folders, cards, strict=True)]
+    shares = {folder: count / len(folders) for folder, count in Counter(folders).items()}
+    if len(shares) < 2:
+        raise StateError(f"train mean got {len(shares)} folder, expected two or more to take the mean of")
+    cards = [run_state.card_of(folder) for folder in shares]
+    nets = [checkpoint.load(folder / WEIGHTS, card["sha256"]) for folder, card in zip(shares, cards, strict=True)]
     first = nets[0]
-    for folder, net in zip(folders, nets, strict=True):
+    for folder, net in zip(shares, nets, strict=True):
         if net.config != first.config:
             raise CheckpointError(f"{folder} holds another network than {folders[0]}: there is no mean of the two")
     with torch.no_grad():
         for parts in zip(*(net.parameters() for net in nets), strict=True):
-            parts[0].copy_(torch.stack(parts).mean(0))
+            parts[0].copy_(sum(share * part for share, part in zip(shares.values(), parts, strict=True)))
     out.mkdir(parents=True, exist_ok=True)
-    told = {"data": {"mean_of": [run_state.earlier(folder) for folder in folders], **about}}
+    mean_of = [{"share": round(share, 4), **run_state.earlier(folder)} for folder, share in shares.items()]
+    told = {"data": {"mean_of": mean_of, **about}}
     return run_state.save_weights(first, out / WEIGHTS, told)
