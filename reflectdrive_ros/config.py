@@ -201,7 +201,7 @@ class ModelConfig:
         "or checkout",
     )
     sha256: str = setting(
-        "e363bc632628ddae91230d46d99b3a99a007d5cc74b2789f461124756a1ce204",
+        "23b5aeb3631d0c4e622acbc4987390fd078656585eb0ef4b171a8466f3a79dc2",
         "expected hash of that file; a file with another hash is refused",
     )
     backend: str = setting(
@@ -233,8 +233,8 @@ class DecodingConfig:
     goals: int = setting(6, "different goals that are drafted at most", 1, 32)
     goal_spacing_m: float = setting(1.2, "goals nearer to each other are one behaviour: the likelier stays", 0.0, 20.0)
     goal_floor: float = setting(0.01, "goals less probable than this share of the likeliest are left out", 0.0, 1.0)
-    goals_looked_at: int = setting(6, "likeliest goals that are looked at once more, of which the best stay", 1, 32)
-    goal_trust: float = setting(2.0, "power of the odds that this look gives; 0: the first look alone", 0.0, 10.0)
+    goals_looked_at: int = setting(8, "likeliest goals that are looked at once more, of which the best stay", 1, 32)
+    goal_trust: float = setting(3.0, "power of the odds that this look gives; 0: the first look alone", 0.0, 10.0)
     edit_below: float = setting(0.5, "AutoEdit replaces only tokens less probable than this", 0.0, 1.0)
     edit_at_most: int = setting(5, "tokens it replaces in one round; 14 are free", 0, 14)
 
@@ -249,7 +249,8 @@ class ReflectDrive2Config:
     lite_steps_per_full: int = setting(1, "1 alternates full, lite, full, lite; 0 plans anew each time", 0, 100)
     choose: bool = setting(
         True,
-        "draft all goals and keep those that the driving score finds safest, where there is anything to judge by",
+        "draft all goals and keep those that the driving score finds safest; where there is nothing to judge by, those "
+        "whose plans jolt count less",
     )
     careful_nats: float = setting(
         1.0,

@@ -25,8 +25,8 @@ class GoalRules:
     count: int = 6
     spacing_m: float = 1.2  # closer ones are one behaviour; the paper's best
     floor: float = 0.01  # a goal less probable than this share of the first fills its slot as padding
-    looked: int = 6  # so many of the most probable are looked at once more, of which the best `count` stay
-    trust: float = 2.0  # power of the odds that this gives: on new scenes it tells more than the first look
+    looked: int = 8  # so many of the most probable are looked at once more, of which the best `count` stay
+    trust: float = 3.0  # power of the odds that this gives: on new scenes it tells more than the first look
 
     @property
     def sought(self) -> GoalRules:
