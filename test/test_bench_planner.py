@@ -40,6 +40,7 @@ def test_figures_of_a_small_run(tmp_path):
     assert list(told["full_by_goals_ms_p50"]) == ["1", "3", "6"]
     assert set(told["parts_ms_p50"]) == {"vision", "prefill", "goal"}
     assert told["reuse_times_faster_one_goal"] > 1
+    assert told["own_reuse_times_faster_one_goal"] > 1
     assert {"version", "commit", "device", "date", "command"} <= set(told)
     assert told["gpu"] in (bench_gpu.NO_GPU, bench_gpu.NOT_ASKED)
 
@@ -65,6 +66,14 @@ def test_frames_that_reuse_nothing_write_the_same_tokens(packed):
     for inputs in scenes():
         afresh = probes.without_reuse(net, eager.tensors(inputs), eager.decoding, 6, packed)
         np.testing.assert_array_equal(afresh[0].numpy(), frame(eager, inputs, FULL, 6)[0])
+
+
+@pytest.mark.parametrize(("goals", "edited"), [(6, 1), (1, None)])
+def test_frames_that_read_the_scene_in_every_pass_write_the_same_tokens(goals, edited):
+    network = TorchNetwork(tiny_net(words=WORDS))
+    for inputs in scenes():
+        again = bench_planner.reading_again(network, inputs, goals, edited)
+        np.testing.assert_array_equal(again, frame(network, inputs, FULL, goals, edited=edited)[0])
 
 
 def test_a_frame_may_edit_some_of_its_blocks():

@@ -3,9 +3,10 @@
 A full step is prefill_goal, three drafts of six goals and three edits of one (`planning/reflectdrive2.py`, which stops
 earlier where an edit changes nothing); a lite step is prefill and two steps on one block. Beside them stand full steps
 that edit all of their one, three or six blocks.
-Everything has its turn in every round: the backend, eager torch with and without reuse of the prompt's keys and values.
-Without reuse is told twice: where every pass reads the prompt again, and where it does so for each goal by itself. A
-network that keeps what it saw in a picture (`vision.frames` 1, as `base`) is also timed with pictures it never saw.
+Everything has its turn in every round: the backend and eager torch, with and without reuse of the prompt's keys and
+values. Without reuse every pass reads the scene again; of eager torch it is told, too, where it does so for each goal
+by itself. A network that keeps what it saw in a picture (`vision.frames` 1, as `base`) is also timed with pictures it
+never saw.
 So a machine that is slow for a second slows them all, and the ratios, which are medians over rounds, hold on a busy one
 too. Our threads never spin while they wait; eager torch's do, unless OMP_WAIT_POLICY is PASSIVE (`eager_threads`).
 Beside the times stands a roofline: FLOPs and bytes that a step cannot do without (`roofline`), at the copy and matrix
@@ -298,14 +299,32 @@ def actions_of(
 
         return action
 
+    def again(count: int) -> Action:
+        turns = driven(inputs, network.inputs.cameras)
+
+        def action() -> tuple[float, ...]:
+            reading_again(network, next(turns), count, 1)
+            return ()
+
+        return action
+
     found: dict[str, Action] = {"full": whole(network, MOST, 1), "lite": short(network)}
     found |= {f"full {goals}": whole(network, goals) for goals in GOALS}
     found |= {f"eager full {goals}": whole(eager, goals) for goals in (MOST, 1)}
     found |= {f"without reuse {goals}": afresh(goals, True) for goals in (MOST, 1)}
     found["without sharing"] = afresh(MOST, False)
+    found |= {f"reading again {goals}": again(goals) for goals in (MOST, 1)}
     if net.config.vision.frames == 1:
         found |= {RING: short(eager), NO_RING: short(eager, strange=True)}
     return {**found, "eager lite": short(eager)} if compared else found
+
+
+def reading_again(network: Network, inputs: ModelInputs, count: int, edited: int | None = None) -> Array:
+    """As a full `frame`, but every pass reads the scene again before it drafts or edits, its pictures included."""
+    blocks = network.prefill_goal(inputs).blocks[:count]
+    for limit, edit in FULL:
+        blocks, _ = network.step(network.prefill(inputs), blocks[:edited] if edit else blocks, limit, edit)
+    return blocks
 
 
 def driven(inputs: ModelInputs, cameras: int, strange: bool = False) -> Iterator[ModelInputs]:
@@ -328,7 +347,7 @@ def timed(steps: int, actions: Mapping[str, Action], console: Console) -> dict[s
     rows: dict[str, list[list[float]]] = {name: [] for name in actions}
     for turn in track(range(-WARM_UP, steps), "planning", console=console, disable=not console.is_terminal):
         for name, action in actions.items():
-            if name.startswith("without") and turn % SELDOM:
+            if name.startswith(("without", "reading")) and turn % SELDOM:
                 rows[name].append([float("nan")] * 6)
                 continue
             wall, busy = time.perf_counter_ns(), time.process_time_ns()
@@ -351,6 +370,10 @@ def ratios(spent_ms: Mapping[str, Array], compared: bool) -> dict[str, float]:
         if compared:
             found[f"times_faster_than_eager{ending}"] = float(np.median(eager / own))
             found[f"times_faster_than_eager_without_reuse{ending}"] = float(np.nanmedian(without / own))
+    for goals, name, ending in ((MOST, "full", ""), (1, "full 1", "_one_goal")):
+        again = spent_ms[f"reading again {goals}"][:, 0]
+        found[f"reading_again_full_ms_p50{ending}"] = float(np.nanmedian(again))
+        found[f"own_reuse_times_faster{ending}"] = float(np.nanmedian(again / spent_ms[name][:, 0]))
     eager, without = spent_ms[f"eager full {MOST}"][:, 0], spent_ms["without sharing"][:, 0]
     found["eager_without_sharing_full_ms_p50"] = float(np.nanmedian(without))
     found["sharing_times_faster"] = float(np.nanmedian(without / eager))
@@ -420,8 +443,10 @@ def tables(numbers: Mapping[str, Any]) -> list[Table]:
         ceilings = f"copy {numbers['copy_gb_per_s']:.1f} GB/s, "
         ceilings += f"matrices {numbers['matmul_gflop_per_s']:.0f} GFLOP/s in float32; "
     shown.caption = (
-        f"{ceilings}reuse of keys and values makes eager torch {numbers['sharing_times_faster']:.1f} times faster "
-        f"on {MOST} goals than where each pass reads the prompt for each goal, "
+        f"{ceilings}reuse of keys and values makes a full step {numbers['own_reuse_times_faster']:.1f} times faster, "
+        f"{numbers['own_reuse_times_faster_one_goal']:.1f} times with one goal, than where each pass reads the scene "
+        f"again; eager torch {numbers['sharing_times_faster']:.1f} times "
+        f"on {MOST} goals than where each pass reads it for each goal, "
         f"{numbers['reuse_times_faster']:.1f} times than where it reads it for all; "
         f"{numbers['reuse_times_faster_one_goal']:.1f} times on one goal"
         + (
