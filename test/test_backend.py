@@ -149,10 +149,14 @@ def test_what_no_backend_can_run_is_refused(copy, name, changes, text):
     assert text in refused(lambda: opened(replace(copy, file=file), **changes))
 
 
-def test_a_model_that_answers_otherwise_than_its_card_is_refused(copy):
+def test_a_model_that_answers_otherwise_than_its_card_is_refused_whatever_rules_are_set(copy):
+    from reflectdrive_ros.runtime.torch_backend import TRIED_BY, TorchNetwork
+
     place = copy.file.parent / "card.json"
     card = json.loads(place.read_text())
-    assert card["golden"] == golden(opened(copy))
+    assert card["golden"] == golden(TorchNetwork.of_file(copy.file, copy.sha256, decoding=TRIED_BY))
+    for trust in (0.0, 10.0):
+        network_of(ModelConfig(str(copy.file), copy.sha256), DecodingConfig(goals_looked_at=1, goal_trust=trust))
     card["golden"]["goal_log_prob"] -= 0.2
     place.write_text(json.dumps(card))
     assert "fails its self-check: its likeliest goal has a log-probability of" in refused(lambda: opened(copy))

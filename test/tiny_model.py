@@ -54,10 +54,10 @@ def tiny_model(tmp_path_factory):
     pytest.importorskip("torch", reason="torch is not installed (pip install -e .[train])")
     from reflectdrive_ros.model.checkpoint import save
     from reflectdrive_ros.runtime.backend import golden
-    from reflectdrive_ros.runtime.torch_backend import TorchNetwork
+    from reflectdrive_ros.runtime.torch_backend import TRIED_BY, TorchNetwork
 
     file, net = tmp_path_factory.mktemp("model") / "weights.safetensors", straight_on()
     sha256 = save(net, file, {})
-    told = golden(TorchNetwork.of_file(file, sha256))
+    told = golden(TorchNetwork.of_file(file, sha256, decoding=TRIED_BY))
     save(net, file, {"golden": told})  # the same weights, a card that tells more
     return TinyModel(file, sha256)

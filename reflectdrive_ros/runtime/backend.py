@@ -109,14 +109,14 @@ def backends_of(path: Path, model: ModelConfig) -> tuple[str, ...]:
 
 
 def _torch_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> Running:
-    """Tried by the rules that its card was written by, whatever rules are set; graphs have theirs built in."""
+    """Tried by the rules that all cards of weights are written by, whatever is set; graphs have theirs built in."""
     if "torch" not in sys.modules:  # its threads would spin while they wait, at the cost of whoever shares the computer
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from ..model.checkpoint import CheckpointError
-    from .torch_backend import TorchNetwork
+    from .torch_backend import TRIED_BY, TorchNetwork
 
     try:
-        network = TorchNetwork.of_file(path, model.sha256, model.device, threads=model.threads)
+        network = TorchNetwork.of_file(path, model.sha256, model.device, TRIED_BY, model.threads)
     except CheckpointError as fault:
         raise ModelFileError(str(fault)) from None
     self_check(network, path)

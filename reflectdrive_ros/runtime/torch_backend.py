@@ -22,9 +22,14 @@ from ..model.layers import KeysValues
 from ..model.phases import Decoding
 from ..model.step_graphs import CHOSEN, GpuWay, on_gpu
 from ..model.token_net import TokenNet
+from ..model.token_ops import GoalRules
 from ..planning.planner import Prefilled, in_turn
 from ..tokens import Codebook
 from .sight import Sight
+
+# What weights answer by these rules stands in their card (`golden`). They stay as they are when defaults change: cards
+# that were written before would no longer be true.
+TRIED_BY = Decoding(GoalRules(count=6, spacing_m=1.2, floor=0.01, looked=6, trust=2.0))
 
 
 class TorchNetwork:

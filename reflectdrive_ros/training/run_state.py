@@ -24,7 +24,7 @@ from ..model import checkpoint
 from ..model.token_net import TokenNet
 from ..model.vision import resized_patches
 from ..runtime.backend import golden
-from ..runtime.torch_backend import TorchNetwork
+from ..runtime.torch_backend import TRIED_BY, TorchNetwork
 from . import sharding
 
 FILE = "state.safetensors"
@@ -72,7 +72,9 @@ def save_weights(net: TokenNet, path: Path, about: Mapping[str, Any]) -> str:
     """Writes weights and a card with what the file as it lies there answers, for every later start to be held against;
     their SHA-256. The bytes of the weights stay the same meanwhile. Raises OSError naming the file."""
     digest = checkpoint.save(net, path, about)
-    return checkpoint.save(net, path, {**about, "golden": golden(TorchNetwork.of_file(path, digest))})
+    return checkpoint.save(
+        net, path, {**about, "golden": golden(TorchNetwork.of_file(path, digest, decoding=TRIED_BY))}
+    )
 
 
 def peek(folder: Path) -> tuple[Progress, dict[str, Any]] | None:
