@@ -249,8 +249,7 @@ class ReflectDrive2Config:
     lite_steps_per_full: int = setting(1, "1 alternates full, lite, full, lite; 0 plans anew each time", 0, 100)
     choose: bool = setting(
         True,
-        "draft all goals and keep those that the driving score finds safest; where there is nothing to judge by, those "
-        "whose plans jolt count less",
+        "draft all goals and keep those that the driving score finds safest, where there is anything to judge by",
     )
     careful_nats: float = setting(
         1.0,

@@ -29,7 +29,6 @@ from ..features import model_inputs
 from ..planning import reflectdrive2
 from ..planning.planner import Network, Tools
 from ..planning.road_frame import RoadFrame, poses_on_road
-from ..planning.safety import Known
 from ..planning.waypoints import driven
 from ..runtime.model_file import ModelFileError
 from ..scoring.scorer import score
@@ -150,8 +149,7 @@ def rows_of(
         blocks, _ = reflectdrive2.edited(network, seen.context, *drafts, settings.edit_rounds)
         points = driven(network.codebook.decode(blocks), observation.ego, network.codebook.bin_m, road)
         values = score(scored, poses_on_road(points, road)).score
-        against, log_probs = Known.of(observation, config), seen.goal_log_probs[seen.real]
-        choice = reflectdrive2.ranked(points, log_probs, observation, against, Tools(config, network))
+        choice = reflectdrive2.ranked(points, seen.goal_log_probs[seen.real], observation, road, Tools(config, network))
         yield name, Row(float(values[0]), float(values.max()), float(values[choice.order[0]]))
 
 

@@ -9,11 +9,9 @@ driven comfortably where that is possible (`comfort`).
 
 Where objects or drivable space are known, the plan is checked, and repaired only if it is unsafe (`repair`).
 
-All goals are drafted. With others or drivable space known, those whose plans the driving score finds safe and smooth
-are kept; where nothing is known of the world, it is still known of each plan whether the car jolts on it, and a goal
-whose plan does counts less. Among what is left the car goes to the nearest of those about as likely as the likeliest
-(the paper takes the likeliest). The one plan that is to be driven is edited; the drafts of others stand beside it
-where they were judged.
+With others or drivable space known, all goals are drafted and those that the driving score finds safe and smooth are
+kept. Among these, or all where nothing is known, the car goes to the nearest of those about as likely as the likeliest
+(the paper takes the likeliest). The one plan that is to be driven is edited; the drafts of others stand beside it.
 Paper: ReflectDrive-2 (arXiv 2605.04647); horizon 4 s, 8 points.
 """
 
@@ -32,10 +30,10 @@ from ..scoring import metrics
 from ..scoring.scorer import Scene, ScoreCard, joined, judge, score, total
 from ..scoring.simulate import simulate
 from ..tokens import Codebook
-from .comfort import calmed, comfortable
+from .comfort import calmed
 from .planner import Network, PlannerState, Prefilled, Tools, no_hurry, what_it_sees
 from .repair import mended
-from .road_frame import poses_on_road
+from .road_frame import RoadFrame, poses_on_road
 from .safety import Known, check_of
 from .waypoints import FREE, HORIZON_S, POINT_DT_S, POINTS, driven, shares, trajectories
 
@@ -45,7 +43,6 @@ GENTLE_MPS2 = 1.5  # doubt is no reason to brake harder
 LATE = 0.6  # share of the deadline
 FORECAST_S = 5.0  # what the score looks at
 EQUAL = 1e-3  # scores closer than this are
-JOLT_NATS = 2.0  # a goal counts so much less likely if the car jolts on the way to it
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +63,7 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
     if why_full or state.previous is None:
         known = network.prefill_goal(inputs)
         context = known.context
-        begun, log_probs = goals_to_draft(known, observation.ego, tools)
+        begun, log_probs = goals_to_draft(known, observation, tools)
         blocks, confidence = drafted(network, context, begun, settings)
         points = network.codebook.decode(blocks)
         kind, lite_run, edit_rounds = StepKind.FULL, 0, settings.edit_rounds
@@ -78,7 +75,7 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
     against = Known.of(observation, tools.config)
     road = against.road
     ways = driven(points, observation.ego, network.codebook.bin_m, road)
-    choice = ranked(ways, log_probs, observation, against, tools)
+    choice = ranked(ways, log_probs, observation, road, tools)
     best, others = choice.order[0], choice.order[1:]
 
     draft = blocks[[best]], confidence[[best]]
@@ -187,20 +184,20 @@ def braking_mps2(away_m: Array, speed_mps: float) -> Array:
     return np.asarray(np.where(away_m < 0.5 * HORIZON_S * speed_mps, stopping, slowing))
 
 
-def goals_to_draft(known: Prefilled, ego: EgoState, tools: Tools) -> tuple[Array, Array]:
-    """Blocks (M, 16) that hold a goal, and its log-probabilities (M,): all, or the one to drive to."""
+def goals_to_draft(known: Prefilled, observation: Observation, tools: Tools) -> tuple[Array, Array]:
+    """Blocks (M, 16) that hold a goal, and its log-probabilities (M,): all where something can judge them, else one."""
     settings = tools.config.reflectdrive2
-    if settings.choose:
+    if settings.choose and judged(observation):
         return known.blocks[known.real], known.goal_log_probs[known.real]
     assert tools.network is not None
     places = tools.network.codebook.decode(known.blocks[:, FREE:])[:, 0]
-    chosen = careful(places, known.goal_log_probs, known.real, ego, settings)
+    chosen = careful(places, known.goal_log_probs, known.real, observation.ego, settings)
     return known.blocks[[chosen]], known.goal_log_probs[[chosen]]
 
 
 def to_draft(known: Prefilled, observation: Observation, tools: Tools) -> tuple[Array, list[int]]:
     """What a full step drafts, and in which rounds: the scene alone decides, so it may be drafted ahead."""
-    return goals_to_draft(known, observation.ego, tools)[0], shares(tools.config.reflectdrive2.draft_rounds)
+    return goals_to_draft(known, observation, tools)[0], shares(tools.config.reflectdrive2.draft_rounds)
 
 
 def drafted(network: Network, context: Any, blocks: Array, settings: ReflectDrive2Config) -> tuple[Array, Array]:
@@ -260,7 +257,7 @@ def continued(network: Network, context: Any, carried: Array) -> tuple[Array, Ar
 class Choice:
     """Plans of a step in the order of their worth, and what it was judged by; one alone is not judged."""
 
-    order: Array  # places, the one to drive first
+    order: Array  # (M,) places, the one to drive first
     scene: Scene | None = None
     card: ScoreCard | None = None  # of the plans in their own order
 
@@ -281,24 +278,19 @@ class Choice:
         return Choice(np.arange(len(self.order)), self.scene, joined([mended, self.card.of(self.order[1:])]))
 
 
-def ranked(points: Array, log_probs: Array, observation: Observation, against: Known, tools: Tools) -> Choice:
-    """Points (M, 8, 2) in the order of their worth; the first alone where nothing can judge them.
+def ranked(points: Array, log_probs: Array, observation: Observation, road: RoadFrame | None, tools: Tools) -> Choice:
+    """Points (M, 8, 2) in the order of their worth.
 
     The driving score without its progress says which are safe and smooth; among equals the network's goals decide
     (`careful`), for it has seen lights and brakes that the score knows nothing of.
     """
-    ego, settings = observation.ego, tools.config.reflectdrive2
     if len(points) == 1:
         return Choice(np.zeros(1, int))
-    if not judged(observation):
-        jolts = ~comfortable(points, ego, against)
-        first = careful(points[:, -1], log_probs - JOLT_NATS * jolts, np.ones(len(points), bool), ego, settings)
-        return Choice(np.array([first]))
     scene = scene_of(observation, tools)
-    card = score(scene, poses_on_road(points, against.road))
+    card = score(scene, poses_on_road(points, road))
     worth = total(replace(card, ep=np.ones(len(card))), tools.config.scoring)
     equal = worth >= worth.max() - EQUAL
-    first = careful(points[:, -1], log_probs, equal, ego, settings)
+    first = careful(points[:, -1], log_probs, equal, observation.ego, tools.config.reflectdrive2)
     order = np.argsort(-total(shared_out(card), tools.config.scoring), kind="stable")
     return Choice(np.concatenate([[first], order[order != first]]), scene, card)
 
