@@ -52,12 +52,7 @@ def straight_on():
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory):
     pytest.importorskip("torch", reason="torch is not installed (pip install -e .[train])")
-    from reflectdrive_ros.model.checkpoint import save
-    from reflectdrive_ros.runtime.backend import golden
-    from reflectdrive_ros.runtime.torch_backend import TRIED_BY, TorchNetwork
+    from reflectdrive_ros.training.run_state import save_weights
 
-    file, net = tmp_path_factory.mktemp("model") / "weights.safetensors", straight_on()
-    sha256 = save(net, file, {})
-    told = golden(TorchNetwork.of_file(file, sha256, decoding=TRIED_BY))
-    save(net, file, {"golden": told})  # the same weights, a card that tells more
-    return TinyModel(file, sha256)
+    file = tmp_path_factory.mktemp("model") / "weights.safetensors"
+    return TinyModel(file, save_weights(straight_on(), file, {}))

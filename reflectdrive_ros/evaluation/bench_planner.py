@@ -313,7 +313,7 @@ def actions_of(
     found |= {f"eager full {goals}": whole(eager, goals) for goals in (MOST, 1)}
     found |= {f"without reuse {goals}": afresh(goals, True) for goals in (MOST, 1)}
     found["without sharing"] = afresh(MOST, False)
-    found |= {f"reading again {goals}": again(goals) for goals in (MOST, 1)}
+    found |= {f"without own reuse {goals}": again(goals) for goals in (MOST, 1)}
     if net.config.vision.frames == 1:
         found |= {RING: short(eager), NO_RING: short(eager, strange=True)}
     return {**found, "eager lite": short(eager)} if compared else found
@@ -347,7 +347,7 @@ def timed(steps: int, actions: Mapping[str, Action], console: Console) -> dict[s
     rows: dict[str, list[list[float]]] = {name: [] for name in actions}
     for turn in track(range(-WARM_UP, steps), "planning", console=console, disable=not console.is_terminal):
         for name, action in actions.items():
-            if name.startswith(("without", "reading")) and turn % SELDOM:
+            if name.startswith("without") and turn % SELDOM:
                 rows[name].append([float("nan")] * 6)
                 continue
             wall, busy = time.perf_counter_ns(), time.process_time_ns()
@@ -371,7 +371,7 @@ def ratios(spent_ms: Mapping[str, Array], compared: bool) -> dict[str, float]:
             found[f"times_faster_than_eager{ending}"] = float(np.median(eager / own))
             found[f"times_faster_than_eager_without_reuse{ending}"] = float(np.nanmedian(without / own))
     for goals, name, ending in ((MOST, "full", ""), (1, "full 1", "_one_goal")):
-        again = spent_ms[f"reading again {goals}"][:, 0]
+        again = spent_ms[f"without own reuse {goals}"][:, 0]
         found[f"reading_again_full_ms_p50{ending}"] = float(np.nanmedian(again))
         found[f"own_reuse_times_faster{ending}"] = float(np.nanmedian(again / spent_ms[name][:, 0]))
     eager, without = spent_ms[f"eager full {MOST}"][:, 0], spent_ms["without sharing"][:, 0]

@@ -90,7 +90,7 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
         way = ways[best] if same else driven(reflected, observation.ego, network.codebook.bin_m, road)
         states, repairs = None, 0
     sent = calmed(way, observation.ego, against)
-    if sent is not way:
+    if sent is not way and choice.card is not None:
         states = simulate(poses_on_road(sent[None], road), against.scene.motion, tools.config.vehicle)[0]
     choice = choice.with_first(states) if repairs or sent is not way else choice
 
