@@ -46,6 +46,7 @@ class ForecastSource(Enum):
     """Where the agents' future comes from. Only an evaluation may know the LOGGED one."""
 
     CONSTANT_VELOCITY = "constant_velocity"
+    ALONG_ROAD = "along_road"  # who drives along the ego's road stays on it, the rest at constant velocity
     PREDICTED = "predicted"
     LOGGED = "logged"
 

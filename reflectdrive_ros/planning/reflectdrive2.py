@@ -30,6 +30,7 @@ from ..scoring import metrics
 from ..scoring.scorer import Scene, ScoreCard, joined, judge, score, total
 from ..scoring.simulate import simulate
 from ..tokens import Codebook
+from . import foresight
 from .comfort import calmed
 from .planner import Network, PlannerState, Prefilled, Tools, no_hurry, what_it_sees
 from .repair import mended
@@ -286,7 +287,7 @@ def ranked(points: Array, log_probs: Array, observation: Observation, road: Road
     """
     if len(points) == 1:
         return Choice(np.zeros(1, int))
-    scene = scene_of(observation, tools)
+    scene = scene_of(observation, road, tools)
     card = score(scene, poses_on_road(points, road))
     worth = total(replace(card, ep=np.ones(len(card))), tools.config.scoring)
     equal = worth >= worth.max() - EQUAL
@@ -295,11 +296,11 @@ def ranked(points: Array, log_probs: Array, observation: Observation, road: Road
     return Choice(np.concatenate([[first], order[order != first]]), scene, card)
 
 
-def scene_of(observation: Observation, tools: Tools) -> Scene:
+def scene_of(observation: Observation, road: RoadFrame | None, tools: Tools) -> Scene:
     """What the driving score is told: others as they are forecast, the road as it is known."""
     forecast, others = None, observation.others
     if others is not None:
-        forecast = kinematics.forecast(others, POINT_DT_S, round(FORECAST_S / POINT_DT_S))
+        forecast = foresight.forecast(others, road, POINT_DT_S, round(FORECAST_S / POINT_DT_S))
     return Scene.of_observation(observation, forecast, vehicle=tools.config.vehicle)
 
 

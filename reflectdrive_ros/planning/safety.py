@@ -26,7 +26,7 @@ from ..scoring.contacts import SAMPLES, AgentTracks
 from ..scoring.metrics import EgoAreas
 from ..scoring.scorer import Scene, judge, motion_of, total
 from ..scoring.simulate import DT_S, HEADING, STATE_SIZE, STEPS, VX, X, Y, simulate
-from . import guard
+from . import foresight, guard
 from .road_frame import RoadFrame, poses_on_road
 from .waypoints import POINT_DT_S, POINTS, drawn
 
@@ -54,16 +54,18 @@ class Known:
     scoring: ScoringConfig = field(default_factory=ScoringConfig)
     obstacles: bool = False  # whether the scene's agents hold unclassified obstacles
     route: Array | None = None  # (L, 2+) where to go; None where nobody has told
+    road: RoadFrame | None = None  # the same as a ruler, where the car is on it
 
     @staticmethod
     def of(observation: Observation, config: Config, forecast: Forecast | None = None) -> Known:
         """`forecast` replaces the one made from the observation's agents."""
         agents, objects, others = AgentTracks.none(), None, observation.others
+        routed = len(geometry.distinct_points(observation.route)) >= 2
+        road = RoadFrame.of(observation.route)
         if others is not None:
-            forecast = forecast or kinematics.forecast(others, DT_S, SAMPLES - 1)
+            forecast = forecast or foresight.forecast(others, road, DT_S, SAMPLES - 1)
             agents = AgentTracks.of_forecast(forecast, others.kinds)
             objects = None if observation.agents is None else forecast.source
-        routed = len(geometry.distinct_points(observation.route)) >= 2
         scene = Scene(
             motion_of(observation.ego),
             agents,
@@ -81,17 +83,13 @@ class Known:
             config.scoring,
             observation.obstacles is not None,
             observation.route if routed else None,
+            road,
         )
 
     @property
     def anything(self) -> bool:
         """Whether there is anything to check against."""
         return self.objects is not None or self.obstacles or self.grid is not None
-
-    @cached_property
-    def road(self) -> RoadFrame | None:
-        """The way to go as a ruler, where the car is on it."""
-        return None if self.route is None else RoadFrame.of(self.route)
 
     @cached_property
     def kept_clear(self) -> AgentTracks:
