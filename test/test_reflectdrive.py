@@ -126,11 +126,11 @@ def test_a_carried_plan_is_mended_too_when_someone_steps_in_its_way(recipe):
 def test_the_check_tells_against_what_how_old_and_with_which_clearance():
     scene = replace(seen(8.0, agents=cars((2.0, 4.0, 0.0, 8.0))), agents_age_s=0.12)
     check = planned(KnownWays(STRAIGHT), scene).check
-    assert check.objects is ForecastSource.CONSTANT_VELOCITY
+    assert check.objects is ForecastSource.ALONG_ROAD
     assert check.clearance_m == pytest.approx(4.0 - (1.9 + 2.297) / 2, abs=0.1)
     assert check.room_m is None
     assert str(check) == (
-        f"safe for 4.0 s against objects (constant_velocity, 0.12 s old, {check.clearance_m:.1f} m clear); "
+        f"safe for 4.0 s against objects (along_road, 0.12 s old, {check.clearance_m:.1f} m clear); "
         "unchecked: no drivable space"
     )
 
@@ -145,7 +145,7 @@ def test_an_empty_road_is_not_an_unknown_one():
 def test_whoever_plans_the_engine_tells_what_the_sent_plan_was_held_against():
     scene = seen(8.0, agents=cars((30.0, 0.0, 0.0, 8.0)))
     sent = Engine(config(planner="route_follower"), Clock()).step(scene).plan
-    assert sent.check.objects is ForecastSource.CONSTANT_VELOCITY
+    assert sent.check.objects is ForecastSource.ALONG_ROAD
     assert sent.check.unsafe_after_s is None
     assert sent.check.horizon_s == pytest.approx(4.0)
 
