@@ -63,7 +63,7 @@ train: setup
 	@cd "$(ROOT)" && $(BIN)/reflectdrive scenes --set train --first 100000 --count 40000 --out $(RECIPE)/train
 	@cd "$(ROOT)" && $(BIN)/reflectdrive scenes --set val --count 500 --out $(RECIPE)/val
 	@cd "$(ROOT)" && $(SFT) config/train/reflectdrive2_small.yaml --out $(RECIPE)/plans --minutes 70 $(ARGS)
-	@cd "$(ROOT)" && $(SFT) config/train/reflectdrive2_scores.yaml --out $(RECIPE)/goals --minutes 55 \
+	@cd "$(ROOT)" && $(SFT) config/train/reflectdrive2_scores.yaml --out $(RECIPE)/goals --minutes 48 \
 		--begin-with $(RECIPE)/plans $(ARGS)
 	@cd "$(ROOT)" && $(BIN)/reflectdrive eval --set test --planner reflectdrive2 --oracle none \
 		--model $(RECIPE)/goals/weights.safetensors --json $(RECIPE)/eval-test.json
