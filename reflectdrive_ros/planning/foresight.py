@@ -38,7 +38,7 @@ def forecast(others: Agents, road: RoadFrame | None, dt_s: float, steps: int) ->
         lane = lane if facing[who] > 0.0 else lane[::-1]
         (begins_m,), _ = geometry.project(lane, others.poses[who : who + 1, :2])
         way = geometry.sample(lane, begins_m + speed_mps[who] * driven_m)
-        poses[who, :, :2] += way[:, :2] - way[0, :2] - (poses[who, :, :2] - poses[who, 0, :2])
+        poses[who, :, :2] = others.poses[who, :2] + way[:, :2] - way[0, :2]
         poses[who, :, 2] = geometry.wrap(others.poses[who, 2] + way[:, 2] - way[0, 2])
     return replace(straight_on, poses=poses, source=ForecastSource.ALONG_ROAD)
 
