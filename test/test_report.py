@@ -12,7 +12,6 @@ import pytest
 
 from reflectdrive_ros import geometry
 from reflectdrive_ros.domain import AgentKind, PlanSource, StepKind, Verdict
-from reflectdrive_ros.evaluation.provenance import provenance
 from reflectdrive_ros.evaluation.replay_record import (
     Diagnostic,
     DriveEvent,
@@ -144,15 +143,6 @@ def test_records_that_contradict_themselves_are_refused():
         replace(picture(0.0), distortion=(0.1,))
     with pytest.raises(ValueError, match="driven_stamps_ns does not rise"):
         record([], driven_path=np.zeros((2, 3)), driven_stamps_ns=np.array([5, 5]))
-
-
-def test_provenance_names_version_machine_date_and_command():
-    said = provenance(["reflectdrive", "replay", "my bag"])
-    assert said["command"] == "reflectdrive replay 'my bag'"
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", said["date"])
-    assert said["version"]
-    assert re.search(r", \d+ cores$", said["device"])
-    assert re.fullmatch(r"([0-9a-f]{40}(-dirty)?)?", said["commit"])
 
 
 # --- page ------------------------------------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json is not None:
         model = {"file": args.model, "sha256": config.model.sha256}
         told = {"set": args.set, "scenes": len(rows[PLAIN]), "model": model, "expert": expert, "rows": numbers}
-        write_numbers(args.json, told)
+        write_numbers(args.json, told, weights_sha256=given.weights_of(config, [args.planner]))
     console.print(_table(args.set, len(rows[PLAIN]), numbers))
     console.print(expert_in_words(expert), soft_wrap=True, highlight=False)
     return 0

@@ -112,7 +112,8 @@ def run(args: argparse.Namespace) -> int:
                 card = the_graphs(args, net, model, places.device, folder, errors)
             numbers = figures(args, places, net, eager, card, folder, errors)
         if args.json is not None:
-            write_numbers(args.json, numbers, "" if isinstance(numbers["gpu"], str) else numbers["gpu"]["name"])
+            gpu = "" if isinstance(numbers["gpu"], str) else numbers["gpu"]["name"]
+            write_numbers(args.json, numbers, gpu, model)
     except (CheckpointError, *UNUSABLE) as fault:
         errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
         return 2

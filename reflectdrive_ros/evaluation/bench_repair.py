@@ -100,7 +100,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json is not None:
         told = {"set": args.set, "planner": args.planner, "model_sha256": config.model.sha256}
         told["threads"] = config.model.threads
-        write_numbers(args.json, {**told, "scenes": len(rows[BOTH]), "rows": numbers, **costs})
+        content = {**told, "scenes": len(rows[BOTH]), "rows": numbers, **costs}
+        write_numbers(args.json, content, weights_sha256=given.weights_of(config, [args.planner]))
     console.print(_table(f"{args.planner}, set '{args.set}', {len(rows[BOTH])} scenes", numbers))
     told_costs = ", ".join(f"{name} {'-' if value is None else f'{value:.1f}'}" for name, value in costs.items())
     console.print(f"processor time, and by the clock: {told_costs}", soft_wrap=True, highlight=False)

@@ -304,7 +304,7 @@ def run_closed_loop(args: argparse.Namespace) -> int:
         )
         content = table_numbers(driven, args.planner)
         if args.json is not None:
-            write_numbers(Path(args.json), content)
+            write_numbers(Path(args.json), content, weights_sha256=given.weights_of(config, args.planner))
     except (ConfigError, CrewError, DriveError, ModelFileError, SumoMissing) as fault:
         errors.print(escape(str(fault)), soft_wrap=True)
         return 2

@@ -32,7 +32,7 @@ from ..runtime.backend import worker_network
 from ..sim import crew, sets, shards
 from ..sim.scene import DrivingScene
 from ..sim.shards import Index, SetError, ShardNote
-from . import driving_scores, scenes_run
+from . import driving_scores, given, scenes_run
 from . import oracle as oracle_of
 from .driving_scores import MEASURES, Row, Scores
 from .provenance import write_numbers
@@ -54,7 +54,8 @@ def run(args: argparse.Namespace, config: Config, console: Console, errors: Cons
     if args.json is not None:
         model = {"model_sha256": config.model.sha256} if result.best else {}
         told = {"oracles": args.oracle, **model}
-        write_numbers(args.json, {"set": args.set, "folder": str(folder), **told, **numbers(result)})
+        content = {"set": args.set, "folder": str(folder), **told, **numbers(result)}
+        write_numbers(args.json, content, weights_sha256=given.weights_of(config, args.planner))
     console.print(_table(args.set, result))
     for note in (*result.damages, *driving_scores.without_a_plan(result, "scenes")):
         console.print(escape(note), soft_wrap=True, highlight=False)

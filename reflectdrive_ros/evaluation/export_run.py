@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
                 halved, whole = (_taking(args.camera, each, decoding) for each in (net, exact))
                 gate = held(halved, whole, args.gate, args.gate_scenes, config, errors)
         weights = {key: value for key, value in source.items() if key not in ("config", "format")}
-        made = {key: value for key, value in provenance([]).items() if key in ("version", "commit")}
+        made = {key: value for key, value in provenance().items() if key in ("version", "commit")}
         with ExitStack() as stack:
             quantise = args.precision in QUANTISED
             place = Path(stack.enter_context(tempfile.TemporaryDirectory())) if quantise else args.out
@@ -116,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
         if args.tensorrt:
             numbers["tensorrt"] = engines(str(args.out / CARD), "cuda", None, True, errors)
         if args.json is not None:
-            write_numbers(args.json, numbers)
+            write_numbers(args.json, numbers, weights_sha256=weights_sha256)
     except (CheckpointError, SetError, *UNUSABLE) as fault:
         errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
         return 2

@@ -14,7 +14,7 @@ from ..config import Config, ConfigError, DecodingConfig, load, override_dotted
 from ..planning import LEARNED, planner_named
 from ..planning.planner import Network
 from ..runtime.backend import network_of
-from ..runtime.model_file import named, verified_sha256
+from ..runtime.model_file import named, verified_sha256, weights_sha256
 
 
 def add_model_arguments(parser: argparse._ActionsContainer) -> None:
@@ -56,6 +56,11 @@ def network(config: Config, decoding: DecodingConfig) -> Network:
     """
     found = network_of(config.model, decoding) if decoding == config.decoding else None
     return found or network_of_weights(config, decoding)
+
+
+def weights_of(config: Config, planners: Sequence[str]) -> str:
+    """Hash of the weights that drive, or empty where none of these planners has a network."""
+    return weights_sha256(config.model) if set(planners) & set(LEARNED) else ""
 
 
 def configuration(args: argparse.Namespace, patience: Mapping[str, Any] | None = None) -> Config:

@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
             **compared(network, eager, scenes_of(args.scenes, args.limit, errors), config),
         }
         if args.json is not None:
-            write_numbers(args.json, numbers)
+            write_numbers(args.json, numbers, weights_sha256=GraphCard.read(args.graphs).model["weights_sha256"])
     except (ConfigError, GraphError, ModelFileError, SetError) as fault:
         errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
         return 2

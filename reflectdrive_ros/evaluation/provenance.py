@@ -16,26 +16,43 @@ from typing import Any
 from .. import __version__
 
 
-def write_numbers(file: Path, numbers: Mapping[str, Any], gpu: str = "") -> None:
+def write_numbers(file: Path, numbers: Mapping[str, Any], gpu: str = "", weights_sha256: str = "") -> None:
     """A command's numbers as JSON, with where they come from. Raises OSError when the file cannot be written.
 
-    `gpu` is the name of the one that they were measured on.
+    `gpu` is the name of the one that they were measured on, `weights_sha256` the hash of the network's weights.
     """
-    content = {**numbers, **provenance(["reflectdrive", *sys.argv[1:]])}
+    content = {**numbers, **provenance(weights_sha256=weights_sha256)}
     if gpu:
         content["device"] = f"{gpu}; {content['device']}"
     file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def provenance(argv: Sequence[str]) -> dict[str, str]:
-    """Keys version, commit, device, date (ISO 8601, UTC) and command, for the command line `argv`."""
+def provenance(argv: Sequence[str] = (), weights_sha256: str = "") -> dict[str, str]:
+    """Keys version, commit, device, date (ISO 8601, UTC) and command; weights_sha256 where a network was used.
+
+    The command is `argv`, or that of this process.
+    """
+    used = {"weights_sha256": weights_sha256.lower()} if weights_sha256 else {}
     return {
         "version": __version__,
         "commit": _commit(),
         "device": _device(),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": shlex.join(argv),
+        "command": shlex.join(argv or _command()),
+        **used,
     }
+
+
+def _command() -> list[str]:
+    """The command line of this process, as it is typed in a checkout: `reflectdrive ..` or `python -m MODULE ..`."""
+    module = getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", "")
+    program = Path(sys.argv[0]).name
+    if module.startswith(f"{PACKAGE}.") and module != f"{PACKAGE}.__main__":
+        return ["python", "-m", module, *sys.argv[1:]]
+    return ["reflectdrive" if program == "__main__.py" else program, *sys.argv[1:]]
+
+
+PACKAGE = __name__.partition(".")[0]
 
 
 def _commit() -> str:

@@ -205,7 +205,11 @@ def recorded_drive(bag: Path, config: Config, sent: list[Sent], drive: DriveReco
     tally = Tally()
     for plan in sent:
         tally.add(plan)
-    details = {"mode": "closed loop", **tally.details(), **provenance(["reflectdrive", *sys.argv[1:]])}
+    details = {
+        "mode": "closed loop",
+        **tally.details(),
+        **provenance(weights_sha256=given.weights_of(config, [config.planner])),
+    }
     with BagReader(bag) as reader:
         had = {topic.name for topic in reader.topics if topic.count}
         sources = {topic.key: topic.name for topic in world_messages.car_topics(config) if topic.name in had}

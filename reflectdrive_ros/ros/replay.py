@@ -179,7 +179,7 @@ def replay_bag(
                 "took_s": round(timed.took_s, 3),
                 "times_real_time": round((min(stop_ns, reader.end_ns) - reader.start_ns) * 1e-9 / timed.took_s, 2),
                 "notice": reader.notice,
-                **provenance(["reflectdrive", *sys.argv[1:]]),
+                **provenance(weights_sha256=given.weights_of(config, [config.planner])),
             }
         )
         whole_s = round(time.perf_counter() - begun, 3)  # plans were written and measured, too

@@ -30,7 +30,7 @@ from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from ..config import Config, ConfigError
-from ..evaluation import plan_measures
+from ..evaluation import given, plan_measures
 from ..evaluation.plan_measures import PLANS_FILE, MeasuresError, PlanMeasures, joined, read_measures
 from ..evaluation.provenance import provenance
 from ..evaluation.replay_index import COLUMNS, cells, write_index
@@ -299,7 +299,7 @@ def summed(
         "kept": sum(one["state"] == "kept" for one in results),
         "failures": dict(failures),
         "bags": list(results),
-        **provenance(["reflectdrive", *sys.argv[1:]]),
+        **provenance(weights_sha256=given.weights_of(config, [config.planner])),
     }
 
 

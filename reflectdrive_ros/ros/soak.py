@@ -27,6 +27,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from ..config import Config, override_dotted
+from ..evaluation import given
 from ..evaluation.provenance import write_numbers
 from . import world_bag
 from .bag import BagError
@@ -60,7 +61,7 @@ def main() -> int:
         errors.print("stopped")
         return 130
     if args.json:
-        write_numbers(args.json, numbers)
+        write_numbers(args.json, numbers, weights_sha256=given.weights_of(Config(), [args.planner]))
     console.print(table(numbers))
     return 0 if numbers["met"] else 1
 

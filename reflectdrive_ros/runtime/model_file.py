@@ -60,6 +60,16 @@ def named(file: str, sha256: str | None) -> ModelConfig:
     return ModelConfig(str(path), sha256)
 
 
+def weights_sha256(model: ModelConfig) -> str:
+    """Hash of the weights in use: of the file itself, or of the weights that its graphs were exported from.
+
+    Empty where no model is configured. Raises ModelFileError for a card that cannot be read.
+    """
+    path = found(model.file)
+    told = card_of(path).get("model") if model.file and path.name == CARD else None
+    return str(told.get("weights_sha256", "")) if isinstance(told, dict) else model.sha256.lower()
+
+
 def card_of(path: Path) -> dict[str, Any]:
     """The card of a model file, or the model itself where it is a card; empty where none is about that file.
 

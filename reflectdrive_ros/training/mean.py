@@ -12,7 +12,6 @@ counts twice.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     """Exit code 0; 2 with one sentence on stderr when there is no mean."""
     errors = Console(stderr=True)
     try:
-        digest = mean(args.runs, args.out, provenance(["reflectdrive", *sys.argv[1:]]))
+        digest = mean(args.runs, args.out, provenance())
     except (CheckpointError, StateError) as fault:
         errors.print(escape(str(fault)), soft_wrap=True)
         return 2

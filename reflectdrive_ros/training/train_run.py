@@ -18,7 +18,6 @@ import logging
 import math
 import os
 import signal
-import sys
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -130,7 +129,7 @@ def sft_run(
     exam = validation.exam(args.val, shape, keeping.validation_scenes, on_damage) if args.val else None
     if left_out:
         errors.print(f"{len(scenes)} scenes are learnt from; left out: see the {len(left_out)} lines above")
-    about = {"train": {**_set(args.train), "used": len(scenes)}, **provenance(["reflectdrive", *sys.argv[1:]])}
+    about = {"train": {**_set(args.train), "used": len(scenes)}, **provenance()}
     if args.begin_with is not None:
         about["begun_with"] = run_state.earlier(args.begin_with)
     public = Public(args.language, args.eyes)

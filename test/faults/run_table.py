@@ -22,6 +22,8 @@ from cases import BY_NAME, CASES, Case
 from drive import driving
 from judge import RECOVERY_MS, SILENCE_MS, Outcome, judged
 
+from reflectdrive_ros.config import Config
+from reflectdrive_ros.evaluation import given
 from reflectdrive_ros.evaluation.provenance import provenance
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -122,7 +124,10 @@ def main() -> int:
         sys.stdout.write(f"{'ok  ' if outcome.met else 'FAIL'} {case.name}: {outcome}\n")
         sys.stdout.flush()
     if not args.cases:
-        content = {**numbers(outcomes), **provenance(["make", "test-faults"])}
+        content = {
+            **numbers(outcomes),
+            **provenance(["make", "test-faults"], given.weights_of(Config(), [Config().planner])),
+        }
         NUMBERS.write_text(json.dumps(content, indent=2) + "\n")
         PAGE.write_text(page(content))
     return 0 if all(outcome.met for outcome in outcomes.values()) else 1

@@ -1,0 +1,61 @@
+"""Every JSON of numbers says which command, commit, machine and weights made it."""
+
+import json
+import re
+import sys
+from dataclasses import replace
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from reflectdrive_ros.config import Config
+from reflectdrive_ros.evaluation import given
+from reflectdrive_ros.evaluation.provenance import provenance, write_numbers
+from reflectdrive_ros.runtime.model_file import named
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_provenance_names_version_machine_date_and_command():
+    said = provenance(["reflectdrive", "replay", "my bag"])
+    assert said["command"] == "reflectdrive replay 'my bag'"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", said["date"])
+    assert said["version"]
+    assert re.search(r", \d+ cores$", said["device"])
+    assert re.fullmatch(r"([0-9a-f]{40}(-dirty)?)?", said["commit"])
+    assert "weights_sha256" not in said
+
+
+@pytest.mark.parametrize(
+    ("module", "program", "command"),
+    [
+        ("reflectdrive_ros.__main__", "/a/checkout/reflectdrive_ros/__main__.py", "reflectdrive --minutes 6"),
+        (None, "/a/checkout/.venv/bin/reflectdrive", "reflectdrive --minutes 6"),
+        (
+            "reflectdrive_ros.ros.soak",
+            "/a/checkout/reflectdrive_ros/ros/soak.py",
+            "python -m reflectdrive_ros.ros.soak --minutes 6",
+        ),
+    ],
+)
+def test_the_recorded_command_is_the_one_that_was_typed(module, program, command, tmp_path, monkeypatch):
+    """A module that runs by itself is recorded as such, not as a command of `reflectdrive` that does not exist."""
+    main = ModuleType("__main__")
+    main.__spec__ = ModuleSpec(module, None) if module else None
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    monkeypatch.setattr(sys, "argv", [program, "--minutes", "6"])
+    write_numbers(tmp_path / "numbers.json", {}, weights_sha256="AB")
+    found = json.loads((tmp_path / "numbers.json").read_text())
+    assert (found["command"], found["weights_sha256"]) == (command, "ab")
+
+
+def test_the_weights_are_those_that_the_graphs_were_exported_from():
+    """The card of graphs has a hash of its own, which differs between precisions of one network."""
+    model = ROOT / "models/reflectdrive2_small"
+    expected = json.loads((model / "card.json").read_text())["sha256"]
+    for file in ("onnx/card.json", "int8/card.json", "weights.safetensors"):
+        config = replace(Config(), model=named(str(model / file), None))
+        assert given.weights_of(config, ["route_follower", "reflectdrive2"]) == expected
+    assert given.weights_of(Config(), ["route_follower"]) == ""
