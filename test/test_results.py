@@ -1,10 +1,15 @@
 """docs/results.md says what the JSON files say, and nothing else."""
 
+import argparse
+import importlib
+import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
 
-from reflectdrive_ros.__main__ import main
+from reflectdrive_ros.__main__ import BENCHES, COMMANDS, main
 from reflectdrive_ros.evaluation import results
 
 ROOT = Path(__file__).parents[1]
@@ -82,3 +87,52 @@ def test_two_ways_of_one_planner_are_two_rows():
     for way, pdms in (("a", "81.2"), ("b", "71.2")):
         assert f"| `follower, {way}` | 1000 | {pdms} |" in page
     assert "| `follower` |" not in page
+
+
+def test_numbers_of_different_weights_never_stand_in_one_table():
+    files = results.read(ROOT / "docs/bench")
+    more = {**files["eval-test-shipped"], "weights_sha256": "0" * 64}
+    with pytest.raises(results.ResultsError, match="are of different weights"):
+        results.rendered({**files, "eval-test-trial": more})
+
+
+FILES = sorted((ROOT / "docs/bench").glob("*.json"))
+SHIPPED = json.loads((ROOT / "models/reflectdrive2_small/card.json").read_text())["sha256"]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_numbers_of_a_network_are_those_of_the_shipped_weights(file):
+    text = file.read_text(encoding="utf-8")
+    drove = re.search(
+        r'"(planner|drivers|planners)": *("reflectdrive|\{\s*"(expert": *\{.*?\},\s*")?reflectdrive)', text, re.S
+    )
+    used = drove or "models/reflectdrive2_small" in json.loads(text)["command"]
+    assert json.loads(text).get("weights_sha256") == (SHIPPED if used else None)
+
+
+def parser_of(command, bench):
+    module, _ = BENCHES[bench] if command == "bench" else COMMANDS[command]
+    parser = argparse.ArgumentParser(prog=f"reflectdrive {command} {bench}".strip())
+    importlib.import_module(f"reflectdrive_ros.{module}").add_arguments(parser)
+    return parser
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_a_recorded_command_runs_in_a_clone(file):
+    """It is a command that exists, with options that it takes, and names no folder outside of the checkout."""
+    program, *words = shlex.split(json.loads(file.read_text(encoding="utf-8"))["command"])
+    for word in words:
+        assert not word.startswith("/"), word
+        assert ".." not in Path(word).parts, word
+    if program == "make":
+        assert re.search(rf"^{words[0]}:", (ROOT / "Makefile").read_text(), re.M)
+    elif program == "python":
+        assert words[0] == "-m"
+        assert importlib.util.find_spec(words[1]) is not None
+    else:
+        assert program == "reflectdrive"
+        command, *rest = words
+        bench = rest.pop(0) if command == "bench" else ""
+        parser_of(command, bench).parse_args(rest)
+        places = [word for word in rest if "/" in word and not word.startswith("docs/bench/")]
+        assert all((ROOT / word).exists() or word.startswith("out/") for word in places)

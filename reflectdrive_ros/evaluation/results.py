@@ -305,9 +305,20 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _sources(some: Mapping[str, Numbers], more: Sequence[str], files: Mapping[str, Numbers]) -> str:
-    """Where the numbers of a table come from."""
+    """Where the numbers of a table come from. Raises ResultsError when they are those of different weights."""
     told = {**some, **{stem: files[stem] for stem in more if stem in files}}
-    return "".join(
+    weights: dict[str, str] = {}  # hash -> the first file with it
+    for stem, numbers in told.items():
+        if numbers.get("weights_sha256"):
+            weights.setdefault(numbers["weights_sha256"], stem)
+    if len(weights) > 1:
+        one, other, *_ = weights.items()
+        raise ResultsError(
+            f"{one[1]}.json and {other[1]}.json stand in one table but are of different weights ({one[0][:8]}, "
+            f"{other[0][:8]}): measure one of them again or remove it"
+        )
+    heading = "".join(f"Weights `{sha256[:8]}`.\n\n" for sha256 in weights)
+    return heading + "".join(
         f"- `{stem}.json`: `{numbers['command']}`, commit {numbers['commit'][:12]}, {numbers['date'][:10]}, "
         f"{numbers['device']}\n"
         for stem, numbers in told.items()
