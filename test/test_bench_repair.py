@@ -49,6 +49,8 @@ def test_the_ablation_has_the_papers_shape_and_repair_makes_nothing_less_safe(
         assert rows[without]["iterations"] == 0.0
     assert rows["iterations 0"]["pdms"] == rows[GOALS]["pdms"]
     assert rows["delta 5"] == rows[BOTH]
+    assert rows[BOTH]["difference_95"] == [0.0, 0.0]
+    assert rows[GOALS]["difference"] == pytest.approx(rows[GOALS]["pdms"] - rows[BOTH]["pdms"], abs=0.002)
     assert rows["iterations 10"]["iterations"] >= rows[BOTH]["iterations"]
     assert rows["pictures alone"]["iterations"] == 0.0
     assert all(max(row["avoidable"], row["in_reach"]) <= row["unsafe"] for row in rows.values())

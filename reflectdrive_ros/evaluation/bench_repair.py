@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     except (ConfigError, ModelFileError, *scenes_run.FAULTS) as fault:
         errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
         return 2
-    numbers, costs = {name: summary(some) for name, some in rows.items()}, cost(rows)
+    numbers, costs = {name: summary(some, rows[BOTH]) for name, some in rows.items()}, cost(rows)
     if args.json is not None:
         told = {"set": args.set, "planner": args.planner, "model_sha256": config.model.sha256}
         told["threads"] = config.model.threads
@@ -258,13 +258,16 @@ def _planned(seen: Observation, config: Config, network: CountingNetwork) -> tup
     return plan, 1e3 * (whole - network.seconds), 1e3 * whole, 1e3 * wall
 
 
-def summary(rows: list[Row]) -> dict[str, Any]:
-    """Means in percent, iterations per scene, and shares in percent."""
+def summary(rows: list[Row], configured: list[Row]) -> dict[str, Any]:
+    """Means in percent, iterations per scene, shares in percent; PDMS less that of the configured way, per scene."""
     means = 100.0 * np.array([row.measures for row in rows]).mean(axis=0)
     repaired = [row.repairs for row in rows]
+    difference = np.array([row.measures[0] for row in rows]) - np.array([row.measures[0] for row in configured])
     return {
         **{name: round(float(mean), 3) for name, mean in zip(MEASURES, means, strict=True)},
         "pdms_95": eval_scenes.interval(np.array([row.measures[0] for row in rows])),
+        "difference": round(100.0 * float(difference.mean()), 3),
+        "difference_95": eval_scenes.interval(difference),
         "iterations": round(float(np.mean(repaired)), 3),
         "repaired": round(100.0 * float(np.mean([one > 0 for one in repaired])), 3),
         "unsafe": round(100.0 * float(np.mean([row.unsafe for row in rows])), 3),
@@ -299,8 +302,13 @@ def _table(title: str, numbers: Mapping[str, Mapping[str, Any]]) -> Table:
     table = Table(title=f"{title}; means in percent", title_justify="left", box=SIMPLE_HEAD)
     table.add_column("way of planning", no_wrap=True)
     columns = ("pdms", *eval_scenes.COLUMNS, "iterations", "unsafe", "avoidable", "in_reach")
-    for heading in ("PDMS", *eval_scenes.COLUMNS.values(), "iterations", "unsafe", "avoidable", "in reach"):
+    headings = ("PDMS", *eval_scenes.COLUMNS.values(), "iterations", "unsafe", "avoidable", "in reach")
+    for heading in (*headings, "PDMS less configured"):
         table.add_column(heading, justify="right")
     for name, row in numbers.items():
-        table.add_row(name, *(f"{row[column]:.2f}" for column in columns))
+        table.add_row(
+            name,
+            *(f"{row[column]:.2f}" for column in columns),
+            eval_scenes.with_interval(row["difference"], row["difference_95"]),
+        )
     return table

@@ -282,6 +282,11 @@ def interval(values: Array) -> list[float]:
     return [round(100.0 * float(end), 3) for end in np.percentile(resampled, [2.5, 97.5])]
 
 
+def with_interval(mean: float, ends: Sequence[float]) -> str:
+    """A difference and its 95 % interval, as "+1.00 (-0.20 .. +2.10)"."""
+    return f"{mean:+.2f} ({ends[0]:+.2f} .. {ends[1]:+.2f})"
+
+
 def _table(name: str, result: Result) -> Table:
     title = f"set '{name}', {len(result.names)} scenes, open loop; means in percent"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from .bench_decoding import expert_in_words
+from .eval_scenes import with_interval
 
 Numbers = Mapping[str, Any]
 SCORES = {"pdms": "PDMS", "nc": "NC", "dac": "DAC", "ttc": "TTC", "comfort": "C", "ep": "EP"}
@@ -165,8 +166,9 @@ def _repaired(numbers: Numbers) -> str:
     rows = []
     for way, row in numbers["rows"].items():
         counts = (f"{row[key]:.1f}" for key in ("repaired", "unsafe", "avoidable", "in_reach"))
-        rows.append((way, *_scores(row), f"{row['iterations']:.2f}", *counts))
-    counted = ("iterations", "repaired %", "unsafe %", "avoidable %", "in reach %")
+        difference = with_interval(row["difference"], row["difference_95"])
+        rows.append((way, *_scores(row), difference, f"{row['iterations']:.2f}", *counts))
+    counted = ("PDMS less configured", "iterations", "repaired %", "unsafe %", "avoidable %", "in reach %")
     heads = ("plans", *SCORES.values(), "95 % of PDMS", *counted)
     times = [
         f"{_known(numbers[f'{name}_ms_p50'])} ms (p95 {_known(numbers[f'{name}_ms_p95'])})"
