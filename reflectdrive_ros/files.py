@@ -1,11 +1,66 @@
-"""Files that appear at once or not at all, whatever ends the process or the power meanwhile."""
+"""Files that appear at once or not at all, and files of others, read with a limit.
+
+write_whole(path, content)                     # whole or not there, whatever ends the process or the power
+content = read_limited(path, 16 * MEGABYTE)    # never blocks, never reads more than the limit
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from pathlib import Path
+from typing import BinaryIO
 
 PART = ".part"  # end of the name of a file that is being written
+MEGABYTE = 1 << 20
+SHOWN_PATH = 200  # characters of a path in a message
+KINDS = {stat.S_IFDIR: "directory", stat.S_IFCHR: "device", stat.S_IFBLK: "device", stat.S_IFIFO: "pipe"}
+
+
+def read_limited(path: Path, limit_bytes: int) -> bytes:
+    """The content of a regular file of at most `limit_bytes` bytes.
+
+    Raises OSError whose `strerror` is the reason: what the system says, or that it is a device, pipe, socket or
+    directory, or larger than the limit. A pipe without a writer does not block.
+    """
+    with open_limited(path, limit_bytes) as file:
+        content = file.read(limit_bytes + 1)
+    if len(content) > limit_bytes:  # it has grown since its size was read
+        raise _too_large(path, limit_bytes)
+    return content
+
+
+def open_limited(path: Path, limit_bytes: int) -> BinaryIO:
+    """A regular file of at most `limit_bytes` bytes, opened for reading. Raises OSError as `read_limited`."""
+    try:
+        # without O_NONBLOCK, opening a pipe waits for its writer
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except ValueError as fault:  # a NUL, or a character that the file system's encoding does not have
+        reason = "its name holds a NUL character" if "null" in str(fault) else "its name cannot be encoded"
+        raise OSError(errno.EINVAL, reason, shown(path)) from None
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            kind = KINDS.get(stat.S_IFMT(status.st_mode), "special file")
+            code = errno.EISDIR if kind == "directory" else errno.EINVAL
+            raise OSError(code, f"it is a {kind}, a regular file is expected", shown(path))
+        if status.st_size > limit_bytes:
+            raise _too_large(path, limit_bytes)
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def _too_large(path: Path, limit_bytes: int) -> OSError:
+    return OSError(errno.EFBIG, f"it is larger than the limit of {limit_bytes} bytes", shown(path))
+
+
+def shown(path: Path | str) -> str:
+    """A path as a message can print it: no control characters, no lone surrogates, at most 200 characters."""
+    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(path))
+    return text if len(text) <= SHOWN_PATH else f"{text[: SHOWN_PATH // 2]}...{text[-SHOWN_PATH // 2 :]}"
 
 
 def write_whole(path: Path, content: bytes) -> None:

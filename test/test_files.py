@@ -1,0 +1,86 @@
+"""What `files` reads of others: regular files up to a limit, and one sentence for everything else."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from reflectdrive_ros.files import open_limited, read_limited, shown
+
+
+def refusal(path, limit_bytes=1000):
+    with pytest.raises(OSError) as fault:
+        read_limited(path, limit_bytes)
+    assert fault.value.strerror
+    return f"{fault.value.filename}: {fault.value.strerror}"
+
+
+def test_a_file_of_exactly_the_limit_is_read_and_one_byte_more_is_refused(tmp_path):
+    file = tmp_path / "some"
+    file.write_bytes(b"x" * 1000)
+    assert read_limited(file, 1000) == b"x" * 1000
+    assert read_limited(file, 2000) == b"x" * 1000
+    assert refusal(file, 999) == f"{file}: it is larger than the limit of 999 bytes"
+
+
+def test_a_link_to_a_regular_file_is_read(tmp_path):
+    (tmp_path / "some").write_bytes(b"content")
+    (tmp_path / "link").symlink_to(tmp_path / "some")
+    assert read_limited(tmp_path / "link", 7) == b"content"
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "/dev/null", "/dev/urandom", "/dev/tty"])
+def test_a_device_is_refused(name):
+    """Without a terminal, /dev/tty cannot be opened at all."""
+    with pytest.raises(OSError) as fault:
+        read_limited(Path(name), 1000)
+    assert "it is a device" in fault.value.strerror or name == "/dev/tty"
+
+
+@pytest.mark.timeout(5)
+def test_a_pipe_without_a_writer_does_not_block(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    assert refusal(tmp_path / "pipe").endswith("it is a pipe, a regular file is expected")
+
+
+def test_directories_sockets_and_missing_files_are_refused(tmp_path):
+    with pytest.raises(IsADirectoryError, match="it is a directory, a regular file is expected"):
+        read_limited(tmp_path, 1000)
+    with pytest.raises(FileNotFoundError):
+        read_limited(tmp_path / "none", 1000)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "socket"))
+        refusal(tmp_path / "socket")
+
+
+def test_names_that_no_file_can_have_are_refused():
+    assert refusal(Path("a\0b")) == r"a\x00b: its name holds a NUL character"
+    assert refusal(Path("a\ud83cb")) == r"a\ud83cb: its name cannot be encoded"
+    assert "File name too long" in refusal(Path("a" * 5000))
+
+
+def test_a_file_of_the_system_without_a_size_is_read_up_to_the_limit():
+    """Files below /proc tell the size 0 and hold more: the limit is applied to what is read."""
+    assert read_limited(Path("/proc/self/status"), 1 << 16)
+    assert "limit of 10 bytes" in refusal(Path("/proc/self/status"), 10)
+
+
+def test_no_handle_stays_open_behind_a_refusal(tmp_path):
+    (tmp_path / "some").write_bytes(b"x" * 1000)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        refusal(tmp_path / "some", 1), refusal(Path("/dev/zero"))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_an_opened_file_is_read_in_pieces(tmp_path):
+    (tmp_path / "some").write_bytes(b"abcdef")
+    with open_limited(tmp_path / "some", 6) as file:
+        assert (file.read(3), file.read(3), file.read(3)) == (b"abc", b"def", b"")
+
+
+def test_a_path_in_a_message_is_short_and_printable():
+    assert shown(Path("/a/ä b")) == "/a/ä b"
+    assert shown("a\n\x1b[31m\udc80") == r"a\n\x1b[31m\udc80"
+    assert len(shown("a" * 5000)) < 210
