@@ -16,12 +16,15 @@ import re
 import reprlib
 import sys
 import textwrap
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import yaml
+
+from .documents import DocumentError, read_yaml
+from .files import shown
 
 MODEL_BACKENDS = ("auto", "torch", "onnxruntime", "tensorrt")
 
@@ -436,28 +439,6 @@ def override_dotted(config: Any, values: Mapping[str, Any]) -> Any:
     return override(config, nested)
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML's safe loader, which also refuses a key given twice: the first would silently lose."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in seen:
-                    raise yaml.constructor.ConstructorError(
-                        problem=f"'{key.value}' is given twice", problem_mark=key.start_mark
-                    )
-                seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
-def _why(fault: Exception) -> str:
-    """A reader's complaint in one line, with the line it is about where it knows one."""
-    if isinstance(fault, yaml.MarkedYAMLError) and fault.problem_mark is not None:
-        return f"{fault.problem or fault.context} in line {fault.problem_mark.line + 1}"
-    return " ".join(str(fault).split()) or type(fault).__name__
-
-
 def load(path: str | Path) -> Config:
     """The configuration in a YAML file over the defaults, a model file beside it with its whole path.
 
@@ -474,17 +455,13 @@ def load(path: str | Path) -> Config:
 def override_by(config: Any, path: Path) -> Any:
     """The configuration with a YAML file laid over it. Raises ConfigError for a file that cannot be used."""
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        content = read_yaml(path)
     except FileNotFoundError:
-        raise ConfigError(f"configuration file {path} does not exist") from None
-    except UnicodeDecodeError as fault:
-        raise ConfigError(
-            f"configuration file {path} is not UTF-8 text: {fault.reason} at byte {fault.start}"
-        ) from None
+        raise ConfigError(f"configuration file {shown(path)} does not exist") from None
     except OSError as fault:
-        raise ConfigError(f"configuration file {path} cannot be read: {fault.strerror}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as fault:  # ValueError: such as the date 2026-99-99
-        raise ConfigError(f"configuration file {path} is not YAML: {_why(fault)}") from None
+        raise ConfigError(f"configuration file {shown(path)} cannot be read: {fault.strerror}") from None
+    except DocumentError as fault:
+        raise ConfigError(f"configuration file {shown(path)} {fault}") from None
     try:
         return override(config, {} if content is None else content)
     except ConfigError as fault:

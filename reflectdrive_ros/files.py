@@ -7,6 +7,7 @@ content = read_limited(path, 16 * MEGABYTE)    # never blocks, never reads more 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import stat
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import BinaryIO
 
 PART = ".part"  # end of the name of a file that is being written
 MEGABYTE = 1 << 20
+MODEL_BYTES = 1 << 36  # of the largest file of weights, 64 GiB
 SHOWN_PATH = 200  # characters of a path in a message
 KINDS = {stat.S_IFDIR: "directory", stat.S_IFCHR: "device", stat.S_IFBLK: "device", stat.S_IFIFO: "pipe"}
 
@@ -51,6 +53,18 @@ def open_limited(path: Path, limit_bytes: int) -> BinaryIO:
     except BaseException:
         os.close(handle)
         raise
+
+
+def sha256_of(path: Path, limit_bytes: int = MODEL_BYTES) -> str:
+    """The hexadecimal SHA-256 of a regular file. Raises OSError as `read_limited`."""
+    digest, left = hashlib.sha256(), limit_bytes
+    with open_limited(path, limit_bytes) as file:
+        while block := file.read(MEGABYTE):
+            left -= len(block)
+            if left < 0:
+                raise _too_large(path, limit_bytes)
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def _too_large(path: Path, limit_bytes: int) -> OSError:

@@ -14,6 +14,7 @@ from scenes import Clock, config
 from tiny_model import tiny_model  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.config import ConfigError, DecodingConfig, ModelConfig, load
+from reflectdrive_ros.files import sha256_of
 from reflectdrive_ros.planning.planner import Prefilled
 from reflectdrive_ros.runtime import model_file
 from reflectdrive_ros.runtime.backend import golden, made_inputs, network_of, self_check
@@ -102,7 +103,7 @@ def test_a_model_named_on_a_command_line_brings_its_hash(copy):
     card.unlink()
     assert "give it with --sha256" in refused(lambda: named(str(copy.file), None))
     card.write_text("{")
-    assert f"{card} cannot be read" in refused(lambda: named(str(copy.file), None))
+    assert f"{card} is not JSON" in refused(lambda: named(str(copy.file), None))
 
 
 # --- what is not -----------------------------------------------------------------------------------------------------
@@ -120,7 +121,7 @@ def test_weights_of_the_wrong_shape_are_refused(copy):
         tensors, metadata = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
     tensors["slot"] = tensors["slot"][:8].clone()
     save_file(tensors, copy.file, metadata)
-    spoilt = named(str(copy.file), model_file._sha256(copy.file))
+    spoilt = named(str(copy.file), sha256_of(copy.file))
     assert "slot has shape (8, 32), expected (16, 32)" in refused(lambda: network_of(spoilt, DecodingConfig()))
 
 

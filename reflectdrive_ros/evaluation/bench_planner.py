@@ -48,9 +48,10 @@ from rich.table import Table
 from ..config import Config, ConfigError
 from ..domain import Array
 from ..features import WORDS, ModelInputs
+from ..files import sha256_of
 from ..model import checkpoint, probes
 from ..model.checkpoint import CheckpointError
-from ..model.graph_card import CARD, GraphCard, GraphError, sha256_of
+from ..model.graph_card import CARD, GraphCard, GraphError
 from ..model.step_graphs import GpuWay
 from ..model.token_net import TokenNet
 from ..planning.planner import Network

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ..config import Config, ConfigError, DecodingConfig, load, override_dotted
+from ..documents import DocumentError, yaml_of
+from ..files import shown
 from ..planning import LEARNED, planner_named
 from ..planning.planner import Network
 from ..runtime.backend import network_of
@@ -96,7 +96,7 @@ def settings_of(pairs: Sequence[str]) -> Mapping[str, Any]:
         if not equals:
             raise ConfigError(f"{pair}: expected NAME=VALUE, such as guard.max_speed_mps=15")
         try:
-            values[name] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise ConfigError(f"{pair}: the value is not YAML") from None
+            values[name] = yaml_of(value)
+        except DocumentError as fault:
+            raise ConfigError(f"{shown(pair)}: the value {fault}") from None
     return values

@@ -23,11 +23,42 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
+from ..documents import DocumentError, array, check, json_of, number, text, whole
+from ..files import MODEL_BYTES, open_limited, sha256_of
 from .token_net import TokenNet, TokenNetConfig
 
 FORMAT = "reflectdrive.token_net.1"
 CARD = "card.json"
 SHOWN = 8  # names listed of those that are wrong
+
+COUNT, WIDTH, EPSILON, RANGE = whole(1, 256), whole(1, 1 << 16), number(0.0, 1.0), array(number(-1e4, 1e4), 2, 2)
+FIELDS = {  # of TokenNetConfig as a file of weights carries it
+    "vision": {
+        **{name: whole(1, 1 << 14) for name in ("height", "width", "patch")},
+        **dict.fromkeys(("frames", "layers", "heads"), COUNT),
+        **dict.fromkeys(("channels", "ffn"), WIDTH),
+        "stem": array(WIDTH, 0, 8),
+        "norm_eps": EPSILON,
+    },
+    "blocks": {
+        **dict.fromkeys(("layers", "heads", "kv_heads"), COUNT),
+        **dict.fromkeys(("width", "head_dim", "ffn", "action_ffn"), WIDTH),
+        "rope_theta": number(1.0, 1e12),
+        "norm_eps": EPSILON,
+    },
+    "cameras": COUNT,
+    "instants": COUNT,
+    "text_length": whole(1, 4096),
+    "text_vocabulary": whole(1, 1 << 20),
+    "words": array(text(most=100), 0, 1 << 20),
+    "ego_scale": array(number(1e-6, 1e6), 3, 3),
+    "route_at_m": array(number(0.0, 1e4), 0, 1000),
+    "bin_m": number(1e-3, 100.0),
+    "bins": whole(3, 100_000),
+    "x_range_m": RANGE,
+    "y_range_m": RANGE,
+    "goal_hidden": WIDTH,
+}
 
 
 class CheckpointError(Exception):
@@ -63,7 +94,7 @@ def load(path: str | Path, sha256: str) -> TokenNet:
     """The network of a file, in float32 on the CPU, ready for inference. Raises CheckpointError."""
     path = Path(path)
     try:
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        digest = sha256_of(path)
     except OSError as fault:
         raise CheckpointError(f"{path} cannot be read: {fault.strerror}") from None
     if digest != sha256.lower():
@@ -71,15 +102,22 @@ def load(path: str | Path, sha256: str) -> TokenNet:
     tensors, metadata = read_tensors(path)
     if FORMAT not in metadata:
         raise CheckpointError(f"{path} carries {sorted(metadata)}, expected weights of the format {FORMAT}")
-    net = TokenNet(_config(path, metadata[FORMAT]))
+    config = _config(path, metadata[FORMAT])
+    with torch.device("meta"):  # shapes are compared before memory is taken for them
+        check_shapes(TokenNet(config), tensors, path)
+    net = TokenNet(config)
     fill(net, tensors, path)
     return net.eval()
 
 
-def _config(path: Path, text: str) -> TokenNetConfig:
+def _config(path: Path, content: str) -> TokenNetConfig:
     try:
-        return _dataclass_of(TokenNetConfig, json.loads(text))  # type: ignore[no-any-return]
-    except (ValueError, TypeError, KeyError) as fault:
+        values = json_of(content)
+        check(values, FIELDS)
+        return _dataclass_of(TokenNetConfig, values)  # type: ignore[no-any-return]
+    except DocumentError as fault:
+        raise CheckpointError(f"the configuration that {path} carries {fault}") from None
+    except ValueError as fault:
         raise CheckpointError(f"{path} carries a configuration that is not this network's: {fault}") from None
 
 
@@ -97,9 +135,15 @@ def _dataclass_of(kind: Any, values: Mapping[str, Any]) -> Any:
     return kind(**given)
 
 
+def opened(path: Path) -> Any:
+    """A safetensors file, as `safe_open` gives it. Raises OSError for what is no regular file, and SafetensorError."""
+    open_limited(path, MODEL_BYTES).close()  # the library would wait for the writer of a pipe
+    return safe_open(path, "pt")
+
+
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
-        with safe_open(path, "pt") as file:
+        with opened(path) as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except (SafetensorError, OSError) as fault:
         raise CheckpointError(f"{path} is not a safetensors file: {fault}") from None
@@ -107,6 +151,17 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 def fill(net: torch.nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None:
     """Copy tensors into the parameters of the same names; all must be there, none too many, all shapes equal."""
+    own = check_shapes(net, tensors, source)
+    broken = [name for name in own if not torch.isfinite(tensors[name]).all()]
+    if broken:
+        raise CheckpointError(f"{source} holds NaN or infinity in {_listed(broken)}")
+    with torch.no_grad():
+        for name, parameter in own.items():
+            parameter.copy_(tensors[name])
+
+
+def check_shapes(net: torch.nn.Module, tensors: Mapping[str, Tensor], source: Path) -> dict[str, torch.nn.Parameter]:
+    """The parameters by name. Raises CheckpointError unless tensors have their names and shapes."""
     own = dict(net.named_parameters())
     missing, unexpected = sorted(set(own) - set(tensors)), sorted(set(tensors) - set(own))
     if missing or unexpected:
@@ -116,12 +171,7 @@ def fill(net: torch.nn.Module, tensors: Mapping[str, Tensor], source: Path) -> N
         name = wrong[0]
         have, want = tuple(tensors[name].shape), tuple(own[name].shape)
         raise CheckpointError(f"{source}: {name} has shape {have}, expected {want} ({len(wrong)} such tensors)")
-    broken = [name for name in own if not torch.isfinite(tensors[name]).all()]
-    if broken:
-        raise CheckpointError(f"{source} holds NaN or infinity in {_listed(broken)}")
-    with torch.no_grad():
-        for name, parameter in own.items():
-            parameter.copy_(tensors[name])
+    return own
 
 
 def _listed(names: list[str]) -> str:

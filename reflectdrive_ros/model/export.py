@@ -49,8 +49,9 @@ from onnxscript.optimizer import fold_constants
 from torch import Tensor, nn
 from torch.export import Dim
 
+from ..files import sha256_of
 from . import phases
-from .graph_card import CARD, FORMAT, METADATA, sha256_of
+from .graph_card import CARD, FORMAT, METADATA
 from .layers import KeysValues
 from .phases import Decoding
 from .token_net import BLOCK, TokenNet

@@ -3,20 +3,38 @@
     card = GraphCard.read("models/mine/onnx/card.json")        # hashes of all files are checked here
     card.files["step"], card.model["weights_sha256"], card.codebook()
 
-A card is `{"format", "model", "graphs": {name: {"file", "sha256", "bytes"}}, "about"}`. `model` stands in the metadata
-of each graph once more, so that a graph of another model in the right place is noticed.
+A card is `{"format", "model", "graphs": {name: {"file", "sha256", "bytes", "weights"?}}, "about"}`. `model` stands in
+the metadata of each graph once more, so that a graph of another model in the right place is noticed. A large graph has
+its weights in a file of its own, `weights`, with the same three entries. All that a runtime loads is covered by a hash:
+a graph that refers to any other file is refused.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..documents import (
+    FILE_NAME,
+    SHA256,
+    DocumentError,
+    anything,
+    array,
+    check,
+    json_of,
+    maybe,
+    named,
+    number,
+    read_json,
+    text,
+    whole,
+)
+from ..files import MODEL_BYTES, read_limited, sha256_of, shown
 from ..tokens import Codebook
+from .external_data import OnnxError, external_files
 
 FORMAT = "reflectdrive.graphs.3"  # 1 had no `prefill`, 2 no `see`
 CARD = "card.json"
@@ -25,6 +43,43 @@ QUANTISED = ("int8", "fp8")  # precisions that drive only after they were held a
 MOST_LOST = 0.3  # PDMS that they may cost
 WATCHED = "watched:"  # begins the names of outputs that tell of values inside a graph
 METADATA = "reflectdrive"  # key of the graphs' metadata under which `model` stands, as JSON
+
+COUNT, SIZE, SCALE = whole(1, 4096), whole(1, 1 << 14), number(1e-6, 1e6)
+ROW = {"file": FILE_NAME, "sha256": SHA256, "bytes": whole(1, MODEL_BYTES)}
+FIELDS = {
+    "format": text(),
+    "model": {
+        "weights_sha256": SHA256,
+        "precision": maybe(text()),
+        "inputs": {
+            "width": SIZE,
+            "height": SIZE,
+            "cameras": whole(1, 64),
+            "instants": whole(1, 64),
+            "frames": whole(1, 64),
+            "text_length": COUNT,
+            "words": array(text(most=100)),
+            "ego_scale": array(SCALE, 3, 3),
+            "route_at_m": array(number(0.0, 1e4), 0, 1000),
+        },
+        "codebook": {"bin_m": number(1e-3, 100.0), "bins": whole(3, 100_000)},
+        "decoding": {
+            "goals": {
+                "count": COUNT,
+                "spacing_m": number(0.0),
+                "floor": number(0.0, 1.0),
+                "looked": COUNT,
+                "trust": number(),
+            },
+            "edits": {"below": number(0.0, 1.0), "at_most": whole(0, 16)},
+        },
+        "blocks": maybe(COUNT),
+    },
+    "graphs": {name: {**ROW, "weights": maybe(ROW)} for name in GRAPHS},
+    "about": maybe(named(anything)),
+    "golden": maybe({"goal_log_prob": number()}),
+    "gate": maybe(named(anything)),  # read by check_gate
+}
 
 
 class GraphError(Exception):
@@ -47,26 +102,31 @@ class GraphCard:
         """Raises GraphError for a card that is none, and for graphs that are missing or have another hash."""
         path = Path(path)
         try:
-            content = json.loads(path.read_bytes())
+            content = read_json(path)
+            if not isinstance(content, dict) or content.get("format") != FORMAT:
+                raise GraphError(
+                    f"{path} is no card of exported graphs (format {FORMAT}): make one with reflectdrive export"
+                )
+            check(content, FIELDS)
+            Codebook(content["model"]["codebook"]["bin_m"], content["model"]["codebook"]["bins"])
         except OSError as fault:
             raise GraphError(f"{path} cannot be read: {fault.strerror}") from None
-        except ValueError as fault:
-            raise GraphError(f"{path} is not JSON: {fault}") from None
-        if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise GraphError(
-                f"{path} is no card of exported graphs (format {FORMAT}): make one with reflectdrive export"
-            )
-        try:
-            rows = {name: content["graphs"][name] for name in GRAPHS}
-            files = {name: path.parent / row["file"] for name, row in rows.items()}
-            expected = {name: str(row["sha256"]) for name, row in rows.items()}
-            card = GraphCard(path, content["model"], files, expected, content.get("about", {}), content.get("gate", {}))
-            card.codebook(), card.decoding()
-        except (KeyError, TypeError, ValueError) as fault:
-            raise GraphError(f"{path} lacks or has wrong {fault}: export the checkpoint again") from None
+        except ValueError as fault:  # DocumentError, or the codebook's
+            raise GraphError(f"{path} {fault}: export the checkpoint again") from None
+        rows = {name: content["graphs"][name] for name in GRAPHS}
+        card = GraphCard(
+            path,
+            content["model"],
+            {name: path.parent / row["file"] for name, row in rows.items()},
+            {name: row["sha256"] for name, row in rows.items()},
+            content.get("about") or {},
+            content.get("gate") or {},
+        )
+        inputs = card.model["inputs"]
+        if inputs["instants"] % inputs["frames"]:
+            raise GraphError(f"{path} has inputs.instants that are no multiple of inputs.frames: export again")
         for name, row in rows.items():
-            for file, sha256 in ((files[name], expected[name]), *_beside(path.parent, row)):
-                _check(file, sha256)
+            _check_graph(card.files[name], row)
         return card
 
     @property
@@ -111,12 +171,13 @@ class GraphCard:
         """Raises GraphError when the graph in the file of `name` is not that graph of this model."""
         file = self.files[name]
         try:
-            told = json.loads(metadata[METADATA])
-        except (KeyError, ValueError):
+            told = json_of(metadata[METADATA])
+            check(told, {"graph": text(), "model": named(anything)})
+        except (KeyError, DocumentError):
             raise GraphError(f"{file} carries no metadata of a planner: export the checkpoint again") from None
-        if told.get("graph") != name:
-            raise GraphError(f"{file} is the graph {told.get('graph')!r}, expected {name!r}: export again")
-        different = [key for key in self.model if told.get("model", {}).get(key) != self.model[key]]
+        if told["graph"] != name:
+            raise GraphError(f"{file} is the graph {told['graph']!r}, expected {name!r}: export again")
+        different = [key for key in self.model if told["model"].get(key) != self.model[key]]
         if different:
             raise GraphError(
                 f"{file} belongs to another model than {self.path.name}: {', '.join(different)} differ; export the "
@@ -124,25 +185,27 @@ class GraphCard:
             )
 
 
-def sha256_of(file: Path) -> str:
-    """Raises OSError."""
-    digest = hashlib.sha256()
-    with file.open("rb") as stream:
-        for block in iter(lambda: stream.read(1 << 20), b""):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def _beside(folder: Path, row: Mapping[str, Any]) -> list[tuple[Path, str]]:
-    """The file of a large graph's weights, where they are not in the graph."""
+def _check_graph(file: Path, row: Mapping[str, Any]) -> None:
+    """Raises GraphError unless the graph, and the weights beside it that it refers to, are those of the card."""
     weights = row.get("weights")
-    return [(folder / weights["file"], weights["sha256"])] if weights else []
-
-
-def _check(file: Path, expected: str) -> None:
     try:
-        found = sha256_of(file)
+        content = read_limited(file, row["bytes"])
+        _check_hash(file, hashlib.sha256(content).hexdigest(), row["sha256"])
+        others = external_files(content) - ({weights["file"]} if weights else set())
+        if weights:
+            beside = file.parent / weights["file"]
+            _check_hash(beside, sha256_of(beside, weights["bytes"]), weights["sha256"])
     except OSError as fault:
-        raise GraphError(f"{file} cannot be read: {fault.strerror}; export the checkpoint again") from None
-    if found != expected:
+        raise GraphError(f"{fault.filename} cannot be read: {fault.strerror}; export the checkpoint again") from None
+    except OnnxError as fault:
+        raise GraphError(f"{file} is no ONNX graph: {fault}; export the checkpoint again") from None
+    if others:
+        raise GraphError(
+            f"{file} takes weights from {shown(sorted(others)[0])!r}, which its card has no hash of: export the "
+            "checkpoint again"
+        )
+
+
+def _check_hash(file: Path, found: str, expected: str) -> None:
+    if found != expected.lower():
         raise GraphError(f"{file} has SHA-256 {found}, its card says {expected}: fetch it again or export it again")

@@ -13,7 +13,6 @@ Weights that lack something, bring something unknown or belong to other measures
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -21,6 +20,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from ..documents import FILE_NAME, anything, check, maybe, named, read_json
 from .checkpoint import CheckpointError, fill, read_tensors
 from .layers import Block
 from .token_net import TokenNet
@@ -78,13 +78,13 @@ def _own_words(net: TokenNet, table: Tensor, folder: Path) -> Tensor:
     """The embeddings of a network's own words, taken from the language model's where its vocabulary has them."""
     path = folder / "vocab.json"
     try:
-        pieces = json.loads(path.read_text(encoding="utf-8"))
+        pieces = read_json(path)
         found = [pieces.get(f"{WITHIN}{word}", pieces.get(word)) for word in net.config.words]
         rows = net.embed_tokens.weight.detach().clone()
         for place, piece in enumerate(found):
             if piece is not None:
                 rows[place] = table[piece]
-    except (OSError, ValueError, AttributeError, IndexError) as fault:
+    except (OSError, ValueError, TypeError, AttributeError, IndexError) as fault:
         raise CheckpointError(f"{path} is no vocabulary of the weights beside it: {fault}") from None
     return rows
 
@@ -108,7 +108,7 @@ def load_siglip(net: TokenNet, folder: str | Path) -> None:
         raise CheckpointError(f"{folder} is for square pictures one by one and without a stem; vision is {want}")
     _must_agree(
         folder,
-        {**SIGLIP_DEFAULTS, **told.get("vision_config", told)},
+        {**SIGLIP_DEFAULTS, **(told.get("vision_config") or told)},
         {
             "hidden_size": want.channels,
             "intermediate_size": want.ffn,
@@ -131,7 +131,9 @@ def load_siglip(net: TokenNet, folder: str | Path) -> None:
 
 def _configuration(folder: Path) -> dict[str, Any]:
     try:
-        return json.loads((folder / "config.json").read_text())  # type: ignore[no-any-return]
+        told: dict[str, Any] = read_json(folder / "config.json")
+        check(told, {"vision_config": maybe(named(anything)), "rope_parameters": maybe(named(anything))})
+        return told
     except (OSError, ValueError) as fault:
         raise CheckpointError(f"{folder / 'config.json'} cannot be read: {fault}") from None
 
@@ -148,8 +150,10 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
     names = ["model.safetensors"]
     if index.exists():
         try:
-            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-        except (ValueError, KeyError, AttributeError) as fault:
+            told = read_json(index)
+            check(told, {"weight_map": named(FILE_NAME)})
+            names = sorted(set(told["weight_map"].values()))
+        except (OSError, ValueError) as fault:
             raise CheckpointError(f"{index} is no index of tensors: {fault}") from None
     tensors: dict[str, Tensor] = {}
     for name in names:

@@ -19,8 +19,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..files import write_whole
+from ..documents import SHA256, DocumentError, array, check, read_json, text, whole
+from ..files import MEGABYTE, MODEL_BYTES, read_limited, write_whole
 
+TIMING_BYTES = 256 * MEGABYTE  # more than TensorRT writes
 KEY_LENGTH = 16  # hexadecimal digits of the key in a file's name
 
 
@@ -66,6 +68,13 @@ class Fit:
         return f"{self.graph}-{self.key[:KEY_LENGTH]}"
 
 
+FIELDS = {  # of the card beside a plan
+    **dict.fromkeys(("graph", "precision", "tensorrt", "gpu", "capability", "cuda"), text()),
+    **dict.fromkeys(("graph_sha256", "sha256"), SHA256),
+    "flags": array(text()),
+    "processors": whole(0, 1 << 20),
+    "bytes": whole(0, MODEL_BYTES),
+}
 WORDS = {  # parts in the words of a sentence
     "graph_sha256": "the graph with SHA-256 {:.12}",
     "precision": "{} arithmetic",
@@ -85,7 +94,7 @@ def load(folder: Path, fit: Fit, remedy: str) -> bytes:
     """
     plan_file, card_file = folder / f"{fit.name}.plan", folder / f"{fit.name}.json"
     try:
-        plan = plan_file.read_bytes()
+        plan = read_limited(plan_file, MODEL_BYTES)
     except FileNotFoundError:
         raise EngineError(f"{_nearest(folder, fit)}; {remedy}") from None
     except OSError as fault:
@@ -109,8 +118,25 @@ def store(folder: Path, fit: Fit, plan: bytes) -> Path:
 
 
 def timing_file(folder: Path, machine: Machine) -> Path:
-    """Where a builder keeps what it has timed: one file for each TensorRT on each GPU."""
+    """Where a builder keeps what it has timed: one file for each TensorRT on each GPU.
+
+    It is the SHA-256 of what follows, a line end, and TensorRT's own bytes.
+    """
     return folder / f"timing-{_digest(asdict(machine))[:KEY_LENGTH]}.cache"
+
+
+def stored_timing(file: Path) -> bytes:
+    """TensorRT's bytes of a timing file; empty where there is none or it is damaged: then all is timed again."""
+    try:
+        digest, _, timing = read_limited(file, TIMING_BYTES).partition(b"\n")
+    except OSError:
+        return b""
+    return timing if digest == hashlib.sha256(timing).hexdigest().encode() else b""
+
+
+def store_timing(file: Path, timing: bytes) -> None:
+    """Raises OSError."""
+    write_whole(file, hashlib.sha256(timing).hexdigest().encode() + b"\n" + timing)
 
 
 def _nearest(folder: Path, fit: Fit) -> str:
@@ -139,10 +165,11 @@ def _others(folder: Path, fit: Fit) -> Iterator[tuple[str, dict[str, Any]]]:
 def _card(file: Path) -> dict[str, Any]:
     """What stands beside a plan; empty where nothing of use does."""
     try:
-        card = json.loads(file.read_bytes())
-    except (OSError, ValueError):
+        card = read_json(file)
+        check(card, FIELDS)
+    except (OSError, DocumentError):
         return {}
-    return card if isinstance(card, dict) else {}
+    return dict(card)
 
 
 def _digest(parts: dict[str, Any]) -> str:

@@ -21,11 +21,15 @@ def input_spec(card: GraphCard, tokenizer: Tokenizer | None = None) -> InputSpec
     told = card.model["inputs"]
     if tokenizer is None and not told["words"]:
         raise GraphError(f"{card.path}: the network has no words of its own; give the tokenizer it was trained with")
+    try:
+        tokenizer = tokenizer or WordTokenizer(told["words"])
+    except ValueError as fault:
+        raise GraphError(f"{card.path} has wrong inputs.words: {fault}") from None
     return InputSpec(
         told["width"],
         told["height"],
         told["text_length"],
-        tokenizer or WordTokenizer(told["words"]),
+        tokenizer,
         told["cameras"],
         told["instants"],
         tuple(told["ego_scale"]),

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ..config import ModelConfig
+from ..documents import SHA256, DocumentError, check, maybe, number, read_json, text
+from ..files import sha256_of, shown
 
 CARD = "card.json"  # beside the weights: what they are, with their hash
+FIELDS = {"file": maybe(text()), "sha256": maybe(SHA256), "golden": maybe({"goal_log_prob": number()})}
 
 
 class ModelFileError(Exception):
@@ -23,7 +25,8 @@ def found(file: str) -> Path:
     `config.load` has looked beside the configuration file before.
     """
     path = Path(file)
-    return next((place / path for place in (Path(), *_homes()) if (place / path).is_file()), path)
+    # os.path says no to names that Path.is_file raises for
+    return next((place / path for place in (Path(), *_homes()) if os.path.isfile(place / path)), path)
 
 
 def _homes() -> Iterator[Path]:
@@ -77,23 +80,23 @@ def card_of(path: Path) -> dict[str, Any]:
     """
     place = path.parent / CARD
     try:
-        card = json.loads(place.read_text(encoding="utf-8"))
+        card = read_json(place)
+        if path != place and isinstance(card, dict) and card.get("file") not in (None, path.name):
+            return {}
+        check(card, FIELDS)
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as fault:
-        raise ModelFileError(f"{place} cannot be read: {fault}") from None
-    about = isinstance(card, dict) and (path == place or card.get("file", path.name) == path.name)
-    return card if about else {}
+    except OSError as fault:
+        raise ModelFileError(f"{shown(place)} cannot be read: {fault.strerror}") from None
+    except DocumentError as fault:
+        raise ModelFileError(f"{shown(place)} {fault}: give the hash with --sha256, or remove it") from None
+    return dict(card)
 
 
 def _sha256(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            digest = hashlib.sha256()
-            for block in iter(lambda: file.read(1 << 20), b""):
-                digest.update(block)
-            return digest.hexdigest()
+        return sha256_of(path)
     except OSError as fault:
         raise ModelFileError(
-            f"model file {path} cannot be read ({fault.strerror}): set model.file to an existing file"
+            f"model file {shown(path)} cannot be read ({fault.strerror}): set model.file to an existing file"
         ) from None

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..files import write_whole
 from ..model.graph_card import GRAPHS, GraphCard
 from . import engine_cache
 from .engine_cache import EngineError
@@ -46,9 +45,9 @@ def build(card: GraphCard, device: str, folder: Path | None, clock: Callable[[],
         except EngineError:
             begun = clock()
             timing = engine_cache.timing_file(place, machine)
-            plan, timed = _plan(trt, card.files[name], timing.read_bytes() if timing.exists() else b"")
+            plan, timed = _plan(trt, card.files[name], engine_cache.stored_timing(timing))
             engine_cache.store(place, fit, plan)
-            write_whole(timing, timed)
+            engine_cache.store_timing(timing, timed)
             yield Built(name, file, clock() - begun)
         else:
             yield Built(name, file, 0.0)

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
+from ..documents import anything, check, json_of, named, number, read_json, whole
 from ..files import write_whole
 from ..model import checkpoint
 from ..model.token_net import TokenNet
@@ -32,6 +33,10 @@ WEIGHTS = "weights.safetensors"
 FORMAT = "reflectdrive.training.2"
 PATCHES = "vision.patch_embedding.weight"
 LAST_OF_LAYER = ("out_proj.weight", "fc2.weight", "o_proj.weight", "down_proj.weight")  # what it adds comes from them
+STATE = {
+    "progress": {"step": whole(0, 10**12), "elapsed_s": number(0.0, 1e12), "validations": whole(0, 10**9)},
+    "about": {"settings": named(anything), "sets": named(anything)},
+}
 ADAM = ("exp_avg", "exp_avg_sq", "step")
 OF_WEIGHTS = ("format", "file", "bytes", "parameters", "dtype", "config", "golden")  # of a card: nothing about the run
 
@@ -80,13 +85,14 @@ def save_weights(net: TokenNet, path: Path, about: Mapping[str, Any]) -> str:
 def peek(folder: Path) -> tuple[Progress, dict[str, Any]] | None:
     """How far the run of a folder is and what it is about; None where there is none. Raises StateError."""
     path = folder / FILE
-    if not path.exists():
-        return None
     try:
-        with safe_open(path, "pt") as file:
-            content = json.loads((file.metadata() or {})[FORMAT])
+        with checkpoint.opened(path) as file:
+            content = json_of((file.metadata() or {})[FORMAT])
+        check(content, STATE)
         return Progress(**content["progress"]), content["about"]
-    except (SafetensorError, OSError, KeyError, ValueError, TypeError) as fault:
+    except FileNotFoundError:
+        return None
+    except (SafetensorError, OSError, KeyError, ValueError) as fault:
         raise StateError(f"{path} is no state of a training run ({fault}): remove it to begin again") from None
 
 
@@ -95,7 +101,7 @@ def restore(folder: Path, learning: nn.Module, average: TokenNet, optimizer: tor
     path = folder / FILE
     parameters = dict(learning.named_parameters())
     try:
-        with safe_open(path, "pt") as file:
+        with checkpoint.opened(path) as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         with torch.no_grad():
             for prefix, module in (("learning", learning), ("average", average)):
@@ -122,7 +128,7 @@ def take_over(folder: Path, learning: nn.Module, average: TokenNet) -> list[str]
     path = folder / (FILE if whole else WEIGHTS)
     anew = []
     try:
-        with safe_open(path, "pt") as file, torch.no_grad():
+        with checkpoint.opened(path) as file, torch.no_grad():
             there = set(file.keys())
             for name, parameter in learning.named_parameters():
                 of_network = name.removeprefix("net.")
@@ -157,11 +163,13 @@ def card_of(folder: Path) -> dict[str, Any]:
     """The card beside the weights of a run. Raises StateError where there is none."""
     path = folder / checkpoint.CARD
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        card = read_json(path)
+        check(card, named(anything))
+        return dict(card)
     except FileNotFoundError:
         where = f"{folder / FILE} is missing, and {path} too"
         raise StateError(f"{where}: --begin-with takes the --out of another run, or a folder of weights") from None
-    except (OSError, ValueError, TypeError) as fault:
+    except (OSError, ValueError) as fault:
         raise StateError(f"{path} cannot be read ({fault}): give another --begin-with") from None
 
 

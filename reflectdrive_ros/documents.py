@@ -1,0 +1,246 @@
+"""JSON and YAML that others wrote: read within limits, their fields checked by name and type.
+
+    card = read_json(path)                                       # OSError, DocumentError
+    check(card, {"file": FILE_NAME, "bytes": whole(1, 2**40), "words": maybe(array(text()))})
+    check(card["graphs"], named({"sha256": SHA256}), "graphs")   # DocumentError: "has no graphs.step.sha256"
+
+Limits are on size, nesting and, in YAML, on aliases: there are none, since a few lines of them stand for gigabytes.
+A message begins with what follows the file's name: "is not JSON: ..", "nests deeper than ..", "has no ..".
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import reprlib
+from collections.abc import Callable, Hashable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .files import MEGABYTE, read_limited
+
+JSON_BYTES = 16 * MEGABYTE  # cards and indices; the index of 100,000 scenes has 1 MB
+YAML_BYTES = MEGABYTE  # settings and bag metadata; PyYAML reads about 0.1 MB in a second
+DEEPEST = 64  # levels of nesting
+LONGEST_NUMBER = 1000  # characters of a YAML scalar that is no string
+
+_short = reprlib.Repr()  # values in messages: they may be long
+_short.maxstring = _short.maxother = 60
+_short.maxlist = _short.maxdict = 3
+_short.maxlevel = 2
+
+
+class DocumentError(ValueError):
+    """A document cannot be used; the message says what is wrong where, without the file's name."""
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def read_json(path: Path, limit_bytes: int = JSON_BYTES) -> Any:
+    """Raises OSError as `files.read_limited` does, and DocumentError."""
+    return json_of(read_limited(path, limit_bytes))
+
+
+def read_yaml(path: Path, limit_bytes: int = YAML_BYTES) -> Any:
+    """Raises OSError as `files.read_limited` does, and DocumentError."""
+    return yaml_of(read_limited(path, limit_bytes))
+
+
+def json_of(content: str | bytes) -> Any:
+    """Raises DocumentError."""
+    try:
+        found = json.loads(content)
+    except RecursionError:
+        raise _too_deep() from None
+    except UnicodeDecodeError as fault:
+        raise DocumentError(f"is not UTF-8 text: {fault.reason} at byte {fault.start}") from None
+    except ValueError as fault:
+        raise DocumentError(f"is not JSON: {_line(fault)}") from None
+    level, depth = _inside([found]), 1
+    while level:
+        if depth > DEEPEST:
+            raise _too_deep()
+        level, depth = [inner for outer in level for inner in _inside(outer)], depth + 1
+    return found
+
+
+def yaml_of(content: str | bytes) -> Any:
+    """Raises DocumentError."""
+    try:
+        return yaml.load(content.decode() if isinstance(content, bytes) else content, _Loader)
+    except DocumentError:
+        raise
+    except UnicodeDecodeError as fault:
+        raise DocumentError(f"is not UTF-8 text: {fault.reason} at byte {fault.start}") from None
+    except RecursionError:
+        raise _too_deep() from None
+    except Exception as fault:  # constructors of tags such as `!!int` raise whatever their input provokes
+        raise DocumentError(f"is not YAML: {_line(fault)}") from None
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML's safe loader without aliases, nesting and numbers beyond the limits, and keys given twice."""
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            mark = self.get_mark()
+            raise yaml.composer.ComposerError(problem="an alias is not allowed here", problem_mark=mark)
+        self.depth += 1
+        if self.depth > DEEPEST:
+            raise _too_deep()
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        if isinstance(node, yaml.ScalarNode) and len(node.value) > LONGEST_NUMBER and not node.tag.endswith(":str"):
+            raise yaml.composer.ComposerError(
+                problem=f"a number has more than {LONGEST_NUMBER} characters", problem_mark=node.start_mark
+            )
+        return node
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:  # the first would be lost without a word
+                    raise yaml.constructor.ConstructorError(
+                        problem=f"'{key.value}' is given twice", problem_mark=key.start_mark
+                    )
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _inside(value: Any) -> list[Any]:
+    """The lists and objects directly inside a list or an object."""
+    found = value if isinstance(value, list) else value.values() if isinstance(value, dict) else ()
+    return [inner for inner in found if isinstance(inner, (list, dict))]
+
+
+def _too_deep() -> DocumentError:
+    return DocumentError(f"nests deeper than {DEEPEST} levels")
+
+
+def _line(fault: Exception) -> str:
+    """A reader's complaint in one line of at most 300 characters, with the line of the document where it is known."""
+    if isinstance(fault, yaml.MarkedYAMLError) and fault.problem_mark is not None:
+        return f"{fault.problem or fault.context} in line {fault.problem_mark.line + 1}"[:300]
+    return (" ".join(str(fault).split()) or type(fault).__name__)[:300]
+
+
+# --- checking --------------------------------------------------------------------------------------------------------
+
+Kind = Callable[[Any, str], None]  # (value, its name) -> None; raises DocumentError
+Fields = Mapping[str, Any]  # name -> Kind, or Fields again
+
+
+def check(value: Any, kind: Kind | Fields, name: str = "") -> None:
+    """Raises DocumentError naming the first field that is missing, of another type or out of range.
+
+    Fields that `kind` does not name may be there. `name` is of the value itself, empty for a whole document.
+    """
+    if not isinstance(kind, Mapping):
+        kind(value, name)
+        return
+    _expect(isinstance(value, dict), value, name, "an object")
+    for key, inner in kind.items():
+        place = f"{name}.{key}" if name else key
+        if key not in value and getattr(inner, "optional", False):
+            continue
+        if key not in value:
+            raise DocumentError(f"has no {place}")
+        check(value[key], inner, place)
+
+
+def anything(value: Any, name: str) -> None:
+    """For fields that nothing depends on."""
+
+
+def whole(low: int, high: int) -> Kind:
+    def kind(value: Any, name: str) -> None:
+        right = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+        _expect(right, value, name, f"a whole number from {low} to {high}")
+
+    return kind
+
+
+def number(low: float = -math.inf, high: float = math.inf) -> Kind:
+    def kind(value: Any, name: str) -> None:
+        right = isinstance(value, (int, float)) and not isinstance(value, bool)
+        _expect(right and low <= value <= high and math.isfinite(_float(value)), value, name, expected)
+
+    bounds = [f" of at least {low:g}"] * (low > -math.inf) + [f" of at most {high:g}"] * (high < math.inf)
+    expected = "a finite number" + " and".join(bounds)
+    return kind
+
+
+def text(pattern: str = r"[^\0\ud800-\udfff]*", most: int = 4096, expected: str = "text") -> Kind:
+    """At most `most` characters that match `pattern` as a whole: by default neither NUL nor lone surrogates.
+
+    `expected` says in a message what the pattern means.
+    """
+
+    def kind(value: Any, name: str) -> None:
+        right = isinstance(value, str) and len(value) <= most and re.fullmatch(pattern, value) is not None
+        _expect(right, value, name, expected)
+
+    return kind
+
+
+def flag(value: Any, name: str) -> None:
+    _expect(isinstance(value, bool), value, name, "true or false")
+
+
+def array(of: Kind | Fields, least: int = 0, most: int = 1_000_000) -> Kind:
+    def kind(value: Any, name: str) -> None:
+        _expect(isinstance(value, list), value, name, "a list")
+        if not least <= len(value) <= most:
+            expected = str(least) if least == most else f"{least} to {most}"
+            raise DocumentError(f"has {len(value)} entries in {name}, expected {expected}")
+        for place, inner in enumerate(value):
+            check(inner, of, f"{name}[{place}]")
+
+    return kind
+
+
+def named(of: Kind | Fields) -> Kind:
+    """An object with any names, all values alike."""
+
+    def kind(value: Any, name: str) -> None:
+        _expect(isinstance(value, dict), value, name, "an object")
+        for key, inner in value.items():
+            check(inner, of, f"{name}.{_short.repr(key)[1:-1]}")
+
+    return kind
+
+
+def maybe(of: Kind | Fields) -> Kind:
+    """A field that may be missing or null."""
+
+    def kind(value: Any, name: str) -> None:
+        if value is not None:
+            check(value, of, name)
+
+    kind.optional = True  # type: ignore[attr-defined]
+    return kind
+
+
+def _float(value: int | float) -> float:
+    """A whole number beyond all floats counts as infinite."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _expect(right: bool, value: Any, name: str, expected: str) -> None:
+    if not right:
+        where = f"has {name} = " if name else "holds "
+        raise DocumentError(f"{where}{_short.repr(value)}, expected {expected}")
+
+
+SHA256 = text(r"[0-9a-fA-F]{64}", expected="a SHA-256 as 64 hexadecimal digits")
+FILE_NAME = text(r"(?!\.{1,2}$)[^/\\\0\ud800-\udfff]+", 255, "the name of a file beside it, without a folder")
