@@ -1,12 +1,13 @@
 """What `files` reads of others: regular files up to a limit, and one sentence for everything else."""
 
+import hashlib
 import os
 import socket
 from pathlib import Path
 
 import pytest
 
-from reflectdrive_ros.files import open_limited, read_limited, shown
+from reflectdrive_ros.files import open_limited, read_limited, sha256_of, shown
 
 
 def refusal(path, limit_bytes=1000):
@@ -22,6 +23,21 @@ def test_a_file_of_exactly_the_limit_is_read_and_one_byte_more_is_refused(tmp_pa
     assert read_limited(file, 1000) == b"x" * 1000
     assert read_limited(file, 2000) == b"x" * 1000
     assert refusal(file, 999) == f"{file}: it is larger than the limit of 999 bytes"
+
+
+def test_memory_is_taken_for_the_file_and_not_for_the_limit(tmp_path):
+    (tmp_path / "some").write_bytes(b"content")
+    assert read_limited(tmp_path / "some", 1 << 60) == b"content"
+    assert sha256_of(tmp_path / "some", 1 << 60) == hashlib.sha256(b"content").hexdigest()
+
+
+def test_a_hash_is_of_a_regular_file_up_to_its_limit(tmp_path):
+    (tmp_path / "some").write_bytes(b"x" * (3 << 20))
+    assert sha256_of(tmp_path / "some", 3 << 20) == hashlib.sha256(b"x" * (3 << 20)).hexdigest()
+    with pytest.raises(OSError, match="larger than the limit"):
+        sha256_of(tmp_path / "some", (3 << 20) - 1)
+    with pytest.raises(OSError, match="it is a device"):
+        sha256_of(Path("/dev/zero"))
 
 
 def test_a_link_to_a_regular_file_is_read(tmp_path):
