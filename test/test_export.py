@@ -1,6 +1,7 @@
 """Exported graphs: they decode what the network decodes, are made of what TensorRT has, and say what they are."""
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -9,6 +10,7 @@ from pathlib import Path
 import cv2
 import ml_dtypes
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 import torch
@@ -22,6 +24,7 @@ from reflectdrive_ros.domain import CameraFrame, StepKind
 from reflectdrive_ros.features import ModelInputs
 from reflectdrive_ros.model import vision
 from reflectdrive_ros.model.export import example_inputs, export, model_of
+from reflectdrive_ros.model.external_data import external_files
 from reflectdrive_ros.model.graph_card import GRAPHS, METADATA, GraphCard, GraphError, sha256_of
 from reflectdrive_ros.model.phases import Decoding
 from reflectdrive_ros.model.token_ops import EditRules, GoalRules
@@ -392,7 +395,7 @@ def test_a_truncated_graph_is_named(copy, left):
     file = copy / "step.onnx"
     file.write_bytes(file.read_bytes()[:left])
     rewrite(copy, lambda card: of_whatever_is_there(card, copy))
-    with pytest.raises(GraphError, match=r"step\.onnx (is no graph that ONNX Runtime|carries no metadata)"):
+    with pytest.raises(GraphError, match=r"step\.onnx (is no ONNX graph|is no graph that ONNX Runtime|carries no)"):
         OrtNetwork.of_file(copy / "card.json")
 
 
@@ -415,13 +418,138 @@ def test_graphs_in_each_others_place_are_noticed(copy):
         ("{", "is not JSON"),
         ("[]", "is no card"),
         ('{"format": "reflectdrive.graphs.2"}', r"is no card of exported graphs \(format reflectdrive\.graphs\.3\)"),
-        ('{"format": "reflectdrive.graphs.3"}', "has wrong 'graphs'"),
+        ('{"format": "reflectdrive.graphs.3"}', "has no model: export the checkpoint again"),
+        ("[" * 100_000, "nests deeper than 64 levels"),
+        ("\0", "is not JSON"),
     ],
 )
 def test_a_card_that_is_none_is_refused(tmp_path, content, complaint):
     (tmp_path / "card.json").write_text(content)
     with pytest.raises(GraphError, match=complaint):
         GraphCard.read(tmp_path / "card.json")
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "complaint"),
+    [
+        ("model.inputs.words", 3, "has model.inputs.words = 3, expected a list"),
+        ("model.inputs.words", ["go", ["left"]], r"has model.inputs.words\[1\] = \['left'\], expected text"),
+        ("model.inputs.words", ["go", "go"], "has wrong inputs.words: a vocabulary has different words"),
+        ("model.inputs.cameras", "3", "has model.inputs.cameras = '3', expected a whole number"),
+        ("model.inputs.frames", 2**70, "has model.inputs.frames = .*, expected a whole number"),
+        ("model.inputs.instants", 3, "has inputs.instants that are no multiple of inputs.frames"),
+        ("model.inputs.ego_scale", [1.0, 2.0], "has 2 entries in model.inputs.ego_scale, expected 3"),
+        ("model.inputs", None, "has model.inputs = None, expected an object"),
+        ("model.codebook.bins", 668, "Codebook.bins is 668, expected an odd number"),
+        ("model.decoding.goals", [], r"has model.decoding.goals = \[\], expected an object"),
+        ("model.blocks", "4", "has model.blocks = '4', expected a whole number"),
+        ("graphs.step", [], r"has graphs.step = \[\], expected an object"),
+        ("graphs.step.sha256", None, "has graphs.step.sha256 = None, expected a SHA-256"),
+        ("graphs.step.file", "../step.onnx", r"has graphs.step.file = '../step.onnx', expected the name of a file"),
+        ("graphs.step.file", "/dev/zero", "has graphs.step.file = '/dev/zero', expected the name of a file"),
+        ("graphs.step.file", "a\0", "has graphs.step.file = 'a.x00', expected the name of a file"),
+        ("graphs.step.weights", "step.weights", "has graphs.step.weights = 'step.weights', expected an object"),
+        ("graphs.step.weights", {"file": "a"}, "has no graphs.step.weights.sha256"),
+        ("golden", "high", "has golden = 'high', expected an object"),
+        ("golden", {"goal_log_prob": "high"}, "has golden.goal_log_prob = 'high', expected a finite number"),
+        ("about", 3, "has about = 3, expected an object"),
+        ("gate", [], r"has gate = \[\], expected an object"),
+    ],
+)
+def test_a_card_with_a_field_of_a_wrong_type_is_refused_by_its_name(copy, place, value, complaint):
+    def change(card):
+        *path, last = place.split(".")
+        for name in path:
+            card = card[name]
+        card[last] = value
+
+    rewrite(copy, change)
+    with pytest.raises(ModelFileError, match=complaint):
+        network_of(as_set(copy), BUILT_IN)
+
+
+# --- weights beside a graph ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def beside(copy):
+    """The same graphs, the weights of `step` in a file of their own, with a row in the card."""
+    ir.save(ir.load(copy / "step.onnx"), copy / "step.onnx", external_data="step.weights")
+    row = {"file": "step.weights", "sha256": sha256_of(copy / "step.weights")}
+
+    def change(card):
+        of_whatever_is_there(card, copy)
+        card["graphs"]["step"]["weights"] = row
+
+    rewrite(copy, change)
+    return copy
+
+
+def test_weights_beside_a_graph_are_those_of_the_card(beside):
+    assert external_files((beside / "step.onnx").read_bytes()) == {"step.weights"}
+    assert external_files((beside / "prefill.onnx").read_bytes()) == set()
+    network_of(as_set(beside), BUILT_IN)
+    weights = beside / "step.weights"
+    weights.write_bytes(bytes([weights.read_bytes()[0] ^ 1]) + weights.read_bytes()[1:])
+    with pytest.raises(ModelFileError, match=r"step\.weights has SHA-256 .*, its card says"):
+        network_of(as_set(beside), BUILT_IN)
+    weights.unlink()
+    with pytest.raises(ModelFileError, match=r"step\.weights cannot be read: No such file"):
+        network_of(as_set(beside), BUILT_IN)
+
+
+def test_a_card_without_a_hash_of_the_weights_beside_a_graph_is_refused(beside):
+    rewrite(beside, lambda card: card["graphs"]["step"].pop("weights"))
+    with pytest.raises(ModelFileError, match=r"step\.onnx takes weights from 'step\.weights', which its card has no"):
+        network_of(as_set(beside), BUILT_IN)
+
+
+@pytest.mark.parametrize("location", ["../step.weights", "/dev/zero", "./step.weights", "*/_ORT_MEM_ADDR_/*"])
+def test_a_graph_that_takes_weights_from_elsewhere_is_refused(beside, location):
+    model = onnx.load(beside / "step.onnx", load_external_data=False)
+    for tensor in model.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = location
+    (beside / "step.onnx").write_bytes(model.SerializeToString())
+    rewrite(beside, lambda card: of_whatever_is_there(card, beside))
+    with pytest.raises(ModelFileError, match=r"step\.onnx takes weights from '.*', which its card has no hash of"):
+        network_of(as_set(beside), BUILT_IN)
+
+
+def test_weights_are_found_wherever_a_graph_can_hold_a_tensor():
+    """In nodes, in graphs inside nodes, in functions, in sparse tensors; ordinary tensors are none."""
+
+    def stored(name):
+        tensor = onnx.TensorProto(name=name, data_type=1, dims=[4], data_location=onnx.TensorProto.EXTERNAL)
+        tensor.external_data.add(key="location", value=name)
+        return tensor
+
+    def node(name):
+        return onnx.helper.make_node("Constant", [], ["x"], value=stored(name))
+
+    inner = onnx.helper.make_graph([node("in_branch")], "inner", [], [], [stored("of_branch")])
+    branch = onnx.helper.make_node("If", ["c"], ["y"], then_branch=inner, else_branch=onnx.GraphProto())
+    graph = onnx.helper.make_graph([node("in_node"), branch], "outer", [], [], [stored("of_graph"), onnx.TensorProto()])
+    graph.sparse_initializer.add(values=stored("sparse_values"), indices=stored("sparse_indices"), dims=[4])
+    model = onnx.helper.make_model(graph)
+    model.functions.add(name="f").node.append(node("in_function"))
+    model.training_info.add().algorithm.CopyFrom(onnx.helper.make_graph([node("in_training")], "t", [], []))
+    assert external_files(model.SerializeToString()) == {
+        *("in_branch", "of_branch", "in_node", "of_graph", "sparse_values", "sparse_indices"),
+        *("in_function", "in_training"),
+    }
+
+
+def test_a_graph_or_weights_that_are_a_device_or_a_pipe_are_refused(beside):
+    (beside / "see.onnx").unlink()
+    (beside / "see.onnx").symlink_to("/dev/zero")
+    with pytest.raises(ModelFileError, match=r"see\.onnx cannot be read: it is a device"):
+        network_of(as_set(beside), BUILT_IN)
+    (beside / "see.onnx").unlink()
+    os.mkfifo(beside / "see.onnx")
+    with pytest.raises(ModelFileError, match=r"see\.onnx cannot be read: it is a pipe"):
+        network_of(as_set(beside), BUILT_IN)
 
 
 def test_a_wrong_feed_is_refused_by_the_name_of_its_tensor(folder):

@@ -32,7 +32,7 @@ from ..documents import (
     text,
     whole,
 )
-from ..files import MODEL_BYTES, read_limited, sha256_of, shown
+from ..files import read_limited, sha256_of, shown
 from ..tokens import Codebook
 from .external_data import OnnxError, external_files
 
@@ -42,10 +42,11 @@ GRAPHS = ("see", "prefill_goal", "prefill", "step")
 QUANTISED = ("int8", "fp8")  # precisions that drive only after they were held against float32
 MOST_LOST = 0.3  # PDMS that they may cost
 WATCHED = "watched:"  # begins the names of outputs that tell of values inside a graph
+GRAPH_BYTES = 1 << 31  # protobuf's own limit; more weights stand beside their graph
 METADATA = "reflectdrive"  # key of the graphs' metadata under which `model` stands, as JSON
 
 COUNT, SIZE, SCALE = whole(1, 4096), whole(1, 1 << 14), number(1e-6, 1e6)
-ROW = {"file": FILE_NAME, "sha256": SHA256, "bytes": whole(1, MODEL_BYTES)}
+ROW = {"file": FILE_NAME, "sha256": SHA256}
 FIELDS = {
     "format": text(),
     "model": {
@@ -189,12 +190,12 @@ def _check_graph(file: Path, row: Mapping[str, Any]) -> None:
     """Raises GraphError unless the graph, and the weights beside it that it refers to, are those of the card."""
     weights = row.get("weights")
     try:
-        content = read_limited(file, row["bytes"])
+        content = read_limited(file, GRAPH_BYTES)
         _check_hash(file, hashlib.sha256(content).hexdigest(), row["sha256"])
         others = external_files(content) - ({weights["file"]} if weights else set())
         if weights:
             beside = file.parent / weights["file"]
-            _check_hash(beside, sha256_of(beside, weights["bytes"]), weights["sha256"])
+            _check_hash(beside, sha256_of(beside), weights["sha256"])
     except OSError as fault:
         raise GraphError(f"{fault.filename} cannot be read: {fault.strerror}; export the checkpoint again") from None
     except OnnxError as fault:
