@@ -1,8 +1,8 @@
-"""JSON and YAML that others wrote: read within limits, their fields checked by name and type.
+"""JSON, YAML and NPZ that others wrote: read within limits, their fields checked by name and type.
 
     card = read_json(path)                                       # OSError, DocumentError
-    check(card, {"file": FILE_NAME, "bytes": whole(1, 2**40), "words": maybe(array(text()))})
-    check(card["graphs"], named({"sha256": SHA256}), "graphs")   # DocumentError: "has no graphs.step.sha256"
+    check_fields(card, {"file": FILE_NAME, "bytes": whole(1, 2**40), "words": maybe(array(text()))})
+    check_fields(card["graphs"], named({"sha256": SHA256}), "graphs")   # DocumentError: "has no graphs.step.sha256"
 
 Limits are on size, nesting and, in YAML, on aliases: there are none, since a few lines of them stand for gigabytes.
 A message begins with what follows the file's name: "is not JSON: ..", "nests deeper than ..", "has no ..".
@@ -10,20 +10,25 @@ A message begins with what follows the file's name: "is not JSON: ..", "nests de
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import re
 import reprlib
+import zipfile
 from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
+from .domain import Array
 from .files import MEGABYTE, read_limited
 
 JSON_BYTES = 16 * MEGABYTE  # cards and indices; the index of 100,000 scenes has 1 MB
 YAML_BYTES = MEGABYTE  # settings and bag metadata; PyYAML reads about 0.1 MB in a second
+ARRAYS_BYTES = 512 * MEGABYTE  # of an NPZ file's arrays together; the largest recording of our own has 20 MB
 DEEPEST = 64  # levels of nesting
 LONGEST_NUMBER = 1000  # characters of a YAML scalar that is no string
 
@@ -82,6 +87,28 @@ def yaml_of(content: str | bytes) -> Any:
         raise DocumentError(f"is not YAML: {_line(fault)}") from None
 
 
+def read_arrays(path: Path, limit_bytes: int = ARRAYS_BYTES) -> dict[str, Array]:
+    """The arrays of an NPZ file by name. Raises OSError as `files.read_limited` does, and DocumentError."""
+    return arrays_of(read_limited(path, limit_bytes), limit_bytes)
+
+
+def arrays_of(content: bytes, limit_bytes: int = ARRAYS_BYTES) -> dict[str, Array]:
+    """The arrays of an NPZ file's bytes, at most `limit_bytes` of them when unpacked. Raises DocumentError."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:  # unpacking stops at the sizes that are told here
+            size = sum(entry.file_size for entry in archive.infolist())
+            if size <= limit_bytes:
+                return {
+                    entry.filename.removesuffix(".npy"): np.lib.format.read_array(
+                        io.BytesIO(archive.read(entry)), allow_pickle=False
+                    )
+                    for entry in archive.infolist()
+                }
+    except Exception as fault:  # zipfile, zlib and NumPy raise whatever their input provokes
+        raise DocumentError(f"is no NPZ file of arrays: {_line(fault)}") from None
+    raise DocumentError(f"holds {size} bytes of arrays, more than the limit of {limit_bytes}")
+
+
 class _Loader(yaml.SafeLoader):
     """YAML's safe loader without aliases, nesting and numbers beyond the limits, and keys given twice."""
 
@@ -137,7 +164,7 @@ Kind = Callable[[Any, str], None]  # (value, its name) -> None; raises DocumentE
 Fields = Mapping[str, Any]  # name -> Kind, or Fields again
 
 
-def check(value: Any, kind: Kind | Fields, name: str = "") -> None:
+def check_fields(value: Any, kind: Kind | Fields, name: str = "") -> None:
     """Raises DocumentError naming the first field that is missing, of another type or out of range.
 
     Fields that `kind` does not name may be there. `name` is of the value itself, empty for a whole document.
@@ -152,7 +179,7 @@ def check(value: Any, kind: Kind | Fields, name: str = "") -> None:
             continue
         if key not in value:
             raise DocumentError(f"has no {place}")
-        check(value[key], inner, place)
+        check_fields(value[key], inner, place)
 
 
 def anything(value: Any, name: str) -> None:
@@ -201,7 +228,25 @@ def array(of: Kind | Fields, least: int = 0, most: int = 1_000_000) -> Kind:
             expected = str(least) if least == most else f"{least} to {most}"
             raise DocumentError(f"has {len(value)} entries in {name}, expected {expected}")
         for place, inner in enumerate(value):
-            check(inner, of, f"{name}[{place}]")
+            check_fields(inner, of, f"{name}[{place}]")
+
+    return kind
+
+
+def fixed(*kinds: Kind | Fields) -> Kind:
+    """A list with one entry of each kind, in their order."""
+
+    def kind(value: Any, name: str) -> None:
+        _expect(isinstance(value, list) and len(value) == len(kinds), value, name, f"a list of {len(kinds)}")
+        for place, (inner, of) in enumerate(zip(value, kinds, strict=True)):
+            check_fields(inner, of, f"{name}[{place}]")
+
+    return kind
+
+
+def choice(*allowed: str) -> Kind:
+    def kind(value: Any, name: str) -> None:
+        _expect(isinstance(value, str) and value in allowed, value, name, f"one of {', '.join(allowed)}")
 
     return kind
 
@@ -212,7 +257,7 @@ def named(of: Kind | Fields) -> Kind:
     def kind(value: Any, name: str) -> None:
         _expect(isinstance(value, dict), value, name, "an object")
         for key, inner in value.items():
-            check(inner, of, f"{name}.{_short.repr(key)[1:-1]}")
+            check_fields(inner, of, f"{name}.{_short.repr(key)[1:-1]}")
 
     return kind
 
@@ -222,7 +267,7 @@ def maybe(of: Kind | Fields) -> Kind:
 
     def kind(value: Any, name: str) -> None:
         if value is not None:
-            check(value, of, name)
+            check_fields(value, of, name)
 
     kind.optional = True  # type: ignore[attr-defined]
     return kind

@@ -1,8 +1,11 @@
 """JSON and YAML of others: limits on size, nesting and aliases, and fields checked by name and type."""
 
+import io
 import json
 import math
+import zipfile
 
+import numpy as np
 import pytest
 
 from reflectdrive_ros.documents import (
@@ -11,12 +14,16 @@ from reflectdrive_ros.documents import (
     SHA256,
     DocumentError,
     array,
-    check,
+    arrays_of,
+    check_fields,
+    choice,
+    fixed,
     flag,
     json_of,
     maybe,
     named,
     number,
+    read_arrays,
     read_json,
     read_yaml,
     text,
@@ -91,6 +98,40 @@ def test_files_are_read_up_to_a_limit(tmp_path, reader):
         reader(file, 3)
 
 
+def test_arrays_come_back_by_name(tmp_path):
+    arrays = {"a": np.arange(6.0).reshape(2, 3), "b": np.array("text"), "c": np.zeros(0, bool)}
+    for save in (np.savez, np.savez_compressed):
+        with (tmp_path / "some.npz").open("wb") as file:
+            save(file, **arrays)
+        found = read_arrays(tmp_path / "some.npz")
+        assert sorted(found) == ["a", "b", "c"]
+        for name, value in arrays.items():
+            np.testing.assert_array_equal(found[name], value)
+
+
+@pytest.mark.timeout(10)
+def test_arrays_that_are_more_than_they_seem_are_refused(tmp_path):
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, a=np.zeros(10_000_000, np.uint8))
+    assert len(buffer.getvalue()) < 20_000
+    said = refusal(arrays_of, buffer.getvalue(), 1_000_000)
+    assert said == "holds 10000128 bytes of arrays, more than the limit of 1000000"
+
+    def packed(array):
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as archive:
+            archive.writestr("a.npy", array)
+        return buffer.getvalue()
+
+    plain = io.BytesIO()
+    np.lib.format.write_array(plain, np.arange(3))
+    terabyte = plain.getvalue().replace(b"(3,)", b"(99999999999999,)")
+    pickled = io.BytesIO()
+    np.lib.format.write_array(pickled, np.array([object()]), allow_pickle=True)
+    for content in (packed(terabyte), packed(pickled.getvalue()), packed(b"x"), packed(b""), plain.getvalue(), b""):
+        assert refusal(arrays_of, content).startswith("is no NPZ file of arrays: ")
+
+
 # --- checking --------------------------------------------------------------------------------------------------------
 
 
@@ -107,31 +148,36 @@ def test_files_are_read_up_to_a_limit(tmp_path, reader):
         (maybe(flag), [None, True], [0, "x"]),
         (SHA256, ["0" * 64, "aB" * 32], ["0" * 63, "0" * 65, "g" * 64, "0" * 64 + "\n", 5]),
         (FILE_NAME, ["a.tar", "..a", "a b"], ["", ".", "..", "a/b", "/a", "../a", "a\\b", "a\0", "\udc80", "a" * 256]),
+        (choice("a", "b"), ["a", "b"], ["c", "", None, [], 3]),
+        (fixed(flag, text()), [[True, "a"]], [[], [True], [True, "a", 1], ["a", True], "ab", None]),
         ({"a": flag}, [{"a": True}, {"a": True, "more": 3}], [{}, {"a": 3}, [], None, "a"]),
     ],
 )
 def test_a_kind_takes_what_it_says_and_nothing_else(kind, good, bad):
     for value in good:
-        check(value, kind)
+        check_fields(value, kind)
     for value in bad:
-        refusal(check, value, kind)
+        refusal(check_fields, value, kind)
 
 
 def test_a_message_names_the_field_by_its_whole_path():
     kind = {"graphs": named({"files": array({"bytes": whole(1, 9)}), "note": maybe(text())})}
-    assert refusal(check, {}, kind) == "has no graphs"
-    assert refusal(check, [], kind) == "holds [], expected an object"
-    assert refusal(check, {"graphs": {"step": {}}}, kind) == "has no graphs.step.files"
+    assert refusal(check_fields, {}, kind) == "has no graphs"
+    assert refusal(check_fields, [], kind) == "holds [], expected an object"
+    assert refusal(check_fields, {"graphs": {"step": {}}}, kind) == "has no graphs.step.files"
     wrong = {"graphs": {"step": {"files": [{"bytes": 3}, {"bytes": "x"}]}}}
-    assert refusal(check, wrong, kind) == "has graphs.step.files[1].bytes = 'x', expected a whole number from 1 to 9"
+    assert (
+        refusal(check_fields, wrong, kind)
+        == "has graphs.step.files[1].bytes = 'x', expected a whole number from 1 to 9"
+    )
     wrong = {"graphs": {"step": {"files": [], "note": 7}}}
-    assert refusal(check, wrong, kind) == "has graphs.step.note = 7, expected text"
-    assert refusal(check, {"graphs": {"a": 3}}, kind) == "has graphs.a = 3, expected an object"
-    assert refusal(check, [1, 2], array(flag, 3, 3), "ego") == "has 2 entries in ego, expected 3"
+    assert refusal(check_fields, wrong, kind) == "has graphs.step.note = 7, expected text"
+    assert refusal(check_fields, {"graphs": {"a": 3}}, kind) == "has graphs.a = 3, expected an object"
+    assert refusal(check_fields, [1, 2], array(flag, 3, 3), "ego") == "has 2 entries in ego, expected 3"
 
 
 def test_a_message_stays_short_whatever_the_value():
-    refusal(check, {"a": ["x" * 10_000] * 10_000}, {"a": whole(0, 1)})
-    refusal(check, {"a": 10**4000}, {"a": whole(0, 1)})
-    refusal(check, {"k" * 10_000: 3}, named(flag))
-    refusal(check, json.loads("[" * 200 + "]" * 200), {"a": flag})
+    refusal(check_fields, {"a": ["x" * 10_000] * 10_000}, {"a": whole(0, 1)})
+    refusal(check_fields, {"a": 10**4000}, {"a": whole(0, 1)})
+    refusal(check_fields, {"k" * 10_000: 3}, named(flag))
+    refusal(check_fields, json.loads("[" * 200 + "]" * 200), {"a": flag})

@@ -5,8 +5,10 @@ import hashlib
 import io
 import json
 import os
+import re
 import resource
 import signal
+import tarfile
 from dataclasses import replace
 
 import hand_scenes
@@ -140,6 +142,34 @@ def test_a_damaged_sample_is_one_error(harm):
         scene_codec.scene_of(sample)
 
 
+@pytest.mark.parametrize(
+    ("place", "value", "complaint"),
+    [
+        ("family", "stroll", "has family = 'stroll', expected one of"),
+        ("command", [], r"has command = \[\], expected one of"),
+        ("ego", 3, "has ego = 3, expected an object"),
+        ("ego.map_from_ego", [1, 2, "x"], r"has ego.map_from_ego\[2\] = 'x', expected a finite number"),
+        ("ego.speed_mps", 10**400, "has ego.speed_mps = 1.*, expected a finite number"),
+        ("reference", [1.0], r"has reference = \[1.0\], expected a list of 2"),
+        ("rings.lanes", 10**12, "has rings.lanes = 1000000000000, expected a whole number"),
+        ("pictures", [["front", 0]], r"has pictures\[0\] = \['front', 0\], expected a list of 3"),
+        ("name", "../x", "has name = '../x', expected text"),
+        ("seed", "3", "has seed = '3', expected a whole number"),
+        ("notes", [], r"has notes = \[\], expected an object"),
+    ],
+)
+def test_a_scene_with_a_field_of_a_wrong_type_is_refused_by_its_name(place, value, complaint):
+    sample = scene_codec.sample_of(hand_scenes.scene(pictures=False))
+    meta = json.loads(sample["meta.json"])
+    *path, last = place.split(".")
+    at = meta
+    for name in path:
+        at = at[name]
+    at[last] = value
+    with pytest.raises(scene_codec.CodecError, match=f"meta.json of test-00000-000 {complaint}"):
+        scene_codec.scene_of({**sample, "meta.json": json.dumps(meta).encode()})
+
+
 # --- shards ----------------------------------------------------------------------------------------------------------
 
 
@@ -268,6 +298,85 @@ def test_a_folder_without_a_usable_index_is_one_sentence(content, tmp_path):
     with pytest.raises(shards.SetError, match=str(tmp_path)) as fault:
         next(shards.read(tmp_path, pictures=False, on_damage=pytest.fail))
     assert "make" in str(fault.value)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "complaint"),
+    [
+        ("shards", {}, "has shards = {}, expected a list"),
+        ("shards", [3], r"has shards\[0\] = 3, expected an object"),
+        (
+            "shards.0.file",
+            "../test-00000.tar",
+            r"has shards\[0\].file = '../test-00000.tar', expected the name of a file",
+        ),
+        ("shards.0.file", "/dev/zero", r"has shards\[0\].file = '/dev/zero', expected the name of a file"),
+        ("shards.0.file", "a\0", r"has shards\[0\].file = 'a.x00', expected the name of a file"),
+        ("shards.0.sha256", 3, r"has shards\[0\].sha256 = 3, expected a SHA-256"),
+        ("shards.0.bytes", "many", r"has shards\[0\].bytes = 'many', expected a whole number"),
+        ("shards.0.scenes", 5.5, r"has shards\[0\].scenes = 5.5, expected a whole number"),
+        ("shards.0.families", {"straight": "5"}, r"has shards\[0\].families.straight = '5', expected a whole number"),
+        ("shards.0.networks", [], r"has shards\[0\].networks = \[\], expected an object"),
+        ("size", None, "has size = None, expected a whole number"),
+        ("set", ["test"], r"has set = \['test'\], expected text"),
+        ("made_by", 3, "has made_by = 3, expected an object"),
+        ("missing", ["test-00003"], r"has missing = \['test-00003'\], expected an object"),
+    ],
+)
+def test_an_index_with_a_field_of_a_wrong_type_is_refused_by_its_name(place, value, complaint, tmp_path):
+    stored(tmp_path)
+    content = json.loads((tmp_path / "index.json").read_text())
+    *path, last = place.split(".")
+    at = content
+    for name in path:
+        at = at[int(name)] if name.isdigit() else at[name]
+    at[last] = value
+    (tmp_path / "index.json").write_text(json.dumps(content))
+    with pytest.raises(shards.SetError, match=rf"index\.json is damaged, it {complaint}"):
+        shards.index_of(tmp_path)
+
+
+def retold(folder, content):
+    """A set of one shard with these bytes, which its index tells truly."""
+    stored(folder, shards_of=(1,))
+    index = shards.index_of(folder)
+    (folder / "test-00000.tar").write_bytes(content)
+    digest = hashlib.sha256(content).hexdigest()
+    note = replace(index.shards[0], bytes=len(content), sha256=digest)
+    shards.write_index(folder, replace(index, shards=(note,)))
+
+
+def tar_with(change, content=b"x"):
+    member = tarfile.TarInfo("test-00000-000.meta.json")
+    member.size = len(content)
+    change(member)
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        tar.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+SPARSE = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "a", "GNU.sparse.realsize": "9" * 12}
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"no tar at all", "it is no tar of scenes"),
+        (tar_with(lambda member: setattr(member, "type", tarfile.SYMTYPE)), "is no regular file"),
+        (tar_with(lambda member: setattr(member, "type", tarfile.CHRTYPE)), "is no regular file"),
+        (tar_with(lambda member: member.pax_headers.update(SPARSE), b"1\n0\n1\n" + bytes(505)), "is no regular file"),
+        (tar_with(lambda member: None, b"[" * 100_000), "meta.json of test-00000-000 nests deeper than 64 levels"),
+        (tar_with(lambda member: None, b'{"format": 1}'), "meta.json of test-00000-000 has no name"),
+        (tar_with(lambda member: setattr(member, "name", "a\udc80.meta.json")), r"meta.json of a\\udc80 is not JSON"),
+    ],
+)
+def test_a_shard_whose_hash_is_right_and_whose_content_is_not_is_one_sentence(content, complaint, tmp_path):
+    retold(tmp_path, content)
+    names, damages, _ = read(tmp_path)
+    assert not names
+    (sentence,) = damages
+    assert re.search(complaint, sentence), sentence
 
 
 @pytest.mark.parametrize("step", ["open", "write", "fsync", "rename"])

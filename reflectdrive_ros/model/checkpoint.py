@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from ..documents import DocumentError, array, check, json_of, number, text, whole
+from ..documents import DocumentError, array, check_fields, json_of, number, text, whole
 from ..files import MODEL_BYTES, open_limited, sha256_of
 from .token_net import TokenNet, TokenNetConfig
 
@@ -113,7 +113,7 @@ def load(path: str | Path, sha256: str) -> TokenNet:
 def _config(path: Path, content: str) -> TokenNetConfig:
     try:
         values = json_of(content)
-        check(values, FIELDS)
+        check_fields(values, FIELDS)
         return _dataclass_of(TokenNetConfig, values)  # type: ignore[no-any-return]
     except DocumentError as fault:
         raise CheckpointError(f"the configuration that {path} carries {fault}") from None

@@ -23,7 +23,7 @@ from ..documents import (
     DocumentError,
     anything,
     array,
-    check,
+    check_fields,
     json_of,
     maybe,
     named,
@@ -108,7 +108,7 @@ class GraphCard:
                 raise GraphError(
                     f"{path} is no card of exported graphs (format {FORMAT}): make one with reflectdrive export"
                 )
-            check(content, FIELDS)
+            check_fields(content, FIELDS)
             Codebook(content["model"]["codebook"]["bin_m"], content["model"]["codebook"]["bins"])
         except OSError as fault:
             raise GraphError(f"{path} cannot be read: {fault.strerror}") from None
@@ -173,7 +173,7 @@ class GraphCard:
         file = self.files[name]
         try:
             told = json_of(metadata[METADATA])
-            check(told, {"graph": text(), "model": named(anything)})
+            check_fields(told, {"graph": text(), "model": named(anything)})
         except (KeyError, DocumentError):
             raise GraphError(f"{file} carries no metadata of a planner: export the checkpoint again") from None
         if told["graph"] != name:

@@ -20,7 +20,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ..documents import FILE_NAME, anything, check, maybe, named, read_json
+from ..documents import FILE_NAME, anything, check_fields, maybe, named, read_json
 from .checkpoint import CheckpointError, fill, read_tensors
 from .layers import Block
 from .token_net import TokenNet
@@ -132,7 +132,7 @@ def load_siglip(net: TokenNet, folder: str | Path) -> None:
 def _configuration(folder: Path) -> dict[str, Any]:
     try:
         told: dict[str, Any] = read_json(folder / "config.json")
-        check(told, {"vision_config": maybe(named(anything)), "rope_parameters": maybe(named(anything))})
+        check_fields(told, {"vision_config": maybe(named(anything)), "rope_parameters": maybe(named(anything))})
         return told
     except (OSError, ValueError) as fault:
         raise CheckpointError(f"{folder / 'config.json'} cannot be read: {fault}") from None
@@ -151,7 +151,7 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
     if index.exists():
         try:
             told = read_json(index)
-            check(told, {"weight_map": named(FILE_NAME)})
+            check_fields(told, {"weight_map": named(FILE_NAME)})
             names = sorted(set(told["weight_map"].values()))
         except (OSError, ValueError) as fault:
             raise CheckpointError(f"{index} is no index of tensors: {fault}") from None

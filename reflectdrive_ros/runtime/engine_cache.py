@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..documents import SHA256, DocumentError, array, check, read_json, text, whole
+from ..documents import SHA256, DocumentError, array, check_fields, read_json, text, whole
 from ..files import MEGABYTE, MODEL_BYTES, read_limited, write_whole
 
 TIMING_BYTES = 256 * MEGABYTE  # more than TensorRT writes
@@ -166,7 +166,7 @@ def _card(file: Path) -> dict[str, Any]:
     """What stands beside a plan; empty where nothing of use does."""
     try:
         card = read_json(file)
-        check(card, FIELDS)
+        check_fields(card, FIELDS)
     except (OSError, DocumentError):
         return {}
     return dict(card)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import ModelConfig
-from ..documents import SHA256, DocumentError, check, maybe, number, read_json, text
+from ..documents import SHA256, DocumentError, check_fields, maybe, number, read_json, text
 from ..files import sha256_of, shown
 
 CARD = "card.json"  # beside the weights: what they are, with their hash
@@ -83,7 +83,7 @@ def card_of(path: Path) -> dict[str, Any]:
         card = read_json(place)
         if path != place and isinstance(card, dict) and card.get("file") not in (None, path.name):
             return {}
-        check(card, FIELDS)
+        check_fields(card, FIELDS)
     except FileNotFoundError:
         return {}
     except OSError as fault:

@@ -18,11 +18,26 @@ import cv2
 import numpy as np
 import shapely
 
+from ..documents import (
+    DocumentError,
+    anything,
+    array,
+    arrays_of,
+    check_fields,
+    choice,
+    fixed,
+    json_of,
+    named,
+    number,
+    text,
+    whole,
+)
 from ..domain import Array, CameraFrame, Command, EgoState
+from ..files import shown
 from ..scoring.areas import MapAreas, polygons_of
 from ..scoring.scorer import RedLights, Reference
 from ..scoring.simulate import STEPS
-from .scene import TRACK_STEPS, DrivingScene, Tracks
+from .scene import FAMILIES, TRACK_STEPS, DrivingScene, Tracks
 
 FORMAT = 1
 META, ARRAYS = "meta.json", "arrays.npz"
@@ -37,6 +52,26 @@ JPEG = (
     *(cv2.IMWRITE_JPEG_OPTIMIZE, 1),
 )
 EGO_NUMBERS = ("speed_mps", "acceleration_mps2", "yaw_rate_rps", "steering_rad")
+COUNT = whole(0, 100_000)
+FIELDS = {  # of META
+    "name": text(NAME.pattern, 100),
+    "family": choice(*FAMILIES),
+    "network": text(),
+    "network_hash": text(),
+    "seed": whole(0, 2**64),
+    "instruction": text(),
+    "speed_limit_mps": number(0.0, 1000.0),
+    "ego": {
+        "stamp_ns": whole(0, 2**63 - 1),
+        "map_from_ego": array(number(), 3, 3),
+        **dict.fromkeys(EGO_NUMBERS, number()),
+    },
+    "command": choice(*Command.__members__),
+    "reference": fixed(number(0.0), number(0.0, 1.0)),
+    "rings": dict.fromkeys((*AREAS, CONNECTORS), COUNT),
+    "pictures": array(fixed(text(NAME.pattern, 100), whole(0, 2**63 - 1), text()), 0, 1000),
+    "notes": named(anything),
+}
 TEXTS = ("name", "family", "network", "network_hash", "seed", "instruction", "speed_limit_mps")
 
 
@@ -94,24 +129,30 @@ def sample_of(scene: DrivingScene) -> dict[str, Any]:
 
 def meta_of(sample: Mapping[str, Any]) -> dict[str, Any]:
     """What a sample says of itself, its `family` among it. Raises CodecError."""
+    key = shown(sample.get("__key__", "a sample"))
+    if META not in sample:
+        raise CodecError(f"{key} has no {META}")
     try:
-        meta = json.loads(sample[META])
-    except (KeyError, ValueError) as fault:
-        raise CodecError(f"{sample.get('__key__', 'a sample')} has no readable {META}: {fault}") from None
-    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
-        raise CodecError(f"{sample.get('__key__', 'a sample')} is not a scene of format {FORMAT}: make the set again")
+        meta = json_of(sample[META])
+        if not isinstance(meta, dict) or meta.get("format") != FORMAT:
+            raise CodecError(f"{key} is not a scene of format {FORMAT}: make the set again")
+        check_fields(meta, FIELDS)
+    except DocumentError as fault:
+        raise CodecError(f"{META} of {key} {fault}") from None
     return meta
 
 
 def scene_of(sample: Mapping[str, Any], *, pictures: bool = True) -> DrivingScene:
     """The scene of a sample; without its pictures in a few milliseconds. Raises CodecError."""
     meta = meta_of(sample)
+    if ARRAYS not in sample:
+        raise CodecError(f"scene {meta['name']} has no {ARRAYS}")
     try:
-        with np.load(io.BytesIO(sample[ARRAYS]), allow_pickle=False) as stored:
-            arrays = dict(stored)
-        return _scene_of(meta, arrays, sample if pictures else None)
-    except (KeyError, ValueError, TypeError, IndexError, OSError, zipfile.BadZipFile) as fault:
-        raise CodecError(f"scene {meta.get('name')} cannot be read: {fault}") from None
+        return _scene_of(meta, arrays_of(sample[ARRAYS]), sample if pictures else None)
+    except KeyError as fault:
+        raise CodecError(f"scene {meta['name']} has no {fault}") from None
+    except (ArithmeticError, LookupError, TypeError, ValueError, MemoryError, cv2.error) as fault:
+        raise CodecError(f"scene {meta['name']} cannot be read: {' '.join(str(fault).split())[:300]}") from None
 
 
 def _scene_of(meta: Mapping[str, Any], arrays: Mapping[str, Array], files: Mapping[str, Any] | None) -> DrivingScene:

@@ -19,12 +19,46 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ..files import write_whole
+from ..documents import (
+    FILE_NAME,
+    SHA256,
+    DocumentError,
+    anything,
+    array,
+    check_fields,
+    maybe,
+    named,
+    read_json,
+    text,
+    whole,
+)
+from ..files import read_limited, shown, write_whole
 from . import scene_codec
 from .scene import DrivingScene
 
 FORMAT = 1  # of notes and index; the scenes' own is scene_codec.FORMAT
 INDEX = "index.json"
+SHARD_BYTES = 1 << 32  # of the largest shard that is read; ours have 30 MB
+
+COUNT = whole(0, 10**9)
+NOTE = {
+    "file": FILE_NAME,
+    "sha256": SHA256,
+    "bytes": whole(0, SHARD_BYTES),
+    "asked": COUNT,
+    "scenes": COUNT,
+    "families": named(COUNT),
+    "counts": named(COUNT),
+    "networks": named(text()),
+    "made_by": named(anything),
+}
+FIELDS = {
+    "set": text(),
+    "size": COUNT,
+    "shards": array(NOTE, 0, 1_000_000),
+    "made_by": named(anything),
+    "missing": maybe(named(text())),
+}
 
 
 class SetError(RuntimeError):
@@ -171,28 +205,32 @@ def index_of(folder: Path) -> Index:
     """The index of a set. Raises SetError if there is none or it is of another format."""
     path = folder / INDEX
     try:
-        content = json.loads(path.read_bytes())
-        if content.get("format") != FORMAT:
-            raise SetError(f"{path} is of format {content.get('format')}, expected {FORMAT}: make the set again")
-        known = {entry.name: content[entry.name] for entry in fields(Index)}
-        return Index(**{**known, "shards": tuple(_note(each) for each in known["shards"])})
+        content = read_json(path)
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise SetError(f"{shown(path)} is no index of scenes of format {FORMAT}: make the set again")
+        check_fields(content, FIELDS)
     except FileNotFoundError:
-        raise SetError(f"{folder} holds no set of scenes: make one with `reflectdrive scenes --out {folder}`") from None
-    except OSError as fault:
-        raise SetError(f"{path} cannot be read: {fault.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as fault:
         raise SetError(
-            f"{path} is damaged ({fault}): remove it and make the set again, whole shards are kept"
+            f"{shown(folder)} holds no set of scenes: make one with `reflectdrive scenes --out {shown(folder)}`"
         ) from None
+    except OSError as fault:
+        raise SetError(f"{shown(path)} cannot be read: {fault.strerror}; make the set again") from None
+    except DocumentError as fault:
+        raise SetError(
+            f"{shown(path)} is damaged, it {fault}: remove it and make the set again, whole shards are kept"
+        ) from None
+    notes = tuple(_note(each) for each in content["shards"])
+    return Index(content["set"], content["size"], notes, content["made_by"], content.get("missing") or {})
 
 
 def note_of(folder: Path, name: str) -> ShardNote | None:
     """The note of shard `name`; None where there is none that can be used."""
     try:
-        content = json.loads((folder / f"{name}.json").read_bytes())
-        return _note(content) if content["format"] == FORMAT else None
-    except (OSError, ValueError, KeyError, TypeError):
+        content = read_json(folder / f"{name}.json")
+        check_fields(content, NOTE)
+    except (OSError, DocumentError):
         return None
+    return _note(content) if content.get("format") == FORMAT else None
 
 
 def _note(content: Mapping[str, Any]) -> ShardNote:
@@ -204,11 +242,11 @@ def content_of(folder: Path, note: ShardNote) -> bytes:
     path = folder / note.file
     lost = f"its {note.scenes} scenes are left out; remove it and make the set again"
     try:
-        content = path.read_bytes()
+        content = read_limited(path, SHARD_BYTES)
     except FileNotFoundError:
-        raise SetError(f"{path} is missing: {lost}") from None
+        raise SetError(f"{shown(path)} is missing: {lost}") from None
     except OSError as fault:
-        raise SetError(f"{path} cannot be read ({fault.strerror}): {lost}") from None
+        raise SetError(f"{shown(path)} cannot be read ({fault.strerror}): {lost}") from None
     if len(content) != note.bytes:
         raise SetError(f"{path} has {len(content)} bytes, expected {note.bytes}: {lost}")
     if hashlib.sha256(content).hexdigest() != note.sha256:
@@ -257,38 +295,53 @@ def read_shard(
         on_damage(str(fault))
         return
     given = 0
-    for sample in samples_of(content, pictures=pictures):
-        if given == limit:
-            return
-        try:
-            if families is not None and scene_codec.meta_of(sample)["family"] not in families:
+    try:
+        for sample in samples_of(content, pictures=pictures):
+            if given == limit:
+                return
+            try:
+                if families is not None and scene_codec.meta_of(sample)["family"] not in families:
+                    continue
+                scene = scene_codec.scene_of(sample, pictures=pictures)
+            except scene_codec.CodecError as fault:
+                on_damage(f"{folder / note.file}: {fault}")
                 continue
-            scene = scene_codec.scene_of(sample, pictures=pictures)
-        except scene_codec.CodecError as fault:
-            on_damage(f"{folder / note.file}: {fault}")
-            continue
-        given += 1
-        yield scene
+            given += 1
+            yield scene
+    except SetError as fault:
+        on_damage(f"{folder / note.file}: {fault}")
 
 
 def samples_of(content: bytes, *, pictures: bool) -> Iterator[dict[str, Any]]:
     """The samples of a whole shard in their order, the same that WebDataset reads.
 
     A shard is a tar of files called KEY.NAME. The library itself would bring torch into every process that evaluates.
+    Raises SetError where the bytes are no such tar.
     """
     sample: dict[str, Any] = {}
-    with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
-        for member in tar:
-            key, _, name = member.name.partition(".")
-            if sample and key != sample["__key__"]:
-                yield sample
-                sample = {}
-            sample["__key__"] = key
-            file = tar.extractfile(member) if pictures or not name.endswith(".jpg") else None
-            if file is not None:
-                sample[name] = file.read()
+    for member, read in _members(content):
+        key, _, name = member.partition(".")
+        if sample and key != sample["__key__"]:
+            yield sample
+            sample = {}
+        sample["__key__"] = key
+        if pictures or not name.endswith(".jpg"):
+            sample[name] = read()
     if sample:
         yield sample
+
+
+def _members(content: bytes) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    """Name of each file of a tar, and what reads it. Raises SetError."""
+    try:
+        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
+            for member in tar:
+                if not member.isreg() or member.issparse():  # a sparse file may be of any size
+                    raise tarfile.ReadError(f"{shown(member.name)} is no regular file")
+                at = member.offset_data
+                yield member.name, lambda at=at, end=at + member.size: content[at:end]  # type: ignore[misc]
+    except (tarfile.TarError, ValueError, OverflowError, RecursionError) as fault:
+        raise SetError(f"it is no tar of scenes: {fault}") from None
 
 
 def shard_paths(folder: Path) -> tuple[Path, ...]:

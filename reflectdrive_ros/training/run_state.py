@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
-from ..documents import anything, check, json_of, named, number, read_json, whole
+from ..documents import anything, check_fields, json_of, named, number, read_json, whole
 from ..files import write_whole
 from ..model import checkpoint
 from ..model.token_net import TokenNet
@@ -88,7 +88,7 @@ def peek(folder: Path) -> tuple[Progress, dict[str, Any]] | None:
     try:
         with checkpoint.opened(path) as file:
             content = json_of((file.metadata() or {})[FORMAT])
-        check(content, STATE)
+        check_fields(content, STATE)
         return Progress(**content["progress"]), content["about"]
     except FileNotFoundError:
         return None
@@ -164,7 +164,7 @@ def card_of(folder: Path) -> dict[str, Any]:
     path = folder / checkpoint.CARD
     try:
         card = read_json(path)
-        check(card, named(anything))
+        check_fields(card, named(anything))
         return dict(card)
     except FileNotFoundError:
         where = f"{folder / FILE} is missing, and {path} too"
