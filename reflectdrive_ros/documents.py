@@ -244,6 +244,24 @@ def fixed(*kinds: Kind | Fields) -> Kind:
     return kind
 
 
+def numbers(rows: int | None, columns: int) -> Kind:
+    """A list of `rows` lists (None: any count, not 0) of `columns` finite numbers each."""
+
+    def kind(value: Any, name: str) -> None:
+        _expect(isinstance(value, list), value, name, "a list")
+        try:
+            found = np.asarray(value)
+        except ValueError:  # rows of different lengths
+            raise DocumentError(f"has {name} with rows of different lengths") from None
+        if found.dtype.kind not in "iuf" or not np.isfinite(found).all():
+            raise DocumentError(f"has {name} = {_short.repr(value)}, expected finite numbers")
+        if found.ndim != 2 or found.shape[1] != columns or rows not in (None, len(found)):
+            expected = f"({'any' if rows is None else rows}, {columns})"
+            raise DocumentError(f"has {name} of shape {found.shape}, expected {expected}")
+
+    return kind
+
+
 def choice(*allowed: str) -> Kind:
     def kind(value: Any, name: str) -> None:
         _expect(isinstance(value, str) and value in allowed, value, name, f"one of {', '.join(allowed)}")

@@ -9,6 +9,7 @@ official acos gives NaN, quirk Q3; the golden set has neither.)
 
 import argparse
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -122,10 +123,10 @@ def test_the_command_writes_rows_and_numbers(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("garbage\n", "line 1: not JSON"),
+        ("garbage\n", "line 1 is not JSON"),
         ("[1, 2]\n", "line 1: expected a JSON object, found list"),
         ("\n", "holds no scene"),
-        ('{"scene_id": "s1"}\n', "is missing"),
+        ('{"scene_id": "s1"}\n', "line 1 has no kind"),
     ],
 )
 def test_a_bad_file_is_one_sentence_and_leaves_nothing(tmp_path, capsys, content, message):
@@ -136,6 +137,68 @@ def test_a_bad_file_is_one_sentence_and_leaves_nothing(tmp_path, capsys, content
     assert message in said
     assert "Traceback" not in said
     assert [path.name for path in tmp_path.iterdir()] == ["scenes.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ("map.lanes", "wide", "line 1 has map.lanes = 'wide', expected a list"),
+        ("map.lanes", [[]], "line 1 has map.lanes[0] = [], expected an object"),
+        ("map.lanes.0.id", ["a"], "line 1 has map.lanes[0].id = ['a'], expected text"),
+        ("map.lanes.0.roadblock", {}, "line 1 has map.lanes[0].roadblock = {}, expected text"),
+        ("map.lanes.0.xy", [["a", "b"]] * 3, "line 1 has map.lanes[0].xy = [['a', 'b'],"),
+        ("map.lanes.0.xy", [["1", "2"]] * 3, "expected finite numbers"),
+        ("map.lanes.0.xy", [[0.0, 1.0], [2.0]], "line 1 has map.lanes[0].xy with rows of different lengths"),
+        ("map.lanes.0.xy", [[0.0, 1.0, 2.0]], "line 1 has map.lanes[0].xy of shape (1, 3), expected (any, 2)"),
+        ("map.lanes.0.xy", [[0.0, float("nan")]] * 3, "expected finite numbers"),
+        ("map.lanes.0.xy", [[0.0, 0.0], [1.0, 1.0]], "[0] has shape (2, 2), expected (3 or more, 2)"),
+        ("map", [], "line 1 has map = [], expected an object"),
+        ("route_lane_ids", [["a"]], "line 1 has route_lane_ids[0] = ['a'], expected text"),
+        ("route_lane_ids", None, "line 1 has route_lane_ids = None, expected a list"),
+        ("red_lights", [[]], "line 1 has 1 entries in red_lights, expected 0, or 9 or more"),
+        ("red_lights", [3], "line 1 has red_lights[0] = 3, expected a list"),
+        ("drivable_area_map", [["none", "LANE"]], "line 1 has drivable_area_map[0] = 'none', which no polygon of map"),
+        ("drivable_area_map", [["none"]], "line 1 has drivable_area_map[0] = ['none'], expected a list of 2"),
+        ("centerline", 3, "line 1 has centerline = 3, expected a list"),
+        ("ego.x", "3", "line 1 has ego.x = '3', expected a finite number"),
+        ("ego.vx", 10**400, "expected a finite number"),
+        ("candidates", [], "line 1 has 0 entries in candidates, expected 1 to"),
+        ("candidates.0.poses", [[0.0] * 3] * 7, "candidates[0].poses of shape (7, 3), expected (8, 3)"),
+        ("candidates.0.prev", "none", "line 1 has candidates[0].prev = 'none', expected a list"),
+        ("human_poses", {}, "line 1 has human_poses = {}, expected a list"),
+        ("tracks.0.type", [], "line 1 has tracks[0].type = [], expected one of vehicle"),
+        ("tracks.0.states", [[0, 1, 2]], "line 1 has 3 entries in tracks[0].states[0], expected 6"),
+        ("pdm_ref_v1.NC", "good", "line 1 has pdm_ref_v1.NC = 'good', expected a finite number"),
+        ("frame_time_us", [0.5] * 14, "line 1 has frame_time_us[0] = 0.5, expected a whole number"),
+        ("frame_time_us", [10**15 * k for k in range(14)], "frame_time_us spans 13000000000 s, expected at most 60 s"),
+        ("scene_id", 3, "line 1 has scene_id = 3, expected text"),
+    ],
+)
+def test_a_field_of_a_wrong_type_is_named(tmp_path, capsys, place, value, message):
+    def change(entry):
+        *path, last = [int(name) if name.isdigit() else name for name in place.split(".")]
+        for name in path:
+            entry = entry[name]
+        entry[last] = value
+
+    assert run(one_scene(tmp_path / "scenes.jsonl", change), tmp_path / "out.jsonl") == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+@pytest.mark.timeout(10)
+def test_a_file_that_never_ends_or_nests_is_one_sentence(tmp_path, capsys):
+    (tmp_path / "deep.jsonl").write_text("[" * 100_000)
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    for file, message in (
+        (Path("/dev/zero"), "/dev/zero cannot be read: it is a device"),
+        (tmp_path / "pipe.jsonl", "it is a pipe"),
+        (tmp_path / "deep.jsonl", "line 1 nests deeper than 64 levels"),
+    ):
+        assert run(file, tmp_path / "out.jsonl") == 2
+        assert message in capsys.readouterr().err
 
 
 def test_a_missing_file_and_a_missing_folder_are_named(tmp_path, capsys):

@@ -7,7 +7,7 @@ Everything there is in a global frame; what comes out here is in the ego frame o
 from __future__ import annotations
 
 import gzip
-import json
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +17,9 @@ import numpy as np
 
 from .. import geometry
 from ..config import ScoringConfig, VehicleConfig
+from ..documents import DocumentError, array, check_fields, choice, fixed, json_of, maybe, number, numbers, text, whole
 from ..domain import AgentKind, Array, ForecastSource
+from ..files import MEGABYTE, open_limited, shown
 from ..scoring import metrics
 from ..scoring.areas import MapAreas
 from ..scoring.contacts import SAMPLES, AgentTracks
@@ -42,6 +44,42 @@ STATIC_TYPES = ("traffic_cone", "barrier", "czone_sign", "generic_object")
 FRAME_STEPS = 5  # 10 Hz samples between two annotated frames
 NOW, BEFORE = 3, 2  # places in ego_frames
 FRAMES_V1, FRAMES_V2 = 11, 9  # annotated frames that each version sees: 5 s and 4 s
+LONGEST_US = 60_000_000  # from the first frame to the last; ours span 6.5 s
+SCENES_BYTES = 4096 * MEGABYTE  # of a file of scenes, unpacked; a million trajectories have 2 GB
+LINE_BYTES = 64 * MEGABYTE  # of one scene; ours have 0.1 MB
+
+ID, SHARE = text(), number(0.0, 1.0)
+SHAPE = {"id": ID, "xy": numbers(None, 2)}
+PLAN = numbers(8, 3)
+REFERENCE = {"progress_raw": number(), **dict.fromkeys(("NC", "DAC", "TLC", "DDC"), maybe(SHARE))}
+FIELDS = {  # of a scene, as described in SCHEMA.md
+    "scene_id": text(),
+    "kind": text(),
+    "frame_time_us": array(whole(-(2**62), 2**62), NOW + 1, 1000),
+    "ego": {**dict.fromkeys(("x", "y", "heading", "vx", "vy", "ax", "ay"), number()), "steering": maybe(number())},
+    "ego_frames": numbers(None, 7),
+    "candidates": array({"kind": text(), "poses": PLAN, "prev": maybe(PLAN)}, 1),
+    "human_poses": PLAN,
+    "centerline": numbers(None, 3),
+    "map": {
+        "lanes": array({**SHAPE, "roadblock": ID}),
+        **dict.fromkeys(("roadblocks", "intersections", "carparks"), array(SHAPE)),
+    },
+    "drivable_area_map": array(fixed(ID, text())),
+    "route_lane_ids": array(ID),
+    "route_roadblock_ids": array(ID),
+    "red_lights": array(array(ID)),
+    "tracks": array(
+        {
+            "type": choice(*KINDS, *STATIC_TYPES),
+            "length": number(0.0, 1000.0),
+            "width": number(0.0, 1000.0),
+            "states": array(array(number(), 6, 6)),
+        }
+    ),
+    "pdm_ref_v1": REFERENCE,
+    "pdm_ref_v2": REFERENCE,
+}
 
 
 class GoldenError(ValueError):
@@ -67,56 +105,57 @@ class GoldenScene:
 
 def lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The JSON objects of a file with their line numbers. Raises GoldenError for what is not a file of such objects."""
-    number = 0
+    count = 0
     try:
-        with path.open("rb") as probe:
-            packed = probe.read(2) == b"\x1f\x8b"
-        with gzip.open(path, "rt", encoding="utf-8") if packed else path.open(encoding="utf-8") as stream:
-            for number, line in enumerate(stream, 1):
+        with open_limited(path, SCENES_BYTES) as file:
+            packed = file.read(2) == b"\x1f\x8b"
+            file.seek(0)
+            stream = gzip.GzipFile(fileobj=file) if packed else file
+            while line := stream.readline(LINE_BYTES + 1):
+                count += 1
+                if len(line) > LINE_BYTES:
+                    raise GoldenError(f"{path}, line {count}: longer than {LINE_BYTES} bytes")
                 if line.strip():
-                    entry = json.loads(line)
+                    entry = json_of(line)
                     if not isinstance(entry, dict):
-                        raise GoldenError(
-                            f"{path}, line {number}: expected a JSON object, found {type(entry).__name__}"
-                        )
-                    yield number, entry
-    except json.JSONDecodeError as fault:
-        raise GoldenError(f"{path}, line {number}: not JSON ({fault.msg})") from None
-    except (OSError, EOFError, UnicodeDecodeError) as fault:
+                        raise GoldenError(f"{path}, line {count}: expected a JSON object, found {type(entry).__name__}")
+                    yield count, entry
+    except DocumentError as fault:
+        raise GoldenError(f"{path}, line {count} {fault}") from None
+    except (OSError, EOFError, zlib.error) as fault:
         reason = fault.strerror if isinstance(fault, OSError) and fault.strerror else str(fault)
-        raise GoldenError(f"{path} cannot be read: {reason}") from None
+        raise GoldenError(f"{shown(path)} cannot be read: {reason}") from None
 
 
 def read_scenes(path: Path) -> Iterator[GoldenScene]:
     """The scenes of a file, one at a time. Raises GoldenError naming the file, the line and the field."""
-    for number, entry in lines(path):
+    for count, entry in lines(path):
         try:
             yield scene_of(entry)
-        except KeyError as fault:
-            raise GoldenError(f"{path}, line {number}: field {fault} is missing") from None
-        except (ValueError, TypeError, IndexError) as fault:
-            raise GoldenError(f"{path}, line {number}: {fault}") from None
+        except DocumentError as fault:
+            raise GoldenError(f"{path}, line {count} {fault}") from None
+        except ValueError as fault:
+            raise GoldenError(f"{path}, line {count}: {fault}") from None
 
 
 def scene_of(entry: Mapping[str, Any]) -> GoldenScene:
-    """The scene of one JSON object. Raises KeyError for a missing field, ValueError for a wrong one."""
+    """The scene of one JSON object. Raises ValueError (DocumentError where a field is missing or of a wrong type)."""
+    check_fields(entry, FIELDS)
     stamps = np.asarray(entry["frame_time_us"], np.int64)
-    if stamps.ndim != 1 or len(stamps) <= NOW or (np.diff(stamps) <= 0).any():
+    if (np.diff(stamps) <= 0).any():
         raise ValueError("frame_time_us does not rise from frame to frame")
+    if stamps[-1] - stamps[0] > LONGEST_US:
+        raise ValueError(f"frame_time_us spans {(stamps[-1] - stamps[0]) / 1e6:.0f} s, expected at most 60 s")
     ego = entry["ego"]
     map_from_ego = np.array([ego["x"], ego["y"], ego["heading"]], float)
     ego_from_map = geometry.invert(map_from_ego)
     frames = np.asarray(entry["ego_frames"], float)
-    if frames.shape != (len(stamps), 7):
-        raise ValueError(f"ego_frames has shape {frames.shape}, expected ({len(stamps)}, 7)")
+    if len(frames) != len(stamps):
+        raise ValueError(f"ego_frames has {len(frames)} rows, expected {len(stamps)} as frame_time_us")
 
-    names = [candidate["kind"] for candidate in entry["candidates"]]
-    plans = [_plan(candidate["poses"], f"candidates[{i}].poses") for i, candidate in enumerate(entry["candidates"])]
-    if not plans:
-        raise ValueError("candidates is empty, expected at least one")
     previous = [candidate.get("prev") for candidate in entry["candidates"]]
     common = Scene(
-        motion=np.array([ego["vx"], ego["vy"], ego["ax"], ego["ay"], ego.get("steering", 0.0), 0, 0, 0], float),
+        motion=np.array([ego["vx"], ego["vy"], ego["ax"], ego["ay"], ego.get("steering") or 0.0, 0, 0, 0], float),
         agents=AgentTracks.none(),
         source=ForecastSource.LOGGED,
         centerline=geometry.transform_points(ego_from_map, np.asarray(entry["centerline"], float)[:, :2]),
@@ -126,8 +165,8 @@ def scene_of(entry: Mapping[str, Any]) -> GoldenScene:
     )
     seen_by_second = _agents(entry, ego_from_map, FRAMES_V2)
     return GoldenScene(
-        scene_id=str(entry["scene_id"]),
-        kind=str(entry["kind"]),
+        scene_id=entry["scene_id"],
+        kind=entry["kind"],
         map_from_ego=map_from_ego,
         first=replace(
             common, agents=_agents(entry, ego_from_map, FRAMES_V1), reference=_reference(entry["pdm_ref_v1"])
@@ -139,30 +178,18 @@ def scene_of(entry: Mapping[str, Any]) -> GoldenScene:
             red_lights=_red_lights(entry, ego_from_map),
             history=_history(frames[: NOW + 1], stamps[: NOW + 1], ego_from_map),
         ),
-        candidates=np.stack(plans),
-        candidate_kinds=tuple(names),
-        human=_plan(entry["human_poses"], "human_poses"),
-        previous=tuple(
-            None if plan is None else _plan(plan, f"candidates[{i}].prev") for i, plan in enumerate(previous)
-        ),
+        candidates=np.array([candidate["poses"] for candidate in entry["candidates"]], float),
+        candidate_kinds=tuple(candidate["kind"] for candidate in entry["candidates"]),
+        human=np.array(entry["human_poses"], float),
+        previous=tuple(None if plan is None else np.array(plan, float) for plan in previous),
         previous_motion=np.concatenate([frames[BEFORE, 3:], np.zeros(4)]),
         previous_start_us=int(stamps[BEFORE]),
     )
 
 
-def _plan(poses: Any, name: str) -> Array:
-    plan = np.asarray(poses, float)
-    if plan.shape != (8, 3):
-        raise ValueError(f"{name} has shape {plan.shape}, expected (8, 3)")
-    if not np.isfinite(plan).all():
-        raise ValueError(f"{name} holds NaN or infinity")
-    return plan
-
-
 def _reference(entry: Mapping[str, Any]) -> Reference:
-    return Reference(
-        entry["progress_raw"], float(np.prod([entry.get(name, 1.0) for name in ("NC", "DAC", "TLC", "DDC")]))
-    )
+    shares = [entry.get(name) for name in ("NC", "DAC", "TLC", "DDC")]
+    return Reference(entry["progress_raw"], float(np.prod([1.0 if share is None else share for share in shares])))
 
 
 def _rings(shapes: list[Mapping[str, Any]], ego_from_map: Array) -> tuple[Array, ...]:
@@ -177,7 +204,9 @@ def _areas(entry: Mapping[str, Any], ego_from_map: Array) -> MapAreas:
         for shape in entry["map"][layer]
     }
     layers: dict[str, list[Mapping[str, Any]]] = {}
-    for name, layer in entry["drivable_area_map"]:
+    for place, (name, layer) in enumerate(entry["drivable_area_map"]):
+        if name not in shapes:
+            raise DocumentError(f"has drivable_area_map[{place}] = {name!r:.60}, which no polygon of map has as id")
         layers.setdefault(layer, []).append(shapes[name])
     lanes = layers.get("LANE", []) + layers.get("LANE_CONNECTOR", [])
     on_route = set(entry["route_lane_ids"])
@@ -192,6 +221,8 @@ def _areas(entry: Mapping[str, Any], ego_from_map: Array) -> MapAreas:
 
 def _red_lights(entry: Mapping[str, Any], ego_from_map: Array) -> RedLights:
     """Red connectors of the route (as given, not as corrected); a state at 2 Hz holds for half a second (section 7)."""
+    if 0 < len(entry["red_lights"]) <= STEPS // FRAME_STEPS:
+        raise DocumentError(f"has {len(entry['red_lights'])} entries in red_lights, expected 0, or 9 or more")
     on_route = set(entry["route_roadblock_ids"])
     frame = np.arange(STEPS + 1) // FRAME_STEPS
     rings: list[Array] = []
@@ -209,8 +240,6 @@ def _agents(entry: Mapping[str, Any], ego_from_map: Array, frames: int) -> Agent
     poses, present = np.zeros((count, SAMPLES, 3)), np.zeros((count, SAMPLES), bool)
     speeds, sizes, kinds = np.zeros((count, SAMPLES)), np.ones((count, 2)), np.zeros(count, np.int64)
     for i, track in enumerate(entry["tracks"]):
-        if track["type"] not in KINDS and track["type"] not in STATIC_TYPES:
-            raise ValueError(f"tracks[{i}].type is '{track['type']}', expected {', '.join([*KINDS, *STATIC_TYPES])}")
         kinds[i] = KINDS.get(track["type"], AgentKind.STATIC)
         sizes[i] = track["length"], track["width"]
         states = np.asarray(track["states"], float).reshape(-1, 6)
