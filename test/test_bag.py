@@ -1,11 +1,13 @@
 """Bags: what goes in comes out, and whatever is wrong with one is said in a sentence."""
 
 import json
+import os
 import shutil
 import sqlite3
 from pathlib import Path
 
 import pytest
+import yaml
 from ament_index_python.packages import get_package_share_directory
 from geometry_msgs.msg import Point
 from nav_msgs.msg import Odometry
@@ -316,3 +318,79 @@ def test_a_writer_destroys_nothing(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(BagError, match="cannot be created"), BagWriter(tmp_path / "file" / "bag"):
         pass
+
+
+# --- metadata of others ----------------------------------------------------------------------------------------------
+
+LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{k}: &a{k} [{', '.join([f'*a{k - 1}'] * 9)}]\n" for k in range(1, 10))
+
+
+def told(**values):
+    """Metadata with other values."""
+
+    def change(text):
+        content = yaml.safe_load(text)
+        content["rosbag2_bagfile_information"].update(values)
+        return yaml.safe_dump(content)
+
+    return change
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda text: "[" * 100_000, "it nests deeper than 64 levels"),
+        (lambda text: LAUGHS, "an alias is not allowed here"),
+        (lambda text: text + "#" * (1 << 20), "it is larger than the limit of 1048576 bytes"),
+        (lambda text: "\0", "it is not YAML"),
+        (lambda text: "- 1", "it holds [1], expected an object"),
+        (told(storage_identifier=["mcap"]), "storage_identifier = ['mcap'], expected text"),
+        (told(relative_file_paths=["../bag.mcap"]), "relative_file_paths[0] = '../bag.mcap', expected"),
+        (told(relative_file_paths=["/dev/zero"]), "relative_file_paths[0] = '/dev/zero', expected"),
+        (told(relative_file_paths=["bag\0.mcap"]), "relative_file_paths[0] = 'bag"),
+        (told(relative_file_paths=[3]), "relative_file_paths[0] = 3, expected"),
+        (told(relative_file_paths=[]), "has 0 entries in rosbag2_bagfile_information.relative_file_paths"),
+        (told(topics_with_message_count=[{"topic_metadata": {"offered_qos_profiles": "[" * 9999}}]), "it nests deeper"),
+        (told(topics_with_message_count=[{"topic_metadata": {"offered_qos_profiles": LAUGHS}}]), "an alias is not"),
+    ],
+)
+def test_metadata_that_is_a_bomb_or_of_wrong_types_is_left_aside_in_one_sentence(tmp_path, change, why):
+    write(tmp_path / "bag", "mcap")
+    metadata = tmp_path / "bag" / "metadata.yaml"
+    before = metadata.read_text()
+    metadata.write_text(change(before))
+    assert metadata.read_text() != before
+    with BagReader(tmp_path / "bag") as bag:
+        assert bag.message_count == 6
+        assert "has no usable metadata.yaml" in bag.notice
+        assert why in bag.notice
+        assert len(bag.notice) < 500
+
+
+@pytest.mark.timeout(20)
+def test_a_bag_of_devices_or_pipes_is_refused(tmp_path):
+    write(tmp_path / "bag", "mcap")
+    metadata, file = tmp_path / "bag" / "metadata.yaml", storage_file(tmp_path / "bag")
+    metadata.unlink()
+    os.mkfifo(metadata)
+    with BagReader(tmp_path / "bag") as bag:
+        assert "it is a pipe" in bag.notice
+    for target, kind in (("/dev/zero", "device"), (str(tmp_path), "directory")):
+        file.unlink()
+        file.symlink_to(target)
+        with pytest.raises(BagError, match=f"it is a {kind}|holds no|is not a bag"):
+            BagReader(tmp_path / "bag")
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\ud800b", "x" * 5000])
+def test_a_bag_of_an_impossible_name_does_not_exist(tmp_path, name):
+    with pytest.raises(BagError, match="does not exist"):
+        BagReader(tmp_path / name)
+
+
+def test_a_bag_whose_name_is_no_utf8_is_read(tmp_path):
+    write(tmp_path / "bag", "mcap")
+    os.rename(tmp_path / "bag", os.fsencode(tmp_path) + b"/b\xff\xfe")
+    with BagReader(Path(os.fsdecode(os.fsencode(tmp_path) + b"/b\xff\xfe"))) as bag:
+        assert bag.message_count == 6

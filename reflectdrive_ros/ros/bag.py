@@ -5,6 +5,7 @@ Everything works on raw CDR bytes; a message object is made only where somebody 
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections import Counter, deque
 from collections.abc import Collection, Iterator
@@ -15,19 +16,29 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import yaml
 from ament_index_python.packages import PackageNotFoundError, get_package_share_directory
 from rclpy.serialization import deserialize_message, serialize_message
 from rosbags.interfaces import Connection, Qos, QosDurability, QosHistory, QosLiveliness, QosReliability, QosTime
 from rosbags.rosbag2 import Reader, StoragePlugin, Writer
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
+from ..documents import DocumentError, anything, array, check_fields, named, read_yaml, text, yaml_of
+from ..files import open_limited, shown
 from . import topics
 from .mcap_salvage import salvage
 
 STORAGES = {"mcap": StoragePlugin.MCAP, "sqlite3": StoragePlugin.SQLITE3}
 SUFFIXES = {"mcap": ".mcap", "sqlite3": ".db3"}
 FOREVER = QosTime(9223372036, 854775807)
+BAG_BYTES = 1 << 44  # of the largest file of a bag, 16 TiB
+METADATA = {
+    "rosbag2_bagfile_information": {
+        "storage_identifier": text(),
+        # without the folder that old recorders put in front, a file lies beside metadata.yaml
+        "relative_file_paths": array(text(r"(?!/)(?!(.*/)?\.\.(/|$))[^\0\ud800-\udfff]+", 1000), 1),
+        "topics_with_message_count": array({"topic_metadata": named(anything)}),
+    }
+}
 BEHIND = 8  # records that may wait to be written
 
 
@@ -288,10 +299,10 @@ class BagReader:
         self.path = Path(path)
         self.notice = ""
         self._sources: list[_Indexed | _Salvaged] = []
-        if not self.path.exists():
-            raise BagError(f"bag {self.path} does not exist")
+        if not os.path.exists(self.path):  # says no to names that Path.exists raises for
+            raise BagError(f"bag {shown(self.path)} does not exist")
         try:
-            self._open(_files_of(self.path))
+            self._open()
         except BaseException:
             self.close()
             raise
@@ -300,11 +311,18 @@ class BagReader:
         self.start_ns = min(source.start_ns for source in self._sources)
         self.end_ns = max(source.end_ns for source in self._sources)
 
-    def _open(self, files: list[Path]) -> None:
+    def _open(self) -> None:
         """All by the bag's metadata; where that fails, each file by its own index; else what can be recovered."""
+        files, unusable = _files_of(self.path)
+        for file in files:
+            try:
+                open_limited(file, BAG_BYTES).close()
+            except OSError as fault:
+                raise BagError(f"bag {shown(self.path)} has a file {file.name!r}: {fault.strerror}") from None
         try:
-            self._sources = [_Indexed(self.path)]
-            return
+            if not unusable:
+                self._sources = [_Indexed(self.path)]
+                return
         except Exception:  # damage shows as many kinds of exception inside the storage readers
             self._sources = []
         for file in files:
@@ -314,6 +332,7 @@ class BagReader:
                 self._open_damaged(file, fault)
         if not self.notice:
             self.notice = f"bag {self.path} has no usable metadata.yaml (was its recorder killed?); its files are whole"
+            self.notice += f" ({unusable})" * bool(unusable)
 
     def _open_damaged(self, file: Path, fault: Exception) -> None:
         why = _in_a_line(fault)
@@ -391,24 +410,35 @@ def _in_a_line(fault: Exception) -> str:
     return str(fault).splitlines()[0].rstrip(".") if str(fault) else type(fault).__name__
 
 
-def _files_of(path: Path) -> list[Path]:
+def _files_of(path: Path) -> tuple[list[Path], str]:
     """Storage files of a bag in the order of recording: as metadata.yaml names them, or as they lie there without it.
 
-    Raises BagError for a storage that is unknown, a file that is missing, and a path that holds no bag.
+    The second value is why metadata.yaml cannot be used, empty where it can. Raises BagError for a storage that is
+    unknown, a file that is missing, and a path that holds no bag.
     """
+    if path.is_file():
+        return _files_without_metadata(path), ""
     try:
-        information = yaml.safe_load((path / "metadata.yaml").read_text(encoding="utf-8"))[
-            "rosbag2_bagfile_information"
-        ]
-        storage, files = information["storage_identifier"], [Path(f).name for f in information["relative_file_paths"]]
-    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
-        return _files_without_metadata(path)
+        information = read_yaml(path / "metadata.yaml")
+        check_fields(information, METADATA)
+        information = information["rosbag2_bagfile_information"]
+        for topic in information["topics_with_message_count"]:
+            qos = topic["topic_metadata"].get("offered_qos_profiles")
+            if isinstance(qos, str):  # YAML inside YAML, which rosbags will read
+                yaml_of(qos)
+    except FileNotFoundError:
+        return _files_without_metadata(path), "it is missing"
+    except OSError as fault:
+        return _files_without_metadata(path), str(fault.strerror)
+    except DocumentError as fault:
+        return _files_without_metadata(path), f"it {fault}"
+    storage, files = information["storage_identifier"], information["relative_file_paths"]
     if storage not in STORAGES:
-        raise BagError(f"bag {path} is stored as '{storage}', which is unknown; expected {' or '.join(STORAGES)}")
+        raise BagError(f"bag {path} is stored as {storage!r:.40}, which is unknown; expected {' or '.join(STORAGES)}")
     for file in files:
-        if not (path / file).is_file():
-            raise BagError(f"bag {path} lacks its file {file}; copy the bag again")
-    return [path / file for file in files]
+        if not os.path.lexists(path / Path(file).name):
+            raise BagError(f"bag {path} lacks its file {Path(file).name}; copy the bag again")
+    return [path / Path(file).name for file in files], ""
 
 
 def _files_without_metadata(path: Path) -> list[Path]:
