@@ -295,10 +295,16 @@ class ReflectDriveConfig:
 class RepairConfig:
     """How an unsafe plan is mended; the paper's numbers where it tells them."""
 
-    iterations: int = setting(2, "at most (the paper: 10; the third has brought nothing); 0 repairs nothing", 0, 100)
+    iterations: int = setting(
+        2, "at most (the paper: 10; on `val` 1 to 10 score the same within chance); 0 repairs nothing", 0, 100
+    )
     patience: int = setting(1, "given up after so many iterations that brought nothing better", 1, 100)
     delta: int = setting(
-        5, "bins that a waypoint is moved by at most, across plus along: 61 places (the paper: 10)", 0, 30
+        5,
+        "bins that a waypoint is moved by at most, across plus along: 61 places (the paper: 10, with 221 places; on "
+        "`val` 3, 5 and 10 score the same within chance)",
+        0,
+        30,
     )
     anchors: int = setting(4, "places of a waypoint that are kept in an iteration and redrawn around", 1, 32)
     stride: int = setting(3, "bins between two such places", 1, 30)
