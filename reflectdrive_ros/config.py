@@ -238,8 +238,7 @@ class DecodingConfig:
     goal_floor: float = setting(0.01, "goals less probable than this share of the likeliest are left out", 0.0, 1.0)
     goals_looked_at: int = setting(8, "likeliest goals that are looked at once more, of which the best stay", 1, 32)
     goal_trust: float = setting(3.0, "power of the odds that this look gives; 0: the first look alone", 0.0, 10.0)
-    edit_below: float = setting(0.5, "AutoEdit replaces only tokens less probable than this", 0.0, 1.0)
-    edit_at_most: int = setting(5, "tokens it replaces in one round; 14 are free", 0, 14)
+    edit_at_most: int = setting(5, "tokens that AutoEdit replaces in one round; 14 are free", 0, 14)
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ def test_a_network_decodes_as_it_is_set(tiny_model):  # noqa: F811
 
 
 def test_edits_follow_their_settings(tiny_model):  # noqa: F811
-    """A way of nonsense is replaced token by token, at most so many in a round, and only where it is improbable."""
+    """A way of nonsense is replaced token by token, at most so many in a round."""
 
     def changed(**rules):
         network = network_of(ModelConfig(str(tiny_model.file), tiny_model.sha256), DecodingConfig(**rules))
@@ -74,7 +74,7 @@ def test_edits_follow_their_settings(tiny_model):  # noqa: F811
 
     assert changed() == 5
     assert changed(edit_at_most=2) == 2
-    assert changed(edit_below=0.0) == 0
+    assert changed(edit_at_most=0) == 0
 
 
 @pytest.mark.parametrize("place", ["config", "here", "checkout", "share"])

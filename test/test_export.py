@@ -36,7 +36,7 @@ from reflectdrive_ros.runtime.ort_backend import OrtNetwork
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 
 WORDS = ("<pad>", "<unk>", "left", "right")
-RULES = Decoding(GoalRules(4, 1.2, floor=0.0), EditRules(below=1.0))
+RULES = Decoding(GoalRules(4, 1.2, floor=0.0), EditRules())
 MOVES = ((5, False), (5, False), (4, False), (0, True), (0, True), (0, True))
 OPERATORS = json.loads((Path(__file__).parent / "data" / "tensorrt_operators.json").read_text())
 
@@ -314,7 +314,7 @@ def as_set(folder, **changes):
     return ModelConfig(str(card), sha256_of(card), **changes)
 
 
-BUILT_IN = DecodingConfig(goals=4, goal_floor=0.0, edit_below=1.0)
+BUILT_IN = DecodingConfig(goals=4, goal_floor=0.0)
 
 
 def test_a_card_opens_the_best_backend_that_reads_it_which_says_what_it_is(folder):
@@ -333,7 +333,7 @@ def test_a_card_opens_the_best_backend_that_reads_it_which_says_what_it_is(folde
         ({"backend": "torch"}, BUILT_IN, r"model.backend is torch, but .*card\.json is read by tensorrt, onnxruntime"),
         ({"device": "cuda:3"}, BUILT_IN, "model.device is cuda:3, but this ONNX Runtime has no CUDA"),
         ({}, DecodingConfig(goals=3), r"decoding.goals is 3, but the graphs of .*card\.json have 4 built in"),
-        ({}, replace(BUILT_IN, edit_below=0.5), "decoding.edit_below is 0.5, but the graphs of .* have 1.0 built in"),
+        ({}, replace(BUILT_IN, edit_at_most=3), "decoding.edit_at_most is 3, but the graphs of .* have 5 built in"),
     ],
 )
 def test_what_the_graphs_cannot_do_is_refused(folder, changes, decoding, complaint):
@@ -352,7 +352,7 @@ def test_graphs_are_opened_without_torch_and_a_missing_onnx_runtime_is_one_sente
         "import sys; sys.modules[{0!r}] = None\n"
         "from reflectdrive_ros.config import DecodingConfig, ModelConfig\n"
         "from reflectdrive_ros.runtime.backend import network_of\n"
-        "print(network_of(ModelConfig(*sys.argv[1:]), DecodingConfig(4, goal_floor=0.0, edit_below=1.0)).runs_on)"
+        "print(network_of(ModelConfig(*sys.argv[1:]), DecodingConfig(4, goal_floor=0.0)).runs_on)"
     )
     model = as_set(folder)
     without = {}

@@ -21,9 +21,9 @@ TILE = 128
 DRAFT = [(limit, False, EditRules()) for limit in (0, 1, 5, 16)]
 EDIT = [
     (0, True, EditRules()),
-    (16, True, EditRules(below=1.0, at_most=1)),
-    (0, True, EditRules(below=0.05, at_most=16, frozen=0)),
-    (0, True, EditRules(below=1.0, at_most=16, frozen=16)),
+    (16, True, EditRules(at_most=1)),
+    (0, True, EditRules(at_most=16, frozen=0)),
+    (0, True, EditRules(at_most=16, frozen=16)),
 ]
 
 
@@ -140,7 +140,7 @@ def test_it_compiles_for_a_thor(logits):
 
     pointers = {"ids": "*i64", "logits": f"*{logits}", "limit": "*i64", "edit": "*i1"}
     pointers |= {"written": "*i64", "confidence": "*fp32"}
-    numbers = {"mask_id": "i32", "bins": "i32", "below": "fp32", "at_most": "i32", "free": "i32"}
+    numbers = {"mask_id": "i32", "bins": "i32", "at_most": "i32", "free": "i32"}
     fixed = {"LENGTH": 16, "TILE": fused_update.TILE}
     source = ASTSource(fused_update.kernel, {**pointers, **numbers, **dict.fromkeys(fixed, "constexpr")}, fixed)
     target = GPUTarget("cuda", 110, 32)

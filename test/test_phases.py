@@ -116,11 +116,11 @@ def test_a_lite_frame_fills_the_tail_and_may_edit_the_rest():
     inputs = tiny_inputs(net)
     before = some_blocks(net, count=1, masked=0.0)
     before[..., GOAL_X:] = net.config.mask_id
-    edited, _ = phases.lite(net, *inputs, before, Decoding(edits=EditRules(below=1.0, at_most=3)))
+    edited, _ = phases.lite(net, *inputs, before, Decoding(edits=EditRules(at_most=3)))
     assert (edited < net.config.bins).all()
     changed = (edited != before)[..., :GOAL_X].sum(-1)
     assert ((changed >= 1) & (changed <= 3)).all()
-    still, _ = phases.lite(net, *inputs, before, Decoding(edits=EditRules(below=0.0)))
+    still, _ = phases.lite(net, *inputs, before, Decoding(edits=EditRules(at_most=0)))
     assert still[..., :GOAL_X].equal(before[..., :GOAL_X])
     assert (still < net.config.bins).all()
 

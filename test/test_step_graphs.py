@@ -15,7 +15,7 @@ from reflectdrive_ros.model.token_ops import EditRules
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 
 MOVES = [(5, False), (16, False), (0, True), (1, False), (0, True)]
-RULES = EditRules(below=1.0)
+RULES = EditRules()
 
 
 class Tape(TorchDispatchMode):

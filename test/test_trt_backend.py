@@ -42,8 +42,8 @@ from reflectdrive_ros.runtime.ort_backend import OrtNetwork
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 from reflectdrive_ros.runtime.trt_backend import TrtNetwork
 
-RULES = Decoding(GoalRules(4, floor=0.0), EditRules(below=1.0))  # every slot has a goal of its own, and edits edit
-BUILT_IN = DecodingConfig(4, goal_floor=0.0, edit_below=1.0)
+RULES = Decoding(GoalRules(4, floor=0.0), EditRules())  # every slot has a goal of its own
+BUILT_IN = DecodingConfig(4, goal_floor=0.0)
 MOVES = ((5, False), (5, False), (4, False), (0, True), (0, True))
 MEANT = C_TYPES | {  # pointers in cuda.h
     **dict.fromkeys(("int *", "CUdevice *"), POINTER(ctypes.c_int)),
@@ -262,7 +262,7 @@ def test_without_a_driver_tensorrt_is_never_imported(cards, tmp_path):
         "cuda_device.LIBRARY = 'libcuda-that-is-not-there.so.1'\n"
         "model = ModelConfig(sys.argv[1], sys.argv[2], 'tensorrt', engines=sys.argv[3])\n"
         "try:\n"
-        "    backend.network_of(model, DecodingConfig(4, goal_floor=0.0, edit_below=1.0))\n"
+        "    backend.network_of(model, DecodingConfig(4, goal_floor=0.0))\n"
         "except backend.ModelFileError as fault:\n"
         "    print(fault)\n"
     )

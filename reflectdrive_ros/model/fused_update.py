@@ -43,7 +43,7 @@ def update(
     ids, logits = ids.contiguous(), logits.contiguous()
     written, confidence = torch.empty_like(ids), torch.empty(ids.shape, device=ids.device)
     programs = (ids.numel() // length,)
-    numbers = (mask_id, bins, rules.below, rules.at_most, length - rules.frozen)
+    numbers = (mask_id, bins, rules.at_most, length - rules.frozen)
     with torch.cuda.device_of(ids):  # type: ignore[no-untyped-call]  # triton launches on the present device
         kernel[programs](ids, logits, limit, edit, written, confidence, *numbers, length, TILE, num_warps=WARPS)
     return written, confidence
@@ -59,7 +59,6 @@ def kernel(
     confidence: tl.tensor,
     mask_id: int,
     bins: int,
-    below: float,
     at_most: int,
     free: int,
     LENGTH: tl.constexpr,
@@ -88,7 +87,7 @@ def kernel(
     told = tl.div_rn(tl.exp(own - top), total)  # where the mask stands nobody asks for it
 
     editing, masked = tl.load(edit) != 0, present == mask_id
-    wanted = (place < free) & ~masked & (told < below) & (likeliest != present) & (sure > told)
+    wanted = (place < free) & ~masked & (likeliest != present) & (sure > told)
     among = tl.where(editing, wanted, masked)
     key = tl.where(editing, -told, sure)
     other, mine = key[None, :], key[:, None]

@@ -147,7 +147,6 @@ class GraphCard:
             "goal_floor": goals["floor"],
             "goals_looked_at": goals["looked"],
             "goal_trust": goals["trust"],
-            "edit_below": edits["below"],
             "edit_at_most": edits["at_most"],
         }
 

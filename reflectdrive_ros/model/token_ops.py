@@ -38,7 +38,6 @@ class GoalRules:
 class EditRules:
     """When AutoEdit replaces a token."""
 
-    below: float = 0.5  # only where the present token has less probability than this
     at_most: int = 5  # replacements in one round: a third of the 14 free tokens, as drafting commits
     frozen: int = 2  # tokens at the end that are never edited: the goal is the decision
 
@@ -133,7 +132,7 @@ def auto_edit(ids: Tensor, logits: Tensor, mask_id: int, rules: EditRules) -> tu
     present = _of(probability, ids, mask_id)
     masked = ids == mask_id
     free = torch.arange(ids.shape[-1], device=ids.device) < ids.shape[-1] - rules.frozen
-    wanted = free & ~masked & (present < rules.below) & (likeliest != ids) & (confidence > present)
+    wanted = free & ~masked & (likeliest != ids) & (confidence > present)
     commit = wanted & (ranks(-present, wanted) < rules.at_most)
     told = torch.where(commit, confidence, present)
     return torch.where(commit, likeliest, ids), torch.where(masked, 0.0, told)

@@ -130,7 +130,7 @@ def torch_decoding(decoding: DecodingConfig) -> Decoding:
     goals = GoalRules(
         decoding.goals, decoding.goal_spacing_m, decoding.goal_floor, decoding.goals_looked_at, decoding.goal_trust
     )
-    return Decoding(goals, EditRules(decoding.edit_below, decoding.edit_at_most))
+    return Decoding(goals, EditRules(decoding.edit_at_most))
 
 
 def _ort_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> Running:
