@@ -283,7 +283,11 @@ class ReflectDriveConfig:
     goal_spacing_m: float = setting(0.9, "goals nearer to each other are one behaviour: the likelier stays", 0.0, 20.0)
     draft_rounds: int = setting(5, "rounds in which a plan is written", 1, 14)
     guidance: float = setting(
-        0.0, "classifier-free guidance, 0 is none; used by networks that were trained with blank prompts", 0.0, 10.0
+        0.0,
+        "weight of classifier-free guidance, 0 is none; for weights (torch) that were trained with blank prompts too: "
+        "exported graphs give no logits, and are refused with it",
+        0.0,
+        10.0,
     )
     repair: bool = setting(
         True, "check the plan where objects or drivable space are known, and repair it if it is unsafe"

@@ -58,5 +58,6 @@ def test_the_ablation_has_the_papers_shape_and_repair_makes_nothing_less_safe(
 
 
 def test_without_a_model_it_says_so(scenes, capsys):
-    assert main(["bench", "repair", "--set", "val", "--scenes", str(scenes)]) == 2
+    no_model = ("--setting", "model.file=''", "--setting", "model.sha256=''")
+    assert main(["bench", "repair", "--set", "val", "--scenes", str(scenes), *no_model]) == 2
     assert "needs a model" in capsys.readouterr().err

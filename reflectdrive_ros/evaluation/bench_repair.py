@@ -40,6 +40,7 @@ from ..planning.planner import Network, PlannerState, Prefilled, Tools, in_turn
 from ..planning.road_frame import poses_on_road
 from ..planning.safety import Known, as_drawn
 from ..planning.waypoints import POINTS, driven, trajectories
+from ..runtime.backend import network_of
 from ..runtime.model_file import ModelFileError
 from ..scoring.search import around
 from ..sim import shards
@@ -88,7 +89,8 @@ def run(args: argparse.Namespace) -> int:
         console = Console(width=120)
     try:
         config = given.configuration(args)
-        network = given.network(config, decoding_of(config))
+        network = network_of(config.model, decoding_of(config))
+        assert network is not None  # configuration() has refused a planner without a model
         folder = eval_scenes.the_set(args.set, args.scenes, args.workers, errors)
         rows, pictures = measured(folder, config, network, args.limit, errors)
         if args.picture is not None and pictures:

@@ -49,15 +49,6 @@ def network_of_weights(config: Config, decoding: DecodingConfig) -> Network:
     return network
 
 
-def network(config: Config, decoding: DecodingConfig) -> Network:
-    """Of benches of one planner: graphs, if its way of decoding is what they have built in, or weights.
-
-    Raises ConfigError, ModelFileError.
-    """
-    found = network_of(config.model, decoding) if decoding == config.decoding else None
-    return found or network_of_weights(config, decoding)
-
-
 def weights_of(config: Config, planners: Sequence[str]) -> str:
     """Hash of the weights that drive, or empty where none of these planners has a network."""
     return weights_sha256(config.model) if set(planners) & set(LEARNED) else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, dataclass
 
 from ..config import Config, ConfigError, DecodingConfig
 from . import constant_velocity, reflectdrive, reflectdrive2, route_follower
@@ -37,9 +37,20 @@ def planners(config: Config) -> dict[str, Planner]:
     return {**PLANNERS, **LEARNED} if config.model.file else dict(PLANNERS)
 
 
+@dataclass(frozen=True)
+class ReflectDriveDecoding(DecodingConfig):
+    """`decoding` with the goals and the guidance of `reflectdrive`.
+
+    Graphs need not have just these goals built in: the recipe chooses of those that the network gives.
+    """
+
+    guidance: float = 0.0  # weight of classifier-free guidance
+
+
 def decoding_of(config: Config) -> DecodingConfig:
-    """How the configured planner wants its network to decode: ReflectDrive has goals of its own."""
+    """How the configured planner wants its network to decode."""
     if config.planner != "reflectdrive":
         return config.decoding
     wanted = config.reflectdrive
-    return replace(config.decoding, goals=wanted.goals, goal_spacing_m=wanted.goal_spacing_m)
+    own = {name: getattr(wanted, name) for name in ("goals", "goal_spacing_m", "guidance")}
+    return ReflectDriveDecoding(**asdict(config.decoding) | own)

@@ -22,6 +22,7 @@ import numpy as np
 from ..config import DecodingConfig, ModelConfig
 from ..domain import Array
 from ..features import ModelInputs, route_ahead, route_ids
+from ..planning import ReflectDriveDecoding
 from ..planning.planner import Network
 from ..planning.waypoints import FREE, shares
 from .cuda_device import has_driver
@@ -165,7 +166,20 @@ def _graphs(path: Path, decoding: DecodingConfig) -> GraphCard:
 
     card = GraphCard.read(path)
     card.check_gate()
-    for name, value in card.decoding().items():
+    built_in = card.decoding()
+    if isinstance(decoding, ReflectDriveDecoding):
+        if decoding.guidance > 0:
+            raise GraphError(
+                f"reflectdrive.guidance is {decoding.guidance}, but the graphs of {path} give no logits, which guidance "
+                "is made of: set it to 0, or model.file to the weights (.safetensors), which torch runs"
+            )
+        if decoding.goals > built_in["goals"]:
+            raise GraphError(
+                f"reflectdrive.goals is {decoding.goals}, but the graphs of {path} have {built_in['goals']} built in: "
+                f"set it to at most that, or export them again with decoding.goals={decoding.goals}"
+            )
+        del built_in["goals"], built_in["goal_spacing_m"]  # the recipe chooses of the goals that it is given
+    for name, value in built_in.items():
         if getattr(decoding, name) != value:
             raise GraphError(
                 f"decoding.{name} is {getattr(decoding, name)}, but the graphs of {path} have {value} built in: "
