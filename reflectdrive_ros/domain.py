@@ -349,6 +349,27 @@ class SafetyCheck:
 
 
 @dataclass(frozen=True, eq=False)
+class TokenTrace:
+    """How a planner with tokens came to a plan: the goals it weighed, its draft, the result of each edit round."""
+
+    goals: Array  # (G, 2) m, ego frame of the plan, the most probable first
+    goal_probabilities: Array  # (G,) 0..1
+    chosen: int  # index of the goal that was drafted to; -1: the step weighed no goals
+    ids: Array  # (R + 1, 2 N) int32: the draft, then the ids after each of R rounds
+    confidence: Array  # (R + 1, 2 N) 0..1, probability of each id
+
+    def __post_init__(self) -> None:
+        _keep(self, "goals", (None, 2))
+        _keep(self, "goal_probabilities", (len(self.goals),))
+        _keep(self, "ids", (None, None), np.int32)
+        _keep(self, "confidence", self.ids.shape)
+        if not -1 <= self.chosen < len(self.goals):
+            raise ValueError(f"TokenTrace.chosen is {self.chosen} of {len(self.goals)} goals")
+        if len(self.ids) == 0:
+            raise ValueError("TokenTrace.ids is empty, expected at least the draft")
+
+
+@dataclass(frozen=True, eq=False)
 class Plan:
     """A trajectory with the moment and the place it starts from."""
 
@@ -360,6 +381,7 @@ class Plan:
     scores: tuple[float, ...] = ()  # of (trajectory, *candidates), 0..1, where they were scored
     tokens: Array | None = None  # (2 N,) int32 ids, x1, y1, .. xN, yN
     check: SafetyCheck | None = None  # None: nobody looked
+    trace: TokenTrace | None = None  # how `tokens` came about
 
     def __post_init__(self) -> None:
         _check_stamp(self)

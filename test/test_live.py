@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 import pytest
 from messages import CAMERAS, SECOND_NS, acceleration, camera_info, jpeg, odometry, predicted_objects, route, tf_static
-from reflectdrive.msg import PlannerDebug
+from reflectdrive.msg import GoalHypotheses, PlannerDebug
 from scenes import config
 
 from reflectdrive_ros.config import Config, VehicleConfig
@@ -46,7 +46,8 @@ def test_before_anything_is_heard_the_page_has_gaps_and_no_errors():
     assert empty["status"] is None
     assert empty["silent_s"] is None
     assert (empty["agents"], empty["route"], empty["cameras"], empty["diagnostics"]) == ([], [], [], [])
-    assert empty["tokens"] == {"before": [], "after": [], "confidence": []}
+    assert empty["tokens"] == {"before": [], "after": [], "confidence": [], "rounds": []}
+    assert empty["goals"] == []
 
 
 def test_the_plan_is_shown_from_where_the_ego_stood_at_its_stamp():
@@ -66,11 +67,16 @@ def test_tokens_and_candidates_come_from_the_debug_message():
     message.candidate_heading = [0.0] * 30
     message.candidate_score = [0.9, 0.5, float("nan")]
     message.tokens_before_edit, message.tokens_after_edit = [333, 340], [333, 341]
-    shown = as_json(heard(debug=message))
+    message.round_tokens, message.token_confidence = [333, 340, 333, 342], [0.5, float("nan")]
+    goals = GoalHypotheses(x=[1.0, 2.0], y=[3.0, 4.0], probability=[0.5, 0.25], chosen=1)
+    shown = as_json(heard(debug=message, goals=goals))
     assert [rival["score"] for rival in shown["candidates"]] == [0.5, None]  # the first is the plan itself
     assert shown["candidates"][0]["points"] == [[14.0, 0.0], [19.0, 0.0]]  # every half second
     assert shown["tokens"]["before"] == [333, 340]
     assert shown["tokens"]["after"] == [333, 341]
+    assert shown["tokens"]["rounds"] == [[333, 342]]
+    assert shown["tokens"]["confidence"] == [0.5, None]  # a repair wrote the last one
+    assert shown["goals"] == [[1.0, 3.0, 0.5, False], [2.0, 4.0, 0.25, True]]
 
 
 def test_road_users_and_route_are_those_near_the_ego():

@@ -164,13 +164,15 @@ class Guided(KnownWays):
         return super().step(context, blocks, limit, False)
 
 
-def test_guidance_is_used_where_it_is_asked_for_and_offered():
+def test_guidance_is_used_where_it_is_asked_for_and_never_ignored():
     network = Guided(STRAIGHT)
     planned(network, seen(8.0), reflectdrive__guidance=1.5)
     assert [call for call in network.calls if call == ("guided", 1.5)] == [("guided", 1.5)] * 5
-    for other, changes in ((Guided(STRAIGHT), {}), (KnownWays(STRAIGHT), {"reflectdrive__guidance": 1.5})):
-        planned(other, seen(8.0), **changes)
-        assert not any(call == "blank" or call[0] == "guided" for call in other.calls)
+    other = Guided(STRAIGHT)
+    planned(other, seen(8.0))
+    assert not any(call == "blank" or call[0] == "guided" for call in other.calls)
+    with pytest.raises(PlanningError, match=r"reflectdrive\.guidance is set, but the network gives no logits"):
+        planned(KnownWays(STRAIGHT), seen(8.0), reflectdrive__guidance=1.5)
 
 
 def test_guidance_of_no_weight_is_none_and_some_weight_moves_away_from_the_blank_prompt():

@@ -203,7 +203,7 @@ def test_what_an_edit_changes_is_taken_from_the_codebook_and_the_rest_stays_in_m
     network = Restless(arc_way())
     context = network.prefill(None)
     blocks, confidence, points = reflectdrive2.continued(network, context, carried)
-    (ids,), _ = reflectdrive2.edited(network, context, blocks, confidence, 1)
+    (ids,), _ = reflectdrive2.edited(network, context, blocks, confidence, 1)[-1]
     reflected = reflectdrive2.reflected_points(points[0], blocks[0], ids, BOOK)
     assert reflected[2, 1] == pytest.approx(BOOK.to_values(ids[5]))
     assert reflected[2, 1] == pytest.approx(carried[2, 1] + 0.3, abs=0.15 + 1e-9)
@@ -434,7 +434,7 @@ def test_the_recipes_full_frame_is_that_of_the_phases(network):
         )
     known = network.prefill_goal(inputs)
     drafts = reflectdrive2.drafted(network, known.context, known.blocks[known.real], Settings())
-    blocks, confidence = reflectdrive2.edited(network, known.context, *drafts, Settings().edit_rounds)
+    blocks, confidence = reflectdrive2.edited(network, known.context, *drafts, Settings().edit_rounds)[-1]
     assert blocks.tolist() == decoded.blocks[0][decoded.real[0]].tolist()
     np.testing.assert_allclose(confidence, decoded.confidence[0][decoded.real[0]], rtol=1e-4)
 

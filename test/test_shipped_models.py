@@ -1,16 +1,26 @@
 """What lies in models/ is what its cards say, and drives."""
 
+import json
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
 import pytest
-from scenes import Clock, later
+from scenes import Clock, cars, config, later, turning_route
 from test_reflectdrive2 import seen
 
-from reflectdrive_ros.config import Config
+from reflectdrive_ros import geometry
+from reflectdrive_ros.__main__ import main
+from reflectdrive_ros.config import Config, ConfigError, load
 from reflectdrive_ros.domain import StepKind, Verdict
+from reflectdrive_ros.features import model_inputs
 from reflectdrive_ros.model.graph_card import GraphCard, sha256_of
+from reflectdrive_ros.planning import decoding_of
+from reflectdrive_ros.runtime.backend import network_of
 from reflectdrive_ros.runtime.engine import Engine
+from reflectdrive_ros.runtime.model_file import ModelFileError
+from reflectdrive_ros.tokens import Codebook
 
 SMALL = Path(__file__).parents[1] / "models/reflectdrive2_small"
 GRAPHS = {"fp32": SMALL / "onnx/card.json", "int8": SMALL / "int8/card.json"}
@@ -33,13 +43,199 @@ def test_eight_bits_have_passed_their_gate_on_a_thousand_scenes():
     assert gate["pdms"] >= gate["pdms_fp32"] - 0.3
 
 
+def on_graphs(precision="fp32", **changes):
+    """The default configuration on shipped graphs."""
+    file = GRAPHS[precision]
+    return config(model__file=str(file), model__sha256=sha256_of(file), model__threads=1, **changes)
+
+
+@lru_cache
+def network(precision):
+    """As a configuration of reflectdrive loads it; decoding is built in, so all recipes and settings may share it."""
+    asked = on_graphs(precision, planner="reflectdrive")
+    return network_of(asked.model, decoding_of(asked))
+
+
+def engine_of(precision, planner, **changes):
+    return Engine(on_graphs(precision, planner=planner, **changes), Clock(), network=network(precision))
+
+
 @pytest.mark.parametrize("precision", GRAPHS)
 def test_they_drive_full_and_lite_steps_of_a_car_that_goes_straight_on(precision):
-    file = GRAPHS[precision]
-    default = Config()
-    config = replace(default, model=replace(default.model, file=str(file), sha256=sha256_of(file), threads=1))
-    engine, scene = Engine(config, Clock()), seen(speed=8.0)
+    engine, scene = engine_of(precision, "reflectdrive2"), seen(speed=8.0)
     assert engine.runs_on.endswith("int8") is (precision == "int8")
     reports = [engine.step(later(scene, 0.1 * k, forward=0.8 * k)) for k in range(4)]
     assert [report.plan.step for report in reports] == [StepKind.FULL, StepKind.LITE] * 2
     assert {report.verdict for report in reports} == {Verdict.OK}
+
+
+# --- the recipe reflectdrive, which wants other goals than the graphs have built in -----------------------------------
+
+TURNING = seen(6.0, route=turning_route())
+BESIDE = cars((40.0, 20.0, 0.0, 0.0))
+
+
+@pytest.mark.parametrize("precision", GRAPHS)
+@pytest.mark.parametrize(("goals", "spacing_m"), [(3, 0.9), (6, 0.9), (3, 5.1)])
+def test_reflectdrive_takes_the_goals_that_it_wants_of_those_that_the_graphs_give(precision, goals, spacing_m):
+    """The likeliest, as many as it wants, each as far from those before it as it wants."""
+    settings = {"reflectdrive__goals": goals, "reflectdrive__goal_spacing_m": spacing_m}
+    engine = engine_of(precision, "reflectdrive", **settings)
+    report = engine.step(replace(TURNING, agents=BESIDE))
+    assert report.verdict is Verdict.OK, report.reason
+    plan = report.plan
+    ends = np.array([way.poses[-1, :2] for way in (plan.trajectory, *plan.candidates)])
+    expected = list[int]()
+    for place, goal in enumerate(plan.trace.goals):
+        if len(expected) < goals and all(np.linalg.norm(goal - plan.trace.goals[k]) >= spacing_m for k in expected):
+            expected.append(place)
+    assert len(plan.trace.goals) == 6
+    assert (expected == list(range(goals))) is (spacing_m == 0.9)  # so far apart they are not by themselves
+    gaps = np.linalg.norm(ends[:, None] - plan.trace.goals[expected], axis=-1)
+    assert len(ends) == len(expected)
+    assert gaps.min(axis=0).max() < 0.5, f"ends {ends}, goals {plan.trace.goals}"
+    assert plan.trace.chosen in expected
+    assert np.diff(plan.trace.goal_probabilities).max() <= 0.0
+
+
+def test_the_graphs_goals_are_those_of_the_weights_that_decode_by_the_recipes_own_number():
+    """Three of six is three: the network weighs as many candidates either way."""
+    pytest.importorskip("torch")
+    asked = config(planner="reflectdrive", reflectdrive__goal_spacing_m=1.2)
+    weights = SMALL / "weights.safetensors"
+    model = replace(asked.model, file=str(weights), sha256=sha256_of(weights), threads=1)
+    exact = Engine(replace(asked, model=model), Clock()).step(replace(TURNING, agents=BESIDE)).plan
+    found = engine_of("fp32", "reflectdrive", reflectdrive__goal_spacing_m=1.2)
+    plan = found.step(replace(TURNING, agents=BESIDE)).plan
+    assert plan.tokens.tolist() == exact.tokens.tolist()
+    np.testing.assert_array_equal(plan.trace.goals[:3], exact.trace.goals)
+    np.testing.assert_allclose(plan.trace.goal_probabilities[:3], exact.trace.goal_probabilities, rtol=1e-3)
+
+
+def test_reflectdrive_repairs_on_the_shipped_graphs():
+    report = engine_of("fp32", "reflectdrive").step(seen(8.0, agents=cars((24.0, 0.0, 0.0, 0.0))))
+    assert report.verdict is Verdict.OK, report.reason
+    assert report.plan.check.repairs > 0
+    assert report.plan.check.unsafe_after_s is None
+
+
+@pytest.mark.parametrize("precision", GRAPHS)
+@pytest.mark.parametrize(
+    ("setting", "value", "sentence"),
+    [
+        ("goals", 7, r"reflectdrive\.goals is 7, but the graphs of .* have 6 built in: set it to at most that"),
+        ("guidance", 1.5, r"reflectdrive\.guidance is 1\.5, but the graphs of .* give no logits"),
+    ],
+)
+def test_what_the_graphs_cannot_give_reflectdrive_is_refused_at_the_start(precision, setting, value, sentence):
+    asked = on_graphs(precision, planner="reflectdrive", **{f"reflectdrive__{setting}": value})
+    with pytest.raises(ModelFileError, match=sentence):
+        Engine(asked, Clock())
+
+
+def test_what_is_refused_ends_a_command_with_code_2(capsys):
+    words = ["eval", "--closed-loop", "--planner", "reflectdrive", "--setting", "reflectdrive.guidance=2"]
+    assert main([*words, "--seeds", "1", "--duration", "1"]) == 2
+    assert "reflectdrive.guidance is 2.0" in capsys.readouterr().err
+
+
+def test_a_threshold_of_edits_that_a_card_has_built_in_is_no_setting(tmp_path):
+    """A token gives way only to a more probable one, so it has at most half the probability anyway."""
+    assert json.loads(GRAPHS["fp32"].read_text())["model"]["decoding"]["edits"]["below"] == 0.5
+    file = tmp_path / "car.yaml"
+    file.write_text("decoding: {edit_below: 0.5}\n")
+    with pytest.raises(
+        ConfigError, match=r"unknown setting 'decoding\.edit_below'; did you mean 'decoding\.edit_at_most'"
+    ):
+        load(file)
+
+
+# --- what is told of goals and tokens ---------------------------------------------------------------------------------
+
+
+def messages(report):
+    from reflectdrive_ros.ros import outputs
+
+    asked = config()
+    return outputs.debug(report, asked, {}), outputs.goals(report.plan, asked)
+
+
+@pytest.fixture(scope="module")
+def turning():
+    """Reports of a full and a lite step, of which the lite one edits."""
+    engine = engine_of("fp32", "reflectdrive2")
+    placed = replace(TURNING, ego=replace(TURNING.ego, map_from_ego=np.array([100.0, -20.0, 0.3])))
+    return [engine.step(later(placed, 0.1 * step)) for step in range(2)]
+
+
+def test_the_tokens_that_are_told_decode_to_the_plan(turning):
+    for report in turning:
+        debug, _ = messages(report)
+        plan, ids = report.plan, np.array(debug.tokens_after_edit)
+        at_points = plan.trajectory.poses[4::5, :2]  # each half second
+        np.testing.assert_allclose(Codebook().decode(ids), at_points, atol=0.3)  # a bin, which smoothing may use
+        rounds = np.array(debug.round_tokens).reshape(debug.edit_rounds + 1, 16)
+        confidence = np.array(debug.round_confidence).reshape(rounds.shape)
+        assert rounds[0].tolist() == list(debug.tokens_before_edit)
+        assert rounds[-1].tolist() == list(debug.tokens_after_edit)
+        assert confidence[-1].tolist() == list(debug.token_confidence)
+        assert ((confidence > 0.0) & (confidence <= 1.0)).all()
+
+
+def test_an_edited_token_differs_and_is_told_with_its_probability(turning):
+    full, lite = (messages(report)[0] for report in turning)
+    assert (full.step_kind, lite.step_kind) == ("full", "lite")
+    before, after = np.array(lite.tokens_before_edit), np.array(lite.tokens_after_edit)
+    assert 1 <= (before != after).sum() <= Config().decoding.edit_at_most
+    assert before[-2:].tolist() == after[-2:].tolist()  # the goal is not edited
+    asked = network("fp32")  # once more, by hand
+    context = asked.prefill(model_inputs(later(TURNING, 0.1), asked.inputs))
+    (edited,), (probability,) = asked.step(context, before[None].astype(np.int32), 0, True)
+    assert edited.tolist() == after.tolist()
+    np.testing.assert_allclose(lite.token_confidence, probability, rtol=1e-5)
+
+
+def test_goals_are_told_in_the_map_with_their_probabilities(turning):
+    full, lite = (messages(report)[1] for report in turning)
+    debug, plan = messages(turning[0])[0], turning[0].plan
+    assert len(full.x) == len(full.y) == len(full.probability) == 6
+    assert 0 <= full.chosen < 6
+    end = geometry.transform_points(plan.map_from_ego, Codebook().decode(np.array(debug.tokens_after_edit))[-1])
+    assert (full.x[full.chosen], full.y[full.chosen]) == pytest.approx(end, abs=1e-4)
+    assert list(full.probability) == sorted(full.probability, reverse=True)
+    assert 0.0 < sum(full.probability) <= 1.0
+    assert full.header.frame_id == "map"
+    assert (len(lite.x), lite.chosen) == (0, -1)  # a lite step keeps the goal that it has
+
+
+def test_ids_that_repair_wrote_have_no_probability():
+    report = engine_of("fp32", "reflectdrive2").step(seen(8.0, agents=cars((24.0, 0.0, 0.0, 0.0))))
+    assert report.plan.check.repairs > 0
+    debug, _ = messages(report)
+    edited = np.array(debug.round_tokens).reshape(-1, 16)[-1]
+    repaired = edited != np.array(debug.tokens_after_edit)
+    assert repaired.any()
+    np.testing.assert_array_equal(np.isnan(debug.token_confidence), repaired)
+
+
+def test_reflectdrive_tells_its_goals_and_its_draft_too():
+    report = engine_of("fp32", "reflectdrive").step(replace(TURNING, agents=BESIDE))
+    debug, goals = messages(report)
+    assert debug.edit_rounds == 0  # it does not edit
+    assert list(debug.tokens_before_edit) == list(debug.tokens_after_edit) == list(debug.round_tokens)
+    assert min(debug.token_confidence) > 0.0
+    assert len(goals.x) == 6
+    assert goals.chosen == report.plan.trace.chosen
+
+
+def test_the_live_page_shows_what_the_engine_told(turning):
+    from reflectdrive_ros.ros import live_view
+
+    debug, goals = messages(turning[1])[0], messages(turning[0])[1]
+    shown = live_view.tokens(debug)
+    assert shown["before"] == turning[1].plan.trace.ids[0].tolist()
+    assert shown["after"] == turning[1].plan.tokens.tolist()
+    assert shown["rounds"] == turning[1].plan.trace.ids[1:].tolist()
+    assert shown["confidence"] == pytest.approx(turning[1].plan.trace.confidence[-1].tolist(), abs=1e-3)
+    assert [row[3] for row in live_view.goals(goals)].index(True) == goals.chosen
+    assert [row[2] for row in live_view.goals(goals)] == pytest.approx(list(goals.probability), abs=1e-4)

@@ -146,7 +146,7 @@ def rows_of(
         settings: ReflectDrive2Config = config.reflectdrive2
         seen = known[config.decoding]
         drafts = reflectdrive2.drafted(network, seen.context, seen.blocks[seen.real], settings)
-        blocks, _ = reflectdrive2.edited(network, seen.context, *drafts, settings.edit_rounds)
+        blocks, _ = reflectdrive2.edited(network, seen.context, *drafts, settings.edit_rounds)[-1]
         points = driven(network.codebook.decode(blocks), observation.ego, network.codebook.bin_m, road)
         values = score(scored, poses_on_road(points, road)).score
         choice = reflectdrive2.ranked(points, seen.goal_log_probs[seen.real], observation, road, Tools(config, network))

@@ -10,8 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+
 from ..config import Config
-from ..domain import Array, Observation, Plan
+from ..domain import Array, Observation, Plan, TokenTrace
 from ..features import InputSpec, ModelInputs, model_inputs
 from ..tokens import Codebook
 
@@ -52,6 +54,16 @@ class Prefilled:
     blocks: Array  # (K, 16) int32 ids, one block per goal: its last pair, the rest masked; the likeliest first
     goal_log_probs: Array  # (K,)
     real: Array  # (K,) bool; a block that is not real repeats the first
+
+
+def trace_of(rounds: Sequence[tuple[Array, Array]], known: Prefilled | None, codebook: Codebook) -> TokenTrace:
+    """Of the draft and each edit round: ids and probabilities (1, 16) each. `known`: None where no goal was sought."""
+    ids, confidence = (np.concatenate(part) for part in zip(*rounds, strict=True))
+    if known is None:
+        return TokenTrace(np.zeros((0, 2)), np.zeros(0), -1, ids, confidence)
+    goals = known.blocks[known.real][:, -2:]
+    chosen = int(np.argmax((goals == ids[0, -2:]).all(axis=1)))  # neither draft nor edits change the goal
+    return TokenTrace(codebook.to_values(goals), np.exp(known.goal_log_probs[known.real]), chosen, ids, confidence)
 
 
 class Network(Protocol):

@@ -11,7 +11,7 @@ inference. Paper: Discrete Diffusion for Reflective Vision-Language-Action Model
 Classifier-free guidance asks the network twice, the second time with a blank instruction, and moves away from what the
 blank one says. It needs a `GuidedNetwork`, that is two methods more than `Network` has, and a network that has learned
 what a blank instruction means: in training a share of scenes (the usual one is a tenth) must come with a text that is
-all padding. Networks without the methods are not guided.
+all padding. With a network without the methods, as exported graphs are, a step with guidance is a PlanningError.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 from ..config import ReflectDriveConfig
 from ..domain import Array, Observation, Plan, StepKind
 from ..features import ModelInputs
-from .planner import Network, PlannerState, Prefilled, Tools, what_it_sees
+from .planner import Network, PlannerState, PlanningError, Prefilled, Tools, trace_of, what_it_sees
 from .repair import mended
 from .safety import Known, check_of, judged, looked_at
 from .waypoints import driven, shares, trajectories
@@ -58,7 +58,7 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
     against = Known.of(observation, tools.config)
 
     goals = apart(scene, network, settings)[: settings.goals if against.anything else 1]
-    blocks = written(goals, scene, inputs, network, settings)
+    blocks, confidence = written(goals, scene, inputs, network, settings)
     points = network.codebook.decode(blocks)
     smooth = driven(points, observation.ego, network.codebook.bin_m, against.road)
     order, scores = [0], tuple[float, ...]()
@@ -86,6 +86,7 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
         tuple(others),
         scores,
         ids,
+        trace=trace_of([(blocks[[best]], confidence[[best]])], scene, network.codebook),
     )
     made = replace(made, check=check_of(made, against, repairs))
     return PlannerState(made, 0, Memory(inputs.notes, "every step plans anew")), made
@@ -104,12 +105,17 @@ def apart(scene: Prefilled, network: Network, settings: ReflectDriveConfig) -> A
 
 def written(
     blocks: Array, scene: Prefilled, inputs: ModelInputs, network: Network, settings: ReflectDriveConfig
-) -> Array:
-    """Blocks (K, 16) with the way to each goal written, in equal shares, larger ones first."""
-    guided = network if settings.guidance > 0 and isinstance(network, GuidedNetwork) else None
-    if guided is None:
-        return network.draft(scene.context, blocks, shares(settings.draft_rounds))[0]
-    blank = guided.blank(inputs)
+) -> tuple[Array, Array]:
+    """Ids (K, 16) with the way to each goal written, in equal shares, larger ones first; and their probabilities.
+
+    Raises PlanningError where guidance is asked for and the network is no GuidedNetwork.
+    """
+    if settings.guidance == 0:
+        return network.draft(scene.context, blocks, shares(settings.draft_rounds))
+    if not isinstance(network, GuidedNetwork):
+        raise PlanningError("reflectdrive.guidance is set, but the network gives no logits: set it to 0")
+    blank = network.blank(inputs)
+    confidence = np.zeros(blocks.shape)
     for share in shares(settings.draft_rounds):
-        blocks, _ = guided.guided_step(scene.context, blank, blocks, share, settings.guidance)
-    return blocks
+        blocks, confidence = network.guided_step(scene.context, blank, blocks, share, settings.guidance)
+    return blocks, confidence

@@ -32,7 +32,7 @@ from ..scoring.simulate import simulate
 from ..tokens import Codebook
 from . import foresight
 from .comfort import calmed
-from .planner import Network, PlannerState, Prefilled, Tools, no_hurry, what_it_sees
+from .planner import Network, PlannerState, Prefilled, Tools, no_hurry, trace_of, what_it_sees
 from .repair import mended
 from .road_frame import RoadFrame, poses_on_road
 from .safety import Known, check_of
@@ -61,6 +61,7 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
     settings = tools.config.reflectdrive2
     network, inputs = what_it_sees("reflectdrive2", observation, tools)
     why_full = doubts(state, observation, settings)
+    known: Prefilled | None = None
     if why_full or state.previous is None:
         known = network.prefill_goal(inputs)
         context = known.context
@@ -79,8 +80,8 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
     choice = ranked(ways, log_probs, observation, road, tools)
     best, others = choice.order[0], choice.order[1:]
 
-    draft = blocks[[best]], confidence[[best]]
-    (ids,), (confidence_of_ids,) = edited(network, context, *draft, edit_rounds, tools.spent)
+    rounds = edited(network, context, blocks[[best]], confidence[[best]], edit_rounds, tools.spent)
+    (ids,), (confidence_of_ids,) = rounds[-1]
     reflected = reflected_points(points[best], blocks[best], ids, network.codebook)
     if settings.repair and against.anything:
         as_judged = choice.states(best) if np.array_equal(ids, blocks[best]) else None
@@ -106,6 +107,7 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
         tuple(candidates),
         choice.scores(tools.config.scoring),
         ids,
+        trace=trace_of(rounds, known, network.codebook),
     )
     made = replace(made, check=check_of(made, against, repairs))
     memory = Memory(observation.ego, observation.command, float(confidence_of_ids.mean()), inputs.notes, why_full)
@@ -213,19 +215,21 @@ def edited(
     confidence: Array,
     rounds: int,
     spent: Callable[[], float] = no_hurry,
-) -> tuple[Array, Array]:
-    """Drafts (M, 16) after at most so many rounds of edits: where one changes nothing, the next would not either.
+) -> list[tuple[Array, Array]]:
+    """Drafts (M, 16) and their probabilities, then both after each of at most so many rounds of edits: where one
+    changes nothing, the next would not either.
 
     Who is late begins no further one: it is worth little, and time is needed for a repair.
     """
+    found = [(blocks, confidence)]
     for _ in range(rounds):
         if spent() > LATE:
             break
-        before = blocks
-        blocks, confidence = network.step(context, before, 0, True)
-        if np.array_equal(blocks, before):
+        before = found[-1][0]
+        found.append(network.step(context, before, 0, True))
+        if np.array_equal(found[-1][0], before):
             break
-    return blocks, confidence
+    return found
 
 
 def reflected_points(points: Array, before: Array, after: Array, codebook: Codebook) -> Array:

@@ -31,7 +31,7 @@ PICTURES_KEPT = 8  # of each camera, so that a page gets the very picture it was
 POSES_KEPT = 300
 HISTORY_KEPT = 600  # plans; a minute
 STATUS_TYPE = "reflectdrive/msg/PlannerStatus"
-HEARD = {"trajectory", "status", "debug", "diagnostics"}
+HEARD = {"trajectory", "status", "debug", "goals", "diagnostics"}
 OUTPUTS = {topic.type: topic for topic in topics.OUTPUTS if topic.key in HEARD}
 INPUTS = {
     "sensor_msgs/msg/CompressedImage": ("image", Qos.SENSOR),

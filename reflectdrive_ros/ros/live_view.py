@@ -43,6 +43,7 @@ def state(heard: Heard, vehicle: VehicleConfig) -> dict[str, Any]:
         "status": None if status is None else status_line(status),
         "candidates": candidates(newest.get("debug")),
         "tokens": tokens(newest.get("debug")),
+        "goals": goals(newest.get("goals")),
         "stages": stages(newest.get("debug")),
         "route": [] if here is None else route(newest.get("route"), here),
         "agents": [] if here is None else agents(newest.get("objects"), here),
@@ -134,14 +135,24 @@ def candidates(message: Any) -> list[dict[str, Any]]:
 
 
 def tokens(message: Any) -> dict[str, list[Any]]:
-    """Ids before and after the planner edited its draft; empty for planners without tokens."""
+    """Ids before and after the planner edited its draft, and after each round; empty for planners without tokens."""
     if message is None:
-        return {"before": [], "after": [], "confidence": []}
+        return {"before": [], "after": [], "confidence": [], "rounds": []}
+    every, count = [int(token) for token in message.round_tokens], len(message.tokens_after_edit)
     return {
         "before": [int(token) for token in message.tokens_before_edit],
         "after": [int(token) for token in message.tokens_after_edit],
         "confidence": [finite(value) for value in message.token_confidence],
+        "rounds": [every[at : at + count] for at in range(count, len(every), count)] if count else [],
     }
+
+
+def goals(message: Any) -> list[tuple[float | None, float | None, float | None, bool]]:
+    """x, y, probability of each goal that the last full step weighed, and whether the plan was drafted to it."""
+    if message is None:
+        return []
+    rows = zip(message.x, message.y, message.probability, strict=False)
+    return [(finite(x), finite(y), finite(p, 4), place == message.chosen) for place, (x, y, p) in enumerate(rows)]
 
 
 def stages(message: Any) -> list[tuple[str, float | None]]:

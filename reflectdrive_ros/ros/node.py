@@ -235,6 +235,8 @@ class PlannerNode(Node):
             self._publish("markers", outputs.markers(report, trajectory, self.config))
         if self._heard("debug"):
             self._publish("debug", outputs.debug(report, self.config, stages))
+        if self._heard("goals"):
+            self._publish("goals", outputs.goals(report.plan, self.config))
 
     def _publish(self, key: str, message: Any) -> None:
         self._publishers_by_key[key].publish(message)

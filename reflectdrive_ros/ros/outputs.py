@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import uuid
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from autoware_internal_debug_msgs.msg import Float64Stamped
@@ -16,7 +17,7 @@ from builtin_interfaces.msg import Duration, Time
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from geometry_msgs.msg import Point, PoseStamped
 from nav_msgs.msg import Path
-from reflectdrive.msg import PlannerDebug, PlannerStatus
+from reflectdrive.msg import GoalHypotheses, PlannerDebug, PlannerStatus
 from std_msgs.msg import Header, String
 from unique_identifier_msgs.msg import UUID
 from visualization_msgs.msg import Marker, MarkerArray
@@ -232,7 +233,6 @@ def debug(report: StepReport, config: Config, stages_ms: dict[str, float]) -> Pl
     count = min(len(t.poses) for t in every)
     poses = geometry.compose(plan.map_from_ego, np.stack([t.poses[:count] for t in every])).reshape(-1, 3)
     scores = plan.scores or (float("nan"),) * len(every)
-    tokens = [] if plan.tokens is None else [int(token) for token in plan.tokens]
     return PlannerDebug(
         header=header(plan.stamp_ns, config.output.map_frame),
         planner=config.planner,
@@ -244,10 +244,37 @@ def debug(report: StepReport, config: Config, stages_ms: dict[str, float]) -> Pl
         candidate_y=poses[:, 1].tolist(),
         candidate_heading=poses[:, 2].tolist(),
         candidate_score=[float(score) for score in scores],
-        tokens_after_edit=tokens,
         stage_names=list(stages_ms),
         stage_times=[float(value) for value in stages_ms.values()],
+        **_tokens(plan),
     )
+
+
+def _tokens(plan: Plan) -> dict[str, Any]:
+    """The fields of PlannerDebug that tell of tokens; none where the plan has none."""
+    ids, trace = plan.tokens, plan.trace
+    if ids is None or trace is None:
+        return {}
+    confidence = np.where(ids == trace.ids[-1], trace.confidence[-1], np.nan)  # nobody asked for those of a repair
+    return {
+        "tokens_before_edit": trace.ids[0].tolist(),
+        "tokens_after_edit": ids.tolist(),
+        "token_confidence": confidence.tolist(),
+        "edit_rounds": len(trace.ids) - 1,
+        "round_tokens": trace.ids.ravel().tolist(),
+        "round_confidence": trace.confidence.ravel().tolist(),
+    }
+
+
+def goals(plan: Plan, config: Config) -> GoalHypotheses:
+    """The goals that the step weighed; none where it kept that of the last plan, and of planners without goals."""
+    message = GoalHypotheses(header=header(plan.stamp_ns, config.output.map_frame), chosen=-1)
+    if plan.trace is not None:
+        places = geometry.transform_points(plan.map_from_ego, plan.trace.goals)
+        message.x, message.y = places[:, 0].tolist(), places[:, 1].tolist()
+        message.probability = plan.trace.goal_probabilities.tolist()
+        message.chosen = plan.trace.chosen
+    return message
 
 
 def processing_time(stamp_ns: int, total_ms: float) -> Float64Stamped:

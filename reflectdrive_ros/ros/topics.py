@@ -149,6 +149,7 @@ OUTPUTS = (
     Topic("path", "~/debug/path", "nav_msgs/msg/Path", Qos.NEWEST, "the plan for RViz", False),
     Topic("markers", "~/debug/markers", "visualization_msgs/msg/MarkerArray", Qos.NEWEST, "plan for RViz", False),
     Topic("debug", "~/debug/planner", "reflectdrive/msg/PlannerDebug", Qos.NEWEST, "candidates, tokens, times", False),
+    Topic("goals", "~/debug/goals", "reflectdrive/msg/GoalHypotheses", Qos.NEWEST, "goals, probabilities", False),
     Topic(
         "processing_time",
         "~/debug/processing_time_ms",
