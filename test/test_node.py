@@ -108,11 +108,9 @@ class Car:
 
 
 @contextmanager
-def car(tmp_path, **settings):
+def car(tmp_path, heard=EVERYTHING, **settings):
     made = patient(**settings)
-    harness = Harness(
-        made, [*(f"{kind}:{name}" for kind in ("image", "info") for name in CAMERAS), *LATCHED], EVERYTHING
-    )
+    harness = Harness(made, [*(f"{kind}:{name}" for kind in ("image", "info") for name in CAMERAS), *LATCHED], heard)
     try:
         with running_node(made, {}, tmp_path / "node.log", sim_time=False) as process:
             harness.wait_for_node(process, tmp_path / "node.log")
@@ -164,7 +162,7 @@ def test_three_cameras_odometry_and_a_route_become_trajectories_with_diagnostics
 
 
 def test_a_planner_that_has_learned_drives_and_says_what_it_could_not_use(tmp_path, tiny_model):  # noqa: F811
-    with car(tmp_path, **tiny_model.settings) as sender:
+    with car(tmp_path, (*EVERYTHING, "debug", "goals"), **tiny_model.settings) as sender:
         driving = {"ego": {"speed": SPEED_MPS}}
         status = sender.until(lambda status: planned(status) and status.step_kind == "lite", 30.0, **driving)
         assert (status.planner, status.model_sha256) == ("reflectdrive2", tiny_model.sha256)
@@ -180,6 +178,20 @@ def test_a_planner_that_has_learned_drives_and_says_what_it_could_not_use(tmp_pa
         assert values["planned"] in ("full", "lite")
         assert bool(values["why_full"]) == (values["planned"] == "full")
         sender.until(planned, **driving)  # and drives on
+
+        # what somebody listens to is told of each step: its goals, and its tokens before and after editing
+        goals = {str(message.header.stamp): message for _, message in sender.harness.received["goals"]}
+        told = [
+            (message, goals[str(message.header.stamp)])
+            for _, message in sender.harness.received["debug"]
+            if len(message.tokens_after_edit) and str(message.header.stamp) in goals
+        ]
+        assert {message.step_kind for message, _ in told} == {"full", "lite"}
+        for message, weighed in told:
+            assert (weighed.chosen >= 0) is (message.step_kind == "full")
+            assert len(weighed.x) == len(weighed.y) == len(weighed.probability)
+            assert len(message.tokens_before_edit) == len(message.token_confidence) == 16
+            assert len(message.round_tokens) == len(message.round_confidence) == 16 * (message.edit_rounds + 1)
 
 
 def test_a_camera_that_dies_stops_the_car_and_its_return_heals_it(tmp_path):

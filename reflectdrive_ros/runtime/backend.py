@@ -170,8 +170,8 @@ def _graphs(path: Path, decoding: DecodingConfig) -> GraphCard:
     if isinstance(decoding, ReflectDriveDecoding):
         if decoding.guidance > 0:
             raise GraphError(
-                f"reflectdrive.guidance is {decoding.guidance}, but the graphs of {path} give no logits, which it "
-                "needs: set it to 0, or model.file to the weights (.safetensors), which torch runs"
+                f"reflectdrive.guidance is {decoding.guidance}, but the graphs of {path} do not give the logits that "
+                "guidance needs: set it to 0, or model.file to the weights (.safetensors), which torch runs"
             )
         if decoding.goals > built_in["goals"]:
             raise GraphError(
