@@ -72,7 +72,7 @@ FIELDS = {
                 "looked": COUNT,
                 "trust": number(),
             },
-            "edits": {"below": number(0.0, 1.0), "at_most": whole(0, 16)},
+            "edits": {"at_most": whole(0, 16)},
         },
         "blocks": maybe(COUNT),
     },
