@@ -221,7 +221,7 @@ def test_pictures_smaller_than_the_networks_are_refused(tiny_model, tmp_path, ca
     assert "--camera 40x1080 is smaller than the pictures that the network takes, " in told
     with pytest.raises(SystemExit):
         main(["export", str(tiny_model.file), "--out", str(tmp_path), "--camera", "wide"])
-    assert "'wide' is no size of pictures: expected one as 1920x1080" in capsys.readouterr().err
+    assert "'wide' is no whole number from 16 to 8192 px: expected a size as 1920x1080" in capsys.readouterr().err
 
 
 # --- what the files are made of --------------------------------------------------------------------------------------

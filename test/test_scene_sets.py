@@ -334,9 +334,9 @@ def test_no_scene_may_be_left_out_at_the_beginning_but_some_must_be_made(capsys)
     scenes_run.add_arguments(parser)
     assert parser.parse_args(["--first", "0"]).first == 0
     for words, complaint in (
-        (["--first", "-1"], "'-1' is not a whole number"),
-        (["--count", "two"], "'two' is not a whole number"),
-        (["--count", "0"], "'0' is not a whole number above 0"),
+        (["--first", "-1"], "'-1' is no whole number from 0 to "),
+        (["--count", "two"], "'two' is no whole number from 1 to "),
+        (["--count", "0"], "'0' is no whole number from 1 to "),
     ):
         with pytest.raises(SystemExit, match="2"):
             parser.parse_args(words)

@@ -27,6 +27,7 @@ from ..domain import Array
 from ..sim import camera, look, scenery, towns
 from ..sim.actors import Actors, Shape, Snapshot
 from ..sim.roads import RoadError, RoadMap
+from . import arguments
 from .bench_scoring import one_core
 from .provenance import write_numbers
 
@@ -49,7 +50,9 @@ STREET = (  # shape, length, width, height m; walked through in turn
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--runs", type=int, default=60, help="instants to take medians over (default: 60)")
+    parser.add_argument(
+        "--runs", type=arguments.count(10_000), default=60, help="instants to take medians over (default: 60)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
 
 

@@ -59,7 +59,7 @@ from ..runtime.backend import made_inputs, torch_decoding
 from ..runtime.graphs import views_of
 from ..runtime.model_file import named
 from ..runtime.torch_backend import TorchNetwork
-from . import bench_gpu
+from . import arguments, bench_gpu
 from .engine_run import UNUSABLE
 from .parity import FULL, LITE, frame
 from .provenance import write_numbers
@@ -92,8 +92,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sha256", metavar="HASH", help="of --model (default: as the card.json beside it tells)")
     parser.add_argument("--graphs", type=Path, metavar="CARD", help="card of the graphs exported of --model")
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1 .. (cpu; of --backend tensorrt cuda)")
-    parser.add_argument("--threads", type=int, default=2, metavar="N", help="processor threads (2)")
-    parser.add_argument("--steps", type=int, default=200, metavar="N", help="steps of each kind (200)")
+    parser.add_argument("--threads", type=arguments.processes(), default=2, metavar="N", help="processor threads (2)")
+    parser.add_argument("--steps", type=arguments.count(), default=200, metavar="N", help="steps of each kind (200)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
 
 

@@ -35,7 +35,7 @@ from ..scoring.contacts import SAMPLES, AgentTracks
 from ..scoring.metrics import LANE_OFFSET_M
 from ..scoring.scorer import Scene, score
 from ..scoring.simulate import DT_S, STATE_SIZE, STEPS
-from . import golden
+from . import arguments, golden
 from .golden import FIRST, SECOND, GoldenError, GoldenScene
 from .provenance import write_numbers
 
@@ -53,7 +53,9 @@ OPERATIONS = STEPS * 50 + (STEPS + 1) * (5 * 20 + 6 * (STEPS + 1) + STATE_SIZE)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--runs", type=int, default=15, help="repetitions to take medians over (default: 15)")
+    parser.add_argument(
+        "--runs", type=arguments.count(10_000), default=15, help="repetitions to take medians over (default: 15)"
+    )
     parser.add_argument(
         "--scenes", type=Path, metavar="FILE", help="golden scenes, where they are not beside the package"
     )

@@ -39,7 +39,7 @@ from ..sim.crew import CrewError, share_out
 from ..sim.drive_log import DriveLog
 from ..sim.sumo import SumoMissing
 from ..sim.world import World, WorldOptions
-from . import given
+from . import arguments, given
 from .driving_scores import prolonged
 from .provenance import write_numbers
 
@@ -258,38 +258,22 @@ def _summed(counts: Iterator[Mapping[str, int]]) -> dict[str, int]:
 def add_arguments(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--closed-loop", action="store_true", help="drive in the proving ground instead of a scene set")
     parser.add_argument(
-        "--seeds", type=_count, default=SEEDS, metavar="N", help=f"closed loop: so many worlds (default: {SEEDS})"
+        "--seeds",
+        type=arguments.count(100_000),
+        default=SEEDS,
+        metavar="N",
+        help=f"closed loop: so many worlds (default: {SEEDS})",
     )
-    parser.add_argument("--first-seed", type=_place, default=0, metavar="N", help="of the first world (default: 0)")
+    parser.add_argument(
+        "--first-seed", type=arguments.SEED, default=0, metavar="N", help="of the first world (default: 0)"
+    )
     parser.add_argument(
         "--duration",
-        type=_seconds_given,
+        type=arguments.duration(1.0, 3600.0),
         default=DURATION_S,
         metavar="S",
         help=f"closed loop: seconds of driving in each (default: {DURATION_S:.0f})",
     )
-
-
-def _count(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of at least 1")
-    return int(text)
-
-
-def _place(text: str) -> int:
-    if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of at least 0")
-    return int(text)
-
-
-def _seconds_given(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 1.0 <= seconds <= 3600.0:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number of seconds from 1 to 3600")
-    return seconds
 
 
 def run_closed_loop(args: argparse.Namespace) -> int:

@@ -31,7 +31,7 @@ from ..planning.planner import Planner, PlanningError, Tools
 from ..runtime.model_file import ModelFileError
 from ..sim import sets
 from ..sim.scene import FAMILIES
-from . import drive, driving_scores, eval_scenes, given, scenes_run, tracks
+from . import arguments, drive, driving_scores, eval_scenes, given, tracks
 from .driving_scores import MEASURES, Scores
 from .oracle import ORACLES
 from .provenance import write_numbers
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings of planners and score (YAML)")
     given.add_settings_argument(parser, "--setting")
     made = parser.add_argument_group("sets of the proving ground", "they are made first where they are not there")
-    made.add_argument("--limit", type=scenes_run.count, metavar="N", help="score the first N scenes only")
+    made.add_argument("--limit", type=arguments.count(), metavar="N", help="score the first N scenes only")
     made.add_argument(
         "--oracle",
         nargs="+",
@@ -72,8 +72,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     made.add_argument("--families", nargs="+", choices=FAMILIES, metavar="NAME", help=f"only {', '.join(FAMILIES)}")
     made.add_argument(
         "--workers",
-        type=scenes_run.count,
-        default=scenes_run.cores(),
+        type=arguments.processes(),
+        default=arguments.cores(),
         metavar="N",
         help="processes (default: the cores)",
     )

@@ -36,7 +36,7 @@ from ..runtime.backend import golden, torch_decoding
 from ..runtime.torch_backend import TorchNetwork
 from ..sim import shards
 from ..sim.shards import SetError
-from . import scenes_run
+from . import arguments
 from .engine_run import UNUSABLE, engines, show
 from .gate import held, quantised, sentence
 from .provenance import provenance, write_numbers
@@ -48,8 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sha256", metavar="HASH", help="of the weights, where no card stands beside them")
     parser.add_argument(
         "--blocks",
-        type=int,
-        choices=range(1, MOST_BLOCKS + 1),
+        type=arguments.count(MOST_BLOCKS),
         metavar="M",
         help="blocks that a step takes; left out, any number (for CPUs; TensorRT wants it fixed)",
     )
@@ -69,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--calibrate", type=Path, metavar="DIR", help="scene set that tells how large values get")
     parser.add_argument("--gate", type=Path, metavar="DIR", help="scene set on which the driving score is held")
     parser.add_argument(
-        "--gate-scenes", type=scenes_run.count, default=1000, metavar="N", help="the first scenes of --gate (1000)"
+        "--gate-scenes", type=arguments.count(), default=1000, metavar="N", help="the first scenes of --gate (1000)"
     )
     parser.add_argument(
         "--tensorrt",
@@ -173,9 +172,11 @@ def _taking(camera: Size | None, net: TokenNet, decoding: Decoding) -> TorchNetw
 
 def _size(text: str) -> Size:
     width, _, height = text.partition("x")
-    if not (width.isdecimal() and height.isdecimal() and int(width) * int(height) > 0):
-        raise argparse.ArgumentTypeError(f"'{text}' is no size of pictures: expected one as 1920x1080")
-    return int(width), int(height)
+    pixels = arguments.Whole(16, 8192, "px")
+    try:
+        return pixels(width), pixels(height)
+    except argparse.ArgumentTypeError as fault:
+        raise argparse.ArgumentTypeError(f"{fault}: expected a size as 1920x1080") from None
 
 
 def source_card(weights: Path) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from ..planning import LEARNED, planner_named
 from ..planning.planner import Network
 from ..runtime.backend import network_of
 from ..runtime.model_file import named, verified_sha256, weights_sha256
+from . import arguments
 
 
 def add_model_arguments(parser: argparse._ActionsContainer) -> None:
@@ -32,8 +33,12 @@ def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
     """Of benches that plan for the scenes of a set."""
     parser.add_argument("--set", default="test", choices=("train", "val", "test", "hard"), help="scene set (test)")
     parser.add_argument("--scenes", type=Path, metavar="DIR", help="folder of the set, where it is not the usual one")
-    parser.add_argument("--limit", type=int, default=300, metavar="N", help="scenes, the set's first (300)")
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes, if the set must be made (1)")
+    parser.add_argument(
+        "--limit", type=arguments.count(), default=300, metavar="N", help="scenes, the set's first (300)"
+    )
+    parser.add_argument(
+        "--workers", type=arguments.processes(), default=1, metavar="N", help="processes, if the set must be made (1)"
+    )
     parser.add_argument("--config", type=Path, metavar="FILE", help="configuration (YAML)")
     add_model_arguments(parser)
     add_settings_argument(parser, "--setting")

@@ -36,7 +36,7 @@ from ..scoring.scorer import Scene
 from ..sim import shards
 from ..sim.scene import DrivingScene
 from ..sim.shards import SetError
-from . import driving_scores, eval_scenes, oracle, scenes_run
+from . import arguments, driving_scores, eval_scenes, oracle
 from .driving_scores import MEASURES
 from .provenance import write_numbers
 
@@ -53,9 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--graphs", type=Path, required=True, metavar="CARD", help="card of the graphs exported of it")
     parser.add_argument("--backend", choices=("onnxruntime", "tensorrt"), default="onnxruntime", help="(onnxruntime)")
     parser.add_argument("--device", default="auto", metavar="NAME", help="of the graphs: auto, cpu, cuda .. (auto)")
-    parser.add_argument("--threads", type=scenes_run.count, default=1, metavar="N", help="of each (1)")
+    parser.add_argument("--threads", type=arguments.processes(), default=1, metavar="N", help="of each (1)")
     parser.add_argument("--scenes", type=Path, required=True, metavar="DIR", help="scene set, with pictures")
-    parser.add_argument("--limit", type=scenes_run.count, default=1000, metavar="N", help="its first scenes (1000)")
+    parser.add_argument("--limit", type=arguments.count(), default=1000, metavar="N", help="its first scenes (1000)")
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings of planner and score (YAML)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table's numbers here too")
 

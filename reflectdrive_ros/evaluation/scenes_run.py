@@ -9,7 +9,6 @@ parts, on several machines (--first 20000 --count 30000), which are then sets of
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from dataclasses import asdict
 from functools import partial
@@ -28,42 +27,47 @@ from ..sim import sets, shards, sumo
 from ..sim.scene import FAMILIES
 from ..sim.sets import MakeShard, Wanted
 from ..sim.shards import Index, SetError
+from . import arguments
 from .contact_sheet import contact_sheet
 from .provenance import write_numbers
 
 FAULTS = (SetError, sumo.SumoMissing)
 PIXELS = (288, 162)  # of a picture, as fine as the shipped network sees
+MOST_SHOWN = 1000  # scenes in one image
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--set", choices=sets.SIZES, default="test", help="scene set (default: test)")
-    parser.add_argument("--count", type=count, metavar="N", help="scenes to make (default: the set's own size)")
-    parser.add_argument("--first", type=number, default=0, metavar="N", help="scenes to leave out at the beginning")
+    parser.add_argument(
+        "--count", type=arguments.count(10_000_000), metavar="N", help="scenes to make (default: the set's own size)"
+    )
+    parser.add_argument(
+        "--first", type=arguments.PLACE, default=0, metavar="N", help="scenes to leave out at the beginning"
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the set, where it is not the usual one")
-    parser.add_argument("--workers", type=count, default=cores(), metavar="N", help="processes (default: the cores)")
-    parser.add_argument("--width", type=count, default=PIXELS[0], help="of a picture (default: %(default)s px)")
-    parser.add_argument("--height", type=count, default=PIXELS[1], help="of a picture (default: %(default)s px)")
+    parser.add_argument(
+        "--workers",
+        type=arguments.processes(),
+        default=arguments.cores(),
+        metavar="N",
+        help="processes (default: the cores)",
+    )
+    parser.add_argument(
+        "--width",
+        type=arguments.Whole(16, 4096, "px"),
+        default=PIXELS[0],
+        help="of a picture (default: %(default)s px)",
+    )
+    parser.add_argument(
+        "--height",
+        type=arguments.Whole(16, 4096, "px"),
+        default=PIXELS[1],
+        help="of a picture (default: %(default)s px)",
+    )
     parser.add_argument("--no-pictures", action="store_true", help="scenes without cameras")
     parser.add_argument("--check", type=Path, metavar="DIR", help="make nothing: compare a set with its checksums")
     parser.add_argument("--show", nargs=2, metavar=("N", "FILE"), help="draw N scenes of the set into a picture")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the table here too")
-
-
-def count(text: str) -> int:
-    if number(text) == 0:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number above 0")
-    return int(text)
-
-
-def number(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number")
-    return int(text)
-
-
-def cores() -> int:
-    """That this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -74,12 +78,13 @@ def run(args: argparse.Namespace) -> int:
     try:
         if args.check is not None:
             return _check(args.check, console, errors)
+        shown = None if args.show is None else arguments.count(MOST_SHOWN)(args.show[0])
         make_shard, made_by = the_sampler(args.width, args.height, pictures=not args.no_pictures, first=args.first)
         wanted = Wanted(args.set, args.count or sets.SIZES[args.set], made_by)
         folder = args.out or sets.default_place(args.set, made_by)
         index, rate = made(folder, wanted, make_shard, args.workers, errors)
-        if args.show is not None:
-            show(folder, count(args.show[0]), Path(args.show[1]), errors)
+        if shown is not None:
+            show(folder, shown, Path(args.show[1]), errors)
         if args.json is not None:
             write_numbers(args.json, numbers(folder, index, rate))
     except (*FAULTS, argparse.ArgumentTypeError) as fault:

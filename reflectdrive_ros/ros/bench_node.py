@@ -24,6 +24,7 @@ from rich.table import Table
 from sensor_msgs.msg import Image
 
 from ..config import Config, override_dotted
+from ..evaluation import arguments
 from ..evaluation.provenance import write_numbers
 from . import convert, outputs
 from .bag import BagError
@@ -45,8 +46,10 @@ KEY_BY_SUFFIX = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--runs", type=int, default=5, help="runs to take medians over (default: 5)")
-    parser.add_argument("--seconds", type=float, default=60.0, help="length of a run (default: 60)")
+    parser.add_argument("--runs", type=arguments.count(1000), default=5, help="runs to take medians over (default: 5)")
+    parser.add_argument(
+        "--seconds", type=arguments.duration(1.0, 3600.0), default=60.0, help="length of a run (default: 60)"
+    )
     parser.add_argument("--planner", default="constant_velocity", help="recipe (default: constant_velocity)")
     parser.add_argument("--objects", action="store_true", help="send the recording's road users too")
     parser.add_argument("--raw", action="store_true", help="three raw 1920x1080 streams instead of 640x360 JPEG")

@@ -27,7 +27,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from ..config import Config, ConfigError
-from ..evaluation import given
+from ..evaluation import arguments, given
 from ..evaluation.driving_scores import prolonged
 from ..evaluation.provenance import provenance
 from ..evaluation.replay_record import DriveEvent, DriveRecord, ReplayRecord, summary
@@ -57,14 +57,18 @@ PATIENCE = {"engine.watchdog_ms": 10_000.0, "engine.deadline_ms": 10_000.0}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     world_bag.add_world_arguments(parser)
-    parser.add_argument("--seconds", type=float, help="of driving (default: 60; with --live: until Ctrl-C)")
+    parser.add_argument(
+        "--seconds", type=arguments.duration(0.1), help="of driving (default: 60; with --live: until Ctrl-C)"
+    )
     parser.add_argument("--planner", help="recipe to use instead of the default")
     given.add_model_arguments(parser)
     given.add_settings_argument(parser, "--set")
     parser.add_argument("--out", type=Path, default=Path("out/demo"), help="folder for bag, plans and report")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here too")
     parser.add_argument("--live", action="store_true", help="show the drive in a browser while it happens")
-    parser.add_argument("--port", type=int, default=live.PORT, help=f"of the live page (default: {live.PORT})")
+    parser.add_argument(
+        "--port", type=arguments.PORT, default=live.PORT, help=f"of the live page (default: {live.PORT})"
+    )
     parser.add_argument(
         "--recording", type=Path, nargs="?", const=RECORDING, metavar="DIR", help="play a real recording instead"
     )

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import VehicleConfig
+from ..evaluation import arguments
 from ..evaluation.report import with_drawing
 from . import live_view
 from .live_topics import Listener
@@ -111,7 +112,7 @@ def main(args: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="live", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--port", type=int, default=PORT, help=f"of the page (default: {PORT})")
+    parser.add_argument("--port", type=arguments.PORT, default=PORT, help=f"of the page (default: {PORT})")
     parsed = parser.parse_args(sys.argv[1:] if args is None else args)
     end_on_sigterm()
     try:

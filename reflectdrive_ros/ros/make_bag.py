@@ -22,6 +22,7 @@ from rich.progress import track
 from rich.table import Table
 
 from ..config import Config, ConfigError, override_dotted
+from ..evaluation import arguments
 from ..evaluation.provenance import write_numbers
 from ..planning import planner_named
 from . import world_bag
@@ -41,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the table here too")
     drive = parser.add_argument_group("of the world")
     world_bag.add_world_arguments(drive)
-    drive.add_argument("--seconds", type=float, default=20.0, help="of driving (default: 20)")
+    drive.add_argument("--seconds", type=arguments.duration(0.1, 3600.0), default=20.0, help="of driving (default: 20)")
     drive.add_argument("--planner", default="route_follower", help="who drives (default: route_follower)")
 
 

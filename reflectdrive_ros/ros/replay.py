@@ -28,7 +28,7 @@ from rich.table import Table
 
 from ..config import Config, ConfigError
 from ..domain import Array
-from ..evaluation import given, golden_replay
+from ..evaluation import arguments, given, golden_replay
 from ..evaluation.golden_replay import GoldenError
 from ..evaluation.plan_measures import PLANS_FILE, SCORES, write_measures
 from ..evaluation.provenance import provenance
@@ -60,10 +60,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", type=Path, help="folder for what is left behind (default: out/<bag>, out/replays)")
     parser.add_argument(
-        "--jobs", type=count, default=1, metavar="N", help="of several bags so many at once (default: 1)"
+        "--jobs",
+        type=arguments.processes(),
+        default=1,
+        metavar="N",
+        help="of several bags so many at once (default: 1)",
     )
     parser.add_argument("--node", action="store_true", help="through the real node over DDS, in recorded time")
-    parser.add_argument("--rate", type=float, default=1.0, help="with --node: speed of playing (default: 1.0)")
+    parser.add_argument(
+        "--rate", type=arguments.Real(0.05, 20.0), default=1.0, help="with --node: speed of playing (default: 1.0)"
+    )
     parser.add_argument("--planner", help="recipe to use instead of the configured one")
     given.add_model_arguments(parser)
     parser.add_argument("--config", type=Path, help="configuration file (YAML)")
@@ -74,19 +80,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--route", choices=("bag", "driven"), default="bag", help="driven: the path driven, in hindsight"
     )
-    parser.add_argument("--duration", type=float, metavar="S", help="only the first so many seconds of the bag")
+    parser.add_argument(
+        "--duration", type=arguments.duration(0.1), metavar="S", help="only the first so many seconds of the bag"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write summary.json here too")
     parser.add_argument(
         "--golden", type=Path, metavar="FILE", help="compare the plans with a golden; differences: exit 1"
     )
     parser.add_argument("--update-golden", action="store_true", help="write the golden instead: a deliberate act")
     parser.add_argument("--no-report", action="store_true", help="leave report.html out")
-
-
-def count(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of at least 1")
-    return int(text)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -27,7 +27,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from ..config import Config, override_dotted
-from ..evaluation import given
+from ..evaluation import arguments, given
 from ..evaluation.provenance import write_numbers
 from . import world_bag
 from .bag import BagError
@@ -46,7 +46,12 @@ SETTLED = 0.1  # the first tenth: caches fill, the allocator finds its size
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     world_bag.add_world_arguments(parser)
-    parser.add_argument("--minutes", type=float, default=MINUTES, help=f"of our time (default: {MINUTES:.0f})")
+    parser.add_argument(
+        "--minutes",
+        type=arguments.Real(0.1, 10_080.0, "minutes"),
+        default=MINUTES,
+        help=f"of our time (default: {MINUTES:.0f})",
+    )
     parser.add_argument("--planner", default=Config().planner, help=f"recipe (default: {Config().planner})")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here")
     args = parser.parse_args()

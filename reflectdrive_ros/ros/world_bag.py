@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config import Config
+from ..evaluation import arguments
 from ..sim.roads import RoadError
 from ..sim.simulation import TrafficError
 from ..sim.sumo import SumoFailed, SumoMissing
@@ -28,7 +29,9 @@ WORLD_FAULTS = (SumoMissing, SumoFailed, RoadError, TrafficError)  # one sentenc
 
 
 def add_world_arguments(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("--seed", type=int, default=6, help="of the town, its traffic and its looks (default: 6)")
+    parser.add_argument(
+        "--seed", type=arguments.SEED, default=6, help="of the town, its traffic and its looks (default: 6)"
+    )
     parser.add_argument("--town", default="", help="name of a made town (default: one that follows from the seed)")
     parser.add_argument("--map", type=Path, metavar="FILE", help="drive in this Lanelet2 map (.osm) instead")
 

@@ -34,6 +34,7 @@ from visualization_msgs.msg import MarkerArray
 
 from ..config import Config
 from ..domain import Array, Plan
+from ..evaluation import arguments
 from . import convert, outputs, topics, world_bag, world_messages
 from .bag import BagError, BagWriter
 from .convert import BadMessage
@@ -241,7 +242,9 @@ def main(args: list[str] | None = None) -> int:
         prog="world", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     world_bag.add_world_arguments(parser)
-    parser.add_argument("--seconds", type=float, help="end after so much simulated time (default: never)")
+    parser.add_argument(
+        "--seconds", type=arguments.duration(0.1), help="end after so much simulated time (default: never)"
+    )
     parser.add_argument("--lock-step", action="store_true", help="each tick waits for the plan that was made of it")
     parser.add_argument(
         "--trajectory", default=f"{NODE_NAME}/output/trajectory", metavar="TOPIC", help="plans to drive by"

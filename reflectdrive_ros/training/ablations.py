@@ -31,7 +31,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from ..config import ConfigError, override_dotted
-from ..evaluation import given
+from ..evaluation import arguments, given
 from ..evaluation.provenance import write_numbers
 from ..evaluation.results import paired
 from ..model.checkpoint import CARD
@@ -81,10 +81,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--val", type=Path, required=True, metavar="DIR", help=f"set to be examined on, its first {SCENES}"
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the trainings are kept")
-    parser.add_argument("--steps", type=int, default=500, metavar="N", help="of each training (500)")
-    parser.add_argument("--eyes-steps", type=int, default=1800, metavar="N", help="of the eyes before them (1800)")
-    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="trainings of each variant (3)")
-    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="trainings at a time, a thread each (2)")
+    parser.add_argument("--steps", type=arguments.count(10**9), default=500, metavar="N", help="of each training (500)")
+    parser.add_argument(
+        "--eyes-steps", type=arguments.count(10**9), default=1800, metavar="N", help="of the eyes before them (1800)"
+    )
+    parser.add_argument(
+        "--seeds", type=arguments.count(100), default=3, metavar="N", help="trainings of each variant (3)"
+    )
+    parser.add_argument(
+        "--jobs", type=arguments.processes(), default=2, metavar="N", help="trainings at a time, a thread each (2)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the tables here too")
 
 

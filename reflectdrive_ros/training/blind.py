@@ -22,6 +22,7 @@ from rich.table import Table
 from torch import nn
 
 from ..domain import Array, Command
+from ..evaluation import arguments
 from ..evaluation.provenance import write_numbers
 from ..scoring.scorer import WAYPOINTS, score
 from ..sim import shards
@@ -40,7 +41,7 @@ SUB_SCORES = ("nc", "dac", "ttc", "comfort", "ep")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--train", type=Path, required=True, metavar="DIR", help="set to learn from")
     parser.add_argument("--test", type=Path, required=True, metavar="DIR", help="set to be scored on")
-    parser.add_argument("--seed", type=int, default=0, help="of weights and batches (default: 0)")
+    parser.add_argument("--seed", type=arguments.SEED, default=0, help="of weights and batches (default: 0)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the table here too")
 
 

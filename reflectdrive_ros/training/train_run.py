@@ -36,7 +36,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from torch.utils.tensorboard import SummaryWriter
 
 from ..config import ConfigError, override_dotted
-from ..evaluation import given
+from ..evaluation import arguments, given
 from ..evaluation.provenance import provenance
 from ..model.checkpoint import CheckpointError
 from ..model.token_net import TokenNetConfig
@@ -76,11 +76,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     sft_parser.add_argument("--eyes", type=Path, metavar="DIR", help="SigLIP2 that it begins with")
     length = sft_parser.add_mutually_exclusive_group()
-    length.add_argument("--steps", type=int, metavar="N", help="in place of the config's length")
-    length.add_argument("--minutes", type=float, metavar="M", help="likewise, by the clock")
-    sft_parser.add_argument("--seed", type=int, metavar="N", help="in place of the config's seed")
+    length.add_argument("--steps", type=arguments.count(10**9), metavar="N", help="in place of the config's length")
+    length.add_argument(
+        "--minutes", type=arguments.Real(0.01, 1e6, "minutes"), metavar="M", help="likewise, by the clock"
+    )
+    sft_parser.add_argument("--seed", type=arguments.SEED, metavar="N", help="in place of the config's seed")
     given.add_settings_argument(sft_parser, "--setting")
-    sft_parser.add_argument("--workers", type=int, default=2, metavar="N", help="processes that read scenes (2)")
+    sft_parser.add_argument(
+        "--workers", type=arguments.processes(), default=2, metavar="N", help="processes that read scenes (2)"
+    )
     mean_parser = kinds.add_parser("mean", help="the mean of the weights of runs", description=mean.__doc__)
     mean_parser.formatter_class = argparse.RawDescriptionHelpFormatter
     mean.add_arguments(mean_parser)

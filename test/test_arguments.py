@@ -1,0 +1,122 @@
+"""Claims about numbers on the command line: every numeric option of every command refuses what it cannot use.
+
+The parsers of all commands are walked, so that an option that comes later is held to the same.
+"""
+
+import argparse
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from reflectdrive_ros.__main__ import BENCHES, COMMANDS, main
+from reflectdrive_ros.evaluation import arguments, scenes_run
+from reflectdrive_ros.evaluation.arguments import Real, Whole
+
+# what makes a number's place in the help; `metavar="N"` without a range would be a number that nobody checks
+NUMERIC_METAVARS = {"N", "M", "S"}
+PROGRAMS = ("ros.live", "ros.soak", "ros.conformance", "ros.world_node", "ros.node")  # without `reflectdrive COMMAND`
+TEXTS = (None, Path, str)
+OTHER = {"--camera": "WxH", "--show": "N FILE"}  # tested below
+
+
+class Parsed(Exception):
+    """Carries the parser of a command in place of what it would do."""
+
+
+def parser_of(monkeypatch, program, words):
+    def parse(self, args=None, namespace=None):
+        raise Parsed(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(argparse.ArgumentParser, "parse_args", parse)
+        patch.setattr(sys, "argv", ["program", *words])
+        with pytest.raises(Parsed) as found:
+            program(words) if words else program()
+    return found.value.args[0]
+
+
+def options_of(parser):
+    """Every option of a parser and of the parsers of its subcommands."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from options_of(below)
+        else:
+            yield parser, action
+
+
+def parsers(monkeypatch):
+    for words in [*([name] for name in COMMANDS), *(["bench", name] for name in BENCHES)]:
+        yield " ".join(words), parser_of(monkeypatch, main, words)
+    for module in PROGRAMS:
+        yield module, parser_of(monkeypatch, importlib.import_module(f"reflectdrive_ros.{module}").main, [])
+
+
+def all_options(monkeypatch):
+    return [(name, *pair) for name, parser in parsers(monkeypatch) for pair in options_of(parser)]
+
+
+def beyond(kind):
+    """What an option of a range must refuse."""
+    step = 1 if isinstance(kind, Whole) else max(abs(kind.high) * 1e-3, 1e-6)
+    outside = repr(kind.low - step), repr(kind.high + step)
+    return ("nan", "NaN", "inf", "-inf", "1e308", "-1e308", "9" * 5000, "", " ", "x", "1,5", "0x10", *outside)
+
+
+def test_every_numeric_option_refuses_what_is_no_number_of_its_range(monkeypatch, capsys):
+    tried = set()
+    for command, parser, action in all_options(monkeypatch):
+        if not isinstance(action.type, (Whole, Real)):
+            continue
+        name = action.option_strings[-1]
+        tried.add(name)
+        for text in beyond(action.type):
+            with pytest.raises(SystemExit) as ended:
+                parser.parse_args([f"{name}={text}"])
+            said = capsys.readouterr().err.splitlines()
+            assert ended.value.code == 2, (command, name, text)
+            assert f"argument {name}: '" in said[-1], (command, name, text, said[-1])
+            assert len(said[-1]) < 200
+        for value in (action.type.low, action.type.high):
+            assert action.type(str(value)) == value
+        if action.default is not None:
+            assert action.type(str(action.default)) == action.default, (command, name)
+    expected = {"--seconds", "--duration", "--rate", "--port", "--seed", "--count", "--width", "--jobs", "--workers"}
+    assert expected <= tried
+
+
+def test_no_option_takes_a_number_without_a_range(monkeypatch):
+    for command, _, action in all_options(monkeypatch):
+        name = action.option_strings[-1] if action.option_strings else action.dest
+        if isinstance(action.type, (Whole, Real)) or name in OTHER:
+            continue
+        assert action.type in TEXTS, f"{command} {name}: give it a type of evaluation/arguments.py"
+        assert action.metavar not in NUMERIC_METAVARS, f"{command} {name}: a number without a range"
+        assert not isinstance(action.default, (int, float)) or isinstance(action.default, bool), f"{command} {name}"
+
+
+@pytest.mark.parametrize("size", ["x", "0x0", "-1x5", "nanx5", "99999999999x5", "1920", "1920x1080x3", "8x8"])
+def test_a_camera_of_no_size_is_refused(size, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["export", "weights", "--out", "out", f"--camera={size}"])
+    assert ended.value.code == 2
+    assert "argument --camera: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "nan", "1e308", "99999999999"])
+def test_a_number_of_scenes_to_show_is_refused_before_a_set_is_made(number, tmp_path, capsys):
+    parser = argparse.ArgumentParser()
+    scenes_run.add_arguments(parser)
+    words = ["--count", "1", "--out", str(tmp_path / "set"), "--show", number, str(tmp_path / "image.png")]
+    assert scenes_run.run(parser.parse_args(words)) == 2
+    assert f"'{number}' is no whole number from 1 to " in capsys.readouterr().err
+    assert not (tmp_path / "set").exists()
+
+
+def test_a_few_processes_for_each_core_are_allowed():
+    assert arguments.processes().high >= 8
+    assert arguments.processes()("8") == 8
+    with pytest.raises(argparse.ArgumentTypeError, match="'1024' is no whole number from 1 to"):
+        arguments.Whole(1, 8)("1024")
