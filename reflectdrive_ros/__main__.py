@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
+import io
 import os
 import sys
 from types import ModuleType
@@ -46,8 +48,32 @@ EXTRAS = {
 }
 
 
+# errors of writing that name no file: what is printed goes to a full disk or beyond a limit
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
 def main(argv: list[str] | None = None) -> int:
-    given = sys.argv[1:] if argv is None else argv
+    """The exit code of a command; 2 with one sentence on stderr also where there is no place to print or to run."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # an ASCII terminal shows "?" for what it has no character for
+        sys.stdout.reconfigure(errors="replace")
+    try:
+        try:
+            return run(sys.argv[1:] if argv is None else argv)
+        finally:
+            if sys.stdout is not None:  # None: closed by the shell
+                sys.stdout.flush()
+    except BrokenPipeError:  # `reflectdrive .. | head`
+        discard_output()
+        return 0
+    except OSError as fault:
+        if fault.filename is not None or fault.errno not in UNWRITABLE:
+            raise
+        discard_output()
+        sys.stderr.write(f"reflectdrive: standard output cannot be written: {fault.strerror}\n")
+        return 2
+
+
+def run(given: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="reflectdrive", description=__doc__)
     parser.add_argument("--version", action="version", version=f"reflectdrive {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -62,10 +88,16 @@ def main(argv: list[str] | None = None) -> int:
             add_command(benches, name, module, doc, chosen == "bench" and name in given)
     args = parser.parse_args(given)
     try:
-        return int(args.run(args))
-    except BrokenPipeError:  # `reflectdrive .. | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        os.getcwd()
+    except FileNotFoundError:
+        sys.stderr.write("reflectdrive: the working directory has been removed: change to one that exists\n")
+        return 2
+    return int(args.run(args))
+
+
+def discard_output() -> None:
+    """What is still to be printed goes nowhere, so that the interpreter's end does not fail on it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def add_command(

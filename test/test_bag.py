@@ -2,7 +2,9 @@
 
 import json
 import os
+import resource
 import shutil
+import signal
 import sqlite3
 from pathlib import Path
 
@@ -75,6 +77,18 @@ def test_a_disk_that_is_full_ends_the_recording_after_its_last_whole_record(tmp_
     assert written == [0, 1]
     with BagReader(tmp_path / "bag") as bag:
         assert bag.message_count == 2
+
+
+def test_an_sqlite_bag_that_may_not_grow_is_one_sentence(tmp_path):
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limit[1]))
+    try:
+        with pytest.raises(BagError, match=r"bag .*bag cannot be written: "):
+            write(tmp_path / "bag", "sqlite3", messages=10, picture_bytes=500_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, before)
 
 
 @pytest.mark.parametrize("storage", ["mcap", "sqlite3"])

@@ -1,11 +1,17 @@
-"""Claims about the command line: a missing extra is one sentence, every command tells what it does."""
+"""Claims about the command line: a missing extra is one sentence, every command tells what it does, and it works or
+says why where text cannot be printed and where the working directory is gone."""
 
+import io
+import json
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 
-from reflectdrive_ros.__main__ import BENCHES, COMMANDS
+from reflectdrive_ros.__main__ import BENCHES, COMMANDS, main
+from reflectdrive_ros.evaluation.plan_measures import MEASURED, PlanMeasures, write_measures
 
 WITHOUT = (
     "import sys; sys.modules[{library!r}] = None; from reflectdrive_ros.__main__ import main; sys.exit(main({words}))"
@@ -34,3 +40,43 @@ def test_every_command_has_help(words):
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert "usage: reflectdrive" in done.stdout
+
+
+@pytest.fixture
+def replays(tmp_path):
+    """A folder as a replay leaves it behind, with a name that ASCII does not have."""
+    folder = tmp_path / "straße"
+    folder.mkdir()
+    (folder / "summary.json").write_text(json.dumps({"bag": "straße", "planner": "route_follower"}))
+    numbers = {name: np.ones(3) for name in MEASURED}
+    whole = {name: np.arange(3) for name in ("stamp_ns", "verdict", "source")}
+    write_measures(PlanMeasures(**numbers, **whole), folder / "plans.csv")
+    return str(folder)
+
+
+@pytest.mark.parametrize("buffering", [-1, 1])
+def test_a_full_disk_behind_standard_output_is_one_sentence(replays, monkeypatch, capsys, buffering):
+    with Path("/dev/full").open("w", buffering=buffering, encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main(["compare", replays, replays]) == 2
+    assert capsys.readouterr().err == "reflectdrive: standard output cannot be written: No space left on device\n"
+
+
+def test_a_terminal_of_ascii_shows_a_table_and_marks_what_it_cannot_show(replays, monkeypatch):
+    kept = io.BytesIO()
+    with io.TextIOWrapper(kept, encoding="ascii") as ascii_only:
+        monkeypatch.setattr(sys, "stdout", ascii_only)
+        assert main(["compare", replays, replays]) == 0
+        shown = kept.getvalue().decode("ascii")
+    assert "stra?e (route_follower) ? B: " in shown
+    assert "---" in shown
+
+
+def test_a_working_directory_that_is_gone_is_one_sentence(replays, tmp_path, monkeypatch, capsys):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(["compare", replays, replays]) == 2
+    assert capsys.readouterr().err == (
+        "reflectdrive: the working directory has been removed: change to one that exists\n"
+    )

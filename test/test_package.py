@@ -239,3 +239,38 @@ def test_pip_installs_models_and_settings_where_they_are_looked_for(tmp_path):
     for folder in ("config", "models"):
         for file in (file for file in (ROOT / folder).rglob("*") if file.is_file()):
             assert (tmp_path / "prefix/share/reflectdrive" / file.relative_to(ROOT)).is_file()
+
+
+# --- a set-up that several users share -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("python", ["of all", "private"])
+def test_the_set_up_of_another_user_is_used_or_the_reason_is_said(tmp_path, python):
+    """Run as nobody where the tests run as root; else the folders are made read-only."""
+    root = tmp_path / "clone"
+    (root / "tools").mkdir(parents=True)
+    shutil.copy(ROOT / "tools" / "setup", root / "tools" / "setup")
+    private = tmp_path / "home"
+    private.mkdir()
+    interpreter = private / "python"
+    interpreter.write_text("#!/bin/sh\nexit 0\n")
+    interpreter.chmod(0o755)
+    (root / ".venv" / "bin").mkdir(parents=True)
+    (root / ".venv" / "bin" / "python").symlink_to(interpreter)
+    private.chmod(0o755 if python == "of all" else 0o000)
+    (root / ".venv").chmod(0o555)
+    other = {"user": 65534, "group": 65534} if os.getuid() == 0 else {}
+    for folder in [tmp_path, *list(tmp_path.parents)[:2]] if other else []:
+        folder.chmod(folder.stat().st_mode | 0o055)
+    try:
+        command = ["sh", str(root / "tools" / "setup")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd="/", **other)
+    finally:
+        private.chmod(0o755)
+        (root / ".venv").chmod(0o755)
+    if python == "of all":
+        assert (done.returncode, done.stderr) == (0, "")
+    else:
+        assert done.returncode == 2
+        assert "does not run for " in done.stderr
+        assert "PYTHON=/usr/bin/python3 tools/setup" in done.stderr

@@ -7,6 +7,7 @@ after looking at the report, with the reason in the commit message.
 """
 
 import json
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -118,6 +119,16 @@ def test_a_blind_planner_drives_a_bag_without_cameras(comma, tmp_path):
     assert code == 0
     assert 80 < numbers["plans"] <= 101
     assert numbers["sources"]["PLANNER"] > 0.95 * numbers["plans"]
+
+
+def test_a_bag_whose_name_is_not_utf_8_is_replayed_with_a_report(comma, tmp_path):
+    """Under LC_ALL=C every name beyond ASCII comes in like this."""
+    bag = tmp_path / os.fsdecode(b"b\xffg")
+    bag.symlink_to(comma)
+    code, numbers = replayed(bag, tmp_path / "out", "--set", "cameras.required=false", "--duration", "2")
+    assert code == 0
+    assert numbers["plans"] > 10
+    assert b"<title>reflectdrive replay: route_follower on b\xffg" in (tmp_path / "out" / "report.html").read_bytes()
 
 
 @pytest.mark.parametrize("way", [(), pytest.param(("--node",), marks=pytest.mark.dds)])

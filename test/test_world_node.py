@@ -142,6 +142,14 @@ def test_a_route_is_sent_again_when_it_ends_near_or_leads_elsewhere():
 # --- topics ----------------------------------------------------------------------------------------------------------
 
 
+def test_a_context_of_our_own_does_not_read_the_command_line(monkeypatch):
+    """ROS refuses words that are not UTF-8, as the name of a bag may be."""
+    monkeypatch.setattr(sys, "argv", ["reflectdrive", "replay", "b\udcffg"])
+    context = own_context()
+    assert context.ok()
+    context.shutdown()
+
+
 @pytest.mark.dds
 def test_every_input_is_published_as_the_node_listens_with_rising_stamps(world):
     """Each subscription is made with the very QoS of the topic table."""

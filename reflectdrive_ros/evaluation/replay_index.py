@@ -68,7 +68,7 @@ def write_index(summary: Numbers, path: Path) -> None:
     for mark, text in parts.items():
         page = page.replace(mark, text)
     part = path.with_name(f".{path.name}.part")
-    part.write_text(page, encoding="utf-8")
+    part.write_text(page, encoding="utf-8", errors="surrogateescape")
     os.replace(part, path)
 
 

@@ -36,7 +36,7 @@ def write_report(record: ReplayRecord, path: str | Path) -> None:
     title = html.escape(f"reflectdrive {'demo' if record.drive else 'replay'}: {record.planner} on {record.bag}")
     # nothing inside the data may end the script element that holds it
     page = page.replace("__DATA__", content.replace("<", "\\u003c"), 1).replace("__TITLE__", title, 1)
-    Path(path).write_text(page, encoding="utf-8")
+    Path(path).write_text(page, encoding="utf-8", errors="surrogateescape")
 
 
 def with_drawing(template: Path) -> str:

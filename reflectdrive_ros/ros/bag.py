@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 from collections import Counter, deque
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -175,7 +176,7 @@ class BagWriter:
 
     def __enter__(self) -> BagWriter:
         try:
-            self._hand.submit(self._writer.open).result()
+            self._hand.submit(self._storing, self._writer.open).result()
         except OSError as fault:
             self._hand.shutdown()
             raise BagError(f"bag {self.path} cannot be created: {fault.strerror}") from None
@@ -185,7 +186,7 @@ class BagWriter:
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
         # rosbags' own context manager throws away what is not flushed when the block fails; a recording must not
-        closing = self._hand.submit(self._writer.close)
+        closing = self._hand.submit(self._storing, self._writer.close)
         self._hand.shutdown()
         if kind is None:  # else what ended the block is the news
             self._wait_for_all_but(0)
@@ -196,6 +197,7 @@ class BagWriter:
         if name not in self._connections:
             definition, digest = _definition(type_name)
             self._connections[name] = self._hand.submit(
+                self._storing,
                 self._writer.add_connection,
                 name,
                 type_name,
@@ -219,8 +221,15 @@ class BagWriter:
         """Nothing follows a record that could not be written whole."""
         if not self._torn:
             self._torn = True
-            self._writer.write(connection, received_ns, data)
+            self._storing(self._writer.write, connection, received_ns, data)
             self._torn = False
+
+    def _storing(self, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Raises BagError where SQLite cannot write, as on a full disk; what mcap raises is an OSError."""
+        try:
+            return work(*args, **kwargs)
+        except sqlite3.Error as fault:
+            raise BagError(f"bag {self.path} cannot be written: {fault}") from None
 
     def _wait_for_all_but(self, last: int) -> None:
         while len(self._writing) > last:

@@ -420,7 +420,7 @@ def _seconds_to_hear(topic: str) -> float | None:
 
     heard: list[object] = []
     context = Context()
-    rclpy.init(context=context, signal_handler_options=SignalHandlerOptions.NO)
+    rclpy.init(args=[], context=context, signal_handler_options=SignalHandlerOptions.NO)
     try:
         node = rclpy.create_node("reflectdrive_doctor", context=context)
         node.create_subscription(String, topic, heard.append, 10)
@@ -443,7 +443,7 @@ def _speak(topic: str) -> None:
 
     terminated: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: terminated.append(number))
-    rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+    rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)
     publisher = rclpy.create_node("reflectdrive_doctor_speaker").create_publisher(String, topic, 10)
     sys.stdout.write(f"speaking {get_rmw_implementation_identifier()}\n")
     sys.stdout.flush()

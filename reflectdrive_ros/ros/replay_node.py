@@ -128,7 +128,7 @@ class Harness:
     ) -> None:
         os.environ.update(isolated_environment())
         self._context = Context()
-        rclpy.init(context=self._context, signal_handler_options=rclpy.SignalHandlerOptions.NO)
+        rclpy.init(args=[], context=self._context, signal_handler_options=rclpy.SignalHandlerOptions.NO)
         self.node = Node("reflectdrive_harness", context=self._context)
         self.received: dict[str, list[tuple[float, Any]]] = {topic.key: [] for topic in topics.OUTPUTS}
         self._keep = keep or (lambda key, at_s, message: self.received[key].append((at_s, message)))

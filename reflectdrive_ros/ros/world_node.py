@@ -221,7 +221,7 @@ def spinning(*nodes: Node, context: Context) -> Iterator[None]:
 def own_context(args: list[str] | None = None) -> Context:
     """A ROS context that leaves signals to us."""
     context = Context()
-    rclpy.init(args=args, context=context, signal_handler_options=rclpy.SignalHandlerOptions.NO)
+    rclpy.init(args=args or [], context=context, signal_handler_options=rclpy.SignalHandlerOptions.NO)
     return context
 
 
