@@ -48,6 +48,7 @@ from reflectdrive_ros.training.sft import Job, TrainingError
 
 warnings.filterwarnings("ignore", module="lightning_fabric")
 CODEBOOK = Codebook()
+GRAPHS = Path(__file__).parents[1] / "models" / "reflectdrive2_small" / "onnx"
 SCENES = 12  # in two shards
 
 
@@ -441,10 +442,10 @@ def test_a_run_begins_with_a_network_that_was_passed_on_without_its_state(scenes
     told = run_state.earlier(passed_on)
     assert (told["steps"], told["settings"]["seed"]) == (8, 0)
     assert run_state.earlier(finished)["steps"] == 8
-    with pytest.raises(run_state.StateError, match=r"is missing, and .*card\.json too: --begin-with"):
+    with pytest.raises(run_state.StateError, match=r"is missing, and .*card\.json too: name the --out of another run"):
         run_state.earlier(tmp_path)
     (passed_on / "card.json").write_text("[")
-    with pytest.raises(run_state.StateError, match=r"card\.json cannot be read .*: give another --begin-with"):
+    with pytest.raises(run_state.StateError, match=r"card\.json cannot be used .*: name another folder of weights"):
         run_state.earlier(passed_on)
 
 
@@ -802,6 +803,11 @@ def test_a_setting_on_the_command_line_goes_before_the_file(sets, tmp_path):
         ("a: b: c", "is not YAML"),
         ("device: {accelerator: cuda}", "no CUDA device"),
         ("data: {batch: 4000}", "fewer than data.batch"),
+        ("device: {devices: 64, accelerator: cpu}", "device.devices times device.threads is 64 x 1, more than"),
+        ("device: {threads: 1024, accelerator: cpu}", "device.devices times device.threads is 1 x 1024, more than"),
+        ("length: {minutes: .nan}", "length.minutes"),
+        ("length: {minutes: .inf}", "length.minutes"),
+        ("seed: 99999999999999999999", "seed"),
     ],
 )
 def test_settings_that_cannot_be_used_are_one_sentence(sets, tmp_path, yaml, complaint):
@@ -819,6 +825,45 @@ def test_faults_end_with_exit_code_2_and_one_sentence(sets, tmp_path, capsys):
     assert "holds no set of scenes" in capsys.readouterr().err
     assert train_run.run(command(sets, tmp_path / "b", config=tmp_path / "none.yaml")) == 2
     assert "none.yaml does not exist" in capsys.readouterr().err
+
+
+def test_sets_and_networks_that_are_not_there_are_said_before_the_work(sets, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(train_run, "prepare", lambda *_: pytest.fail("scenes are made ready first"))
+    assert train_run.run(command((sets[0], tmp_path / "nowhere"), tmp_path / "a")) == 2
+    assert "nowhere holds no set of scenes" in capsys.readouterr().err
+    assert train_run.run(command(sets, tmp_path / "b", "--begin-with", str(tmp_path / "nowhere"))) == 2
+    assert "name the --out of another run, or a folder of weights" in capsys.readouterr().err
+    assert train_run.run(command(sets, tmp_path / "c", "--begin-with", str(GRAPHS))) == 2
+    assert "onnx holds exported graphs: name the folder of the weights" in capsys.readouterr().err
+
+
+def test_there_is_no_mean_of_graphs(tmp_path, capsys):
+    parser = argparse.ArgumentParser()
+    train_run.add_arguments(parser)
+    args = parser.parse_args(["mean", str(GRAPHS), str(GRAPHS.parent), "--out", str(tmp_path / "mean")])
+    assert args.run(args) == 2
+    assert "onnx holds exported graphs: name the folder of the weights" in capsys.readouterr().err
+    assert not (tmp_path / "mean").exists()
+
+
+def test_a_log_with_garbled_rows_goes_on_with_its_whole_rows(tmp_path):
+    log = tmp_path / train_run.LOG
+    rows = [",".join([step, *["0.5"] * (len(train_run.COLUMNS) - 1)]) for step in ("2", "4", "nan", "x", "8")]
+    log.write_bytes("\r\n".join([train_run.HEAD, rows[0], rows[1], "6,0.5", *rows[2:]]).encode() + b"\r\n\0\0\0\xff")
+    train_run._cut(log, 6)
+    assert log.read_text().splitlines() == [train_run.HEAD, *rows[:2]]
+    log.write_bytes(b"")  # a kill between opening and the first row
+    train_run._cut(log, 6)
+    assert log.read_text() == f"{train_run.HEAD}\n"
+
+
+@pytest.mark.parametrize("content", [b"\0\xff" * 50, b"step,minutes\n1,2\n", b"[" * 10_000])
+def test_a_log_that_is_none_is_one_sentence_before_training(sets, tmp_path, capsys, finished, content):
+    shutil.copytree(finished, tmp_path / "run")
+    (tmp_path / "run" / train_run.LOG).write_bytes(content)
+    same_settings = "data: {batch: 4, masked_blocks: 2, perturbed_blocks: 1, draft_from: 0.5}"
+    assert train_run.run(command(sets, tmp_path / "run", yaml=same_settings)) == 2
+    assert "log.csv is no log of this training run: remove it" in capsys.readouterr().err
 
 
 def test_a_run_is_not_continued_with_other_settings_or_scenes(sets, finished, capsys, tmp_path):

@@ -136,8 +136,6 @@ def planned(args: argparse.Namespace) -> list[Run]:
     base = settings.read(args.config)
     if base.length.minutes > 0.0:
         raise ConfigError(f"{args.config} gives length.minutes, but steps are the budget here: set it to 0")
-    if args.seeds < 1 or args.jobs < 1:
-        raise ConfigError(f"--seeds {args.seeds} --jobs {args.jobs}: expected at least 1 of each")
     index = shards.index_of(args.train)
     learnt = {"scenes": index.scenes, "made_by": dict(index.made_by)}
     shared = [str(args.config), "--train", str(args.train)]

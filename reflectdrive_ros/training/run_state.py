@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
-from ..documents import anything, check_fields, json_of, named, number, read_json, whole
+from ..documents import SHA256, anything, check_fields, json_of, named, number, read_json, whole
 from ..files import write_whole
 from ..model import checkpoint
 from ..model.token_net import TokenNet
@@ -160,17 +160,20 @@ def earlier(folder: Path) -> dict[str, Any]:
 
 
 def card_of(folder: Path) -> dict[str, Any]:
-    """The card beside the weights of a run. Raises StateError where there is none."""
+    """The card beside the weights of a run. Raises StateError where there is none, or one of graphs."""
     path = folder / checkpoint.CARD
     try:
         card = read_json(path)
         check_fields(card, named(anything))
+        if "graphs" in card:
+            raise StateError(f"{folder} holds exported graphs: name the folder of the weights that they are made of")
+        check_fields(card, {"sha256": SHA256})
         return dict(card)
     except FileNotFoundError:
         where = f"{folder / FILE} is missing, and {path} too"
-        raise StateError(f"{where}: --begin-with takes the --out of another run, or a folder of weights") from None
+        raise StateError(f"{where}: name the --out of another run, or a folder of weights") from None
     except (OSError, ValueError) as fault:
-        raise StateError(f"{path} cannot be read ({fault}): give another --begin-with") from None
+        raise StateError(f"{path} cannot be used ({fault}): name another folder of weights") from None
 
 
 def _fill(parameter: nn.Parameter, value: Tensor, path: Path, name: str) -> None:

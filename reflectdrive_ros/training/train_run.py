@@ -38,6 +38,7 @@ from torch.utils.tensorboard import SummaryWriter
 from ..config import ConfigError, override_dotted
 from ..evaluation import arguments, given
 from ..evaluation.provenance import provenance
+from ..files import MEGABYTE, read_limited
 from ..model.checkpoint import CheckpointError
 from ..model.token_net import TokenNetConfig
 from ..sim import shards
@@ -51,7 +52,9 @@ from .sft import Job, Public, TrainingError
 from .worth import Worth
 
 LOG = "log.csv"
+LOG_BYTES = 64 * MEGABYTE
 COLUMNS = ("step", "minutes", *sft.LOSSES, "norm", "rate", "scenes_per_s")
+HEAD = ",".join(COLUMNS)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -115,6 +118,14 @@ def sft_run(
 ) -> int:
     """As `run`, of a network of any measures."""
     _continues(args.out, config)
+    for folder in filter(
+        None, (args.train, args.val)
+    ):  # making scenes ready takes hours: what is not there is said now
+        shards.index_of(folder)
+    begun_with = None if args.begin_with is None else run_state.earlier(args.begin_with)
+    public = Public(args.language, args.eyes)
+    if public.given and args.begin_with is not None:
+        raise ConfigError("--begin-with another run, or with public weights (--language, --eyes): not both")
     fabric = _fabric(config)
     console.quiet = errors.quiet = not fabric.is_global_zero
     shape = shape_of(network)
@@ -134,11 +145,8 @@ def sft_run(
     if left_out:
         errors.print(f"{len(scenes)} scenes are learnt from; left out: see the {len(left_out)} lines above")
     about = {"train": {**_set(args.train), "used": len(scenes)}, **provenance()}
-    if args.begin_with is not None:
-        about["begun_with"] = run_state.earlier(args.begin_with)
-    public = Public(args.language, args.eyes)
-    if public.given and args.begin_with is not None:
-        raise ConfigError("--begin-with another run, or with public weights (--language, --eyes): not both")
+    if begun_with is not None:
+        about["begun_with"] = begun_with
     if public.given:
         about["public_weights"] = {kind: str(folder.name) for kind, folder in vars(public).items() if folder}
     worth = _worth(args, config, shape, fabric, errors)
@@ -196,8 +204,6 @@ def _config(args: argparse.Namespace) -> TrainConfig:
     if args.minutes is not None:
         length = replace(length, minutes=args.minutes)
     seed = config.seed if args.seed is None else args.seed
-    if length.steps < 1 or length.minutes < 0.0:
-        raise ConfigError(f"--steps {length.steps} --minutes {length.minutes}: expected at least 1 step")
     return replace(config, length=length, seed=seed)
 
 
@@ -210,6 +216,7 @@ def _continues(out: Path, config: TrainConfig) -> None:
     if other:
         names = ", ".join(other)
         raise StateError(f"{out} holds a run of other settings ({names}): give them back, or another --out")
+    _rows(out / LOG)
 
 
 def _same_scenes(out: Path, job: Job) -> None:
@@ -227,11 +234,12 @@ def _fabric(config: TrainConfig) -> Fabric:
     device = config.device
     if device.accelerator == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device.accelerator is cuda, but torch finds no CUDA device: use cpu or auto")
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", device.devices))  # set by torchrun
+    _check_device(device.accelerator, local, max(device.threads, 1))
     if device.threads:
         torch.set_num_threads(device.threads)
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", module="lightning_fabric")
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", device.devices))  # set by torchrun
     nodes = int(os.environ.get("WORLD_SIZE", local)) // local
     several: Any = "auto"
     if local * nodes > 1:
@@ -243,6 +251,21 @@ def _fabric(config: TrainConfig) -> Fabric:
     )
     fabric.launch()
     return fabric
+
+
+def _check_device(accelerator: str, processes: int, threads: int) -> None:
+    """Raises ConfigError for more processes than GPUs, or more threads than the cores of this machine can run."""
+    if accelerator != "cpu" and torch.cuda.is_available():
+        there = torch.cuda.device_count()
+        if processes > there:
+            raise ConfigError(f"device.devices is {processes}, but this machine has {there} GPUs: set it to {there}")
+        processes = 1  # their work is not on the processor
+    most = arguments.processes().high
+    if processes * threads > most:
+        raise ConfigError(
+            f"device.devices times device.threads is {processes} x {threads}, more than {arguments.cores()} cores can "
+            f"run at a time: set them to {most} together at most"
+        )
 
 
 @contextmanager
@@ -353,9 +376,32 @@ class _Report:
 
 
 def _cut(path: Path, step: int) -> None:
-    """Leaves out rows of a log that the state does not know of: they will be made again."""
-    if not path.exists():
-        return
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    kept = [line for line in lines[1:] if line.endswith("\n") and int(float(line.split(",")[0])) <= step]
-    path.write_text("".join([*lines[:1], *kept]), encoding="utf-8")
+    """Leaves out rows of a log that the state does not know of: they will be made again. Raises StateError."""
+    rows = _rows(path)
+    if rows is not None:
+        kept = [line for line in rows if float(line.split(",")[0]) <= step]
+        path.write_text(f"{HEAD}\n{''.join(kept)}", encoding="utf-8")
+
+
+def _rows(path: Path) -> list[str] | None:
+    """Whole rows of a log; None where there is no log. Raises StateError for a file that is no log.
+
+    What a power cut left of the last rows, half a row or zero bytes, is no whole row.
+    """
+    try:
+        head, *lines = read_limited(path, LOG_BYTES).decode(errors="replace").splitlines() or [HEAD]
+    except FileNotFoundError:
+        return None
+    except OSError as fault:
+        raise StateError(f"{path} cannot be read: {fault.strerror}") from None
+    if head != HEAD:
+        raise StateError(f"{path} is no log of this training run: remove it, or give another --out")
+    return [f"{line}\n" for line in lines if _is_row(line)]
+
+
+def _is_row(line: str) -> bool:
+    cells = line.split(",")
+    try:
+        return len([float(cell) for cell in cells]) == len(COLUMNS)
+    except ValueError:
+        return False
