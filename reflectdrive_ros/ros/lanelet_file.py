@@ -6,11 +6,11 @@ attributes but does not use; maps without these tags are projected (UTM) around 
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
 from ..config import ConfigError, InputsConfig
+from ..osm import OsmError, checked
 from .lanelet_map import LaneletMap, MapSource
 from .lanelets import lanelets_of
 
@@ -38,7 +38,15 @@ def from_file(settings: InputsConfig) -> LaneletMap:
     path = Path(settings.lanelet_map)
     if not path.is_file():
         raise ConfigError(f"inputs.lanelet_map is {path}, which does not exist: give the map's .osm file")
+    if path.suffix != ".osm":  # lanelet2 would read its own archives too, and believe them
+        raise ConfigError(f"inputs.lanelet_map is {path}, which is no .osm file: give the map's .osm file")
     io, projection = bindings(settings)
+    try:
+        checked(path)
+    except OsmError as fault:
+        raise ConfigError(f"inputs.lanelet_map {path} cannot be used: it {fault}") from None
+    except OSError as fault:
+        raise ConfigError(f"inputs.lanelet_map {path} cannot be read: {fault.strerror}") from None
     origin = settings.lanelet_origin_lat, settings.lanelet_origin_lon
     # where the tags decide, degrees only have to get through: UTM refuses what is far from its origin
     project = projection.UtmProjector if any(origin) else projection.MercatorProjector
@@ -63,11 +71,8 @@ def _place_by_tags(loaded: Any, path: Path) -> None:
         tags = point.attributes
         try:
             point.x, point.y = float(tags["local_x"]), float(tags["local_y"])
-            usable = math.isfinite(point.x + point.y)
-        except (KeyError, ValueError):
-            usable = False
-        if not usable:
+        except KeyError:
             raise ConfigError(
-                f"inputs.lanelet_map {path} has no usable local_x and local_y on node {point.id}: set "
+                f"inputs.lanelet_map {path} has no local_x and local_y on node {point.id}: set "
                 "inputs.lanelet_origin_lat and inputs.lanelet_origin_lon to where the map frame has its origin"
-            )
+            ) from None

@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 
 from .. import geometry
 from ..domain import Array
+from ..osm import OsmError, checked
 from .roads import RoadError, RoadMap
 from .towns import converted, shape_text
 
@@ -73,15 +73,17 @@ def _read(osm: Path) -> Any:
     except ImportError as fault:
         raise RoadError(f"lanelet2 cannot be imported ({fault}): pip install lanelet2") from None
     try:
-        nodes = list(ElementTree.parse(osm).getroot().iter("node"))
-        origin = [round(float(np.mean([float(node.get(axis, "")) for node in nodes])), 2) for axis in ("lat", "lon")]
-    except (ElementTree.ParseError, ValueError) as fault:
-        raise RoadError(f"{osm} cannot be read as a Lanelet2 map: {fault}") from None
-    tagged = bool(nodes) and all(node.find("./tag[@k='local_x']") is not None for node in nodes)
+        nodes = checked(osm)
+    except OsmError as fault:
+        raise RoadError(f"{osm} cannot be read as a Lanelet2 map: it {fault}") from None
+    except OSError as fault:
+        raise RoadError(f"{osm} cannot be read: {fault.strerror}") from None
+    tagged = nodes.placed
     # Where the tags tell the place, degrees only have to get through: UTM refuses what is far from its origin.
     project = projection.MercatorProjector if tagged else projection.UtmProjector
+    origin = io.Origin(0.0, 0.0) if tagged else io.Origin(round(nodes.lat, 2), round(nodes.lon, 2))
     try:
-        drawn, _ = io.loadRobust(str(osm), project(io.Origin(*([0.0, 0.0] if tagged else origin))))
+        drawn, _ = io.loadRobust(str(osm), project(origin))
         if tagged:
             for point in drawn.pointLayer:
                 point.x, point.y = float(point.attributes["local_x"]), float(point.attributes["local_y"])

@@ -1,0 +1,69 @@
+"""Claims about Lanelet2 maps as files: what would end lanelet2's process is refused before it reads them."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from reflectdrive_ros.config import ConfigError, InputsConfig
+from reflectdrive_ros.osm import OsmError, checked
+from reflectdrive_ros.ros.lanelet_file import from_file
+from reflectdrive_ros.sim import lanelets
+from reflectdrive_ros.sim.roads import RoadError
+
+CARGO = (Path(__file__).parent / "data" / "lanelet2_maps" / "cargo_transport_map.osm").read_text()
+DEGREES_ONLY = re.sub(r'<tag k="local_[xy]" v="[^"]*"/>', "", CARGO)
+
+
+def test_a_good_map_is_told_by_its_nodes(tmp_path):
+    (tmp_path / "map.osm").write_text(CARGO)
+    nodes = checked(tmp_path / "map.osm")
+    assert (nodes.count, nodes.placed) == (CARGO.count("<node "), True)
+    assert (nodes.lat, nodes.lon) == pytest.approx((35.2494, 139.9131), abs=1e-3)
+    (tmp_path / "degrees.osm").write_text(DEGREES_ONLY)
+    assert not checked(tmp_path / "degrees.osm").placed
+    (tmp_path / "empty.osm").write_text("<osm/>")
+    assert not checked(tmp_path / "empty.osm").placed
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern", "value", "sentence"),
+    [
+        (CARGO, r'(k="local_x" v)="[^"]*"', "nan", "has a bad local_x in node 1: 'nan', expected a number from -2e"),
+        (CARGO, r'(k="local_y" v)="[^"]*"', "1e308", "has a bad local_y in node 1: '1e308'"),
+        (CARGO, r'(k="ele" v)="[^"]*"', "-inf", "has a bad ele in node 1: '-inf'"),
+        (CARGO, r'(k="local_x" v)="[^"]*"', "east", "has a bad local_x in node 1: 'east'"),
+        (DEGREES_ONLY, r'( lat)="[^"]*"', "nan", "has a bad lat in node 1: 'nan', expected a number from -90 to 90"),
+        (DEGREES_ONLY, r'( lon)="[^"]*"', "999", "has a bad lon in node 1: '999'"),
+        (DEGREES_ONLY, r'(<node id)="[^"]*"', "abc", "has a bad id in node: 'abc', expected a whole number"),
+        (DEGREES_ONLY, r'(<node id)="[^"]*"', "9" * 20, "has a bad id in node: '99999999999999999999'"),
+        (DEGREES_ONLY, r'(<nd ref)="[^"]*"', "", "nd: '', expected a whole number"),
+        (DEGREES_ONLY, r'(<relation id)="[^"]*"', "0", "has a bad id in relation: '0'"),
+        (CARGO, r"(</osm>)", "", "is no XML: "),
+    ],
+)
+def test_a_number_that_lanelet2_must_not_read_is_one_sentence_of_every_reader(tmp_path, text, pattern, value, sentence):
+    file = tmp_path / "map.osm"
+    replaced = re.sub(pattern, rf'\1="{value}"' if "=" in pattern else value, text, count=1)
+    assert replaced != text
+    file.write_text(replaced)
+    with pytest.raises(OsmError) as told:
+        checked(file)
+    assert sentence in str(told.value)
+    with pytest.raises(ConfigError) as of_the_node:
+        from_file(InputsConfig(lanelet_map=str(file)))
+    with pytest.raises(RoadError) as of_the_proving_ground:
+        lanelets.load(file, tmp_path / "net")
+    for fault in (of_the_node, of_the_proving_ground):
+        assert sentence in str(fault.value)
+        assert "\n" not in str(fault.value)
+
+
+def test_a_map_that_is_no_regular_file_is_refused(tmp_path):
+    (tmp_path / "zero.osm").symlink_to("/dev/zero")
+    for read, fault in (
+        (lambda file: from_file(InputsConfig(lanelet_map=str(file))), ConfigError),
+        (lambda file: lanelets.load(file, tmp_path), RoadError),
+    ):
+        with pytest.raises(fault, match=r"zero\.osm.*: give the (map's )?\.osm file"):
+            read(tmp_path / "zero.osm")
