@@ -59,6 +59,12 @@ def test_a_number_that_lanelet2_must_not_read_is_one_sentence_of_every_reader(tm
         assert "\n" not in str(fault.value)
 
 
+def test_a_lanelet_whose_border_is_not_in_the_file_is_one_sentence_of_the_proving_ground(tmp_path):
+    (tmp_path / "map.osm").write_text(CARGO.replace('<node id="221"', '<node id="2210000"'))
+    with pytest.raises(RoadError, match=r"map\.osm lacks a border of lanelet 216, or its points: give the whole map"):
+        lanelets.load(tmp_path / "map.osm", tmp_path / "net")
+
+
 def test_a_map_that_is_no_regular_file_is_refused(tmp_path):
     (tmp_path / "zero.osm").symlink_to("/dev/zero")
     for read, fault in (

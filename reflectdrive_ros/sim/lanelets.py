@@ -89,6 +89,9 @@ def _read(osm: Path) -> Any:
                 point.x, point.y = float(point.attributes["local_x"]), float(point.attributes["local_y"])
     except (RuntimeError, KeyError, ValueError) as fault:
         raise RoadError(f"{osm} cannot be read as a Lanelet2 map: {' '.join(str(fault).split())}") from None
+    for lanelet in drawn.laneletLayer:  # routing on one without a border ends the process
+        if min(len(lanelet.leftBound), len(lanelet.rightBound)) < 2:
+            raise RoadError(f"{osm} lacks a border of lanelet {lanelet.id}, or its points: give the whole map")
     return drawn
 
 
