@@ -119,6 +119,20 @@ def test_the_same_seed_begins_with_the_same_plan(five_seconds, tmp_path):
     np.testing.assert_array_equal(first[min(first)], again[min(again)])
 
 
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ("route_type=lanelet", "inputs.route_type is lanelet, but the proving ground sends routes as nav_msgs/Path"),
+        ("objects_type=tracked", "inputs.objects_type is tracked, but the proving ground sends objects as Predicted"),
+        ("drivable_type=grid", "inputs.drivable_type is grid, but the proving ground sends no map and no grid"),
+        ("drivable_type=map", "inputs.drivable_type is map, but the proving ground sends no map and no grid"),
+    ],
+)
+def test_an_input_that_the_world_does_not_send_is_one_sentence(tmp_path, capsys, setting, sentence):
+    assert run("--out", tmp_path, "--set", f"inputs.{setting}") == 2
+    assert sentence in " ".join(capsys.readouterr().err.split())
+
+
 @pytest.mark.dds
 def test_ending_the_demo_ends_the_node_and_leaves_a_whole_bag(tmp_path):
     process = subprocess.Popen(command(tmp_path, "--seconds", "600"), cwd=ROOT, stderr=subprocess.PIPE, text=True)

@@ -38,7 +38,8 @@ def add_world_arguments(parser: argparse._ActionsContainer) -> None:
 
 @contextmanager
 def opened_world(args: argparse.Namespace, config: Config) -> Iterator[World]:
-    """The world that the arguments ask for. Raises one of WORLD_FAULTS."""
+    """The world that the arguments ask for. Raises one of WORLD_FAULTS, or ConfigError for inputs that it has not."""
+    world_messages.check_inputs(config.inputs)
     from ..sim.world import World, WorldOptions  # SUMO is needed from here on, not before
 
     with World(WorldOptions(seed=args.seed, town=args.town, osm=args.map), config.vehicle) as world:

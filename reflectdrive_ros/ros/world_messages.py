@@ -18,7 +18,7 @@ from std_msgs.msg import String
 from visualization_msgs.msg import Marker, MarkerArray
 
 from .. import geometry
-from ..config import Config
+from ..config import Config, ConfigError, InputsConfig
 from ..domain import Array, CameraFrame, Plan, Trajectory
 from ..sim.actors import Actors, Shape
 from ..sim.roads import RoadMap
@@ -57,6 +57,17 @@ class CarTopic(NamedTuple):
     name: str  # the car's
     type: str
     qos: topics.Qos
+
+
+def check_inputs(inputs: InputsConfig) -> None:
+    """Raises ConfigError where the node would wait for messages that the proving ground does not send."""
+    for name, value, sent, what in (
+        ("route_type", inputs.route_type, ("path",), "routes as nav_msgs/Path"),
+        ("objects_type", inputs.objects_type, ("predicted", "none"), "objects as PredictedObjects"),
+        ("drivable_type", inputs.drivable_type, ("none", "map")[: 1 + bool(inputs.lanelet_map)], "no map and no grid"),
+    ):
+        if value not in sent:
+            raise ConfigError(f"inputs.{name} is {value}, but the proving ground sends {what}: set it to {sent[0]}")
 
 
 def car_topics(config: Config) -> tuple[CarTopic, ...]:
