@@ -10,6 +10,7 @@ import pytest
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.evaluation.plan_measures import read_measures
+from reflectdrive_ros.ros import bag_folders
 from reflectdrive_ros.ros.bag_folders import bags_in, folder_names, holds_bags
 
 HERE = Path(__file__).parent
@@ -135,6 +136,15 @@ def test_bags_are_found_in_folders_but_not_in_the_results_of_replays(bags, follo
     assert holds_bags(bags)
     assert not holds_bags(bags / "monday" / "drive")
     assert bags_in(followed[2]) == []
+
+
+def test_a_search_for_bags_ends_on_a_whole_disk_and_does_not_go_in_circles(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(bag_folders, "MOST_ENTRIES", 300)
+    assert main(["replay", "/", "--out", str(tmp_path / "out")]) == 2
+    assert "/ holds more than 300 files and folders: name bags, or a smaller folder" in capsys.readouterr().err
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "up").symlink_to(tmp_path)
+    assert bags_in(tmp_path) == []
 
 
 @pytest.mark.parametrize(

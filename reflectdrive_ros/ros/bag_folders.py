@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..evaluation.plan_measures import PLANS_FILE
-from .bag import SUFFIXES
+from .bag import SUFFIXES, BagError
+
+MOST_ENTRIES = 50_000  # files and folders that are looked at for bags
 
 
 def is_bag(path: Path) -> bool:
@@ -25,15 +27,32 @@ def holds_bags(path: Path) -> bool:
 
 
 def bags_in(path: Path) -> list[Path]:
-    """The bags in a folder and in the folders inside, by name; not those that replays have left there."""
+    """The bags in a folder and in the folders inside, by name; not those that replays have left there.
+
+    Links to folders are followed only where they are bags; folders that may not be read are left out. Raises BagError
+    for a folder with more than MOST_ENTRIES files and folders, as `/` is; OSError.
+    """
+    return _bags_in(path, path, [0])
+
+
+def _bags_in(path: Path, top: Path, seen: list[int]) -> list[Path]:
     found: list[Path] = []
-    for entry in sorted(path.iterdir()):
-        if not entry.is_dir() or entry.name.startswith("."):
+    entries = sorted(path.iterdir())
+    seen[0] += len(entries)
+    if seen[0] > MOST_ENTRIES:
+        raise BagError(
+            f"{top} holds more than {MOST_ENTRIES} files and folders: name bags, or a smaller folder of bags"
+        )
+    for entry in entries:
+        try:
+            if not entry.is_dir() or entry.name.startswith("."):
+                continue
+            if is_bag(entry):
+                found.append(entry)
+            elif not entry.is_symlink() and not (entry / PLANS_FILE).exists():
+                found += _bags_in(entry, top, seen)
+        except (PermissionError, FileNotFoundError):  # the latter: it has vanished meanwhile
             continue
-        if is_bag(entry):
-            found.append(entry)
-        elif not (entry / PLANS_FILE).exists():
-            found += bags_in(entry)
     return found
 
 

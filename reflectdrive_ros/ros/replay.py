@@ -95,10 +95,9 @@ def run(args: argparse.Namespace) -> int:
     """Exit code 0; 1 when plans differ from the golden or a bag of several cannot be replayed; 2 with one sentence when
     something given cannot be used."""
     errors = Console(stderr=True)
-    several = len(args.bags) > 1 or holds_bags(args.bags[0])
     try:
         config = given.configuration(args)
-        if several:
+        if len(args.bags) > 1 or holds_bags(args.bags[0]):
             from .replay_many import replay_many
 
             return replay_many(args, config, errors)
