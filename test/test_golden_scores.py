@@ -127,6 +127,9 @@ def test_the_command_writes_rows_and_numbers(tmp_path, capsys):
         ("[1, 2]\n", "line 1: expected a JSON object, found list"),
         ("\n", "holds no scene"),
         ('{"scene_id": "s1"}\n', "line 1 has no kind"),
+        ("[" * 100_000, "line 1 nests deeper than 64 levels"),
+        ("\0\0\0", "line 1 is not JSON"),
+        ("", "holds no scene"),
     ],
 )
 def test_a_bad_file_is_one_sentence_and_leaves_nothing(tmp_path, capsys, content, message):
@@ -213,6 +216,31 @@ def test_a_truncated_file_is_named(tmp_path, capsys):
     (tmp_path / "scenes.jsonl.gz").write_bytes(whole[: len(whole) // 2])
     assert run(tmp_path / "scenes.jsonl.gz", tmp_path / "out.jsonl") == 2
     assert "scenes.jsonl.gz cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"scene_id": "s1"},
+        {"scene_id": [], "traj": 0, "v1": {}, "v2_raw": {}, "v2": {}, "epdms": {}},
+        {"scene_id": "s1", "traj": 0, "v1": {"NC": "good"}, "v2_raw": {}, "v2": {}, "epdms": {}},
+        {"scene_id": "s1", "traj": 0, "v1": 3, "v2_raw": {}, "v2": {}, "epdms": {}},
+    ],
+)
+def test_scores_to_compare_with_that_are_none_are_one_sentence(tmp_path, capsys, row):
+    (tmp_path / "scores.jsonl").write_text(json.dumps(row) + "\n")
+    scenes = one_scene(tmp_path / "scenes.jsonl")
+    assert run(scenes, tmp_path / "out.jsonl", "--against", tmp_path / "scores.jsonl") == 2
+    assert "scores.jsonl, line 1: not a row of scores: it has " in capsys.readouterr().err
+
+
+def test_devices_and_pipes_are_neither_read_nor_replaced(tmp_path, capsys):
+    os.mkfifo(tmp_path / "pipe")
+    for scenes, kind in ((Path("/dev/zero"), "device"), (tmp_path / "pipe", "pipe"), (tmp_path, "directory")):
+        assert run(scenes, tmp_path / "out.jsonl") == 2
+        assert f"cannot be read: it is a {kind}, a regular file is expected" in capsys.readouterr().err
+    assert run(one_scene(tmp_path / "scenes.jsonl"), tmp_path / "pipe") == 2
+    assert "pipe is no regular file, so it is not replaced" in capsys.readouterr().err
 
 
 def test_the_bench_times_what_it_says(tmp_path, capsys):

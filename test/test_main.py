@@ -80,3 +80,22 @@ def test_a_working_directory_that_is_gone_is_one_sentence(replays, tmp_path, mon
     assert capsys.readouterr().err == (
         "reflectdrive: the working directory has been removed: change to one that exists\n"
     )
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[" * 100_000, b"[1]", b"null", b"\0\xff", b'{"bags": 3}', b'{"bags": [{}]}', b'{"bag": {}}']
+)
+def test_a_replay_to_compare_with_that_is_none_is_one_sentence(replays, capsys, content):
+    (Path(replays) / "summary.json").write_bytes(content)
+    assert main(["compare", replays, replays]) == 2
+    assert capsys.readouterr().err.endswith(
+        "holds no finished replay: give the folder that `reflectdrive replay` wrote, or run that again\n"
+    )
+
+
+def test_a_replay_to_compare_with_that_is_a_device_is_one_sentence(replays, capsys):
+    for name, sentence in (("plans.csv", "plans.csv cannot be read: it is a device"), ("summary.json", "no finished")):
+        (Path(replays) / name).unlink()
+        (Path(replays) / name).symlink_to("/dev/zero")
+        assert main(["compare", replays, replays]) == 2
+        assert sentence in capsys.readouterr().err

@@ -78,6 +78,9 @@ def test_the_total_over_bags_weighs_every_plan_alike():
         ("stamp_ns,ade_m\n1,2\n", "its columns are stamp_ns, ade_m"),
         ("{head}\n1,2\n", "holds no measures of plans"),
         ("{head}\n1,,,,,FINE,PLANNER,3.0,,,,,\n", "FINE"),
+        ("{head}\n99999999999999999999,,,,,OK,PLANNER,3.0,,,,,\n", "too large"),
+        ("x" * 200_000, "field larger than field limit"),
+        ("\0\0\0", "holds no measures of plans"),
     ],
 )
 def test_a_file_that_is_no_measures_is_one_sentence(tmp_path, text, sentence):

@@ -6,6 +6,7 @@ The goldens in test/golden are changed on purpose only:
 after looking at the report, with the reason in the commit message.
 """
 
+import io
 import json
 import os
 import shutil
@@ -236,6 +237,43 @@ def test_a_model_that_cannot_be_used_is_one_sentence(comma, tmp_path, tiny_model
     (said,) = capsys.readouterr().err.strip().splitlines()
     assert code == 2
     assert sentence in said
+
+
+def packed(**arrays):
+    file = io.BytesIO()
+    np.savez_compressed(file, **arrays)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"PK\x03\x04garbage",
+        b"[" * 100_000,
+        packed(stamp_ns=np.zeros(3)),
+        packed(**dict.fromkeys(golden_replay.TOLERANCES, np.array(["x"]))),
+        packed(**dict.fromkeys(golden_replay.TOLERANCES, np.array([np.nan]))),
+        packed(**dict.fromkeys(golden_replay.TOLERANCES, np.array([{}], object))),
+        packed(stamp_ns=np.zeros(golden_replay.LARGEST_BYTES // 8 + 1)),
+        packed(**dict.fromkeys(golden_replay.TOLERANCES, np.zeros(3)))[:-30],
+    ],
+    ids=["empty", "garbled", "nested", "lacking", "texts", "nan", "objects", "huge", "cut"],
+)
+def test_a_golden_that_is_none_is_one_sentence_before_the_work(comma, tmp_path, capsys, content):
+    (tmp_path / "golden.npz").write_bytes(content)
+    code, _ = replayed(comma, tmp_path / "out", "--golden", str(tmp_path / "golden.npz"))
+    assert code == 2
+    said = capsys.readouterr().err
+    assert "golden.npz cannot be read (" in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_golden_that_is_a_device_is_refused(tmp_path):
+    (tmp_path / "golden.npz").symlink_to("/dev/zero")
+    with pytest.raises(GoldenError, match=r"cannot be read .it is a device"):
+        golden_replay.read(tmp_path / "golden.npz")
 
 
 def test_a_golden_is_not_written_from_half_a_replay(tmp_path):

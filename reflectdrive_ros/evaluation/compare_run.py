@@ -7,7 +7,6 @@ Differences are B less A. The same folders give the same numbers.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +18,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ..documents import array, check_fields, read_json, text
 from ..domain import Array, PlanSource, Verdict
+from ..files import MEGABYTE
 from .compare import BLOCKS_MIN, Difference, blocks_of, difference, paired
 from .plan_measures import PLANS_FILE, MeasuresError, PlanMeasures, read_measures
 from .provenance import write_numbers
 
+SUMMARY_BYTES = 256 * MEGABYTE
 NO_DIFFERENCE = "no difference shown"
 
 
@@ -102,10 +104,11 @@ def opened(out: Path) -> Replays:
     """What a replay left in a folder. Raises MeasuresError for a folder without, or with half of it."""
     file = out / "summary.json"
     try:
-        told = json.loads(file.read_text(encoding="utf-8"))
+        told = read_json(file, SUMMARY_BYTES)
+        check_fields(told, {"bags": array({"name": text()})} if "bags" in told else {"bag": text()})
         names = {one["name"]: out / one["name"] for one in told["bags"]} if "bags" in told else {told["bag"]: out}
         origin = {key: told.get(key) for key in ("planner", "model_sha256", "device", "jobs", "commit", "command")}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, TypeError):
         raise MeasuresError(
             f"{out} holds no finished replay: give the folder that `reflectdrive replay` wrote, or run that again"
         ) from None

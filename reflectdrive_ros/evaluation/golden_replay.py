@@ -7,12 +7,15 @@ replay BAG --golden FILE --update-golden`, after looking at report.html, with th
 
 from __future__ import annotations
 
+import io
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..domain import Array
+from ..files import MEGABYTE, read_limited
 from .replay_record import ReplayRecord
 
 TOLERANCES = {  # field: largest difference; the arithmetic of other processors differs in the last digits
@@ -23,6 +26,7 @@ TOLERANCES = {  # field: largest difference; the arithmetic of other processors 
     "poses_heading": 1e-4,  # rad
     "speeds": 1e-3,  # m/s
 }
+LARGEST_BYTES = 256 * MEGABYTE
 EVERY = 5  # each fifth point of a plan: half a second apart
 
 
@@ -49,19 +53,33 @@ def fields(record: ReplayRecord) -> dict[str, Array]:
     }
 
 
+def read(golden: Path) -> dict[str, Array]:
+    """The arrays of a golden. Raises GoldenError when it does not exist or cannot be read."""
+    try:
+        content = io.BytesIO(read_limited(golden, LARGEST_BYTES))
+        unpacked = sum(member.file_size for member in zipfile.ZipFile(content).infolist())
+        if unpacked > LARGEST_BYTES:
+            raise ValueError(f"it unpacks to more than {LARGEST_BYTES} bytes")
+        with np.load(content, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in TOLERANCES}
+        if wrong := [
+            name for name, values in arrays.items() if values.dtype.kind not in "if" or not np.isfinite(values).all()
+        ]:
+            raise ValueError(f"{', '.join(wrong)} holds what is no finite number")
+        return arrays
+    except FileNotFoundError:
+        raise GoldenError(f"golden {golden} does not exist: make it with --update-golden") from None
+    except Exception as fault:  # zip and numpy raise many kinds for damaged content
+        why = getattr(fault, "strerror", None) or fault
+        raise GoldenError(f"golden {golden} cannot be read ({why}): make it anew with --update-golden") from None
+
+
 def differences(record: ReplayRecord, golden: Path) -> list[str]:
     """One sentence for each field that differs by more than its tolerance; empty when the replay is as before.
 
     Raises GoldenError when there is no golden to compare with.
     """
-    try:
-        with np.load(golden, allow_pickle=False) as file:
-            before = {name: file[name] for name in TOLERANCES}
-    except FileNotFoundError:
-        raise GoldenError(f"golden {golden} does not exist: make it with --update-golden") from None
-    except (KeyError, ValueError, OSError) as fault:
-        raise GoldenError(f"golden {golden} cannot be read ({fault}): make it anew with --update-golden") from None
-    now = fields(record)
+    before, now = read(golden), fields(record)
     found = []
     for name, tolerance in TOLERANCES.items():
         if now[name].shape != before[name].shape:

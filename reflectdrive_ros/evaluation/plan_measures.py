@@ -7,6 +7,7 @@ no error, the first plan no shift.
 from __future__ import annotations
 
 import csv
+import io
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -16,11 +17,13 @@ from typing import Any
 import numpy as np
 
 from ..domain import Array, PlanSource, Verdict, checked
+from ..files import MEGABYTE, read_limited
 
 PLANS_FILE = "plans.csv"
 SCORES = ("nc", "dac", "ttc", "ep", "pdms")
 MEASURED = ("ade_m", "fde_m", "lateral_shift_m", "comfortable", "latency_ms", *SCORES)
 DIGITS = 6
+LARGEST_BYTES = 1024 * MEGABYTE
 
 
 class MeasuresError(ValueError):
@@ -144,8 +147,8 @@ def read_measures(path: Path) -> PlanMeasures:
     """What `write_measures` wrote. Raises MeasuresError naming the file, and what is wrong with it."""
     names = [entry.name for entry in fields(PlanMeasures)]
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            head, *rows = list(csv.reader(file))
+        content = read_limited(path, LARGEST_BYTES).decode()
+        head, *rows = list(csv.reader(io.StringIO(content, newline=""))) or [["none"]]
         if head != names:
             raise ValueError(f"its columns are {', '.join(head)}; expected {', '.join(names)}")
         columns = {name: [_value(name, row[i]) for row in rows] for i, name in enumerate(names)}
@@ -153,7 +156,7 @@ def read_measures(path: Path) -> PlanMeasures:
         return PlanMeasures(**{**{name: np.array(columns[name], float) for name in MEASURED}, **whole})
     except OSError as fault:
         raise MeasuresError(f"{path} cannot be read: {fault.strerror}") from None
-    except (ValueError, KeyError, IndexError) as fault:
+    except (ValueError, KeyError, IndexError, OverflowError, csv.Error) as fault:
         raise MeasuresError(f"{path} holds no measures of plans: {fault}; replay the bag again") from None
 
 

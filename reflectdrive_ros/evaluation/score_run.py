@@ -23,6 +23,7 @@ from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
+from ..documents import DocumentError, array, check_fields, maybe, named, number, text, whole
 from ..tokens import Codebook
 from . import golden
 from .golden import GoldenError
@@ -34,6 +35,13 @@ COLUMNS = {
     "epdms": ("EPDMS_raw_noEC", "EPDMS_raw_EC", "EPDMS_filt_noEC", "EPDMS_filt_EC"),
 }
 COMPARED = ("v1", "v2_raw", "v2", "epdms")
+ROW = {  # of a file of scores
+    "scene_id": text(),
+    "traj": whole(0, 10**9),
+    **dict.fromkeys(COMPARED, named(number())),
+    "EC": maybe(number()),
+    "sim": maybe(array(array(number(), 9, 9), 40, 40)),
+}
 TOLERANCE = 1e-6  # of a score, and of a simulated state in m, rad, m/s ..
 
 
@@ -75,9 +83,11 @@ def run(args: argparse.Namespace) -> int:
 def known_scores(path: Path) -> dict[tuple[str, int], Mapping[str, Any]]:
     """Rows of a file of scores by scene and trajectory. Raises GoldenError."""
     rows: dict[tuple[str, int], Mapping[str, Any]] = {}
-    for number, row in golden.lines(path):
-        if not {"scene_id", "traj", *COMPARED} <= row.keys():
-            raise GoldenError(f"{path}, line {number}: not a row of scores (scene_id, traj, {', '.join(COMPARED)})")
+    for line, row in golden.lines(path):
+        try:
+            check_fields(row, ROW)
+        except DocumentError as fault:
+            raise GoldenError(f"{path}, line {line}: not a row of scores: it {fault}") from None
         rows[row["scene_id"], row["traj"]] = row
     return rows
 
@@ -101,6 +111,8 @@ def score_file(
     differing: Counter[str] = Counter()
     rows = compared = 0
     worst_state = 0.0
+    if out.exists() and not out.is_file():
+        raise GoldenError(f"{out} is no regular file, so it is not replaced: name another OUT")
     part = out.with_name(f".{out.name}.part")
     try:
         with (
