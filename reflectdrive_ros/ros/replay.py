@@ -97,8 +97,6 @@ def run(args: argparse.Namespace) -> int:
     errors = Console(stderr=True)
     try:
         config = given.configuration(args)
-        if args.golden is not None and not args.update_golden:
-            golden_replay.read(args.golden)  # one that cannot be compared with is said before the work
         if len(args.bags) > 1 or holds_bags(args.bags[0]):
             from .replay_many import replay_many
 
@@ -112,6 +110,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def run_one(args: argparse.Namespace, config: Config, errors: Console) -> int:
+    if args.golden is not None and not args.update_golden:
+        golden_replay.read(args.golden)  # one that cannot be compared with is said before the work
     record, out = replay(args, config, errors)
     numbers = written(record, out, args, args.json)
     different = golden_differences(record, args)
