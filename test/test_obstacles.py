@@ -64,6 +64,15 @@ def covered(agents, points):
     return obstacles.inside(np.asarray(points, float)[:, :2], agents.poses, agents.sizes - 2 * obstacles.OWN_M + 1e-6)
 
 
+def test_a_wall_longer_than_any_vehicle_is_several_boxes():
+    wall = block(0.0, 10.0, length=118.0, width=1.0)
+    found = boxes(wall).boxes
+    assert (found.sizes <= Agents.MAX_EXTENT_M).all()
+    inner = wall[np.abs(wall[:, 0]) < 58.0]  # cells at the rim hold too few points
+    assert covered(found, inner[:, :2]).all()
+    assert found.sizes.prod(axis=1).sum() < 1.7 * 120.0
+
+
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ fill the corner.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -91,7 +92,8 @@ def obstacles(
         smear = np.column_stack([2.0 * SMEAR_S * np.hypot(*users.velocities_mps.T), np.zeros(len(users))])
         taken |= inside(places, users.poses, users.sizes + smear)
     cells = occupied(places[~taken], limits.obstacle_cell_m, reach_m, limits.obstacle_points_min)
-    corners = cover(cells) * limits.obstacle_cell_m - reach_m
+    longest = int(Agents.MAX_EXTENT_M / limits.obstacle_cell_m)
+    corners = split(cover(cells), longest) * limits.obstacle_cell_m - reach_m
     centres, sizes = 0.5 * (corners[:, 0] + corners[:, 1]), corners[:, 1] - corners[:, 0]
     nearest = np.argsort(np.hypot(*np.maximum(np.abs(centres) - 0.5 * sizes, 0.0).T), kind="stable")
     ignored[f"boxes beyond the nearest {limits.obstacles_max}"] = max(len(centres) - limits.obstacles_max, 0)
@@ -146,3 +148,12 @@ def cover(cells: Array) -> Array:
         for run in runs - open_boxes.keys():
             open_boxes[run] = x
     return np.array(boxes, float).reshape(-1, 2, 2)
+
+
+def split(boxes: Array, longest: int) -> Array:
+    """(B, 2, 2) the boxes, those of more than `longest` cells along an axis in equal parts of whole cells."""
+    parts = []
+    for low, high in boxes.astype(int):
+        cuts = [np.linspace(a, b, 1 + -(-(b - a) // longest)).astype(int) for a, b in zip(low, high, strict=True)]
+        parts += [((x0, y0), (x1, y1)) for x0, x1 in pairwise(cuts[0]) for y0, y1 in pairwise(cuts[1])]
+    return np.array(parts, float).reshape(-1, 2, 2)
