@@ -85,4 +85,4 @@ generated: setup
 	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.ros.sros2_policy > config/sros2/reflectdrive.policy.xml
 
 fuzz: setup
-	@cd "$(ROOT)" && REFLECTDRIVE_FUZZ_INPUTS=100000 $(BIN)/python -m pytest test/test_fuzz.py --timeout 7200 $(ARGS)
+	@cd "$(ROOT)" && REFLECTDRIVE_FUZZ_INPUTS=100000 $(BIN)/python -m pytest test/test_fuzz.py test/test_fuzz_messages.py --timeout 7200 $(ARGS)

@@ -66,6 +66,9 @@ class CamerasConfig:
     match_tolerance_s: float = setting(0.06, "cameras of one instant may differ by this much", 0.0, 1.0)
     pair_interval_s: float = setting(0.5, "age of the older of the two instants a planner sees", 0.0, 5.0)
     pair_tolerance_s: float = setting(0.12, "how far the older instant may be off", 0.0, 1.0)
+    megapixels_max: float = setting(
+        16.0, "larger images are refused by their header, before they are decoded; 4K has 8.3", 0.01, 1000.0
+    )
     frozen_after: int = setting(10, "so many identical pictures in a row mean that the camera is frozen", 2, 1000)
     required: bool = setting(True, "without cameras there is no plan but to stop; false for planners that are blind")
 
@@ -109,7 +112,16 @@ class InputsConfig:
     objects_max: int = setting(500, "objects kept, nearest first; the rest is counted in the diagnostics", 1, 100_000)
     object_extent_max_m: float = setting(40.0, "a longer box is refused as a perception fault", 1.0, 60.0)
     message_max_mb: float = setting(
-        2.0, "larger objects and routes are refused unread: reading holds up the whole node, 0.2 s a MB", 0.01, 1000.0
+        2.0,
+        "larger objects, routes and transforms are refused unread: reading holds up the whole node, 5 to 20 ms a MB",
+        0.01,
+        1000.0,
+    )
+    bulk_max_mb: float = setting(
+        36.0,
+        "likewise images, grids, clouds and maps, 1 to 2 ms a MB; a raw image of 4K with 4 bytes a pixel has 33.2",
+        0.01,
+        1000.0,
     )
     clock_jump_s: float = setting(1.0, "stamps that step back by more are a restart: buffers are cleared", 0.0, 100.0)
 

@@ -107,6 +107,12 @@ def test_a_grid_that_would_mislead_is_refused_with_a_sentence(message, words):
         converted(message)
 
 
+def test_a_grid_of_more_cells_than_can_be_used_in_time_is_refused():
+    message = grid(resolution=0.05, size=(120.0, 120.0), origin=(-60.0, -60.0, 0.0))
+    with pytest.raises(BadMessage, match="has 5760000 cells around the car, at most 4000000 are used"):
+        convert.map_grid(message, "map", ego(), 50, 0.5)
+
+
 def test_a_grid_with_cells_missing_or_no_orientation_is_refused():
     short, flat = grid(), grid()
     short.data = short.data[:-1]

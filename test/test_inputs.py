@@ -258,22 +258,22 @@ def test_ignored_objects_are_in_the_diagnostics():
 
 
 def test_a_message_too_large_to_be_read_takes_its_input_away_until_the_next_one():
-    made = ready()
+    made = ready(inputs__message_max_mb=0.1)
     instant(made, 1.0)
     assert made.snapshot(ns(1.05)).agents is not None
-    made.refuse("objects", 17_000_000)
+    made.receive("objects", bytes(110_000), ns(1.06))
     instant(made, 1.1, objects=False)
     snapshot = made.snapshot(ns(1.1))
     assert snapshot.observation is not None
     assert snapshot.agents is None  # unknown, not none
     status = next(s for s in made.statuses(ns(1.1)) if s.name == "objects")
-    assert "17.0 MB is not read" in status.message
+    assert "0.11 MB is not read" in status.message
     assert "inputs.message_max_mb" in status.message
     instant(made, 1.2)
     assert made.snapshot(ns(1.2)).agents is not None
-    made.refuse("route", 7_000_000)
+    made.receive("route", bytes(120_000), ns(1.25))
     instant(made, 1.3)
-    assert "7.0 MB is not read" in made.snapshot(ns(1.3)).problems[0]
+    assert "0.12 MB is not read" in made.snapshot(ns(1.3)).problems[0]
 
 
 @pytest.mark.parametrize("points", [[], [(0.0, 0.0)], [(3.0, 3.0)] * 4])
@@ -297,7 +297,7 @@ def test_a_route_that_crosses_itself_is_followed_in_order():
         x, y = eight[index]
         dx, dy = eight[index + 1] - eight[index]
         seconds = 1.0 + 0.1 * k
-        made.put("odometry", odometry(seconds, x=x, y=y, yaw=float(np.arctan2(dy, dx))), ns(seconds))
+        made.put("odometry", odometry(seconds, x=x, y=y, yaw=float(np.arctan2(dy, dx)), speed=35.0), ns(seconds))
         ahead = made.snapshot(ns(seconds)).observation.route
         near = ahead[np.argmin(np.hypot(ahead[:, 0] - 10.0, ahead[:, 1]))]
         assert abs(near[2]) < 0.7, f"turned off at the crossing, step {k}"
@@ -354,3 +354,101 @@ def test_a_plan_begun_before_time_went_back_is_known_as_such():
     after = pilot.step(ns(1.0))
     assert (before.restarts, before.report.plan.stamp_ns) < (after.restarts, after.report.plan.stamp_ns)
     assert after.report.source is PlanSource.PLANNER
+
+
+# --- what no car does ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("planner", ["constant_velocity", "route_follower"])
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda m: setattr(m.twist.twist.linear, "x", 1e9), "a speed of 1e+09 m/s, at most 100"),
+        (lambda m: setattr(m.twist.twist.linear, "x", -1e300), "a speed of -1e+300 m/s"),
+        (lambda m: setattr(m.twist.twist.linear, "y", 40.0), "a speed to the side of 40 m/s, at most 8"),
+        (lambda m: setattr(m.twist.twist.linear, "y", float("nan")), "a speed to the side of nan m/s"),
+        (lambda m: setattr(m.twist.twist.angular, "z", 1e6), "a yaw rate of 1e+06 rad/s, at most 5"),
+        (lambda m: setattr(m.pose.pose.position, "x", 1e300), "a position of 1e+300 m"),
+        (lambda m: (setattr(m.pose.pose.orientation, "x", 1.0), setattr(m.pose.pose.orientation, "w", 0.0)),
+         "a tilt of 180 degrees, at most 45"),
+    ],
+)  # fmt: skip
+def test_odometry_of_what_no_car_does_is_refused_in_one_sentence(planner, change, sentence, caplog):
+    pilot = Pilot(config(cameras__required=False, planner=planner), Clock())
+    pilot.put("route", route(), 0)
+    message = odometry(1.0, x=5.0)
+    change(message)
+    pilot.put("odometry", message, ns(1.0))
+    step = pilot.step(ns(1.0))
+    assert step.report is None  # nothing can be planned from it, not even a stop
+    assert any(sentence in problem for problem in step.snapshot.problems)
+    status = next(s for s in pilot.statuses(ns(1.0)) if s.name == "odometry")
+    assert status.level is Level.ERROR
+    assert sentence in status.message
+    assert not caplog.records  # no traceback
+    pilot.put("odometry", odometry(1.1, x=5.5), ns(1.1))
+    assert pilot.step(ns(1.1)).report.verdict is Verdict.OK
+
+
+@pytest.mark.parametrize("value", [-1000.0, 1e300])
+def test_an_acceleration_of_what_no_car_does_counts_as_none_and_is_said(value, caplog):
+    pilot = Pilot(config(cameras__required=False, planner="route_follower"), Clock())
+    pilot.put("route", route(), 0)
+    pilot.put("odometry", odometry(1.0), ns(1.0))
+    pilot.put("acceleration", acceleration(1.0, value), ns(1.0))
+    step = pilot.step(ns(1.0))
+    assert step.snapshot.ego.acceleration_mps2 == 0.0
+    status = next(s for s in pilot.statuses(ns(1.0)) if s.name == "acceleration")
+    assert status.level is Level.WARN
+    assert "at most 20 is possible" in status.message
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("speed", [-5.0, 0.0, 40.0])
+def test_reverse_standing_and_fast_driving_are_allowed(speed):
+    made = Inputs(small(cameras__required=False))
+    made.put("route", route(), 0)
+    for k in range(10):  # at 25 Hz
+        seconds = 1.0 + 0.04 * k
+        made.put("odometry", odometry(seconds, x=30.0 + 0.04 * speed * k, speed=speed), ns(seconds))
+    snapshot = made.snapshot(ns(seconds))
+    assert snapshot.observation.ego.speed_mps == speed
+    assert made.restarts == 0
+    assert levels(made, seconds)["odometry"] is Level.OK
+
+
+@pytest.mark.parametrize("planner", ["constant_velocity", "route_follower"])
+def test_a_jump_of_localisation_begins_anew_and_is_said(planner):
+    pilot = Pilot(config(cameras__required=False, planner=planner), Clock())
+    pilot.put("route", route([(float(x), 0.0) for x in range(-10, 1000)]), 0)
+    for k, x in enumerate([5.0, 5.5, 6.0, 306.0, 306.5]):
+        now = ns(1.0 + 0.1 * k)
+        pilot.put("objects", predicted_objects(1.0 + 0.1 * k, (x + 60.0, 0.0, 0.0, 5.0, 4.5)), now)
+        pilot.put("odometry", odometry(1.0 + 0.1 * k, x=x), now)
+        step = pilot.step(now)
+        assert step.report.source is PlanSource.PLANNER
+        if x == 306.0:  # the objects that were told of before it are somewhere else
+            assert step.snapshot.agents is None
+            assert step.restarts == 1
+    assert step.snapshot.agents is not None
+    status = next(s for s in pilot.statuses(now) if s.name == "odometry")
+    assert status.level is Level.WARN
+    assert "localisation jumped by 300 m within 0.10 s" in status.message
+
+
+def test_localisation_that_jumps_again_and_again_stops_the_car():
+    pilot = Pilot(config(cameras__required=False, planner="constant_velocity"), Clock())
+    pilot.put("route", route(), 0)
+    for k in range(25):
+        now = ns(1.0 + 0.04 * k)
+        pilot.put("odometry", odometry(1.0 + 0.04 * k, x=5.0 + 300.0 * (k % 2)), now)
+        step = pilot.step(now)
+    assert step.report.source is PlanSource.STOP
+    assert "localisation jumped 3 times within 2 s" in step.report.reason
+    status = next(s for s in pilot.statuses(now) if s.name == "odometry")
+    assert status.level is Level.ERROR
+    for k in range(30):
+        now = ns(2.0 + 0.1 * k)
+        pilot.put("odometry", odometry(2.0 + 0.1 * k, x=5.0 + 0.5 * k), now)
+        step = pilot.step(now)
+    assert step.report.source is PlanSource.PLANNER

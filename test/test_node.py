@@ -16,12 +16,16 @@ import numpy as np
 import pytest
 import rclpy
 from autoware_perception_msgs.msg import PredictedObjects
+from builtin_interfaces.msg import Time
 from messages import CAMERAS, acceleration, camera_info, jpeg, odometry, predicted_objects, raw, route, tf_static
 from nav_msgs.msg import Path
 from rclpy.context import Context
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
+from rclpy.parameter import Parameter
 from rclpy.qos import QoSProfile, ReliabilityPolicy
+from rclpy.serialization import serialize_message
+from rosgraph_msgs.msg import Clock
 from scenes import config
 from scenes import ego as an_ego
 from std_msgs.msg import String
@@ -30,7 +34,7 @@ from tiny_model import SPEED_MPS, tiny_model  # noqa: F401 (a fixture)
 from reflectdrive_ros.config import as_yaml
 from reflectdrive_ros.planning import constant_velocity
 from reflectdrive_ros.ros import outputs
-from reflectdrive_ros.ros.node import PlannerNode
+from reflectdrive_ros.ros.node import PlannerNode, attend
 from reflectdrive_ros.ros.pilot import Pilot
 from reflectdrive_ros.ros.replay_node import Harness, end, running_node
 from reflectdrive_ros.runtime.engine import Engine
@@ -263,6 +267,79 @@ def test_a_message_too_large_to_be_read_in_time_is_named_and_the_next_one_heals_
         lines = sender.diagnosed(lambda lines: "is not read" in lines["objects"][1], objects=False, make=with_a_crowd)
         assert "inputs.message_max_mb" in lines["objects"][1]
         sender.diagnosed(lambda lines: lines["objects"][0] == OK)
+
+
+def test_bytes_that_are_no_message_neither_end_the_node_nor_keep_it_from_planning(tmp_path):
+    """On every topic: noise, half a message, one of another type, a forged length."""
+    rng = np.random.default_rng(0)
+    with car(tmp_path) as sender:
+        sender.until(planned)
+        sent = dict.fromkeys(sender.harness.inputs, 0)
+        before = len(sender.harness.received["status"])
+
+        def send_bad(kind):
+            for key, publisher in sender.harness.inputs.items():
+                good = serialize_message(publisher.msg_type())
+                other = serialize_message(String(data="no message" * 5) if key != "instruction" else an_odometry)
+                at = 4 if key in ("tf_static", "instruction") else 12  # its first length
+                forged = good[:at] + b"\xff\xff\xff\x7f" + good[at + 4 :]
+                noise = b"\0\1\0\0" + rng.bytes(int(rng.integers(1, 200)))
+                bad = [b"\0", rng.bytes(30), noise, good[: len(good) // 2], other, forged][kind]
+                with suppress(RuntimeError):  # the middleware itself sends no more bytes than a type has at most
+                    publisher.publish(bad)
+                    sent[key] += 1
+
+        an_odometry = odometry(1.0)
+        for k in range(18):
+            sender.send()
+            time.sleep(0.06)  # the good ones are taken first, of which only the newest waits
+            send_bad(k % 6)
+            time.sleep(0.06)
+        assert min(sent.values()) >= 6
+        names = {key: key.replace("info:", "camera_info ").replace(":", " ") for key in sent}
+
+        def each_is_named(lines):
+            send_bad(2)
+            return all("messages refused, the last one" in lines.get(name, (OK, ""))[1] for name in names.values())
+
+        lines = sender.diagnosed(each_is_named)
+        assert all(lines[name][0] != OK for name in names.values())
+        planning = [planned(status) for _, status in sender.harness.received["status"][before:]]
+        assert sum(planning) >= 0.7 * len(planning)  # a shared machine may stall
+        sender.until(planned)
+        assert sender.process.poll() is None
+    said = (tmp_path / "node.log").read_text()
+    assert "Traceback" not in said
+    assert "Error" not in said
+
+
+def test_what_rclpy_itself_cannot_take_does_not_end_the_executor():
+    """A /clock before 1970 raises in rclpy's own callback."""
+    context = Context()
+    rclpy.init(context=context)
+    node = Node("clockwork", context=context, parameter_overrides=[Parameter("use_sim_time", value=True)])
+    executor = SingleThreadedExecutor(context=context)
+    executor.add_node(node)
+    publisher = node.create_publisher(Clock, "/clock", 10)
+    try:
+        until = time.perf_counter() + 20.0
+
+        def unguarded():
+            while time.perf_counter() < until:
+                publisher.publish(Clock(clock=Time(sec=-5)))
+                executor.spin_once(timeout_sec=0.1)
+
+        with pytest.raises(ValueError, match="negative"):
+            unguarded()
+        while node.get_clock().now().nanoseconds != 77 * 10**9:
+            assert time.perf_counter() < until
+            for sec in (-5, 77):
+                publisher.publish(Clock(clock=Time(sec=sec)))
+            attend(executor, node)
+    finally:
+        executor.shutdown(timeout_sec=1.0)
+        node.destroy_node()
+        rclpy.try_shutdown(context=context)
 
 
 def test_three_full_hd_streams_are_survived_and_the_newest_wins(tmp_path):

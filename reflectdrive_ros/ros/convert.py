@@ -6,7 +6,9 @@ converts everything it uses, so loops over objects gather plain floats and leave
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import cv2
@@ -32,28 +34,60 @@ def require_frame(header: Any, frame: str, what: str) -> None:
         raise BadMessage(f"{what} is in frame '{header.frame_id}', expected '{frame}': publish it in that frame")
 
 
+# What no car does: sensors and estimators that fail give such numbers, and no planner is given them.
+EGO_FASTEST_MPS = 100.0  # forward or in reverse
+EGO_SIDEWAYS_MPS = 8.0  # a slip angle of 15 degrees at 30 m/s; more is a twist in another frame than base_link
+EGO_YAW_RATE_RPS = 5.0  # a spin; full lock in a car park is 1.3
+EGO_ACCELERATION_MPS2 = 20.0  # twice what tyres give
+EGO_TILT_RAD = np.deg2rad(45.0)  # the steepest roads have 20 degrees
+EGO_FARTHEST_M = 2e7  # half way around the Earth, in any projection of it
+
+
 def ego_state(message: Any, map_frame: str) -> EgoState:
-    """nav_msgs/Odometry (pose in the map, twist in base_link); acceleration is added by the caller."""
+    """nav_msgs/Odometry (pose in the map, twist in base_link); acceleration is added by the caller.
+
+    Raises BadMessage for what is not finite, and for what no car does.
+    """
     require_frame(message.header, map_frame, "odometry")
     pose, twist = message.pose.pose, message.twist.twist
-    q = pose.orientation
+    q, at = pose.orientation, pose.position
+    speed, sideways, yaw_rate = float(twist.linear.x), float(twist.linear.y), float(twist.angular.z)
     try:
-        yaw = rotations.yaw_from_quaternion((q.x, q.y, q.z, q.w))
-        return EgoState(
+        turn = rotations.matrix_from_quaternion((q.x, q.y, q.z, q.w))
+        ego = EgoState(
             stamp_ns(message.header),
-            np.array([pose.position.x, pose.position.y, yaw]),
-            float(twist.linear.x),
-            yaw_rate_rps=float(twist.angular.z),
+            np.array([at.x, at.y, np.arctan2(turn[1, 0], turn[0, 0])]),
+            speed,
+            yaw_rate_rps=yaw_rate,
         )
     except ValueError as fault:
         raise BadMessage(f"odometry cannot be used: {fault}") from None
+    tilt = float(np.arccos(np.clip(turn[2, 2], -1.0, 1.0)))
+    for what, value, most, unit in (
+        ("a position", max(abs(at.x), abs(at.y)), EGO_FARTHEST_M, "m"),
+        ("a speed", speed, EGO_FASTEST_MPS, "m/s"),
+        ("a speed to the side", sideways, EGO_SIDEWAYS_MPS, "m/s"),
+        ("a yaw rate", yaw_rate, EGO_YAW_RATE_RPS, "rad/s"),
+        ("a tilt", np.rad2deg(tilt), np.rad2deg(EGO_TILT_RAD), "degrees"),
+    ):
+        if not abs(value) <= most:  # NaN is not either
+            raise BadMessage(
+                f"odometry cannot be used: it tells of {what} of {value:.4g} {unit}, at most {most:g} is possible: "
+                "check localisation, and that the twist is in base_link"
+            )
+    return ego
 
 
 def acceleration(message: Any) -> float:
-    """m/s^2 along the heading, of an AccelWithCovarianceStamped."""
+    """m/s^2 along the heading, of an AccelWithCovarianceStamped. Raises BadMessage for what no car does."""
     value = float(message.accel.accel.linear.x)
     if not np.isfinite(value):
         raise BadMessage("acceleration is NaN or infinite")
+    if abs(value) > EGO_ACCELERATION_MPS2:
+        raise BadMessage(
+            f"acceleration of {value:.4g} m/s^2 cannot be used, at most {EGO_ACCELERATION_MPS2:g} is possible: check "
+            "its sender"
+        )
     return value
 
 
@@ -93,7 +127,9 @@ REDUCED = {2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4, 8: cv2.
 SPARE = 1.5  # of a picture that is decoded smaller, or halved, so many pixels at least are averaged into one, each way
 SIZE_MARKERS = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # of a JPEG's segments those that tell its size
 BARE_MARKERS = {0x01, *range(0xD0, 0xDA)}  # those without a length
-HEAD = 1 << 17  # bytes of a JPEG in which its size is looked for; a picture in a picture may stand before it
+SEGMENTS_MAX = 256  # of a JPEG, before its size; thumbnails and colour profiles are a few
+SCAN = re.compile(b"\xff\xda")  # begins with it; within a scan no FF stands before a DA
+SCANS_MAX = 32  # of a JPEG: each is a pass over the whole image; progressive ones have about 10
 
 
 def raw_pixels(message: Any, name: str) -> Array:
@@ -130,10 +166,12 @@ def jpeg_pixels(message: Any, name: str, reduction: int = 1) -> Array:
     return np.asarray(decoded if AS_RGB else cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB))
 
 
-def jpeg_size(data: bytes) -> tuple[int, int] | None:
+def jpeg_size(data: bytes | memoryview) -> tuple[int, int] | None:
     """Width and height as a JPEG's head tells them; None where nothing does."""
     at = 2
-    while data[:2] == b"\xff\xd8" and at + 9 <= len(data) and data[at] == 0xFF:
+    for _ in range(SEGMENTS_MAX):
+        if data[:2] != b"\xff\xd8" or at + 9 > len(data) or data[at] != 0xFF:
+            return None
         marker = data[at + 1]
         if marker in SIZE_MARKERS:
             return int.from_bytes(data[at + 7 : at + 9], "big"), int.from_bytes(data[at + 5 : at + 7], "big")
@@ -142,6 +180,40 @@ def jpeg_size(data: bytes) -> tuple[int, int] | None:
         else:
             at += 2 if marker in BARE_MARKERS else 2 + int.from_bytes(data[at + 2 : at + 4], "big")
     return None
+
+
+def png_size(data: bytes | memoryview) -> tuple[int, int] | None:
+    """Width and height as a PNG's first chunk tells them; None for what is no PNG."""
+    if data[:8] != b"\x89PNG\r\n\x1a\n" or data[12:16] != b"IHDR" or len(data) < 24:
+        return None
+    return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
+
+
+def image_size(message: Any, name: str) -> tuple[int, int]:
+    """Width and height in px that an Image or CompressedImage tells, without decoding it.
+
+    Raises BadMessage for a compressed image that is neither JPEG nor PNG: OpenCV decodes more formats, but what their
+    headers promise is not checked here.
+    """
+    if hasattr(message, "encoding"):
+        return int(message.width), int(message.height)
+    data = memoryview(message.data)  # may be large: no copy is made
+    size = jpeg_size(data) or png_size(data)
+    if size is None:
+        raise BadMessage(f"camera {name}: {len(data)} bytes of format '{message.format}' are no JPEG and no PNG")
+    if data[0] == 0xFF and next(islice(SCAN.finditer(data), SCANS_MAX, None), None):
+        raise BadMessage(f"camera {name}: a JPEG of more than {SCANS_MAX} scans is not decoded")
+    return size
+
+
+def check_image_size(message: Any, name: str, megapixels_max: float) -> None:
+    """Raises BadMessage for an image that has more pixels than are decoded, or no header that tells how many."""
+    width, height = image_size(message, name)
+    if width * height > 1e6 * megapixels_max:
+        raise BadMessage(
+            f"camera {name}: an image of {width} x {height} px is not decoded, at most {megapixels_max:g} megapixels "
+            "are: send smaller images, or raise cameras.megapixels_max"
+        )
 
 
 def pixels(message: Any, name: str, width: int, height: int) -> tuple[Array, tuple[float, float]]:
@@ -154,8 +226,8 @@ def pixels(message: Any, name: str, width: int, height: int) -> tuple[Array, tup
     if hasattr(message, "encoding"):
         full = raw_pixels(message, name)
     else:
-        told = jpeg_size(bytes(message.data[:HEAD]))
-        if told is not None:
+        told = image_size(message, name)
+        if message.data[0] == 0xFF:  # a JPEG
             spare = min(told[0] / width, told[1] / height) / SPARE
             reduction = max((each for each in REDUCED if each <= spare), default=1)
         full = jpeg_pixels(message, name, reduction)
@@ -326,7 +398,7 @@ def predicted_poses(items: list[Any], poses: Array, velocities: Array) -> Array 
     times = PREDICTED_DT_S * np.arange(1, PREDICTED_STEPS + 1)
     result = np.repeat(poses[:, None, :], PREDICTED_STEPS, axis=1)
     result[..., :2] += velocities[:, None, :] * times[None, :, None]
-    alike: dict[tuple[float, int], tuple[list[int], list[Any]]] = {}  # paths of one step and length go together
+    alike: dict[tuple[float, int], tuple[list[int], list[Array]]] = {}  # paths of one step and length go together
     for row, item in enumerate(items):
         paths = item.kinematics.predicted_paths
         if paths:
@@ -335,7 +407,7 @@ def predicted_poses(items: list[Any], poses: Array, velocities: Array) -> Array 
             if step_s > 0 and len(best.path) >= 2:
                 rows, knots = alike.setdefault((step_s, len(best.path)), ([], []))
                 rows.append(row)
-                knots.append([(p.position.x, p.position.y, p.orientation.z, p.orientation.w) for p in best.path])
+                knots.append(planar(best.path))
     for (step_s, count), (rows, knots) in alike.items():
         table = np.array(knots, float)  # (R, count, 4)
         heading = np.unwrap(2.0 * np.arctan2(table[..., 2], table[..., 3]), axis=1)
@@ -350,6 +422,13 @@ def predicted_poses(items: list[Any], poses: Array, velocities: Array) -> Array 
         along = (1 - share) * path[:, before] + share * path[:, before + 1]
         result[np.ix_(np.array(rows)[usable], np.flatnonzero(inside))] = along[usable]
     return result if alike else None
+
+
+def planar(poses: Any) -> Array:
+    """(N, 4) x, y and the quaternion's z, w of a sequence of geometry_msgs/Pose."""
+    if hasattr(poses, "numbers"):  # cdr.Items: (N, 7) at once
+        return np.asarray(poses.numbers()[:, [0, 1, 5, 6]])
+    return np.array([(p.position.x, p.position.y, p.orientation.z, p.orientation.w) for p in poses], float)
 
 
 def in_ego_frame(found: MapAgents, ego: EgoState) -> Agents:
@@ -378,6 +457,7 @@ def in_ego_frame(found: MapAgents, ego: EgoState) -> Agents:
 
 GRID_RESOLUTION_MIN_M = 0.02  # a finer grid is one in other units
 GRID_AROUND_M = 160.0  # what lies further from the car is left out: no plan of 4 s gets there
+GRID_CELLS_MAX = 4_000_000  # around the car: distances of more take longer than a planning step
 CELL_CORNER = 0.5 * np.sqrt(2.0)  # of a cell, from its centre
 
 
@@ -426,6 +506,11 @@ def map_grid(message: Any, map_frame: str, ego: EgoState, free_below: int, resol
     reach = int(GRID_AROUND_M / resolution_m)
     low = np.maximum(place.astype(int) - reach, 0)
     high = np.minimum(place.astype(int) + reach, (width, height))
+    if int(np.prod(high - low)) > GRID_CELLS_MAX:
+        raise BadMessage(
+            f"the drivable grid has {int(np.prod(high - low))} cells around the car, at most {GRID_CELLS_MAX} are "
+            "used: publish a coarser or smaller one"
+        )
     near = cells.reshape(height, width)[low[1] : high[1], low[0] : high[0]]
     free = np.pad((near >= 0) & (near < free_below), 1).astype(np.uint8)  # beyond the grid nothing is known
     inside, outside = (cv2.distanceTransform(kind, cv2.DIST_L2, cv2.DIST_MASK_PRECISE) for kind in (free, 1 - free))

@@ -7,6 +7,7 @@ All ages are against the given `now_ns`, the node's clock (or a bag's).
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -23,7 +24,7 @@ import numpy as np
 from .. import geometry
 from ..config import Config
 from ..domain import Agents, Array, CameraFrame, Command, DrivableGrid, EgoState, Observation, together
-from . import convert
+from . import cdr, convert, topics
 from . import obstacles as clouds
 from .convert import BadMessage
 from .lanelet_file import bindings, from_file
@@ -34,7 +35,15 @@ from .vector_map import VectorMap
 T = TypeVar("T")
 
 IN_FUTURE_S = 0.1  # a stamp further ahead of our clock means that the clocks are not synchronised
-UNREAD = ("objects", "route")  # may be too large to be read in time
+SMALL_BYTES = 64_000  # of a message that holds a few numbers or one sentence
+ITEMS_MAX = {"objects": 20_000, "route": 20_000, "tf_static": 1000}  # in one message: reading more takes over 30 ms
+OTHER_ITEMS_MAX = 1000
+FRAMES_MAX = 10_000  # of /tf_static, from all messages
+BULKY = ("image", "drivable", "obstacles", "map")  # bytes and numbers in one piece, which are not walked
+LISTS = ("objects", "route", "tf_static")
+REMARK_S = 10.0  # how long the diagnostics tell of a message that was refused, or of a jump
+JUMP_M = 2.0  # odometry that moves by this much more than its speed explains has jumped
+JUMPS_MAX, JUMPS_WITHIN_S = 3, 2.0  # localisation that jumps so often is not driven by
 RATE_WINDOW = 20  # messages over which a rate is measured
 ROUTE_BEHIND_M, ROUTE_AHEAD_M = 20.0, 250.0  # the part of the route that a planner sees
 TURN_AHEAD_M, TURN_RAD = 25.0, np.deg2rad(25.0)  # a route that bends this much this soon is a turn
@@ -87,6 +96,8 @@ class Channel:
     lost: int = 0
     fault: str = ""  # why the last message that was looked at could not be used
     blocked: str = ""  # why none may be used until further notice
+    remark: str = ""  # what was wrong with a message that was not stored, or is odd about one that was
+    remark_ns: int = 0  # when
     stamps: deque[int] = field(default_factory=lambda: deque(maxlen=RATE_WINDOW))
 
     def put(self, stamp_ns: int, message: Any) -> bool:
@@ -112,6 +123,10 @@ class Channel:
             gap = (stamp_ns - self.stamps[-1]) / max(period, 1)
             if 1.75 < gap < 20:  # less is jitter; longer silences are a sensor that was off, not lost messages
                 self.lost += round(gap) - 1
+
+    def note(self, sentence: str, now_ns: int) -> None:
+        """Tell of it in the diagnostics for REMARK_S."""
+        self.remark, self.remark_ns = sentence, now_ns
 
     def used(self, item: tuple[int, Any] | None, now_ns: int, how: Callable[[Any], T]) -> T:
         """What `how` makes of a message. Raises BadMessage when there is none, or it is stale, blocked or unusable."""
@@ -161,7 +176,10 @@ class Channel:
         level, message = Level.OK, told
         if problem:
             level, message = (Level.ERROR if self.required else Level.WARN), problem
-        elif self.lost > 0.02 * max(self.received, 50):
+        if self.remark and 0 <= now_ns - self.remark_ns <= REMARK_S * 1e9:
+            level = max(level, Level.WARN)
+            message = "; ".join(filter(None, [problem, self.remark]))
+        elif not problem and self.lost > 0.02 * max(self.received, 50):
             level, message = Level.WARN, f"{self.name}: {self.lost} messages lost on the way; use config/fastdds.xml"
         counters = ("received", "lost", "duplicates", "out_of_order", "refused")
         values = {key: str(getattr(self, key)) for key in counters}
@@ -201,11 +219,15 @@ class Inputs:
         self._route = Channel("route", True, None)
         self._map = Channel("map", limits.route_type == "lanelet", None)
         self._tf_static = Channel("tf_static", needed, None)
+        self._words = Channel("instruction", False, None)
         self._instruction = ""
         self._decoders = ThreadPoolExecutor(len(cameras.names), "decode")
+        self._maps_refused = 0  # of what was read in the background, as far as it is counted
         self._map_space: MapSpace | None = None  # of the newest map
         self._space_maker = ThreadPoolExecutor(1, "map_space")
-        self.restarts = 0
+        self.restarts = 0  # how often time went back, or localisation jumped
+        self._jumps: deque[int] = deque(maxlen=JUMPS_MAX)  # stamps of odometry that jumped
+        self._types = {topic.key: topic.type for topic in topics.inputs(config)}
         self.ignored: dict[str, dict[str, int]] = {}  # objects, obstacles: reason -> count, of the newest message
         self._forget()
 
@@ -232,21 +254,59 @@ class Inputs:
         images = list(self._images.values())
         lanelets = [self._map] if self._vector_map is not None else []
         moving = [*images, *latched, self._odometry, self._acceleration, *objects, *drivable, *cloud]
-        return [*moving, *lanelets, self._route]
+        shown = [*moving, *lanelets, self._route]
+        silent = [*self._infos.values(), self._tf_static, self._words]
+        return shown + [channel for channel in silent if channel.refused and channel not in shown]
 
     # --- storing -----------------------------------------------------------------------------------------------------
 
+    def receive(self, key: str, content: bytes, now_ns: int) -> int | None:
+        """Store a serialised message; `key` is that of the topic table. Returns the stamp of what was stored, or None.
+
+        The bytes may be any: what cannot be read is counted and named in the diagnostics.
+        """
+        try:
+            return self._store(key, self._read(key, content), now_ns)
+        except BadMessage as fault:
+            self._refuse(key, fault, now_ns)
+        except Exception as fault:  # whatever else: one message must not end the node
+            self._refuse(key, BadMessage(f"a message was not stored: {type(fault).__name__}: {fault}"), now_ns)
+        return None
+
     def put(self, key: str, message: Any, now_ns: int) -> None:
-        """Store one message; `key` is that of the topic table. `now_ns` stamps what carries no stamp of its own."""
+        """As `receive`, of a message that has been read. `now_ns` stamps what carries no stamp of its own."""
+        try:
+            self._store(key, message, now_ns)
+        except BadMessage as fault:
+            self._refuse(key, fault, now_ns)
+
+    def _read(self, key: str, content: bytes) -> Any:
+        """Raises BadMessage for bytes that are too many, or no message of the topic's type."""
+        kind, limits = key.partition(":")[0], self._config.inputs
+        setting = "bulk_max_mb" if kind in BULKY else "message_max_mb" if kind in LISTS else ""
+        most = round(1e6 * getattr(limits, setting)) if setting else SMALL_BYTES
+        if len(content) > most:
+            cure = f", or raise inputs.{setting}" if setting else ""
+            raise cdr.TooLarge(
+                f"a message of {len(content) / 1e6:.2f} MB is not read, at most {most / 1e6:g} MB are: send less{cure}"
+            )
+        return cdr.read(content, topics.message_class(self._types[key]), ITEMS_MAX.get(kind, OTHER_ITEMS_MAX))
+
+    def _store(self, key: str, message: Any, now_ns: int) -> int:
         kind, _, camera = key.partition(":")
+        if kind == "image":
+            convert.check_image_size(message, camera, self._config.cameras.megapixels_max)
         with self._lock:
             if kind == "instruction":
                 self._instruction = str(message.data)
-                return
+                return now_ns
             if kind == "tf_static":
-                self._transforms.update(convert.static_transforms(message))
+                transforms = self._transforms | convert.static_transforms(message)
+                if len(transforms) > FRAMES_MAX:
+                    raise BadMessage(f"more than {FRAMES_MAX} frames in all are not kept")
+                self._transforms = transforms
                 self._tf_static.put(self._tf_static.received + 1, message)
-                return
+                return now_ns
             channel = self._channel(kind, camera)
             stamp = convert.stamp_ns(message.header)
             if kind in ("route", "info", "map"):  # latched: the newest arrival counts, whatever its stamp
@@ -256,25 +316,55 @@ class Inputs:
             if kind == "map" and self._vector_map is not None:
                 self._vector_map.put(message)
                 message = None  # may be large, and is let go as soon as it is read
+            before = channel.newest()
             news = channel.put(stamp, message)
-            if kind in UNREAD:
+            if kind in LISTS:
                 channel.blocked = ""
+            if kind == "odometry" and news and before is not None:
+                self._watch_for_jumps(before, (stamp, message), now_ns)
             if kind == "image" and news:
                 self._decode_ahead(camera, message)
                 self._watch_for_frozen(camera, message)
                 if camera == self._config.cameras.anchor and self._waiting_ns is None:
                     self._waiting_ns = stamp
+            return stamp
 
-    def refuse(self, key: str, size: int) -> None:
-        """A message of so many bytes is not read; what came before it is not used any longer."""
+    def _refuse(self, key: str, fault: BadMessage, now_ns: int) -> None:
+        """A message is not stored. What came before it stays in use while it is fresh: anybody may send such bytes. But
+        objects and a route that are only too large are news: what came before them is not used any longer."""
+        kind, _, camera = key.partition(":")
         with self._lock:
-            channel = self._channel(key, "")
+            channel = self._channel(kind, camera)
             channel.received += 1
             channel.refused += 1
-            channel.blocked = (
-                f"{channel.name}: a message of {size / 1e6:.1f} MB is not read, at most "
-                f"{self._config.inputs.message_max_mb:g} MB are: send less, or raise inputs.message_max_mb"
-            )
+            channel.note(f"{channel.name}: {channel.refused} messages refused, the last one: {fault}", now_ns)
+            if kind in ("objects", "route") and isinstance(fault, cdr.TooLarge):
+                channel.blocked = f"{channel.name}: {fault}"
+
+    def _watch_for_jumps(self, before: tuple[int, Any], after: tuple[int, Any], now_ns: int) -> None:
+        """Where localisation jumps, what is remembered in the map's frame is remembered in the wrong place."""
+        took_s = (after[0] - before[0]) * 1e-9
+        (x0, y0, v0), (x1, y1, v1) = (
+            (message.pose.pose.position.x, message.pose.pose.position.y, abs(message.twist.twist.linear.x))
+            for _, message in (before, after)
+        )
+        moved_m, driven_m = math.hypot(x1 - x0, y1 - y0), max(v0, v1) * took_s
+        if took_s > self._config.inputs.clock_jump_s or not moved_m > driven_m + JUMP_M:  # NaN is another fault
+            return
+        self._jumps.append(after[0])
+        self._odometry.note(
+            f"odometry: localisation jumped by {moved_m:.4g} m within {took_s:.2f} s: the planner begins anew", now_ns
+        )
+        self._objects.messages.clear()
+        self._cloud_made = self._route_at_m = None
+        self.restarts += 1
+
+    def _unsteady(self, stamp_ns: int) -> str:
+        """Why localisation may not be driven by, at this stamp of odometry; empty where it may."""
+        recent = sum(0 <= stamp_ns - jump <= JUMPS_WITHIN_S * 1e9 for jump in tuple(self._jumps))
+        if recent < JUMPS_MAX:
+            return ""
+        return f"odometry: localisation jumped {recent} times within {JUMPS_WITHIN_S:g} s: check it"
 
     def _channel(self, kind: str, camera: str) -> Channel:
         if kind in ("image", "info"):
@@ -287,6 +377,8 @@ class Inputs:
             "obstacles": self._obstacles,
             "route": self._route,
             "map": self._map,
+            "tf_static": self._tf_static,
+            "instruction": self._words,
         }
         return by_kind[kind]
 
@@ -374,7 +466,9 @@ class Inputs:
         command = Command.FOLLOW if ahead is None else command_along(ahead)
         image_ns = None if anchor is None else anchor[0]
         cameras = self._cameras(image_ns, pictures, now_ns, problems)  # last: decoding goes on meanwhile
-        if ego is None or ahead is None or cameras is None:
+        unsteady = "" if ego is None else self._unsteady(ego.stamp_ns)
+        problems += filter(None, [unsteady])
+        if ego is None or ahead is None or cameras is None or unsteady:
             return Snapshot(None, ego, together(agents, obstacles), tuple(problems), image_ns)
         observation = Observation(
             ego.stamp_ns,
@@ -612,8 +706,15 @@ class Inputs:
     def statuses(self, now_ns: int) -> list[InputStatus]:
         with self._lock:
             if self._vector_map is not None:
-                self._map.blocked, self._map.refused = self._vector_map.problem(), self._vector_map.refused
+                self._map.blocked = self._vector_map.problem()
+                self._map.refused += self._vector_map.refused - self._maps_refused
+                self._maps_refused = self._vector_map.refused
             statuses = [channel.status(now_ns) for channel in self.channels()]
+            odometry = self._odometry.newest()
+        if odometry is not None and (unsteady := self._unsteady(odometry[0])):
+            statuses = [
+                replace(s, level=Level.ERROR, message=unsteady) if s.name == "odometry" else s for s in statuses
+            ]
         if self._config.inputs.drivable_type == "map":
             level = Level.WARN if self._map_fault else Level.OK
             statuses.append(InputStatus("drivable", level, self._map_fault or "from the map", {}))

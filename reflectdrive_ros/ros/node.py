@@ -30,13 +30,11 @@ from rclpy.qos import (
     ReliabilityPolicy,
     qos_check_compatible,
 )
-from rclpy.serialization import deserialize_message
 
 from ..config import Config, ConfigError
 from ..domain import Command, StepReport
 from ..runtime.model_file import ModelFileError
 from . import outputs, topics
-from .inputs import UNREAD
 from .params import configured
 from .pilot import Pilot, PilotStep
 from .topics import message_class
@@ -108,17 +106,18 @@ class PlannerNode(Node):
             for topic in topics.OUTPUTS
         }
         anchor = f"image:{self.config.cameras.anchor}"
+        # raw: rclpy would read a message with Python's lock held, and end the node where it cannot
         repeating = RationedCallbackGroup(REPEATING_PERIOD_S)
         self._subscriptions_by_key = {
             topic.key: self.create_subscription(
                 message_class(topic.type),
                 topic.name,
-                self._reading(topic) if topic.key in UNREAD else self._storing(topic.key, topic.key == anchor),
+                self._storing(topic.key, topic.key == anchor),
                 profile(topic.qos),
                 callback_group=repeating if topic.key.startswith("info:") else None,
                 # rclpy walks every event handler at every message: two for each topic cost more than the messages
                 event_callbacks=SubscriptionEventCallbacks(use_default_callbacks=False),
-                raw=topic.key in UNREAD,
+                raw=True,
             )
             for topic in topics.inputs(self.config)
         }
@@ -142,33 +141,18 @@ class PlannerNode(Node):
     # --- executor thread: store, and wake the worker -----------------------------------------------------------------
 
     def _storing(self, key: str, is_anchor: bool) -> Any:
-        def store(message: Any) -> None:
-            if is_anchor:
-                stamp = message.header.stamp
-                self._arrived[stamp.sec * 1_000_000_000 + stamp.nanosec] = time.perf_counter()
+        def store(content: bytes) -> None:
+            arrived, now_ns = time.perf_counter(), self._now_ns()
+            self._silent.discard(key)
+            stamp_ns = self._pilot.receive(key, content, now_ns)
+            if is_anchor and stamp_ns is not None:
+                self._arrived[stamp_ns] = arrived
                 while len(self._arrived) > ARRIVALS_KEPT:
                     del self._arrived[next(iter(self._arrived))]
-            self._silent.discard(key)
-            now_ns = self._now_ns()
-            self._pilot.put(key, message, now_ns)
             if key.startswith("image:") or key == "odometry":
                 self._wake_if_due(now_ns)
 
         return store
-
-    def _reading(self, topic: topics.Topic) -> Any:
-        """As `_storing`, of bytes: a message is looked at only when that does not stop everything else."""
-        store = self._storing(topic.key, False)
-        kind, limit = message_class(topic.type), 1e6 * self.config.inputs.message_max_mb
-
-        def read(content: bytes) -> None:
-            if len(content) > limit:
-                self._silent.discard(topic.key)
-                self._pilot.refuse(topic.key, len(content))
-            else:
-                store(deserialize_message(content, kind))
-
-        return read
 
     def _wake_if_due(self, now_ns: int) -> None:
         if self._busy_since is None and self._pilot.due(now_ns):
@@ -302,6 +286,16 @@ class PlannerNode(Node):
         self._worker.join(timeout=1.0)
 
 
+def attend(executor: SingleThreadedExecutor, node: Node) -> None:
+    """What is due next. What rclpy reads itself (/clock, service calls) may be wrong too: it must not end the node."""
+    try:
+        executor.spin_once()
+    except ExternalShutdownException:
+        raise
+    except Exception as fault:
+        node.get_logger().error(f"not attended: {type(fault).__name__}: {fault}", throttle_duration_sec=1.0)
+
+
 def main(args: list[str] | None = None) -> int:
     """`ros2 run reflectdrive planner [--ros-args -p config_file:=FILE -p SETTING:=VALUE ...]`"""
     given = sys.argv[1:] if args is None else args
@@ -323,7 +317,8 @@ def main(args: list[str] | None = None) -> int:
         gc.freeze()  # what start-up made stays; the collector need not walk it while the car drives
         executor = SingleThreadedExecutor()
         executor.add_node(node)
-        executor.spin()
+        while node.context.ok():
+            attend(executor, node)
     except (ConfigError, ModelFileError) as fault:
         sys.stderr.write(f"reflectdrive: {fault}\n")
         return 2

@@ -19,7 +19,7 @@ class Look:
     """What was known when a step became due."""
 
     snapshot: Snapshot
-    restarts: int  # how often time had gone back by then
+    restarts: int  # how often time had gone back, or localisation had jumped, by then
     took_ms: float  # conversion and decoding
 
 
@@ -30,7 +30,7 @@ class PilotStep:
     snapshot: Snapshot
     report: StepReport | None
     timings_ms: dict[str, float]  # snapshot (conversion and decoding), then the engine's stages
-    restarts: int  # how often time had gone back when the step began: plans of an earlier time must not be sent
+    restarts: int  # as in Look, when the step began: plans of before must not be sent after those of after
 
 
 class Pilot:
@@ -50,8 +50,8 @@ class Pilot:
     def put(self, key: str, message: Any, now_ns: int) -> None:
         self.inputs.put(key, message, now_ns)
 
-    def refuse(self, key: str, size: int) -> None:
-        self.inputs.refuse(key, size)
+    def receive(self, key: str, content: bytes, now_ns: int) -> int | None:
+        return self.inputs.receive(key, content, now_ns)
 
     def settle(self) -> None:
         """Wait for what goes on in the background; for replays, never on a car."""

@@ -1,0 +1,314 @@
+"""CDR bytes as a message whose fields are made when they are read.
+
+rclpy's own deserialiser has three properties that a node on a car cannot accept: it holds Python's lock for 0.2 to 0.7
+s per MB of objects or poses, it allocates what a forged length asks for, and an error in it ends the executor. `read`
+walks the bytes once, checks every length against what is there, and makes nothing: 5 to 20 ms a MB. Arrays of numbers
+are views of the bytes, so a large image is not copied.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from rosidl_parser import definition
+
+from .convert import BadMessage
+from .topics import message_class
+
+PADDING_MAX = 7  # bytes after the last field: alignment; more belong to another type
+HEAD = 4  # bytes of the encapsulation header; alignment counts from its end
+FORMATS = {
+    "boolean": "?",
+    "octet": "B",
+    "char": "B",
+    "uint8": "B",
+    "int8": "b",
+    "uint16": "H",
+    "int16": "h",
+    "uint32": "I",
+    "int32": "i",
+    "uint64": "Q",
+    "int64": "q",
+    "float": "f",
+    "double": "d",
+}
+
+
+class TooLarge(BadMessage):
+    """A message may be whole, but to read it would hold up the node."""
+
+
+class Source:
+    """The bytes of one message after their header."""
+
+    __slots__ = ("data", "items_left", "little", "size")
+
+    def __init__(self, content: bytes, items_max: int) -> None:
+        if len(content) < HEAD or content[0] != 0 or content[1] not in (0, 1):
+            raise BadMessage(f"{len(content)} bytes do not begin with the header of plain CDR")
+        self.data = memoryview(content)[HEAD:]
+        self.little = content[1] == 1
+        self.size = len(self.data)
+        self.items_left = items_max
+
+    def run(self, at: int, align: int, size: int) -> int:
+        """Where `size` bytes begin that stand at or after `at`, aligned. Raises BadMessage where they are not there."""
+        begin = -(-at // align) * align
+        if begin + size > self.size:
+            raise BadMessage(f"a field of {size} bytes reaches beyond the end of the message at {self.size}")
+        return begin
+
+
+class Numbers:
+    """How numbers are unpacked, in both byte orders."""
+
+    def __init__(self, formats: str) -> None:
+        self.little, self.big = (struct.Struct(order + formats).unpack_from for order in "<>")
+
+    def of(self, source: Source, at: int) -> tuple[Any, ...]:
+        return (self.little if source.little else self.big)(source.data, at)
+
+
+LENGTH = Numbers("I")  # of a sequence or a text
+
+
+def length(source: Source, at: int) -> tuple[int, int]:
+    """A length, and where its content begins."""
+    at = source.run(at, 4, 4)
+    return LENGTH.of(source, at)[0], at + 4
+
+
+class Part(Protocol):
+    """The layout of one type. Both methods are given an offset and give the offset after it."""
+
+    format: str  # of the numbers in it, as `struct` has it, where they are of one type
+    least: int  # bytes that one takes at least
+
+    def end(self, source: Source, at: int) -> int:
+        """Raises BadMessage where the bytes do not hold one."""
+        ...
+
+    def read(self, source: Source, at: int) -> tuple[Any, int]:
+        """Of bytes of which `end` has seen the whole message."""
+        ...
+
+
+class Number:
+    def __init__(self, name: str) -> None:
+        self.format = FORMATS[name]
+        self.size = self.least = struct.calcsize("<" + self.format)
+        self._numbers = Numbers(self.format)
+
+    def end(self, source: Source, at: int) -> int:
+        return source.run(at, self.size, self.size) + self.size
+
+    def read(self, source: Source, at: int) -> tuple[Any, int]:
+        at = -(-at // self.size) * self.size
+        return self._numbers.of(source, at)[0], at + self.size
+
+
+class Text:
+    format, least = "", 4
+
+    def end(self, source: Source, at: int) -> int:
+        size, at = length(source, at)
+        return source.run(at, 1, size) + size
+
+    def read(self, source: Source, at: int) -> tuple[str, int]:
+        size, at = length(source, at)
+        return bytes(source.data[at : at + size]).rstrip(b"\0").decode("utf-8", errors="replace"), at + size
+
+
+class Many:
+    """A sequence, or an array where `count` is given."""
+
+    def __init__(self, element: Part, count: int | None = None) -> None:
+        self._element, self._count = element, count
+        self._run = alike(element)
+        self.fixed = (self._run[0], count * self._run[1]) if count and self._run else None
+        self.format, self.least = element.format, 4 if count is None else count * element.least
+        self._kinds = [np.dtype(order + self.format) for order in ("><" if isinstance(element, Number) else "")]
+
+    def _begin(self, source: Source, at: int) -> tuple[int, int, int | None]:
+        """Number of elements, where the first is, and where the last ends if that is known without walking."""
+        count, at = length(source, at) if self._count is None else (self._count, at)
+        if count == 0 or self._run is None:
+            return count, at, at if count == 0 else None
+        align, size = self._run
+        at = source.run(at, align, count * size)
+        return count, at, at + count * size
+
+    def end(self, source: Source, at: int) -> int:
+        count, at, end = self._begin(source, at)
+        if end is not None:
+            return end
+        if count * self._element.least > source.size - at:
+            raise BadMessage(f"it tells of {count} items in {source.size - at} bytes")
+        source.items_left -= count
+        if source.items_left < 0:
+            raise TooLarge("it holds too many items")
+        for _ in range(count):
+            at = self._element.end(source, at)
+        return at
+
+    def read(self, source: Source, at: int) -> tuple[Any, int]:
+        count, at, end = self._begin(source, at)
+        if self._kinds and end is not None:
+            return np.frombuffer(source.data, self._kinds[source.little], count, at if count else 0), end
+        if end is not None:
+            return Items(self._element, source, at, count), end
+        made = []
+        for _ in range(count):
+            item, at = self._element.read(source, at)
+            made.append(item)
+        return made, at
+
+
+class Struct:
+    def __init__(self, name: str, fields: dict[str, Part]) -> None:
+        self.name, self.fields = name, fields
+        self.least = sum(part.least for part in fields.values())
+        self.steps = merged(fields.values())
+        self.run = alike(self)
+        formats = [part.format for part in fields.values()] if self.run is not None else []
+        self.format = formats[0] if len(set(formats)) == 1 else ""
+        leaf = self.run is not None and all(isinstance(part, Number) for part in fields.values())
+        self._numbers = Numbers("".join(formats)) if leaf else None
+
+    def end(self, source: Source, at: int) -> int:
+        for align, size, part in self.steps:
+            if part is None:
+                at = -(-at // align) * align + size
+                if at > source.size:
+                    raise BadMessage(f"a field of {size} bytes reaches beyond the end of the message at {source.size}")
+            else:
+                at = part.end(source, at)
+        return at
+
+    def read(self, source: Source, at: int) -> tuple[Message, int]:
+        if self.run is not None:
+            at = -(-at // self.run[0]) * self.run[0]
+            return Message(self, source, at), at + self.run[1]
+        return Message(self, source, at), self.end(source, at)
+
+    def made(self, source: Source, at: int) -> dict[str, Any]:
+        """The fields, one level deep."""
+        if self._numbers is not None:
+            return dict(zip(self.fields, self._numbers.of(source, at), strict=True))
+        made = {}
+        for field, part in self.fields.items():
+            made[field], at = part.read(source, at)
+        return made
+
+
+class Message:
+    """Has the attributes of the ROS message; they are made when the first of them is read."""
+
+    __slots__ = ("__dict__", "_at", "_kind", "_source")
+
+    def __init__(self, kind: Struct, source: Source, at: int) -> None:
+        self._kind, self._source, self._at = kind, source, at
+
+    def __getattr__(self, name: str) -> Any:
+        """Reached while the fields have not been made, and for what is no field."""
+        if name not in self._kind.fields:
+            raise AttributeError(f"{self._kind.name} has no field '{name}'")
+        self.__dict__ = made = self._kind.made(self._source, self._at)
+        return made[name]
+
+
+class Items(Sequence[Any]):
+    """Structures of one size each, made when they are read."""
+
+    def __init__(self, element: Any, source: Source, at: int, count: int) -> None:
+        self._element, self._source, self._at, self._count = element, source, at, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[k] for k in range(*index.indices(self._count))]
+        place = range(self._count)[index]
+        return Message(self._element, self._source, self._at + place * self._element.run[1])
+
+    def numbers(self) -> NDArray[Any]:
+        """(N, K) all numbers of each, in the order of the definition; of structures whose numbers are of one type."""
+        kind = np.dtype(("<" if self._source.little else ">") + self._element.format)
+        size = self._element.run[1] // kind.itemsize
+        return np.frombuffer(self._source.data, kind, self._count * size, self._at).reshape(self._count, size)
+
+
+def merged(parts: Any) -> tuple[tuple[int, int, Part | None], ...]:
+    """(alignment, bytes, None) of each run of numbers of one size, (0, 0, part) of what has no fixed size."""
+    steps: list[tuple[int, int, Part | None]] = []
+    for part in parts:
+        for align, size, variable in steps_of(part):
+            if variable is None and steps and steps[-1][2] is None and steps[-1][0] == align:
+                steps[-1] = align, steps[-1][1] + size, None
+            else:
+                steps.append((align, size, variable))
+    return tuple(steps)
+
+
+def steps_of(part: Part) -> tuple[tuple[int, int, Part | None], ...]:
+    if isinstance(part, Number):
+        return ((part.size, part.size, None),)
+    if isinstance(part, Struct):
+        return part.steps
+    if isinstance(part, Many) and part.fixed is not None:
+        return ((*part.fixed, None),)
+    return ((0, 0, part),)
+
+
+def alike(element: Part) -> tuple[int, int] | None:
+    """(alignment, bytes) of an element that is one run of numbers of one size, so that many of them are too."""
+    steps = steps_of(element)
+    (align, size, variable) = steps[0]
+    return (align, size) if len(steps) == 1 and variable is None else None
+
+
+@cache
+def part_of(kind: type) -> Struct:
+    """The layout of a message class."""
+    names = kind.get_fields_and_field_types()  # type: ignore[attr-defined]
+    parts = map(_part, kind.SLOT_TYPES)  # type: ignore[attr-defined]
+    return Struct(f"{kind.__module__.split('.')[0]}/msg/{kind.__name__}", dict(zip(names, parts, strict=True)))
+
+
+def _part(kind: Any) -> Part:
+    if isinstance(kind, definition.BasicType):
+        return Number(kind.typename)
+    if isinstance(kind, definition.AbstractString):
+        return Text()
+    if isinstance(kind, definition.NamespacedType):
+        return part_of(message_class("/".join((*kind.namespaces, kind.name))))
+    if isinstance(kind, definition.AbstractNestedType):
+        return Many(_part(kind.value_type), kind.size if isinstance(kind, definition.Array) else None)
+    raise TypeError(f"fields of type {type(kind).__name__} are not read")  # wide texts; no input has one
+
+
+def read(content: bytes, kind: type, items_max: int) -> Any:
+    """The message of class `kind` in serialised bytes.
+
+    `items_max`: structures and texts in its sequences; they are walked one by one, 1 to 2 us each.
+    Raises BadMessage for bytes that are no such message, and TooLarge: one sentence.
+    """
+    part = part_of(kind)
+    try:
+        source = Source(content, items_max)
+        spare = source.size - part.end(source, 0)
+        if spare > PADDING_MAX:
+            raise BadMessage(f"{spare} bytes are left over")
+    except TooLarge:
+        raise TooLarge(f"a message of more than {items_max} items is not read: send fewer") from None
+    except BadMessage as fault:
+        raise BadMessage(
+            f"{len(content)} bytes are no {part.name}: {fault}: send this type, in the version that is installed here"
+        ) from None
+    return part.read(source, 0)[0]

@@ -1,0 +1,393 @@
+"""Any bytes on a topic and any header of an image: the node plans on, and memory and time are bounded.
+
+The number of inputs is that of test_fuzz.py. What the long run finds belongs into the tests below as a small example.
+"""
+
+import struct
+import time
+import tracemalloc
+import zlib
+from array import array
+from itertools import pairwise
+
+import cv2
+import numpy as np
+import pytest
+import test_fuzz as fuzz
+from autoware_map_msgs.msg import LaneletMapBin
+from hypothesis import given
+from hypothesis import strategies as st
+from messages import CAMERAS, camera_info, jpeg, ns, odometry, picture, predicted_objects, raw, route, tf_static
+from nav_msgs.msg import OccupancyGrid
+from rclpy.serialization import deserialize_message, serialize_message
+from scenes import Clock, config
+from sensor_msgs.msg import CompressedImage, Image
+from std_msgs.msg import String
+
+from reflectdrive_ros.domain import PlanSource
+from reflectdrive_ros.ros import cdr, convert, topics
+from reflectdrive_ros.ros.convert import BadMessage
+from reflectdrive_ros.ros.inputs import ITEMS_MAX, Level
+from reflectdrive_ros.ros.pilot import Pilot
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+HOLD_S = 0.05  # no message may hold the executor's thread for longer
+
+grids = st.builds(
+    lambda header, cells: OccupancyGrid(header=header, data=array("b", cells)),
+    fuzz.headers, st.lists(st.integers(-128, 127), max_size=20),
+)  # fmt: skip
+maps = st.builds(lambda header, data: LaneletMapBin(header=header, data=data), fuzz.headers, fuzz.bytes_)
+EVERY = {
+    **fuzz.STREAM,
+    "route": fuzz.paths,
+    "lanelet route": fuzz.lanelet_routes,
+    "tracked objects": fuzz.tracked,
+    "raw image": fuzz.images,
+    "obstacles": fuzz.clouds,
+    "drivable": grids,
+    "map": maps,
+}
+messages = st.sampled_from(sorted(EVERY)).flatmap(lambda key: EVERY[key])
+
+
+def same(read, expected):
+    """Asserts that all fields of a message that `cdr` read are those of the ROS message."""
+    if hasattr(expected, "get_fields_and_field_types"):
+        for name in expected.get_fields_and_field_types():
+            same(getattr(read, name), getattr(expected, name))
+    elif isinstance(expected, str):
+        assert read == expected.encode(errors="replace").decode()
+    elif len(expected) if hasattr(expected, "__len__") else False:
+        assert len(read) == len(expected)
+        if hasattr(expected[0], "get_fields_and_field_types"):
+            for mine, its in zip(read, expected, strict=True):
+                same(mine, its)
+        else:
+            np.testing.assert_array_equal(np.asarray(read), np.asarray(expected))
+    elif hasattr(expected, "__len__"):
+        assert len(read) == 0
+    else:
+        np.testing.assert_equal(read, expected)
+
+
+def every_field(message):
+    """Reads all of a message; what `cdr.read` let pass must not fail later."""
+    if isinstance(message, cdr.Message):
+        for name in message._kind.fields:
+            every_field(getattr(message, name))
+    elif isinstance(message, (list, cdr.Items)):
+        for item in message:
+            every_field(item)
+
+
+@fuzz.fuzzed(4)
+@given(messages)
+def test_cdr_reads_what_rclpy_reads(message):
+    same(cdr.read(serialize_message(message), type(message), 1000), message)
+
+
+def test_big_endian_bytes_are_read_alike():
+    little = serialize_message(String(data="turn left"))
+    big = bytes([0, 0]) + little[2:4] + struct.pack(">I", 10) + little[8:]
+    assert cdr.read(big, String, 10).data == cdr.read(little, String, 10).data == "turn left"
+    cloud = b"\0\0\0\0" + struct.pack(">iII", 7, 8, 4) + b"map\0" + struct.pack(">4d", 1.0, 2.0, 3.0, 0.5)
+    assert cdr.read(cloud[:16] + cloud[16:20], fuzz.Header, 10).stamp.sec == 7
+
+
+@st.composite
+def harmed(draw):
+    """(bytes, class) of a message that was cut, filled up, overwritten or is of another type; or of mere noise."""
+    message, other = draw(messages), draw(messages)
+    content = bytearray(draw(st.sampled_from([serialize_message(message), draw(st.binary(max_size=80))])))
+    for _ in range(draw(st.integers(0, 3))):
+        if len(content) >= 4:
+            at = 4 * draw(st.integers(0, len(content) // 4 - 1))
+            words = st.sampled_from([0, 1, 2**31 - 1, 2**32 - 1, 10**6, 10**9])
+            content[at : at + 4] = struct.pack("<I", draw(st.one_of(words, st.integers(0, 2**32 - 1))))
+    content = bytes(content)[: draw(st.one_of(st.none(), st.integers(0, len(content))))]
+    return content + draw(st.binary(max_size=9)), type(draw(st.sampled_from([message, message, other])))
+
+
+@fuzz.fuzzed(6)
+@given(harmed())
+def test_any_bytes_are_a_message_or_a_sentence(what):
+    content, kind = what
+    read = fuzz.named(cdr.read, content, kind, 1000)
+    if read is not None:
+        every_field(read)
+
+
+def topic_types(**settings):
+    return {topic.key: topics.message_class(topic.type) for topic in topics.inputs(config(**settings))}
+
+
+KINDS = [
+    {"cameras__width": 64, "cameras__height": 36, "planner": "constant_velocity", **settings}
+    for settings in (
+        {},
+        {"inputs__drivable_type": "grid", "inputs__obstacles_type": "cloud", "inputs__objects_type": "tracked"},
+        {"inputs__route_type": "lanelet", "cameras__compressed": False},
+    )
+]
+
+
+def set_out(settings):
+    """A pilot that has planned from a good instant at 1.0 s."""
+    pilot = Pilot(config(**settings), Clock())
+    for key, message in fuzz.good(1.0):
+        pilot.receive(key, serialize_message(message), ns(1.0))
+    assert pilot.step(ns(1.0)).report.source is PlanSource.PLANNER
+    return pilot
+
+
+@pytest.mark.parametrize("settings", KINDS, ids=["default", "grid, cloud, tracked", "lanelet, raw"])
+def test_bytes_that_are_no_message_are_counted_and_named_and_change_nothing(settings):
+    """On every topic: nothing at all, noise, half a message, one of another type, a forged length, too much."""
+    pilot = set_out(KINDS[0])  # what is good is of the default's types
+    pilot.inputs = type(pilot.inputs)(config(**settings))
+    rng = np.random.default_rng(0)
+    for key, kind in topic_types(**settings).items():
+        good = serialize_message(kind())
+        other = serialize_message(String(data="x" * 50) if kind is not String else odometry(1.0))
+        at = 4 if key in ("tf_static", "instruction") else 12  # its first length
+        forged = good[:at] + b"\xff\xff\xff\x7f" + good[at + 4 :]
+        noise = b"\0\1\0\0" + rng.bytes(200)
+        bad = [b"", b"\0\1", rng.bytes(200), noise, good[: len(good) // 2], other, forged, bytes(40_000_000)]
+        before = dict(vars(pilot.inputs._channel(key.partition(":")[0], key.partition(":")[2])))
+        for content in bad:
+            assert pilot.receive(key, content, ns(1.05)) is None
+        channel = pilot.inputs._channel(key.partition(":")[0], key.partition(":")[2])
+        assert channel.refused == len(bad), key
+        assert channel.messages == before["messages"]
+        (status,) = (s for s in pilot.statuses(ns(1.06)) if s.name == channel.name)
+        assert f"{channel.name}: {len(bad)} messages refused, the last one: a message of 40.00 MB" in status.message
+        assert status.level >= Level.WARN
+        assert status.values["refused"] == str(len(bad))
+
+
+def test_a_node_plans_on_between_bad_messages():
+    pilot = set_out(KINDS[0])
+    rng = np.random.default_rng(1)
+    for k in range(1, 20):
+        now = 1.0 + 0.1 * k
+        for key, message in fuzz.good(now):
+            pilot.receive(key, serialize_message(message), ns(now))
+            pilot.receive(key, rng.bytes(int(rng.integers(0, 300))), ns(now))
+        assert pilot.step(ns(now)).report.source is PlanSource.PLANNER
+    assert {s.level for s in pilot.statuses(ns(now)) if "refused" in s.values} >= {Level.WARN}
+    later = ns(now + 11.0)
+    assert not any("messages refused" in s.message for s in pilot.statuses(later))  # and forgotten when it is over
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: predicted_objects(1.0, (60.0, 0.0, 0.0, 5.0, 4.5)),
+        route,
+        tf_static,
+        lambda: odometry(1.0),
+        camera_info,
+        lambda: jpeg(1.0),
+        lambda: raw(1.0),
+    ],
+)
+def test_a_forged_length_allocates_nothing(make):
+    """Each word of a message in turn promises a thousand million elements."""
+    message = make()
+    good, kind = serialize_message(message), type(message)
+    words = range(4, min(len(good), 2000) - 4, 4)
+    tracemalloc.start()
+    try:
+        refused = 0
+        for at in words:
+            read = fuzz.named(cdr.read, good[:at] + struct.pack("<I", 10**9) + good[at + 4 :], kind, 20_000)
+            refused += read is None
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert refused >= 1  # at least one of them is a length
+    assert peak < 2_000_000 + 4 * len(good)
+
+
+# --- time ------------------------------------------------------------------------------------------------------------
+
+
+def largest():
+    """(what, key, message) that come near to a limit, or pass it."""
+    yield "objects near 2 MB", "objects", predicted_objects(1.0, *[(k, 0.0, 0.0, 5.0, 4.5) for k in range(1150)])
+    yield "path of 20,000 points", "route", route([(k, 0.0) for k in range(20_000)])
+    transforms = tf_static()
+    transforms.transforms = [transforms.transforms[k % 3] for k in range(1000)]
+    yield "1000 transforms", "tf_static", transforms
+    transforms = tf_static()
+    transforms.transforms = [transforms.transforms[k % 3] for k in range(20_000)]
+    yield "20,000 transforms", "tf_static", transforms
+    image = CompressedImage(header=jpeg(1.0).header, format="jpeg")
+    image.data = array("B", jpeg(1.0).data.tobytes() + bytes(35_900_000))
+    yield "JPEG of 36 MB", "image:front", image
+    yield "instruction of 60 kB", "instruction", String(data="go " * 20_000)
+
+
+@pytest.mark.parametrize(("what", "key", "message"), [pytest.param(*each, id=each[0]) for each in largest()])
+def test_no_message_holds_the_executor_for_long(what, key, message):
+    """Processor time of this thread: the wall clock of a shared machine would tell of the others."""
+    content, took = serialize_message(message), []
+    for _ in range(5):
+        pilot = Pilot(config(**KINDS[0]), Clock())
+        begun = time.thread_time()
+        pilot.receive(key, content, ns(1.0))
+        took.append(time.thread_time() - begun)
+    assert min(took) < HOLD_S
+
+
+def test_more_transforms_than_are_read_are_refused_and_those_before_them_stay():
+    pilot = set_out(KINDS[0])
+    many = tf_static()
+    many.transforms = [many.transforms[0]] * (ITEMS_MAX["tf_static"] + 1)
+    assert pilot.receive("tf_static", serialize_message(many), ns(1.0)) is None
+    (status,) = (s for s in pilot.statuses(ns(1.0)) if s.name == "tf_static")
+    assert "a message of more than 1000 items is not read: send fewer" in status.message
+    for key, message in fuzz.good(1.1):
+        if key != "tf_static":
+            pilot.receive(key, serialize_message(message), ns(1.1))
+    assert pilot.step(ns(1.1)).report.source is PlanSource.PLANNER
+
+
+def test_a_route_that_is_too_long_is_not_replaced_by_the_one_before():
+    pilot = set_out(KINDS[0])
+    pilot.receive("route", serialize_message(route([(k, 0.0) for k in range(20_001)])), ns(1.0))
+    snapshot = pilot.look(ns(1.0)).snapshot
+    assert snapshot.observation is None
+    assert any("a message of more than 20000 items is not read" in problem for problem in snapshot.problems)
+
+
+# --- images ----------------------------------------------------------------------------------------------------------
+
+MEGAPIXELS = 0.05
+
+
+def png_of(width, height, bits=1):
+    """A grey PNG of zeros: few bytes, many pixels."""
+
+    def chunk(name, data):
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    rows = bytes((1 + -(-width * bits // 8)) * height)
+    head = struct.pack(">IIBBBBB", width, height, bits, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows, 1)) + chunk(b"IEND", b"")
+
+
+def compressed(data, seconds=1.0, camera="front"):
+    message = jpeg(seconds, camera)
+    message.data = array("B", data)
+    return message
+
+
+def test_an_image_bomb_is_refused_by_its_header_and_the_node_plans_on():
+    bomb = png_of(20_000, 20_000)
+    assert cv2.imdecode(np.frombuffer(png_of(200, 200), np.uint8), cv2.IMREAD_COLOR).shape == (200, 200, 3)
+    pilot = set_out(KINDS[0])
+    for key, message in fuzz.good(1.1):
+        pilot.receive(key, serialize_message(message), ns(1.1))
+    begun = time.thread_time()
+    for camera in CAMERAS:
+        bytes_ = serialize_message(compressed(bomb, 1.15, camera))
+        assert pilot.receive(f"image:{camera}", bytes_, ns(1.15)) is None
+    assert time.thread_time() - begun < 3 * HOLD_S
+    assert pilot.step(ns(1.15)).report.source is PlanSource.PLANNER
+    (status,) = (s for s in pilot.statuses(ns(1.15)) if s.name == "image front")
+    assert "an image of 20000 x 20000 px is not decoded, at most 16 megapixels are" in status.message
+    assert "cameras.megapixels_max" in status.message
+
+
+@pytest.mark.parametrize("size", [(5000, 4000), (65_535, 65_535)])
+def test_a_jpeg_and_a_raw_image_of_too_many_pixels_are_refused(size):
+    width, height = size
+    good = jpeg(1.0).data.tobytes()
+    at = good.index(b"\xff\xc0") + 5
+    forged = good[:at] + struct.pack(">HH", height, width) + good[at + 4 :]
+    for message in (compressed(forged), Image(width=width, height=height, encoding="mono8", step=width)):
+        with pytest.raises(BadMessage, match=f"{width} x {height} px is not decoded"):
+            convert.check_image_size(message, "front", 16.0)
+
+
+@pytest.mark.parametrize("kind", [".bmp", ".webp", ".tiff", ".jp2", ".ppm", ".hdr", ".gif", ".avif", ".pfm", ".ras"])
+def test_formats_other_than_jpeg_and_png_are_refused_in_one_sentence(kind):
+    """Whether or not this OpenCV decodes them: what their headers promise is not checked."""
+    try:
+        pixels = picture().astype(np.float32) if kind in (".hdr", ".pfm") else picture()
+        done, made = cv2.imencode(kind, pixels)
+    except cv2.error:
+        done = False
+    if not done:
+        pytest.skip(f"this OpenCV writes no {kind}")
+    with pytest.raises(BadMessage, match="are no JPEG and no PNG"):
+        convert.check_image_size(compressed(made.tobytes()), "front", 16.0)
+    with pytest.raises(BadMessage, match="are no JPEG and no PNG"):
+        convert.pixels(compressed(made.tobytes()), "front", 64, 36)
+
+
+def test_a_jpeg_of_many_scans_is_refused():
+    """Each scan is a pass over the whole image: a few bytes more, a whole image's work."""
+    done, made = cv2.imencode(".jpg", picture(), [cv2.IMWRITE_JPEG_PROGRESSIVE, 1])
+    assert done
+    data = made.tobytes()
+    convert.check_image_size(compressed(data), "front", 16.0)
+    starts = [at for at in range(len(data) - 1) if data[at : at + 2] == b"\xff\xda"]
+    assert 2 <= len(starts) <= 12
+    first = data[starts[0] : starts[1]]
+    with pytest.raises(BadMessage, match="a JPEG of more than 32 scans is not decoded"):
+        convert.check_image_size(compressed(data[: starts[1]] + first * 40 + data[starts[1] :]), "front", 16.0)
+
+
+GOOD = (fuzz.GOOD_JPEG, fuzz.GOOD_PNG, cv2.imencode(".jpg", picture(), [cv2.IMWRITE_JPEG_PROGRESSIVE, 1])[1].tobytes())
+
+
+@st.composite
+def headers_of_images(draw):
+    """Images whose first bytes were overwritten, cut, repeated or filled up."""
+    data = bytearray(draw(st.sampled_from(GOOD)))
+    sizes = [at + 5 for at in range(len(data) - 9) if data[at] == 0xFF and data[at + 1] in (0xC0, 0xC2)] or [16]
+    for _ in range(draw(st.integers(0, 3))):
+        at = draw(st.one_of(st.sampled_from(sizes), st.integers(0, min(len(data), 700) - 1)))
+        data[at : at + 4] = draw(st.one_of(st.binary(min_size=1, max_size=4), st.just(struct.pack(">HH", 300, 300))))
+    begin, end = sorted(draw(st.tuples(st.integers(0, 200), st.integers(0, 200))))
+    where = draw(st.integers(2, 200))
+    part = bytes(data[begin:end]) if draw(st.booleans()) else draw(st.binary(max_size=6))
+    data = bytes(data)
+    return data[:where] + part + data[where:] if draw(st.booleans()) else data
+
+
+@fuzz.fuzzed(4)
+@given(headers_of_images())
+def test_what_passes_by_its_header_decodes_to_no_more_pixels(data):
+    message = compressed(data)
+    fuzz.named(convert.check_image_size, message, "front", MEGAPIXELS)
+    try:
+        convert.check_image_size(message, "front", MEGAPIXELS)
+        decoded = convert.jpeg_pixels(message, "front")
+    except BadMessage:
+        return
+    assert decoded.shape[0] * decoded.shape[1] <= 1e6 * MEGAPIXELS
+    assert decoded.shape[1::-1] == convert.image_size(message, "front")
+
+
+def test_a_jpeg_whose_size_stands_behind_too_many_segments_is_refused():
+    good = jpeg(1.0).data.tobytes()
+    assert convert.jpeg_size(good[:2] + b"\xff\xe1\0\x02" * 200 + good[2:]) == (64, 36)
+    many = good[:2] + b"\xff\xe1\0\x02" * 100_000 + good[2:]
+    assert convert.jpeg_size(many) is None
+    with pytest.raises(BadMessage, match="no JPEG and no PNG"):
+        convert.check_image_size(compressed(many), "front", 16.0)
+
+
+def test_the_strides_of_items_are_those_of_the_elements():
+    poses = predicted_objects(1.0, (60.0, 0.0, 0.3, 5.0, 4.5)).objects[0].kinematics.predicted_paths[0]
+    read = cdr.read(serialize_message(poses), type(poses), 10)
+    np.testing.assert_array_equal(convert.planar(read.path), convert.planar(poses.path))
+    assert [pose.position.x for pose in read.path[2:5]] == [pose.position.x for pose in poses.path[2:5]]
+    assert read.path[-1].position.x == poses.path[-1].position.x
+    assert all(a.position.x < b.position.x for a, b in pairwise(read.path))
+    assert deserialize_message(serialize_message(poses), type(poses)) == poses
