@@ -308,9 +308,9 @@ def test_bytes_that_are_no_message_neither_end_the_node_nor_keep_it_from_plannin
         assert sum(planning) >= 0.7 * len(planning)  # a shared machine may stall
         sender.until(planned)
         assert sender.process.poll() is None
-    said = (tmp_path / "node.log").read_text()
-    assert "Traceback" not in said
-    assert "Error" not in said
+        said = (tmp_path / "node.log").read_text()
+        assert "Traceback" not in said
+        assert "Error" not in said
 
 
 def test_what_rclpy_itself_cannot_take_does_not_end_the_executor():
