@@ -121,7 +121,7 @@ class Text:
 
     def read(self, source: Source, at: int) -> tuple[str, int]:
         size, at = length(source, at)
-        return bytes(source.data[at : at + size]).rstrip(b"\0").decode("utf-8", errors="replace"), at + size
+        return bytes(source.data[at : at + size]).removesuffix(b"\0").decode("utf-8", errors="replace"), at + size
 
 
 class Many:
