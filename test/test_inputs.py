@@ -190,10 +190,10 @@ def test_an_unknown_encoding_is_a_sentence():
     made = ready(cameras__compressed=False)
     instant(made, 1.0, cameras=())
     for camera in CAMERAS:
-        made.put(f"image:{camera}", raw(1.0, camera, encoding="bayer_rggb8"), ns(1.0))
+        made.put(f"image:{camera}", raw(1.0, camera, encoding="32FC1"), ns(1.0))
     snapshot = made.snapshot(ns(1.0))
     assert snapshot.observation is None
-    assert any("encoding 'bayer_rggb8' is unknown" in problem for problem in snapshot.problems)
+    assert any("encoding '32FC1' is unknown" in problem for problem in snapshot.problems)
 
 
 def test_duplicates_and_stragglers_are_counted_and_change_nothing():

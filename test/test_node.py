@@ -237,13 +237,13 @@ def test_nan_odometry_is_refused_and_healed(tmp_path):
 
 
 def test_raw_pictures_of_an_unknown_encoding_are_named(tmp_path):
-    def bayer(now, camera, shade):
-        return raw(now, camera, encoding="bayer_rggb8")
+    def depth(now, camera, shade):
+        return raw(now, camera, encoding="32FC1")
 
     with car(tmp_path, cameras__compressed=False) as sender:
-        status = sender.until(stopped, make=bayer)
+        status = sender.until(stopped, make=depth)
         assert status.reason
-        sender.diagnosed(lambda lines: "encoding 'bayer_rggb8' is unknown" in lines["image front"][1], make=bayer)
+        sender.diagnosed(lambda lines: "encoding '32FC1' is unknown" in lines["image front"][1], make=depth)
 
 
 def test_missing_objects_are_unchecked_not_free(tmp_path):

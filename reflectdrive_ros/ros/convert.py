@@ -17,7 +17,7 @@ import numpy as np
 from .. import geometry, kinematics
 from ..domain import AgentKind, Agents, Array, DrivableGrid, EgoState
 from ..scoring.drivable import REACH_M
-from . import rotations
+from . import raw_images, rotations
 
 
 class BadMessage(Exception):
@@ -109,19 +109,6 @@ def path_route(message: Any, map_frame: str, points_max: int) -> Array:
 
 # --- pictures --------------------------------------------------------------------------------------------------------
 
-TO_RGB = {  # encoding: (channels, OpenCV conversion)
-    "rgb8": (3, None),
-    "bgr8": (3, cv2.COLOR_BGR2RGB),
-    "rgba8": (4, cv2.COLOR_RGBA2RGB),
-    "bgra8": (4, cv2.COLOR_BGRA2RGB),
-    "mono8": (1, cv2.COLOR_GRAY2RGB),
-    "8UC3": (3, cv2.COLOR_BGR2RGB),
-    "yuv422_yuy2": (2, cv2.COLOR_YUV2RGB_YUY2),
-    "yuv422": (2, cv2.COLOR_YUV2RGB_UYVY),
-}
-IN_PAIRS = ("yuv422_yuy2", "yuv422")  # two pixels share their colour
-
-
 AS_RGB = getattr(cv2, "IMREAD_COLOR_RGB", 0)  # newer than Ubuntu 24.04's OpenCV
 REDUCED = {2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4, 8: cv2.IMREAD_REDUCED_COLOR_8}
 SPARE = 1.5  # of a picture that is decoded smaller, or halved, so many pixels at least are averaged into one, each way
@@ -134,23 +121,10 @@ SCANS_MAX = 32  # of a JPEG: each is a pass over the whole image; progressive on
 
 def raw_pixels(message: Any, name: str) -> Array:
     """(H, W, 3) uint8 RGB of a sensor_msgs/Image."""
-    if message.encoding not in TO_RGB:
-        raise BadMessage(
-            f"camera {name}: encoding '{message.encoding}' is unknown, expected one of {', '.join(TO_RGB)}"
-        )
-    channels, conversion = TO_RGB[message.encoding]
-    height, width, step = int(message.height), int(message.width), int(message.step)
-    data = np.frombuffer(message.data, np.uint8)
-    if height == 0 or width == 0 or step < width * channels or len(data) < height * step:
-        raise BadMessage(
-            f"camera {name}: {len(data)} bytes are not {width}x{height} {message.encoding} with rows of {step} bytes"
-        )
-    if width % 2 and message.encoding in IN_PAIRS:
-        raise BadMessage(f"camera {name}: {message.encoding} holds pixels in pairs, but the picture is {width} px wide")
-    rows = data[: height * step].reshape(height, step)[:, : width * channels].reshape(height, width, channels)
-    if conversion is None:
-        return rows
-    return np.asarray(cv2.cvtColor(np.ascontiguousarray(rows), conversion))
+    try:
+        return raw_images.rgb(message)
+    except ValueError as fault:
+        raise BadMessage(f"camera {name}: {fault}") from None
 
 
 def jpeg_pixels(message: Any, name: str, reduction: int = 1) -> Array:
