@@ -31,12 +31,12 @@ def parts(count, period_ns=SECOND_NS // 10):
         yield [("trajectory", trajectory), ("status", status), ("debug", debug)], ("diagnostics", told)
 
 
-def collected(messages):
+def collected(messages, unsent=lambda statuses: None):
     with tempfile.TemporaryFile() as file:
         spool = replay_node.Spool(file)
         for k, (key, message) in enumerate(messages):
             spool.add(key, 0.01 * k, message)
-        return list(replay_node.plans_of(spool, lambda at_s: int(at_s * 1e9)))
+        return list(replay_node.plans_of(spool, lambda at_s: int(at_s * 1e9), unsent))
 
 
 def test_plans_come_out_whole_and_in_order_whatever_order_their_parts_came_in():
@@ -70,3 +70,10 @@ def test_the_first_of_two_trajectories_of_one_stamp_is_the_one_that_was_driven()
     again = Trajectory(header=three[0][1].header, points=[TrajectoryPoint(longitudinal_velocity_mps=9.0)])
     (plan,) = collected([*three, ("trajectory", again)])
     assert plan.points["longitudinal_velocity_mps"].tolist() == [0.0]
+
+
+def test_diagnostics_without_a_plan_since_the_ones_before_are_told_apart():
+    ((three, told), (more, last)) = parts(2)
+    heard = []
+    assert len(collected([told, *three, last, told, *more], heard.append)) == 2
+    assert [[line.message for line in statuses] for statuses in heard] == [["0"], ["0"]]

@@ -31,7 +31,10 @@ def stamp_ns(header: Any) -> int:
 
 def require_frame(header: Any, frame: str, what: str) -> None:
     if header.frame_id.lstrip("/") != frame:
-        raise BadMessage(f"{what} is in frame '{header.frame_id}', expected '{frame}': publish it in that frame")
+        raise BadMessage(
+            f"{what} is in frame '{header.frame_id}', expected '{frame}': publish it in that frame, or set "
+            "output.map_frame if everything is in the other"
+        )
 
 
 # What no car does: sensors and estimators that fail give such numbers, and no planner is given them.

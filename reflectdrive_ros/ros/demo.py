@@ -206,7 +206,7 @@ def driven(
 
 def recorded_drive(bag: Path, config: Config, sent: list[Sent], drive: DriveRecord) -> ReplayRecord:
     """The drive as a replay of its own bag, with what the world knows of it."""
-    tally = Tally()
+    tally = Tally(config.engine.deadline_ms)
     for plan in sent:
         tally.add(plan)
     details = {

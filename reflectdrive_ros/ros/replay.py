@@ -14,7 +14,7 @@ import resource
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -40,11 +40,11 @@ from ..runtime.read_ahead import AHEAD
 from . import outputs, topics
 from .bag import BagError, BagReader, BagWriter
 from .bag_folders import holds_bags
-from .bag_topics import known_sources, mapped
+from .bag_topics import chosen, known_sources, mapped
 from .inputs import InputStatus
 from .pilot import Look, Pilot
 from .replay_legs import Legs
-from .replay_tally import Sent, Tally
+from .replay_tally import Sent, Tally, Unsent
 
 NEVER_LATE_MS = 10_000.0
 TURN_S = 0.0005  # for which a thread keeps Python to itself; at Python's own 5 ms a core waits that long for work
@@ -92,8 +92,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 0; 1 when plans differ from the golden or a bag of several cannot be replayed; 2 with one sentence when
-    something given cannot be used."""
+    """Exit code 0; 1 when no plan of the planner went out, plans differ from the golden, or a bag of several cannot be
+    replayed; 2 with one sentence when something given cannot be used."""
     errors = Console(stderr=True)
     try:
         config = given.configuration(args)
@@ -119,9 +119,27 @@ def run_one(args: argparse.Namespace, config: Config, errors: Console) -> int:
     console.print(table(numbers))
     shown = out / ("summary.json" if args.no_report else "report.html")
     console.print(escape(f"{shown.stem}: {shown}"), soft_wrap=True)
-    for line in different:
-        errors.print(escape(f"differs from the golden: {line}"), soft_wrap=True)
-    return 1 if different else 0
+    for line in [*why_no_plan(numbers), *(f"differs from the golden: {line}" for line in different)]:
+        errors.print(escape(line), soft_wrap=True)
+    return 1 if different or not planned(numbers) else 0
+
+
+def planned(numbers: Mapping[str, Any]) -> bool:
+    """Whether a plan of the planner's own went out, at once or carried forward: the stops are not."""
+    return bool(numbers["plans"] > numbers["sources"]["STOP"])
+
+
+def why_no_plan(numbers: Mapping[str, Any]) -> list[str]:
+    """Where the planner made no plan that went out: a line that says so, and one for each error of the diagnostics."""
+    if planned(numbers):
+        return []
+    said = numbers["diagnostics"]
+    said = [line for line in said if line["level"] == "ERROR"] or said
+    stops = f"{numbers['plans']} stops were sent" if numbers["plans"] else "nothing was sent"
+    lines = [
+        f"bag {numbers['bag']}: no plan of {numbers['planner']} went out, {stops}; the diagnostics say, with counts:"
+    ]
+    return lines + [f"  {line['count']} x {line['name']}: {line['message']}" for line in said]
 
 
 def replay(args: argparse.Namespace, config: Config, errors: Console) -> tuple[ReplayRecord, Path]:
@@ -149,7 +167,11 @@ def replay_bag(
     with BagReader(bag) as reader, BagReader(bag) as again:
         if reader.notice:
             errors.print(escape(reader.notice), soft_wrap=True)
-        config, sources = mapped(config, reader, args.topic, driven_route=args.route == "driven")
+        found = mapped(config, reader, args.topic, driven_route=args.route == "driven")
+        config, sources = found.config, found.sources
+        for line in chosen(found.details()):
+            errors.print(escape(line), soft_wrap=True)
+        tally = Tally(config.engine.deadline_ms)
         out.mkdir(parents=True, exist_ok=True)
         stop_ns = reader.end_ns + 1 if args.duration is None else reader.start_ns + round(args.duration * 1e9)
         route = None
@@ -159,25 +181,25 @@ def replay_bag(
         if args.node:
             from .replay_node import through_node
 
-            plans, mode = through_node(reader, sources, config, stop_ns, args.rate, route, out, errors), "node"
+            unsent = tally.diagnosed
+            plans, mode = through_node(reader, sources, config, stop_ns, args.rate, route, out, errors, unsent), "node"
         else:
-            plans, mode = through_engine(reader, sources, config, stop_ns, route, tell), "engine"
+            plans, mode = through_engine(reader, sources, config, stop_ns, route, tell, tally.diagnosed), "engine"
         for name in LEFT_BEHIND:  # of an earlier replay: they do not belong to the plans that come now
             (out / name).unlink(missing_ok=True)
-        timed, tally = Timed(plans), Tally()
+        timed = Timed(plans)
         legs = Legs(again, known_sources(reader) | sources, config, drawn=not args.no_report)
         with PlansBag(out / "plans", config.output.map_frame) as kept:
             for sent in timed:
                 kept.write(sent)
                 tally.add(sent)
                 legs.add(sent)
-        if not tally.plans:
-            errors.print("no plan came out: see the diagnostics in summary.json")
         record = legs.record(
             {
                 "mode": mode,
                 "jobs": args.jobs,  # replays at a time: latencies hold for that
                 "route": args.route,
+                "topics": found.details(),
                 **tally.details(),
                 "took_s": round(timed.took_s, 3),
                 "times_real_time": round((min(stop_ns, reader.end_ns) - reader.start_ns) * 1e-9 / timed.took_s, 2),
@@ -237,19 +259,28 @@ def through_engine(
     stop_ns: int,
     route: Any | None,
     tell: Callable[[float], None],
+    unsent: Unsent,
 ) -> Iterator[Sent]:
-    """Every plan the pilot makes of the bag, in order; deterministic. `route`: a nav_msgs/Path instead of the bag's."""
+    """Every plan the pilot makes of the bag, in order; deterministic. `route`: a nav_msgs/Path instead of the bag's.
+
+    `unsent` hears the diagnostics of each step without a plan; those of the end where no step was due at all.
+    """
     engine_config = dataclasses.replace(config, engine=dataclasses.replace(config.engine, deadline_ms=NEVER_LATE_MS))
     pilot = Pilot(engine_config, time.perf_counter, Engine(engine_config, time.perf_counter, read_ahead=True))
     if route is not None:
         pilot.put("route", route, 0)
-    count, before = 0, sys.getswitchinterval()
+    count, steps, before = 0, 0, sys.getswitchinterval()
     sys.setswitchinterval(TURN_S)
     try:
         for seen in made_ahead(steps_due(pilot, reader, sources, stop_ns, tell), AHEAD):
+            steps += 1
             if sent := answered(pilot, seen, config, count + 1):
                 count += 1
                 yield sent
+            else:
+                unsent(seen.statuses)
+        if not steps:
+            unsent(pilot.statuses(min(stop_ns, reader.end_ns)))
     finally:
         sys.setswitchinterval(before)
 
@@ -310,7 +341,10 @@ def driven(reader: BagReader, sources: dict[str, str], config: Config) -> Array:
 
     kept: list[Array] = []
     for message in reader.messages([sources["odometry"]]):
-        pose = convert.ego_state(message.message(), config.output.map_frame).map_from_ego
+        try:
+            pose = convert.ego_state(message.message(), config.output.map_frame).map_from_ego
+        except convert.BadMessage as fault:
+            raise BagError(f"--route driven: {fault}") from None
         if not kept or np.hypot(*(pose[:2] - kept[-1][:2])) >= 1.0:
             kept.append(pose)
     return np.array(kept)
@@ -355,6 +389,19 @@ def planner_rows(numbers: dict[str, Any]) -> dict[str, str]:
     return rows
 
 
+def topic_rows(numbers: dict[str, Any]) -> dict[str, str]:
+    """Which topics of the bag were used."""
+    return {"topics": "\n".join(f"{key} = {entry['name']}" for key, entry in numbers["topics"].items())}
+
+
+def deadline_row(numbers: Mapping[str, Any]) -> dict[str, str]:
+    """What the verdicts do not tell: through the engine no plan is late."""
+    if numbers["mode"] != "engine":
+        return {}
+    told = f"lateness is not judged here; {numbers['over_deadline']} plans over the deadline of"
+    return {"deadline": f"{told} {numbers['deadline_ms']:g} ms"}
+
+
 def scored_row(scored: dict[str, Any]) -> dict[str, str]:
     """The driving score of the plans, where the bag tells what it takes."""
     if not scored["plans"]:
@@ -369,8 +416,10 @@ def table(numbers: dict[str, Any]) -> Table:
     counts = {name: count for name, count in numbers["verdicts"].items() if count}
     sources = {name: count for name, count in numbers["sources"].items() if count}
     rows = {
+        **topic_rows(numbers),
         "plans": f"{numbers['plans']} in {numbers['duration_s']:.1f} s",
         "verdicts": ", ".join(f"{count} {name}" for name, count in counts.items()) or "none",
+        **deadline_row(numbers),
         **planner_rows(numbers),
         "sent": ", ".join(f"{count} {name}" for name, count in sources.items()) or "none",
         "ADE / FDE over 4 s": "no plan reaches 4 s of recorded future"
@@ -390,5 +439,5 @@ def table(numbers: dict[str, Any]) -> Table:
         "plans SHA-256": numbers["plans_sha256"][:16],
     }
     for name, value in rows.items():
-        made.add_row(name, value)
+        made.add_row(name, escape(value))
     return made

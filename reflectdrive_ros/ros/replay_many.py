@@ -38,6 +38,7 @@ from ..runtime.model_file import ModelFileError
 from . import replay
 from .bag import BagError
 from .bag_folders import bags_in, folder_names, is_bag
+from .bag_topics import chosen
 
 MADE_BY = "made_by.json"
 RESULTS = Path("out") / "replays"
@@ -54,7 +55,10 @@ class Job:
 
 
 def replay_many(args: argparse.Namespace, config: Config, errors: Console) -> int:
-    """Exit code 0, or 1 when a bag could not be replayed. Raises ConfigError for what makes sense for one bag only."""
+    """Exit code 0, or 1 when a bag could not be replayed or no plan of the planner went out in it.
+
+    Raises ConfigError for what makes sense for one bag only.
+    """
     if args.golden is not None:
         raise ConfigError("--golden compares one bag: give one")
     if args.node and args.jobs > 1:
@@ -99,7 +103,7 @@ def replay_many(args: argparse.Namespace, config: Config, errors: Console) -> in
     for target in [*([args.json] if args.json else []), out / "summary.json"]:
         replace_text(target, json.dumps(summary, indent=2) + "\n")
     tell(summary, out, errors, report=not args.no_report)
-    return 1 if failures else 0
+    return 0 if not failures and all(replay.planned(one) for one in results) else 1
 
 
 def found(given: Sequence[Path]) -> tuple[list[Path], dict[str, str]]:
@@ -295,6 +299,9 @@ def summed(
         **plan_measures.numbers(total),
         "latency_ms": plan_measures.latency(total),
         "duration_s": round(sum(one["duration_s"] for one in results), 3),
+        "mode": "node" if args.node else "engine",
+        "deadline_ms": config.engine.deadline_ms,
+        "over_deadline": sum(one["over_deadline"] for one in results),
         "jobs": max((one["jobs"] for one in results), default=args.jobs),
         "kept": sum(one["state"] == "kept" for one in results),
         "failures": dict(failures),
@@ -305,20 +312,41 @@ def summed(
 
 def tell(summary: Mapping[str, Any], out: Path, errors: Console, *, report: bool) -> None:
     """The table, then what went wrong and where to look."""
-    console = Console() if sys.stdout.isatty() else Console(width=150)
+    console = Console() if sys.stdout.isatty() else Console(width=180)
     table = Table(title=f"{len(summary['bags'])} bags · {summary['planner']}", title_justify="left", box=SIMPLE_HEAD)
     for name in COLUMNS:
-        table.add_column(name, justify="left" if name in ("bag", "") else "right", no_wrap=name != "bag")
+        is_bag_column = name == "bag"
+        table.add_column(
+            name,
+            justify="left" if name in ("bag", "") else "right",
+            no_wrap=not is_bag_column,
+            min_width=12 * is_bag_column,
+        )
     for k, one in enumerate(summary["bags"]):
         row = [one["name"], one["state"], *cells(one)]
         table.add_row(*map(escape, row), end_section=k == len(summary["bags"]) - 1)
     table.add_row("total", f"{summary['kept']} kept" if summary["kept"] else "", *cells(summary))
     console.print(table)
     shown = out / ("index.html" if report else "summary.json")
+    for name, told in replay.deadline_row(summary).items():
+        console.print(escape(f"{name}: {told}"), soft_wrap=True)
+    for told, bags in topics_used(summary["bags"]).items():
+        console.print(escape(f"topics of {', '.join(bags)}: {told}"), soft_wrap=True)
     console.print(escape(f"{shown.stem}: {shown}"), soft_wrap=True)
     for one in summary["bags"]:
-        if one["notice"]:
-            errors.print(escape(one["notice"]), soft_wrap=True)
+        notice = [one["notice"]] if one["notice"] else []
+        choices = [f"{one['name']}: {line}" for line in chosen(one["topics"])]
+        for line in [*notice, *choices, *replay.why_no_plan(one)]:
+            errors.print(escape(line), soft_wrap=True)
     for bag, sentence in summary["failures"].items():
         named = sentence if bag in sentence else f"{bag}: {sentence}"
         errors.print(escape(f"not replayed: {named}"), soft_wrap=True)
+
+
+def topics_used(bags: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """The topics in a line, and the bags in which just these were used."""
+    found: dict[str, list[str]] = {}
+    for one in bags:
+        told = ", ".join(f"{key} = {entry['name']}" for key, entry in one["topics"].items())
+        found.setdefault(told, []).append(one["name"])
+    return found

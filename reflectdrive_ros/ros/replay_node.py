@@ -34,7 +34,7 @@ from . import convert, outputs, topics
 from .bag import BagError, BagReader
 from .inputs import InputStatus, Level
 from .node import profile
-from .replay_tally import Sent
+from .replay_tally import Sent, Unsent
 from .topics import message_class
 
 NODE_NAME = "/planning/reflectdrive/reflectdrive"
@@ -202,9 +202,11 @@ def through_node(
     route: Any | None,
     out: Path,
     errors: Console,
+    unsent: Unsent,
 ) -> Iterator[Any]:
     """Play the bag to the node in recorded time; then every plan it sent, with what it said of it, by their stamps.
 
+    `unsent` hears the diagnostics that came while no plan was sent.
     `route`: a nav_msgs/Path to send beforehand instead of the bag's own. What the node sends waits in a file until the
     bag is over: to measure plans meanwhile would take the processor from the node.
     """
@@ -222,7 +224,7 @@ def through_node(
                 time.sleep(LAST_PLAN_S)
         finally:
             harness.close()
-        yield from plans_of(spool, lambda at_s: reader.start_ns + int((at_s - began_s) * rate * 1e9))
+        yield from plans_of(spool, lambda at_s: reader.start_ns + int((at_s - began_s) * rate * 1e9), unsent)
 
 
 class Spool:
@@ -247,13 +249,15 @@ class Spool:
             yield key, at_s, deserialize_message(self._file.read(size), self._types[key])
 
 
-def plans_of(heard: Iterable[tuple[str, float, Any]], bag_ns: Callable[[float], int]) -> Iterator[Any]:
+def plans_of(heard: Iterable[tuple[str, float, Any]], bag_ns: Callable[[float], int], unsent: Unsent) -> Iterator[Any]:
     """Plans with what was said of them, by their stamps, from messages in the order in which they came.
 
-    `bag_ns` tells the bag's time of a time of arrival. A plan without a status is left out.
+    `bag_ns` tells the bag's time of a time of arrival. `unsent` hears diagnostics with no trajectory since the last
+    ones. A plan without a status is left out.
     """
     waiting: dict[int, dict[str, Any]] = {}  # by stamp: the parts of a plan
     said: tuple[InputStatus, ...] = ()
+    trajectories = 0  # since the last diagnostics
 
     def made(stamp: int, **changes: Any) -> Iterator[Sent]:
         parts = waiting.pop(stamp) | changes
@@ -266,7 +270,11 @@ def plans_of(heard: Iterable[tuple[str, float, Any]], bag_ns: Callable[[float], 
     for key, at_s, message in heard:
         if key == "diagnostics":
             said = diagnostics_of(message)
+            if not trajectories:
+                unsent(said)
+            trajectories = 0
             continue
+        trajectories += key == "trajectory"
         parts = waiting.setdefault(convert.stamp_ns(message.header), {})
         if key == "trajectory" and key not in parts:
             parts |= {"said": said, "at_ns": bag_ns(at_s)}

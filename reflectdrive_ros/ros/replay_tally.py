@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..domain import Array
-from .inputs import InputStatus
+from .inputs import InputStatus, Level
 
 SENTENCES_MAX = 20  # of a kind that are told
+Unsent = Callable[[Iterable[InputStatus]], None]  # takes the diagnostics of a step that sent no plan
 NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
 
 
@@ -35,8 +37,11 @@ class Tally:
     `plans_sha256` is one hash over every number of every trajectory: equal runs have equal hashes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, deadline_ms: float) -> None:
+        """`deadline_ms`: what a step may take, to count those that took longer."""
         self.plans = 0
+        self._deadline_ms, self._over_deadline = deadline_ms, 0
+        self._diagnostics: dict[tuple[Level, str], Sentences] = {}
         self._digest = hashlib.sha256()
         self._last: Sent | None = None
         self._steps, self._why_full, self._notes = Counter[str](), Sentences(), Sentences()
@@ -50,12 +55,21 @@ class Tally:
                 for sentences, key in ((self._why_full, "why_full"), (self._notes, "notes")):
                     if line.values.get(key):
                         sentences.add(line.values[key])
+        self._over_deadline += sent.stages_ms.get("total", 0.0) > self._deadline_ms
+        self.diagnosed(sent.statuses)
         self._last = sent
         self.plans += 1
 
+    def diagnosed(self, statuses: Iterable[InputStatus]) -> None:
+        """Count the warnings and errors of one step; `add` does it for the steps that sent a plan."""
+        for line in statuses:
+            if line.level > Level.OK:
+                self._diagnostics.setdefault((line.level, line.name), Sentences()).add(line.message)
+
     def details(self) -> dict[str, Any]:
         """The hash; per input what arrived, was lost, came twice, came late or was refused, as the last diagnostics
-        tell; plans by the kind of step, why steps were full and what was noted."""
+        tell; plans by the kind of step, why steps were full and what was noted; warnings and errors of the diagnostics
+        with the number of steps that had them, errors and the most frequent first."""
         counters = ("received", "lost", "duplicates", "out_of_order", "refused")
         last = () if self._last is None else self._last.statuses
         counting = [line for line in last if "received" in line.values]
@@ -65,7 +79,18 @@ class Tally:
             "steps": dict(self._steps.most_common()),
             "why_full": self._why_full.counted(),
             "notes": self._notes.counted(),
+            "deadline_ms": self._deadline_ms,
+            "over_deadline": self._over_deadline,
+            "diagnostics": self._said(),
         }
+
+    def _said(self) -> list[dict[str, Any]]:
+        lines = [
+            (level, count, {"level": level.name, "name": name, "message": message, "count": count})
+            for (level, name), sentences in self._diagnostics.items()
+            for message, count in sentences.counted().items()
+        ]
+        return [line for *_, line in sorted(lines, key=lambda each: (-each[0], -each[1]))[:SENTENCES_MAX]]
 
 
 class Sentences:
