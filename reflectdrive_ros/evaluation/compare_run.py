@@ -21,7 +21,7 @@ from rich.table import Table
 from ..documents import array, check_fields, read_json, text
 from ..domain import Array, PlanSource, Verdict
 from ..files import MEGABYTE
-from .compare import BLOCKS_MIN, Difference, blocks_of, difference, paired
+from .compare import BAGS_MIN, BLOCK_S, BLOCKS_MIN, Difference, blocks_of, difference, paired
 from .plan_measures import PLANS_FILE, MeasuresError, PlanMeasures, read_measures
 from .provenance import write_numbers
 
@@ -196,6 +196,11 @@ def table(a: Replays, b: Replays, found: Mapping[str, Difference], bags: list[st
 def notes(a: Replays, b: Replays, found: Mapping[str, Difference], bags: list[str]) -> list[str]:
     """What the table does not say."""
     said = []
+    if any(one.interval is None for one in found.values()):
+        said.append(
+            f"a difference can be shown from {BLOCKS_MIN} blocks on: {BLOCKS_MIN} stretches of {BLOCK_S:.0f} s that both "
+            f"replays planned, within one bag or several, or {BAGS_MIN} bags of any length"
+        )
     if not any(one.shown for one in found.values()):
         said.append(f"{NO_DIFFERENCE} between A and B")
     alone = sorted((a.bags.keys() | b.bags.keys()) - set(bags))
