@@ -8,6 +8,7 @@ import importlib
 import io
 import os
 import sys
+from pathlib import Path
 from types import ModuleType
 
 from . import __version__
@@ -87,6 +88,9 @@ def run(given: list[str]) -> int:
         for name, (module, doc) in BENCHES.items():
             add_command(benches, name, module, doc, chosen == "bench" and name in given)
     args = parser.parse_args(given)
+    if problem := json_problem(args):
+        sys.stderr.write(f"{problem}\n")
+        return 2
     try:
         os.getcwd()
     except FileNotFoundError:
@@ -98,6 +102,27 @@ def run(given: list[str]) -> int:
 def discard_output() -> None:
     """What is still to be printed goes nowhere, so that the interpreter's end does not fail on it."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def json_problem(args: argparse.Namespace) -> str:
+    """Why the file of --json cannot be written; empty where it can, or where there is none. Asked before the work.
+
+    The folder may be the one of --out, which the command makes.
+    """
+    file: Path | None = getattr(args, "json", None)
+    if file is None or (file.exists() and not file.is_file() and not file.is_dir()):  # a pipe is not tried
+        return ""
+    if file.parent == getattr(args, "out", None) and not file.parent.exists():
+        return ""
+    existed = file.exists()
+    try:
+        with file.open("ab"):
+            pass
+        if not existed:
+            file.unlink()
+    except OSError as fault:
+        return f"{file} cannot be written: {fault.strerror}; name another file with --json"
+    return ""
 
 
 def add_command(

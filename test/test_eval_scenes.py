@@ -187,6 +187,14 @@ def test_a_set_that_is_not_there_is_made_first(by_hand, tmp_path, capsys):
     assert "making" not in capsys.readouterr().err
 
 
+def test_a_named_folder_without_a_set_is_refused_and_stays_as_it_is(by_hand, tmp_path, capsys):
+    assert command(eval_run, "--set", "val", "--scenes", tmp_path / "typo") == 2
+    said = capsys.readouterr().err
+    assert f"{tmp_path / 'typo'} holds no set of scenes: leave --scenes out, or make one there with " in said
+    assert f"`reflectdrive scenes --set val --out {tmp_path / 'typo'}`" in said
+    assert not (tmp_path / "typo").exists()
+
+
 @pytest.mark.parametrize("case", ["another set", "all broken", "unwritable", "no family", "no sumo"])
 def test_a_fault_is_one_sentence_and_exit_code_2(case, by_hand, tmp_path, capsys, monkeypatch):
     place, extra = tmp_path / "set", []
@@ -198,13 +206,15 @@ def test_a_fault_is_one_sentence_and_exit_code_2(case, by_hand, tmp_path, capsys
         extra = ["--json", tmp_path / "no" / "such.json"]
     if case == "no family":
         extra = ["--families", "u_turn"]
+    where = ["--scenes", place]
     if case == "no sumo":
+        where = []  # the usual place, where the set would be made
 
         def missing(name):
             raise sumo.SumoMissing
 
         monkeypatch.setattr(sumo, "binary", missing)
-    assert command(eval_run, "--set", "test", "--scenes", place, *extra) == 2
+    assert command(eval_run, "--set", "test", *where, *extra) == 2
     sentence = capsys.readouterr().err.strip().splitlines()[-1]
     assert "Traceback" not in sentence
     assert ("pip install" if case == "no sumo" else str(tmp_path)) in sentence

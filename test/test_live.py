@@ -17,9 +17,10 @@ from messages import CAMERAS, SECOND_NS, acceleration, camera_info, jpeg, odomet
 from reflectdrive.msg import GoalHypotheses, PlannerDebug
 from scenes import config
 
+from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.config import Config, VehicleConfig
 from reflectdrive_ros.domain import Plan, Trajectory
-from reflectdrive_ros.ros import convert, live, live_view, outputs
+from reflectdrive_ros.ros import convert, demo, live, live_view, outputs
 from reflectdrive_ros.ros.live_topics import Heard, Picture, camera_name
 from reflectdrive_ros.ros.replay_node import Harness, running_node
 
@@ -229,8 +230,12 @@ def test_a_browser_shows_pictures_road_and_plan(tmp_path):
 
 
 @pytest.mark.dds
-def test_a_port_in_use_is_said(capsys, monkeypatch):
+def test_a_port_in_use_is_said(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(live, "end_on_sigterm", lambda: None)  # the handlers are pytest's here
+    monkeypatch.setattr(demo, "end_on_sigterm", lambda: None)
     with live.served(0, VehicleConfig()) as page:
-        assert live.main(["--port", str(page.server_address[1])]) == 2
-    assert "cannot be used: Address already in use; choose another with --port" in capsys.readouterr().err
+        port = str(page.server_address[1])
+        assert live.main(["--port", port]) == 2
+        assert main(["demo", "--live", "--port", port, "--out", str(tmp_path)]) == 2
+    sentence = f"port {port} cannot be used: Address already in use; choose another with --port"
+    assert capsys.readouterr().err.strip().splitlines() == [f"live: {sentence}", sentence]

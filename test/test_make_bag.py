@@ -70,6 +70,18 @@ def test_a_bag_is_replaced_only_when_asked(tmp_path, capsys):
     assert "is not a bag, so it is not replaced" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["comma2k19_example", "test/data/comma2k19_example"])
+def test_a_recording_of_the_source_tree_is_found_from_every_folder(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    assert run(name, tmp_path / "bag") == 0
+
+
+def test_an_unknown_name_says_where_recordings_are(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert run("pandaset_003", tmp_path / "bag") == 2
+    assert f"does not exist or is no folder; those of {DATA} are used by name" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("source", "sentence"),
     [("nowhere", "does not exist or is no folder"), (".", "is no known recording: expected pandaset_002")],

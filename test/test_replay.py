@@ -276,6 +276,35 @@ def test_a_golden_that_is_a_device_is_refused(tmp_path):
         golden_replay.read(tmp_path / "golden.npz")
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--golden", "{bag}", "--update-golden"], "is no golden's name: give a file whose name ends in .npz"),
+        (["--golden", "{bag}"], "is no golden's name: give a file whose name ends in .npz"),
+        (["--golden", "none.npz"], "golden none.npz does not exist: make it with --update-golden"),
+        (["--update-golden"], "--update-golden writes the file of --golden: name it"),
+        (["--json", "{bag}"], "cannot be written: Is a directory; name another file with --json"),
+        (["--json", "{bag}/no/such.json"], "cannot be written: No such file or directory; name another file"),
+    ],
+)
+def test_files_to_write_or_compare_are_checked_before_the_work(comma, tmp_path, capsys, words, sentence):
+    before = sorted(comma.parent.rglob("*"))
+    code, _ = replayed(comma, tmp_path / "out", *(word.replace("{bag}", str(comma)) for word in words))
+    (said,) = capsys.readouterr().err.strip().splitlines()
+    assert code == 2
+    assert sentence in said
+    assert not (tmp_path / "out").exists()
+    assert sorted(comma.parent.rglob("*")) == before
+
+
+def test_the_json_file_may_lie_in_the_folder_that_the_command_makes(comma, tmp_path):
+    out = tmp_path / "new"
+    words = ["--set", "cameras.required=false", "--duration", "1", "--no-report", "--json", str(out / "copy.json")]
+    code, numbers = replayed(comma, out, *words)
+    assert code == 0
+    assert json.loads((out / "copy.json").read_text()) == numbers
+
+
 def test_a_golden_is_not_written_from_half_a_replay(tmp_path):
     with pytest.raises(GoldenError, match="whole bag"):
         golden_replay.update(None, tmp_path / "golden.npz", whole=False)

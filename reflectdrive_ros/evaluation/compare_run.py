@@ -198,8 +198,8 @@ def notes(a: Replays, b: Replays, found: Mapping[str, Difference], bags: list[st
     said = []
     if any(one.interval is None for one in found.values()):
         said.append(
-            f"a difference can be shown from {BLOCKS_MIN} blocks on: {BLOCKS_MIN} stretches of {BLOCK_S:.0f} s that both "
-            f"replays planned, within one bag or several, or {BAGS_MIN} bags of any length"
+            f"a difference can be shown from {BLOCKS_MIN} blocks on: {BLOCKS_MIN} stretches of {BLOCK_S:.0f} s that "
+            f"both replays planned, within one bag or several, or {BAGS_MIN} bags of any length"
         )
     if not any(one.shown for one in found.values()):
         said.append(f"{NO_DIFFERENCE} between A and B")

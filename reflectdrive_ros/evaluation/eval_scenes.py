@@ -10,6 +10,7 @@ A planner that has learned is also scored by the best of its proposals, which on
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -63,18 +64,21 @@ def run(args: argparse.Namespace, config: Config, console: Console, errors: Cons
 
 
 def the_set(name: str, folder: Path | None, workers: int, console: Console) -> Path:
-    """Where a set lies: in `folder`, as it is, or else in the usual place, whole; it is made where it is not there.
+    """Where a set lies: in `folder`, as it is, or in the usual place, whole, where it is made if it is not there.
 
     Raises SetError, SumoMissing, OSError.
     """
-    if folder is not None and (folder / shards.INDEX).exists():
+    if folder is not None:
+        if not (folder / shards.INDEX).exists():
+            make = shlex.join(["reflectdrive", "scenes", "--set", name, "--out", str(folder)])
+            raise SetError(f"{folder} holds no set of scenes: leave --scenes out, or make one there with `{make}`")
         there = shards.index_of(folder)
         if there.set != name:
             raise SetError(f"{folder} holds the set '{there.set}', not '{name}': name it with --set {there.set}")
         return folder
     make_shard, made_by = scenes_run.the_sampler(*scenes_run.PIXELS, pictures=True)
     wanted = sets.Wanted(name, sets.SIZES[name], made_by)
-    folder = folder or sets.default_place(name, made_by)
+    folder = sets.default_place(name, made_by)
     if not sets.is_complete(folder, wanted):
         sentence = f"the set '{name}' is not whole in {folder}: making it, {wanted.size} scenes"
         console.print(escape(sentence), soft_wrap=True, highlight=False)

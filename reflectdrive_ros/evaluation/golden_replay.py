@@ -34,6 +34,12 @@ class GoldenError(Exception):
     """A golden is missing, does not fit, or may not be written; the message says what to do."""
 
 
+def check_name(golden: Path) -> None:
+    """Raises GoldenError where `golden` cannot be the name of a golden: another suffix would be added to when written."""
+    if golden.suffix != ".npz" or golden.is_dir():
+        raise GoldenError(f"--golden {golden} is no golden's name: give a file whose name ends in .npz")
+
+
 def fields(record: ReplayRecord) -> dict[str, Array]:
     """The arrays of a golden: every plan, each with its every fifth point. Plans must be equally long, not too many."""
     frames = record.frames

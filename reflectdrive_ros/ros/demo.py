@@ -47,7 +47,7 @@ from .world_node import Pace, WorldNode, end_on_sigterm, own_context, remaps, re
 if TYPE_CHECKING:
     from ..sim.world import World
 
-RECORDING = Path(__file__).resolve().parents[2] / "test" / "data" / "pandaset_002"
+RECORDING = Path("pandaset_002")
 SECONDS = 60.0
 SCORED_EVERY = 10  # moments; a score takes as long as a picture
 LAST_WORDS_S = 0.5  # what the node still says of its last plan
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
         return shown_live(args) if args.live else closed_loop(args, errors)
     except SumoMissing as fault:
         errors.print(escape(f"{fault}; `reflectdrive demo --recording` needs no world"), soft_wrap=True)
-    except (BagError, ConfigError, ModelFileError, *world_bag.WORLD_FAULTS) as fault:
+    except (BagError, ConfigError, ModelFileError, live.PortError, *world_bag.WORLD_FAULTS) as fault:
         errors.print(escape(str(fault)), soft_wrap=True)
     except OSError as fault:
         errors.print(escape(f"{fault.filename or args.out} cannot be used: {fault.strerror}"), soft_wrap=True)
@@ -258,7 +258,7 @@ def shown_live(args: argparse.Namespace) -> int:
     os.environ.update(isolated_environment())
     args.out.mkdir(parents=True, exist_ok=True)
     log, console = args.out / "node.log", Console()
-    with world_bag.opened_world(args, config) as world, live.served(args.port, config.vehicle) as page:
+    with live.served(args.port, config.vehicle) as page, world_bag.opened_world(args, config) as world:
         context = own_context()
         node = WorldNode(world, config, world_bag.rig_of(config), context=context)
         with spinning(node, context=context), running_node(config, remaps(config), log) as process:

@@ -32,16 +32,23 @@ HOST = "127.0.0.1"
 PORT = 8000
 
 
+class PortError(Exception):
+    """The page's port cannot be used; the message names it and says what to do."""
+
+
 class Page(ThreadingHTTPServer):
     """Answers `/`, `/state.json`, `/road.json` and `/camera/NAME/STAMP.jpg` from what a listener has heard."""
 
     daemon_threads = True
 
     def __init__(self, port: int, listener: Listener, vehicle: VehicleConfig) -> None:
-        """Raises OSError for a port in use; port 0 takes a free one."""
+        """Raises PortError for a port in use; port 0 takes a free one."""
         self.listener, self.vehicle = listener, vehicle
         self.html = with_drawing(TEMPLATE).encode()
-        super().__init__((HOST, port), Answers)
+        try:
+            super().__init__((HOST, port), Answers)
+        except OSError as fault:
+            raise PortError(f"port {port} cannot be used: {fault.strerror}; choose another with --port") from None
 
     @property
     def url(self) -> str:
@@ -93,7 +100,7 @@ class Answers(BaseHTTPRequestHandler):
 
 @contextmanager
 def served(port: int, vehicle: VehicleConfig) -> Iterator[Page]:
-    """The page while the block runs; listener, server and threads are gone afterwards. Raises OSError."""
+    """The page while the block runs; listener, server and threads are gone afterwards. Raises PortError."""
     context = own_context()
     listener = Listener(context)
     with spinning(listener, context=context):
@@ -120,8 +127,8 @@ def main(args: list[str] | None = None) -> int:
             sys.stdout.write(f"{page.url} shows the running planner; Ctrl-C ends\n")
             sys.stdout.flush()
             threading.Event().wait()
-    except OSError as fault:
-        sys.stderr.write(f"live: port {parsed.port} cannot be used: {fault.strerror}; choose another with --port\n")
+    except PortError as fault:
+        sys.stderr.write(f"live: {fault}\n")
         return 2
     except KeyboardInterrupt:
         pass

@@ -34,7 +34,9 @@ WORLD = Path("world")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "source", type=Path, help="test/data/pandaset_002, test/data/comma2k19_example, or the word world"
+        "source",
+        type=Path,
+        help="pandaset_002 or comma2k19_example (of the source tree), a folder of such a recording, or the word world",
     )
     parser.add_argument("out", type=Path, help="folder to make; it holds the bag")
     parser.add_argument("--storage", choices=list(STORAGES), default="mcap", help="storage of the bag (default: mcap)")

@@ -67,6 +67,9 @@ LABELS = {
 }  # the rest (cones, barriers, signs, ..) is UNKNOWN
 
 
+SHIPPED = Path(__file__).resolve().parents[2] / "test" / "data"  # of a source tree; an installed package has none
+
+
 class RecordingError(ValueError):
     """A folder is no recording that we know, or a part of it is missing."""
 
@@ -94,10 +97,16 @@ class Recording:
 
 
 def open_recording(folder: str | Path) -> Recording:
-    """The recording in a folder. Raises RecordingError saying what is missing."""
+    """The recording in a folder, or that of this name in the source tree, whatever the present folder is.
+
+    Raises RecordingError saying what is missing.
+    """
     folder = Path(folder)
+    if folder in (Path(folder.name), Path("test", "data", folder.name)) and not folder.exists():
+        folder = SHIPPED / folder.name if (SHIPPED / folder.name).is_dir() else folder
     if not folder.is_dir():
-        raise RecordingError(f"recording {folder} does not exist or is no folder")
+        where = f"those of {SHIPPED} are used by name" if SHIPPED.is_dir() else "the source tree has some in test/data"
+        raise RecordingError(f"recording {folder} does not exist or is no folder; {where}")
     for name, reader in (("sequence.npz", _pandaset), ("segment.npz", _comma2k19)):
         if (folder / name).is_file():
             try:

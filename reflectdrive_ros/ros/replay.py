@@ -110,8 +110,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def run_one(args: argparse.Namespace, config: Config, errors: Console) -> int:
-    if args.golden is not None and not args.update_golden:
-        golden_replay.read(args.golden)  # one that cannot be compared with is said before the work
+    if args.golden is not None:  # one that cannot be written or compared with is said before the work
+        golden_replay.check_name(args.golden)
+        if not args.update_golden:
+            golden_replay.read(args.golden)
+    elif args.update_golden:
+        raise GoldenError("--update-golden writes the file of --golden: name it")
     record, out = replay(args, config, errors)
     numbers = written(record, out, args, args.json)
     different = golden_differences(record, args)
