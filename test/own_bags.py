@@ -1,8 +1,10 @@
 """Short bags as a person may bring them: a few seconds of a recording, with its messages changed on the way."""
 
+import re
 from pathlib import Path
 
 from reflectdrive_ros.ros.bag import BagWriter, type_name_of
+from reflectdrive_ros.ros.convert import stamp_ns
 from reflectdrive_ros.ros.recordings import open_recording
 
 DATA = Path(__file__).parent / "data"
@@ -29,14 +31,39 @@ def odometry_in_odom(topic, message):
     return [(topic, message)]
 
 
-def odometry_after_the_first():
-    """A change that leaves out the first odometry."""
-    dropped = []
+def odometry_later():
+    """A change that leaves out the odometry of the first 0.2 s."""
+    begin_ns = []
 
     def change(topic, message):
-        if topic == ODOMETRY and not dropped:
-            dropped.append(message)
-            return []
-        return [(topic, message)]
+        if topic != ODOMETRY:
+            return [(topic, message)]
+        begin_ns.append(stamp_ns(message.header))
+        return [(topic, message)] if begin_ns[-1] > begin_ns[0] + 200_000_000 else []
 
     return change
+
+
+def fields_of(summary):
+    """Names of a summary's fields as docs/own_bags.md writes them; a key that is data becomes NAME, KEY or STAGE."""
+    named = {"topics": "KEY", "latency_ms": "STAGE"}
+    named |= dict.fromkeys(("verdicts", "sources", "inputs", "steps", "why_full", "notes", "failures"), "NAME")
+
+    def within(path, value):
+        if isinstance(value, dict):
+            for key, content in value.items():
+                yield from within([*path, named.get(path[-1], key) if len(path) == 1 else key], content)
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            for entry in value:
+                yield from within([*path[:-1], f"{path[-1]}[]"], entry)
+        elif value != [] or len(path) > 1:  # an empty list of entries tells no field of theirs
+            yield ".".join(path)
+
+    return {name for key, value in summary.items() for name in within([key], value)}
+
+
+def explained_fields():
+    """Names in the first column of the tables of docs/own_bags.md."""
+    page = (Path(__file__).parents[1] / "docs" / "own_bags.md").read_text().split("## Fields of summary.json")[1]
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from own_bags import explained_fields, fields_of
 from tiny_model import tiny_model  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.__main__ import main
@@ -98,6 +99,7 @@ def test_bag_numbers_and_page_are_left_behind(five_seconds, tmp_path):
     assert {"version", "commit", "device", "date", "command", "plans", "verdicts", "latency_ms"} <= set(numbers)
     assert {"distance_m", "collisions", "off_road_s", "score_mean", "red_lights"} <= set(numbers["world"])
     assert 0.0 <= numbers["world"]["score_mean"] <= 1.0
+    assert fields_of(numbers) <= explained_fields()
     page = (out / "report.html").read_text()
     assert '"world":{"rings":[[[' in page
     assert page.count("/9j/") >= 3 * 40  # pictures

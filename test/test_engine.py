@@ -22,6 +22,12 @@ def engine(planner="constant_velocity", clock=None, **settings):
     return Engine(config(planner=planner, **settings), clock or Clock())
 
 
+def test_without_a_clock_of_ones_own_the_engine_tells_real_times():
+    report = Engine(config(planner="constant_velocity", engine__deadline_ms=10_000.0)).step(observation())
+    assert report.verdict is Verdict.OK
+    assert 0.0 < report.timings_ms["plan"] <= report.timings_ms["total"]
+
+
 def slow_planner(clock, seconds):
     def plan(state, scene, tools):
         clock.now_s += seconds

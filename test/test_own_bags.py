@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 from messages import raw
-from own_bags import ODOMETRY, ROUTE, odometry_after_the_first, odometry_in_odom, short_bag
+from own_bags import ODOMETRY, ROUTE, odometry_in_odom, odometry_later, short_bag
 from std_msgs.msg import String
 from tf2_msgs.msg import TFMessage
 
@@ -82,8 +82,8 @@ def test_a_bag_without_a_plan_in_a_folder_of_bags_makes_the_exit_code_1(in_odom,
 
 
 def test_without_any_step_the_state_of_the_inputs_is_told(tmp_path, capsys):
-    late = short_bag(tmp_path / "bag", COMMA, odometry_after_the_first(), seconds=0.3)
-    code, numbers = replayed(late, tmp_path / "out", *NO_CAMERAS, "--duration", "0.01")
+    late = short_bag(tmp_path / "bag", COMMA, odometry_later(), seconds=0.5)
+    code, numbers = replayed(late, tmp_path / "out", *NO_CAMERAS, "--duration", "0.1")
     assert (code, numbers["plans"]) == (1, 0)
     assert "1 x odometry: odometry: nothing received yet" in capsys.readouterr().err
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from own_bags import explained_fields, fields_of
 from tiny_model import tiny_model  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.__main__ import main
@@ -113,6 +114,12 @@ def test_plans_summary_and_report_are_left_behind(followed):
     page = (tmp_path / "report.html").read_text()
     assert page.count("data:image/jpeg") + page.count("/9j/") >= 3 * numbers["plans"] * 0.9
     assert "http://" not in page.replace("http://www.w3.org", "")
+
+
+def test_every_field_of_a_summary_is_explained(followed):
+    fields = fields_of(followed[1])
+    assert {"plans", "topics.KEY.name", "inputs.NAME.lost", "latency_ms.STAGE.p50", "diagnostics[].count"} <= fields
+    assert fields <= explained_fields()
 
 
 def test_a_blind_planner_drives_a_bag_without_cameras(comma, tmp_path):

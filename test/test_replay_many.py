@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from own_bags import explained_fields, fields_of
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.evaluation.plan_measures import read_measures
@@ -58,6 +59,14 @@ def test_the_total_is_over_the_plans_of_all_bags(followed):
     assert numbers["plans"] == sum(len(part) for part in parts) == sum(numbers["verdicts"].values())
     assert numbers["ade_m"] == pytest.approx(np.concatenate([part.ade_m for part in parts]).mean(), abs=1e-4)
     assert {"version", "commit", "device", "date", "command"} <= set(numbers)
+
+
+def test_every_field_of_the_total_is_explained(followed):
+    _, numbers, _ = followed
+    *_, one = numbers["bags"]
+    fields = fields_of({key: value for key, value in numbers.items() if key != "bags"}) | fields_of(one)
+    assert {"kept", "failures.NAME", "state"} <= fields
+    assert fields - explained_fields() == {"name", "state"}  # which are told as bags[].name and bags[].state
 
 
 def shown(percent):

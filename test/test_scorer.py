@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from reflectdrive_ros import geometry
 from reflectdrive_ros.config import ConfigError, ScoringConfig
-from reflectdrive_ros.domain import AgentKind, Agents, EgoState, Forecast, ForecastSource, Observation
+from reflectdrive_ros.domain import AgentKind, Agents, EgoState, Forecast, ForecastSource, Observation, Trajectory
 from reflectdrive_ros.evaluation import golden
 from reflectdrive_ros.scoring import drivable
 from reflectdrive_ros.scoring.areas import MapAreas
@@ -26,6 +26,7 @@ from reflectdrive_ros.scoring.scorer import (
     judge,
     motion_of,
     score,
+    scored_poses,
     total,
 )
 from reflectdrive_ros.scoring.simulate import STATE_SIZE, STEPS
@@ -279,6 +280,25 @@ def test_a_plan_at_ten_hertz_scores_as_the_same_at_two_hertz():
     fine = np.zeros((1, 40, 3))
     fine[0, :, 0] = 9.0 * 0.1 * np.arange(1, 41)
     same(score(road(), coarse), score(road(), fine))
+
+
+def test_a_trajectory_scores_as_its_poses_whatever_its_interval():
+    scene = road()
+    poses = np.zeros((100, 3))
+    for dt_s, count in ((0.5, 8), (0.1, 40), (0.1, 60)):
+        poses[:, 0] = 9.0 * dt_s * np.arange(1, 101)
+        array = poses[None, : 8 if dt_s == 0.5 else 40]
+        same(score(scene, Trajectory(poses[:count], dt_s)), score(scene, array))
+    poses[:, 0] = 9.0 * 0.16 * np.arange(1, 101)
+    same(score(scene, Trajectory(poses[:30], 0.16)), score(scene, straight(9.0)), atol=1e-3)
+    with pytest.raises(ValueError, match=r"Trajectory ends at 3\.20 s, expected at least 4 s"):
+        score(scene, Trajectory(poses[:20], 0.16))
+
+
+def test_a_trajectory_that_turns_past_half_a_turn_is_scored_without_a_jump():
+    turned = np.array([0.9 * np.pi, 0.95 * np.pi, -0.99 * np.pi, -0.9 * np.pi, -0.8 * np.pi, -0.8, -0.7, -0.6])
+    poses = scored_poses(Trajectory(np.stack([np.arange(8.0), np.zeros(8), turned], axis=1), 0.5))
+    assert np.abs(np.diff(poses[:5, 2])).max() < 0.4
 
 
 def test_an_observation_makes_a_scene():

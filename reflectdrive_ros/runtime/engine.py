@@ -14,6 +14,7 @@ dropping it would hold the car at a stop for ever.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -38,12 +39,14 @@ class Engine:
     def __init__(
         self,
         config: Config,
-        clock: Clock,
+        clock: Clock = time.monotonic,
         planner: Planner | None = None,
         network: Network | None = None,
         read_ahead: bool = False,
     ) -> None:
-        """The configured planner, with its network loaded and tried once where it has one; or those given.
+        """`clock`: by which times are told and lateness is judged; a replay or a test hands in its own.
+
+        The configured planner, with its network loaded and tried once where it has one; or those given.
 
         `read_ahead`: what `expect` is told is read at once, where the network can; for replays.
         Raises ConfigError or ModelFileError: one sentence that says what to change. No other planner takes its place.

@@ -6,6 +6,7 @@ How to build a Scene (everything in the ego frame of now: x forward, y left, ori
     scene = Scene(motion, agents, ForecastSource.LOGGED, centerline, areas=MapAreas(...), ...)      # from a map
     card = score(scene, candidates)          # (N, 8, 3) poses at 0.5 .. 4 s, or (N, 40, 3) at 0.1 .. 4 s
     best = card.score.argmax()
+    card = score(scene, trajectory)          # a Trajectory of 4 s or more, whatever its interval
 
 - `motion` (8,) comes from `motion_of(ego_state)`; `agents` from `AgentTracks.of_forecast(forecast, kinds)`.
 - Drivable space is `areas` (polygons, exact), or `grid` (a DrivableGrid of `drivable.grid_around_ego`), or both: then
@@ -46,12 +47,13 @@ from typing import Any
 
 import numpy as np
 
+from .. import kinematics
 from ..config import ScoringConfig, VehicleConfig
-from ..domain import Array, DrivableGrid, EgoState, Forecast, ForecastSource, Observation, checked
+from ..domain import Array, DrivableGrid, EgoState, Forecast, ForecastSource, Observation, Trajectory, checked
 from . import contacts, metrics
 from .areas import LineIndex, MapAreas, checked_rings
 from .contacts import AgentTracks
-from .simulate import STATE_SIZE, STEPS, simulate
+from .simulate import HORIZON_S, STATE_SIZE, STEPS, simulate
 
 WAYPOINTS = 8
 STEPS_PER_WAYPOINT = STEPS // WAYPOINTS
@@ -197,7 +199,7 @@ class ScoreCard:
 
 def score(
     scene: Scene,
-    candidates: Array,
+    candidates: Array | Trajectory,
     config: ScoringConfig | None = None,
     *,
     official: bool = False,
@@ -205,9 +207,12 @@ def score(
 ) -> ScoreCard:
     """Scores of candidates (N, 8, 3) at 0.5 .. 4 s or (N, 40, 3) at 0.1 .. 4 s, simulated and judged in the scene.
 
+    A Trajectory is one candidate: its first 4 s; its own poses where they are 0.1 or 0.5 s apart, else interpolated.
     `previous_states` (41, 11), or (N, 41, 11), are the `states` of the plan made 0.5 s earlier, for extended comfort.
     A candidate's score does not depend on the others of its batch. Raises ValueError on another shape or NaN.
     """
+    if isinstance(candidates, Trajectory):
+        candidates = scored_poses(candidates)[None]
     poses = checked("score", "candidates", candidates, (None, None, 3))
     if len(poses) == 0 or poses.shape[1] not in CANDIDATE_LENGTHS:
         raise ValueError(f"score.candidates has shape {poses.shape}, expected (1 or more, {WAYPOINTS} or {STEPS}, 3)")
@@ -222,6 +227,17 @@ def score(
             before = before[first : first + BLOCK]
         cards.append(judge(scene, states, config, official=official, previous_states=before))
     return cards[0] if len(cards) == 1 else joined(cards)
+
+
+def scored_poses(trajectory: Trajectory) -> Array:
+    """(8, 3) or (40, 3) poses of the first 4 s, headings unwrapped. Raises ValueError for a shorter trajectory."""
+    if trajectory.horizon_s < HORIZON_S - 1e-9:
+        raise ValueError(f"Trajectory ends at {trajectory.horizon_s:.2f} s, expected at least {HORIZON_S:.0f} s")
+    count = next((n for n in CANDIDATE_LENGTHS if math.isclose(n * trajectory.dt_s, HORIZON_S)), 0)
+    times_s = HORIZON_S / STEPS * np.arange(1, STEPS + 1)
+    poses = trajectory.poses[:count].copy() if count else kinematics.resample(trajectory, times_s)
+    poses[:, 2] = np.unwrap(np.concatenate([[0.0], poses[:, 2]]))[1:]
+    return poses
 
 
 def joined(cards: list[ScoreCard]) -> ScoreCard:
