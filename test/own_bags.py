@@ -12,16 +12,20 @@ ODOMETRY, ROUTE = "/localization/kinematic_state", "/planning/reflectdrive/route
 
 
 def short_bag(path, recording, change=lambda topic, message: [(topic, message)], seconds=3.0):
-    """Writes a bag of the first `seconds` of a recording; `change` gives (topic, message) pairs for each message."""
+    """Writes a bag of the first `seconds` of a recording.
+
+    `change` gives for each message what is written instead: (topic, message) pairs, or (topic, message, bytes) where
+    other bytes, if not None, take the message's place.
+    """
     begin_ns = None
     with BagWriter(path) as bag:
         for entry in open_recording(DATA / recording).messages():
             begin_ns = entry.stamp_ns if begin_ns is None else begin_ns
             if entry.stamp_ns > begin_ns + seconds * 1e9:
                 break
-            for topic, message in change(entry.topic, entry.message):
+            for topic, message, *content in change(entry.topic, entry.message):
                 bag.add_topic(topic, type_name_of(type(message)))
-                bag.write(topic, entry.stamp_ns, message)
+                bag.write(topic, entry.stamp_ns, message if content in ([], [None]) else content[0])
     return path
 
 

@@ -88,6 +88,27 @@ def test_without_any_step_the_state_of_the_inputs_is_told(tmp_path, capsys):
     assert "1 x odometry: odometry: nothing received yet" in capsys.readouterr().err
 
 
+def test_damaged_messages_are_left_out_and_counted(tmp_path, capsys):
+    """A quarter of the odometry and acceleration is noise, cut short or empty; the route and the rest are whole."""
+    broken = (b"", b"\x00\x01\x00\x00", b"\x00\x01\x00\x00" + bytes(range(200)))
+    seen = []
+
+    def damage(topic, message):
+        seen.append(topic)
+        whole = topic == ROUTE or len(seen) % 4
+        return [(topic, message, None if whole else broken[len(seen) % 3])]
+
+    bag = short_bag(tmp_path / "bag", COMMA, damage)
+    code, numbers = replayed(bag, tmp_path / "out", *NO_CAMERAS)
+    assert (code, numbers["sources"]["PLANNER"]) == (0, numbers["plans"])
+    assert numbers["plans"] > 20
+    assert numbers["plans_compared"] == 0  # 3 s
+    damaged = [line for line in numbers["diagnostics"] if "are not a message of type" in line["message"]]
+    assert sum(line["count"] for line in damaged) == len(seen) // 4
+    code, numbers = replayed(bag, tmp_path / "driven", *NO_CAMERAS, "--route", "driven")
+    assert (code, numbers["plans"] > 20) == (0, True)
+
+
 @pytest.mark.long
 @pytest.mark.dds
 def test_the_reasons_are_told_through_the_node_too(in_odom, tmp_path, capsys):

@@ -47,6 +47,10 @@ class BagError(ValueError):
     """A bag cannot be read or written; the message is one sentence that says why and what to do."""
 
 
+class DamagedMessage(BagError):
+    """The bytes of one message are no message of its type; others of the bag may be whole."""
+
+
 @dataclass(frozen=True)
 class BagTopic:
     name: str
@@ -64,7 +68,8 @@ class BagMessage:
     data: bytes  # CDR
 
     def message(self) -> Any:
-        """The message as an object of the installed package. Raises BagError where that cannot be."""
+        """The message as an object of the installed package. Raises BagError where its package is not installed,
+        DamagedMessage for bytes that are no such message."""
         return decode(self.data, self.type_name)
 
 
@@ -126,12 +131,12 @@ def type_hash(type_name: str) -> str:
 
 
 def decode(data: bytes, type_name: str) -> Any:
-    """The message in CDR bytes. Raises BagError for bytes that are no such message."""
+    """The message in CDR bytes. Raises BagError where its package is not installed, DamagedMessage for other bytes."""
     kind = message_class(type_name)
     try:
         return deserialize_message(data, kind)
     except Exception as fault:  # the middleware raises its own kinds, and MemoryError for absurd lengths
-        raise BagError(f"{len(data)} bytes are not a message of type {type_name} ({fault})") from None
+        raise DamagedMessage(f"{len(data)} bytes are not a message of type {type_name} ({fault})") from None
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------

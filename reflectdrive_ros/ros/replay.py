@@ -38,10 +38,10 @@ from ..runtime.engine import Engine
 from ..runtime.model_file import ModelFileError
 from ..runtime.read_ahead import AHEAD
 from . import outputs, topics
-from .bag import BagError, BagReader, BagWriter
+from .bag import BagError, BagReader, BagWriter, DamagedMessage
 from .bag_folders import holds_bags
 from .bag_topics import chosen, known_sources, mapped
-from .inputs import InputStatus
+from .inputs import InputStatus, Level
 from .pilot import Look, Pilot
 from .replay_legs import Legs
 from .replay_tally import Sent, Tally, Unsent
@@ -276,7 +276,7 @@ def through_engine(
     count, steps, before = 0, 0, sys.getswitchinterval()
     sys.setswitchinterval(TURN_S)
     try:
-        for seen in made_ahead(steps_due(pilot, reader, sources, stop_ns, tell), AHEAD):
+        for seen in made_ahead(steps_due(pilot, reader, sources, stop_ns, tell, unsent), AHEAD):
             steps += 1
             if sent := answered(pilot, seen, config, count + 1):
                 count += 1
@@ -298,14 +298,22 @@ class Seen(NamedTuple):
 
 
 def steps_due(
-    pilot: Pilot, reader: BagReader, sources: dict[str, str], stop_ns: int, tell: Callable[[float], None]
+    pilot: Pilot,
+    reader: BagReader,
+    sources: dict[str, str],
+    stop_ns: int,
+    tell: Callable[[float], None],
+    damaged: Unsent,
 ) -> Iterator[Seen]:
-    """What the pilot's inputs know each time a step is due, message by message."""
+    """What the pilot's inputs know each time a step is due, message by message. `damaged` hears of those left out."""
     keys = {name: key for key, name in sources.items()}
     length_ns = max(min(stop_ns, reader.end_ns) - reader.start_ns, 1)
     for message in reader.messages(keys, stop_ns=stop_ns):
         now_ns = message.received_ns
-        pilot.put(keys[message.topic], message.message(), now_ns)
+        try:
+            pilot.put(keys[message.topic], message.message(), now_ns)
+        except DamagedMessage as fault:
+            damaged([InputStatus(keys[message.topic], Level.ERROR, f"left out: {fault}", {})])
         if pilot.due(now_ns):
             pilot.settle()
             yield Seen(pilot.look(now_ns), tuple(pilot.inputs.statuses(now_ns)), now_ns)
@@ -347,6 +355,8 @@ def driven(reader: BagReader, sources: dict[str, str], config: Config) -> Array:
     for message in reader.messages([sources["odometry"]]):
         try:
             pose = convert.ego_state(message.message(), config.output.map_frame).map_from_ego
+        except DamagedMessage:
+            continue
         except convert.BadMessage as fault:
             raise BagError(f"--route driven: {fault}") from None
         if not kept or np.hypot(*(pose[:2] - kept[-1][:2])) >= 1.0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ class Tally:
         self.plans = 0
         self._deadline_ms, self._over_deadline = deadline_ms, 0
         self._diagnostics: dict[tuple[Level, str], Sentences] = {}
+        self._lock = threading.Lock()  # the thread that reads ahead in the bag tells of damaged messages
         self._digest = hashlib.sha256()
         self._last: Sent | None = None
         self._steps, self._why_full, self._notes = Counter[str](), Sentences(), Sentences()
@@ -62,9 +64,10 @@ class Tally:
 
     def diagnosed(self, statuses: Iterable[InputStatus]) -> None:
         """Count the warnings and errors of one step; `add` does it for the steps that sent a plan."""
-        for line in statuses:
-            if line.level > Level.OK:
-                self._diagnostics.setdefault((line.level, line.name), Sentences()).add(line.message)
+        with self._lock:
+            for line in statuses:
+                if line.level > Level.OK:
+                    self._diagnostics.setdefault((line.level, line.name), Sentences()).add(line.message)
 
     def details(self) -> dict[str, Any]:
         """The hash; per input what arrived, was lost, came twice, came late or was refused, as the last diagnostics

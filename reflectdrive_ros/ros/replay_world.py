@@ -20,7 +20,7 @@ from ..domain import Agents, Array, DrivableGrid, EgoState, PlanSource, StepKind
 from ..evaluation.replay_record import Diagnostic, ReplayFrame, ReplayPicture
 from ..evaluation.replay_scores import LEAD_IN_NS, Sighting
 from . import convert
-from .bag import BagMessage, BagReader
+from .bag import BagReader, DamagedMessage
 from .convert import BadMessage
 from .inputs import InputStatus
 from .lanelet_file import from_file
@@ -57,11 +57,12 @@ class Part:
     start_ns: int | None = None
     stop_ns: int | None = None
 
-    def messages(self, key: str) -> Iterator[BagMessage]:
-        """Of an input; nothing where the bag has none."""
-        if key not in self.sources:
-            return iter(())
-        return self.reader.messages([self.sources[key]], self.start_ns, self.stop_ns)
+    def messages(self, key: str) -> Iterator[tuple[int, Any]]:
+        """When it was received (ns) and the message, of an input that the bag has; damaged ones are left out."""
+        names = [self.sources[key]] if key in self.sources else []
+        for entry in self.reader.messages(names, self.start_ns, self.stop_ns):
+            with suppress(DamagedMessage):  # the diagnostics say it
+                yield entry.received_ns, entry.message()
 
 
 def frames_of(
@@ -85,8 +86,7 @@ def frames_of(
 def sightings(part: Part, config: Config, driven: Callable[[Array], Array]) -> list[Sighting]:
     """Who was where, message by message; what the inputs refused is left out here, too. `driven`: stamps to poses."""
     limits, seen = config.inputs, []
-    for message in part.messages("objects"):
-        content = message.message()
+    for _, content in part.messages("objects"):
         with suppress(BadMessage):
             near = driven(np.array([convert.stamp_ns(content.header)]))[0, :2]
             frame = config.output.map_frame
@@ -100,8 +100,8 @@ def known_map(whole: Part, config: Config) -> LaneletMap | None:
     if config.inputs.lanelet_map:
         return from_file(config.inputs)
     received = VectorMap(config.output.map_frame, AtOnce())
-    for message in whole.messages("map"):
-        received.put(message.message())
+    for _, message in whole.messages("map"):
+        received.put(message)
     with suppress(BadMessage):  # the diagnostics say it, where it was asked for
         return received.newest()
     return None
@@ -159,17 +159,16 @@ def _frame(item: Planned, ego: EgoState, agents: Agents, pictures: tuple[ReplayP
 
 def odometry(part: Part, config: Config) -> Iterator[tuple[int, EgoState]]:
     """Every usable odometry message with the time it was received."""
-    for message in part.messages("odometry"):
+    for received_ns, message in part.messages("odometry"):
         with suppress(BadMessage):  # the inputs refused it too, and said so
-            yield message.received_ns, convert.ego_state(message.message(), config.output.map_frame)
+            yield received_ns, convert.ego_state(message, config.output.map_frame)
 
 
 def _accelerations(part: Part, config: Config, stamps: Sequence[int]) -> list[float]:
     """For each plan the newest acceleration from before it, as the inputs take it; 0 where there is none so new."""
     known: dict[int, float] = {}
-    for message in part.messages("acceleration"):
+    for _, content in part.messages("acceleration"):
         with suppress(BadMessage):
-            content = message.message()
             known[convert.stamp_ns(content.header)] = convert.acceleration(content)
     if not known:
         return [0.0] * len(stamps)
@@ -185,17 +184,17 @@ def _accelerations(part: Part, config: Config, stamps: Sequence[int]) -> list[fl
 def routes(part: Part, config: Config, lanelets: LaneletMap | None) -> tuple[tuple[int, Array], ...]:
     """Every route that can be drawn, (L, 3), with the time it came."""
     found, frame, points_max = [], config.output.map_frame, config.inputs.route_points_max
-    for message in part.messages("route"):
+    for received_ns, message in part.messages("route"):
         try:
             if config.inputs.route_type == "path":
-                route = convert.path_route(message.message(), frame, points_max)
+                route = convert.path_route(message, frame, points_max)
             elif lanelets is not None:
-                route, _ = lanelets.route(message.message(), frame, points_max)
+                route, _ = lanelets.route(message, frame, points_max)
             else:
                 return ()
         except BadMessage:
             continue
-        found.append((message.received_ns, route))
+        found.append((received_ns, route))
     return tuple(found)
 
 
@@ -220,8 +219,8 @@ class Cameras:
         lenses = {name: _lens(whole, name) for name in config.cameras.names if f"image:{name}" in whole.sources}
         self._lenses = {name: lens for name, lens in lenses.items() if lens is not None}
         self._transforms: dict[str, tuple[str, Array]] = {}
-        for entry in whole.messages("tf_static"):
-            self._transforms.update(convert.static_transforms(entry.message()))
+        for _, message in whole.messages("tf_static"):
+            self._transforms.update(convert.static_transforms(message))
 
     def pictures(self, part: Part, shown: Mapping[int, int]) -> dict[int, tuple[ReplayPicture, ...]]:
         """The cameras' pictures, made small, that belong to front pictures: place of a plan -> stamp of its picture."""
@@ -235,8 +234,7 @@ class Cameras:
         tolerance_ns = self._config.cameras.match_tolerance_s * 1e9
         wanted = np.array(list(shown.values()), np.int64)
         best: dict[int, tuple[float, ReplayPicture]] = {}
-        for entry in part.messages(f"image:{name}"):
-            message = entry.message()
+        for _, message in part.messages(f"image:{name}"):
             stamp_ns = convert.stamp_ns(message.header)
             apart = np.abs(wanted - stamp_ns)
             within = np.flatnonzero(apart <= tolerance_ns).tolist()
@@ -275,8 +273,7 @@ class Lens(NamedTuple):
 
 def _lens(whole: Part, name: str) -> Lens | None:
     """Of the first usable camera_info."""
-    for entry in whole.messages(f"info:{name}"):
-        message = entry.message()
+    for _, message in whole.messages(f"info:{name}"):
         try:
             matrix = convert.intrinsics(message, name)
             known = message.distortion_model in ("plumb_bob", "rational_polynomial")
