@@ -19,7 +19,16 @@ def rows(out):
 
 def settled(numbers):
     """A summary without what is never the same twice."""
-    changing = ("latency_ms", "took_s", "whole_s", "times_real_time", "memory_mb_max", "date", "command")
+    changing = (
+        "latency_ms",
+        "over_deadline",
+        "took_s",
+        "whole_s",
+        "times_real_time",
+        "memory_mb_max",
+        "date",
+        "command",
+    )
     return {name: value for name, value in numbers.items() if name not in changing}
 
 
