@@ -141,7 +141,7 @@ def _fitting(entry: Topic, type_of: Mapping[str, str]) -> list[str]:
 
 
 def _only(entry: Topic, names: Sequence[str]) -> str | None:
-    """The topic that stands for an input without doubt: the only one, or the only one with the input's word."""
+    """The topic that is an input beyond question: the only one, or the only one with the input's word."""
     likely = [name for name in names if WORDS.get(entry.key, entry.key) in name]
     return next((some[0] for some in (likely, names) if len(some) == 1), None)
 

@@ -58,7 +58,7 @@ def rgb(message: Any) -> Array:
     encoding = ENCODINGS[message.encoding]
     height, width, step = int(message.height), int(message.width), int(message.step)
     if encoding.pairs and width % 2:
-        raise ValueError(f"{message.encoding} holds pixels in pairs, but the picture is {width} px wide")
+        raise ValueError(f"{message.encoding} holds pixels in pairs, but the image is {width} px wide")
     if encoding.semi_planar and height % 2:
         raise ValueError(f"{message.encoding} holds rows in pairs, but the image is {height} px high")
     rows = height * 3 // 2 if encoding.semi_planar else height
