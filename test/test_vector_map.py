@@ -496,7 +496,7 @@ def test_a_bag_without_a_map_says_how_to_give_one(tmp_path):
         ):
             writer.add_topic(name, kind)
             writer.write(name, convert.stamp_ns(messages[0].header), message)
-    with pytest.raises(BagError, match=r"LaneletMapBin.*give the map's .osm file with --set inputs.lanelet_map=FILE"):
+    with pytest.raises(BagError, match=r"(?s)LaneletMapBin.*--set inputs.lanelet_map=FILE   \(the map's .osm file\)"):
         replayed(tmp_path / "bag", tmp_path / "out")
 
 

@@ -35,7 +35,7 @@ class GoldenError(Exception):
 
 
 def check_name(golden: Path) -> None:
-    """Raises GoldenError where `golden` cannot be the name of a golden: another suffix would be added to when written."""
+    """Raises GoldenError for a folder and for a name without .npz, which numpy would add when writing."""
     if golden.suffix != ".npz" or golden.is_dir():
         raise GoldenError(f"--golden {golden} is no golden's name: give a file whose name ends in .npz")
 
