@@ -88,13 +88,13 @@ def run(given: list[str]) -> int:
         for name, (module, doc) in BENCHES.items():
             add_command(benches, name, module, doc, chosen == "bench" and name in given)
     args = parser.parse_args(given)
-    if problem := json_problem(args):
-        sys.stderr.write(f"{problem}\n")
-        return 2
     try:
         os.getcwd()
     except FileNotFoundError:
         sys.stderr.write("reflectdrive: the working directory has been removed: change to one that exists\n")
+        return 2
+    if problem := json_problem(args):
+        sys.stderr.write(f"{problem}\n")
         return 2
     return int(args.run(args))
 
@@ -110,12 +110,14 @@ def json_problem(args: argparse.Namespace) -> str:
     The folder may be the one of --out, which the command makes.
     """
     file: Path | None = getattr(args, "json", None)
-    if file is None or (file.exists() and not file.is_file() and not file.is_dir()):  # a pipe is not tried
+    if file is None:
         return ""
-    if file.parent == getattr(args, "out", None) and not file.parent.exists():
-        return ""
-    existed = file.exists()
     try:
+        existed = file.exists()
+        if existed and not file.is_file() and not file.is_dir():  # a pipe is not tried
+            return ""
+        if file.parent == getattr(args, "out", None) and not file.parent.exists():
+            return ""
         with file.open("ab"):
             pass
         if not existed:

@@ -291,6 +291,7 @@ def test_a_golden_that_is_a_device_is_refused(tmp_path):
         (["--golden", "none.npz"], "golden none.npz does not exist: make it with --update-golden"),
         (["--update-golden"], "--update-golden writes the file of --golden: name it"),
         (["--json", "{bag}"], "cannot be written: Is a directory; name another file with --json"),
+        (["--json", "x" * 300], "cannot be written: File name too long; name another file with --json"),
         (["--json", "{bag}/no/such.json"], "cannot be written: No such file or directory; name another file"),
     ],
 )
