@@ -183,7 +183,11 @@ class OutputConfig:
     dt_s: float = setting(0.1, "interval of published points; Autoware's smoothers assume 0.1", 0.02, 1.0)
     horizon_s: float = setting(8.0, "length of the baselines' plans", 1.0, 20.0)
     map_frame: str = setting("map", "frame of the published plans")
-    generator_name: str = setting("ReflectDrive", "candidates are called <generator_name>_<slot>")
+    generator_name: str = setting(
+        "ReflectDrive",
+        "candidates are called <generator_name>_<slot>; of a node that is not /planning/reflectdrive/reflectdrive, "
+        "<generator_name><full name of the node>_<slot>",
+    )
 
 
 @dataclass(frozen=True)

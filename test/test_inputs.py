@@ -17,7 +17,7 @@ from messages import (
 from scenes import Clock, config
 
 from reflectdrive_ros.domain import Command, PlanSource, Verdict
-from reflectdrive_ros.ros.inputs import Inputs, Level, command_along
+from reflectdrive_ros.ros.inputs import NO_CLOCK, Inputs, Level, command_along
 from reflectdrive_ros.ros.pilot import Pilot
 
 
@@ -172,6 +172,28 @@ def test_a_clock_that_runs_ahead_is_named():
     snapshot = made.snapshot(ns(2.0))
     assert snapshot.observation is None
     assert any("3.00 s in the future: synchronise the clocks" in problem for problem in snapshot.problems)
+
+
+def test_simulated_time_without_a_clock_is_named():
+    pilot = Pilot(small(), Clock())
+    latched(pilot)
+    instant(pilot, 5.0)  # stamps of a bag or a simulator; our time stands at 0
+    assert levels(pilot.inputs, 0.0)["odometry"] is Level.ERROR
+    assert pilot.problems(0) == NO_CLOCK
+    assert "use_sim_time" in NO_CLOCK
+    assert "/clock" in NO_CLOCK
+    assert NO_CLOCK in pilot.step(0).snapshot.problems[0]
+    assert pilot.problems(ns(5.0)) == ""
+
+
+def test_what_stays_valid_until_it_changes_has_neither_age_nor_rate():
+    made = ready()
+    instant(made, 1.0)
+    values = {status.name: status.values for status in made.statuses(ns(1.0))}
+    assert float(values["odometry"]["age_s"]) == pytest.approx(0.0, abs=0.1)
+    for name in ("camera_info front", "tf_static", "route"):
+        assert values[name]["received"] == "1"
+        assert not {"age_s", "rate_hz"} & set(values[name])
 
 
 def test_bad_odometry_is_a_sentence_and_good_odometry_heals_it():
@@ -332,6 +354,16 @@ def test_the_pilot_sends_nothing_without_odometry():
         pilot.put(f"image:{camera}", jpeg(1.0, camera), ns(1.0))
     assert pilot.step(ns(1.0)).report is None
     assert "odometry: nothing received yet" in pilot.problems(ns(1.0))
+
+
+def test_diagnostics_do_not_name_the_kind_of_step_which_changes_faster_than_they_are_sent():
+    pilot = Pilot(small(), Clock())
+    latched(pilot)
+    instant(pilot, 1.0)
+    pilot.step(ns(1.0))
+    planner = pilot.statuses(ns(1.0))[-1]
+    assert (planner.level, planner.message) == (Level.OK, "planner's plan sent")
+    assert planner.values["step"] == planner.values["planned"] == "baseline"
 
 
 def test_unknown_objects_are_said_to_be_unchecked():

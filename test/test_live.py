@@ -21,8 +21,11 @@ from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.config import Config, VehicleConfig
 from reflectdrive_ros.domain import Plan, Trajectory
 from reflectdrive_ros.ros import convert, demo, live, live_view, outputs
-from reflectdrive_ros.ros.live_topics import Heard, Picture, camera_name
+from reflectdrive_ros.ros.inputs import InputStatus, Level
+from reflectdrive_ros.ros.live_topics import Heard, Listener, Picture, camera_name
 from reflectdrive_ros.ros.replay_node import Harness, running_node
+from reflectdrive_ros.ros.topics import NODE_NAME
+from reflectdrive_ros.ros.world_node import own_context
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""
@@ -116,6 +119,21 @@ def test_cameras_are_told_left_to_right_with_their_lens_where_it_is_known():
 )
 def test_a_camera_is_called_as_its_topic_says(topic, name):
     assert camera_name(topic) == name
+
+
+def test_diagnostics_shown_are_those_of_the_planner_that_is_shown():
+    context = own_context()
+    listener = Listener(context)
+    listener._planner = "/left/reflectdrive"
+    hear = listener._taking("diagnostics", "")
+    try:
+        for node in ("/left/reflectdrive", "/right/reflectdrive", NODE_NAME, "lidar_driver"):
+            line = InputStatus("planner", Level.OK, f"said by {node}", {})
+            hear(outputs.diagnostics([line], 0, node))
+        assert as_json(listener.heard())["diagnostics"] == [["planner", 0, "said by /left/reflectdrive"]]
+    finally:
+        listener.destroy_node()
+        context.try_shutdown()
 
 
 # --- the running page ------------------------------------------------------------------------------------------------

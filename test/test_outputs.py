@@ -10,6 +10,7 @@ from reflectdrive_ros.domain import Command, Plan, PlanSource, StepReport, Traje
 from reflectdrive_ros.kinematics import arc, braking_distances
 from reflectdrive_ros.ros import outputs
 from reflectdrive_ros.ros.inputs import InputStatus, Level
+from reflectdrive_ros.ros.topics import NODE_NAME
 
 HERE = np.array([100.0, 50.0, np.pi / 2])
 
@@ -85,6 +86,19 @@ def test_each_slot_keeps_its_uuid_from_cycle_to_cycle():
     assert len(set(first)) == 2
     assert [info.generator_name.data for info in cycles[0].generator_info] == ["ReflectDrive_0", "ReflectDrive_1"]
     assert [bytes(info.generator_id.uuid) for info in cycles[0].generator_info] == first
+
+
+def test_nodes_in_different_namespaces_have_no_name_in_common():
+    nodes = [NODE_NAME, "/reflectdrive", "/left/reflectdrive", "/right/reflectdrive", "/right/car_reflectdrive"]
+    plan, line = stopping_plan(), InputStatus("planner", Level.OK, "", {})
+    points = outputs.trajectory(plan, config()).points
+    sent = [outputs.candidates(plan, points, Command.FOLLOW, config(), node) for node in nodes]
+    generators = [message.generator_info[0].generator_name.data for message in sent]
+    identities = {bytes(message.generator_info[0].generator_id.uuid) for message in sent}
+    diagnosed = [outputs.diagnostics([line], 0, node).status[0].name for node in nodes]
+    assert len(set(generators)) == len(identities) == len(set(diagnosed)) == len(nodes)
+    assert (generators[0], diagnosed[0]) == ("ReflectDrive_0", "reflectdrive: planner")
+    assert (generators[2], diagnosed[2]) == ("ReflectDrive/left/reflectdrive_0", "/left/reflectdrive: planner")
 
 
 @pytest.mark.skipif(not outputs.HAS_TURN_INDICATOR, reason="this CandidateTrajectory has no turn indicators")

@@ -44,6 +44,7 @@ LISTS = ("objects", "route", "tf_static")
 REMARK_S = 3.0  # how long the diagnostics tell of a message that was refused, or of a jump
 JUMP_M = 2.0  # odometry that moves by this much more than its speed explains has jumped
 JUMPS_MAX, JUMPS_WITHIN_S = 3, 2.0  # localisation that jumps so often is not driven by
+NO_CLOCK = "use_sim_time is true and nothing has come on /clock: publish /clock, or set use_sim_time to false"
 RATE_WINDOW = 20  # messages over which a rate is measured
 ROUTE_BEHIND_M, ROUTE_AHEAD_M = 20.0, 250.0  # the part of the route that a planner sees
 TURN_AHEAD_M, TURN_RAD = 25.0, np.deg2rad(25.0)  # a route that bends this much this soon is a turn
@@ -164,6 +165,8 @@ class Channel:
         age_s = (now_ns - newest[0]) * 1e-9
         if age_s > self.max_age_s:
             return f"{self.name}: newest is {age_s:.2f} s old, allowed {self.max_age_s:.2f} s"
+        if age_s < -IN_FUTURE_S and now_ns == 0:
+            return f"{self.name}: {NO_CLOCK}"
         if age_s < -IN_FUTURE_S:
             return f"{self.name}: stamped {-age_s:.2f} s in the future: synchronise the clocks"
         return ""
@@ -171,7 +174,7 @@ class Channel:
     def status(self, now_ns: int) -> InputStatus:
         problem, newest = self.problem(now_ns) or self.fault, self.newest()
         age_s = float("nan") if newest is None else (now_ns - newest[0]) * 1e-9
-        # what is kept until it changes has no rate worth telling
+        # what stays valid until it changes is kept by its number, not by its stamp: it has neither age nor rate
         told = f"{self.received} received" if self.max_age_s is None else f"{self.rate_hz():.1f} Hz"
         level, message = Level.OK, told
         if problem:
@@ -182,10 +185,9 @@ class Channel:
         elif not problem and self.lost > 0.02 * max(self.received, 50):
             level, message = Level.WARN, f"{self.name}: {self.lost} messages lost on the way; use config/fastdds.xml"
         counters = ("received", "lost", "duplicates", "out_of_order", "refused")
-        values = {key: str(getattr(self, key)) for key in counters}
-        return InputStatus(
-            self.name, level, message, {"age_s": f"{age_s:.3f}", "rate_hz": f"{self.rate_hz():.2f}", **values}
-        )
+        values = {} if self.max_age_s is None else {"age_s": f"{age_s:.3f}", "rate_hz": f"{self.rate_hz():.2f}"}
+        values |= {key: str(getattr(self, key)) for key in counters}
+        return InputStatus(self.name, level, message, values)
 
 
 class Inputs:

@@ -20,7 +20,7 @@ from rclpy.node import Node
 from visualization_msgs.msg import MarkerArray
 
 from ..domain import Array
-from . import convert, topics
+from . import convert, outputs, topics
 from .convert import BadMessage
 from .node import profile
 from .topics import Qos, message_class
@@ -150,6 +150,8 @@ class Listener(Node):
         if key == "tf_static":
             self._transforms.update(convert.static_transforms(message))
             return
+        if key == "diagnostics" and not self._are_planners(message):  # every node of a car sends on this topic
+            return
         self._newest[key] = message
         if key == "odometry":
             try:
@@ -163,6 +165,10 @@ class Listener(Node):
             stamp_s = convert.stamp_ns(message.header) * 1e-9
             took = float(message.time_received_to_published)
             self._history.append((stamp_s, int(message.verdict), int(message.source), took, self._speed))
+
+    def _are_planners(self, message: Any) -> bool:
+        said_by = f"{outputs.diagnostic_node(self._planner)}: "
+        return any(status.name.startswith(said_by) for status in message.status)
 
     def _take_road(self, message: MarkerArray) -> None:
         rings = [np.array([(point.x, point.y) for point in marker.points]) for marker in message.markers]

@@ -211,7 +211,9 @@ class PlannerNode(Node):
         trajectory = outputs.trajectory(report.plan, self.config)
         self._publish("status", outputs.status(report, self.config, sha, self._sequence, age_s, total_ms))
         self._publish("processing_time", outputs.processing_time(report.plan.stamp_ns, total_ms))
-        self._publish("candidates", outputs.candidates(report.plan, trajectory.points, self._command, self.config))
+        name = self.get_fully_qualified_name()
+        rivals = outputs.candidates(report.plan, trajectory.points, self._command, self.config, name)
+        self._publish("candidates", rivals)
         self._publish("turn_indicators", outputs.indicator(self._command, report.plan.stamp_ns))
         if self._heard("path"):
             self._publish("path", outputs.path(trajectory))
@@ -260,7 +262,7 @@ class PlannerNode(Node):
 
     def _diagnose(self) -> None:
         statuses = self._pilot.statuses(self._now_ns())
-        self._publish("diagnostics", outputs.diagnostics(statuses, self._now_ns(), self.get_name()))
+        self._publish("diagnostics", outputs.diagnostics(statuses, self._now_ns(), self.get_fully_qualified_name()))
 
     def _look_for_mismatches(self) -> None:
         """Of topics that stay silent: is somebody sending with a type or a QoS that can never reach us?"""

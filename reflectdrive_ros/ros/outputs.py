@@ -26,6 +26,7 @@ from .. import geometry, kinematics
 from ..config import Config
 from ..domain import Array, Command, Plan, StepReport, Trajectory
 from .inputs import InputStatus
+from .topics import NODE_NAME
 
 HAS_TURN_INDICATOR = "turn_indicators_command" in CandidateTrajectory.get_fields_and_field_types()
 DISABLE, LEFT, RIGHT = (
@@ -149,22 +150,32 @@ def indicator(command: Command, stamp_ns: int) -> TurnIndicatorsCommand:
     return TurnIndicatorsCommand(stamp=time_message(stamp_ns), command=int(chosen))
 
 
-def candidates(plan: Plan, best: list[TrajectoryPoint], command: Command, config: Config) -> CandidateTrajectories:
-    """The plan (slot 0, its points given) and its rivals; the turn signal is set where the installed message has it."""
+def generator_name(config: Config, node: str) -> str:
+    """The candidates' name without their slot; outside of the launch files' namespace with the node's full name, so
+    that two nodes have no name in common."""
+    return config.output.generator_name + (node if node != NODE_NAME else "")
+
+
+def candidates(
+    plan: Plan, best: list[TrajectoryPoint], command: Command, config: Config, node: str = NODE_NAME
+) -> CandidateTrajectories:
+    """The plan (slot 0, its points given) and its rivals; the turn signal is set where the installed message has it.
+    `node`: the full name of the node that sends them."""
+    generator = generator_name(config, node)
     message = CandidateTrajectories()
     rivals = (
         trajectory_points(published(t, config.output.dt_s), plan.map_from_ego, config.vehicle.wheel_base_m)
         for t in plan.candidates
     )
     for slot, points in enumerate([best, *rivals]):
-        identity = slot_uuid(config.output.generator_name, slot)
+        identity = slot_uuid(generator, slot)
         candidate = CandidateTrajectory(
             header=header(plan.stamp_ns, config.output.map_frame), generator_id=identity, points=points
         )
         if HAS_TURN_INDICATOR:
             candidate.turn_indicators_command = indicator(command, plan.stamp_ns)
         message.candidate_trajectories.append(candidate)
-        name = String(data=f"{config.output.generator_name}_{slot}")
+        name = String(data=f"{generator}_{slot}")
         message.generator_info.append(GeneratorInfo(generator_id=identity, generator_name=name))
     return message
 
@@ -281,14 +292,21 @@ def processing_time(stamp_ns: int, total_ms: float) -> Float64Stamped:
     return Float64Stamped(stamp=time_message(stamp_ns), data=float(total_ms))
 
 
+def diagnostic_node(node: str) -> str:
+    """What diagnostics call a node of this full name: `reflectdrive` where the launch files start it by default, the
+    full name elsewhere."""
+    return NODE_NAME.rpartition("/")[2] if node == NODE_NAME else node
+
+
 def diagnostics(statuses: Iterable[InputStatus], now_ns: int, node: str) -> DiagnosticArray:
-    """One status per input and one for the planner, named `<node>: <what>` as Autoware's diagnostic graph addresses."""
+    """One status per input and one for the planner, named `<node>: <what>` as Autoware's diagnostic graph addresses.
+    `node`: full name of the node."""
     message = DiagnosticArray(header=header(now_ns, ""))
     for item in statuses:
         message.status.append(
             DiagnosticStatus(
                 level=bytes([int(item.level)]),
-                name=f"{node}: {item.name}",
+                name=f"{diagnostic_node(node)}: {item.name}",
                 message=item.message,
                 hardware_id="reflectdrive",
                 values=[KeyValue(key=key, value=value) for key, value in item.values.items()],

@@ -11,7 +11,7 @@ from typing import Any
 from ..config import Config
 from ..domain import PlanSource, StepReport, Verdict
 from ..runtime.engine import Clock, Engine
-from .inputs import Inputs, InputStatus, Level, Snapshot
+from .inputs import NO_CLOCK, Inputs, InputStatus, Level, Snapshot
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,8 @@ class Pilot:
 
     def problems(self, now_ns: int) -> str:
         """What keeps the planner from planning, in one line; empty when nothing does."""
-        return "; ".join(s.message for s in self.inputs.statuses(now_ns) if s.level >= Level.ERROR)
+        faults = [s.message for s in self.inputs.statuses(now_ns) if s.level >= Level.ERROR]
+        return NO_CLOCK if any(NO_CLOCK in fault for fault in faults) else "; ".join(faults)
 
     def statuses(self, now_ns: int) -> list[InputStatus]:
         """The diagnostics: one line per input, then the planner's."""
@@ -122,7 +123,7 @@ class Pilot:
             self._interrupted
             or self._overdue
             or report.reason
-            or f"{report.plan.step.value} step, {report.source.name.lower()}'s plan sent"
+            or f"{report.source.name.lower()}'s plan sent"  # no kind of step: it changes faster than this is sent
         )
         if unchecked and level is Level.OK:
             level, message = Level.WARN, f"{message}; {report.plan.check or 'unchecked: no objects'}"

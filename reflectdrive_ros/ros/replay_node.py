@@ -35,9 +35,8 @@ from .bag import BagError, BagReader
 from .inputs import InputStatus, Level
 from .node import profile
 from .replay_tally import Sent, Unsent
-from .topics import message_class
+from .topics import NODE_NAME, message_class
 
-NODE_NAME = "/planning/reflectdrive/reflectdrive"
 MATCH_TIMEOUT_S = 30.0  # a loaded machine takes its time to start a process
 LAST_PLAN_S = 1.0  # what the node still answers after the last message
 CLOCK_PERIOD_S = 0.01

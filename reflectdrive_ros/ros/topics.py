@@ -18,6 +18,8 @@ from typing import Any
 
 from ..config import Config
 
+NODE_NAME = "/planning/reflectdrive/reflectdrive"  # full name of the node, as the launch files start it by default
+
 
 class Qos(Enum):
     """(reliability, durability, depth)"""

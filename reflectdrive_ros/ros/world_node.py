@@ -39,8 +39,8 @@ from . import convert, outputs, topics, world_bag, world_messages
 from .bag import BagError, BagWriter
 from .convert import BadMessage
 from .node import profile
-from .replay_node import NODE_NAME, dds_profile, resolved, sending
-from .topics import message_class
+from .replay_node import dds_profile, resolved, sending
+from .topics import NODE_NAME, message_class
 
 if TYPE_CHECKING:
     from ..sim.drive_log import Event

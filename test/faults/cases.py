@@ -25,7 +25,7 @@ from sender import IMAGES, INFOS, unaltered
 from std_msgs.msg import String
 
 from reflectdrive_ros.ros.bag import BagReader
-from reflectdrive_ros.ros.replay_node import NODE_NAME
+from reflectdrive_ros.ros.topics import NODE_NAME
 
 NAN = float("nan")
 RECORDER_START_S = 90.0
