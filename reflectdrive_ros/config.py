@@ -464,13 +464,13 @@ def override_dotted(config: Any, values: Mapping[str, Any]) -> Any:
     return override(config, nested)
 
 
-def load(path: str | Path) -> Config:
-    """The configuration in a YAML file over the defaults, a model file beside it with its whole path.
+def load(path: str | Path, base: Config | None = None) -> Config:
+    """The configuration in a YAML file over `base` (the defaults), a model file beside it with its whole path.
 
     Raises ConfigError for a file that cannot be used.
     """
     path = Path(path)
-    config: Config = override_by(Config(), path)
+    config: Config = override_by(base or Config(), path)
     beside = path.parent.absolute() / config.model.file
     if config.model.file and os.path.isfile(beside):  # says no to names that Path.is_file raises for
         return dataclasses.replace(config, model=dataclasses.replace(config.model, file=str(beside)))

@@ -461,9 +461,10 @@ def spin(executor):
         executor.spin()
 
 
-def run_node(*words, timeout=60):
+def run_node(*words, timeout=60, **environment):
     command = [sys.executable, "-m", "reflectdrive_ros.ros.node", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    together = {**os.environ, **environment}
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, env=together)
 
 
 @pytest.mark.parametrize(
@@ -509,12 +510,31 @@ def test_a_model_with_the_wrong_hash_is_refused(tmp_path):
     assert "expected abc" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "environment", "sentence"),
+    [
+        (["-r", "foo"], {}, "reflectdrive: ROS cannot start: Couldn't parse remap rule: '-r foo'"),
+        (["-p", "use_sim_time:=maybe"], {}, "'use_sim_time' to 'maybe' of type 'STRING', expecting type 'BOOL'"),
+        ([], {"ROS_DOMAIN_ID": "abc"}, "reflectdrive: ROS_DOMAIN_ID is 'abc', expected a number from 0 to 232"),
+        ([], {"ROS_LOG_DIR": "/proc/logs"}, "Failed to create log directory '/proc/logs'"),
+    ],
+)
+def test_what_ros_does_not_take_is_one_sentence_and_exit_code_two(words, environment, sentence):
+    done = run_node("--ros-args", *words, **environment)
+    assert done.returncode == 2
+    assert sentence in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
 def test_the_node_ends_quickly_and_cleanly(tmp_path, signal_number):
     with car(tmp_path) as sender:
         sender.until(planned)
         begun = time.perf_counter()
         sender.process.send_signal(signal_number)
+        while sender.process.poll() is None and time.perf_counter() - begun < 5.0:  # and again, as `ros2 launch` does
+            time.sleep(0.005)
+            sender.process.send_signal(signal.SIGINT)
         assert sender.process.wait(10.0) == 0
         assert time.perf_counter() - begun < 5.0
     assert "Traceback" not in (tmp_path / "node.log").read_text()

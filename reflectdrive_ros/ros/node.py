@@ -10,9 +10,12 @@ from __future__ import annotations
 import argparse
 import gc
 import os
+import re
+import signal
 import sys
 import threading
 import time
+from types import FrameType
 from typing import Any
 
 import rclpy
@@ -20,7 +23,9 @@ from rclpy.callback_groups import CallbackGroup, MutuallyExclusiveCallbackGroup
 from rclpy.clock import Clock, ClockType
 from rclpy.context import Context
 from rclpy.event_handler import PublisherEventCallbacks, SubscriptionEventCallbacks
+from rclpy.exceptions import ParameterException
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.node import Node
 from rclpy.qos import (
     DurabilityPolicy,
@@ -30,11 +35,13 @@ from rclpy.qos import (
     ReliabilityPolicy,
     qos_check_compatible,
 )
+from rclpy.signals import SignalHandlerOptions
 
-from ..config import Config, ConfigError
+from ..config import ConfigError
 from ..domain import Command, StepReport
 from ..runtime.model_file import ModelFileError
 from . import outputs, topics
+from .inputs import InputStatus, Level
 from .params import configured
 from .pilot import Pilot, PilotStep
 from .topics import message_class
@@ -46,6 +53,7 @@ DIAGNOSTICS_PERIOD_S = 0.15
 MISMATCH_PERIOD_S = 3.0
 REPEATING_PERIOD_S = 0.5
 ARRIVALS_KEPT = 32
+DOMAINS = 233  # as many as the port numbers of DDS allow
 SWITCH_INTERVAL_S = 0.001
 
 
@@ -82,8 +90,12 @@ class RationedCallbackGroup(CallbackGroup):
 class PlannerNode(Node):
     def __init__(self, pilot: Pilot | None = None, context: Context | None = None) -> None:
         """Raises ConfigError or ModelFileError: one sentence that says what to change."""
-        super().__init__("reflectdrive", context=context, automatically_declare_parameters_from_overrides=True)
-        self.config: Config = configured(self)
+        try:
+            super().__init__("reflectdrive", context=context)
+        except ParameterException as fault:  # of ROS's own parameters, such as use_sim_time
+            raise ConfigError(str(fault)) from None
+        self.config, notes = configured(self)
+        self._parameter_status = [InputStatus("parameters", Level.OK, "; ".join(notes), {})] if notes else []
         self._pilot = pilot or Pilot(self.config, time.perf_counter)  # ready when its network is
         self._arrived: dict[int, float] = {}  # stamp of an anchor picture -> when it came; the newest few
         self._busy_since: float | None = None
@@ -261,7 +273,7 @@ class PlannerNode(Node):
         self.get_logger().warning(f"stop sent: {reason}", throttle_duration_sec=5.0)
 
     def _diagnose(self) -> None:
-        statuses = self._pilot.statuses(self._now_ns())
+        statuses = [*self._pilot.statuses(self._now_ns()), *self._parameter_status]
         self._publish("diagnostics", outputs.diagnostics(statuses, self._now_ns(), self.get_fully_qualified_name()))
 
     def _look_for_mismatches(self) -> None:
@@ -298,6 +310,27 @@ def attend(executor: SingleThreadedExecutor, node: Node) -> None:
         node.get_logger().error(f"not attended: {type(fault).__name__}: {fault}", throttle_duration_sec=1.0)
 
 
+def start_ros(args: list[str] | None, context: Context | None = None) -> None:
+    """`rclpy.init` that leaves signals to the caller. Raises ConfigError for arguments or an environment that ROS does
+    not take."""
+    domain = os.environ.get("ROS_DOMAIN_ID", "")
+    if domain and not (re.fullmatch("[0-9]{1,3}", domain) and int(domain) < DOMAINS):  # DDS ends the process
+        raise ConfigError(f"ROS_DOMAIN_ID is '{domain}', expected a number from 0 to {DOMAINS - 1}")
+    try:
+        rclpy.init(args=args, context=context, signal_handler_options=SignalHandlerOptions.NO)
+    except rclpy_implementation.UnknownROSArgsError as fault:
+        raise ConfigError(f"ROS does not know these words behind --ros-args: {fault}") from None
+    except rclpy_implementation.RCLError as fault:
+        raise ConfigError(f"ROS cannot start: {_without_places(fault)}") from None
+
+
+def _without_places(fault: Exception) -> str:
+    """What ROS's C libraries say, on one line and without the places in their source code."""
+    said = re.sub(r"\s*, at [^,:]+:\d+", "", str(fault)).removeprefix("failed to initialize rcl: ")
+    said = re.sub(r"\. Error: (Expect(ed|ing) .*|error not set)$", ", which is not well formed", said)
+    return " ".join(said.replace(". Error: ", ": ").split())
+
+
 def main(args: list[str] | None = None) -> int:
     """`ros2 run reflectdrive planner [--ros-args -p config_file:=FILE -p SETTING:=VALUE ...]`"""
     given = sys.argv[1:] if args is None else args
@@ -312,21 +345,35 @@ def main(args: list[str] | None = None) -> int:
     parser.parse_args(given)
     # Python hands its lock from thread to thread every 5 ms by default; the planner must not wait that long
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    rclpy.init(args=given)
+    ending = driving = False
+
+    def leave(_signal: int, _frame: FrameType | None) -> None:
+        """Ctrl-C reaches the node twice, from the terminal and from `ros2 launch`: only the first may break in, and
+        only while the node is made, which takes seconds where a network is loaded."""
+        nonlocal ending
+        first, ending = not ending, True
+        if first and not driving:
+            raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, leave)
     node = None
     try:
+        start_ros(given)
         node = PlannerNode()
         gc.freeze()  # what start-up made stays; the collector need not walk it while the car drives
         executor = SingleThreadedExecutor()
         executor.add_node(node)
-        while node.context.ok():
-            attend(executor, node)
+        driving = True
+        while not ending and node.context.ok():
+            attend(executor, node)  # the watchdog's timer ends each wait soon
     except (ConfigError, ModelFileError) as fault:
         sys.stderr.write(f"reflectdrive: {fault}\n")
         return 2
     except (KeyboardInterrupt, ExternalShutdownException):
         pass
     finally:
+        driving = True
         if node is not None:
             node.close()
             node.destroy_node()

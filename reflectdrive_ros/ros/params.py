@@ -3,44 +3,116 @@
 ROS drops a misspelt parameter in silence. So every override is looked at: `config_file` is laid over the defaults, the
 other overrides over that, and what comes out is declared as read-only parameters with description and range, so that
 `ros2 param dump` tells the truth and `ros2 param describe` explains it.
+
+A launch tree may set parameters for all of its nodes, as Autoware does with its vehicle_info.param.yaml. These become
+`vehicle.*`, under the config file and the other overrides. Global parameters that resemble no setting are ignored and
+named.
 """
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
 from rclpy.node import Node
 
-from ..config import Config, ConfigError, Setting, load, override_dotted, settings
+from ..config import Config, ConfigError, Setting, load, override, override_dotted, settings
 
 ROS_OWN = ("use_sim_time", "start_type_description_service")  # declared by rclpy itself
 ROS_OWN_PREFIX = "qos_overrides."
+MEASURES = (  # of vehicle_info: m, and rad for the last
+    "wheel_base",
+    "wheel_tread",
+    "front_overhang",
+    "rear_overhang",
+    "left_overhang",
+    "right_overhang",
+    "max_steer_angle",
+)
+VEHICLE_INFO = (*MEASURES, "wheel_radius", "wheel_width", "vehicle_height")
+SECTIONS = tuple(entry.name for entry in fields(Config))
+ALIKE = 0.8  # of difflib's ratio: a name this close to one of ours is taken for a misspelling, not for another node's
 
 
-def configured(node: Node) -> Config:
-    """The configuration that the node's parameter overrides ask for, mirrored as read-only parameters.
+def configured(node: Node) -> tuple[Config, tuple[str, ...]]:
+    """The configuration that the node's parameter overrides ask for, mirrored as read-only parameters; and what the
+    diagnostics are to say of overrides that are no settings, which is logged here.
 
-    The node must have been made with automatically_declare_parameters_from_overrides=True. Raises ConfigError.
+    Raises ConfigError.
     """
+    # not declared by rclpy: that raises for an empty list, which arrives without a type
     given = {
-        name: node.get_parameter(name).value
-        for name in node.list_parameters([], 0).names
+        name: plain(parameter.value)
+        for name, parameter in node._parameter_overrides.items()
         if name not in ROS_OWN and not name.startswith(ROS_OWN_PREFIX)
     }
     config_file = given.pop("config_file", "")
     if not isinstance(config_file, str):
         raise ConfigError(f"parameter config_file is {config_file!r}, expected a path")
-    base = load(config_file) if config_file else Config()
-    config: Config = override_dotted(base, {name: plain(value) for name, value in given.items()})
-    for name in given:
-        node.undeclare_parameter(name)
-    if not node.has_parameter("config_file"):
-        node.declare_parameter("config_file", config_file, descriptor("YAML file laid over the defaults"))
+    vehicle_info = {name: given.pop(name) for name in VEHICLE_INFO if name in given}
+    foreign = sorted(filter(is_foreign, given))
+    measured = measures(vehicle_info)
+    base = override(Config(), {"vehicle": measured})
+    own = {name: value for name, value in given.items() if name not in foreign}
+    config: Config = override_dotted(load(config_file, base) if config_file else base, own)
+    node.declare_parameter("config_file", config_file, descriptor("YAML file laid over the defaults"), True)
     for entry in settings(config):
         value = list(entry.value) if entry.kind is tuple else entry.value
         node.declare_parameter(entry.name, value, described(entry), ignore_override=True)
-    return config
+    about_vehicle = vehicle_note(vehicle_info, measured, config)
+    about_foreign = f"ignored, no settings of this node: {', '.join(foreign)}" if foreign else ""
+    if about_vehicle:
+        node.get_logger().info(about_vehicle)
+    if about_foreign:
+        node.get_logger().warning(f"parameters {about_foreign}")
+    return config, tuple(filter(None, (about_vehicle, about_foreign)))
+
+
+def is_foreign(name: str) -> bool:
+    """Whether a parameter is another node's: its first part is no section of ours and resembles none."""
+    section = name.partition(".")[0]
+    return section not in SECTIONS and not difflib.get_close_matches(section, SECTIONS, n=1, cutoff=ALIKE)
+
+
+def measures(vehicle_info: Mapping[str, Any]) -> dict[str, float]:
+    """Autoware's vehicle_info as settings of `vehicle`: m, rad; empty where a measure is missing.
+
+    Raises ConfigError for a value that is no number or makes no car.
+    """
+    for name, value in vehicle_info.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ConfigError(f"vehicle_info: {name} is {value!r}, expected a number")
+    if any(name not in vehicle_info for name in MEASURES):
+        return {}
+    base, tread, front, rear, left, right, steering = (float(vehicle_info[name]) for name in MEASURES)
+    found = {
+        "length_m": front + base + rear,
+        "width_m": tread + left + right,
+        "wheel_base_m": base,
+        "rear_axle_to_center_m": 0.5 * (front + base - rear),
+        "max_steering_rad": steering,
+    }
+    try:
+        override(Config(), {"vehicle": found})
+    except ConfigError as fault:
+        raise ConfigError(f"vehicle_info: {fault}") from None
+    return found
+
+
+def vehicle_note(vehicle_info: Mapping[str, Any], measured: Mapping[str, float], config: Config) -> str:
+    """What became of vehicle_info, in one sentence; empty where nothing of it was given."""
+    if not vehicle_info:
+        return ""
+    if not measured:
+        missing = ", ".join(name for name in MEASURES if name not in vehicle_info)
+        return f"vehicle_info is not used, it lacks {missing}"
+    taken = [name for name, value in measured.items() if getattr(config.vehicle, name) == value]
+    kept = [f"vehicle.{name}" for name in measured if name not in taken]
+    listed = ", ".join(f"vehicle.{name} {measured[name]:.4g}" for name in taken) or "nothing"
+    return f"from vehicle_info: {listed}" + (f"; set otherwise: {', '.join(kept)}" if kept else "")
 
 
 def plain(value: Any) -> Any:

@@ -33,7 +33,7 @@ from ..config import Config, as_yaml
 from . import convert, outputs, topics
 from .bag import BagError, BagReader
 from .inputs import InputStatus, Level
-from .node import profile
+from .node import profile, start_ros
 from .replay_tally import Sent, Unsent
 from .topics import NODE_NAME, message_class
 
@@ -127,7 +127,7 @@ class Harness:
     ) -> None:
         os.environ.update(isolated_environment())
         self._context = Context()
-        rclpy.init(args=[], context=self._context, signal_handler_options=rclpy.SignalHandlerOptions.NO)
+        start_ros([], self._context)
         self.node = Node("reflectdrive_harness", context=self._context)
         self.received: dict[str, list[tuple[float, Any]]] = {topic.key: [] for topic in topics.OUTPUTS}
         self._keep = keep or (lambda key, at_s, message: self.received[key].append((at_s, message)))

@@ -32,13 +32,13 @@ from rclpy.serialization import serialize_message
 from rosgraph_msgs.msg import Clock
 from visualization_msgs.msg import MarkerArray
 
-from ..config import Config
+from ..config import Config, ConfigError
 from ..domain import Array, Plan
 from ..evaluation import arguments
 from . import convert, outputs, topics, world_bag, world_messages
 from .bag import BagError, BagWriter
 from .convert import BadMessage
-from .node import profile
+from .node import profile, start_ros
 from .replay_node import dds_profile, resolved, sending
 from .topics import NODE_NAME, message_class
 
@@ -219,19 +219,23 @@ def spinning(*nodes: Node, context: Context) -> Iterator[None]:
 
 
 def own_context(args: list[str] | None = None) -> Context:
-    """A ROS context that leaves signals to us."""
+    """A ROS context that leaves signals to us. Raises ConfigError as `start_ros` does."""
     context = Context()
-    rclpy.init(args=args or [], context=context, signal_handler_options=rclpy.SignalHandlerOptions.NO)
+    start_ros(args or [], context)
     return context
 
 
 def end_on_sigterm() -> None:
-    """SIGTERM, and Ctrl-C also in the background, end the drive as an exception: what was begun is ended on the way."""
+    """SIGTERM, and Ctrl-C also in the background, end the drive as an exception: what was begun is ended on the way.
+    Only the first does: `ros2 launch` hands on the Ctrl-C that the terminal sends as well."""
+    endings = (signal.SIGTERM, signal.SIGINT)
 
     def leave(_signal: int, _frame: FrameType | None) -> None:
+        for ending in endings:
+            signal.signal(ending, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    for ending in (signal.SIGTERM, signal.SIGINT):
+    for ending in endings:
         signal.signal(ending, leave)
 
 
@@ -264,7 +268,7 @@ def main(args: list[str] | None = None) -> int:
             )
             with spinning(node, context=context):
                 run(node, parsed.seconds, Pace(lock_step=parsed.lock_step))
-    except world_bag.WORLD_FAULTS as fault:
+    except (ConfigError, *world_bag.WORLD_FAULTS) as fault:
         sys.stderr.write(f"world: {fault}\n")
         return 2
     except KeyboardInterrupt:

@@ -1,0 +1,172 @@
+"""ROS parameters of the node: what becomes a setting, what is another node's, and what is refused.
+
+Real nodes in this process, given arguments as `ros2 run` and `ros2 launch` give them.
+"""
+
+from contextlib import contextmanager
+
+import pytest
+import yaml
+from rclpy.context import Context
+from rclpy.node import Node
+
+from reflectdrive_ros.config import Config, ConfigError, VehicleConfig, settings
+from reflectdrive_ros.ros.node import start_ros
+from reflectdrive_ros.ros.params import configured
+
+# made up, with the names and units of Autoware's vehicle_info.param.yaml
+VEHICLE_INFO = {
+    "wheel_radius": 0.35,
+    "wheel_width": 0.24,
+    "wheel_base": 2.79,
+    "wheel_tread": 1.6,
+    "front_overhang": 1.0,
+    "rear_overhang": 1.1,
+    "left_overhang": 0.15,
+    "right_overhang": 0.13,
+    "vehicle_height": 2,
+    "max_steer_angle": 0.7,
+}
+MEASURED = VehicleConfig(
+    length_m=1.0 + 2.79 + 1.1,
+    width_m=1.6 + 0.15 + 0.13,
+    wheel_base_m=2.79,
+    rear_axle_to_center_m=0.5 * (1.0 + 2.79 - 1.1),
+    max_steering_rad=0.7,
+)
+
+
+@contextmanager
+def node(*arguments):
+    context = Context()
+    start_ros(["--ros-args", "-r", "__ns:=/planning/reflectdrive", *arguments], context)
+    made = Node("reflectdrive", context=context)
+    try:
+        yield made
+    finally:
+        made.destroy_node()
+        context.try_shutdown()
+
+
+def asked(*arguments):
+    """The configuration and the sentences that these arguments lead to."""
+    with node(*arguments) as made:
+        return configured(made)
+
+
+def words(parameters):
+    """-p arguments, as SetParameter of a launch file gives them."""
+    return [word for name, value in parameters.items() for word in ("-p", f"{name}:={value}")]
+
+
+def file(path, parameters, name="/**"):
+    path.write_text(yaml.safe_dump({name: {"ros__parameters": parameters}}))
+    return ["--params-file", str(path)]
+
+
+@pytest.mark.parametrize("by_file", [True, False], ids=["file", "words"])
+def test_autowares_vehicle_info_becomes_the_vehicle(tmp_path, by_file):
+    given = file(tmp_path / "vehicle_info.param.yaml", VEHICLE_INFO) if by_file else words(VEHICLE_INFO)
+    config, (note,) = asked(*given)
+    assert config.vehicle == MEASURED
+    assert note.startswith("from vehicle_info: vehicle.length_m 4.89, vehicle.width_m 1.88, vehicle.wheel_base_m 2.79")
+    assert "set otherwise" not in note
+
+
+def test_own_settings_of_the_vehicle_win_whether_parameter_or_file(tmp_path):
+    own = tmp_path / "car.yaml"
+    own.write_text("vehicle: {width_m: 2.5}\n")
+    config, (note,) = asked(*words({**VEHICLE_INFO, "config_file": own, "vehicle.length_m": 6.0}))
+    assert (config.vehicle.width_m, config.vehicle.length_m) == (2.5, 6.0)
+    assert config.vehicle.wheel_base_m == MEASURED.wheel_base_m
+    assert note.endswith("set otherwise: vehicle.length_m, vehicle.width_m")
+
+
+def test_a_vehicle_info_that_lacks_a_measure_is_not_used_in_part():
+    lacking = {name: value for name, value in VEHICLE_INFO.items() if name != "rear_overhang"}
+    config, (note,) = asked(*words(lacking))
+    assert config.vehicle == VehicleConfig()
+    assert note == "vehicle_info is not used, it lacks rear_overhang"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"wheel_base": "long"}, "vehicle_info: wheel_base is 'long', expected a number"),
+        ({"wheel_base": 279.0}, "vehicle_info: setting vehicle.length_m is 281.1, expected 1.0 to 25.0"),
+    ],
+)
+def test_a_vehicle_info_that_makes_no_car_is_refused(wrong, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        asked(*words({**VEHICLE_INFO, **wrong}))
+
+
+def test_parameters_of_other_nodes_are_ignored_and_named(tmp_path):
+    given = file(tmp_path / "tree.yaml", {"update_rate": 10.0, "lidar": {"frames": ["a", "b"]}})
+    config, (note,) = asked(*given, "-p", "use_gpu:=true")
+    assert config == Config()
+    assert note == "ignored, no settings of this node: lidar.frames, update_rate, use_gpu"
+
+
+@pytest.mark.parametrize(
+    ("misspelt", "near"),
+    [
+        ("planer", "planner"),
+        ("guards.max_speed_mps", "guard"),
+        ("vehicle.lenght_m", "vehicle.length_m"),
+        ("speed_limit", "speed_limit_mps"),
+    ],
+)
+def test_a_misspelt_setting_of_ours_is_refused(misspelt, near):
+    with pytest.raises(ConfigError, match=f"did you mean '{near}'"):
+        asked("-p", f"{misspelt}:=3.0")
+
+
+def test_what_param_dump_writes_can_be_given_back(tmp_path):
+    """`ros2 param dump` nests names at their dots, and writes empty lists."""
+    dumped = {"use_sim_time": False, "config_file": "", "start_type_description_service": True}
+    for entry in settings(Config()):
+        *path, last = entry.name.split(".")
+        at = dumped
+        for part in path:
+            at = at.setdefault(part, {})
+        at[last] = list(entry.value) if entry.kind is tuple else entry.value
+    assert dumped["cameras"]["topics"] == []
+    given = file(tmp_path / "dump.yaml", dumped, "/planning/reflectdrive/reflectdrive")
+    assert asked(*given) == (Config(), ())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["-r", "foo"], "Couldn't parse remap rule: '-r foo', which is not well formed"),
+        (["-r", "~/input/odometry:=/bad topic"], "Couldn't parse remap rule: '-r ~/input/odometry:=/bad topic'"),
+        (["-r", "~/input/odometry:=/1bad//x"], "Couldn't parse remap rule"),
+        (["-r", "__node:=bad-name"], "Couldn't parse remap rule: '-r __node:=bad-name'"),
+        (["-r", "__ns:=bad"], "Couldn't parse remap rule: '-r __ns:=bad'"),
+        (["-r"], "Couldn't parse trailing -r flag. No remap rule found."),
+        (["-p", "foo"], "Couldn't parse parameter override rule: '-p foo'"),
+        (["--params-file", "/nonexistent.yaml"], "'--params-file /nonexistent.yaml': Error opening YAML file"),
+        (["--params-file", "{flat}"], "Cannot have a value before ros__parameters at line 1"),
+        (["--log-level", "nonsense"], "'--log-level nonsense': Argument does not use a valid severity level"),
+        (["--enclave", "bad enclave"], "Enclave name is not valid"),
+        (["--nonsense"], "does not know these words behind --ros-args: ['--nonsense']"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_arguments_that_ros_does_not_take_are_one_sentence(tmp_path, arguments, sentence):
+    flat = tmp_path / "flat.yaml"
+    flat.write_text("planner: route_follower\n")
+    with pytest.raises(ConfigError) as refused, node(*(word.format(flat=flat) for word in arguments)):
+        pass
+    said = str(refused.value)
+    assert sentence in said
+    assert "\n" not in said
+    assert ".c:" not in said  # a place in ROS's source code helps nobody here
+
+
+@pytest.mark.parametrize("domain", ["abc", "-1", "1.5", "233", "99999999999"])
+def test_a_domain_that_dds_does_not_have_is_one_sentence(monkeypatch, domain):
+    monkeypatch.setenv("ROS_DOMAIN_ID", domain)
+    with pytest.raises(ConfigError, match=f"ROS_DOMAIN_ID is '{domain}', expected a number from 0 to 232"):
+        start_ros([], Context())
