@@ -27,7 +27,7 @@ def generate_launch_description() -> LaunchDescription:
     planner = IncludeLaunchDescription(
         PythonLaunchDescriptionSource(str(HERE / "planner.launch.py")),
         launch_arguments={
-            "config_file": str(HERE.parent / "config" / "demo.yaml"),
+            "config_file": LaunchConfiguration("config_file"),
             "use_sim_time": "true",
             **WORLD_TOPICS,
         }.items(),
@@ -36,6 +36,11 @@ def generate_launch_description() -> LaunchDescription:
         [
             argument("seed", "6", "of the town, its traffic and its looks"),
             argument("map", "", "drive in this Lanelet2 map (.osm) instead of a made town"),
+            argument(
+                "config_file",
+                str(HERE.parent / "config" / "demo.yaml"),
+                "YAML file laid over the defaults; it names the world's camera topics, as config/demo.yaml does",
+            ),
             argument("namespace", "/planning/reflectdrive", "where the planner lives"),
             argument("log_level", "info", "least severe message shown"),
             OpaqueFunction(function=world),

@@ -9,11 +9,11 @@ car and are settings: cameras.topics and cameras.info_topics in the config file.
 
 from pathlib import Path
 
-from launch.actions import DeclareLaunchArgument, LogInfo, OpaqueFunction
+from launch.actions import DeclareLaunchArgument, OpaqueFunction
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
-from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
+from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity, logging
 from reflectdrive_ros.planning import LEARNED, PLANNERS
 
 SHARE = Path(__file__).parent.parent
@@ -63,7 +63,13 @@ def generate_launch_description() -> LaunchDescription:
                 "the map's .osm file: the route is a LaneletRoute; empty: as the config file says, or Autoware's topic",
             ),
             argument("namespace", "/planning/reflectdrive", "where the node lives"),
-            argument("use_sim_time", "false", "take the time from /clock, as with a replayed bag", yes_or_no),
+            argument(
+                "use_sim_time",
+                "false",
+                "true: take the time from /clock, as with a replayed bag; false: the wall clock's, unless the launch "
+                "tree sets use_sim_time for all of its nodes",
+                yes_or_no,
+            ),
             argument("log_level", "info", "least severe message shown", ["debug", "info", "warn", "error", "fatal"]),
             argument("respawn", "false", "start the node again when it ends", yes_or_no),
             argument("rviz", "false", "show inputs and plan in RViz (rviz2 must be installed)", yes_or_no),
@@ -82,7 +88,9 @@ def planner(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     def given(name: str) -> str:
         return str(LaunchConfiguration(name).perform(context))
 
-    parameters: dict[str, object] = {"use_sim_time": given("use_sim_time") == "true"}
+    # left out where it is false: it would overrule what Autoware sets for its whole tree
+    time_source: dict[str, object] = {"use_sim_time": True} if given("use_sim_time") == "true" else {}
+    parameters = dict(time_source)
     for name in ("config_file", "planner"):
         if given(name):
             parameters[name] = given(name)
@@ -97,7 +105,7 @@ def planner(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         executable="planner",
         name="reflectdrive",
         namespace=given("namespace"),
-        parameters=[parameters],
+        parameters=[parameters] if parameters else [],
         remappings=[(own, topic) for own, topic in (*inputs, *outputs) if topic != own],
         ros_arguments=["--log-level", given("log_level")],
         additional_env=dds_profile(context.environment),
@@ -105,14 +113,13 @@ def planner(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         respawn_delay=2.0,
         output="screen",
     )
-    return [
-        *(loud_warning(own, topic) for own, topic in outputs if topic != own),
-        node,
-        *([rviz(given("namespace"), parameters["use_sim_time"])] if given("rviz") == "true" else []),
-    ]
+    for own, topic in outputs:
+        if topic != own:
+            warn_loudly(own, topic)
+    return [node, *([rviz(given("namespace"), time_source)] if given("rviz") == "true" else [])]
 
 
-def rviz(namespace: str, use_sim_time: object) -> Node:
+def rviz(namespace: str, time_source: dict[str, object]) -> Node:
     """RViz with the display of every topic; the file names the default namespace, another one is remapped to."""
     own = {name: f"{namespace}/reflectdrive/{name}" for name in ("output/trajectory", "debug/path", "debug/markers")}
     return Node(
@@ -120,7 +127,7 @@ def rviz(namespace: str, use_sim_time: object) -> Node:
         executable="rviz2",
         name="reflectdrive_rviz",
         arguments=["-d", str(SHARE / "config" / "rviz" / "reflectdrive.rviz")],
-        parameters=[{"use_sim_time": use_sim_time}],
+        parameters=[time_source] if time_source else [],
         remappings=[(f"{HOME}/{name}", topic) for name, topic in own.items() if topic != f"{HOME}/{name}"],
         output="log",
     )
@@ -133,8 +140,8 @@ def dds_profile(environment: dict[str, str]) -> dict[str, str]:
     return dict.fromkeys(PROFILE_VARIABLES, str(SHARE / "config" / "fastdds.xml"))
 
 
-def loud_warning(own: str, topic: str) -> LogInfo:
-    return LogInfo(
-        msg=f"\n{'!' * 100}\n!! WARNING: no shadow mode: {own} is published as {topic}.\n"
+def warn_loudly(own: str, topic: str) -> None:
+    logging.get_logger("launch.user").warning(
+        f"\n{'!' * 100}\n!! WARNING: no shadow mode: {own} is published as {topic}.\n"
         f"!! Whatever listens there will act on it; make sure that nothing else publishes there.\n{'!' * 100}"
     )

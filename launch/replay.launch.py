@@ -4,7 +4,8 @@
     ros2 launch reflectdrive replay.launch.py bag:=/bags/drive record:=/bags/plans
 
 `reflectdrive replay` is the one for numbers and a report; this is for watching, and for nodes of your own beside it.
-The planner follows /clock here: stamps of a recording mean nothing to today's clock. All ends when the bag does.
+The planner follows /clock here: stamps of a recording mean nothing to today's clock. Route and instruction of bags that
+`reflectdrive make-bag` wrote are found by their names. All ends when the bag does.
 """
 
 from pathlib import Path
@@ -24,18 +25,19 @@ from launch.launch_description_sources import PythonLaunchDescriptionSource
 from launch.substitutions import LaunchConfiguration
 
 from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
+from reflectdrive_ros.ros.bag import BagError, BagReader
 
 HERE = Path(__file__).parent
 CLOCK_HZ = "100"
 LAST_PLAN_S = 1.0  # what the planner still answers after the last message
+MADE_TOPICS = {  # what bags of `reflectdrive make-bag` call otherwise than Autoware
+    "input_route": "/planning/reflectdrive/route",
+    "input_instruction": "/planning/reflectdrive/instruction",
+}
 RECORDED = ("trajectory", "candidate_trajectories", "turn_indicators", "status")  # of ~/output
 
 
 def generate_launch_description() -> LaunchDescription:
-    planner = IncludeLaunchDescription(
-        PythonLaunchDescriptionSource(str(HERE / "planner.launch.py")),
-        launch_arguments={"config_file": LaunchConfiguration("config_file"), "use_sim_time": "true"}.items(),
-    )
     return LaunchDescription(
         [
             DeclareLaunchArgument("bag", description="rosbag2 folder or file"),
@@ -47,7 +49,7 @@ def generate_launch_description() -> LaunchDescription:
                 "YAML file laid over the defaults: names the bag's camera topics",
             ),
             argument("namespace", "/planning/reflectdrive", "where the planner lives"),
-            planner,
+            OpaqueFunction(function=planner),
             OpaqueFunction(function=player),
         ]
     )
@@ -55,6 +57,26 @@ def generate_launch_description() -> LaunchDescription:
 
 def argument(name: str, default: str, description: str) -> DeclareLaunchArgument:
     return DeclareLaunchArgument(name, default_value=default, description=description)
+
+
+def planner(context: LaunchContext) -> list[LaunchDescriptionEntity]:
+    try:
+        with BagReader(str(LaunchConfiguration("bag").perform(context))) as bag:
+            held = {topic.name for topic in bag.topics}
+    except BagError:
+        held = set()  # `ros2 bag play` says what is wrong
+    given = context.launch_configurations
+    found = {name: topic for name, topic in MADE_TOPICS.items() if topic in held and name not in given}
+    return [
+        IncludeLaunchDescription(
+            PythonLaunchDescriptionSource(str(HERE / "planner.launch.py")),
+            launch_arguments={
+                "config_file": LaunchConfiguration("config_file"),
+                "use_sim_time": "true",
+                **found,
+            }.items(),
+        )
+    ]
 
 
 def player(context: LaunchContext) -> list[LaunchDescriptionEntity]:

@@ -4,6 +4,7 @@ What can be said without ROS's `launch` is said everywhere; the rest runs where 
 """
 
 import ast
+import logging
 import os
 import re
 import signal
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,12 +20,14 @@ import yaml
 
 from reflectdrive_ros.config import Config, InputsConfig, load
 from reflectdrive_ros.ros import topics, world_messages
+from reflectdrive_ros.ros.bag import BagWriter
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "launch" / "planner.launch.py"
 REPLAY, DEMO, AUTOWARE = (
     ROOT / "launch" / name for name in ("replay.launch.py", "demo.launch.py", "autoware.launch.xml")
 )
+AUTOWARES_TREE = ROOT / "test" / "launched" / "autoware_tree.launch.py"
 MAP = ROOT / "test" / "data" / "lanelet2_maps" / "cargo_transport_map.osm"
 START_S = 60.0
 
@@ -108,10 +112,12 @@ def test_time_is_the_wall_clocks_unless_asked():
 
 
 def test_the_xml_file_hands_on_what_the_planner_file_declares():
-    (include,) = ElementTree.parse(AUTOWARE).getroot().findall("include")
+    (include,) = ElementTree.parse(AUTOWARE).getroot().findall("group/include")
     assert include.get("file") == "$(dirname)/planner.launch.py"
     handed = {entry.get("name"): entry.get("value") for entry in include.findall("arg")}
-    assert set(handed) <= declared()
+    assert set(handed) == declared()  # what is left out would be the parent's argument of that name
+    fixed = {"planner": "", "rviz": "false"}  # Autoware's own arguments have these names
+    assert {name: handed.pop(name) for name in fixed} == fixed
     assert set(handed.values()) == {f"$(var {name})" for name in xml_arguments()}
     assert all(entry.get("description") for entry in xml_arguments().values())
 
@@ -196,12 +202,17 @@ def everything(entities, context):
         GroupAction,
         IncludeLaunchDescription,
         OpaqueFunction,
+        PopEnvironment,
+        PopLaunchConfigurations,
+        PushEnvironment,
+        PushLaunchConfigurations,
         SetLaunchConfiguration,
     )
 
+    scopes = PushEnvironment, PopEnvironment, PushLaunchConfigurations, PopLaunchConfigurations
     for entity in entities:
         yield entity
-        if isinstance(entity, (DeclareLaunchArgument, SetLaunchConfiguration)):
+        if isinstance(entity, (DeclareLaunchArgument, SetLaunchConfiguration, *scopes)):
             entity.execute(context)
         elif isinstance(entity, (IncludeLaunchDescription, OpaqueFunction, GroupAction)):
             yield from everything(entity.execute(context) or [], context)
@@ -230,16 +241,30 @@ def text(parts, context):
 
 def started(description, **arguments):
     """What the planner's launch file would start with these arguments: (the node action, warnings)."""
-    from launch.actions import LogInfo
     from launch_ros.actions import Node
 
     made, context = description
     context.launch_configurations.update(arguments)
-    entities = list(everything(made.entities, context))
+    log, warnings = logging.getLogger("launch.user"), []
+    listener = logging.Handler(logging.WARNING)
+    listener.emit = lambda record: warnings.append(record.getMessage())
+    log.addHandler(listener)
+    try:
+        entities = list(everything(made.entities, context))
+    finally:
+        log.removeHandler(listener)
     (node,) = (entity for entity in entities if isinstance(entity, Node))
-    warnings = [text(entity.msg, context) for entity in entities if isinstance(entity, LogInfo)]
     node._perform_substitutions(context)
     return node, warnings
+
+
+def parameters(node):
+    """What a node action gives to its node alone."""
+    given = {}
+    for file, _ in node._Node__expanded_parameter_arguments or ():
+        (part,) = yaml.safe_load(Path(file).read_text()).values()
+        given |= part["ros__parameters"]
+    return given
 
 
 def test_by_default_nothing_leaves_the_nodes_own_namespace(description):
@@ -300,6 +325,54 @@ def test_autowares_include_becomes_our_candidates(launching):
     assert "~/output/trajectory" not in remapped
 
 
+def test_arguments_of_autowares_own_neither_come_in_nor_change(launching):
+    launching.launch_configurations.update(rviz="true", planner="constant_velocity")
+    found = nodes(AUTOWARE, launching)
+    assert set(found) == {"planner"}  # no RViz
+    assert "planner" not in parameters(found["planner"])
+    assert launching.launch_configurations["rviz"] == "true"
+    assert launching.launch_configurations["planner"] == "constant_velocity"
+
+
+@pytest.mark.parametrize("asked", ["true", "false"])
+def test_time_that_the_launch_tree_sets_is_not_overruled(launching, asked):
+    given = parameters(nodes(AUTOWARE, launching, use_sim_time=asked)["planner"])
+    assert given.get("use_sim_time") is (True if asked == "true" else None)
+
+
+def test_the_demo_takes_a_configuration_file(launching):
+    assert parameters(nodes(DEMO, launching)["planner"])["config_file"] == str(ROOT / "config" / "demo.yaml")
+    given = nodes(DEMO, launching, config_file="/etc/own.yaml")["planner"]
+    assert parameters(given)["config_file"] == "/etc/own.yaml"
+
+
+def replayed(launching, **arguments):
+    """own name -> topic, for the planner of replay.launch.py."""
+    return dict(nodes(REPLAY, launching, **arguments)["planner"].expanded_remapping_rules)
+
+
+def test_replay_looks_for_autowares_route_where_the_bag_has_none_of_ours(launching):
+    assert replayed(launching, bag="/bags/drive")["~/input/route"] == "/planning/mission_planning/route"
+
+
+def test_replay_finds_the_route_of_our_own_bags(launching, tmp_path):
+    car = {topic.key: topic for topic in world_messages.car_topics(Config())}
+    with BagWriter(tmp_path / "bag") as bag:
+        for key in ("route", "instruction", "odometry"):
+            bag.add_topic(car[key].name, car[key].type)
+    found = replayed(launching, bag=str(tmp_path / "bag"))
+    assert {key: found[f"~/input/{key}"] for key in ("route", "instruction", "odometry")} == {
+        key: car[key].name for key in ("route", "instruction", "odometry")
+    }
+
+
+def test_replay_takes_the_route_that_a_person_names(launching, tmp_path):
+    with BagWriter(tmp_path / "bag") as bag:
+        bag.add_topic("/planning/reflectdrive/route", "nav_msgs/msg/Path")
+    found = replayed(launching, bag=str(tmp_path / "bag"), input_route="/my/route")
+    assert found["~/input/route"] == "/my/route"
+
+
 def test_replay_plays_the_bag_with_its_clock_and_records_on_request(launching):
     from launch.actions import ExecuteProcess
     from launch_ros.actions import Node
@@ -331,17 +404,22 @@ sys.exit(service.run())
 """
 
 
+VEHICLE = "from vehicle_info: vehicle.length_m 4.89, vehicle.width_m 1.896, vehicle.wheel_base_m 2.79"
+FOREIGN = "parameters ignored, no settings of this node: map_height_m"
+
+
 @pytest.mark.dds
 @pytest.mark.parametrize(
-    ("file", "words", "said"),
+    ("file", "words", "processes", "said"),
     [
-        (FILE, ["planner:=constant_velocity"], ["planner constant_velocity"]),
-        (AUTOWARE, [f"lanelet_map:={MAP}"], ["planner route_follower"]),
-        (DEMO, ["planner:=route_follower"], ["planner route_follower", "the world is"]),
+        (FILE, ["planner:=constant_velocity"], 1, ["planner constant_velocity"]),
+        (AUTOWARES_TREE, [f"lanelet_map:={MAP}"], 1, ["planner reflectdrive2", VEHICLE, FOREIGN]),
+        (DEMO, ["planner:=route_follower"], 2, ["planner route_follower", "the world is"]),
     ],
     ids=lambda value: value.name if isinstance(value, Path) else "",
 )
-def test_the_nodes_start_and_an_interrupt_ends_them_cleanly(launching, tmp_path, file, words, said):
+def test_the_nodes_start_and_an_interrupt_ends_them_cleanly(launching, tmp_path, file, words, processes, said):
+    """Ctrl-C as a terminal sends it: to launch and to the nodes at once; launch hands it on to the nodes as well."""
     log = tmp_path / "log.txt"
     with log.open("wb") as sink:
         process = subprocess.Popen(
@@ -349,19 +427,22 @@ def test_the_nodes_start_and_an_interrupt_ends_them_cleanly(launching, tmp_path,
             stdout=sink,
             stderr=subprocess.STDOUT,
             env={**os.environ, "ROS_LOG_DIR": str(tmp_path)},
+            start_new_session=True,
         )
     try:
         end = time.monotonic() + START_S
         while any(word not in log.read_text() for word in said) and process.poll() is None and time.monotonic() < end:
             time.sleep(0.1)
-        process.send_signal(signal.SIGINT)
+        os.killpg(process.pid, signal.SIGINT)
         code = process.wait(timeout=20)
     finally:
-        process.kill()
+        with suppress(ProcessLookupError):  # what is left of its group
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
     told = log.read_text()
     assert all(word in told for word in said), told
     assert code == 0, told
-    assert told.count("process has finished cleanly") == len(said), told
+    assert told.count("process has finished cleanly") == processes, told
     assert "Traceback" not in told
 
 

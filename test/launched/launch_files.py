@@ -22,7 +22,7 @@ MAP = str(ROOT / "test" / "data" / "lanelet2_maps" / "cargo_transport_map.osm")
 START_S = 90.0
 CASES = [  # file, arguments, what is said when it runs
     ("planner.launch.py", {"planner": "constant_velocity"}, ("planner constant_velocity",)),
-    ("autoware.launch.xml", {"lanelet_map": MAP}, ("planner route_follower",)),
+    ("autoware.launch.xml", {"lanelet_map": MAP}, ("planner reflectdrive2",)),
     ("demo.launch.py", {"planner": "route_follower"}, ("planner route_follower", "the world is")),
 ]
 
