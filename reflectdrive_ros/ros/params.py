@@ -64,8 +64,10 @@ def configured(node: Node) -> tuple[Config, tuple[str, ...]]:
         node.declare_parameter(entry.name, value, described(entry), ignore_override=True)
     about_vehicle = vehicle_note(vehicle_info, measured, config)
     about_foreign = f"ignored, no settings of this node: {', '.join(foreign)}" if foreign else ""
-    if about_vehicle:
+    if measured:
         node.get_logger().info(about_vehicle)
+    elif about_vehicle:
+        node.get_logger().warning(about_vehicle)
     if about_foreign:
         node.get_logger().warning(f"parameters {about_foreign}")
     return config, tuple(filter(None, (about_vehicle, about_foreign)))
