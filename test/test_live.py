@@ -257,3 +257,10 @@ def test_a_port_in_use_is_said(tmp_path, capsys, monkeypatch):
         assert main(["demo", "--live", "--port", port, "--out", str(tmp_path)]) == 2
     sentence = f"port {port} cannot be used: Address already in use; choose another with --port"
     assert capsys.readouterr().err.strip().splitlines() == [f"live: {sentence}", sentence]
+
+
+def test_a_domain_that_dds_does_not_have_is_said(capsys, monkeypatch):
+    monkeypatch.setattr(live, "end_on_sigterm", lambda: None)
+    monkeypatch.setenv("ROS_DOMAIN_ID", "abc")
+    assert live.main([]) == 2
+    assert capsys.readouterr().err == "live: ROS_DOMAIN_ID is 'abc', expected a number from 0 to 232\n"

@@ -23,7 +23,7 @@ from rich.progress import track
 from rich.table import Table
 from sensor_msgs.msg import Image
 
-from ..config import Config, override_dotted
+from ..config import Config, ConfigError, override_dotted
 from ..evaluation import arguments
 from ..evaluation.provenance import write_numbers
 from . import convert, outputs
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         messages = by_key(args.recording, args.raw)
         runs = [one_run(args, messages, errors, number) for number in range(args.runs)]
-    except (RecordingError, BagError) as fault:
+    except (RecordingError, BagError, ConfigError) as fault:
         errors.print(escape(str(fault)), soft_wrap=True)
         return 2
     numbers = figures(runs, messages, args)

@@ -20,7 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from ..config import VehicleConfig
+from ..config import ConfigError, VehicleConfig
 from ..evaluation import arguments
 from ..evaluation.report import with_drawing
 from . import live_view
@@ -128,6 +128,9 @@ def main(args: list[str] | None = None) -> int:
             sys.stdout.flush()
             threading.Event().wait()
     except PortError as fault:
+        sys.stderr.write(f"live: {fault}\n")
+        return 2
+    except ConfigError as fault:
         sys.stderr.write(f"live: {fault}\n")
         return 2
     except KeyboardInterrupt:

@@ -26,7 +26,7 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from ..config import Config, override_dotted
+from ..config import Config, ConfigError, override_dotted
 from ..evaluation import arguments, given
 from ..evaluation.provenance import write_numbers
 from . import world_bag
@@ -59,7 +59,7 @@ def main() -> int:
     console, errors = Console(), Console(stderr=True)
     try:
         numbers = soaked(args, errors)
-    except (BagError, *world_bag.WORLD_FAULTS) as fault:
+    except (BagError, ConfigError, *world_bag.WORLD_FAULTS) as fault:
         errors.print(escape(str(fault)), soft_wrap=True)
         return 2
     except KeyboardInterrupt:
