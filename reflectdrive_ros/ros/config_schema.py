@@ -34,6 +34,9 @@ Made from `reflectdrive_ros/config.py`; `python -m reflectdrive_ros.ros.config_s
 Each is a key of the configuration file and a ROS parameter of the same name (`guard.max_speed_mps`). All are read-only
 while the node runs: change them and start it again. An unknown name, a wrong type or a value out of range ends the
 start with exit code 2 and one sentence. Besides these there is the parameter `config_file`, and ROS's `use_sim_time`.
+Parameters of Autoware's `vehicle_info.param.yaml` set `vehicle.*` where neither configuration file nor parameter does.
+Other parameters are ignored and named in the log where their first part (`a` of `a.b`) is neither a section below nor
+resembles one: launch trees give other nodes' parameters to all nodes.
 
 `config/reflectdrive.yaml` is the same as a file to copy from, `config/schema.json` the same for editors: begin your
 file with `# yaml-language-server: $schema=<path to>/schema.json`, and an editor with YAML support refuses what the
