@@ -19,7 +19,7 @@ from fake_gpu import C_TYPES, FUNCTIONS, USED, FakeDriver, FakeTensorRT, driver,
 from scenes import Clock, config, observation
 from test_export import unknown_to_tensorrt
 from test_features import pictures
-from tiny_net import tiny_net
+from tiny_net import assert_same_answer, tiny_net
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.config import DecodingConfig, ModelConfig
@@ -132,8 +132,7 @@ def test_engines_write_the_tokens_that_onnx_runtime_writes(built, cards, driver,
     for seed, count in ((0, 4), (1, 1), (2, 3)):
         rows = (decoded(of, scene(network, seed), count) for of in (network, expected))
         for mine, other in zip(*rows, strict=True):
-            np.testing.assert_allclose(mine, other, atol=1e-6)  # ids: exactly
-            assert mine.dtype == other.dtype
+            assert_same_answer(mine, other)
         assert len(np.unique(mine, axis=0)) == count
     assert bool(driver.launches) == capture
     assert network.runs_on.endswith("fp32, CUDA graphs" if capture else "fp32, launched in parts")
@@ -155,8 +154,8 @@ def test_more_blocks_than_an_engine_takes_are_several_calls(built, cards, driver
     written, confidence = network.step(context, blocks, 5, False)
     assert driver.launches - launches == 3
     other = expected.step(expected.prefill_goal(scene(network, 0)).context, blocks, 5, False)
-    np.testing.assert_array_equal(written, other[0])
-    np.testing.assert_allclose(confidence, other[1], atol=1e-6)
+    assert_same_answer(written, other[0])
+    assert_same_answer(confidence, other[1])
 
 
 def test_a_call_is_one_copy_back_and_one_launch(built, cards, driver):  # noqa: F811
