@@ -37,3 +37,13 @@ def torch_threads_stay_at_one():
     yield
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def pandaset(tmp_path_factory):
+    """The bag of the recording test/data/pandaset_002: 8 s, three cameras, objects and a route."""
+    from reflectdrive_ros.__main__ import main
+
+    bag = tmp_path_factory.mktemp("bags") / "pandaset"
+    assert main(["make-bag", str(Path(__file__).parent / "data" / "pandaset_002"), str(bag)]) == 0
+    return bag

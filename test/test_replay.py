@@ -56,13 +56,6 @@ def test_who_asks_for_no_more_items_leaves_no_thread_behind():
 
 
 @pytest.fixture(scope="session")
-def pandaset(tmp_path_factory):
-    bag = tmp_path_factory.mktemp("bags") / "pandaset"
-    assert main(["make-bag", str(HERE / "data" / "pandaset_002"), str(bag)]) == 0
-    return bag
-
-
-@pytest.fixture(scope="session")
 def comma(tmp_path_factory):
     bag = tmp_path_factory.mktemp("bags") / "comma"
     assert main(["make-bag", str(HERE / "data" / "comma2k19_example"), str(bag)]) == 0

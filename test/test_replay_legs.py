@@ -4,7 +4,7 @@ import csv
 import json
 
 import pytest
-from test_replay import pandaset, replayed  # noqa: F401 (a fixture)
+from test_replay import replayed
 from test_report import embedded
 
 from reflectdrive_ros.ros import replay_legs
@@ -32,7 +32,7 @@ def settled(numbers):
     return {name: value for name, value in numbers.items() if name not in changing}
 
 
-def test_legs_tell_what_one_piece_does(pandaset, tmp_path, monkeypatch):  # noqa: F811
+def test_legs_tell_what_one_piece_does(pandaset, tmp_path, monkeypatch):
     code, whole = replayed(pandaset, tmp_path / "whole")
     monkeypatch.setattr(replay_legs, "LEG", 40)
     monkeypatch.setattr(replay_legs, "MARGIN_NS", 6_000_000_000)
@@ -46,7 +46,7 @@ def test_legs_tell_what_one_piece_does(pandaset, tmp_path, monkeypatch):  # noqa
         assert {**before, "ms": {}} == {**after, "ms": {}}
 
 
-def test_of_a_long_drive_some_plans_are_drawn_and_all_are_counted(pandaset, tmp_path, monkeypatch):  # noqa: F811
+def test_of_a_long_drive_some_plans_are_drawn_and_all_are_counted(pandaset, tmp_path, monkeypatch):
     _, whole = replayed(pandaset, tmp_path / "whole", "--duration", "3")
     for name, most in (("LEG", 10), ("MARGIN_NS", 500_000_000), ("FRAMES_MAX", 10), ("PICTURES_MAX", 4)):
         monkeypatch.setattr(replay_legs, name, most)
@@ -61,7 +61,7 @@ def test_of_a_long_drive_some_plans_are_drawn_and_all_are_counted(pandaset, tmp_
     assert 25 <= len(shown["driven"]["t"]) <= 50
 
 
-def test_pictures_are_made_for_a_report_alone_and_change_no_number(pandaset, tmp_path, monkeypatch):  # noqa: F811
+def test_pictures_are_made_for_a_report_alone_and_change_no_number(pandaset, tmp_path, monkeypatch):
     _, with_report = replayed(pandaset, tmp_path / "report", "--duration", "2")
     asked = []
     monkeypatch.setattr(replay_legs.Cameras, "pictures", lambda *of: asked.append(of))

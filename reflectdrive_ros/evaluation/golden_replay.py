@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -85,18 +86,22 @@ def differences(record: ReplayRecord, golden: Path) -> list[str]:
 
     Raises GoldenError when there is no golden to compare with.
     """
-    before, now = read(golden), fields(record)
+    return differing(fields(record), read(golden), TOLERANCES)
+
+
+def differing(now: Mapping[str, Array], before: Mapping[str, Array], tolerances: Mapping[str, float]) -> list[str]:
+    """One sentence for each field, an array (N, ..) with a row per plan, that differs by more than its tolerance."""
     found = []
-    for name, tolerance in TOLERANCES.items():
+    for name, tolerance in tolerances.items():
         if now[name].shape != before[name].shape:
             found.append(f"{name}: {now[name].shape} now, {before[name].shape} in the golden")
             continue
         apart = np.abs(now[name] - before[name])
         if name == "poses_heading":
             apart = np.minimum(apart, 2 * np.pi - apart)
-        if apart.size and apart.max() > tolerance:
-            first = int(np.argmax(apart.reshape(len(apart), -1).max(axis=1) > tolerance))
-            count = int((apart.reshape(len(apart), -1).max(axis=1) > tolerance).sum())
+        if apart.size and not apart.max() <= tolerance:
+            of_plans = apart.reshape(len(apart), -1).max(axis=1)
+            first, count = int(np.argmax(~(of_plans <= tolerance))), int((~(of_plans <= tolerance)).sum())
             found.append(
                 f"{name}: {count} of {len(apart)} plans differ by up to {apart.max():.6g} (allowed {tolerance:g}), "
                 f"first at plan {first}"
