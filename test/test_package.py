@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 import reflectdrive_ros
 
@@ -26,13 +27,13 @@ SETUP.read(ROOT / "setup.cfg")
 PYTHON = {
     "numpy": ("python3-numpy", "numpy"),
     "scipy": ("python3-scipy", "scipy"),
-    "shapely": ("python3-shapely", "shapely"),
+    "shapely": ("python3-shapely", "shapely>=2"),
     "cv2": ("python3-opencv", "opencv-python-headless"),
     "yaml": ("python3-yaml", "PyYAML"),
     "rich": ("python3-rich", "rich"),
     "transforms3d": ("python3-transforms3d", "transforms3d"),
     "rosbags": ("python3-rosbags-pip", "rosbags"),
-    "onnxruntime": ("python3-onnxruntime-pip", "onnxruntime==1.31.1"),
+    "onnxruntime": ("python3-onnxruntime-pip", 'onnxruntime==1.31.1; python_version >= "3.11"'),
 }
 # extras of setup.cfg: training, export, the proving ground; the node itself needs none of them
 OPTIONAL = {"torch", "torchvision", "onnx", "tensorrt", "safetensors", "lightning_fabric", "tensorboard"}
@@ -68,9 +69,26 @@ def test_everything_imported_is_a_dependency():
 
 
 def test_pip_installs_what_is_imported_and_not_from_ros():
-    required = SETUP["options"]["install_requires"].split()
+    required = SETUP["options"]["install_requires"].splitlines()
     for name in sorted(imported() & set(PYTHON)):
         assert PYTHON[name][1] in required, f"setup.cfg needs {PYTHON[name][1]} in install_requires"
+
+
+@pytest.mark.parametrize("python", ["3.10", "3.11", "3.12", "3.13"])
+def test_each_python_gets_one_onnxruntime_that_has_wheels_for_it(python):
+    """Python 3.10 is that of ROS 2 Humble; onnxruntime has no wheels for it after 1.23.2."""
+    every = [Requirement(line) for line in SETUP["options"]["install_requires"].split("\n") if line]
+    found = [one for one in every if one.marker is None or one.marker.evaluate({"python_version": python})]
+    assert sorted(one.name for one in found) == sorted({one.name for one in every})
+    (version,) = (str(one.specifier) for one in found if one.name == "onnxruntime")
+    assert version == ("==1.23.2" if python == "3.10" else "==1.31.1")
+
+
+def test_shapely_1_is_not_enough():
+    """Of shapely 2 are the functions that take arrays of geometries; Ubuntu 22.04 has 1.8."""
+    (required,) = (line for line in SETUP["options"]["install_requires"].splitlines() if line.startswith("shapely"))
+    assert not Requirement(required).specifier.contains("1.8.5")
+    assert Requirement(required).specifier.contains("2.0.0")
 
 
 def test_nothing_is_depended_on_twice():
