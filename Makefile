@@ -7,12 +7,13 @@ BIN := .venv/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long doctor lint audit format bench clean train
+.PHONY: help setup demo test test-long test-avx2 doctor lint audit format bench clean train
 
 help:
 	@echo "make demo       drive the real node through the proving ground, with a report to look at"
 	@echo "make test       the tests (minutes)"
 	@echo "make test-long  the tests that take long too: builds from scratch, both message layouts"
+	@echo "make test-avx2  the tests as on a processor without AVX-512"
 	@echo "make doctor     what is installed, what is missing, what to do"
 	@echo "make lint       ruff and mypy"
 	@echo "make audit      is what is installed what was chosen, and is any of it known to be vulnerable"
@@ -35,6 +36,13 @@ test: setup
 
 test-long: setup
 	@cd "$(ROOT)" && $(BIN)/python -m pytest -m "long or not long" --timeout 1800 $(ARGS)
+
+# NumPy, OpenBLAS, torch, oneDNN, MKL (on Intel's processors) and OpenCV can be held to AVX2; ONNX Runtime cannot.
+AVX2 := NPY_DISABLE_CPU_FEATURES="X86_V4 AVX512F AVX512_SKX AVX512_ICL AVX512_SPR" OPENBLAS_CORETYPE=Haswell \
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 OPENCV_CPU_DISABLE=AVX512-SKX
+
+test-avx2: setup
+	@cd "$(ROOT)" && env $(AVX2) $(BIN)/python -m pytest $(ARGS)
 
 doctor: setup
 	@cd "$(ROOT)" && $(BIN)/reflectdrive doctor $(ARGS)
