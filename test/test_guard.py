@@ -111,6 +111,13 @@ def test_what_the_car_cannot_do_is_infeasible(plan, word):
     assert word in judged.reason
 
 
+@pytest.mark.parametrize(("aside_m", "refused"), [(1.9, False), (2.1, True)])
+def test_a_plan_that_starts_more_than_two_metres_from_the_car_is_infeasible(aside_m, refused):
+    poses = straight_plan().trajectory.poses + np.array([0.0, aside_m, 0.0])
+    judged = verdict(Plan(SECOND_NS, np.zeros(3), Trajectory(poses, 0.1)), observation())
+    assert ("starts 2.1 m from where the car will be" in judged.reason) == refused
+
+
 def test_braking_harder_than_tyres_grip_is_infeasible_but_an_emergency_stop_is_not():
     scene = observation(speed=15.0)
     for rate, wanted in ((8.0, Verdict.OK), (14.0, Verdict.INFEASIBLE)):

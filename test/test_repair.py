@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rubber_band import BOOK, plain, redraw, strip_grid
-from scenes import cars, config, observation, turning_route
+from scenes import cars, config, observation, straight_route, turning_route
 from tiny_net import tiny_inputs, tiny_net
 
 from reflectdrive_ros import geometry
@@ -15,8 +15,9 @@ from reflectdrive_ros.config import RepairConfig
 from reflectdrive_ros.domain import AgentKind, Agents, Plan
 from reflectdrive_ros.model import phases
 from reflectdrive_ros.planning import guard
-from reflectdrive_ros.planning.repair import fresh, masked, on_route, repaired
-from reflectdrive_ros.planning.safety import SAFE, Known, judged, looked_at
+from reflectdrive_ros.planning.repair import best_pairs, fresh, masked, on_route, repaired
+from reflectdrive_ros.planning.road_frame import poses_on_road
+from reflectdrive_ros.planning.safety import SAFE, Judged, Known, Safety, judged, looked_at, overload
 from reflectdrive_ros.planning.waypoints import POINTS, trajectories
 
 EVEN = np.arange(1, POINTS + 1)[:, None]
@@ -124,6 +125,37 @@ def test_a_safe_plan_is_left_alone():
     found = mended(straight(8.0), known)
     assert (found.safe, found.iterations) == (True, 0)
     np.testing.assert_array_equal(found.ids, straight(8.0))
+
+
+# --- what is better -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("ahead_m", "place"), [(10.0, 1), (18.0, 2), (22.0, 3)])
+def test_pairs_that_no_car_can_follow_come_after_all_that_one_can(ahead_m, place):
+    """Though they lie further from the car that stands ahead."""
+    known = known_of(observation(8.0, agents=cars((ahead_m, 0, 0, 0))))
+    found = best_pairs(straight(8.0), place, set(), 0.0, known, BOOK, plain, RepairConfig())
+    assert len(found) == RepairConfig().anchors
+    assert (overload(known, poses_on_road(plain(found), known.road)) == 0.0).all()
+
+
+def test_of_two_plans_that_pass_equally_long_the_one_with_its_corners_on_the_road_is_better():
+    """Though the other becomes unsafe a second later."""
+    by_step = np.ones((2, 41))
+    by_step[0, 30:] = by_step[1, 20:] = 0.0
+    alike = {"points": np.zeros((2, 8, 2)), "overload": np.zeros((2, 8)), "states": np.zeros((2, 41, 11))}
+    alike |= {"passes": np.full(2, 20), "quality": np.ones(2), "progress_m": np.ones(2)}
+    assert Judged(safety=Safety(by_step, np.zeros(2)), stays=np.array([False, True]), **alike).best(0.0) == 1
+    assert Judged(safety=Safety(by_step, np.zeros(2)), stays=np.array([True, True]), **alike).best(0.0) == 0
+
+
+@pytest.mark.parametrize(("route_m", "plan_m", "counts"), [(0, 2, True), (0, 4, False), (3, 0, True), (3, -1, False)])
+def test_points_beside_the_route_earn_no_quality(route_m, plan_m, counts):
+    """2.5 m beside it, or half a metre more than the car is now; all in metres to the left."""
+    known = known_of(observation(8.0, route=straight_route(left=route_m), agents=cars((60, 30, 0, 0))))
+    found = judged(known, looked_at(known, plain(straight(8.0, left=plan_m))[None]))
+    assert (found.quality[0] > 0.1) == counts
+    assert counts or found.quality[0] == 0.0
 
 
 # --- what it mends ----------------------------------------------------------------------------------------------------

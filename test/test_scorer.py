@@ -327,6 +327,12 @@ def test_a_forecast_goes_on_as_it_ended():
     np.testing.assert_allclose(tracks.speeds_mps[0, [0, 4, 5, 50]], [4.0, 4.0, 6.0, 6.0])
 
 
+def test_past_its_end_a_turning_forecast_goes_straight_on():
+    poses = np.array([[[0.0, 0.0, 0.0], [2.0, 0.0, 0.1], [4.0, 0.2, 0.2]]])
+    tracks = AgentTracks.of_forecast(Forecast(poses, [[4.0, 2.0]], 0.5, ForecastSource.PREDICTED), [1])
+    np.testing.assert_allclose(tracks.poses[0, [5, 10, 20, 50], 2], [0.1, 0.2, 0.2, 0.2], atol=1e-12)
+
+
 # --- crowds and nonsense ----------------------------------------------------------------------------------------------
 
 
