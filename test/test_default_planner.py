@@ -21,6 +21,7 @@ from reflectdrive_ros.evaluation import driving_scores, oracle, parity
 from reflectdrive_ros.evaluation.drive import Eyes
 from reflectdrive_ros.evaluation.eval_run import Console
 from reflectdrive_ros.evaluation.golden_replay import EVERY, TOLERANCES, differing
+from reflectdrive_ros.features import model_inputs
 from reflectdrive_ros.kinematics import speeds
 from reflectdrive_ros.model.graph_card import MOST_LOST
 from reflectdrive_ros.planning import planner_named
@@ -29,7 +30,9 @@ from reflectdrive_ros.ros.bag import BagReader
 from reflectdrive_ros.ros.bag_topics import mapped
 from reflectdrive_ros.ros.pilot import Pilot
 from reflectdrive_ros.ros.replay import NEVER_LATE_MS, steps_due
+from reflectdrive_ros.runtime.backend import network_of
 from reflectdrive_ros.runtime.engine import Engine
+from reflectdrive_ros.runtime.model_file import named
 from reflectdrive_ros.runtime.ort_backend import OrtNetwork
 from reflectdrive_ros.sim.world import World, WorldOptions
 
@@ -87,11 +90,11 @@ def in_the_world():
     return rows_of(reports)
 
 
-def on_scenes(graphs):
-    """Ids (N, 16) of the plans of the stored scenes, planned from cold, and what they score (N, MEASURES)."""
-    planner, tools = planner_named(CONFIG), Tools(CONFIG, OrtNetwork.of_file(graphs, 1))
+def on_scenes(network, count=20):
+    """Ids (N, 16) of the plans of the first stored scenes, planned from cold, and what they score (N, MEASURES)."""
+    planner, tools = planner_named(CONFIG), Tools(CONFIG, network)
     tokens, scores = [], []
-    for scene in parity.scenes_of(SCENES, 20, Console(quiet=True)):
+    for scene in parity.scenes_of(SCENES, count, Console(quiet=True)):
         plan = driving_scores.planned(planner, oracle.observed(scene, "constant_velocity"), tools)
         points = {"plan": driving_scores.waypoints(plan)[0]}
         tokens.append(plan.tokens)
@@ -107,7 +110,7 @@ def golden_of(name):
 @pytest.fixture(scope="module")
 def scored():
     """What both precisions of the shipped graphs plan for the stored scenes."""
-    return {precision: on_scenes(card) for precision, card in GRAPHS.items()}
+    return {precision: on_scenes(OrtNetwork.of_file(card, 1)) for precision, card in GRAPHS.items()}
 
 
 def test_it_drives_the_recording_as_the_golden_has_it(pandaset):
@@ -123,6 +126,16 @@ def test_it_drives_a_world_as_the_golden_has_it():
 
 def test_it_plans_stored_scenes_as_the_golden_has_it_and_scores_the_same(scored):
     assert differing(scored["fp32"], golden_of("scenes"), {"tokens": 0, "scores": 1e-3}) == []
+
+
+def test_the_weights_in_torch_plan_what_the_graphs_plan():
+    """The graphs were exported once: whatever changes in the network's code since then shows here."""
+    network = network_of(replace(named(str(SMALL / "weights.safetensors"), None), threads=1), CONFIG.decoding)
+    (scene,) = parity.scenes_of(SCENES, 1, Console(quiet=True))
+    inputs = model_inputs(scene.observation(), network.inputs)
+    found, expected = (each.prefill_goal(inputs) for each in (network, OrtNetwork.of_file(GRAPHS["fp32"], 1)))
+    np.testing.assert_allclose(found.goal_log_probs, expected.goal_log_probs, atol=1e-3)
+    np.testing.assert_array_equal(on_scenes(network, 4)["tokens"], golden_of("scenes")["tokens"][:4])
 
 
 def test_in_eight_bits_it_scores_nearly_the_same_on_stored_scenes(scored):
@@ -157,4 +170,4 @@ if __name__ == "__main__":
         assert main(["make-bag", str(HERE / "data" / "pandaset_002"), f"{folder}/bag"]) == 0
         np.savez_compressed(GOLDENS["recording"], **on_the_recording(Path(folder) / "bag"))
     np.savez_compressed(GOLDENS["world"], **in_the_world())
-    np.savez_compressed(GOLDENS["scenes"], **on_scenes(GRAPHS["fp32"]))
+    np.savez_compressed(GOLDENS["scenes"], **on_scenes(OrtNetwork.of_file(GRAPHS["fp32"], 1)))

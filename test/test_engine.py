@@ -14,7 +14,7 @@ from reflectdrive_ros import kinematics
 from reflectdrive_ros.config import ConfigError
 from reflectdrive_ros.domain import EgoState, Observation, PlanSource, StepKind, Verdict
 from reflectdrive_ros.planning import PLANNERS, constant_velocity
-from reflectdrive_ros.planning.planner import PlanningError
+from reflectdrive_ros.planning.planner import PlannerState, PlanningError
 from reflectdrive_ros.runtime.engine import Engine
 
 
@@ -169,6 +169,31 @@ def test_reset_forgets_the_plan_of_another_time():
     pilot.reset()
     pilot._planner = lambda state, scene, tools: 1 / 0
     assert pilot.step(later(scene, 0.1)).source is PlanSource.STOP
+
+
+def test_a_planner_starts_anew_after_a_plan_that_may_not_be_driven():
+    told = []
+
+    def planner(state, scene, tools):
+        told.append((state.previous is None, state.memory))
+        _, plan = constant_velocity.plan(state, scene, tools)
+        return PlannerState(plan, 0, "of the last step"), plan
+
+    driven, scene = Engine(config(), Clock(), planner), observation(speed=8.0)
+    blocked = replace(later(scene, 0.1), agents=cars((18.0, 0.0, 0.0, 0.0)))
+    verdicts = [driven.step(each).verdict for each in (scene, blocked, later(scene, 0.2))]
+    assert verdicts == [Verdict.OK, Verdict.UNSAFE, Verdict.OK]
+    assert told == [(True, None), (False, "of the last step"), (True, None)]
+
+
+def test_a_plan_of_a_later_time_is_not_carried_and_holds_no_other_one():
+    driven, scene = engine(), observation(speed=8.0)
+    driven.step(scene)
+    before = later(scene, -0.1, forward=0.0)
+    assert driven._recent(scene.stamp_ns) is not None
+    assert driven._recent(before.stamp_ns) is None
+    driven._planner = lambda state, scene, tools: 1 / 0
+    assert driven.step(before).source is PlanSource.STOP
 
 
 def test_timings_name_every_stage():
