@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from scenes import SECOND_NS, Clock, cars, config, later, observation
 
 from reflectdrive_ros import geometry
-from reflectdrive_ros.domain import Plan, PlanSource, Trajectory, Verdict
+from reflectdrive_ros.domain import Plan, PlanSource, SafetyCheck, Trajectory, Verdict
 from reflectdrive_ros.kinematics import speeds
 from reflectdrive_ros.planning import steady
-from reflectdrive_ros.runtime.engine import Engine
+from reflectdrive_ros.runtime.engine import Engine, given_away
 
 LIMIT_M = 0.5
 TIMES_S = 0.1 * np.arange(1, 41)
@@ -172,3 +172,22 @@ def test_distance_to_others_is_not_given_away_for_a_steady_plan():
 def test_the_limit_can_be_taken_away():
     _, first, second = two_steps(Swerving(0.0, 3.0), engine__max_lateral_shift_m=0.0)
     assert beside(second.plan, first) > 2.0
+
+
+@pytest.mark.parametrize(
+    ("own", "held", "word"),
+    [
+        (SafetyCheck(unsafe_after_s=3.5), SafetyCheck(unsafe_after_s=3.2), "unsafe after 3.2 s"),
+        (SafetyCheck(), SafetyCheck(unsafe_after_s=3.9), "unsafe after 3.9 s"),
+        (SafetyCheck(unsafe_after_s=3.2), SafetyCheck(), ""),
+        (SafetyCheck(clearance_m=0.9), SafetyCheck(clearance_m=0.7), "comes closer"),
+        (SafetyCheck(clearance_m=3.0), SafetyCheck(clearance_m=1.1), ""),
+        (SafetyCheck(clearance_m=3.0), SafetyCheck(clearance_m=0.9), "comes closer"),
+        (SafetyCheck(room_m=0.4), SafetyCheck(room_m=0.1), "comes closer"),
+    ],
+)
+def test_what_a_steady_plan_would_give_away_is_named(own, held, word):
+    """A gap of more than a metre may shrink to one metre."""
+    found = given_away(own, held)
+    assert word in found
+    assert bool(word) == bool(found)
