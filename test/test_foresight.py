@@ -54,6 +54,12 @@ def test_who_drives_along_the_road_keeps_its_lane_and_its_speed_through_a_bend(l
     assert np.abs(beside(straight) - lane_m).max() > 2.0
 
 
+@pytest.mark.parametrize(("speed_mps", "keeps"), [(0.4, False), (2.0, True)])
+def test_who_drives_slowly_keeps_its_lane_too_but_not_who_stands(speed_mps, keeps):
+    source = foreseen(in_bend(0.0, 20.0, speed_mps)).source
+    assert source is (ForecastSource.ALONG_ROAD if keeps else ForecastSource.CONSTANT_VELOCITY)
+
+
 def test_on_a_straight_road_all_go_straight_on():
     agents = cars((40.0, 3.5, np.pi, 9.0), (15.0, 0.0, 0.0, 6.0), (20.0, -3.5, 0.1, 6.0))
     plain = kinematics.forecast(agents, DT_S, STEPS).poses

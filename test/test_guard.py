@@ -189,6 +189,12 @@ def test_the_stop_brakes_mildly_on_a_free_road_and_hard_before_a_wall():
     assert front < 19.0 - 2.25
 
 
+def test_the_stop_of_a_car_whose_yaw_rate_cannot_be_turns_no_more_than_its_tyres_hold():
+    """At 20 m/s and 2 rad/s the lateral acceleration would be 40 m/s^2; 6 m/s^2 are allowed."""
+    poses = guard.stop(ego(20.0, yaw_rate_rps=2.0), None, None, config()).trajectory.poses
+    assert 20.0**2 * poses[0, 2] / np.hypot(*poses[0, :2]) == pytest.approx(6.0, rel=1e-3)
+
+
 @given(
     speed=st.floats(-5.0, 40.0),
     yaw_rate=st.floats(-1.5, 1.5),

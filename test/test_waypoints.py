@@ -128,3 +128,11 @@ def test_published_plans_have_any_interval(dt_s):
     for plan, way in zip(made, ways, strict=True):
         assert plan.horizon_s == pytest.approx(4.0, abs=dt_s)
         np.testing.assert_allclose(plan.poses, resampled(way, dt_s), atol=1e-3)
+
+
+def test_a_plan_that_turns_past_half_a_turn_turns_steadily():
+    """Its headings go from pi to -pi, and no pose in between faces the other way."""
+    angle = 0.5 * np.arange(1, 9)  # on a circle of 6 m, at 6 m/s
+    poses = np.stack([6.0 * np.sin(angle), 6.0 * (1.0 - np.cos(angle)), geometry.wrap(angle)], axis=-1)
+    headings = drawn(poses[None], 6.0)[0, :, 2]
+    np.testing.assert_allclose(geometry.wrap(np.diff(headings)), 0.1, atol=0.05)
