@@ -5,6 +5,7 @@ import argparse
 import json
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import cv2
 import hand_scenes
@@ -16,12 +17,14 @@ from tiny_model import tiny_model  # noqa: F401 (a fixture)
 from reflectdrive_ros import planning
 from reflectdrive_ros.config import Config
 from reflectdrive_ros.domain import Plan, Trajectory
-from reflectdrive_ros.evaluation import eval_run, eval_scenes, scenes_run
+from reflectdrive_ros.evaluation import driving_scores, eval_run, eval_scenes, scenes_run
 from reflectdrive_ros.planning.planner import PlanningError
 from reflectdrive_ros.scoring.scorer import score
 from reflectdrive_ros.sim import crew, sets, shards, sumo
+from reflectdrive_ros.sim.scene import Tracks
 
 KEYS = {"scenes", "pdms", "nc", "dac", "ttc", "comfort", "ep"}
+ROOT = Path(__file__).resolve().parents[1]
 QUIET = eval_run.Console(quiet=True)
 
 
@@ -254,6 +257,57 @@ def test_a_model_is_scored_with_the_best_of_its_proposals(seen, tiny_model, tmp_
     assert "best of K" in capsys.readouterr().out
 
 
+@pytest.fixture(scope="module")
+def random_rows(seen, tiny_model, tmp_path_factory):  # noqa: F811
+    """What the command tells of a model and of random weights in its place, each told twice."""
+    file = tmp_path_factory.mktemp("random") / "eval.json"
+    told = ("--oracle", "none", "constant_velocity", "--random-weights", "--limit", 2, "--workers", 1)
+    assert command(eval_run, *of_model(tiny_model, "--scenes", seen, "--json", file, *told)) == 0
+    return json.loads(file.read_text())
+
+
+def test_random_weights_have_a_row_beside_the_planner_for_all_that_it_is_told(random_rows):
+    assert list(random_rows["drivers"]) == [
+        "expert",
+        "reflectdrive2 (none)",
+        "reflectdrive2 (constant_velocity)",
+        "reflectdrive2 random weights (none)",
+        "reflectdrive2 random weights (constant_velocity)",
+    ]
+    assert (random_rows["random_weights"], random_rows["failures"]) == (True, {})
+    assert "best_of_k" in random_rows["drivers"]["reflectdrive2 random weights (none)"]
+
+
+def test_random_weights_have_not_learned_what_the_model_has(random_rows):
+    """The model goes straight on at 8 m/s; who has learned nothing gets on otherwise."""
+    ways = [random_rows["drivers"][f"reflectdrive2{kind} (none)"] for kind in ("", " random weights")]
+    assert ways[0]["ep"] != ways[1]["ep"]
+
+
+def test_random_weights_have_the_sizes_of_the_configured_model_and_follow_from_a_seed():
+    """Those of the shipped graphs, from their card alone, and of the shipped weights are the same network."""
+    torch = pytest.importorskip("torch", reason="torch is not installed (pip install -e .[train])")
+    from reflectdrive_ros.model.checkpoint import load, random_net
+
+    home = ROOT / "models" / "reflectdrive2_small"
+    weights = home / "weights.safetensors"
+    trained = load(weights, json.loads((home / "card.json").read_text())["sha256"])
+    of_graphs, of_weights = random_net(home / "onnx" / "card.json", 0), random_net(weights, 0)
+    assert of_graphs.config == of_weights.config == trained.config
+    for (name, first), second, learned in zip(
+        of_graphs.named_parameters(), of_weights.parameters(), trained.parameters(), strict=True
+    ):
+        assert torch.equal(first, second), name
+        assert first.shape == learned.shape
+        assert not torch.equal(first, learned), name
+
+
+def test_random_weights_are_for_who_has_weights(seen, capsys):
+    words = ("--set", "test", "--scenes", seen, "--planner", "route_follower", "--random-weights")
+    assert command(eval_run, *words) == 2
+    assert "--random-weights is given, but route_follower has no weights" in capsys.readouterr().err
+
+
 def test_a_model_scores_the_same_whoever_does_the_work(seen, tiny_model):  # noqa: F811
     config = scenes_config(**tiny_model.settings)
     alone, together = (
@@ -285,6 +339,25 @@ def test_the_likeliest_goal_alone_is_scored_beside_the_best_of_all(seen, tiny_mo
     assert one.best == all_of_them.best
     driven = [row[0] for row in one.scores["reflectdrive2"]]
     assert (np.array(one.best["reflectdrive2"]) >= np.array(driven) - 1e-9).all()
+
+
+@pytest.mark.parametrize("planner", ["reflectdrive", "reflectdrive2"])
+def test_the_best_of_a_row_is_found_with_what_that_row_is_told(planner, tiny_model, monkeypatch):  # noqa: F811
+    """Who is not told the route has other plans than who is; who is told of no objects plans the same without them."""
+    settings = scenes_config(**tiny_model.settings, decoding__goal_floor=0.0, decoding__goal_spacing_m=3.0)
+    drivers = {oracle: driving_scores.Driver(planner, oracle) for oracle in ("words", "none", "constant_velocity")}
+    judged = []
+    monkeypatch.setattr(driving_scores, "best_of", lambda scene, plans, config: judged.append(plans) or 0.0)
+    one = hand_scenes.scene()
+    tracks = one.tracks
+    nobody = Tracks(tracks.poses[:0], tracks.speeds_mps[:0], tracks.present[:0], tracks.sizes[:0], tracks.kinds[:0])
+    for scene in (one, replace(one, tracks=nobody)):
+        eval_scenes._score_scene(scene, drivers, settings)
+    words, route, _, words_alone, route_alone, _ = judged
+    assert not np.array_equal(words, route)
+    np.testing.assert_array_equal(words, words_alone)
+    np.testing.assert_array_equal(route, route_alone)
+    assert all(len(plans) > 2 for plans in judged)  # that of one goal, and those to all
 
 
 @pytest.mark.parametrize(

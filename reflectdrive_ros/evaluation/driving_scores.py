@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import kinematics
 from ..config import ScoringConfig
 from ..domain import Array, Observation, Plan, Trajectory
+from ..planning import LEARNED
 from ..planning.planner import Planner, PlannerState, PlanningError, Tools
 from ..scoring.scorer import WAYPOINTS, Scene, score, total
 from ..scoring.simulate import HORIZON_S
@@ -19,6 +20,26 @@ WAYPOINT_TIMES_S = HORIZON_S / WAYPOINTS * np.arange(1, WAYPOINTS + 1)
 SUB_SCORES = ("nc", "dac", "ttc", "comfort", "ep")
 MEASURES = ("pdms", *SUB_SCORES, "pdms_without_comfort")
 Row = list[float]  # MEASURES, 0..1 or NaN
+RANDOM_WEIGHTS = "random weights"  # follows the planner in the name of a row
+
+
+class Driver(NamedTuple):
+    """Who drives in a row of a table."""
+
+    planner: str
+    oracle: str = ""  # what it is told, of `oracle.ORACLES`; empty in the closed loop, which tells all alike
+    random_weights: bool = False  # its network has learned nothing
+
+
+def drivers_of(planners: Sequence[str], oracles: Sequence[str], random_weights: bool) -> dict[str, Driver]:
+    """The rows of a table by name, as "reflectdrive2 random weights (words)"; with one oracle its name is left out."""
+    drivers = {}
+    for planner in planners:
+        for random in (False, True) if random_weights and planner in LEARNED else (False,):
+            for oracle in oracles:
+                name = f"{planner} {RANDOM_WEIGHTS}" if random else planner
+                drivers[name if len(oracles) == 1 else f"{name} ({oracle})"] = Driver(planner, oracle, random)
+    return drivers
 
 
 @dataclass(eq=False)

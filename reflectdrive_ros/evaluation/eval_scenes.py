@@ -4,6 +4,8 @@ Open loop: each scene is planned once, from cold, with what a planner may know (
 the scorer's car among the others as they really went, and gets the PDM score by the rules that are used for driving. A
 set that is not there is made first. Scenes of one shard share towns; the interval of a mean takes them as independent.
 What a planner is told beyond its pictures is chosen by `--oracle` (see `oracle`); several make several rows of each.
+With `--random-weights` each planner that has a network has a row more, of the same network with random weights: how
+much of the score comes from choice and repair alone.
 A planner that has learned is also scored by the best of its proposals, which only a judge who knows the future finds.
 """
 
@@ -25,36 +27,46 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
+from .. import kinematics
 from ..config import Config
 from ..domain import Array, Observation, Plan
-from ..planning import BLIND, LEARNED, decoding_of, planner_named
+from ..planning import BLIND, LEARNED, PROPOSALS, planner_named
 from ..planning.planner import PlanningError, Tools
-from ..runtime.backend import worker_network
 from ..sim import crew, sets, shards
 from ..sim.scene import DrivingScene
 from ..sim.shards import Index, SetError, ShardNote
 from . import driving_scores, given, scenes_run
 from . import oracle as oracle_of
-from .driving_scores import MEASURES, Row, Scores
+from .driving_scores import MEASURES, WAYPOINT_TIMES_S, Driver, Row, Scores, drivers_of
 from .provenance import write_numbers
 
 EXPERT = "expert"
 RESAMPLED = 1000  # times, for the interval of a mean
 COLUMNS = {"nc": "NC", "dac": "DAC", "ttc": "TTC", "comfort": "C", "ep": "EP"}
-Drivers = Mapping[str, tuple[str, str]]  # name in the tables -> planner, oracle
+Drivers = Mapping[str, Driver]  # by name in the tables
 
 
 def run(args: argparse.Namespace, config: Config, console: Console, errors: Console) -> int:
     """Exit code 0; 2 with one sentence on stderr when there is nothing to score. Raises OSError of a file."""
     try:
         folder = the_set(args.set, args.scenes, args.workers, errors)
-        result = evaluate(folder, args.planner, config, args.families, args.limit, args.workers, errors, args.oracle)
+        result = evaluate(
+            folder,
+            args.planner,
+            config,
+            args.families,
+            args.limit,
+            args.workers,
+            errors,
+            args.oracle,
+            args.random_weights,
+        )
     except scenes_run.FAULTS as fault:
         errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
         return 2
     if args.json is not None:
         model = {"model_sha256": config.model.sha256} if result.best else {}
-        told = {"oracles": args.oracle, **model}
+        told = {"oracles": args.oracle, "random_weights": args.random_weights, **model}
         content = {"set": args.set, "folder": str(folder), **told, **numbers(result)}
         write_numbers(args.json, content, weights_sha256=given.weights_of(config, args.planner))
     console.print(_table(args.set, result))
@@ -122,19 +134,23 @@ def evaluate(
     workers: int,
     console: Console,
     oracles: Sequence[str] = ("constant_velocity",),
+    random_weights: bool = False,
 ) -> Result:
     """The expert and planners on the scenes of a set, in its order whatever the number of workers.
 
-    With several oracles each planner drives once under each, called as `driver_name` tells.
+    With several oracles each planner drives once under each. With `random_weights` each planner that has a network
+    drives once more with `runtime.backend.random_network`. The rows are called as `drivers_of` tells.
 
     Raises SetError if there is nothing to score, ModelFileError for a model that cannot be used.
     """
     learned = [name for name in planners if name in LEARNED]
     for name in learned:  # a fault of the model is told once, not by every worker
-        worker_network(config.model, decoding_of(replace(config, planner=name)))
+        given.network_for(config, name, random_weights=False)
+        if random_weights:
+            given.network_for(config, name, random_weights=True)
     index = shards.index_of(folder)
     tasks = _tasks(index, families, limit)
-    drivers = {driver_name(name, oracle, oracles): (name, oracle) for name in planners for oracle in oracles}
+    drivers = drivers_of(planners, oracles, random_weights)
     work = partial(_score_shard, folder, drivers, config, families)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("scoring", total=sum(scenes for _, scenes in tasks))
@@ -142,7 +158,7 @@ def evaluate(
             parts = {note.file: part for note, part in done}
     result = Result(
         scores={driver: [] for driver in (EXPERT, *drivers)},
-        best={driver: [] for driver, (name, _) in drivers.items() if name in learned},
+        best={name: [] for name, driver in drivers.items() if driver.planner in learned},
     )
     for note, _ in tasks:
         for scene in parts[note.file].scenes:
@@ -156,11 +172,6 @@ def evaluate(
         said = "".join(f"; {damage}" for damage in result.damages[:1])
         raise SetError(f"{folder} holds no scene to score{said}")
     return result
-
-
-def driver_name(planner: str, oracle: str, oracles: Sequence[str]) -> str:
-    """What a planner under an oracle is called in tables: with one oracle, simply by its name."""
-    return planner if len(oracles) == 1 else f"{planner} ({oracle})"
 
 
 def _tasks(index: Index, families: Collection[str] | None, limit: int | None) -> list[tuple[ShardNote, int]]:
@@ -212,7 +223,7 @@ def _score_shard(
     scenes = shards.read_shard(
         folder,
         note,
-        pictures=not {name for name, _ in drivers.values()} <= set(BLIND),
+        pictures=not {driver.planner for driver in drivers.values()} <= set(BLIND),
         families=families,
         limit=limit,
         on_damage=damages.append,
@@ -226,36 +237,44 @@ def _score_shard(
 def _score_scene(scene: DrivingScene, drivers: Drivers, config: Config) -> ScoredScene:
     scored = scene.scored(vehicle=config.vehicle)
     plans, best, failures = {EXPERT: scene.expert}, {}, {}
-    space = not {name for name, _ in drivers.values()} <= set(BLIND)  # who is blind has no use for it
-    seen = {oracle: oracle_of.observed(scene, oracle, space) for oracle in {oracle for _, oracle in drivers.values()}}
-    for driver, (name, oracle) in drivers.items():
-        asked = replace(config, planner=name)
-        tools = Tools(asked, worker_network(config.model, decoding_of(asked)) if name in LEARNED else None)
+    space = not {driver.planner for driver in drivers.values()} <= set(BLIND)  # who is blind has no use for it
+    told = {driver.oracle: oracle_of.observed(scene, driver.oracle, space) for driver in drivers.values()}
+    for name, driver in drivers.items():
+        asked = replace(config, planner=driver.planner)
+        has_network = driver.planner in LEARNED
+        tools = Tools(asked, given.network_for(config, driver.planner, driver.random_weights) if has_network else None)
         try:
-            plan = driving_scores.planned(planner_named(asked), seen[oracle], tools)
-            plans[driver] = driving_scores.waypoints(plan)[0]
-            if name in LEARNED:
-                proposals = driving_scores.waypoints(_with_all_goals(plan, scene, seen[oracle], tools))
-                best[driver] = driving_scores.best_of(scored, proposals, config.scoring)
+            plan = driving_scores.planned(planner_named(asked), told[driver.oracle], tools)
+            plans[name] = driving_scores.waypoints(plan)[0]
+            if has_network:
+                proposals = _to_all_goals(plan, told[driver.oracle], tools)
+                best[name] = driving_scores.best_of(scored, proposals, config.scoring)
         except PlanningError as fault:
-            failures[driver] = str(fault)
+            failures[name] = str(fault)
     rows = driving_scores.rows_of(scored, plans, config.scoring)
     return ScoredScene(scene.name, scene.family, rows, best, failures)
 
 
-def _with_all_goals(plan: Plan, scene: DrivingScene, seen: Observation, tools: Tools) -> Plan:
-    """The plan beside those to all other goals, as the network has them: nothing repaired, nothing left out."""
+def _to_all_goals(plan: Plan, seen: Observation, tools: Tools) -> Array:
+    """Poses (N, 8, 3) at 0.5 .. 4 s of the plan before any repair and of the plans to the other goals.
+
+    `seen` is what this row is told: nothing else of the scene goes in. Where that tells of no objects and no drivable
+    space, the planner follows one goal; then the drafts to all goals stand beside its plan.
+    """
     config = tools.config
     repaired = plan.check is not None and plan.check.repairs > 0
-    likeliest_only = seen.agents is None or (config.planner == "reflectdrive2" and not config.reflectdrive2.choose)
-    if not repaired and not likeliest_only:
-        return plan
-    config = replace(
-        config,
-        reflectdrive2=replace(config.reflectdrive2, choose=True, repair=False),
-        reflectdrive=replace(config.reflectdrive, repair=False),
-    )
-    return driving_scores.planned(planner_named(config), scene.observation(), replace(tools, config=config))
+    if repaired or (config.planner == "reflectdrive2" and not config.reflectdrive2.choose):
+        config = replace(
+            config,
+            reflectdrive2=replace(config.reflectdrive2, choose=True, repair=False),
+            reflectdrive=replace(config.reflectdrive, repair=False),
+        )
+        plan = driving_scores.planned(planner_named(config), seen, replace(tools, config=config))
+    plans = driving_scores.waypoints(plan)
+    if plan.candidates:
+        return plans
+    others = [kinematics.resample(each, WAYPOINT_TIMES_S) for each in PROPOSALS[config.planner](seen, tools)]
+    return np.concatenate([plans, np.stack(others)])
 
 
 # --- numbers and table -----------------------------------------------------------------------------------------------

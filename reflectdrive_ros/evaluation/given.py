@@ -11,9 +11,9 @@ from typing import Any
 from ..config import Config, ConfigError, DecodingConfig, load, override_dotted
 from ..documents import DocumentError, yaml_of
 from ..files import shown
-from ..planning import LEARNED, planner_named
+from ..planning import LEARNED, decoding_of, planner_named
 from ..planning.planner import Network
-from ..runtime.backend import network_of
+from ..runtime.backend import network_of, random_network, worker_network
 from ..runtime.model_file import named, verified_sha256, weights_sha256
 from . import arguments
 
@@ -54,6 +54,15 @@ def network_of_weights(config: Config, decoding: DecodingConfig) -> Network:
     return network
 
 
+def network_for(config: Config, planner: str, random_weights: bool) -> Network | None:
+    """The network of a planner that has one, with random weights instead of its own if asked: for worker processes.
+
+    Raises ModelFileError.
+    """
+    decoding = decoding_of(replace(config, planner=planner))
+    return (random_network if random_weights else worker_network)(config.model, decoding)
+
+
 def weights_of(config: Config, planners: Sequence[str]) -> str:
     """Hash of the weights that drive, or empty where none of these planners has a network."""
     return weights_sha256(config.model) if set(planners) & set(LEARNED) else ""
@@ -77,6 +86,10 @@ def configuration(args: argparse.Namespace, patience: Mapping[str, Any] | None =
             raise ConfigError(f"--model is given, but {', '.join(planners)} has none: name one of {', '.join(LEARNED)}")
         model = named(args.model, args.sha256)
         config = replace(config, model=replace(config.model, file=model.file, sha256=model.sha256))
+    if getattr(args, "random_weights", False) and not set(planners) & set(LEARNED):
+        raise ConfigError(
+            f"--random-weights is given, but {', '.join(planners)} has no weights: name one of {', '.join(LEARNED)}"
+        )
     for name in planners:
         planner_named(replace(config, planner=name))
         if name in LEARNED:

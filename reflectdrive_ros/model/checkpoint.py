@@ -25,6 +25,7 @@ from torch import Tensor
 
 from ..documents import DocumentError, array, check_fields, json_of, number, text, whole
 from ..files import MODEL_BYTES, open_limited, sha256_of
+from .graph_card import GraphCard, GraphError
 from .token_net import TokenNet, TokenNetConfig
 
 FORMAT = "reflectdrive.token_net.1"
@@ -107,6 +108,25 @@ def load(path: str | Path, sha256: str) -> TokenNet:
         check_shapes(TokenNet(config), tensors, path)
     net = TokenNet(config)
     fill(net, tensors, path)
+    return net.eval()
+
+
+def random_net(path: str | Path, seed: int) -> TokenNet:
+    """The network of weights, or of a card of exported graphs, as training begins: random weights from a seed.
+
+    In float32 on the CPU, ready for inference. Raises CheckpointError for a file that does not tell its configuration.
+    """
+    path = Path(path)
+    if path.name == CARD:
+        try:
+            config = json.dumps(GraphCard.read(path).model["config"])
+        except (GraphError, KeyError) as fault:
+            raise CheckpointError(f"{path} does not tell the network's configuration: {fault}") from None
+    else:
+        _, metadata = read_tensors(path)
+        config = metadata.get(FORMAT, "{}")
+    net = TokenNet(_config(path, config))
+    net.initialise(torch.Generator().manual_seed(seed))
     return net.eval()
 
 

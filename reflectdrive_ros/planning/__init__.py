@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from ..config import Config, ConfigError, DecodingConfig
+from ..domain import Observation, Trajectory
 from . import constant_velocity, reflectdrive, reflectdrive2, route_follower
-from .planner import Planner
+from .planner import Planner, Tools
 
 PLANNERS: dict[str, Planner] = {
     "constant_velocity": constant_velocity.plan,
@@ -16,6 +18,10 @@ BLIND = ("constant_velocity", "route_follower")  # they look at no picture, so n
 LEARNED: dict[str, Planner] = {  # they have a network, which needs a model's weights
     "reflectdrive": reflectdrive.plan,
     "reflectdrive2": reflectdrive2.plan,
+}
+PROPOSALS: dict[str, Callable[[Observation, Tools], tuple[Trajectory, ...]]] = {  # to all goals, nothing repaired
+    "reflectdrive": reflectdrive.proposals,
+    "reflectdrive2": reflectdrive2.proposals,
 }
 TO_DRAFT = {"reflectdrive2": reflectdrive2.to_draft}  # of those whose first draft hangs on the scene alone
 

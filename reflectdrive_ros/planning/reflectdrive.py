@@ -22,7 +22,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from ..config import ReflectDriveConfig
-from ..domain import Array, Observation, Plan, StepKind
+from ..domain import Array, Observation, Plan, StepKind, Trajectory
 from ..features import ModelInputs
 from .planner import Network, PlannerState, PlanningError, Prefilled, Tools, trace_of, what_it_sees
 from .repair import mended
@@ -90,6 +90,20 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
     )
     made = replace(made, check=check_of(made, against, repairs))
     return PlannerState(made, 0, Memory(inputs.notes, "every step plans anew")), made
+
+
+def proposals(observation: Observation, tools: Tools) -> tuple[Trajectory, ...]:
+    """The ways to all goals that keep their distance, the likeliest first: none is left out or repaired.
+
+    Raises PlanningError as `plan` does.
+    """
+    settings = tools.config.reflectdrive
+    network, inputs = what_it_sees("reflectdrive", observation, tools)
+    scene = network.prefill_goal(inputs)
+    blocks, _ = written(apart(scene, network, settings)[: settings.goals], scene, inputs, network, settings)
+    road = Known.of(observation, tools.config).road
+    points = driven(network.codebook.decode(blocks), observation.ego, network.codebook.bin_m, road)
+    return trajectories(points, observation.ego.speed_mps, tools.config.output.dt_s, road)
 
 
 def apart(scene: Prefilled, network: Network, settings: ReflectDriveConfig) -> Array:

@@ -25,7 +25,7 @@ import numpy as np
 
 from .. import geometry, kinematics
 from ..config import ReflectDrive2Config, ScoringConfig
-from ..domain import Array, Command, EgoState, Observation, Plan, StepKind
+from ..domain import Array, Command, EgoState, Observation, Plan, StepKind, Trajectory
 from ..scoring import metrics
 from ..scoring.scorer import Scene, ScoreCard, joined, judge, score, total
 from ..scoring.simulate import simulate
@@ -201,6 +201,20 @@ def goals_to_draft(known: Prefilled, observation: Observation, tools: Tools) -> 
 def to_draft(known: Prefilled, observation: Observation, tools: Tools) -> tuple[Array, list[int]]:
     """What a full step drafts, and in which rounds: the scene alone decides, so it may be drafted ahead."""
     return goals_to_draft(known, observation, tools)[0], shares(tools.config.reflectdrive2.draft_rounds)
+
+
+def proposals(observation: Observation, tools: Tools) -> tuple[Trajectory, ...]:
+    """The drafts to all goals that the network names, the likeliest first: none is left out, edited or repaired.
+
+    Raises PlanningError as `plan` does.
+    """
+    config = tools.config
+    network, inputs = what_it_sees("reflectdrive2", observation, tools)
+    known = network.prefill_goal(inputs)
+    blocks, _ = drafted(network, known.context, known.blocks[known.real], config.reflectdrive2)
+    road = Known.of(observation, config).road
+    points = driven(network.codebook.decode(blocks), observation.ego, network.codebook.bin_m, road)
+    return trajectories(points, observation.ego.speed_mps, config.output.dt_s, road)
 
 
 def drafted(network: Network, context: Any, blocks: Array, settings: ReflectDrive2Config) -> tuple[Array, Array]:

@@ -40,7 +40,9 @@ INSTALLED_BY = {
     "torch": "'reflectdrive[train]'",
     "onnxruntime": "onnxruntime",
     "tensorrt": "tensorrt",
+    "random weights": "'reflectdrive[train]'",
 }  # what pip is asked for
+RANDOM_SEED = 0  # of `random_network`
 GOLDEN_TOLERANCE = 0.05  # between backends and machines; another wiring of the inputs is far off
 
 
@@ -91,6 +93,17 @@ def worker_network(model: ModelConfig, decoding: DecodingConfig) -> Network | No
     return network_of(replace(model, threads=1), decoding)
 
 
+@lru_cache(maxsize=2)
+def random_network(model: ModelConfig, decoding: DecodingConfig) -> Network:
+    """The configured model's network with the weights that training begins with, from a fixed seed.
+
+    Layout, sizes and decoding are those of the model, whatever backend runs it; this one is run by torch on one
+    thread. For the evaluation alone: it has learned nothing. Raises ModelFileError.
+    """
+    verified_sha256(model)
+    return _ready("random weights", found(model.file), replace(model, threads=1), decoding)
+
+
 def backends_of(path: Path, model: ModelConfig) -> tuple[str, ...]:
     """Which backends may run a model file, to be tried in this order.
 
@@ -110,8 +123,7 @@ def backends_of(path: Path, model: ModelConfig) -> tuple[str, ...]:
 
 def _torch_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> Running:
     """Tried by the rules that all cards of weights are written by, whatever is set; graphs have theirs built in."""
-    if "torch" not in sys.modules:  # its threads would spin while they wait, at the cost of whoever shares the computer
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    _let_threads_sleep()
     from ..model.checkpoint import CheckpointError
     from .torch_backend import TRIED_BY, TorchNetwork
 
@@ -122,6 +134,24 @@ def _torch_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> 
     self_check(network, path)
     network.decode_by(torch_decoding(decoding))
     return network
+
+
+def _random_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> Running:
+    _let_threads_sleep()
+    from ..model.checkpoint import CheckpointError, random_net
+    from .torch_backend import TorchNetwork, device_of
+
+    try:
+        device = device_of(model.device, model.threads)
+        return TorchNetwork(random_net(path, RANDOM_SEED), device, torch_decoding(decoding))
+    except CheckpointError as fault:
+        raise ModelFileError(str(fault)) from None
+
+
+def _let_threads_sleep() -> None:
+    """Before torch is imported: its threads would spin while they wait, at the cost of whoever shares the computer."""
+    if "torch" not in sys.modules:
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def torch_decoding(decoding: DecodingConfig) -> Decoding:
@@ -189,7 +219,12 @@ def _graphs(path: Path, decoding: DecodingConfig) -> GraphCard:
 
 
 Loader = Callable[[Path, ModelConfig, DecodingConfig], Running]
-LOADERS: dict[str, Loader] = {"torch": _torch_network, "tensorrt": _trt_network, "onnxruntime": _ort_network}
+LOADERS: dict[str, Loader] = {
+    "torch": _torch_network,
+    "tensorrt": _trt_network,
+    "onnxruntime": _ort_network,
+    "random weights": _random_network,
+}
 
 
 # --- tried once ------------------------------------------------------------------------------------------------------

@@ -75,13 +75,7 @@ class TorchNetwork:
         path: str | Path, sha256: str, device: str = "cpu", decoding: Decoding | None = None, threads: int | None = None
     ) -> TorchNetwork:
         """`device` may be auto; `threads` is for the whole process. Raises CheckpointError for what cannot be used."""
-        if threads is not None:
-            torch.set_num_threads(threads)
-        gpu = torch.cuda.is_available()
-        if device.startswith("cuda") and not gpu:
-            raise CheckpointError(f"model.device is {device}, but torch finds no GPU: set it to auto or cpu")
-        if device == "auto":
-            device = "cuda" if gpu else "cpu"
+        device = device_of(device, threads)
         return TorchNetwork(load(path, sha256), device, decoding)
 
     def decode_by(self, decoding: Decoding) -> None:
@@ -140,6 +134,18 @@ class TorchNetwork:
 
     def _batch(self, array: Array) -> Tensor:
         return torch.as_tensor(np.ascontiguousarray(array), device=self._device)[None]
+
+
+def device_of(asked: str, threads: int | None = None) -> str:
+    """The device that `model.device` means; `threads` is for the whole process. Raises CheckpointError for no GPU."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+    gpu = torch.cuda.is_available()
+    if asked.startswith("cuda") and not gpu:
+        raise CheckpointError(f"model.device is {asked}, but torch finds no GPU: set it to auto or cpu")
+    if asked == "auto":
+        return "cuda" if gpu else "cpu"
+    return asked
 
 
 def _array(batch: Tensor) -> Array:
