@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import os
+import signal
 from dataclasses import replace
 
 import numpy as np
@@ -168,6 +170,7 @@ def command(*words):
     parser.add_argument("--planner", nargs="+")
     parser.add_argument("--config")
     parser.add_argument("--json")
+    parser.add_argument("--random-weights", action="store_true")
     given.add_model_arguments(parser)
     given.add_settings_argument(parser, "--setting")
     drive.add_arguments(parser)
@@ -198,6 +201,69 @@ def test_what_cannot_be_driven_is_said_in_one_sentence(capsys, monkeypatch):
 
 
 def test_a_drive_that_breaks_off_is_named_and_the_others_come_to_their_end():
-    found = dict(drive._driven([("nobody", 1), ("constant_velocity", 0)], Config(), 1.0))
+    rows = {name: driving_scores.Driver(name) for name in ("nobody", "constant_velocity")}
+    found = dict(drive._driven([("nobody", 1), ("constant_velocity", 0)], rows, Config(), 1.0))
     assert isinstance(found["constant_velocity", 0], drive.DriveResult)
     assert "planner is 'nobody'" in found["nobody", 1]
+
+
+def test_a_drive_that_breaks_off_counts_against_the_table():
+    one = drive.DriveResult("route_follower", 3, "town", log(10.0, 5.0), np.array([1.0]), {}, {})
+    driven = drive.Drives(
+        ("route_follower", "constant_velocity"),
+        (one,),
+        {("route_follower", 4): "its process died", ("constant_velocity", 3): "no free place"},
+    )
+    told = drive.table_numbers(driven)
+    assert told["broken_off"] == told["planners"]["route_follower"]["broken_off"] == 1
+    assert told["drives"] == 1
+    assert told["planners"]["constant_velocity"]["drives"] == 0
+    assert told["planners"]["constant_velocity"]["pdms"] is None
+    assert told["failures"] == {
+        "route_follower, seed 4": "its process died",
+        "constant_velocity, seed 3": "no free place",
+    }
+    table = drive._table(driven)
+    assert list(table.columns[1].cells) == ["3", "4", "all", "3", "all"]
+    assert list(table.columns[-1].cells) == ["0", "1", "1", "1", "1"]
+
+
+def test_the_traffic_of_world_300_leaves_its_process_alive():
+    """SUMO was seen to end its process in this world, whichever planner drove: in a process of its own, as drives are."""
+    rows = driving_scores.drivers_of(["constant_velocity"], [""], random_weights=False)
+    (found,) = dict(drive._driven([("constant_velocity", 300)], rows, Config(), 30.0)).values()
+    assert isinstance(found, drive.DriveResult), found
+    assert found.log.duration_s == pytest.approx(30.0)
+
+
+WHOLE = drive._one
+
+
+def _dies_in_world_1(job, report, **settings):
+    """What a worker does, but in the world of seed 1 its process dies as SUMO would make it die."""
+    if job[1] == 1:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return WHOLE(job, report, **settings)
+
+
+def test_where_a_drive_kills_its_process_the_exit_code_is_1(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(drive, "_one", _dies_in_world_1)
+    file = tmp_path / "drive.json"
+    assert command("--planner", "constant_velocity", "--seeds", 2, "--duration", 1, "--json", file) == 1
+    told = json.loads(file.read_text())
+    assert (told["drives"], told["broken_off"]) == (1, 1)
+    (reason,) = told["failures"].values()
+    assert reason == "its process died 3 times (signal 11)"
+    assert f"broken off: constant_velocity, seed 1: {reason}" in capsys.readouterr().out
+
+
+def test_random_weights_drive_in_a_row_of_their_own(tiny_model):  # noqa: F811
+    rows = driving_scores.drivers_of(["route_follower", "reflectdrive2"], [""], random_weights=True)
+    assert list(rows) == ["route_follower", "reflectdrive2", "reflectdrive2 random weights"]
+    assert [row.random_weights for row in rows.values()] == [False, False, True]
+    settings = config(**tiny_model.settings, cameras__width=96, cameras__height=54)
+    name = "reflectdrive2 random weights"
+    one = drive._one((name, 0), lambda count: None, drivers=rows, config=settings, duration_s=0.3)
+    assert one.planner == name
+    assert set(one.planning_ms) <= {"full", "lite", "none"}
+    assert command("--planner", "route_follower", "--random-weights") == 2

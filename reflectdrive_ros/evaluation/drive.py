@@ -4,6 +4,9 @@ Each drive is one made town with traffic that reacts. The engine plans at 10 Hz 
 simulated, so a planner is never late here and a drive follows from its seed alone, on any machine. The towns have
 names of their own: none of them is in a scene set.
 
+With `--random-weights` each planner that has a network drives once more with random weights. A drive that breaks off
+stands in the table and makes the exit code 1.
+
 Route completion is the way along the route as a share of what the speed limits would have allowed meanwhile. Nobody
 reaches 100 %: curves, lights and other cars take their time from everybody. Lengths count along the driven line.
 """
@@ -29,8 +32,7 @@ from rich.table import Table
 
 from ..config import Config, ConfigError
 from ..domain import Array, CameraFrame
-from ..planning import BLIND, LEARNED, decoding_of, planner_named
-from ..runtime.backend import worker_network
+from ..planning import BLIND, LEARNED, planner_named
 from ..runtime.engine import Engine
 from ..runtime.model_file import ModelFileError
 from ..scoring.simulate import DT_S
@@ -40,7 +42,7 @@ from ..sim.drive_log import DriveLog
 from ..sim.sumo import SumoMissing
 from ..sim.world import World, WorldOptions
 from . import arguments, given
-from .driving_scores import prolonged
+from .driving_scores import RANDOM_WEIGHTS, Driver, drivers_of, prolonged
 from .provenance import write_numbers
 
 SCORE_EVERY_S = 1.0
@@ -48,15 +50,11 @@ SEEDS = 10
 DURATION_S = 60.0
 
 
-class DriveError(RuntimeError):
-    """Not one drive came to its end; the message says why."""
-
-
 @dataclass(frozen=True, eq=False)
 class DriveResult:
     """One planner's drive in one world."""
 
-    planner: str
+    planner: str  # name of its row in the table
     seed: int
     town: str
     log: DriveLog
@@ -67,17 +65,24 @@ class DriveResult:
 
 
 def drive(
-    options: WorldOptions, planner: str, config: Config, duration_s: float, *, pictures: bool | None = None
+    options: WorldOptions,
+    planner: str,
+    config: Config,
+    duration_s: float,
+    *,
+    pictures: bool | None = None,
+    random_weights: bool = False,
 ) -> DriveResult:
     """Drives for `duration_s` of simulated time, or until the route ends.
 
     `pictures`: whether cameras are drawn; None: if the settings require them and the planner is not a blind one. The
-    drivable space is told where `inputs.drivable_type` is set, whatever to: the world knows its own road.
+    drivable space is told where `inputs.drivable_type` is set, whatever to: the world knows its own road. With
+    `random_weights` the planner's network has learned nothing.
     Raises ConfigError for an unknown planner, ModelFileError for a model that cannot be used, RoadError, SumoMissing
     and TrafficError as the world does.
     """
     config = replace(config, planner=planner)
-    network = worker_network(config.model, decoding_of(config)) if planner in LEARNED else None
+    network = given.network_for(config, planner, random_weights) if planner in LEARNED else None
     if pictures is None:
         pictures = config.cameras.required and planner not in BLIND
     scores: list[float] = []
@@ -102,7 +107,7 @@ def drive(
             if any(event.kind == "end_of_route" for event in events):
                 break
         return DriveResult(
-            planner,
+            f"{planner} {RANDOM_WEIGHTS}" if random_weights else planner,
             options.seed,
             world.road_map.name,
             world.drive,
@@ -129,56 +134,77 @@ class Eyes:
 # --- many drives ------------------------------------------------------------------------------------------------------
 
 
-Job = tuple[str, int]  # planner, seed
+Job = tuple[str, int]  # name of the planner's row, seed
 
 
 @dataclass(frozen=True, eq=False)
 class Drives:
-    results: tuple[DriveResult, ...]
-    failures: Mapping[str, str]  # drive -> why it broke off
+    """What came of every planner on every seed."""
+
+    planners: tuple[str, ...]  # names of the rows
+    results: tuple[DriveResult, ...]  # of the drives that came to their end
+    failures: Mapping[Job, str]  # why the other drives broke off
+
+    def of(self, planner: str) -> list[DriveResult]:
+        return [result for result in self.results if result.planner == planner]
+
+    def broken_off(self, planner: str) -> list[int]:
+        """Seeds of the drives that did not come to their end."""
+        return [seed for name, seed in self.failures if name == planner]
 
 
 def drives(
-    planners: Sequence[str], seeds: Sequence[int], config: Config, duration_s: float, console: Console
+    planners: Sequence[str],
+    seeds: Sequence[int],
+    config: Config,
+    duration_s: float,
+    console: Console,
+    random_weights: bool = False,
 ) -> Drives:
-    """Every planner on every seed, spread over the cores.
+    """Every planner on every seed, spread over the cores; with `random_weights` once more with a network that has
+    learned nothing.
 
-    Raises DriveError if none comes to its end, ConfigError for an unknown planner, ModelFileError for a model that
-    cannot be used, SumoMissing.
+    Raises ConfigError for an unknown planner, ModelFileError for a model that cannot be used, SumoMissing.
     """
     sumo.binary("sumo")  # what is missing for all is told once, not by every drive
-    for planner in planners:
-        asked = replace(config, planner=planner)
-        planner_named(asked)
-        if planner in LEARNED:  # a fault of the model is told once, not by every drive
-            worker_network(config.model, decoding_of(asked))
-    jobs = [(planner, seed) for planner in planners for seed in seeds]
+    drivers = drivers_of(planners, ("",), random_weights)
+    for driver in drivers.values():
+        planner_named(replace(config, planner=driver.planner))
+        if driver.planner in LEARNED:  # a fault of the model is told once, not by every drive
+            given.network_for(config, driver.planner, driver.random_weights)
+    jobs = [(name, seed) for name in drivers for seed in seeds]
     found: dict[Job, DriveResult] = {}
     failures: dict[Job, str] = {}
-    told = track(_driven(jobs, config, duration_s), "driving", total=len(jobs), console=console, transient=True)
+    told = track(
+        _driven(jobs, drivers, config, duration_s), "driving", total=len(jobs), console=console, transient=True
+    )
     for job, result in told:
         if isinstance(result, DriveResult):
             found[job] = result
         else:
             failures[job] = result
-    if not found:
-        raise DriveError(f"no drive came to its end; the first: {failures[jobs[0]]}")
     return Drives(
+        tuple(drivers),
         tuple(found[job] for job in jobs if job in found),
-        {f"{job[0]}, seed {job[1]}": failures[job] for job in jobs if job in failures},
+        {job: failures[job] for job in jobs if job in failures},
     )
 
 
-def _driven(jobs: Sequence[Job], config: Config, duration_s: float) -> Iterator[tuple[Job, DriveResult | str]]:
+def _driven(
+    jobs: Sequence[Job], drivers: Mapping[str, Driver], config: Config, duration_s: float
+) -> Iterator[tuple[Job, DriveResult | str]]:
     """Drives as they end, or why one broke off: SUMO may take its process down with it."""
-    work = partial(_one, config=config, duration_s=duration_s)
+    work = partial(_one, drivers=drivers, config=config, duration_s=duration_s)
     for outcome in share_out(jobs, work, os.cpu_count() or 1, lambda place, count: None):
         yield outcome.task, outcome.reason if outcome.result is None else outcome.result
 
 
-def _one(job: Job, report: Callable[[int], None], *, config: Config, duration_s: float) -> DriveResult:
-    planner, seed = job
-    return drive(WorldOptions(seed=seed, town=f"closed-loop-{seed:05d}"), planner, config, duration_s)
+def _one(
+    job: Job, report: Callable[[int], None], *, drivers: Mapping[str, Driver], config: Config, duration_s: float
+) -> DriveResult:
+    name, seed = job
+    options = WorldOptions(seed=seed, town=f"closed-loop-{seed:05d}")
+    return drive(options, drivers[name].planner, config, duration_s, random_weights=drivers[name].random_weights)
 
 
 MEASURES: Mapping[str, str] = {
@@ -195,34 +221,38 @@ MEASURES: Mapping[str, str] = {
 
 
 def numbers(results: Sequence[DriveResult]) -> dict[str, Any]:
-    """What drives come to together: rates over all their kilometres, shares in percent over all their time."""
+    """What drives come to together: rates over all their kilometres, shares in percent over all their time.
+
+    What no drive can tell is None.
+    """
     logs = [result.log for result in results]
     km = sum(log.distance_m for log in logs) / 1000.0
     seconds = sum(log.duration_s for log in logs)
-    scores = np.concatenate([result.scores for result in results])
+    scores = np.concatenate([np.zeros(0), *(result.scores for result in results)])
 
     def per_km(count: float) -> float | None:
         return round(count / km, 3) if km > 0 else None
+
+    def share(part: float, whole: float) -> float | None:
+        return round(100.0 * part / max(whole, 1e-9), 2) if logs else None
 
     return {
         "drives": len(results),
         "km": round(km, 3),
         "seconds": round(seconds, 1),
-        "route_completion": round(
-            100.0 * sum(log.progress_m for log in logs) / max(sum(log.possible_m for log in logs), 1e-9), 2
-        ),
+        "route_completion": share(sum(log.progress_m for log in logs), sum(log.possible_m for log in logs)),
         "collisions": sum(len(log.collisions) for log in logs),
         "at_fault": sum(log.at_fault for log in logs),
         "collisions_per_km": per_km(sum(len(log.collisions) for log in logs)),
         "at_fault_per_km": per_km(sum(log.at_fault for log in logs)),
         "off_road_per_km": per_km(sum(log.count("off_road") for log in logs)),
-        "off_road_time": round(100.0 * sum(log.off_road_s for log in logs) / max(seconds, 1e-9), 2),
+        "off_road_time": share(sum(log.off_road_s for log in logs), seconds),
         "red_lights": sum(log.count("red_light") for log in logs),
         "red_lights_per_km": per_km(sum(log.count("red_light") for log in logs)),
         "off_route": sum(log.count("off_route") for log in logs),
         "stuck": sum(log.count("stuck") for log in logs),
-        "comfort": round(100.0 * float(np.average([log.comfort for log in logs], weights=_seconds(logs))), 2),
-        "mean_speed_mps": round(1000.0 * km / max(seconds, 1e-9), 3),
+        "comfort": share(float(np.dot([log.comfort for log in logs], _seconds(logs))), sum(_seconds(logs))),
+        "mean_speed_mps": round(1000.0 * km / max(seconds, 1e-9), 3) if logs else None,
         "pdms": round(100.0 * float(scores.mean()), 2) if len(scores) else None,
         "verdicts": _summed(result.verdicts for result in results),
         "sources": _summed(result.sources for result in results),
@@ -277,19 +307,18 @@ def add_arguments(parser: argparse._ActionsContainer) -> None:
 
 
 def run_closed_loop(args: argparse.Namespace) -> int:
-    """Exit code 0; 2 with one sentence on stderr when nothing can be driven or FILE cannot be written."""
+    """Exit code 0; 1 when a drive broke off; 2 with one sentence on stderr for bad input and for no writable FILE."""
     errors, console = Console(stderr=True), Console()
     if not console.is_terminal:
-        console = Console(width=140)
+        console = Console(width=160)
     try:
         config = given.configuration(args)
-        driven = drives(
-            args.planner, range(args.first_seed, args.first_seed + args.seeds), config, args.duration, errors
-        )
-        content = table_numbers(driven, args.planner)
+        seeds = range(args.first_seed, args.first_seed + args.seeds)
+        driven = drives(args.planner, seeds, config, args.duration, errors, args.random_weights)
+        content = {"random_weights": args.random_weights, **table_numbers(driven)}
         if args.json is not None:
             write_numbers(Path(args.json), content, weights_sha256=given.weights_of(config, args.planner))
-    except (ConfigError, CrewError, DriveError, ModelFileError, SumoMissing) as fault:
+    except (ConfigError, CrewError, ModelFileError, SumoMissing) as fault:
         errors.print(escape(str(fault)), soft_wrap=True)
         return 2
     except OSError as fault:
@@ -298,26 +327,29 @@ def run_closed_loop(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         errors.print("stopped")
         return 130
-    console.print(_table(driven, args.planner))
-    for name, why in driven.failures.items():
-        console.print(escape(f"broken off, not counted: {name}: {why}"), soft_wrap=True)
-    return 0
+    console.print(_table(driven))
+    for (planner, seed), why in driven.failures.items():
+        console.print(escape(f"broken off: {planner}, seed {seed}: {why}"), soft_wrap=True)
+    return 1 if driven.failures else 0
 
 
-def table_numbers(driven: Drives, planners: Sequence[str]) -> dict[str, Any]:
-    """`numbers` of each planner under `planners`, with those of each drive; those of the first once more at the top."""
+def table_numbers(driven: Drives) -> dict[str, Any]:
+    """`numbers` of each row under `planners`, with those of each drive; those of the first once more at the top.
+
+    `broken_off` is how many drives of a row did not come to their end; `failures` says why, by planner and seed.
+    """
     by_planner = {}
-    for planner in planners:
-        results = [result for result in driven.results if result.planner == planner]
-        if results:
-            singles = [{"seed": one.seed, "town": one.town, **numbers([one]), **_told(one.log)} for one in results]
-            by_planner[planner] = {**numbers(results), "worlds": singles}
-    first = next(iter(by_planner))
+    for planner in driven.planners:
+        results = driven.of(planner)
+        singles = [{"seed": one.seed, "town": one.town, **numbers([one]), **_told(one.log)} for one in results]
+        broken_off = len(driven.broken_off(planner))
+        by_planner[planner] = {"broken_off": broken_off, **numbers(results), "worlds": singles}
+    first = driven.planners[0]
     return {
         "planner": first,
         **numbers_without_worlds(by_planner[first]),
         "planners": by_planner,
-        "failures": driven.failures,
+        "failures": {f"{planner}, seed {seed}": why for (planner, seed), why in driven.failures.items()},
     }
 
 
@@ -329,18 +361,19 @@ def _told(log: DriveLog) -> dict[str, Any]:
     return {"events": [{"kind": one.kind, "time_s": round(one.time_s, 1), "text": one.text} for one in log.events]}
 
 
-def _table(driven: Drives, planners: Sequence[str]) -> Table:
+def _table(driven: Drives) -> Table:
     table = Table(title="closed loop in the proving ground", title_justify="left", box=SIMPLE_HEAD)
     table.add_column("planner")
     table.add_column("world")
-    for heading in ("km", *MEASURES.values()):
+    for heading in ("km", *MEASURES.values(), "broken off"):
         table.add_column(heading, justify="right")
-    for planner in planners:
-        results = [result for result in driven.results if result.planner == planner]
-        rows = [(f"{one.seed}", numbers([one])) for one in results]
-        rows += [("all", numbers(results))] if results else []
-        for index, (world, row) in enumerate(rows):
+    for planner in driven.planners:
+        results, broken_off = driven.of(planner), driven.broken_off(planner)
+        rows = [(f"{one.seed}", numbers([one]), 0) for one in results]
+        rows += [(f"{seed}", numbers([]), 1) for seed in broken_off]
+        rows += [("all", numbers(results), len(broken_off))]
+        for index, (world, row, count) in enumerate(rows):
             cells = ("-" if row[key] is None else f"{row[key]:.1f}" for key in MEASURES)
-            last = index == len(rows) - 1
-            table.add_row(planner if index == 0 else "", world, f"{row['km']:.2f}", *cells, end_section=last)
+            name, last = planner if index == 0 else "", index == len(rows) - 1
+            table.add_row(name, world, f"{row['km']:.2f}", *cells, f"{count}", end_section=last)
     return table
