@@ -229,7 +229,7 @@ def test_a_drive_that_breaks_off_counts_against_the_table():
 
 
 def test_the_traffic_of_world_300_leaves_its_process_alive():
-    """SUMO was seen to end its process in this world, whichever planner drove: in a process of its own, as drives are."""
+    """SUMO was reported to die of signal 11 in this world; the drive has a process of its own, as all of a table."""
     rows = driving_scores.drivers_of(["constant_velocity"], [""], random_weights=False)
     (found,) = dict(drive._driven([("constant_velocity", 300)], rows, Config(), 30.0)).values()
     assert isinstance(found, drive.DriveResult), found

@@ -343,7 +343,7 @@ def test_the_likeliest_goal_alone_is_scored_beside_the_best_of_all(seen, tiny_mo
 
 @pytest.mark.parametrize("planner", ["reflectdrive", "reflectdrive2"])
 def test_the_best_of_a_row_is_found_with_what_that_row_is_told(planner, tiny_model, monkeypatch):  # noqa: F811
-    """Who is not told the route has other plans than who is; who is told of no objects plans the same without them."""
+    """Who is not told the route plans the same on another; who is told of no objects plans the same without them."""
     settings = scenes_config(**tiny_model.settings, decoding__goal_floor=0.0, decoding__goal_spacing_m=3.0)
     drivers = {oracle: driving_scores.Driver(planner, oracle) for oracle in ("words", "none", "constant_velocity")}
     judged = []
@@ -351,12 +351,16 @@ def test_the_best_of_a_row_is_found_with_what_that_row_is_told(planner, tiny_mod
     one = hand_scenes.scene()
     tracks = one.tracks
     nobody = Tracks(tracks.poses[:0], tracks.speeds_mps[:0], tracks.present[:0], tracks.sizes[:0], tracks.kinds[:0])
-    for scene in (one, replace(one, tracks=nobody)):
+    for scene in (one, replace(one, tracks=nobody), replace(one, route=one.route + np.array([0.0, 5.0, 0.0]))):
         eval_scenes._score_scene(scene, drivers, settings)
-    words, route, _, words_alone, route_alone, _ = judged
-    assert not np.array_equal(words, route)
+    (words, route, _), (words_alone, route_alone, _), (words_elsewhere, route_elsewhere, _) = (
+        judged[at : at + 3] for at in (0, 3, 6)
+    )
     np.testing.assert_array_equal(words, words_alone)
+    np.testing.assert_array_equal(words, words_elsewhere)
     np.testing.assert_array_equal(route, route_alone)
+    assert not np.array_equal(route, route_elsewhere)
+    assert not np.array_equal(words, route)
     assert all(len(plans) > 2 for plans in judged)  # that of one goal, and those to all
 
 
