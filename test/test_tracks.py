@@ -201,7 +201,12 @@ def test_the_recorded_car_stays_on_the_lanes_wherever_it_is_scored():
     [
         ({"ego_xy": None}, "has no field 'ego_xy'"),
         ({"meta_json": np.array("{")}, "meta_json is not JSON"),
-        ({"meta_json": np.array(json.dumps({"lanes": []}))}, "has no field 'site'"),
+        ({"meta_json": np.array(json.dumps({"lanes": []}))}, "meta_json has no site"),
+        ({"meta_json": np.array("[" * 10_000)}, "meta_json nests deeper than 64 levels"),
+        ({"meta_json": np.array('{"site": "a", "lanes": [3]}')}, r"meta_json has lanes\[0\] = 3, expected an object"),
+        ({"meta_json": np.array('{"site": "a", "lanes": "wide"}')}, "meta_json has lanes = 'wide', expected a list"),
+        ({"meta_json": np.array('{"site": "a", "lanes": [{"id": [1]}]}')}, r"lanes\[0\].id = \[1\], expected a whole"),
+        ({"t": np.array(3.0)}, "unsized"),
         ({"ego_yaw": np.full(51, np.nan)}, "ego_xy or ego_yaw holds NaN"),
         ({"ego_yaw": np.zeros(7)}, r"ego_yaw is float64 \(7,\), expected numbers \(51,\)"),
         ({"ego_lwh": np.array([0.0, 2.0, 1.5])}, "ego_lwh or ag_lwh holds a length"),

@@ -12,7 +12,6 @@ large values get inside is learned on another set (--calibrate DIR). With --prec
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
@@ -33,6 +32,7 @@ from ..model.graph_card import CARD, QUANTISED, GraphCard
 from ..model.phases import Decoding
 from ..model.token_net import TokenNet
 from ..runtime.backend import golden, torch_decoding
+from ..runtime.model_file import card_of
 from ..runtime.torch_backend import TorchNetwork
 from ..sim import shards
 from ..sim.shards import SetError
@@ -85,9 +85,9 @@ def run(args: argparse.Namespace) -> int:
     try:
         config = load(args.config) if args.config else Config()
         check_options(args)
-        source = source_card(args.checkpoint)
-        net = checkpoint.load(args.checkpoint, args.sha256 or source.get("sha256", ""))
-        weights_sha256 = args.sha256 or source["sha256"]
+        source = card_of(args.checkpoint)
+        weights_sha256 = args.sha256 or source.get("sha256") or ""
+        net = checkpoint.load(args.checkpoint, weights_sha256)
         check_camera(args.camera, net)
         decoding, gate = torch_decoding(config.decoding), None
         if args.precision == "bf16":
@@ -177,20 +177,6 @@ def _size(text: str) -> Size:
         return pixels(width), pixels(height)
     except argparse.ArgumentTypeError as fault:
         raise argparse.ArgumentTypeError(f"{fault}: expected a size as 1920x1080") from None
-
-
-def source_card(weights: Path) -> dict[str, Any]:
-    """The card beside the weights; empty where there is none. Raises CheckpointError for one that is no JSON."""
-    card = weights.parent / CARD
-    if not card.exists():
-        return {}
-    try:
-        content = json.loads(card.read_bytes())
-    except ValueError as fault:
-        raise CheckpointError(f"{card} is not JSON: {fault}") from None
-    if not isinstance(content, dict) or not isinstance(content.get("sha256", ""), str):
-        raise CheckpointError(f"{card} is no card of weights: give their hash with --sha256")
-    return content
 
 
 def figures(path: Path, card_sha256: str) -> dict[str, Any]:

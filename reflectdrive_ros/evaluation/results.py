@@ -6,7 +6,6 @@ A section appears when its files are there. Each table says which command made i
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 from rich.console import Console
 from rich.markup import escape
 
+from ..documents import read_json
 from .bench_decoding import expert_in_words
 from .eval_scenes import with_interval
 
@@ -54,7 +54,7 @@ def read(folder: Path) -> dict[str, Numbers]:
     found = {}
     for path in sorted(folder.glob("*.json")):
         try:
-            found[path.stem] = json.loads(path.read_text(encoding="utf-8"))
+            found[path.stem] = read_json(path)
         except (ValueError, OSError) as fault:
             raise ResultsError(f"{path} cannot be read: {fault}") from None
     if not found:

@@ -19,8 +19,6 @@ left out, by name.
 
 from __future__ import annotations
 
-import json
-import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -32,7 +30,9 @@ import shapely
 
 from .. import geometry
 from ..config import VehicleConfig
+from ..documents import DocumentError, array, check_fields, json_of, maybe, number, read_arrays, text, whole
 from ..domain import Agents, Array, EgoState, ForecastSource, Observation
+from ..files import shown
 from ..kinematics import forecast
 from ..lanes import Lane, along, cheapest, lanes_at, same_road
 from ..scoring import drivable, reference
@@ -50,6 +50,26 @@ LANE_CENTERLINE, LANE_POLYGON = 1, 8  # codes of ml_type; README of real_tracks
 SEAM_M = 0.05
 STREET_LIMIT_MPS = 15.0
 MOTORWAY_LIMIT_MPS = 29.06
+
+
+ID, IDS = whole(-(2**63), 2**63 - 1), array(whole(-(2**63), 2**63 - 1))
+META = {  # of meta_json
+    "site": text(),
+    "tags": maybe(array(text())),
+    "ego_kind": maybe(text()),
+    "lanes": maybe(
+        array(
+            {
+                "id": ID,
+                "succ": IDS,
+                "pred": IDS,
+                "left": maybe(ID),
+                "right": maybe(ID),
+                "speed_limit": maybe(number(0.0, 1000.0)),
+            }
+        )
+    ),
+}
 
 
 class TracksError(ValueError):
@@ -123,19 +143,21 @@ def recordings_in(folder: Path) -> list[Path]:
 def load(path: Path) -> Recording:
     """One recording. Raises TracksError for a file that is none, naming the file and what is wrong."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, zipfile.BadZipFile) as fault:
-        raise TracksError(f"{path} cannot be read as a recording of real_tracks: {fault}") from None
+        arrays = read_arrays(path)
+    except OSError as fault:
+        raise TracksError(f"{shown(path)} cannot be read as a recording of real_tracks: {fault.strerror}") from None
+    except DocumentError as fault:
+        raise TracksError(f"{path} cannot be read as a recording of real_tracks: it {fault}") from None
     try:
-        meta = json.loads(str(arrays["meta_json"]))
+        meta = json_of(str(arrays["meta_json"]))
+        check_fields(meta, META)
         _check_shapes(arrays)
         return _recording(path.stem, meta, arrays)
+    except DocumentError as fault:
+        raise TracksError(f"{path}: meta_json {fault}") from None
     except KeyError as fault:
         raise TracksError(f"{path} has no field {fault}; expected the schema of real_tracks/README.md") from None
-    except json.JSONDecodeError as fault:
-        raise TracksError(f"{path}: meta_json is not JSON: {fault}") from None
-    except (ValueError, TypeError, AttributeError, shapely.errors.GEOSException) as fault:
+    except (ValueError, TypeError, LookupError, ArithmeticError, shapely.errors.GEOSException) as fault:
         raise TracksError(f"{path}: {fault}") from None
 
 
@@ -181,7 +203,7 @@ def _recording(name: str, meta: Mapping[str, Any], arrays: Mapping[str, Array]) 
     return Recording(
         name=name,
         family=str(meta["site"]),
-        motorway="highway" in meta.get("tags", ()) or "US101" in str(meta["site"]),
+        motorway="highway" in (meta.get("tags") or ()) or "US101" in str(meta["site"]),
         overhead="overhead" in str(meta.get("ego_kind", "")),
         ego_centers=ego_centers,
         ego_speeds_mps=arrays["ego_speed"].astype(float),
@@ -200,7 +222,7 @@ def _lanes(meta: Mapping[str, Any], arrays: Mapping[str, Array]) -> dict[int, La
         drawn[int(kind), int(lane)] = arrays["ml_xy"][arrays["ml_start"][index] : arrays["ml_start"][index + 1]]
     known = {
         entry["id"]: entry
-        for entry in meta.get("lanes", ())
+        for entry in meta.get("lanes") or ()
         if len(drawn.get((LANE_CENTERLINE, entry["id"]), ())) >= 2
         and len(drawn.get((LANE_POLYGON, entry["id"]), ())) >= 3
     }
@@ -214,7 +236,7 @@ def _lanes(meta: Mapping[str, Any], arrays: Mapping[str, Array]) -> dict[int, La
             polygons=tuple(parts),
             successors=tuple(other for other in entry["succ"] if other in known),
             predecessors=tuple(other for other in entry["pred"] if other in known),
-            beside=tuple(other for other in (entry["left"], entry["right"]) if other in known),
+            beside=tuple(other for other in (entry.get("left"), entry.get("right")) if other in known),
             speed_limit_mps=entry.get("speed_limit"),
         )
     return lanes

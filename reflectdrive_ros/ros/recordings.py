@@ -8,7 +8,6 @@ What a recording does not know is left out, not invented; what had to be assumed
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -33,6 +32,7 @@ from tf2_msgs.msg import TFMessage
 
 from .. import geometry
 from ..config import VehicleConfig
+from ..documents import read_arrays
 from ..domain import Array
 from .bag import type_name_of
 from .outputs import header
@@ -110,12 +110,10 @@ def open_recording(folder: str | Path) -> Recording:
     for name, reader in (("sequence.npz", _pandaset), ("segment.npz", _comma2k19)):
         if (folder / name).is_file():
             try:
-                with np.load(folder / name, allow_pickle=False) as file:
-                    content = {key: file[key] for key in file.files}
-                return reader(folder, content)
+                return reader(folder, read_arrays(folder / name))
             except KeyError as fault:
                 raise RecordingError(f"{folder / name} has no array named {fault}; copy the recording again") from None
-            except (OSError, ValueError, EOFError, zipfile.BadZipFile) as fault:
+            except (OSError, ValueError, TypeError, IndexError) as fault:
                 if isinstance(fault, RecordingError):
                     raise
                 raise RecordingError(f"{folder / name} is damaged ({fault}); copy the recording again") from None
