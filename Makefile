@@ -20,7 +20,7 @@ help:
 	@echo "make format     let ruff put the code in shape"
 	@echo "make bench      timings of the node on this machine"
 	@echo "make train      the small network from scratch and its score, in three hours on two cores"
-	@echo "make test-faults, make fuzz, make soak   faults, 100,000 odd inputs, an hour of driving"
+	@echo "make test-faults, make fuzz, make soak   faults, a million odd inputs, an hour of driving"
 	@echo "make generated  files made from the code: schema, parameters, topics, security policy"
 	@echo "make clean      remove .venv and everything built"
 	@echo 'Each sets itself up. More for the command behind it: make test ARGS="-k geometry"'
@@ -93,4 +93,4 @@ generated: setup
 	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.ros.sros2_policy > config/sros2/reflectdrive.policy.xml
 
 fuzz: setup
-	@cd "$(ROOT)" && REFLECTDRIVE_FUZZ_INPUTS=100000 $(BIN)/python -m pytest test/test_fuzz.py test/test_fuzz_messages.py --timeout 7200 $(ARGS)
+	@cd "$(ROOT)" && REFLECTDRIVE_FUZZ_INPUTS=1000000 $(BIN)/python -m pytest test/test_fuzz*.py --timeout 14400 $(ARGS)

@@ -1,7 +1,8 @@
 """Whatever arrives, nothing but the named exceptions gets out: messages, pictures, settings, files.
 
-Four hundred inputs in the ordinary tests, always the same. `make fuzz` tries 100,000, others each time; what it finds
-is printed as a small example, which belongs into the tests of the module at fault.
+A few thousand inputs in the ordinary tests, always the same, shared out among this file, test_fuzz_files.py and
+test_fuzz_messages.py. `make fuzz` tries a million, others each time; what it finds is printed as a small example, which
+belongs into the tests of the module at fault.
 """
 
 import os
@@ -62,9 +63,9 @@ from reflectdrive_ros.ros.pilot import Pilot
 # numpy may grumble where numbers overflow; what comes out is what counts
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
-INPUTS = int(os.environ.get("REFLECTDRIVE_FUZZ_INPUTS", "400"))
-SHARES = 16  # the tests of this file share the inputs; those that are cheap take several shares
-LONG = INPUTS > 1000
+LONG = "REFLECTDRIVE_FUZZ_INPUTS" in os.environ
+INPUTS = int(os.environ.get("REFLECTDRIVE_FUZZ_INPUTS", "1750"))
+SHARES = 70  # the tests of these files share the inputs; those that are cheap take several shares
 MAP = from_file(
     InputsConfig(
         route_type="lanelet", lanelet_map=str(Path(__file__).parent / "data/lanelet2_maps/cargo_transport_map.osm")
