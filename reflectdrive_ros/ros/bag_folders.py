@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,16 +15,16 @@ MOST_ENTRIES = 50_000  # files and folders that are looked at for bags
 
 def is_bag(path: Path) -> bool:
     """Whether a path looks like a bag: a storage file, or a folder with one or with a bag's metadata."""
-    if path.is_file():
+    if os.path.isfile(path):  # says no to names that Path.is_file raises for
         return path.suffix in SUFFIXES.values()
-    return path.is_dir() and any(
+    return os.path.isdir(path) and any(
         entry.name == "metadata.yaml" or entry.suffix in SUFFIXES.values() for entry in path.iterdir()
     )
 
 
 def holds_bags(path: Path) -> bool:
     """Whether a path is a folder of bags rather than a bag."""
-    return path.is_dir() and not is_bag(path) and bool(bags_in(path))
+    return os.path.isdir(path) and not is_bag(path) and bool(bags_in(path))
 
 
 def bags_in(path: Path) -> list[Path]:
