@@ -3,6 +3,7 @@ like him, every number is told with how many scenes it stands on, and every faul
 
 import argparse
 import json
+import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,9 +16,9 @@ from scenes import config as scenes_config
 from tiny_model import tiny_model  # noqa: F401 (a fixture)
 
 from reflectdrive_ros import planning
-from reflectdrive_ros.config import Config
+from reflectdrive_ros.config import Config, ConfigError
 from reflectdrive_ros.domain import Plan, Trajectory
-from reflectdrive_ros.evaluation import driving_scores, eval_run, eval_scenes, scenes_run
+from reflectdrive_ros.evaluation import drive, driving_scores, eval_run, eval_scenes, scenes_run
 from reflectdrive_ros.planning.planner import PlanningError
 from reflectdrive_ros.scoring.scorer import score
 from reflectdrive_ros.sim import crew, sets, shards, sumo
@@ -378,6 +379,32 @@ def test_a_model_that_cannot_be_used_is_one_sentence(seen, tiny_model, words, se
     assert command(eval_run, *of_model(tiny_model, "--scenes", seen, *words)) == 2
     (said,) = capsys.readouterr().err.strip().splitlines()
     assert sentence in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"cameras": 5}, "cameras.names has 3 cameras, but .* looks through 5"),
+        ({"instants": 4}, "takes images of 4 instants, the scenes of a set have 2"),
+    ],
+)
+def test_a_model_for_other_cameras_or_instants_is_refused_before_the_first_scene(
+    seen, changes, sentence, tmp_path, capsys
+):
+    from tiny_net import tiny_net
+
+    from reflectdrive_ros.features import WORDS
+    from reflectdrive_ros.training.run_state import save_weights
+
+    file = tmp_path / "weights.safetensors"
+    sha256 = save_weights(tiny_net(words=WORDS, text_vocabulary=len(WORDS), **changes), file, {})
+    config = scenes_config(planner="reflectdrive2", model__file=str(file), model__sha256=sha256)
+    words = ("--set", "test", "--planner", "reflectdrive2", "--model", file, "--scenes", seen)
+    assert command(eval_run, *words) == 2
+    assert re.search(sentence, capsys.readouterr().err.replace("\n", " "))
+    if "cameras" in changes:
+        with pytest.raises(ConfigError, match=sentence):
+            drive.drives(["reflectdrive2"], [0], config, 1.0, QUIET)
 
 
 def test_a_planner_that_has_learned_needs_a_model(seen, capsys):

@@ -33,7 +33,7 @@ from rich.table import Table
 from ..config import Config, ConfigError
 from ..domain import Array, CameraFrame
 from ..planning import BLIND, LEARNED, planner_named
-from ..runtime.engine import Engine
+from ..runtime.engine import Engine, check_cameras
 from ..runtime.model_file import ModelFileError
 from ..scoring.simulate import DT_S
 from ..sim import camera, sumo
@@ -169,9 +169,10 @@ def drives(
     sumo.binary("sumo")  # what is missing for all is told once, not by every drive
     drivers = drivers_of(planners, ("",), random_weights)
     for driver in drivers.values():
-        planner_named(replace(config, planner=driver.planner))
+        asked = replace(config, planner=driver.planner)
+        planner_named(asked)
         if driver.planner in LEARNED:  # a fault of the model is told once, not by every drive
-            given.network_for(config, driver.planner, driver.random_weights)
+            check_cameras(asked, given.network_for(config, driver.planner, driver.random_weights))
     jobs = [(name, seed) for name in drivers for seed in seeds]
     found: dict[Job, DriveResult] = {}
     failures: dict[Job, str] = {}

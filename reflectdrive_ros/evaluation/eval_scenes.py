@@ -28,12 +28,13 @@ from rich.progress import Progress
 from rich.table import Table
 
 from .. import kinematics
-from ..config import Config
+from ..config import Config, ConfigError
 from ..domain import Array, Observation, Plan
 from ..planning import BLIND, LEARNED, PROPOSALS, planner_named
 from ..planning.planner import PlanningError, Tools
+from ..runtime.engine import check_cameras
 from ..sim import crew, sets, shards
-from ..sim.scene import DrivingScene
+from ..sim.scene import INSTANTS_S, DrivingScene
 from ..sim.shards import Index, SetError, ShardNote
 from . import driving_scores, given, scenes_run
 from . import oracle as oracle_of
@@ -141,13 +142,19 @@ def evaluate(
     With several oracles each planner drives once under each. With `random_weights` each planner that has a network
     drives once more with `runtime.backend.random_network`. The rows are called as `drivers_of` tells.
 
-    Raises SetError if there is nothing to score, ModelFileError for a model that cannot be used.
+    Raises SetError if there is nothing to score, ModelFileError or ConfigError for a model that cannot be used.
     """
     learned = [name for name in planners if name in LEARNED]
     for name in learned:  # a fault of the model is told once, not by every worker
-        given.network_for(config, name, random_weights=False)
+        network = given.network_for(config, name, random_weights=False)
         if random_weights:
             given.network_for(config, name, random_weights=True)
+        check_cameras(replace(config, planner=name), network)
+        if network is not None and network.inputs.instants != len(INSTANTS_S):
+            raise ConfigError(
+                f"{config.model.file} takes images of {network.inputs.instants} instants, the scenes of a set have "
+                f"{len(INSTANTS_S)}: give a model for {len(INSTANTS_S)}"
+            )
     index = shards.index_of(folder)
     tasks = _tasks(index, families, limit)
     drivers = drivers_of(planners, oracles, random_weights)

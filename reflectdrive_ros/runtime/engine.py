@@ -57,7 +57,7 @@ class Engine:
                 # who reads scenes ahead has work for every core: none is left to share a scene's with
                 model = replace(config.model, threads=1) if read_ahead else config.model
                 network = network or network_of(model, decoding_of(config))
-                _check_cameras(config, network)
+                check_cameras(config, network)
             else:
                 network = None  # and nobody asks for a model that is not looked at
         self.runs_on = "" if network is None else getattr(network, "runs_on", type(network).__name__)
@@ -219,7 +219,7 @@ def closer(found_m: float | None, own_m: float | None) -> bool:
     return found_m is not None and own_m is not None and found_m < min(own_m, WIDE_M)
 
 
-def _check_cameras(config: Config, network: Network | None) -> None:
+def check_cameras(config: Config, network: Network | None) -> None:
     """Raises ConfigError where the cameras that are set up are not those that the network looks through."""
     cameras = config.cameras
     if not cameras.required:
@@ -227,5 +227,5 @@ def _check_cameras(config: Config, network: Network | None) -> None:
     if network is not None and len(cameras.names) != network.inputs.cameras:
         raise ConfigError(
             f"cameras.names has {len(cameras.names)} cameras, but {config.model.file} looks through "
-            f"{network.inputs.cameras}"
+            f"{network.inputs.cameras}: give a model for these cameras, or set cameras.names"
         )
