@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 import math
+import os
 from functools import cache
 from pathlib import Path
 from unittest.mock import patch
@@ -23,13 +24,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_fuzz import fuzzed
 
+from reflectdrive_ros import config
 from reflectdrive_ros.__main__ import BENCHES, COMMANDS, main
 from reflectdrive_ros.documents import DocumentError, arrays_of, json_of, yaml_of
-from reflectdrive_ros.evaluation import golden, tracks
+from reflectdrive_ros.evaluation import golden, results, tracks
 from reflectdrive_ros.files import read_limited
 from reflectdrive_ros.model.external_data import OnnxError, external_files
 from reflectdrive_ros.model.graph_card import METADATA, GraphCard, GraphError
-from reflectdrive_ros.ros import bag
+from reflectdrive_ros.ros import bag, recordings
+from reflectdrive_ros.ros.lanelet_file import from_file
 from reflectdrive_ros.runtime import engine_cache, model_file
 from reflectdrive_ros.runtime.graphs import input_spec
 from reflectdrive_ros.runtime.model_file import ModelFileError
@@ -175,6 +178,34 @@ def test_names_of_files(name):
     outcome(lambda: read_limited(Path(name), 1 << 20), OSError)
 
 
+READERS = {
+    "settings": (config.load, config.ConfigError),
+    "model": (lambda name: model_file.named(str(name), None), ModelFileError),
+    "card of graphs": (GraphCard.read, GraphError),
+    "scene set": (shards.index_of, shards.SetError),
+    "scored scenes": (lambda name: next(golden.lines(name)), golden.GoldenError),
+    "tracks": (tracks.load, tracks.TracksError),
+    "folder of tracks": (tracks.recordings_in, tracks.TracksError),
+    "measured numbers": (results.read, results.ResultsError),
+    "bag": (bag.BagReader, bag.BagError),
+    "recording": (recordings.open_recording, recordings.RecordingError),
+    "map": (lambda name: from_file(config.InputsConfig(lanelet_map=str(name))), config.ConfigError),
+}
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize(
+    "name", ["a\0b", "a\ud800b", os.fsdecode(b"a\xff"), "x" * 300, "x" * 5000, "/dev/zero", "/dev/stdin/x"]
+)
+def test_names_that_no_readable_file_has_are_one_sentence(reader, name):
+    how, errors = READERS[reader]
+    with pytest.raises(errors) as fault:
+        how(Path(name))
+    told(fault.value)
+    assert "Errno" not in str(fault.value)
+
+
 # --- cards and weights -----------------------------------------------------------------------------------------------
 
 GRAPH = b"\x08\x0a"  # an ONNX graph of which only the version of the format is told
@@ -225,12 +256,12 @@ def test_configurations_that_weights_carry(content):
     from reflectdrive_ros.model import checkpoint
     from reflectdrive_ros.model.token_net import TokenNet
 
-    config = outcome(
+    found = outcome(
         checkpoint._config, checkpoint.CheckpointError, Path("weights"), content.decode(errors="surrogateescape")
     )
-    if config is not None and config.blocks.layers + config.vision.layers < 20:  # the others take seconds
+    if found is not None and found.blocks.layers + found.vision.layers < 20:  # the others take seconds
         with torch.device("meta"):
-            outcome(checkpoint.check_shapes, checkpoint.CheckpointError, TokenNet(config), {}, Path("weights"))
+            outcome(checkpoint.check_shapes, checkpoint.CheckpointError, TokenNet(found), {}, Path("weights"))
 
 
 FIT = engine_cache.Fit(

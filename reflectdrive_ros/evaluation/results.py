@@ -6,6 +6,7 @@ A section appears when its files are there. Each table says which command made i
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ..documents import read_json
+from ..files import shown
 from .bench_decoding import expert_in_words
 from .eval_scenes import with_interval
 
@@ -52,13 +54,13 @@ def run(args: argparse.Namespace) -> int:
 def read(folder: Path) -> dict[str, Numbers]:
     """File name without its end -> its numbers. Raises ResultsError naming a file that is not JSON, or the folder."""
     found = {}
-    for path in sorted(folder.glob("*.json")):
+    for path in sorted(folder.glob("*.json")) if os.path.isdir(folder) else ():
         try:
             found[path.stem] = read_json(path)
         except (ValueError, OSError) as fault:
             raise ResultsError(f"{path} cannot be read: {fault}") from None
     if not found:
-        raise ResultsError(f"{folder} holds no JSON file: give the folder of measured numbers with --bench")
+        raise ResultsError(f"{shown(folder)} holds no JSON file: give the folder of measured numbers with --bench")
     return found
 
 

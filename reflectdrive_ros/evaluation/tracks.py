@@ -19,6 +19,7 @@ left out, by name.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -132,8 +133,8 @@ class Recording:
 
 def recordings_in(folder: Path) -> list[Path]:
     """The files of a set, by name. Raises TracksError for a folder that is missing or holds none."""
-    if not folder.is_dir():
-        raise TracksError(f"{folder} is not a folder; expected one with recordings of real_tracks (*.npz)")
+    if not os.path.isdir(folder):  # says no to names that Path.is_dir raises for
+        raise TracksError(f"{shown(folder)} is not a folder; expected one with recordings of real_tracks (*.npz)")
     paths = sorted(folder.glob("*.npz"))
     if not paths:
         raise TracksError(f"{folder} holds no recordings; expected files of real_tracks (*.npz)")

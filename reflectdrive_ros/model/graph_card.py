@@ -111,7 +111,7 @@ class GraphCard:
             check_fields(content, FIELDS)
             Codebook(content["model"]["codebook"]["bin_m"], content["model"]["codebook"]["bins"])
         except OSError as fault:
-            raise GraphError(f"{path} cannot be read: {fault.strerror}") from None
+            raise GraphError(f"{shown(path)} cannot be read: {fault.strerror}") from None
         except ValueError as fault:  # DocumentError, or the codebook's
             raise GraphError(f"{path} {fault}: export the checkpoint again") from None
         rows = {name: content["graphs"][name] for name in GRAPHS}

@@ -13,6 +13,7 @@ Weights that lack something, bring something unknown or belong to other measures
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -148,7 +149,7 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
     """All tensors of a folder, in one file or in the files of its index."""
     index = folder / "model.safetensors.index.json"
     names = ["model.safetensors"]
-    if index.exists():
+    if os.path.exists(index):
         try:
             told = read_json(index)
             check_fields(told, {"weight_map": named(FILE_NAME)})

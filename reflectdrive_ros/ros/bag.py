@@ -456,8 +456,8 @@ def _files_of(path: Path) -> tuple[list[Path], str]:
 
 
 def _files_without_metadata(path: Path) -> list[Path]:
-    files = [path] if path.is_file() else [entry for entry in path.iterdir() if entry.is_file()]
-    files = [file for file in files if file.suffix in SUFFIXES.values()]
+    entries = path.iterdir() if path.is_dir() else [path]
+    files = [entry for entry in entries if entry.suffix in SUFFIXES.values() and entry.is_file()]
     if not files:
         raise BagError(f"{path} is not a bag: it has no metadata.yaml and no .mcap or .db3 file")
     return sorted(files, key=lambda file: (len(file.name), file.name))  # bag_2 before bag_10

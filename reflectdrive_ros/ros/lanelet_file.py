@@ -6,10 +6,12 @@ attributes but does not use; maps without these tags are projected (UTM) around 
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 from ..config import ConfigError, InputsConfig
+from ..files import shown
 from ..osm import OsmError, checked
 from .lanelet_map import LaneletMap, MapSource
 from .lanelets import lanelets_of
@@ -36,8 +38,8 @@ def from_file(settings: InputsConfig) -> LaneletMap:
     """The map of `lanelet_map`. Raises ConfigError: one sentence that says which file or setting cannot be used and
     what to do."""
     path = Path(settings.lanelet_map)
-    if not path.is_file():
-        raise ConfigError(f"inputs.lanelet_map is {path}, which does not exist: give the map's .osm file")
+    if not os.path.isfile(path):  # says no to names that Path.is_file raises for
+        raise ConfigError(f"inputs.lanelet_map is {shown(path)}, which does not exist: give the map's .osm file")
     if path.suffix != ".osm":  # lanelet2 would read its own archives too, and believe them
         raise ConfigError(f"inputs.lanelet_map is {path}, which is no .osm file: give the map's .osm file")
     io, projection = bindings(settings)

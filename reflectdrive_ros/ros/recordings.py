@@ -8,6 +8,7 @@ What a recording does not know is left out, not invented; what had to be assumed
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -34,6 +35,7 @@ from .. import geometry
 from ..config import VehicleConfig
 from ..documents import read_arrays
 from ..domain import Array
+from ..files import shown
 from .bag import type_name_of
 from .outputs import header
 from .rotations import quaternion_from_matrix
@@ -102,11 +104,11 @@ def open_recording(folder: str | Path) -> Recording:
     Raises RecordingError saying what is missing.
     """
     folder = Path(folder)
-    if folder in (Path(folder.name), Path("test", "data", folder.name)) and not folder.exists():
+    if folder in (Path(folder.name), Path("test", "data", folder.name)) and not os.path.exists(folder):
         folder = SHIPPED / folder.name if (SHIPPED / folder.name).is_dir() else folder
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # says no to names that Path.is_dir raises for
         where = f"those of {SHIPPED} are used by name" if SHIPPED.is_dir() else "the source tree has some in test/data"
-        raise RecordingError(f"recording {folder} does not exist or is no folder; {where}")
+        raise RecordingError(f"recording {shown(folder)} does not exist or is no folder; {where}")
     for name, reader in (("sequence.npz", _pandaset), ("segment.npz", _comma2k19)):
         if (folder / name).is_file():
             try:

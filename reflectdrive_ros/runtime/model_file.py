@@ -59,7 +59,7 @@ def named(file: str, sha256: str | None) -> ModelConfig:
     if sha256 is None:
         sha256 = _sha256(path) if path.name == CARD else card_of(path).get("sha256")
     if not isinstance(sha256, str) or not sha256:
-        raise ModelFileError(f"no {CARD} beside {path} tells its hash: give it with --sha256")
+        raise ModelFileError(f"no {CARD} beside {shown(path)} tells its hash: give it with --sha256")
     return ModelConfig(str(path), sha256)
 
 
