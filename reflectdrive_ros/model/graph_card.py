@@ -24,6 +24,7 @@ from ..documents import (
     anything,
     array,
     check_fields,
+    choice,
     json_of,
     maybe,
     named,
@@ -51,7 +52,7 @@ FIELDS = {
     "format": text(),
     "model": {
         "weights_sha256": SHA256,
-        "precision": maybe(text()),
+        "precision": maybe(choice("fp32", "bf16", *QUANTISED)),
         "inputs": {
             "width": SIZE,
             "height": SIZE,
@@ -133,7 +134,7 @@ class GraphCard:
     @property
     def precision(self) -> str:
         """Of the arithmetic: fp32, bf16, int8, fp8. Cards that were written before there was a choice do not tell."""
-        return str(self.model.get("precision", "fp32"))
+        return str(self.model.get("precision") or "fp32")
 
     def codebook(self) -> Codebook:
         return Codebook(self.model["codebook"]["bin_m"], self.model["codebook"]["bins"])
