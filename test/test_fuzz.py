@@ -55,7 +55,7 @@ from tf2_msgs.msg import TFMessage
 
 from reflectdrive_ros.config import Config, ConfigError, InputsConfig, load, override, override_dotted
 from reflectdrive_ros.config import settings as leaves
-from reflectdrive_ros.ros import convert, obstacles, outputs
+from reflectdrive_ros.ros import convert, obstacles, outputs, raw_images
 from reflectdrive_ros.ros.convert import BadMessage
 from reflectdrive_ros.ros.lanelet_file import from_file
 from reflectdrive_ros.ros.pilot import Pilot
@@ -152,7 +152,7 @@ lanelet_routes = st.builds(
     segments=st.lists(segments, max_size=5),
 )
 sizes = st.one_of(st.integers(0, 12), st.integers(0, 2**32 - 1))
-encodings = st.one_of(st.sampled_from([*convert.TO_RGB, "bayer_rggb8", "RGB8", ""]), st.text(max_size=5))
+encodings = st.one_of(st.sampled_from([*raw_images.ENCODINGS, "RGB8", ""]), st.text(max_size=5))
 images = st.builds(Image, header=headers, height=sizes, width=sizes, step=sizes, encoding=encodings, data=bytes_)
 fitting_images = st.builds(
     lambda height, width, encoding, spare, short: Image(
