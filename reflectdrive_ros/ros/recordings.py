@@ -105,7 +105,7 @@ def open_recording(folder: str | Path) -> Recording:
     """
     folder = Path(folder)
     if folder in (Path(folder.name), Path("test", "data", folder.name)) and not os.path.exists(folder):
-        folder = SHIPPED / folder.name if (SHIPPED / folder.name).is_dir() else folder
+        folder = SHIPPED / folder.name if os.path.isdir(SHIPPED / folder.name) else folder
     if not os.path.isdir(folder):  # says no to names that Path.is_dir raises for
         where = f"those of {SHIPPED} are used by name" if SHIPPED.is_dir() else "the source tree has some in test/data"
         raise RecordingError(f"recording {shown(folder)} does not exist or is no folder; {where}")
