@@ -38,12 +38,14 @@ def test_the_ablation_has_the_papers_shape_and_repair_makes_nothing_less_safe(
     out = tmp_path / "repair.json"
     call = ["bench", "repair", "--set", "val", "--scenes", str(scenes), "--model", str(tiny_model.file)]
     call += ["--sha256", tiny_model.sha256, "--planner", planner, "--picture", str(tmp_path / "repair.png")]
-    assert main([*call, "--json", str(out)]) == 0
+    assert main([*call, "--random-weights", "--json", str(out)]) == 0
     assert cv2.imread(str(tmp_path / "repair.png")) is not None
     found = json.loads(out.read_text())
     rows = found["rows"]
     assert found["scenes"] == SCENES
-    assert set(rows) == set(bench_repair.variants(Config()))
+    at_random = {bench_repair.with_random_weights(name) for name in bench_repair.RANDOM}
+    assert set(rows) == set(bench_repair.variants(Config())) | at_random
+    assert rows["pictures alone, random weights"]["pdms"] != rows["pictures alone"]["pdms"]
     for with_repair, without in ((BOTH, GOALS), ("repair", "without both")):
         assert rows[with_repair]["unsafe"] <= rows[without]["unsafe"]
         assert rows[without]["iterations"] == 0.0

@@ -106,7 +106,9 @@ def test_a_wrong_size_is_refused_by_name(good, name, shape):
 
 
 @pytest.mark.parametrize("case", ARRAYS, ids=name_of)
-@pytest.mark.parametrize("nonsense", ["left", [[0.0], [0.0, 1.0]], None, object()], ids=str)
+@pytest.mark.parametrize(
+    "nonsense", ["left", [[0.0], [0.0, 1.0]], None, object()], ids=["text", "ragged", "None", "object"]
+)
 def test_what_is_no_array_of_numbers_is_refused_by_name(case, nonsense):
     good, name, _ = case
     if name == "predicted_poses" and nonsense is None:

@@ -59,6 +59,7 @@ DELTAS = (3, 5, 10)
 DRAWN = 6
 ASKED = 50  # plans near an unsafe one that the guard looks at
 BOTH, GOALS = "goals and repair", "goals"
+RANDOM = ("pictures alone", GOALS, "repair", BOTH)  # ways that drive once more with random weights
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--planner", choices=PLANNERS, default=PLANNERS[0], help=f"(default: {PLANNERS[0]})")
     given.add_bench_arguments(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the tables here too")
+    given.add_random_weights_argument(parser)
     parser.add_argument("--picture", type=Path, metavar="FILE", help=f"draw {DRAWN} repaired plans, before and after")
 
 
@@ -92,7 +94,8 @@ def run(args: argparse.Namespace) -> int:
         network = network_of(config.model, decoding_of(config))
         assert network is not None  # configuration() has refused a planner without a model
         folder = eval_scenes.the_set(args.set, args.scenes, args.workers, errors)
-        rows, pictures = measured(folder, config, network, args.limit, errors)
+        untrained = given.network_for(config, args.planner, random_weights=True) if args.random_weights else None
+        rows, pictures = measured(folder, config, network, args.limit, errors, untrained)
         if args.picture is not None and pictures:
             cv2.imwrite(str(args.picture), cv2.cvtColor(np.concatenate(pictures), cv2.COLOR_RGB2BGR))
     except (ConfigError, ModelFileError, *scenes_run.FAULTS) as fault:
@@ -178,14 +181,18 @@ class CountingNetwork:
 
 
 def measured(
-    folder: Path, config: Config, network: Network, limit: int, errors: Console
+    folder: Path, config: Config, network: Network, limit: int, errors: Console, untrained: Network | None = None
 ) -> tuple[dict[str, list[Row]], list[Array]]:
     """Rows of the same scenes by every way of planning, and the first repaired plans, one of each family, drawn.
+
+    `untrained` is a network of random weights: with it the ways of RANDOM drive once more.
 
     Raises SetError if there is no scene.
     """
     ways, counting = variants(config), CountingNetwork(network)
-    rows: dict[str, list[Row]] = {name: [] for name in ways}
+    random_ways = {name: ways[name] for name in RANDOM} if untrained is not None else {}
+    random_counting = None if untrained is None else CountingNetwork(untrained)
+    rows: dict[str, list[Row]] = {name: [] for name in (*ways, *map(with_random_weights, random_ways))}
     drawn: dict[str, Array] = {}
     scenes = shards.read(
         folder, pictures=True, limit=limit, on_damage=partial(errors.print, soft_wrap=True, highlight=False)
@@ -193,6 +200,9 @@ def measured(
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
         for scene in progress.track(scenes, total=limit, description="planning"):
             found, driven = rows_of(scene, ways, counting)
+            if random_counting is not None:
+                at_random, _ = rows_of(scene, random_ways, random_counting)
+                found |= {with_random_weights(name): row for name, row in at_random.items()}
             for name, row in found.items():
                 rows[name].append(row)
             if found[BOTH].repairs and len(drawn) < DRAWN:
@@ -200,6 +210,10 @@ def measured(
     if not rows[BOTH]:
         raise SetError(f"{folder} holds no scene to plan for")
     return rows, list(drawn.values())
+
+
+def with_random_weights(name: str) -> str:
+    return f"{name}, random weights"
 
 
 def before_and_after(scene: DrivingScene, *plans: Array) -> Array:

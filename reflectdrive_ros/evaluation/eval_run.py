@@ -55,11 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"planners to score: {', '.join(sorted((*PLANNERS, *LEARNED)))} (default: {' '.join(BASELINES)})",
     )
     given.add_model_arguments(parser)
-    parser.add_argument(
-        "--random-weights",
-        action="store_true",
-        help="a row more for each planner that has a network: the same network with random weights",
-    )
+    given.add_random_weights_argument(parser)
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings of planners and score (YAML)")
     given.add_settings_argument(parser, "--setting")
     made = parser.add_argument_group("sets of the proving ground", "they are made first where they are not there")

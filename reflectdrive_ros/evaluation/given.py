@@ -23,6 +23,14 @@ def add_model_arguments(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--sha256", metavar="HASH", help="hash of --model (default: as the card.json beside it tells)")
 
 
+def add_random_weights_argument(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--random-weights",
+        action="store_true",
+        help="a row more for each planner that has a network: the same network with random weights",
+    )
+
+
 def add_settings_argument(parser: argparse._ActionsContainer, option: str) -> None:
     parser.add_argument(
         option, action="append", default=[], dest="settings", metavar="NAME=VALUE", help="one setting, may be repeated"
