@@ -21,6 +21,7 @@ help:
 	@echo "make bench      timings of the node on this machine"
 	@echo "make train      the small network from scratch and its score, in three hours on two cores"
 	@echo "make test-faults, make fuzz, make soak   faults, a million odd inputs, an hour of driving"
+	@echo "make results    the measurements behind docs/results.md, an hour"
 	@echo "make generated  files made from the code: schema, parameters, topics, security policy"
 	@echo "make clean      remove .venv and everything built"
 	@echo 'Each sets itself up. More for the command behind it: make test ARGS="-k geometry"'
@@ -31,8 +32,9 @@ setup:
 demo: setup
 	@cd "$(ROOT)" && $(BIN)/reflectdrive demo $(ARGS)
 
+# A file goes to one worker as a whole: its fixtures are made once.
 test: setup
-	@cd "$(ROOT)" && $(BIN)/python -m pytest $(ARGS)
+	@cd "$(ROOT)" && $(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 test-long: setup
 	@cd "$(ROOT)" && $(BIN)/python -m pytest -m "long or not long" --timeout 1800 $(ARGS)
@@ -42,7 +44,7 @@ AVX2 := NPY_DISABLE_CPU_FEATURES="X86_V4 AVX512F AVX512_SKX AVX512_ICL AVX512_SP
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 OPENCV_CPU_DISABLE=AVX512-SKX
 
 test-avx2: setup
-	@cd "$(ROOT)" && env $(AVX2) $(BIN)/python -m pytest $(ARGS)
+	@cd "$(ROOT)" && env $(AVX2) $(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 doctor: setup
 	@cd "$(ROOT)" && $(BIN)/reflectdrive doctor $(ARGS)
@@ -75,6 +77,26 @@ train: setup
 		--begin-with $(RECIPE)/plans $(ARGS)
 	@cd "$(ROOT)" && $(BIN)/reflectdrive eval --set test --planner reflectdrive2 --oracle none \
 		--model $(RECIPE)/goals/weights.safetensors --json $(RECIPE)/eval-test.json
+
+# --- docs/results.md: one command a table, an hour in all on two cores -------------------------------------------------
+.PHONY: results
+RUN := $(BIN)/reflectdrive
+SMALL := models/reflectdrive2_small
+NUMBERS := docs/bench
+CLOSED := eval --closed-loop --seeds 10 --duration 60
+
+results: setup
+	@cd "$(ROOT)" && $(RUN) eval --set test --planner constant_velocity route_follower --json $(NUMBERS)/eval-test.json
+	@cd "$(ROOT)" && $(RUN) eval --set test --planner reflectdrive2 --oracle words none constant_velocity logged \
+		--random-weights --workers 2 --json $(NUMBERS)/eval-test-shipped.json
+	@cd "$(ROOT)" && $(RUN) bench decoding --set val --limit 150 --model $(SMALL)/weights.safetensors \
+		--json $(NUMBERS)/decoding.json
+	@cd "$(ROOT)" && $(RUN) bench repair --planner reflectdrive2 --set val --random-weights --json $(NUMBERS)/repair.json
+	@cd "$(ROOT)" && $(RUN) $(CLOSED) --planner route_follower --json $(NUMBERS)/closed-loop.json
+	@cd "$(ROOT)" && $(RUN) $(CLOSED) --planner reflectdrive2 --random-weights --json $(NUMBERS)/closed-loop-shipped.json
+	@cd "$(ROOT)" && OMP_WAIT_POLICY=PASSIVE $(RUN) bench planner --model $(SMALL)/weights.safetensors \
+		--graphs $(SMALL)/onnx/card.json --json $(NUMBERS)/planner-onnxruntime.json
+	@cd "$(ROOT)" && $(RUN) bench results
 
 # --- fit for a vehicle: faults, fuzz, soak; each takes from minutes to an hour ----------------------------------------
 .PHONY: test-faults fuzz soak generated
