@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 from . import __version__
+from .stopping import exit_code, raising, say_stopped, stopped
 
 # command -> (module with add_arguments(parser) and run(args) -> exit code, what it does). Modules are imported when
 # their command is asked for: a laptop without ROS can score, a car without scipy can plan.
@@ -54,12 +55,29 @@ UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The exit code of a command; 2 with one sentence on stderr also where there is no place to print or to run."""
+    """The exit code of a command; 2 with one sentence on stderr also where there is no place to print or to run.
+
+    Ended by a signal: one sentence, and 128 plus the signal's number.
+    """
     if isinstance(sys.stdout, io.TextIOWrapper):  # an ASCII terminal shows "?" for what it has no character for
         sys.stdout.reconfigure(errors="replace")
+    with raising() as request:
+        try:
+            return flushed(sys.argv[1:] if argv is None else argv)
+        except KeyboardInterrupt as stop:
+            return stopped(stop)
+        except OSError:
+            if request.number is None:
+                raise
+            say_stopped()  # the terminal was closed, and what was being closed could not print
+            discard_output()
+            return exit_code(request.number)
+
+
+def flushed(given: list[str]) -> int:
     try:
         try:
-            return run(sys.argv[1:] if argv is None else argv)
+            return run(given)
         finally:
             if sys.stdout is not None:  # None: closed by the shell
                 sys.stdout.flush()

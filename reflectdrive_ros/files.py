@@ -2,6 +2,7 @@
 
 write_whole(path, content)                     # whole or not there, whatever ends the process or the power
 content = read_limited(path, 16 * MEGABYTE)    # never blocks, never reads more than the limit
+with whole_folder(path) as part: ...           # what is written into `part` appears in `path` at the block's end
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ import errno
 import hashlib
 import os
 import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -95,6 +99,20 @@ def write_whole(path: Path, content: bytes) -> None:
         raise OSError(fault.errno, fault.strerror or str(fault), str(path)) from None
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """An empty folder to write into; its files move to `folder` when the block ends, and are removed when it raises.
+
+    Files of `folder` with other names stay. Raises OSError.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", suffix=PART, dir=folder.parent) as part:
+        yield Path(part)
+        folder.mkdir(exist_ok=True)
+        for file in Path(part).iterdir():
+            os.replace(file, folder / file.name)
 
 
 def _flush_names(folder: Path) -> None:

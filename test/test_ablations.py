@@ -207,7 +207,7 @@ def test_ctrl_c_and_a_kill_end_the_trainings_too(place, capsys, number):
         os.kill(os.getpid(), number)
 
     threading.Thread(target=interrupt, daemon=True).start()
-    assert main(command(place, "--seeds", "1")) == 130
+    assert main(command(place, "--seeds", "1")) == 128 + number
     assert "goes on from here" in capsys.readouterr().err
     for file in files:
         with pytest.raises(ProcessLookupError):

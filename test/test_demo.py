@@ -148,7 +148,7 @@ def test_ending_the_demo_ends_the_node_and_leaves_a_whole_bag(tmp_path):
             time.sleep(0.1)
         time.sleep(3.0)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20.0) == 130
+        assert process.wait(20.0) == 143
         assert not cmdline(node)
         with BagReader(tmp_path / "world") as bag:
             assert bag.notice == ""
@@ -170,12 +170,7 @@ def cmdline(pid):
 def run(*words):
     parser = argparse.ArgumentParser()
     demo.add_arguments(parser)
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        return demo.run(parser.parse_args([str(word) for word in words]))
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+    return demo.run(parser.parse_args([str(word) for word in words]))
 
 
 def test_without_sumo_one_sentence_says_what_to_do(tmp_path, monkeypatch, capsys):

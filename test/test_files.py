@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reflectdrive_ros.files import open_limited, read_limited, sha256_of, shown
+from reflectdrive_ros.files import open_limited, read_limited, sha256_of, shown, whole_folder
 
 
 def refusal(path, limit_bytes=1000):
@@ -100,3 +100,21 @@ def test_a_path_in_a_message_is_short_and_printable():
     assert shown(Path("/a/ä b")) == "/a/ä b"
     assert shown("a\n\x1b[31m\udc80") == r"a\n\x1b[31m\udc80"
     assert len(shown("a" * 5000)) < 210
+
+
+def test_a_folder_gets_all_its_files_when_the_block_ends_and_none_when_it_is_broken_off(tmp_path):
+    folder = tmp_path / "in" / "made"
+    with whole_folder(folder) as part:
+        (part / "first").write_text("1")
+        assert not folder.exists()
+    (folder / "other").write_text("kept")
+
+    def broken_off():
+        with whole_folder(folder) as part:
+            (part / "first").write_text("2")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        broken_off()
+    assert {file.name: file.read_text() for file in folder.iterdir()} == {"first": "1", "other": "kept"}
+    assert [path.name for path in folder.parent.iterdir()] == ["made"]

@@ -26,7 +26,19 @@ FLOORS = {
     "training": 5,
     "__main__": 6,
 }
-GROUND = ("__init__", "domain", "geometry", "kinematics", "lanes", "tokens", "config", "documents", "files", "osm")
+GROUND = (
+    "__init__",
+    "domain",
+    "geometry",
+    "kinematics",
+    "lanes",
+    "tokens",
+    "config",
+    "documents",
+    "files",
+    "osm",
+    "stopping",
+)
 RECIPES = ("constant_velocity", "route_follower", "reflectdrive2", "reflectdrive", "drivefine", "reflexdiffusion")
 
 # Where a library may be imported: rooms, or single modules.

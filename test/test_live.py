@@ -248,9 +248,7 @@ def test_a_browser_shows_pictures_road_and_plan(tmp_path):
 
 
 @pytest.mark.dds
-def test_a_port_in_use_is_said(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(live, "end_on_sigterm", lambda: None)  # the handlers are pytest's here
-    monkeypatch.setattr(demo, "end_on_sigterm", lambda: None)
+def test_a_port_in_use_is_said(tmp_path, capsys):
     with live.served(0, VehicleConfig()) as page:
         port = str(page.server_address[1])
         assert live.main(["--port", port]) == 2

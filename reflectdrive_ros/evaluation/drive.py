@@ -325,9 +325,6 @@ def run_closed_loop(args: argparse.Namespace) -> int:
     except OSError as fault:
         errors.print(escape(f"{fault.filename or args.json} cannot be written: {fault.strerror}"), soft_wrap=True)
         return 2
-    except KeyboardInterrupt:
-        errors.print("stopped")
-        return 130
     console.print(_table(driven))
     for (planner, seed), why in driven.failures.items():
         console.print(escape(f"broken off: {planner}, seed {seed}: {why}"), soft_wrap=True)

@@ -109,9 +109,6 @@ def run(args: argparse.Namespace) -> int:
     except OSError as fault:
         errors.print(escape(f"{fault.filename or args.json} cannot be written: {fault.strerror}"), soft_wrap=True)
         return 2
-    except KeyboardInterrupt:
-        errors.print("stopped")
-        return 130
     console.print(_table(result))
     for note in _notes(result):
         console.print(escape(note), soft_wrap=True)

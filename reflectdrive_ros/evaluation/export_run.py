@@ -25,6 +25,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..config import Config, ConfigError, load
+from ..files import whole_folder
 from ..model import checkpoint
 from ..model.checkpoint import CheckpointError
 from ..model.export import MOST_BLOCKS, PRECISIONS, Size, export, in_bfloat16, own_size
@@ -99,7 +100,8 @@ def run(args: argparse.Namespace) -> int:
         made = {key: value for key, value in provenance().items() if key in ("version", "commit")}
         with ExitStack() as stack:
             quantise = args.precision in QUANTISED
-            place = Path(stack.enter_context(tempfile.TemporaryDirectory())) if quantise else args.out
+            out = stack.enter_context(whole_folder(args.out))
+            place = Path(stack.enter_context(tempfile.TemporaryDirectory())) if quantise else out
             with errors.status("tracing the graphs; of the small network it takes half a minute"):
                 about = {"weights": weights, "made": made}
                 known = golden(_taking(args.camera, net, decoding)) if net.config.words else None
@@ -110,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
             if quantise:
                 sets = args.calibrate, args.gate
                 exact_card = GraphCard.read(place / CARD)
-                card_sha256 = quantised(exact_card, args.out, args.precision, sets, args.gate_scenes, config, errors)
+                card_sha256 = quantised(exact_card, out, args.precision, sets, args.gate_scenes, config, errors)
         numbers = figures(args.out / CARD, card_sha256)
         if args.tensorrt:
             numbers["tensorrt"] = engines(str(args.out / CARD), "cuda", None, True, errors)

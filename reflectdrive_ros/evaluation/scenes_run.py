@@ -27,6 +27,7 @@ from ..sim import sets, shards, sumo
 from ..sim.scene import FAMILIES
 from ..sim.sets import MakeShard, Wanted
 from ..sim.shards import Index, SetError
+from ..stopping import stopped
 from . import arguments
 from .contact_sheet import contact_sheet
 from .provenance import write_numbers
@@ -93,9 +94,8 @@ def run(args: argparse.Namespace) -> int:
     except OSError as fault:
         errors.print(escape(cannot_write(fault)), soft_wrap=True, highlight=False)
         return 2
-    except KeyboardInterrupt:
-        errors.print("stopped; whole shards are kept, the same command goes on from there")
-        return 130
+    except KeyboardInterrupt as stop:
+        return stopped(stop, "whole shards are kept, the same command goes on from there")
     console.print(_table(index, rate))
     counts = ", ".join(f"{name} {count}" for name, count in index.counts.items())
     console.print(escape(f"on the way: {counts or 'nothing to tell'}\nin {folder}"), soft_wrap=True, highlight=False)

@@ -185,6 +185,9 @@ class BagWriter:
         except OSError as fault:
             self._hand.shutdown()
             raise BagError(f"bag {self.path} cannot be created: {fault.strerror}") from None
+        except BaseException as fault:  # a signal: what was opened is closed
+            self.__exit__(type(fault), fault, None)
+            raise
         return self
 
     def __exit__(

@@ -42,7 +42,7 @@ from .replay_legs import Legs
 from .replay_node import diagnostics_of, isolated_environment, resolved, running_node
 from .replay_tally import Sent, Tally
 from .topics import message_class
-from .world_node import Pace, WorldNode, end_on_sigterm, own_context, remaps, require_running, spinning
+from .world_node import Pace, WorldNode, own_context, remaps, require_running, spinning
 
 if TYPE_CHECKING:
     from ..sim.world import World
@@ -75,11 +75,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 0; 2 with one sentence when something given cannot be used; 130 when stopped."""
+    """Exit code 0; 2 with one sentence when something given cannot be used."""
     errors = Console(stderr=True)
     if args.recording is not None:
         return recorded(args)
-    end_on_sigterm()
     try:
         return shown_live(args) if args.live else closed_loop(args, errors)
     except SumoMissing as fault:
@@ -88,9 +87,6 @@ def run(args: argparse.Namespace) -> int:
         errors.print(escape(str(fault)), soft_wrap=True)
     except OSError as fault:
         errors.print(escape(f"{fault.filename or args.out} cannot be used: {fault.strerror}"), soft_wrap=True)
-    except KeyboardInterrupt:
-        errors.print("stopped")
-        return 130
     return 2
 
 

@@ -23,9 +23,10 @@ from typing import Any
 from ..config import ConfigError, VehicleConfig
 from ..evaluation import arguments
 from ..evaluation.report import with_drawing
+from ..stopping import raising
 from . import live_view
 from .live_topics import Listener
-from .world_node import end_on_sigterm, own_context, spinning
+from .world_node import own_context, spinning
 
 TEMPLATE = Path(__file__).resolve().with_name("live.html")
 HOST = "127.0.0.1"
@@ -121,9 +122,8 @@ def main(args: list[str] | None = None) -> int:
     )
     parser.add_argument("--port", type=arguments.PORT, default=PORT, help=f"of the page (default: {PORT})")
     parsed = parser.parse_args(sys.argv[1:] if args is None else args)
-    end_on_sigterm()
     try:
-        with served(parsed.port, VehicleConfig()) as page:
+        with raising(), served(parsed.port, VehicleConfig()) as page:
             sys.stdout.write(f"{page.url} shows the running planner; Ctrl-C ends\n")
             sys.stdout.flush()
             threading.Event().wait()

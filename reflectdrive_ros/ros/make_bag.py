@@ -8,11 +8,9 @@ and minutes of traffic make much of a last bit.)
 from __future__ import annotations
 
 import argparse
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -25,6 +23,7 @@ from ..config import Config, ConfigError, override_dotted
 from ..evaluation import arguments
 from ..evaluation.provenance import write_numbers
 from ..planning import planner_named
+from ..stopping import stopped
 from . import world_bag
 from .bag import STORAGES, BagError, BagReader, BagWriter
 from .recordings import Recording, RecordingError, open_recording
@@ -51,8 +50,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Exit code 0; 2 with one sentence on stderr when the source or the target cannot be used."""
     errors = Console(stderr=True)
-    for ending in (signal.SIGTERM, signal.SIGINT):  # a shell that starts us in the background ignores the latter
-        signal.signal(ending, _leave)
     try:
         with _opened(args) as recording, BagWriter(args.out, args.storage, replace=args.force) as bag:
             _copy(recording, bag, errors)
@@ -65,9 +62,8 @@ def run(args: argparse.Namespace) -> int:
     except OSError as fault:
         errors.print(escape(f"{fault.filename or args.out} cannot be written: {fault.strerror}"), soft_wrap=True)
         return 2
-    except KeyboardInterrupt:
-        errors.print(escape(f"stopped; what was written until then is a whole bag: {args.out}"), soft_wrap=True)
-        return 130
+    except KeyboardInterrupt as stop:
+        return stopped(stop, f"what was written until then is a whole bag: {args.out}")
     console = Console()
     if not console.is_terminal:  # a log is wide enough for a topic's name
         console = Console(width=120)
@@ -84,11 +80,6 @@ def _opened(args: argparse.Namespace) -> Iterator[Recording]:
     planner_named(config)
     with world_bag.opened_world(args, config) as world:
         yield world_bag.world_recording(world, config, args.seconds)
-
-
-def _leave(_signal: int, _frame: FrameType | None) -> None:
-    """SIGTERM ends a Python process on the spot; as Ctrl-C it lets the bag be closed first."""
-    raise KeyboardInterrupt
 
 
 def _copy(recording: Recording, bag: BagWriter, console: Console) -> None:

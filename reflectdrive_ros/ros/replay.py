@@ -11,11 +11,13 @@ import argparse
 import dataclasses
 import json
 import resource
+import shutil
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
@@ -377,15 +379,23 @@ class PlansBag:
         self._types = {key: outs[key].type for key in self._names}
 
     def __enter__(self) -> PlansBag:
-        self._bag.__enter__()
-        for key, name in self._names.items():
-            self._bag.add_topic(name, self._types[key])
+        with ExitStack() as opened:
+            opened.push(self._remove)
+            opened.enter_context(self._bag)
+            for key, name in self._names.items():
+                self._bag.add_topic(name, self._types[key])
+            self._opened = opened.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bag.__exit__(kind, fault, trace)
+        self._opened.__exit__(kind, fault, trace)
+
+    def _remove(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Plans of a part of the bag are no result."""
+        if kind is not None:
+            shutil.rmtree(self._bag.path, ignore_errors=True)
 
     def write(self, sent: Sent) -> None:
         trajectory = outputs.trajectory_bytes(sent.stamp_ns, sent.points, self._frame)

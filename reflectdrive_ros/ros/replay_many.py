@@ -13,7 +13,6 @@ import json
 import multiprocessing
 import os
 import shutil
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -35,6 +34,7 @@ from ..evaluation.plan_measures import PLANS_FILE, MeasuresError, PlanMeasures, 
 from ..evaluation.provenance import provenance
 from ..evaluation.replay_index import COLUMNS, cells, write_index
 from ..runtime.model_file import ModelFileError
+from ..stopping import in_worker, stopped
 from . import replay
 from .bag import BagError
 from .bag_folders import bags_in, folder_names, is_bag
@@ -83,9 +83,8 @@ def replay_many(args: argparse.Namespace, config: Config, errors: Console) -> in
     kept = [job for job in jobs if is_done(job)]
     try:
         failures |= replayed([job for job in jobs if job not in kept], args, config, errors)
-    except KeyboardInterrupt:
-        errors.print("stopped; the same command goes on from here")
-        return 130
+    except KeyboardInterrupt as stop:
+        return stopped(stop, "the same command goes on from here")
     results, parts = [], []
     for job in jobs:
         if str(job.bag) in failures:
@@ -252,8 +251,7 @@ def _said(ours: Connection, process: SpawnProcess) -> float | str:
 
 def _one(job: Job, args: argparse.Namespace, config: Config, said: Connection) -> None:
     """One bag from beginning to end, in a process of its own."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process hears it, and ends us
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that a node that we began is ended too
+    in_worker()
     part = job.out.with_name(f".{job.out.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     told = 0.0

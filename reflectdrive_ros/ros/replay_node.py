@@ -94,7 +94,7 @@ def running_node(
         command += ["-p", f"config_file:={file}", "-p", f"use_sim_time:={str(sim_time).lower()}"]
         for private, name in remaps.items():
             command += ["-r", f"{private}:={name}"]
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=dict(os.environ))
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
         try:
             yield process
         finally:
@@ -102,14 +102,18 @@ def running_node(
 
 
 def end(process: subprocess.Popen, patience_s: float = 3.0) -> int:
-    """Interrupt a process, then kill it; returns its exit code."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(patience_s)
-        except subprocess.TimeoutExpired:
-            process.kill()
-    return process.wait()
+    """Interrupt a process that has a session of its own, then kill that session; returns its exit code."""
+    try:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(patience_s)
+    finally:  # also where a second signal breaks off the waiting
+        process.kill()
+        with suppress(ProcessLookupError):  # all that it began have ended
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return process.returncode
 
 
 class Harness:

@@ -29,12 +29,13 @@ from rich.table import Table
 from ..config import Config, ConfigError, override_dotted
 from ..evaluation import arguments, given
 from ..evaluation.provenance import write_numbers
+from ..stopping import raising, stopped
 from . import world_bag
 from .bag import BagError
 from .bench_node import growth_percent, resident_mb
 from .demo import Answers
 from .replay_node import isolated_environment, running_node
-from .world_node import Pace, WorldNode, end_on_sigterm, own_context, remaps, require_running, spinning
+from .world_node import Pace, WorldNode, own_context, remaps, require_running, spinning
 
 MINUTES = 60.0
 GROWTH_PERCENT = 2.0
@@ -55,16 +56,15 @@ def main() -> int:
     parser.add_argument("--planner", default=Config().planner, help=f"recipe (default: {Config().planner})")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here")
     args = parser.parse_args()
-    end_on_sigterm()
     console, errors = Console(), Console(stderr=True)
     try:
-        numbers = soaked(args, errors)
+        with raising():
+            numbers = soaked(args, errors)
     except (BagError, ConfigError, *world_bag.WORLD_FAULTS) as fault:
         errors.print(escape(str(fault)), soft_wrap=True)
         return 2
-    except KeyboardInterrupt:
-        errors.print("stopped")
-        return 130
+    except KeyboardInterrupt as stop:
+        return stopped(stop)
     if args.json:
         write_numbers(args.json, numbers, weights_sha256=given.weights_of(Config(), [args.planner]))
     console.print(table(numbers))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -20,7 +19,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import rclpy
@@ -35,6 +33,7 @@ from visualization_msgs.msg import MarkerArray
 from ..config import Config, ConfigError
 from ..domain import Array, Plan
 from ..evaluation import arguments
+from ..stopping import raising
 from . import convert, outputs, topics, world_bag, world_messages
 from .bag import BagError, BagWriter
 from .convert import BadMessage
@@ -225,20 +224,6 @@ def own_context(args: list[str] | None = None) -> Context:
     return context
 
 
-def end_on_sigterm() -> None:
-    """SIGTERM, and Ctrl-C also in the background, end the drive as an exception: what was begun is ended on the way.
-    Only the first does: `ros2 launch` hands on the Ctrl-C that the terminal sends as well."""
-    endings = (signal.SIGTERM, signal.SIGINT)
-
-    def leave(_signal: int, _frame: FrameType | None) -> None:
-        for ending in endings:
-            signal.signal(ending, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    for ending in endings:
-        signal.signal(ending, leave)
-
-
 def main(args: list[str] | None = None) -> int:
     """`ros2 run reflectdrive world`"""
     given = sys.argv[1:] if args is None else args
@@ -255,13 +240,12 @@ def main(args: list[str] | None = None) -> int:
     )
     parser.add_argument("--ros-args", nargs=argparse.REMAINDER, help="remappings and parameters of ROS")
     parsed = parser.parse_args(given)
-    end_on_sigterm()
     profile_file = dds_profile()
     if profile_file is not None:
         os.environ.setdefault("FASTRTPS_DEFAULT_PROFILES_FILE", str(profile_file))
     config = Config()
     try:
-        with world_bag.opened_world(parsed, config) as world:
+        with raising(), world_bag.opened_world(parsed, config) as world:
             context = own_context(given)
             node = WorldNode(
                 world, config, world_bag.rig_of(config), context=context, trajectory_topic=parsed.trajectory

@@ -14,7 +14,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import platform
-import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -25,6 +24,8 @@ from typing import Any, Generic, TypeVar
 
 import cv2
 import numpy as np
+
+from ..stopping import in_worker
 
 ATTEMPTS = 3
 PATIENCE_S = 2.0  # that a worker gets to end when it is told to
@@ -101,6 +102,8 @@ def share_out(
                     yield Outcome(tasks[place], None, content)
     finally:
         for worker in crew:
+            worker.process.terminate()
+        for worker in crew:
             worker.end()
 
 
@@ -134,7 +137,7 @@ class _Worker:
         return kind, content
 
     def end(self) -> None:
-        self.process.terminate()
+        """After `terminate`: scratch folders are removed meanwhile."""
         self.process.join(PATIENCE_S)
         self.process.kill()
         self.process.join()
@@ -168,7 +171,7 @@ def _surroundings(variables: Mapping[str, str]) -> Iterator[None]:
 
 def _serve(pipe: Connection, work: Work[Any, Any]) -> None:
     """A worker's life."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends us
+    in_worker()
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
     cv2.setNumThreads(1)
     pipe.send(("ready", None))

@@ -17,8 +17,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -37,6 +37,7 @@ from ..evaluation.results import paired
 from ..model.checkpoint import CARD
 from ..sim import shards
 from ..sim.shards import SetError
+from ..stopping import stopped
 from . import run_state, settings, validation
 from .run_state import StateError
 from .settings import TrainConfig
@@ -95,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 0; 130 when stopped; 2 with one sentence on stderr when a training cannot be used or failed."""
+    """Exit code 0; that of a signal; 2 with one sentence on stderr when a training cannot be used or failed."""
     errors, console = Console(stderr=True), Console()
     if not console.is_terminal:  # a log is wide enough for its lines
         console = Console(width=160)
@@ -120,9 +121,8 @@ def run(args: argparse.Namespace) -> int:
     except OSError as fault:
         errors.print(escape(f"{fault.filename or args.out}: {fault.strerror or fault}"), soft_wrap=True)
         return 2
-    except KeyboardInterrupt:
-        errors.print("stopped; the same command goes on from here")
-        return 130
+    except KeyboardInterrupt as stop:
+        return stopped(stop, "the same command goes on from here")
     console.print(_means(result))
     console.print(_worth(result))
     return 0
@@ -205,10 +205,7 @@ def trained(runs: Sequence[Run], jobs: int, errors: Console) -> dict[str, dict[s
     """
     cards = {run.name: card for run in runs if (card := finished(run)) is not None}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with (
-        _stoppable(),
-        Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress,
-    ):
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
         bar = progress.add_task("trainings", total=len(runs), completed=len(cards))
 
         def on_done(run: Run, card: dict[str, Any]) -> None:
@@ -275,18 +272,6 @@ def _end(children: Sequence[subprocess.Popen[bytes]]) -> None:
 def _signal(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
     if child.poll() is None:
         os.killpg(child.pid, number)
-
-
-@contextmanager
-def _stoppable() -> Iterator[None]:
-    """A kill or a closed terminal stops us as Ctrl-C does: no training is left behind alone."""
-    numbers = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) != signal.SIG_IGN]  # nohup
-    before = {each: signal.signal(each, signal.default_int_handler) for each in numbers}
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
 
 
 # --- what they are worth ---------------------------------------------------------------------------------------------

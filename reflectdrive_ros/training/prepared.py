@@ -32,6 +32,7 @@ from ..features import InputSpec, WordTokenizer
 from ..files import write_whole
 from ..sim import shards
 from ..sim.shards import SetError, ShardNote
+from ..stopping import in_worker
 from ..tokens import Codebook
 from . import birdseye, fields
 
@@ -152,8 +153,13 @@ def in_processes(work: Callable[[Job], Made], jobs: Sequence[Job], folder: Path,
         return
     context = multiprocessing.get_context("spawn")  # a fork would inherit the threads of torch
     try:
-        with ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context) as pool:
-            yield from pool.map(work, jobs)
+        with ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context, initializer=in_worker) as pool:
+            try:
+                yield from pool.map(work, jobs)
+            except BaseException:  # leaving the block waits for the workers: they end now, not after their shards
+                for process in multiprocessing.active_children():
+                    process.terminate()
+                raise
     except BrokenProcessPool:
         raise SetError(f"a process that read {folder} was killed, out of memory perhaps: try --workers 1") from None
 

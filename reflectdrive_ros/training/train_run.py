@@ -17,14 +17,11 @@ import csv
 import logging
 import math
 import os
-import signal
-import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -43,6 +40,7 @@ from ..model.checkpoint import CheckpointError
 from ..model.token_net import TokenNetConfig
 from ..sim import shards
 from ..sim.shards import SetError
+from ..stopping import deferring, exit_code, say_stopped, stopped
 from . import mean, run_state, settings, sft, sharding, validation
 from . import worth as worths
 from .prepared import Shape, prepare
@@ -95,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 0; 130 when stopped; 2 with one sentence on stderr when it cannot begin or go on."""
+    """Exit code 0; that of the signal when stopped; 2 with one sentence on stderr when it cannot begin or go on."""
     errors, console = Console(stderr=True), Console()
     if not console.is_terminal:  # a log is wide enough for its lines
         console = Console(width=160)
@@ -107,9 +105,8 @@ def run(args: argparse.Namespace) -> int:
         errors.print(escape(str(fault)), soft_wrap=True)
     except OSError as fault:
         errors.print(escape(f"{fault.filename or args.out}: {fault.strerror or fault}"), soft_wrap=True)
-    except KeyboardInterrupt:  # before the first step, or for the second time
-        errors.print("stopped; the same command goes on from the last state")
-        return 130
+    except KeyboardInterrupt as stop:  # before the first step, or for the second time
+        return stopped(stop, _resumption(args.out))
     return 2
 
 
@@ -152,11 +149,12 @@ def sft_run(
     worth = _worth(args, config, shape, fabric, errors)
     job = Job(config, network, scenes, exam, args.out, about, begin_with=args.begin_with, public=public, worth=worth)
     _same_scenes(args.out, job)
-    with _stopping() as stop, _Report(args.out, config, network, console, fabric.is_global_zero) as report:
-        done = sft.train(job, fabric, report, stop.is_set)
-    if stop.is_set():
-        console.print(f"stopped at step {done.step}; the same command goes on from there")
-        return 130
+    with deferring() as request, _Report(args.out, config, network, console, fabric.is_global_zero) as report:
+        done = sft.train(job, fabric, report, lambda: request.number is not None)
+    if request.number is not None:
+        if fabric.is_global_zero:
+            say_stopped(_resumption(args.out))
+        return exit_code(request.number)
     console.print(
         f"{done.step} steps in {done.elapsed_s / 60:.1f} minutes; weights are in {args.out / run_state.WEIGHTS}"
     )
@@ -276,22 +274,15 @@ def _preparing(console: Console, told: str = "making scenes ready, shard by shar
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-@contextmanager
-def _stopping() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C or SIGTERM sets, so that a step is never cut in two; the second ends at once."""
-    event = threading.Event()
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        if event.is_set():
-            raise KeyboardInterrupt
-        event.set()
-
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+def _resumption(out: Path) -> str:
+    """What the same command would do after a stop."""
     try:
-        yield event
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        found = run_state.peek(out)
+    except StateError as fault:
+        return str(fault)
+    if found is None:
+        return "nothing saved yet, the same command begins anew"
+    return f"the same command resumes at step {found[0].step}"
 
 
 # --- meanwhile -------------------------------------------------------------------------------------------------------

@@ -1,0 +1,115 @@
+"""SIGINT, SIGTERM and SIGHUP as an exception, so that `with` blocks close files and end child processes on the way out.
+
+    with raising():                  # a command, in its main thread
+        ...                          # a signal raises Stopped here
+    with deferring() as request:     # a loop whose step must not be cut in two
+        while request.number is None:
+            ...
+    in_worker()                      # first line of a worker process, which its parent ends
+
+`stopped` says one sentence and gives the exit code: 130 for SIGINT, 143 for SIGTERM, 129 for SIGHUP.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from types import FrameType
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+REPEATED_S = 5.0  # a second signal within this time is the first once more: a launcher passes on the terminal's Ctrl-C
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal ended the command."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+@dataclass
+class Request:
+    """Which signal asked for the end; None for none."""
+
+    number: int | None = None
+
+
+@contextmanager
+def raising() -> Iterator[Request]:
+    """A signal raises Stopped in the main thread while the block runs. In another thread it changes nothing.
+
+    Signals that follow within REPEATED_S are dropped, so that they do not break into what the first one closes. Python
+    drops an exception that is raised inside a destructor: the next signal after REPEATED_S raises again.
+    """
+    request, last_s = Request(), float("-inf")
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        nonlocal last_s
+        if time.monotonic() - last_s < REPEATED_S:
+            return
+        last_s, request.number = time.monotonic(), number
+        raise Stopped(number)
+
+    with _handled_by(on_signal):
+        yield request
+
+
+@contextmanager
+def deferring() -> Iterator[Request]:
+    """The first signal is kept in the request, for the block to ask for; a later one raises Stopped."""
+    request = Request()
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        if request.number is not None:
+            raise Stopped(number)
+        request.number = number
+
+    with _handled_by(on_signal):
+        yield request
+
+
+def in_worker() -> None:
+    """Handlers of a worker process: it ends when its parent sends SIGTERM, after its `with` blocks and `finally`.
+
+    A terminal sends SIGINT and SIGHUP to the parent too, which then ends its workers.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+
+
+def stopped(stop: KeyboardInterrupt, consequence: str = "") -> int:
+    """One sentence on stderr, with what follows for the user; returns the exit code of the signal."""
+    say_stopped(consequence)
+    return exit_code(stop.number if isinstance(stop, Stopped) else signal.SIGINT)
+
+
+def say_stopped(consequence: str = "") -> None:
+    with suppress(OSError, ValueError):  # after SIGHUP there may be no terminal
+        sys.stderr.write(f"stopped{'; ' if consequence else ''}{consequence}\n")
+
+
+def exit_code(number: int) -> int:
+    """Of a process that a signal ended, as shells count."""
+    return 128 + number
+
+
+@contextmanager
+def _handled_by(on_signal: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
+        yield
+        return
+    # nohup ignores SIGHUP, and that is kept; a shell that starts a command in the background ignores SIGINT for it
+    numbers = [each for each in ENDING if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN]
+    before = {each: signal.signal(each, on_signal) for each in numbers}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -1,0 +1,154 @@
+"""SIGINT, SIGTERM and SIGHUP end a command with one sentence, its exit code, no process and no half-written file."""
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from tiny_net import tiny_net
+
+from reflectdrive_ros.__main__ import main
+from reflectdrive_ros.model import checkpoint
+from reflectdrive_ros.stopping import Stopped, deferring, exit_code, raising
+
+DATA = Path(__file__).parent / "data"
+ENDING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
+
+
+@pytest.fixture(autouse=True)
+def late():
+    """Signals that arrived after a command had ended: they fail the test and do not end pytest."""
+    arrived = []
+    before = {number: signal.signal(number, lambda number, _: arrived.append(number)) for number in ENDING}
+    yield arrived
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    assert not arrived
+
+
+def children():
+    """Process ids of what this process began, zombies left out."""
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        for pid in (task / "children").read_text().split():
+            try:
+                command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            except OSError:
+                continue
+            if command:
+                found.append((int(pid), command))
+    return found
+
+
+def ended_by(number, ready, *words):
+    """The exit code of a command to which this process sends a signal as soon as `ready()`."""
+
+    def send():
+        until = time.monotonic() + 60.0
+        while time.monotonic() < until and not ready():
+            time.sleep(0.01)
+        os.kill(os.getpid(), number)
+
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
+    try:
+        return main([str(word) for word in words])
+    finally:
+        sender.join(70.0)
+
+
+@pytest.fixture(scope="module")
+def pandaset(tmp_path_factory):
+    bag = tmp_path_factory.mktemp("bags") / "pandaset"
+    assert main(["make-bag", str(DATA / "pandaset_002"), str(bag)]) == 0
+    return bag
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_a_signal_is_an_exception_that_leaves_with_blocks_and_a_second_one_does_not_break_into_them(late, number):
+    closed = []
+
+    def command():
+        with raising():
+            try:
+                os.kill(os.getpid(), number)
+            finally:
+                os.kill(os.getpid(), signal.SIGTERM)
+                closed.append(True)
+
+    with pytest.raises(Stopped) as stop:
+        command()
+    assert (stop.value.number, closed) == (number, [True])
+    assert exit_code(stop.value.number) == CODES[number]
+    os.kill(os.getpid(), number)  # the handler of before is back
+    assert late == [number]
+    late.clear()
+
+
+def test_what_nohup_ignores_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with raising() as request, deferring() as deferred:
+        os.kill(os.getpid(), signal.SIGHUP)
+    signal.signal(signal.SIGHUP, before)
+    assert (request.number, deferred.number) == (None, None)
+
+
+def test_a_deferred_signal_is_kept_and_the_next_one_raises():
+    with deferring() as request:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert request.number == signal.SIGHUP
+        with pytest.raises(Stopped, match="SIGTERM"):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_a_stopped_replay_leaves_no_plans(pandaset, tmp_path, capsys, number):
+    def planning():
+        return any(tmp_path.glob("plans/*.mcap"))
+
+    words = ("--planner", "route_follower", "--no-report", "--out", tmp_path)
+    assert ended_by(number, planning, "replay", pandaset, *words) == CODES[number]
+    assert capsys.readouterr().err.strip().splitlines() == ["stopped"]
+    assert not list(tmp_path.glob("*.json"))
+    assert not (tmp_path / "plans").exists()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith(("reader", "bag-writer"))]
+
+
+@pytest.mark.dds
+def test_a_stopped_replay_through_the_node_leaves_no_node(pandaset, tmp_path, capsys):
+    before = children()
+
+    def running():
+        return any(b"reflectdrive_ros.ros.node" in command for _, command in children())
+
+    words = ("--node", "--planner", "route_follower", "--no-report", "--out", tmp_path)
+    assert ended_by(signal.SIGHUP, running, "replay", pandaset, *words) == 129
+    assert capsys.readouterr().err.strip().splitlines()[-1] == "stopped"
+    assert children() == before
+
+
+def test_a_stopped_export_leaves_no_graph(tmp_path, capsys):
+    weights, out = tmp_path / "weights.safetensors", tmp_path / "graphs"
+    checkpoint.save(tiny_net(), weights, {})
+
+    def tracing():
+        return any(tmp_path.glob(".graphs.*.part"))
+
+    assert ended_by(signal.SIGINT, tracing, "export", weights, "--out", out) == 130
+    assert capsys.readouterr().err.strip().splitlines()[-1] == "stopped"
+    assert not [path for path in tmp_path.iterdir() if "graphs" in path.name]
+
+
+def test_stopped_workers_end_and_remove_what_they_were_writing(tmp_path, capsys):
+    def working():
+        return any(tmp_path.glob(".scratch*/*"))
+
+    words = ("--count", "400", "--workers", "2", "--no-pictures", "--out", tmp_path)
+    assert ended_by(signal.SIGTERM, working, "scenes", *words) == 143
+    assert "stopped; whole shards are kept" in capsys.readouterr().err
+    assert not multiprocessing.active_children()
+    assert not list(tmp_path.glob(".scratch*"))
