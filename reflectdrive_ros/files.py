@@ -2,12 +2,14 @@
 
 write_whole(path, content)                     # whole or not there, whatever ends the process or the power
 content = read_limited(path, 16 * MEGABYTE)    # never blocks, never reads more than the limit
+with locked(path): ...                         # no other process of ours writes into the folder meanwhile
 with whole_folder(path) as part: ...           # what is written into `part` appears in `path` at the block's end
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
 import stat
@@ -17,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+LOCK = ".lock"  # file in a folder that one process at a time writes into
 PART = ".part"  # end of the name of a file that is being written
 MEGABYTE = 1 << 20
 MODEL_BYTES = 1 << 36  # of the largest file of weights, 64 GiB
@@ -99,6 +102,30 @@ def write_whole(path: Path, content: bytes) -> None:
         raise OSError(fault.errno, fault.strerror or str(fault), str(path)) from None
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keeps other processes that call this out of a folder, which is made where it is missing. Not reentrant.
+
+    The lock is the system's: it ends with this process, however that ends. A folder that is made here and in which the
+    block leaves nothing is removed. Raises BlockingIOError where another process holds it, OSError naming the folder.
+    """
+    missing = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / LOCK
+    with file.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as fault:
+            advice = "another process writes into it; wait for it to end, or name another folder"
+            raise BlockingIOError(fault.errno, advice, str(folder)) from None
+        try:
+            yield
+        finally:
+            if missing and list(folder.iterdir()) == [file]:
+                file.unlink()
+                folder.rmdir()
 
 
 @contextmanager

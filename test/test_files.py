@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reflectdrive_ros.files import open_limited, read_limited, sha256_of, shown, whole_folder
+from reflectdrive_ros.files import locked, open_limited, read_limited, sha256_of, shown, whole_folder
 
 
 def refusal(path, limit_bytes=1000):
@@ -118,3 +118,17 @@ def test_a_folder_gets_all_its_files_when_the_block_ends_and_none_when_it_is_bro
         broken_off()
     assert {file.name: file.read_text() for file in folder.iterdir()} == {"first": "1", "other": "kept"}
     assert [path.name for path in folder.parent.iterdir()] == ["made"]
+
+
+def test_a_locked_folder_is_refused_to_another_and_is_gone_again_where_nothing_was_written(tmp_path):
+    folder = tmp_path / "in" / "made"
+    with locked(folder):
+        with pytest.raises(BlockingIOError, match="another process writes into it; wait") as refused, locked(folder):
+            pass
+        assert refused.value.filename == str(folder)
+    assert not folder.exists()
+    with locked(folder):
+        (folder / "result").touch()
+    with locked(folder):
+        pass
+    assert (folder / "result").exists()

@@ -18,6 +18,7 @@ import hand_scenes
 import pytest
 
 from reflectdrive_ros.evaluation import scenes_run
+from reflectdrive_ros.files import locked
 from reflectdrive_ros.sim import crew, sampler, sets, shards
 
 ROOT = Path(__file__).parents[1]
@@ -213,7 +214,7 @@ def test_killed_at_any_point_it_goes_on_where_it_was(small, reference, tmp_path)
 
 
 def test_two_cannot_make_one_set(small, tmp_path):
-    with sets._alone_in(tmp_path), pytest.raises(shards.SetError, match="another process is making"):
+    with locked(tmp_path), pytest.raises(BlockingIOError, match="another process writes into it"):
         make(tmp_path)
 
 

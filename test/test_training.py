@@ -27,6 +27,7 @@ from torch import nn
 from reflectdrive_ros import features
 from reflectdrive_ros.config import ConfigError
 from reflectdrive_ros.domain import Command
+from reflectdrive_ros.files import locked
 from reflectdrive_ros.model import checkpoint, vision
 from reflectdrive_ros.model.layers import BlockConfig
 from reflectdrive_ros.model.phases import Decoding
@@ -38,6 +39,7 @@ from reflectdrive_ros.planning.waypoints import driven
 from reflectdrive_ros.scoring.scorer import score
 from reflectdrive_ros.sim import shards
 from reflectdrive_ros.sim.shards import Index, Load
+from reflectdrive_ros.stopping import Stopped
 from reflectdrive_ros.tokens import Codebook
 from reflectdrive_ros.training import data, drafts, prepared, run_state, schedule, settings, sft, train_run, validation
 from reflectdrive_ros.training import worth as worths
@@ -408,6 +410,34 @@ def test_a_run_that_is_stopped_goes_on_where_it_was(scenes, finished, tmp_path):
     assert progress.step == 3
     assert train(job_of(scenes, tmp_path)).step == 8
     assert same(tmp_path, finished)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_saves_and_tells_the_step_at_which_the_run_resumes(sets, tmp_path, monkeypatch, capsys, number):
+    def with_signal(self, progress, at, scenes):
+        if progress.step == 2:
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(train_run._Report, "step", with_signal)
+    assert run_tiny(command(sets, tmp_path / "run", "--steps", "8", yaml=TINY)) == 128 + number
+    assert capsys.readouterr().err.splitlines()[-1] == "stopped; the same command resumes at step 2"
+    assert run_state.peek(tmp_path / "run")[0].step == 2
+
+
+def test_a_signal_before_anything_is_saved_says_that_the_run_begins_anew(sets, tmp_path, monkeypatch, capsys):
+    def interrupted(*_):
+        raise Stopped(signal.SIGTERM)
+
+    monkeypatch.setattr(train_run, "prepare", interrupted)
+    assert train_run.run(command(sets, tmp_path / "run", yaml=TINY)) == 143
+    assert capsys.readouterr().err.strip() == "stopped; nothing saved yet, the same command begins anew"
+    assert not (tmp_path / "run").exists()
+
+
+def test_two_cannot_train_into_one_folder(sets, tmp_path, capsys):
+    with locked(tmp_path / "run"):
+        assert train_run.run(command(sets, tmp_path / "run", yaml=TINY)) == 2
+    assert f"{tmp_path / 'run'}: another process writes into it; wait" in " ".join(capsys.readouterr().err.split("\n"))
 
 
 def test_a_run_begins_with_the_weights_of_another_and_tells_what_did_not_fit(scenes, finished, tmp_path):

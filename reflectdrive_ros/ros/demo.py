@@ -16,6 +16,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from ..evaluation.driving_scores import prolonged
 from ..evaluation.provenance import provenance
 from ..evaluation.replay_record import DriveEvent, DriveRecord, ReplayRecord, summary
 from ..evaluation.report import drive_rows, write_report
+from ..files import locked
 from ..runtime.model_file import ModelFileError
 from ..sim.sumo import SumoMissing
 from . import convert, live, make_bag, outputs, replay, topics, world_bag, world_messages
@@ -77,10 +79,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Exit code 0; 2 with one sentence when something given cannot be used."""
     errors = Console(stderr=True)
-    if args.recording is not None:
-        return recorded(args)
     try:
-        return shown_live(args) if args.live else closed_loop(args, errors)
+        with locked(args.out):
+            if args.recording is not None:
+                return recorded(args)
+            return shown_live(args) if args.live else closed_loop(args, errors)
     except SumoMissing as fault:
         errors.print(escape(f"{fault}; `reflectdrive demo --recording` needs no world"), soft_wrap=True)
     except (BagError, ConfigError, ModelFileError, live.PortError, *world_bag.WORLD_FAULTS) as fault:
@@ -132,7 +135,6 @@ class Answers(Node):
 def closed_loop(args: argparse.Namespace, errors: Console) -> int:
     config = given.configuration(args, PATIENCE)
     os.environ.update(isolated_environment())
-    args.out.mkdir(parents=True, exist_ok=True)
     seconds = SECONDS if args.seconds is None else args.seconds
     bag = args.out / "world"
     errors.print(f"a world is made from seed {args.seed} ..")
@@ -252,7 +254,6 @@ def shown_live(args: argparse.Namespace) -> int:
     """The same loop in real time, on a page instead of in a bag."""
     config = given.configuration(args, PATIENCE)
     os.environ.update(isolated_environment())
-    args.out.mkdir(parents=True, exist_ok=True)
     log, console = args.out / "node.log", Console()
     with live.served(args.port, config.vehicle) as page, world_bag.opened_world(args, config) as world:
         context = own_context()
@@ -274,8 +275,7 @@ def shown_live(args: argparse.Namespace) -> int:
 def recorded(args: argparse.Namespace) -> int:
     """A real recording through the node, in recorded time."""
     bag = args.out / args.recording.resolve().name
-    args.out.mkdir(parents=True, exist_ok=True)
-    code = call(make_bag, [str(args.recording), str(bag), "--force"])
+    code = make_bag.run(parsed(make_bag, [str(args.recording), str(bag), "--force"]))
     if code:
         return code
     words = [str(bag), "--node", "--out", str(args.out)]
@@ -287,14 +287,14 @@ def recorded(args: argparse.Namespace) -> int:
     words += [word for pair in args.settings for word in ("--set", pair)]
     words += ["--duration", str(args.seconds)] if args.seconds else []
     words += ["--json", str(args.json)] if args.json else []
-    code = call(replay, words)
+    code = replay.run(parsed(replay, words), owned=True)
     if not code:
         Console().print(escape(f"open {(args.out / 'report.html').resolve()} in a browser"), soft_wrap=True)
     return code
 
 
-def call(command: object, words: list[str]) -> int:
-    """Another command of ours, as the command line would run it."""
+def parsed(command: ModuleType, words: list[str]) -> argparse.Namespace:
+    """The arguments of another command of ours, as its command line would give them."""
     parser = argparse.ArgumentParser()
-    command.add_arguments(parser)  # type: ignore[attr-defined]
-    return int(command.run(parser.parse_args(words)))  # type: ignore[attr-defined]
+    command.add_arguments(parser)
+    return parser.parse_args(words)

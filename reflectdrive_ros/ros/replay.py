@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
@@ -36,6 +36,7 @@ from ..evaluation.plan_measures import PLANS_FILE, SCORES, write_measures
 from ..evaluation.provenance import provenance
 from ..evaluation.replay_record import ReplayRecord, summary
 from ..evaluation.report import write_report
+from ..files import locked
 from ..runtime.engine import Engine
 from ..runtime.model_file import ModelFileError
 from ..runtime.read_ahead import AHEAD
@@ -50,6 +51,7 @@ from .replay_tally import Sent, Tally, Unsent
 
 NEVER_LATE_MS = 10_000.0
 TURN_S = 0.0005  # for which a thread keeps Python to itself; at Python's own 5 ms a core waits that long for work
+RESULTS = Path("out") / "replays"  # of several bags
 PLANS_PREFIX = "/planning/reflectdrive"
 LEFT_BEHIND = ("summary.json", "report.html", PLANS_FILE)
 
@@ -93,17 +95,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-report", action="store_true", help="leave report.html out")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace, *, owned: bool = False) -> int:
     """Exit code 0; 1 when no plan of the planner went out, plans differ from the golden, or a bag of several cannot be
-    replayed; 2 with one sentence when something given cannot be used."""
+    replayed; 2 with one sentence when something given cannot be used.
+
+    `owned`: whether the caller holds the lock of --out.
+    """
     errors = Console(stderr=True)
     try:
         config = given.configuration(args)
-        if len(args.bags) > 1 or holds_bags(args.bags[0]):
-            from .replay_many import replay_many
+        several = len(args.bags) > 1 or holds_bags(args.bags[0])
+        with nullcontext() if owned else locked(args.out or (RESULTS if several else Path("out") / args.bags[0].name)):
+            if several:
+                from .replay_many import replay_many
 
-            return replay_many(args, config, errors)
-        return run_one(args, config, errors)
+                return replay_many(args, config, errors)
+            return run_one(args, config, errors)
     except (BagError, ConfigError, GoldenError, ModelFileError) as fault:
         errors.print(escape(str(fault)), soft_wrap=True)
     except OSError as fault:

@@ -41,7 +41,6 @@ from .bag_folders import bags_in, folder_names, is_bag
 from .bag_topics import chosen
 
 MADE_BY = "made_by.json"
-RESULTS = Path("out") / "replays"
 STEP = 0.01  # of a bag: how often a process tells how far it is
 PATIENCE_S = 5.0  # with a process that is to end
 PROGRAM = Path(__file__).resolve().parents[1]
@@ -63,7 +62,7 @@ def replay_many(args: argparse.Namespace, config: Config, errors: Console) -> in
         raise ConfigError("--golden compares one bag: give one")
     if args.node and args.jobs > 1:
         raise ConfigError("--node plays in recorded time: replay one bag after the other, with --jobs 1")
-    out = args.out or RESULTS
+    out = args.out or replay.RESULTS
     bags, failures = found(args.bags)
     out.mkdir(parents=True, exist_ok=True)
     for name in ("summary.json", "index.html"):  # of an earlier run: not yet true

@@ -8,7 +8,6 @@ its index, and a folder never holds scenes of two programs.
 from __future__ import annotations
 
 import ast
-import fcntl
 import hashlib
 import json
 import os
@@ -16,7 +15,7 @@ import shutil
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -29,7 +28,7 @@ import scipy
 import shapely
 
 from ..domain import Array
-from ..files import PART
+from ..files import PART, locked
 from ..scoring.scorer import WAYPOINTS, score
 from ..scoring.simulate import HORIZON_S
 from . import crew, scene_codec, shards
@@ -149,11 +148,11 @@ def make(
     """Makes what is missing of a set, with `workers` processes, and returns its index.
 
     `on_progress` gets how many scenes of the set there are. Shards that could not be made are named in the index
-    with the reason. Raises SetError if the folder holds another set, is being worked on, or workers do not start;
-    OSError naming the file if one cannot be written. Whole shards stay in any case, and are kept the next time.
+    with the reason. Raises SetError if the folder holds another set, or workers do not start; BlockingIOError if
+    another process makes it; OSError naming the file if one cannot be written. Whole shards stay in any case, and are
+    kept the next time.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with _alone_in(folder):
+    with locked(folder):
         index = _begun(folder, wanted)
         if index is None:
             index = shards.index_of(folder)
@@ -261,17 +260,6 @@ def _load(folder: Path, make_shard: MakeShard, task: tuple[str, int, int], repor
 
         load = Load.of(counted())
     return replace(load, counts=dict(source.counts))
-
-
-@contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """The lock is the system's: it ends with this process, however that ends."""
-    with (folder / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise SetError(f"another process is making {folder}: wait for it, or name another folder") from None
-        yield
 
 
 def _remove_leftovers(folder: Path) -> None:

@@ -19,7 +19,7 @@ import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from torch.utils.tensorboard import SummaryWriter
 from ..config import ConfigError, override_dotted
 from ..evaluation import arguments, given
 from ..evaluation.provenance import provenance
-from ..files import MEGABYTE, read_limited
+from ..files import MEGABYTE, locked, read_limited
 from ..model.checkpoint import CheckpointError
 from ..model.token_net import TokenNetConfig
 from ..sim import shards
@@ -125,6 +125,21 @@ def sft_run(
         raise ConfigError("--begin-with another run, or with public weights (--language, --eyes): not both")
     fabric = _fabric(config)
     console.quiet = errors.quiet = not fabric.is_global_zero
+    with locked(args.out) if fabric.is_global_zero else nullcontext():
+        return _run_alone(args, config, network, fabric, begun_with, public, console, errors)
+
+
+def _run_alone(
+    args: argparse.Namespace,
+    config: TrainConfig,
+    network: TokenNetConfig,
+    fabric: Fabric,
+    begun_with: dict[str, Any] | None,
+    public: Public,
+    console: Console,
+    errors: Console,
+) -> int:
+    """As `sft_run`, while no other process trains into the folder."""
     shape = shape_of(network)
     left_out: list[str] = []
 
@@ -132,7 +147,6 @@ def sft_run(
         left_out.append(sentence)
         errors.print(escape(sentence), soft_wrap=True)
 
-    args.out.mkdir(parents=True, exist_ok=True)
     with fabric.rank_zero_first(), _preparing(errors) as progress:
         scenes = prepare(args.train, shape, args.workers, on_damage, progress)
     if len(scenes) < config.data.batch:
