@@ -1,8 +1,10 @@
 """The live page: true values for every topic, a page that shows them, and a server that goes away."""
 
+import http.client
 import json
 import os
 import shutil
+import socket
 import subprocess
 import threading
 import time
@@ -245,6 +247,41 @@ def test_a_browser_shows_pictures_road_and_plan(tmp_path):
     assert [cameras[:, left : left + 380].std() > 3 for left in (25, 450, 870)] == [True] * 3
     colourful = above.max(axis=2) - above.min(axis=2) > 60  # the plan's ribbon
     assert colourful.sum() > 300
+
+
+def answer(port, path):
+    """Statuses of the answers to two requests for a path on one connection."""
+    with socket.create_connection((live.HOST, port), timeout=5.0) as connection:
+        statuses = []
+        for _ in range(2):
+            connection.sendall(b"GET " + path + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+            answered = http.client.HTTPResponse(connection)
+            answered.begin()
+            assert answered.read()
+            statuses.append(answered.status)
+    return statuses
+
+
+@pytest.mark.dds
+def test_a_stamp_that_is_none_is_not_found_and_the_connection_stays(capfd):
+    wrong = [b"\xb2", b"\xb9.jpg", b"%B2", b"9" * 5000, b"9" * 5000 + b".jpg", b"-1", b"1_0", b".jpg", b"1.jpg.jpg"]
+    with live.served(0, VehicleConfig()) as page:
+        port = page.server_address[1]
+        for stamp in wrong:
+            assert answer(port, b"/camera/front/" + stamp) == [404, 404], stamp
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.dds
+def test_an_idle_connection_is_closed(monkeypatch, capfd):
+    assert 1.0 < live.Answers.timeout <= 60.0
+    monkeypatch.setattr(live.Answers, "timeout", 0.2)
+    with live.served(0, VehicleConfig()) as page:
+        for sent in (b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost:"):
+            with socket.create_connection(page.server_address, timeout=5.0) as connection:
+                connection.sendall(sent)
+                assert connection.recv(1) == b""
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.dds

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -31,6 +32,8 @@ from .world_node import own_context, spinning
 TEMPLATE = Path(__file__).resolve().with_name("live.html")
 HOST = "127.0.0.1"
 PORT = 8000
+IDLE_S = 10.0  # after which a connection that sends no request is closed; the page asks ten times a second
+STAMP = re.compile(r"([0-9]{1,19})(\.jpg)?")  # of an image, ns; int() refuses much longer ones
 
 
 class PortError(Exception):
@@ -64,6 +67,7 @@ class Page(ThreadingHTTPServer):
 class Answers(BaseHTTPRequestHandler):
     server: Page
     protocol_version = "HTTP/1.1"
+    timeout = IDLE_S
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
@@ -75,8 +79,8 @@ class Answers(BaseHTTPRequestHandler):
         elif path == "/road.json":
             version, rings = self.server.listener.road()
             self._answer_json({"version": version, "rings": [live_view.rounded(ring, 2) for ring in rings]})
-        elif len(words) == 3 and words[0] == "camera" and words[2].removesuffix(".jpg").isdigit():
-            jpeg = self.server.listener.jpeg(words[1], int(words[2].removesuffix(".jpg")))
+        elif len(words) == 3 and words[0] == "camera" and (stamp := STAMP.fullmatch(words[2])):
+            jpeg = self.server.listener.jpeg(words[1], int(stamp[1]))
             if jpeg is None:
                 self._answer(b"this picture is gone", "text/plain", HTTPStatus.NOT_FOUND)
             else:
