@@ -5,6 +5,8 @@
     with deferring() as request:     # a loop whose step must not be cut in two
         while request.number is None:
             ...
+    with starting_workers():         # around the start of a worker process
+        process.start()
     in_worker()                      # first line of a worker process, which its parent ends
 
 `stopped` says one sentence and gives the exit code: 130 for SIGINT, 143 for SIGTERM, 129 for SIGHUP.
@@ -22,6 +24,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+OF_TERMINAL = (signal.SIGINT, signal.SIGHUP)  # a terminal sends them to the parent too, which then ends its workers
 REPEATED_S = 5.0  # a second signal within this time is the first once more: a launcher passes on the terminal's Ctrl-C
 
 
@@ -75,13 +78,24 @@ def deferring() -> Iterator[Request]:
 
 
 def in_worker() -> None:
-    """Handlers of a worker process: it ends when its parent sends SIGTERM, after its `with` blocks and `finally`.
-
-    A terminal sends SIGINT and SIGHUP to the parent too, which then ends its workers.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    """Handlers of a worker process: it ends when its parent sends SIGTERM, after its `with` blocks and `finally`."""
+    for number in OF_TERMINAL:
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, OF_TERMINAL)
+
+
+@contextmanager
+def starting_workers() -> Iterator[None]:
+    """Processes that are started here do not end by Ctrl-C in the middle of their imports, with a traceback each.
+
+    They inherit the blocked signals until `in_worker`; the parent gets its own at the end of the block.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, OF_TERMINAL)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def stopped(stop: KeyboardInterrupt, consequence: str = "") -> int:

@@ -34,7 +34,7 @@ from ..evaluation.plan_measures import PLANS_FILE, MeasuresError, PlanMeasures, 
 from ..evaluation.provenance import provenance
 from ..evaluation.replay_index import COLUMNS, cells, write_index
 from ..runtime.model_file import ModelFileError
-from ..stopping import in_worker, stopped
+from ..stopping import in_worker, starting_workers, stopped
 from . import replay
 from .bag import BagError
 from .bag_folders import bags_in, folder_names, is_bag
@@ -208,7 +208,8 @@ def replayed(jobs: Sequence[Job], args: argparse.Namespace, config: Config, erro
                     job = waiting.pop()
                     ours, theirs = context.Pipe(duplex=False)
                     process = context.Process(target=_one, args=(job, options, config, theirs), daemon=True)
-                    process.start()
+                    with starting_workers():
+                        process.start()
                     theirs.close()
                     running[ours] = (job, process, progress.add_task(escape(job.out.name), total=1.0))
                 ready = wait(list(running))

@@ -25,7 +25,7 @@ from typing import Any, Generic, TypeVar
 import cv2
 import numpy as np
 
-from ..stopping import in_worker
+from ..stopping import in_worker, starting_workers
 
 ATTEMPTS = 3
 PATIENCE_S = 2.0  # that a worker gets to end when it is told to
@@ -63,8 +63,10 @@ def share_out(
     """
     waiting = deque(range(len(tasks)))
     deaths = [0] * len(tasks)
-    crew = [_Worker(work) for _ in range(min(workers, len(tasks)))]
+    crew: list[_Worker] = []
     try:
+        for _ in range(min(workers, len(tasks))):
+            crew.append(_Worker(work))  # one by one: those that are there end with the rest
         while waiting or any(worker.place is not None for worker in crew):
             for worker in crew:
                 if worker.ready and worker.place is None and waiting:
@@ -115,7 +117,7 @@ class _Worker:
         context.set_forkserver_preload([LOADED])
         self.pipe, other = context.Pipe()
         self.process = context.Process(target=_serve, args=(other, work), daemon=True)
-        with _surroundings({**ONE_THREAD, **alike()}):
+        with starting_workers(), _surroundings({**ONE_THREAD, **alike()}):
             self.process.start()
         other.close()  # or its end would never be heard
         self.ready = False
@@ -174,7 +176,10 @@ def _serve(pipe: Connection, work: Work[Any, Any]) -> None:
     in_worker()
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
     cv2.setNumThreads(1)
-    pipe.send(("ready", None))
+    try:
+        pipe.send(("ready", None))
+    except BrokenPipeError:  # the parent has ended meanwhile
+        return
     while True:
         try:
             task = pipe.recv()
