@@ -22,7 +22,7 @@ from scenes import config
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.config import Config, VehicleConfig
 from reflectdrive_ros.domain import Plan, Trajectory
-from reflectdrive_ros.ros import convert, demo, live, live_view, outputs
+from reflectdrive_ros.ros import convert, live, live_view, outputs
 from reflectdrive_ros.ros.inputs import InputStatus, Level
 from reflectdrive_ros.ros.live_topics import Heard, Listener, Picture, camera_name
 from reflectdrive_ros.ros.replay_node import Harness, running_node
@@ -295,7 +295,6 @@ def test_a_port_in_use_is_said(tmp_path, capsys):
 
 
 def test_a_domain_that_dds_does_not_have_is_said(capsys, monkeypatch):
-    monkeypatch.setattr(live, "end_on_sigterm", lambda: None)
     monkeypatch.setenv("ROS_DOMAIN_ID", "abc")
     assert live.main([]) == 2
     assert capsys.readouterr().err == "live: ROS_DOMAIN_ID is 'abc', expected a number from 0 to 232\n"
