@@ -71,10 +71,11 @@ def rows_of(reports):
 def on_the_recording(bag):
     """Every plan of the recording's first five seconds, 10 a second, through the pilot as on a vehicle."""
     with BagReader(bag) as reader:
-        config, sources = mapped(CONFIG, reader, [], driven_route=False)
+        found = mapped(CONFIG, reader, [], driven_route=False)
+        config = found.config
         engine = Engine(config, time.perf_counter, read_ahead=True)
         pilot = Pilot(config, time.perf_counter, engine)
-        steps = steps_due(pilot, reader, sources, reader.start_ns + RECORDED_NS, lambda share: None)
+        steps = steps_due(pilot, reader, found.sources, reader.start_ns + RECORDED_NS, lambda share: None)
         answers = [pilot.answer(step.look).report for step in steps]
     return rows_of([report for report in answers if report is not None])
 
