@@ -83,15 +83,15 @@ train: setup
 RUN := $(BIN)/reflectdrive
 SMALL := models/reflectdrive2_small
 NUMBERS := docs/bench
-CLOSED := eval --closed-loop --seeds 10 --duration 60
+CLOSED := eval --closed-loop --seeds 5 --duration 60 --setting model.threads=1
 
 results: setup
 	@cd "$(ROOT)" && $(RUN) eval --set test --planner constant_velocity route_follower --json $(NUMBERS)/eval-test.json
 	@cd "$(ROOT)" && $(RUN) eval --set test --planner reflectdrive2 --oracle words none constant_velocity logged \
 		--random-weights --workers 2 --json $(NUMBERS)/eval-test-shipped.json
-	@cd "$(ROOT)" && $(RUN) bench decoding --set val --limit 150 --model $(SMALL)/weights.safetensors \
+	@cd "$(ROOT)" && $(RUN) bench decoding --set val --limit 150 --setting model.threads=1 --model $(SMALL)/weights.safetensors \
 		--json $(NUMBERS)/decoding.json
-	@cd "$(ROOT)" && $(RUN) bench repair --planner reflectdrive2 --set val --random-weights --json $(NUMBERS)/repair.json
+	@cd "$(ROOT)" && $(RUN) bench repair --planner reflectdrive2 --set val --random-weights --limit 150 --setting model.threads=1 --json $(NUMBERS)/repair.json
 	@cd "$(ROOT)" && $(RUN) $(CLOSED) --planner route_follower --json $(NUMBERS)/closed-loop.json
 	@cd "$(ROOT)" && $(RUN) $(CLOSED) --planner reflectdrive2 --random-weights --json $(NUMBERS)/closed-loop-shipped.json
 	@cd "$(ROOT)" && OMP_WAIT_POLICY=PASSIVE $(RUN) bench planner --model $(SMALL)/weights.safetensors \
