@@ -68,7 +68,7 @@ def run(args: argparse.Namespace, config: Config, console: Console, errors: Cons
     if args.json is not None:
         model = {"model_sha256": config.model.sha256} if result.best else {}
         told = {"oracles": args.oracle, "random_weights": args.random_weights, **model}
-        content = {"set": args.set, "folder": str(folder), **told, **numbers(result)}
+        content = {"set": args.set, "folder": folder.name, **told, **numbers(result)}
         write_numbers(args.json, content, weights_sha256=given.weights_of(config, args.planner))
     console.print(_table(args.set, result))
     for note in (*result.damages, *driving_scores.without_a_plan(result, "scenes")):

@@ -139,7 +139,7 @@ def jpeg_pixels(message: Any, name: str, reduction: int = 1) -> Array:
         flags = REDUCED[reduction] if reduction > 1 else cv2.IMREAD_COLOR
     decoded = cv2.imdecode(data, flags) if len(data) else None
     if decoded is None:
-        raise BadMessage(f"camera {name}: {len(data)} bytes of format '{message.format}' are no picture")
+        raise BadMessage(f"camera {name}: {len(data)} bytes of format '{message.format}' are not an image")
     return np.asarray(decoded if AS_RGB else cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB))
 
 
