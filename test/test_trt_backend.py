@@ -504,7 +504,7 @@ def exporting(cards, nets, tmp_path, monkeypatch):
 
     def stand_in(net, _sha256, folder, _about, _decoding, blocks, _golden, _gate, _camera):
         exported.append((PRECISIONS[net.x_head.weight.dtype], blocks))
-        shutil.copytree(cards[exported[-1][0]].path.parent, folder)
+        shutil.copytree(cards[exported[-1][0]].path.parent, folder, dirs_exist_ok=True)
         return "0" * 64
 
     monkeypatch.setattr(export_run, "export", stand_in)
