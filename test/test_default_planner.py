@@ -30,7 +30,6 @@ from reflectdrive_ros.ros.bag import BagReader
 from reflectdrive_ros.ros.bag_topics import mapped
 from reflectdrive_ros.ros.pilot import Pilot
 from reflectdrive_ros.ros.replay import NEVER_LATE_MS, steps_due
-from reflectdrive_ros.ros.replay_tally import Unsent
 from reflectdrive_ros.runtime.backend import network_of
 from reflectdrive_ros.runtime.engine import Engine
 from reflectdrive_ros.runtime.model_file import named
@@ -76,8 +75,7 @@ def on_the_recording(bag):
         config = found.config
         engine = Engine(config, time.perf_counter, read_ahead=True)
         pilot = Pilot(config, time.perf_counter, engine)
-        damaged = Unsent()
-        steps = steps_due(pilot, reader, found.sources, reader.start_ns + RECORDED_NS, lambda share: None, damaged)
+        steps = steps_due(pilot, reader, found.sources, reader.start_ns + RECORDED_NS, lambda _: None, lambda *_: None)
         answers = [pilot.answer(step.look).report for step in steps]
     return rows_of([report for report in answers if report is not None])
 

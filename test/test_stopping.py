@@ -134,7 +134,7 @@ def test_a_stopped_replay_through_the_node_leaves_no_node(pandaset, tmp_path, ca
     words = ("--node", "--planner", "route_follower", "--no-report", "--out", tmp_path)
     assert ended_by(signal.SIGHUP, running, "replay", pandaset, *words) == 129
     assert capsys.readouterr().err.strip().splitlines()[-1] == "stopped"
-    assert children() == before
+    assert set(children()) <= set(before)
 
 
 def test_a_stopped_export_leaves_no_graph(tmp_path, capsys):
