@@ -39,8 +39,8 @@ def test_alternating_steps_are_held_against_full_ones_in_the_same_worlds():
         "planning_ms": {"mean": 60.0, "full": {"mean": 80.0}, "lite": {"mean": 40.0}},
     }
     for stem, row in (("closed-loop-shipped", turns), ("closed-loop-every-full", every)):
-        kept = files["closed-loop-shipped"]
-        planner = {**kept["planners"]["reflectdrive2"], **row}
+        kept = files["closed-loop"]
+        planner = {**kept["planners"]["route_follower"], **row}
         files[stem] = {**kept, "planners": {"reflectdrive2": planner}}
     page = results.rendered(files)
     assert "score +1.5 PDMS (standard error 0.6, 4 worlds each)" in page
