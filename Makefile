@@ -95,7 +95,8 @@ results: setup
 		--random-weights --workers 2 --json $(NUMBERS)/eval-test-shipped.json
 	@cd "$(ROOT)" && $(RUN) bench decoding --set val --limit 150 --setting model.threads=1 --model $(SMALL)/weights.safetensors \
 		--json $(NUMBERS)/decoding.json
-	@cd "$(ROOT)" && $(RUN) bench repair --planner reflectdrive2 --set val --random-weights --limit 150 --setting model.threads=1 --json $(NUMBERS)/repair.json
+	@cd "$(ROOT)" && $(RUN) bench repair --planner reflectdrive2 --set val --random-weights --limit 100 --setting model.threads=1 \
+		--json $(NUMBERS)/repair.json
 	@cd "$(ROOT)" && $(RUN) $(CLOSED) --planner route_follower --json $(NUMBERS)/closed-loop.json
 	@cd "$(ROOT)" && $(RUN) $(CLOSED) --planner reflectdrive2 --random-weights --json $(NUMBERS)/closed-loop-shipped.json
 	@cd "$(ROOT)" && OMP_WAIT_POLICY=PASSIVE $(RUN) bench planner --model $(SMALL)/weights.safetensors \
