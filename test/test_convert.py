@@ -121,11 +121,11 @@ def test_a_picture_of_the_wrong_size_is_refused():
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff\xd8\xff\xe0 no jpeg at all"])
-def test_bytes_that_are_no_picture_are_refused(data):
+def test_bytes_that_are_not_an_image_are_refused(data):
     message = jpeg(1.0)
     del message.data[:]
     message.data.frombytes(data)
-    with pytest.raises(BadMessage, match="no picture"):
+    with pytest.raises(BadMessage, match="are not an image"):
         convert.jpeg_pixels(message, "front")
 
 
