@@ -23,7 +23,7 @@ from reflectdrive_ros.sim.scene import FAMILIES, HISTORY_STEPS, NOW, TRACK_STEPS
 
 CAMERAS = ("front_left", "front", "front_right")
 NAMES = list(FAMILIES)
-MADE_BY = {"sources": "those of today", "options": {"width": 192, "height": 108}}
+MADE_BY = {"scene_version": 1, "options": {"width": 192, "height": 108}}
 
 
 def arc(curvature, along):

@@ -20,7 +20,7 @@ from reflectdrive_ros.training import ablations, settings, train_run
 
 ROOT = Path(__file__).parents[1]
 RECIPE = ROOT / "config/train/reflectdrive2_small.yaml"
-MADE_BY = {"sources": "abc"}
+MADE_BY = {"scene_version": 1}
 NAMES = ("pdms", "nc", "dac", "ttc", "comfort", "ep", "pdms_drafted", "pdms_best", "goal_error_m", "token_accuracy")
 
 # In place of `train sft`: notes that it was called and writes the card of a training that went well. It fails, or
@@ -48,7 +48,7 @@ for name, value in zip(words[1::2], words[2::2]):
             at = at[part]
         at[last] = json.loads(value)
 card = {"settings": base, "steps": base["length"]["steps"], "minutes": 1.5}
-card["data"] = {"train": {"scenes": 0, "made_by": {"sources": "abc"}, "used": 12}}
+card["data"] = {"train": {"scenes": 0, "made_by": {"scene_version": 1}, "used": 12}}
 if "--begin-with" in given:
     eyes = json.loads((Path(given["--begin-with"]) / "card.json").read_text())
     card["data"]["begun_with"] = {"steps": eyes["steps"]}

@@ -451,7 +451,7 @@ def test_the_sheet_shows_the_scenes(by_hand, tmp_path):
     assert (np.abs(from_above - (10, 140, 60)).sum(axis=2) < 30).sum() > 100
 
 
-@pytest.mark.parametrize("case", ["full disk", "no folder", "no sumo", "another program"])
+@pytest.mark.parametrize("case", ["full disk", "no folder", "no sumo", "another version"])
 def test_scenes_that_cannot_be_made_are_one_sentence(case, by_hand, tmp_path, capsys, monkeypatch):
     place = tmp_path / "set"
     if case == "full disk":
@@ -462,9 +462,9 @@ def test_scenes_that_cannot_be_made_are_one_sentence(case, by_hand, tmp_path, ca
         place = tmp_path / "file" / "set"
     if case == "no sumo":
         monkeypatch.setattr(sumo, "binary", lambda name: (_ for _ in ()).throw(sumo.SumoMissing()))
-    if case == "another program":
+    if case == "another version":
         store(place)
-        maker = (hand_scenes.make, {**hand_scenes.MADE_BY, "sources": "those of tomorrow"})
+        maker = (hand_scenes.make, {**hand_scenes.MADE_BY, "scene_version": 2})
         monkeypatch.setattr(scenes_run, "the_sampler", lambda *_size, pictures, first=0: maker)
     assert command(scenes_run, "--out", place, "--workers", 1) == 2
     (sentence,) = capsys.readouterr().err.strip().splitlines()
@@ -472,6 +472,6 @@ def test_scenes_that_cannot_be_made_are_one_sentence(case, by_hand, tmp_path, ca
         "full disk": "town.net.xml cannot be written: No space left on device; whole shards are kept",
         "no folder": "Not a directory",
         "no sumo": "pip install 'reflectdrive[sim]'",
-        "another program": "holds a set made otherwise (sources differ)",
+        "another version": "holds a set made otherwise (scene_version differ)",
     }
     assert expected[case] in sentence
