@@ -29,9 +29,9 @@ from reflectdrive_ros.planning.planner import Tools
 from reflectdrive_ros.ros.bag import BagReader
 from reflectdrive_ros.ros.bag_topics import mapped
 from reflectdrive_ros.ros.pilot import Pilot
-from reflectdrive_ros.ros.replay import NEVER_LATE_MS, steps_due
+from reflectdrive_ros.ros.replay import steps_due
 from reflectdrive_ros.runtime.backend import network_of
-from reflectdrive_ros.runtime.engine import Engine
+from reflectdrive_ros.runtime.engine import NO_DEADLINE_MS, Engine
 from reflectdrive_ros.runtime.model_file import named
 from reflectdrive_ros.runtime.ort_backend import OrtNetwork
 from reflectdrive_ros.sim.world import World, WorldOptions
@@ -48,7 +48,7 @@ GOLDENS = {
 ALLOWED = {**TOLERANCES, "tokens": 0, "step": 0}
 RECORDED_NS, WORLD_STEPS = 5_000_000_000, 20
 PDMS_100 = 85.6  # percent, on the first hundred scenes of a set 'val' of a hundred
-CONFIG = replace(Config(), engine=replace(Config().engine, deadline_ms=NEVER_LATE_MS))
+CONFIG = replace(Config(), engine=replace(Config().engine, deadline_ms=NO_DEADLINE_MS))
 
 
 def rows_of(reports):

@@ -18,7 +18,7 @@ from tiny_model import tiny_model  # noqa: F401 (a fixture)
 from reflectdrive_ros import planning
 from reflectdrive_ros.config import Config, ConfigError
 from reflectdrive_ros.domain import Plan, Trajectory
-from reflectdrive_ros.evaluation import drive, driving_scores, eval_run, eval_scenes, scenes_run
+from reflectdrive_ros.evaluation import drive, driving_scores, eval_run, eval_scenes, scene_sets, scenes_run
 from reflectdrive_ros.planning.planner import PlanningError
 from reflectdrive_ros.scoring.scorer import score
 from reflectdrive_ros.sim import crew, sets, shards, sumo
@@ -82,7 +82,7 @@ def planners(monkeypatch):
 def by_hand(monkeypatch, tmp_path):
     """The sampler is the hand-made one, shards have 10 scenes, sets 20, and lie in a folder of the test."""
     maker = (hand_scenes.make, hand_scenes.MADE_BY)
-    monkeypatch.setattr(scenes_run, "the_sampler", lambda *_size, pictures, first=0: maker)
+    monkeypatch.setattr(scene_sets, "the_sampler", lambda *_size, pictures, first=0: maker)
     monkeypatch.setattr(sets, "SHARD", 10)
     monkeypatch.setattr(sets, "SIZES", dict.fromkeys(sets.SIZES, 20))
     monkeypatch.setenv("REFLECTDRIVE_SCENES", str(tmp_path / "sets"))
@@ -456,7 +456,7 @@ def test_scenes_that_cannot_be_made_are_one_sentence(case, by_hand, tmp_path, ca
     place = tmp_path / "set"
     if case == "full disk":
         maker = (hand_scenes.make_on_a_full_disk, hand_scenes.MADE_BY)
-        monkeypatch.setattr(scenes_run, "the_sampler", lambda *_size, pictures, first=0: maker)
+        monkeypatch.setattr(scene_sets, "the_sampler", lambda *_size, pictures, first=0: maker)
     if case == "no folder":
         (tmp_path / "file").touch()
         place = tmp_path / "file" / "set"
@@ -465,7 +465,7 @@ def test_scenes_that_cannot_be_made_are_one_sentence(case, by_hand, tmp_path, ca
     if case == "another version":
         store(place)
         maker = (hand_scenes.make, {**hand_scenes.MADE_BY, "scene_version": 2})
-        monkeypatch.setattr(scenes_run, "the_sampler", lambda *_size, pictures, first=0: maker)
+        monkeypatch.setattr(scene_sets, "the_sampler", lambda *_size, pictures, first=0: maker)
     assert command(scenes_run, "--out", place, "--workers", 1) == 2
     (sentence,) = capsys.readouterr().err.strip().splitlines()
     expected = {

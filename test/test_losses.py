@@ -15,7 +15,7 @@ from reflectdrive_ros.scoring import drivable
 from reflectdrive_ros.scoring.areas import MapAreas
 from reflectdrive_ros.sim.camera import rig
 from reflectdrive_ros.tokens import Codebook
-from reflectdrive_ros.training import birdseye, fields, ground_view, perturb
+from reflectdrive_ros.training import birdseye, fields, ground_view, occupancy, perturb
 from reflectdrive_ros.training.losses import Batch, Losses, expected_loss, field_loss, token_loss
 from reflectdrive_ros.training.settings import LossConfig
 
@@ -127,14 +127,14 @@ def test_the_map_of_the_mirrored_world_is_the_mirrored_map():
 
 def cell_of(x_m, y_m):
     return tuple(
-        int((value - first) // birdseye.CELL_M) for value, first in zip((x_m, y_m), birdseye.FIRST_M, strict=True)
+        int((value - first) // occupancy.CELL_M) for value, first in zip((x_m, y_m), occupancy.FIRST_M, strict=True)
     )
 
 
 def test_the_grid_holds_who_is_there_now_and_later():
     shown = scene(pictures=False, agents=6)
-    found = birdseye.occupancy(shown)
-    x_m, y_m = birdseye.centres_m()
+    found = occupancy.occupancy(shown)
+    x_m, y_m = occupancy.centres_m()
     for taken, step in zip(found, (20, 30, 40, 60), strict=True):
         there = shown.tracks.present[:, step]
         for x, y in shown.tracks.poses[there, step, :2]:
@@ -145,7 +145,7 @@ def test_the_grid_holds_who_is_there_now_and_later():
     for before, after in itertools.pairwise(found):
         assert (before != after).any()
     alone = scene(pictures=False, agents=0)
-    assert not birdseye.occupancy(alone).any()
+    assert not occupancy.occupancy(alone).any()
 
 
 @pytest.mark.parametrize("at", [(10.0, 2.0), (10.5, 2.5), (10.25, 2.0)])
@@ -153,7 +153,7 @@ def test_somebody_on_foot_is_on_the_grid_wherever_he_stands_in_its_cells(at):
     shown = scene(pictures=False, agents=1)
     poses = np.broadcast_to([*at, 0.3], shown.tracks.poses.shape)
     tracks = replace(shown.tracks, poses=poses, sizes=np.array([[0.5, 0.5]]), present=shown.tracks.present | True)
-    found = birdseye.occupancy(replace(shown, tracks=tracks))
+    found = occupancy.occupancy(replace(shown, tracks=tracks))
     assert all(taken.any() for taken in found)
     assert (found.sum((1, 2)) <= 4).all()
 
@@ -161,8 +161,8 @@ def test_somebody_on_foot_is_on_the_grid_wherever_he_stands_in_its_cells(at):
 def test_the_grid_of_the_mirror_image_is_that_of_mirrored_road_users():
     shown = scene(pictures=False, agents=6)
     tracks = replace(shown.tracks, poses=shown.tracks.poses * [1.0, -1.0, -1.0])
-    other = birdseye.occupancy(replace(shown, tracks=tracks))
-    assert (birdseye.mirrored(birdseye.occupancy(shown)) == other).mean() > 0.99  # pixels' edges are rounded one way
+    other = occupancy.occupancy(replace(shown, tracks=tracks))
+    assert (occupancy.mirrored(occupancy.occupancy(shown)) == other).mean() > 0.99  # pixels' edges are rounded one way
 
 
 def test_the_reader_is_asked_for_the_road_where_the_map_has_it():
@@ -170,7 +170,7 @@ def test_the_reader_is_asked_for_the_road_where_the_map_has_it():
     reader = birdseye.BirdsEye(32, CODEBOOK, torch.Generator().manual_seed(0))
     distances = torch.from_numpy(fields.distance_map(shown.areas, CODEBOOK))[None]
     road = (distances[:, reader.rows][:, :, reader.columns] <= 0)[0].numpy()
-    x_m, y_m = birdseye.centres_m()
+    x_m, y_m = occupancy.centres_m()
     centres = np.stack(np.meshgrid(x_m, y_m, indexing="ij"), -1).reshape(-1, 2)
     told = fields_at(shown, centres).reshape(road.shape)
     clear = np.abs(told) > 0.3  # a bin beside the edge may go either way
@@ -210,7 +210,7 @@ def eyes():
 
 
 def nobody():
-    return np.zeros((len(birdseye.AHEAD_STEPS), birdseye.CELLS, birdseye.CELLS), bool)
+    return np.zeros((len(occupancy.AHEAD_STEPS), occupancy.CELLS, occupancy.CELLS), bool)
 
 
 def asked(reader, areas=None, taken=None):
@@ -273,7 +273,7 @@ def a_batch(net, masked=2, wrong=1, seed=0):
         blocks.append(perturb.perturbed_blocks(points, wrong, CODEBOOK, rng))
     shown = scene(pictures=False)
     distances = np.stack([fields.distance_map(shown.areas, CODEBOOK)] * 2)
-    taken = np.stack([birdseye.occupancy(shown)] * 2)
+    taken = np.stack([occupancy.occupancy(shown)] * 2)
     goals = np.stack([clean[:, 14:], clean[:, 14:] + 5, clean[:, 14:] - [7, 9]], 1).astype(np.int64)
     worth = np.array([[0.9, 0.1, 0.4], [0.0, 1.0, 0.2]], np.float32)
     parts = np.stack([worth > 0.0, worth > 0.3, worth > 0.5, np.ones_like(worth), worth], -1).astype(np.float32)

@@ -36,7 +36,8 @@ from reflectdrive_ros.planning import constant_velocity
 from reflectdrive_ros.ros import outputs
 from reflectdrive_ros.ros.node import PlannerNode, attend
 from reflectdrive_ros.ros.pilot import Pilot
-from reflectdrive_ros.ros.replay_node import Harness, end, running_node
+from reflectdrive_ros.ros.processes import end, running_node
+from reflectdrive_ros.ros.replay_node import Harness
 from reflectdrive_ros.runtime.engine import Engine
 
 pytestmark = pytest.mark.dds

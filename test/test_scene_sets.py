@@ -17,7 +17,7 @@ from pathlib import Path
 import hand_scenes
 import pytest
 
-from reflectdrive_ros.evaluation import scenes_run
+from reflectdrive_ros.evaluation import scene_sets, scenes_run
 from reflectdrive_ros.files import locked
 from reflectdrive_ros.sim import crew, sampler, sets, shards
 
@@ -339,7 +339,7 @@ def test_no_scene_may_be_left_out_at_the_beginning_but_some_must_be_made(capsys)
 @pytest.mark.long
 def test_the_sampler_makes_the_same_bytes_in_any_process(small, tmp_path):
     """With pictures; two shards in one process after each other, and each in its own."""
-    maker, made_by = scenes_run.the_sampler(192, 108, pictures=True)
+    maker, made_by = scene_sets.the_sampler(192, 108, pictures=True)
     folders = [tmp_path / "alone", tmp_path / "together"]
     for workers, folder in enumerate(folders, 1):
         index = make(folder, maker, sets.Wanted("test", 14, made_by), workers=workers)
@@ -358,8 +358,8 @@ MADE_ELSEWHERE = {  # by these libraries, on another machine, with this version
 
 @pytest.mark.parametrize("processor", [{}, OLDER], ids=["this one", "an older one"])
 def test_scenes_are_the_same_bytes_on_another_machine(processor, tmp_path):
-    """With images. Whoever changes the bytes of a scene raises SCENE_VERSION and records the hash that this test prints."""
-    _, made_by = scenes_run.the_sampler(192, 108, pictures=True)
+    """With images. Who changes the bytes of a scene raises SCENE_VERSION and records the hash that this prints."""
+    _, made_by = scene_sets.the_sampler(192, 108, pictures=True)
     if made_by["arithmetic"] != "AVX2" or made_by["libraries"] != MADE_ELSEWHERE["libraries"]:
         pytest.skip(f"recorded with {MADE_ELSEWHERE['libraries']} on x86, not with {made_by['libraries']}")
     scenes = [sys.executable, "-m", "reflectdrive_ros", "scenes", "--set", "val", "--count", "2"]

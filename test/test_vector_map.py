@@ -46,7 +46,8 @@ from reflectdrive_ros.ros.lanelet_file import from_file
 from reflectdrive_ros.ros.lanelet_map import LaneletMap
 from reflectdrive_ros.ros.lanelets import Lanelet, packed, unpacked
 from reflectdrive_ros.ros.pilot import Pilot
-from reflectdrive_ros.ros.replay_node import Harness, running_node
+from reflectdrive_ros.ros.processes import running_node
+from reflectdrive_ros.ros.replay_node import Harness
 from reflectdrive_ros.ros.vector_map import SOURCE, VectorMap, lanelets_in
 
 lanelet2 = pytest.importorskip("lanelet2")

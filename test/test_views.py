@@ -12,7 +12,7 @@ import yaml
 
 from reflectdrive_ros.config import Config
 from reflectdrive_ros.ros import topics, world_messages
-from reflectdrive_ros.ros.replay_node import resolved
+from reflectdrive_ros.ros.processes import resolved
 
 ROOT = Path(__file__).parents[1]
 RVIZ = yaml.safe_load((ROOT / "config" / "rviz" / "reflectdrive.rviz").read_text())

@@ -36,7 +36,7 @@ from ..sim import shards
 from ..sim.scene import DrivingScene
 from ..sim.shards import SetError
 from ..tokens import Codebook
-from . import eval_scenes, given, scenes_run
+from . import eval_scenes, given, scene_sets
 from .provenance import write_numbers
 
 ROUNDS = (1, 2, 3, 4, 5, 6, 7, 8)
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
         config = given.configuration(args)
         folder = eval_scenes.the_set(args.set, args.scenes, args.workers, errors)
         rows, ceilings = measured(folder, config, args.limit, errors)
-    except (ConfigError, ModelFileError, *scenes_run.FAULTS) as fault:
+    except (ConfigError, ModelFileError, *scene_sets.FAULTS) as fault:
         errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
         return 2
     numbers = {name: summary(some, rows[PLAIN]) for name, some in rows.items()}

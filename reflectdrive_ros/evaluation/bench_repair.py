@@ -47,7 +47,7 @@ from ..sim import shards
 from ..sim.scene import DrivingScene
 from ..sim.shards import SetError
 from ..tokens import Codebook
-from . import driving_scores, eval_scenes, given, scenes_run
+from . import driving_scores, eval_scenes, given, scene_sets
 from .contact_sheet import from_above
 from .driving_scores import MEASURES, WAYPOINT_TIMES_S
 from .oracle import observed
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
         rows, pictures = measured(folder, config, network, args.limit, errors, untrained)
         if args.picture is not None and pictures:
             cv2.imwrite(str(args.picture), cv2.cvtColor(np.concatenate(pictures), cv2.COLOR_RGB2BGR))
-    except (ConfigError, ModelFileError, *scenes_run.FAULTS) as fault:
+    except (ConfigError, ModelFileError, *scene_sets.FAULTS) as fault:
         errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
         return 2
     numbers, costs = {name: summary(some, rows[BOTH]) for name, some in rows.items()}, cost(rows)

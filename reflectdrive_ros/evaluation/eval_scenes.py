@@ -36,7 +36,7 @@ from ..runtime.engine import check_cameras
 from ..sim import crew, sets, shards
 from ..sim.scene import INSTANTS_S, DrivingScene
 from ..sim.shards import Index, SetError, ShardNote
-from . import driving_scores, given, scenes_run
+from . import driving_scores, given, scene_sets
 from . import oracle as oracle_of
 from .driving_scores import MEASURES, WAYPOINT_TIMES_S, Driver, Row, Scores, drivers_of
 from .provenance import write_numbers
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace, config: Config, console: Console, errors: Cons
             args.oracle,
             args.random_weights,
         )
-    except scenes_run.FAULTS as fault:
+    except scene_sets.FAULTS as fault:
         errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
         return 2
     if args.json is not None:
@@ -89,13 +89,13 @@ def the_set(name: str, folder: Path | None, workers: int, console: Console) -> P
         if there.set != name:
             raise SetError(f"{folder} holds the set '{there.set}', not '{name}': name it with --set {there.set}")
         return folder
-    make_shard, made_by = scenes_run.the_sampler(*scenes_run.PIXELS, pictures=True)
+    make_shard, made_by = scene_sets.the_sampler(*scene_sets.PIXELS, pictures=True)
     wanted = sets.Wanted(name, sets.SIZES[name], made_by)
     folder = sets.default_place(name, made_by)
     if not sets.is_complete(folder, wanted):
         sentence = f"the set '{name}' is not whole in {folder}: making it, {wanted.size} scenes"
         console.print(escape(sentence), soft_wrap=True, highlight=False)
-    scenes_run.made(folder, wanted, make_shard, workers, console)
+    scene_sets.made(folder, wanted, make_shard, workers, console)
     return folder
 
 

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-TEMPLATE = Path(__file__).resolve().with_name("replay_index.html")
+from .. import pages
+
 COLUMNS = (
     *("bag", "", "plans", "ADE m", "FDE m", "shift p95 / max m", "comfort %", "NC / DAC / PDMS %"),
     *("ok/late/unsafe/infeas. %", "own/carried/stop %", "p50 / p99 ms"),
@@ -64,7 +65,7 @@ def write_index(summary: Numbers, path: Path) -> None:
         "__FAILURES__": f"<section><h2>Not replayed</h2><ul>{failures}</ul></section>" if failures else "",
         "__JOBS__": "" if summary["jobs"] == 1 else f" {summary['jobs']} bags ran at a time, which latencies show.",
     }
-    page = TEMPLATE.read_text(encoding="utf-8")
+    page = pages.page("replay_index.html")
     for mark, text in parts.items():
         page = page.replace(mark, text)
     part = path.with_name(f".{path.name}.part")

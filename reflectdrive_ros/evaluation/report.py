@@ -18,11 +18,10 @@ from typing import Any
 import cv2
 import numpy as np
 
+from .. import pages
 from ..domain import Array
 from .replay_record import DriveRecord, ReplayFrame, ReplayPicture, ReplayRecord, driven_poses, summary
 
-TEMPLATE = Path(__file__).resolve().with_name("report.html")
-DRAWING = Path(__file__).resolve().with_name("drawing.js")
 PICTURE_WIDTH = 480  # px; wider ones are scaled down
 PICTURE_QUALITY = 75
 ROAD_M = 130.0  # of a world's road, what is nearer than this to the path driven is shown
@@ -32,17 +31,11 @@ PICTURES_MAX_BYTES = 10_000_000  # of base64; longer replays show every n-th pic
 def write_report(record: ReplayRecord, path: str | Path) -> None:
     """Writes the page. Raises OSError where the file cannot be written."""
     content = json.dumps(_content(record), separators=(",", ":"), allow_nan=False)
-    page = with_drawing(TEMPLATE)
+    page = pages.page("report.html")
     title = html.escape(f"reflectdrive {'demo' if record.drive else 'replay'}: {record.planner} on {record.bag}")
     # nothing inside the data may end the script element that holds it
     page = page.replace("__DATA__", content.replace("<", "\\u003c"), 1).replace("__TITLE__", title, 1)
     Path(path).write_text(page, encoding="utf-8", errors="surrogateescape")
-
-
-def with_drawing(template: Path) -> str:
-    """A page's template with the drawing that report and live page share put in."""
-    page = template.read_text(encoding="utf-8")
-    return page.replace("__DRAWING__", DRAWING.read_text(encoding="utf-8"), 1)
 
 
 def _content(record: ReplayRecord) -> dict[str, Any]:

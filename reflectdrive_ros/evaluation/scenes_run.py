@@ -9,9 +9,6 @@ parts, on several machines (--first 20000 --count 30000), which are then sets of
 from __future__ import annotations
 
 import argparse
-import time
-from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +16,17 @@ import cv2
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.table import Table
-from rich.text import Text
 
-from ..sim import sets, shards, sumo
+from ..sim import sets, shards
 from ..sim.scene import FAMILIES
-from ..sim.sets import MakeShard, Wanted
+from ..sim.sets import Wanted
 from ..sim.shards import Index, SetError
 from ..stopping import stopped
-from . import arguments
+from . import arguments, scene_sets
 from .contact_sheet import contact_sheet
 from .provenance import write_numbers
 
-FAULTS = (SetError, sumo.SumoMissing)
-PIXELS = (288, 162)  # of a picture, as fine as the shipped network sees
 MOST_SHOWN = 1000  # scenes in one image
 
 
@@ -56,13 +49,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--width",
         type=arguments.Whole(16, 4096, "px"),
-        default=PIXELS[0],
+        default=scene_sets.PIXELS[0],
         help="of a picture (default: %(default)s px)",
     )
     parser.add_argument(
         "--height",
         type=arguments.Whole(16, 4096, "px"),
-        default=PIXELS[1],
+        default=scene_sets.PIXELS[1],
         help="of a picture (default: %(default)s px)",
     )
     parser.add_argument("--no-pictures", action="store_true", help="scenes without cameras")
@@ -80,15 +73,17 @@ def run(args: argparse.Namespace) -> int:
         if args.check is not None:
             return _check(args.check, console, errors)
         shown = None if args.show is None else arguments.count(MOST_SHOWN)(args.show[0])
-        make_shard, made_by = the_sampler(args.width, args.height, pictures=not args.no_pictures, first=args.first)
+        make_shard, made_by = scene_sets.the_sampler(
+            args.width, args.height, pictures=not args.no_pictures, first=args.first
+        )
         wanted = Wanted(args.set, args.count or sets.SIZES[args.set], made_by)
         folder = args.out or sets.default_place(args.set, made_by)
-        index, rate = made(folder, wanted, make_shard, args.workers, errors)
+        index, rate = scene_sets.made(folder, wanted, make_shard, args.workers, errors)
         if shown is not None:
             show(folder, shown, Path(args.show[1]), errors)
         if args.json is not None:
             write_numbers(args.json, numbers(folder, index, rate))
-    except (*FAULTS, argparse.ArgumentTypeError) as fault:
+    except (*scene_sets.FAULTS, argparse.ArgumentTypeError) as fault:
         errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
         return 2
     except OSError as fault:
@@ -106,45 +101,6 @@ def run(args: argparse.Namespace) -> int:
 
 def cannot_write(fault: OSError) -> str:
     return f"{fault.filename} cannot be written: {fault.strerror}; whole shards are kept"
-
-
-def the_sampler(width: int, height: int, *, pictures: bool, first: int = 0) -> tuple[MakeShard, dict[str, Any]]:
-    """The proving ground as a maker of shards, and what its scenes follow from."""
-    from ..sim import sampler
-
-    options = sampler.Options(width, height, pictures)
-    return partial(sampler.Shard, options=options), sets.made_by(asdict(options), first)
-
-
-def made(
-    folder: Path, wanted: Wanted, make_shard: MakeShard, workers: int, console: Console
-) -> tuple[Index, float | None]:
-    """The index of a set, which is made or completed first where it must be; and scenes made per second, None if none.
-
-    Raises SetError, SumoMissing, OSError, each with one sentence to tell.
-    """
-    if sets.is_complete(folder, wanted):
-        return shards.index_of(folder), None
-    sumo.binary("netconvert")  # or every shard would fail for want of it
-    begun = time.perf_counter()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(f"making the set '{wanted.name}'", total=wanted.size)
-        kept: list[int] = []
-
-        def tell(scenes: int) -> None:
-            if not kept:
-                kept.append(scenes)
-            progress.update(task, completed=scenes)
-
-        index = sets.make(folder, wanted, make_shard, workers=workers, on_progress=tell)
-    fresh = index.scenes - kept[0]
-    return index, fresh / (time.perf_counter() - begun) if fresh else None
-
-
-class _Rate(ProgressColumn):
-    def render(self, task: Task) -> Text:
-        return Text("" if task.speed is None else f"{task.speed:.1f} scenes/s")
 
 
 def show(folder: Path, scenes: int, file: Path, console: Console) -> None:

@@ -29,8 +29,9 @@ from ..evaluation.provenance import write_numbers
 from . import convert, outputs
 from .bag import BagError
 from .demo import RECORDING
+from .processes import running_node
 from .recordings import RecordingError, open_recording
-from .replay_node import Harness, running_node
+from .replay_node import Harness
 
 PERIOD_S = 0.1
 WARM_UP_S = 3.0

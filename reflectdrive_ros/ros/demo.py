@@ -39,9 +39,10 @@ from ..sim.sumo import SumoMissing
 from . import convert, live, make_bag, outputs, replay, topics, world_bag, world_messages
 from .bag import BagError, BagReader, BagWriter
 from .node import profile
+from .processes import isolated_environment, resolved, running_node
 from .replay import PlansBag, planner_rows
 from .replay_legs import Legs
-from .replay_node import diagnostics_of, isolated_environment, resolved, running_node
+from .replay_node import diagnostics_of
 from .replay_tally import Sent, Tally
 from .topics import message_class
 from .world_node import Pace, WorldNode, own_context, remaps, require_running, spinning

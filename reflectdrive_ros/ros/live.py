@@ -18,18 +18,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
+from .. import pages
 from ..config import ConfigError, VehicleConfig
 from ..evaluation import arguments
-from ..evaluation.report import with_drawing
 from ..stopping import raising
 from . import live_view
 from .live_topics import Listener
 from .world_node import own_context, spinning
 
-TEMPLATE = Path(__file__).resolve().with_name("live.html")
 HOST = "127.0.0.1"
 PORT = 8000
 IDLE_S = 10.0  # after which a connection that sends no request is closed; the page asks ten times a second
@@ -48,7 +46,7 @@ class Page(ThreadingHTTPServer):
     def __init__(self, port: int, listener: Listener, vehicle: VehicleConfig) -> None:
         """Raises PortError for a port in use; port 0 takes a free one."""
         self.listener, self.vehicle = listener, vehicle
-        self.html = with_drawing(TEMPLATE).encode()
+        self.html = pages.page("live.html").encode()
         try:
             super().__init__((HOST, port), Answers)
         except OSError as fault:

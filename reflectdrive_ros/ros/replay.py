@@ -37,7 +37,7 @@ from ..evaluation.provenance import provenance
 from ..evaluation.replay_record import ReplayRecord, summary
 from ..evaluation.report import write_report
 from ..files import locked
-from ..runtime.engine import Engine
+from ..runtime.engine import NO_DEADLINE_MS, Engine
 from ..runtime.model_file import ModelFileError
 from ..runtime.read_ahead import AHEAD
 from . import outputs, topics
@@ -49,7 +49,6 @@ from .pilot import Look, Pilot
 from .replay_legs import Legs
 from .replay_tally import Sent, Tally, Unsent
 
-NEVER_LATE_MS = 10_000.0
 TURN_S = 0.0005  # for which a thread keeps Python to itself; at Python's own 5 ms a core waits that long for work
 RESULTS = Path("out") / "replays"  # of several bags
 PLANS_PREFIX = "/planning/reflectdrive"
@@ -278,7 +277,7 @@ def through_engine(
 
     `unsent` hears the diagnostics of each step without a plan; those of the end where no step was due at all.
     """
-    engine_config = dataclasses.replace(config, engine=dataclasses.replace(config.engine, deadline_ms=NEVER_LATE_MS))
+    engine_config = dataclasses.replace(config, engine=dataclasses.replace(config.engine, deadline_ms=NO_DEADLINE_MS))
     pilot = Pilot(engine_config, time.perf_counter, Engine(engine_config, time.perf_counter, read_ahead=True))
     if route is not None:
         pilot.put("route", route, 0)

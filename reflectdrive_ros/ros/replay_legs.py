@@ -24,14 +24,7 @@ from ..config import Config
 from ..domain import Array
 from ..evaluation import plan_measures, replay_scores
 from ..evaluation.plan_measures import PlanMeasures
-from ..evaluation.replay_record import (
-    AllPlans,
-    DriveRecord,
-    ReplayFrame,
-    ReplayRecord,
-    driven_poses,
-    stage_times,
-)
+from ..evaluation.replay_record import AllPlans, DriveRecord, ReplayFrame, ReplayRecord, driven_poses, stage_times
 from ..evaluation.replay_scores import Sighting
 from .bag import BagReader
 from .lanelet_map import LaneletMap

@@ -34,7 +34,7 @@ from . import world_bag
 from .bag import BagError
 from .bench_node import growth_percent, resident_mb
 from .demo import Answers
-from .replay_node import isolated_environment, running_node
+from .processes import isolated_environment, running_node
 from .world_node import Pace, WorldNode, own_context, remaps, require_running, spinning
 
 MINUTES = 60.0

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..config import Config
 from ..evaluation import arguments
+from ..runtime.engine import NO_DEADLINE_MS
 from ..sim.roads import RoadError
 from ..sim.simulation import TrafficError
 from ..sim.sumo import SumoFailed, SumoMissing
 from . import world_messages
 from .pilot import Pilot
 from .recordings import RecordedMessage, RecordedTopic, Recording
-from .replay import NEVER_LATE_MS
 
 if TYPE_CHECKING:
     from ..sim.world import World
@@ -61,7 +61,7 @@ def world_recording(world: World, config: Config, seconds: float) -> Recording:
     rig = rig_of(config)
 
     def messages() -> Iterator[RecordedMessage]:
-        patient = replace(config, engine=replace(config.engine, deadline_ms=NEVER_LATE_MS))
+        patient = replace(config, engine=replace(config.engine, deadline_ms=NO_DEADLINE_MS))
         pilot = Pilot(patient, time.perf_counter)
         sender = world_messages.Sender(config.output.map_frame)
         for tick in range(ticks):

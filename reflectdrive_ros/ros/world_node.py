@@ -38,7 +38,7 @@ from . import convert, outputs, topics, world_bag, world_messages
 from .bag import BagError, BagWriter
 from .convert import BadMessage
 from .node import profile, start_ros
-from .replay_node import dds_profile, resolved, sending
+from .processes import dds_profile, resolved, sending
 from .topics import NODE_NAME, message_class
 
 if TYPE_CHECKING:

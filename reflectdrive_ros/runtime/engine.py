@@ -30,6 +30,7 @@ from .read_ahead import ReadAhead
 log = logging.getLogger(__name__)
 
 Clock = Callable[[], float]  # seconds, monotonic
+NO_DEADLINE_MS = 10_000.0  # a deadline that no step reaches, where lateness is not judged
 WIDE_M = 1.0  # a gap to others, or to the road's edge, that may shrink for the sake of a steady plan
 
 

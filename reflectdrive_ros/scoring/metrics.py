@@ -19,20 +19,7 @@ from ..domain import Array, DrivableGrid
 from . import contacts, drivable
 from .areas import LineIndex, MapAreas
 from .contacts import AgentTracks
-from .simulate import (
-    AX,
-    AY,
-    DT_S,
-    HEADING,
-    STEPS,
-    VX,
-    VY,
-    YAW_ACCELERATION,
-    YAW_RATE,
-    X,
-    Y,
-    product,
-)
+from .simulate import AX, AY, DT_S, HEADING, STEPS, VX, VY, YAW_ACCELERATION, YAW_RATE, X, Y, product
 
 STOPPED_MPS = 0.05  # section 4: slower is stopped, for the ego and for others
 STANDING_MPS = 0.005  # section 9: slower has no time to collision

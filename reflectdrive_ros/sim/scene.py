@@ -13,17 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..config import VehicleConfig
-from ..domain import (
-    Agents,
-    Array,
-    CameraFrame,
-    Command,
-    DrivableGrid,
-    EgoState,
-    ForecastSource,
-    Observation,
-    checked,
-)
+from ..domain import Agents, Array, CameraFrame, Command, DrivableGrid, EgoState, ForecastSource, Observation, checked
 from ..kinematics import forecast
 from ..scoring.areas import MapAreas
 from ..scoring.contacts import SAMPLES, AgentTracks

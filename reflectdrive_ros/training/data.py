@@ -18,7 +18,7 @@ from .. import features
 from ..domain import Array
 from ..features import PAD, WORDS
 from ..tokens import Codebook
-from . import birdseye, fields, perturb
+from . import fields, occupancy, perturb
 from .losses import PARTS, Batch
 from .prepared import PreparedSet
 from .settings import DataConfig
@@ -69,7 +69,7 @@ class Source:
         text = np.where(mirror[:, None], scenes.text_mirrored[rows], scenes.text[rows])
         text[rng.random(len(rows)) < config.blank_share] = PADDING
         ego = scenes.ego[rows] * np.concatenate([np.ones_like(side), np.ones_like(side), side], axis=1)
-        taken = np.where(mirror[:, None, None, None], birdseye.mirrored(scenes.taken[rows]), scenes.taken[rows])
+        taken = np.where(mirror[:, None, None, None], occupancy.mirrored(scenes.taken[rows]), scenes.taken[rows])
         goals, worth, parts = self._goals(rows, mirror)
         return Batch(
             images=torch.from_numpy(np.stack([self._pictures(rows[k], mirror[k], lights[k]) for k in mine])),

@@ -20,7 +20,8 @@ from ..model.vision import SHUFFLE
 from ..sim.camera import Camera, rig
 from ..tokens import Codebook
 from . import fields
-from .birdseye import AHEAD_STEPS, CELL_M, CELLS, CHANNELS, FIRST_M, RARE
+from .birdseye import RARE
+from .occupancy import AHEAD_STEPS, CELL_M, CELLS, CHANNELS, FIRST_M
 
 ROWS, COLUMNS = 8, 4  # places that a token is asked about: the ground is seen at a slant, far things are flat
 FURTHEST_M = 70.0  # of road
@@ -45,7 +46,7 @@ class GroundView(nn.Module):
 
     x_places: Tensor  # (tokens, PLACES) rows of a distance map
     y_places: Tensor
-    x_cells: Tensor  # (tokens, PLACES) of the grid of `birdseye.occupancy`
+    x_cells: Tensor  # (tokens, PLACES) of the grid of `occupancy.occupancy`
     y_cells: Tensor
     weights: Tensor  # (tokens, CHANNELS, PLACES), those of a channel sum to 1; 0 where nothing is known
     rare: Tensor

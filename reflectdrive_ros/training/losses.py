@@ -51,7 +51,7 @@ class Batch:
     clean: Tensor  # (B, 16) int64, the expert's tokens
     blocks: Tensor  # (B, R, 16) int64
     distances: Tensor  # (B, X, Y) int8, `fields.distance_map`
-    taken: Tensor  # (B, 4, CELLS, CELLS) bool, `birdseye.occupancy`
+    taken: Tensor  # (B, 4, CELLS, CELLS) bool, `occupancy.occupancy`
     goals: Tensor  # (B, K, 2) int64 ids of goals, the expert's and others; K may be 0
     worth: Tensor  # (B, K) float32, the driving score of a plan for each, 0 to 1
     parts: Tensor  # (B, K, 5) float32, what it is made of: PARTS

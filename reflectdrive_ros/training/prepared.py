@@ -34,7 +34,7 @@ from ..sim import shards
 from ..sim.shards import SetError, ShardNote
 from ..stopping import in_worker
 from ..tokens import Codebook
-from . import birdseye, fields
+from . import fields, occupancy
 
 Job = TypeVar("Job")
 Made = TypeVar("Made")
@@ -93,7 +93,7 @@ class PreparedSet:
     ego: Array  # (N, 3) float32, scaled
     route: Array  # (N, R, 2) float32 m, NaN where it is not known
     expert: Array  # (N, 8, 2) m
-    taken: Array  # (N, 4, CELLS, CELLS) bool, `birdseye.occupancy`
+    taken: Array  # (N, 4, CELLS, CELLS) bool, `occupancy.occupancy`
     place: Array  # (N, 2) shard, row
     key: str  # of the scenes and of what is kept of them
 
@@ -189,7 +189,7 @@ def prepare_shard(folder: Path, home: Path, note: ShardNote, shape: Shape) -> li
             "ego": inputs.ego,
             "route": features.route_ahead(observation.route, spec.route_at_m)[0].astype(np.float32),
             "expert": scene.expert[:, :2],
-            "taken": birdseye.occupancy(scene),
+            "taken": occupancy.occupancy(scene),
         }
         for name, value in made.items():
             rows.setdefault(name, []).append(value)

@@ -12,7 +12,7 @@ from rclpy.node import Node
 
 from reflectdrive_ros.ros import topics
 from reflectdrive_ros.ros.bag import BagWriter
-from reflectdrive_ros.ros.replay_node import resolved
+from reflectdrive_ros.ros.processes import resolved
 
 
 def main(folder: Path) -> int:

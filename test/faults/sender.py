@@ -24,7 +24,7 @@ from sensor_msgs.msg import CompressedImage
 
 from reflectdrive_ros.config import Config
 from reflectdrive_ros.ros import outputs, topics
-from reflectdrive_ros.ros.replay_node import resolved, sending
+from reflectdrive_ros.ros.processes import resolved, sending
 
 SPEED_MPS = 5.0
 TICK_S = 0.02

@@ -1,0 +1,59 @@
+"""Scene sets of the proving ground, made or completed where they are not there, with progress on the console."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from ..sim import sets, shards, sumo
+from ..sim.sets import MakeShard, Wanted
+from ..sim.shards import Index, SetError
+
+FAULTS = (SetError, sumo.SumoMissing)
+PIXELS = (288, 162)  # of an image: the resolution that the shipped network reads
+
+
+def the_sampler(width: int, height: int, *, pictures: bool, first: int = 0) -> tuple[MakeShard, dict[str, Any]]:
+    """The proving ground as a maker of shards, and what its scenes follow from."""
+    from ..sim import sampler
+
+    options = sampler.Options(width, height, pictures)
+    return partial(sampler.Shard, options=options), sets.made_by(asdict(options), first)
+
+
+def made(
+    folder: Path, wanted: Wanted, make_shard: MakeShard, workers: int, console: Console
+) -> tuple[Index, float | None]:
+    """The index of a set, which is made or completed first where it must be; and scenes made per second, None if none.
+
+    Raises SetError, SumoMissing, OSError, each with one sentence to tell.
+    """
+    if sets.is_complete(folder, wanted):
+        return shards.index_of(folder), None
+    sumo.binary("netconvert")  # or every shard would fail for want of it
+    begun = time.perf_counter()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(f"making the set '{wanted.name}'", total=wanted.size)
+        kept: list[int] = []
+
+        def tell(scenes: int) -> None:
+            if not kept:
+                kept.append(scenes)
+            progress.update(task, completed=scenes)
+
+        index = sets.make(folder, wanted, make_shard, workers=workers, on_progress=tell)
+    fresh = index.scenes - kept[0]
+    return index, fresh / (time.perf_counter() - begun) if fresh else None
+
+
+class _Rate(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        return Text("" if task.speed is None else f"{task.speed:.1f} scenes/s")

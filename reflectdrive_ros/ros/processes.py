@@ -1,0 +1,103 @@
+"""The planner node as a process of its own: its environment, start and end, and how others address its topics."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from rclpy.qos import QoSProfile
+
+from ..config import Config, as_yaml
+from . import topics
+from .node import profile
+from .topics import NODE_NAME
+
+SENDER_DEPTH = 10
+REPO_PROFILE = Path(__file__).resolve().parents[2] / "config" / "fastdds.xml"
+
+
+def dds_profile() -> Path | None:
+    """The shipped DDS profile: from the installed share folder, or from the source tree."""
+    from ament_index_python.packages import PackageNotFoundError, get_package_share_directory
+
+    try:
+        installed = Path(get_package_share_directory("reflectdrive")) / "config" / "fastdds.xml"
+    except PackageNotFoundError:
+        installed = REPO_PROFILE
+    return next((path for path in (installed, REPO_PROFILE) if path.is_file()), None)
+
+
+def isolated_environment() -> dict[str, str]:
+    """Environment for processes that talk among themselves only: own domain, this machine, the shipped DDS profile.
+
+    What the caller has set already is kept, so a person may point the replay at their own domain.
+    """
+    found = dict(os.environ)
+    found.setdefault("ROS_DOMAIN_ID", str(os.getpid() % 100 + 1))
+    found.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+    profile_file = dds_profile()
+    if profile_file is not None:
+        found.setdefault("FASTRTPS_DEFAULT_PROFILES_FILE", str(profile_file))
+    return found
+
+
+@contextmanager
+def running_node(
+    config: Config, remaps: dict[str, str], log: Path, sim_time: bool = True
+) -> Iterator[subprocess.Popen]:
+    """The planner node in its own process, under its usual namespace; ended on leaving, killed if it will not end.
+
+    `remaps`: private topic name -> the name to use instead.
+    """
+    with tempfile.TemporaryDirectory() as folder, log.open("w", encoding="utf-8") as output:
+        file = Path(folder) / "config.yaml"
+        file.write_text(as_yaml(config), encoding="utf-8")
+        command = [
+            sys.executable,
+            "-m",
+            "reflectdrive_ros.ros.node",
+            "--ros-args",
+            "-r",
+            "__ns:=/planning/reflectdrive",
+        ]
+        command += ["-p", f"config_file:={file}", "-p", f"use_sim_time:={str(sim_time).lower()}"]
+        for private, name in remaps.items():
+            command += ["-r", f"{private}:={name}"]
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            yield process
+        finally:
+            end(process)
+
+
+def end(process: subprocess.Popen, patience_s: float = 3.0) -> int:
+    """Interrupt a process that has a session of its own, then kill that session; returns its exit code."""
+    try:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(patience_s)
+    finally:  # also where a second signal breaks off the waiting
+        process.kill()
+        with suppress(ProcessLookupError):  # all that it began have ended
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return process.returncode
+
+
+def sending(qos: topics.Qos) -> QoSProfile:
+    """As the node listens, with room for what a recorder or driver keeps: depth is the sender's own affair."""
+    made = profile(qos)
+    made.depth = max(made.depth, SENDER_DEPTH)
+    return made
+
+
+def resolved(name: str) -> str:
+    """The full name of one of the node's private topics."""
+    return name.replace("~", NODE_NAME)
