@@ -110,7 +110,7 @@ test-faults: setup
 	@cd "$(ROOT)" && PYTHONPATH=.:test:test/faults $(BIN)/python test/faults/run_table.py $(ARGS)
 
 soak: setup
-	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.ros.soak --json docs/bench/soak.json $(ARGS)
+	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.bench.soak --json docs/bench/soak.json $(ARGS)
 
 generated: setup
 	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.config > config/reflectdrive.yaml

@@ -6,7 +6,8 @@ The road from west to east has two lanes each way, the other one lane; arms are 
 import numpy as np
 
 from reflectdrive_ros import geometry
-from reflectdrive_ros.sim import roads, sumo
+from reflectdrive_ros.sim import sumo
+from reflectdrive_ros.sim.network import roads
 
 ARM_M = 200.0
 LANE_M = 3.5

@@ -27,7 +27,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-from reflectdrive_ros.runtime import cuda_device
+from reflectdrive_ros.runtime.trt import cuda_device
 
 FUNCTIONS = json.loads((Path(__file__).parent / "data" / "cuda_driver_api.json").read_text())["functions"]
 C_TYPES = {

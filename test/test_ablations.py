@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from reflectdrive_ros.__main__ import main
-from reflectdrive_ros.evaluation import results
-from reflectdrive_ros.sim import shards
-from reflectdrive_ros.sim.shards import Index
-from reflectdrive_ros.training import ablations, settings, train_run
+from reflectdrive_ros.bench import ablations, results
+from reflectdrive_ros.cli import train
+from reflectdrive_ros.data import shards
+from reflectdrive_ros.data.shards import Index
+from reflectdrive_ros.training import settings
 
 ROOT = Path(__file__).parents[1]
 RECIPE = ROOT / "config/train/reflectdrive2_small.yaml"
@@ -94,9 +95,9 @@ def test_a_card_is_expected_to_tell_what_train_makes_of_the_same_words(place):
     ablations.add_arguments(parser)
     runs = ablations.planned(parser.parse_args(command(place)[2:]))
     training = argparse.ArgumentParser()
-    train_run.add_arguments(training)
+    train.add_arguments(training)
     for run in runs:
-        assert train_run._config(training.parse_args(["sft", *run.words])) == run.config
+        assert train._config(training.parse_args(["sft", *run.words])) == run.config
     by_name = {run.name: run.config for run in runs}
     assert list(by_name) == ["eyes", *pair(0), *pair(1), *pair(2)]
     assert by_name["eyes"].optimizer.eyes_share == 0.99

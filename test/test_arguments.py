@@ -10,13 +10,20 @@ from pathlib import Path
 
 import pytest
 
+from reflectdrive_ros import arguments
 from reflectdrive_ros.__main__ import BENCHES, COMMANDS, main
-from reflectdrive_ros.evaluation import arguments, scenes_run
-from reflectdrive_ros.evaluation.arguments import Real, Whole
+from reflectdrive_ros.arguments import Real, Whole
+from reflectdrive_ros.cli import scenes
 
 # what makes a number's place in the help; `metavar="N"` without a range would be a number that nobody checks
 NUMERIC_METAVARS = {"N", "M", "S"}
-PROGRAMS = ("ros.live", "ros.soak", "ros.conformance", "ros.world_node", "ros.node")  # without `reflectdrive COMMAND`
+PROGRAMS = (
+    "ros.live",
+    "bench.soak",
+    "replay.conformance",
+    "ros.world_node",
+    "ros.node",
+)  # without `reflectdrive COMMAND`
 TEXTS = (None, Path, str)
 OTHER = {"--camera": "WxH", "--show": "N FILE"}  # tested below
 
@@ -92,7 +99,7 @@ def test_no_option_takes_a_number_without_a_range(monkeypatch):
         name = action.option_strings[-1] if action.option_strings else action.dest
         if isinstance(action.type, (Whole, Real)) or name in OTHER:
             continue
-        assert action.type in TEXTS, f"{command} {name}: give it a type of evaluation/arguments.py"
+        assert action.type in TEXTS, f"{command} {name}: give it a type of arguments.py"
         assert action.metavar not in NUMERIC_METAVARS, f"{command} {name}: a number without a range"
         assert not isinstance(action.default, (int, float)) or isinstance(action.default, bool), f"{command} {name}"
 
@@ -108,9 +115,9 @@ def test_a_camera_of_no_size_is_refused(size, capsys):
 @pytest.mark.parametrize("number", ["0", "-1", "nan", "1e308", "99999999999"])
 def test_a_number_of_scenes_to_show_is_refused_before_a_set_is_made(number, tmp_path, capsys):
     parser = argparse.ArgumentParser()
-    scenes_run.add_arguments(parser)
+    scenes.add_arguments(parser)
     words = ["--count", "1", "--out", str(tmp_path / "set"), "--show", number, str(tmp_path / "image.png")]
-    assert scenes_run.run(parser.parse_args(words)) == 2
+    assert scenes.run(parser.parse_args(words)) == 2
     assert f"'{number}' is no whole number from 1 to " in capsys.readouterr().err
     assert not (tmp_path / "set").exists()
 

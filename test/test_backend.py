@@ -17,9 +17,9 @@ from reflectdrive_ros.config import ConfigError, DecodingConfig, ModelConfig, lo
 from reflectdrive_ros.files import sha256_of
 from reflectdrive_ros.planning.planner import Prefilled
 from reflectdrive_ros.runtime import model_file
-from reflectdrive_ros.runtime.backend import golden, made_inputs, network_of, self_check
 from reflectdrive_ros.runtime.engine import Engine
 from reflectdrive_ros.runtime.model_file import ModelFileError, named, verified_sha256
+from reflectdrive_ros.runtime.network import golden, made_inputs, network_of, self_check
 
 
 def opened(model, **changes):
@@ -209,7 +209,7 @@ def test_torchs_threads_do_not_spin_in_a_planner_unless_somebody_wants_it(tiny_m
     script = (
         "import os, sys\n"
         "from reflectdrive_ros.config import DecodingConfig, ModelConfig\n"
-        "from reflectdrive_ros.runtime.backend import network_of\n"
+        "from reflectdrive_ros.runtime.network import network_of\n"
         "assert 'torch' not in sys.modules\n"
         "network_of(ModelConfig(sys.argv[1], sys.argv[2], 'torch', 'cpu', threads=2), DecodingConfig())\n"
         "print(os.environ['OMP_WAIT_POLICY'])"

@@ -9,12 +9,12 @@ from tiny_net import tiny_net
 
 from reflectdrive_ros import features
 from reflectdrive_ros.__main__ import main
+from reflectdrive_ros.bench import decoding
 from reflectdrive_ros.config import Config
-from reflectdrive_ros.evaluation import bench_decoding
+from reflectdrive_ros.data import shards
+from reflectdrive_ros.data.shards import Index, Load
 from reflectdrive_ros.model import checkpoint
 from reflectdrive_ros.scoring.scorer import score
-from reflectdrive_ros.sim import shards
-from reflectdrive_ros.sim.shards import Index, Load
 from reflectdrive_ros.tokens import Codebook
 
 SCENES = 2
@@ -36,8 +36,8 @@ def given(tmp_path_factory):
 
 def test_every_way_changes_one_number():
     config = Config()
-    ways = bench_decoding.variants(config)
-    assert ways.pop(bench_decoding.PLAIN) == config
+    ways = decoding.variants(config)
+    assert ways.pop(decoding.PLAIN) == config
     for name, way in ways.items():
         changed = [
             (part, key)
@@ -56,7 +56,7 @@ def test_the_table_has_a_row_for_each_way_and_the_oracle_is_never_worse(given, t
     assert main(call) == 0
     found = json.loads(out.read_text())
     assert found["scenes"] == SCENES
-    assert set(found["rows"]) == set(bench_decoding.variants(Config()))
+    assert set(found["rows"]) == set(decoding.variants(Config()))
     for name, row in found["rows"].items():
         assert row["best"] >= max(row["single"], row["chosen"]) - 1e-9, name
     assert found["rows"]["configured"]["difference"] == 0.0
@@ -74,11 +74,11 @@ def test_the_table_has_a_row_for_each_way_and_the_oracle_is_never_worse(given, t
 
 def test_what_the_expert_scores_in_tokens_is_told_with_and_without_the_road():
     scene = hand_scenes.scene(size=(64, 36), agents=0, pictures=False)
-    found = bench_decoding.ceiling(scene, Codebook())
+    found = decoding.ceiling(scene, Codebook())
     assert found.exact >= found.tokens - 0.02  # rounding brings nothing but luck
     points = scene.expert[:, :2]
     np.testing.assert_allclose(Codebook().decode(Codebook().encode(points)), points, atol=0.15 + 1e-9)
-    fine = bench_decoding.ceiling(scene, Codebook(0.02, 9999))
+    fine = decoding.ceiling(scene, Codebook(0.02, 9999))
     assert fine.tokens_without_road == pytest.approx(fine.exact, abs=0.02)
 
 

@@ -12,13 +12,13 @@ from rich.console import Console
 from tiny_net import tiny_inputs, tiny_net
 
 from reflectdrive_ros.__main__ import main
-from reflectdrive_ros.evaluation import bench_gpu, bench_planner
-from reflectdrive_ros.evaluation.parity import FULL, LITE, frame
+from reflectdrive_ros.bench import gpu, planner
+from reflectdrive_ros.bench.parity import FULL, LITE, frame
 from reflectdrive_ros.features import ModelInputs
-from reflectdrive_ros.model import probes
-from reflectdrive_ros.model.step_graphs import WAYS
-from reflectdrive_ros.runtime import cuda_device
+from reflectdrive_ros.model.token import torch_bench
+from reflectdrive_ros.model.token.cuda_graphs import WAYS
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
+from reflectdrive_ros.runtime.trt import cuda_device
 
 WORDS = ("<pad>", "<unk>")
 
@@ -42,7 +42,7 @@ def test_figures_of_a_small_run(tmp_path):
     assert told["reuse_times_faster_one_goal"] > 1
     assert told["own_reuse_times_faster_one_goal"] > 1
     assert {"version", "commit", "device", "date", "command"} <= set(told)
-    assert told["gpu"] in (bench_gpu.NO_GPU, bench_gpu.NOT_ASKED)
+    assert told["gpu"] in (gpu.NO_GPU, gpu.NOT_ASKED)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_frames_that_reuse_nothing_write_the_same_tokens(packed):
     net = tiny_net(words=WORDS)
     eager = TorchNetwork(net)
     for inputs in scenes():
-        afresh = probes.without_reuse(net, eager.tensors(inputs), eager.decoding, 6, packed)
+        afresh = torch_bench.without_reuse(net, eager.tensors(inputs), eager.decoding, 6, packed)
         np.testing.assert_array_equal(afresh[0].numpy(), frame(eager, inputs, FULL, 6)[0])
 
 
@@ -72,7 +72,7 @@ def test_frames_that_reuse_nothing_write_the_same_tokens(packed):
 def test_frames_that_read_the_scene_in_every_pass_write_the_same_tokens(goals, edited):
     network = TorchNetwork(tiny_net(words=WORDS))
     for inputs in scenes():
-        again = bench_planner.reading_again(network, inputs, goals, edited)
+        again = planner.reading_again(network, inputs, goals, edited)
         np.testing.assert_array_equal(again, frame(network, inputs, FULL, goals, edited=edited)[0])
 
 
@@ -105,8 +105,8 @@ def test_without_a_driver_the_bench_of_tensorrt_is_one_sentence(monkeypatch, cap
 @pytest.mark.usefixtures("trt")
 def test_the_table_of_tensorrt_is_that_of_the_other_backends(tmp_path, capsys, monkeypatch):
     """On a made-up GPU, which torch does not find: so eager torch is on the CPU, and there is no bound."""
-    monkeypatch.setattr(probes, "random_net", lambda *_: tiny_net(words=WORDS))
-    monkeypatch.setattr(bench_planner, "cold_start_s", lambda *_: 1.5)  # in a process where nobody made up a GPU
+    monkeypatch.setattr(torch_bench, "random_net", lambda *_: tiny_net(words=WORDS))
+    monkeypatch.setattr(planner, "cold_start_s", lambda *_: 1.5)  # in a process where nobody made up a GPU
     words = ["bench", "planner", "--backend", "tensorrt", "--steps", "2", "--threads", "1"]
     assert main([*words, "--json", str(tmp_path / "f")]) == 0
     told = json.loads((tmp_path / "f").read_text())
@@ -127,11 +127,11 @@ def test_the_table_of_tensorrt_is_that_of_the_other_backends(tmp_path, capsys, m
 def test_each_way_has_its_turn_and_is_held_against_the_plain_one():
     """On a CPU all ways are the plain one, so this tries the bench and not the ways."""
     net = tiny_net(words=WORDS)
-    told = bench_gpu.ways(net, TorchNetwork(net), next(scenes(1)), "cpu", 2)
+    told = gpu.ways(net, TorchNetwork(net), next(scenes(1)), "cpu", 2)
     assert set(told["step_ms_p50"]) | set(told["left_out"]) == set(told["same_ids"]) == {str(way) for way in WAYS}
     assert all(ms > 0 for by_count in told["step_ms_p50"].values() for ms in by_count.values())
     assert set(told["same_ids"].values()) == {1.0}
-    other = bench_gpu.ways(net, TorchNetwork(tiny_net(1, words=WORDS)), next(scenes(1)), "cpu", 1)
+    other = gpu.ways(net, TorchNetwork(tiny_net(1, words=WORDS)), next(scenes(1)), "cpu", 1)
     assert max(other["same_ids"].values()) < 1.0
 
 
@@ -141,19 +141,19 @@ def test_each_way_has_its_turn_and_is_held_against_the_plain_one():
 )
 def test_the_table_names_the_gpu_its_clocks_and_what_was_left_out(answer, ticks, monkeypatch):
     answered = subprocess.CompletedProcess([], 0, answer, "")
-    monkeypatch.setattr(bench_gpu.subprocess, "run", lambda *_, **__: answered)
+    monkeypatch.setattr(gpu.subprocess, "run", lambda *_, **__: answered)
     told = {"name": "A GPU", "compute_capability": "11.0", "memory_gb": 122.8, "cuda": "13.0"}
-    told |= {"clocks_mhz": bench_gpu.clocks("GPU-1"), "chosen": "graph", "left_out": {"fused": "not run: no triton"}}
-    told |= {"update_ms_p50": {str(count): {"token_ops": 0.2} for count in bench_gpu.COUNTS}}
+    told |= {"clocks_mhz": gpu.clocks("GPU-1"), "chosen": "graph", "left_out": {"fused": "not run: no triton"}}
+    told |= {"update_ms_p50": {str(count): {"token_ops": 0.2} for count in gpu.COUNTS}}
     told |= {"step_ms_p50": {"graph": {"1": 0.5, "6": 0.75}}, "same_ids": {"graph": 1.0}}
     console = Console(width=200, file=StringIO())
-    console.print(bench_gpu.table(told))
+    console.print(gpu.table(told))
     text = " ".join(console.file.getvalue().split())
     for part in ("A GPU, compute capability 11.0, 123 GB", ticks, "graph (drives)", "0.750", "not run: no triton"):
         assert part in text
 
 
-@pytest.mark.skipif(not probes.has_gpu(), reason="needs a CUDA GPU")
+@pytest.mark.skipif(not torch_bench.has_gpu(), reason="needs a CUDA GPU")
 def test_figures_of_a_small_run_on_a_gpu(tmp_path):
     words = ["bench", "planner", "--backend", "torch", "--device", "cuda", "--steps", "2"]
     assert main([*words, "--json", str(tmp_path / "f")]) == 0
@@ -166,7 +166,7 @@ def test_on_the_road_older_pictures_were_the_newest_and_strange_ones_were_never_
     inputs = next(scenes(1))
     cameras = len(inputs.images) // 2
     for strange in (False, True):
-        first, second = itertools.islice(bench_planner.driven(inputs, cameras, strange), 2)
+        first, second = itertools.islice(planner.driven(inputs, cameras, strange), 2)
         before = {picture.tobytes() for picture in first.images}
         known = [picture.tobytes() in before for picture in second.images]
         assert known == [not strange] * cameras + [False] * cameras

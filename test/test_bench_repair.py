@@ -8,11 +8,11 @@ import pytest
 from tiny_model import tiny_model  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.__main__ import main
+from reflectdrive_ros.bench import repair
+from reflectdrive_ros.bench.repair import BOTH, GOALS
 from reflectdrive_ros.config import Config
-from reflectdrive_ros.evaluation import bench_repair
-from reflectdrive_ros.evaluation.bench_repair import BOTH, GOALS
-from reflectdrive_ros.sim import shards
-from reflectdrive_ros.sim.shards import Index, Load
+from reflectdrive_ros.data import shards
+from reflectdrive_ros.data.shards import Index, Load
 
 SCENES = 3
 
@@ -27,7 +27,7 @@ def scenes(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("planner", bench_repair.PLANNERS)
+@pytest.mark.parametrize("planner", repair.PLANNERS)
 def test_the_ablation_has_the_papers_shape_and_repair_makes_nothing_less_safe(
     scenes,
     tiny_model,  # noqa: F811
@@ -43,8 +43,8 @@ def test_the_ablation_has_the_papers_shape_and_repair_makes_nothing_less_safe(
     found = json.loads(out.read_text())
     rows = found["rows"]
     assert found["scenes"] == SCENES
-    at_random = {bench_repair.with_random_weights(name) for name in bench_repair.RANDOM}
-    assert set(rows) == set(bench_repair.variants(Config())) | at_random
+    at_random = {repair.with_random_weights(name) for name in repair.RANDOM}
+    assert set(rows) == set(repair.variants(Config())) | at_random
     for with_repair, without in ((BOTH, GOALS), ("repair", "without both")):
         assert rows[with_repair]["unsafe"] <= rows[without]["unsafe"]
         assert rows[without]["iterations"] == 0.0

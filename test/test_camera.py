@@ -12,9 +12,9 @@ import shapely
 
 from reflectdrive_ros import geometry
 from reflectdrive_ros.lanes import Lane
-from reflectdrive_ros.sim import camera, look, scenery
-from reflectdrive_ros.sim.actors import Actors, Lamp, Shape, Snapshot
-from reflectdrive_ros.sim.roads import RoadLane, RoadMap, Signal, Special, Turn
+from reflectdrive_ros.sim.network.roads import RoadLane, RoadMap, Signal, Special, Turn
+from reflectdrive_ros.sim.render import appearance, camera, scenery
+from reflectdrive_ros.sim.traffic.actors import Actors, Lamp, Shape, Snapshot
 
 LANE_M = 3.3
 JUNCTION_M = 10.0  # from the middle to where its roads end
@@ -138,7 +138,7 @@ def picture(town, who=None, lamps=ALL_GREEN, name="front", light=None, time_s=5.
     return camera.picture(camera.view(town, snapshot, ego, light or PLAIN), eye).astype(int)
 
 
-PLAIN = replace(look.of(1), noise=0, pitch_rad=0.0, roll_rad=0.0, height_m=0.0)
+PLAIN = replace(appearance.of(1), noise=0, pitch_rad=0.0, roll_rad=0.0, height_m=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -249,7 +249,7 @@ def test_brake_lights_are_clearly_brighter(town, shape):
 
 
 def test_at_night_cars_have_their_lights_on_and_brake_lights_still_tell(town):
-    night = next(light for light in map(look.of, range(50)) if light.lights_on and light.ambient_rgb.mean() < 0.5)
+    night = next(light for light in map(appearance.of, range(50)) if light.lights_on and light.ambient_rgb.mean() < 0.5)
     night = replace(night, noise=0, pitch_rad=0.0, roll_rad=0.0)
     coming = picture(town, actors((Shape.CAR, 30.0, 3.3, np.pi)), light=night)
     assert difference(coming, picture(town, light=night)).max() > 120
@@ -371,7 +371,7 @@ def test_a_world_moved_as_a_whole_looks_the_same(road_map, town):
 def digest():
     town = scenery.of(crossroads(), 5)
     snapshot = Snapshot(2.5, actors((Shape.CAR, 12.0, 0.0, 0.1), (Shape.BICYCLE, 8.0, 2.0, 0.0)), ALL_GREEN)
-    frames = camera.frames(town, snapshot, EGO, 0, camera.rig(192, 108), look.of(3))
+    frames = camera.frames(town, snapshot, EGO, 0, camera.rig(192, 108), appearance.of(3))
     return hashlib.sha256(b"".join(frame.pixels.tobytes() for frame in frames)).hexdigest()
 
 
@@ -386,7 +386,7 @@ def test_the_same_seed_gives_the_same_bytes_in_this_process_and_in_another():
 
 
 def test_seeds_differ_in_light_and_in_scenery(road_map, town):
-    assert difference(picture(town), picture(town, light=look.of(2))).mean() > 3
+    assert difference(picture(town), picture(town, light=appearance.of(2))).mean() > 3
     assert difference(picture(town), picture(scenery.of(road_map, 6))).mean() > 3
 
 
@@ -398,7 +398,7 @@ def test_noise_follows_the_time_and_the_camera_alone(town):
 
 
 def test_a_look_stays_within_what_a_car_on_springs_does():
-    looks = [look.of(seed) for seed in range(200)]
+    looks = [appearance.of(seed) for seed in range(200)]
     for name in ("pitch_rad", "roll_rad"):
         values = np.degrees([getattr(one, name) for one in looks])
         assert np.abs(values).max() <= 0.7 + 1e-9

@@ -13,7 +13,7 @@ from tiny_net import some_blocks, tiny_config, tiny_inputs, tiny_net
 from reflectdrive_ros.model.checkpoint import CheckpointError, load, save
 from reflectdrive_ros.model.layers import BlockConfig
 from reflectdrive_ros.model.pretrained import load_qwen3, load_siglip
-from reflectdrive_ros.model.token_net import TokenNet, small
+from reflectdrive_ros.model.token.net import TokenNet, small
 from reflectdrive_ros.model.vision import VisionConfig
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scenes import cars, config, ego, observation
 
-from reflectdrive_ros.planning.comfort import calmed, comfortable, gentler
+from reflectdrive_ros.planning.postprocess.comfort import calmed, comfortable, gentler
 from reflectdrive_ros.planning.safety import SAFE, Known, looked_at
 
 DT_S = 0.5

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from reflectdrive_ros.evaluation import compare
-from reflectdrive_ros.evaluation.compare import blocks_of, difference, paired
+from reflectdrive_ros.replay import compare
+from reflectdrive_ros.replay.compare import blocks_of, difference, paired
 
 BEGIN_NS = 1_700_000_000_000_000_000
 INTERVAL_NS = 100_000_000

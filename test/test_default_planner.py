@@ -16,23 +16,24 @@ import numpy as np
 import pytest
 
 from reflectdrive_ros.__main__ import main
+from reflectdrive_ros.bench import parity
+from reflectdrive_ros.cli.eval import Console
 from reflectdrive_ros.config import Config
-from reflectdrive_ros.evaluation import driving_scores, oracle, parity
-from reflectdrive_ros.evaluation.drive import Eyes
-from reflectdrive_ros.evaluation.eval_run import Console
-from reflectdrive_ros.evaluation.golden_replay import EVERY, TOLERANCES, differing
+from reflectdrive_ros.evaluation import driving_scores, privilege
+from reflectdrive_ros.evaluation.closed_loop import Eyes
 from reflectdrive_ros.features import model_inputs
 from reflectdrive_ros.kinematics import speeds
-from reflectdrive_ros.model.graph_card import MOST_LOST
+from reflectdrive_ros.model.card import MOST_LOST
 from reflectdrive_ros.planning import planner_named
 from reflectdrive_ros.planning.planner import Tools
+from reflectdrive_ros.replay.bag_topics import mapped
+from reflectdrive_ros.replay.engine import steps_due
+from reflectdrive_ros.replay.golden import EVERY, TOLERANCES, differing
 from reflectdrive_ros.ros.bag import BagReader
-from reflectdrive_ros.ros.bag_topics import mapped
-from reflectdrive_ros.ros.pilot import Pilot
-from reflectdrive_ros.ros.replay import steps_due
-from reflectdrive_ros.runtime.backend import network_of
+from reflectdrive_ros.ros.planning_core import Pilot
 from reflectdrive_ros.runtime.engine import NO_DEADLINE_MS, Engine
 from reflectdrive_ros.runtime.model_file import named
+from reflectdrive_ros.runtime.network import network_of
 from reflectdrive_ros.runtime.ort_backend import OrtNetwork
 from reflectdrive_ros.sim.world import World, WorldOptions
 
@@ -96,7 +97,7 @@ def on_scenes(network, count=20):
     planner, tools = planner_named(CONFIG), Tools(CONFIG, network)
     tokens, scores = [], []
     for scene in parity.scenes_of(SCENES, count, Console(quiet=True)):
-        plan = driving_scores.planned(planner, oracle.observed(scene, "constant_velocity"), tools)
+        plan = driving_scores.planned(planner, privilege.observed(scene, "constant_velocity"), tools)
         points = {"plan": driving_scores.waypoints(plan)[0]}
         tokens.append(plan.tokens)
         scores.append(driving_scores.rows_of(scene.scored(vehicle=CONFIG.vehicle), points, CONFIG.scoring)["plan"])

@@ -15,7 +15,7 @@ from own_bags import explained_fields, fields_of
 from tiny_model import tiny_model  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.__main__ import main
-from reflectdrive_ros.ros import demo
+from reflectdrive_ros.cli import demo
 from reflectdrive_ros.ros.bag import BagReader
 from reflectdrive_ros.sim.sumo import SumoMissing
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from reflectdrive_ros.ros import doctor
-from reflectdrive_ros.ros.doctor import State
+from reflectdrive_ros.cli import doctor
+from reflectdrive_ros.ros import system_checks
+from reflectdrive_ros.ros.system_checks import State
 
 ROOT = Path(__file__).parents[1]
 HAS_ROS = importlib.util.find_spec("rclpy") is not None
@@ -81,13 +82,13 @@ def test_without_ros_it_says_so_and_what_to_do(tmp_path):
 
 
 def test_numbers_that_cannot_be_written_are_one_sentence(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(doctor, "examine", lambda environment: iter([doctor.python((3, 11))]))
+    monkeypatch.setattr(doctor, "examine", lambda environment: iter([system_checks.python((3, 11))]))
     assert doctor.run(arguments("--json", tmp_path / "nowhere" / "doctor.json")) == 2
     assert "doctor.json cannot be written: No such file or directory" in capsys.readouterr().err
 
 
 def test_what_is_optional_does_not_stop_the_planner(monkeypatch, capsys):
-    absent = doctor.Finding("tensorrt", State.MISSING, "not installed", "nothing", required=False)
+    absent = system_checks.Finding("tensorrt", State.MISSING, "not installed", "nothing", required=False)
     monkeypatch.setattr(doctor, "examine", lambda environment: iter([absent]))
     assert doctor.run(arguments()) == 0
     assert "MISSING (optional)" in capsys.readouterr().out
@@ -98,15 +99,15 @@ def test_what_is_optional_does_not_stop_the_planner(monkeypatch, capsys):
 
 @pytest.mark.parametrize(("version", "state"), [((3, 9), State.MISSING), ((3, 10), State.OK), ((3, 13), State.OK)])
 def test_python(version, state):
-    assert doctor.python(version).state is state
+    assert system_checks.python(version).state is state
 
 
 def test_a_small_shared_memory_is_a_warning_with_the_cure(monkeypatch, tmp_path):
     class Docker:  # what a container gets when nobody asks for more
         f_blocks, f_bavail, f_frsize = 16384, 16384, 4096
 
-    monkeypatch.setattr(doctor.os, "statvfs", lambda folder: Docker)
-    found = doctor.shared_memory(tmp_path)
+    monkeypatch.setattr(system_checks.os, "statvfs", lambda folder: Docker)
+    found = system_checks.shared_memory(tmp_path)
     assert found.state is State.WARN
     assert "64 of 64 MB free" in found.found
     assert "--shm-size=256m" in found.todo
@@ -116,24 +117,24 @@ def test_a_full_shared_memory_is_a_warning_too(monkeypatch, tmp_path):
     class Full:
         f_blocks, f_bavail, f_frsize = 1_000_000, 1000, 4096
 
-    monkeypatch.setattr(doctor.os, "statvfs", lambda folder: Full)
-    assert "fastdds shm clean" in doctor.shared_memory(tmp_path).todo
+    monkeypatch.setattr(system_checks.os, "statvfs", lambda folder: Full)
+    assert "fastdds shm clean" in system_checks.shared_memory(tmp_path).todo
 
 
 def test_no_shared_memory_at_all(tmp_path):
-    assert doctor.shared_memory(tmp_path / "shm").state is State.WARN
+    assert system_checks.shared_memory(tmp_path / "shm").state is State.WARN
 
 
 @pytest.mark.parametrize("variable", ["FASTRTPS_DEFAULT_PROFILES_FILE", "FASTDDS_DEFAULT_PROFILES_FILE"])
 def test_the_shipped_profile_is_a_good_one(variable):
-    found = doctor.dds_profile({variable: str(ROOT / "config/fastdds.xml")})
+    found = system_checks.dds_profile({variable: str(ROOT / "config/fastdds.xml")})
     assert found.state is State.OK
     assert "64 MB" in found.found
 
 
 @pytest.mark.parametrize("environment", [{}, {"FASTRTPS_DEFAULT_PROFILES_FILE": ""}])
 def test_without_a_profile_the_command_that_sets_it_is_given(environment):
-    found = doctor.dds_profile(environment)
+    found = system_checks.dds_profile(environment)
     assert found.state is State.WARN
     assert "loses pictures silently" in found.found
     assert f"export FASTRTPS_DEFAULT_PROFILES_FILE={ROOT / 'config/fastdds.xml'}" in found.todo
@@ -153,7 +154,7 @@ def test_a_profile_that_does_not_help_is_a_warning(tmp_path, content, said):
     file = tmp_path / "profile.xml"
     if content is not None:
         file.write_text(content)
-    found = doctor.dds_profile({"FASTRTPS_DEFAULT_PROFILES_FILE": str(file)})
+    found = system_checks.dds_profile({"FASTRTPS_DEFAULT_PROFILES_FILE": str(file)})
     assert found.state is State.WARN
     assert said in found.found
 
@@ -169,36 +170,36 @@ def test_a_profile_that_does_not_help_is_a_warning(tmp_path, content, said):
     ],
 )
 def test_discovery(environment, state):
-    assert doctor.discovery(environment).state is state
+    assert system_checks.discovery(environment).state is state
 
 
 @pytest.mark.parametrize(("content", "state"), [("212992\n", State.WARN), ("4194304\n", State.OK), ("?", State.OK)])
 def test_receive_buffer(tmp_path, content, state):
     (tmp_path / "rmem_max").write_text(content)
-    assert doctor.receive_buffer(tmp_path / "rmem_max").state is state
+    assert system_checks.receive_buffer(tmp_path / "rmem_max").state is state
 
 
 def test_ros_wants_a_place_for_its_logs(tmp_path):
-    logs, here = doctor.writable({})
+    logs, here = system_checks.writable({})
     assert logs.state is State.MISSING
     assert "neither HOME nor ROS_LOG_DIR" in logs.found
-    logs, here = doctor.writable({"HOME": str(tmp_path)})
+    logs, here = system_checks.writable({"HOME": str(tmp_path)})
     assert (logs.state, here.state) == (State.OK, State.OK)
     assert logs.found.endswith(".ros/log")
     (tmp_path / "file").write_text("")
-    logs, _ = doctor.writable({"ROS_LOG_DIR": str(tmp_path / "file" / "log")})
+    logs, _ = system_checks.writable({"ROS_LOG_DIR": str(tmp_path / "file" / "log")})
     assert logs.state is State.MISSING
     assert "export ROS_LOG_DIR" in logs.todo
 
 
 def test_a_busy_machine_is_a_warning():
-    assert doctor.load(2, 1.5).state is State.OK
-    assert doctor.load(2, 5.0).state is State.WARN
+    assert system_checks.load(2, 1.5).state is State.OK
+    assert system_checks.load(2, 5.0).state is State.WARN
 
 
 def test_without_a_driver_nvidia_is_not_asked(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    found = doctor.nvidia()
+    found = system_checks.nvidia()
     assert (found.state, found.required) == (State.MISSING, False)
 
 
@@ -214,14 +215,14 @@ def test_nvidia_is_what_its_tool_says(monkeypatch, tmp_path, script, state, said
     tool.write_text(f"#!/bin/sh\n{script}\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    found = doctor.nvidia()
+    found = system_checks.nvidia()
     assert found.state is state
     assert said in found.found
 
 
 @pytest.mark.skipif(not HAS_ROS, reason="no rclpy here")
 def test_looking_for_libraries_loads_none_of_the_heavy_ones():
-    ask = "import sys; from reflectdrive_ros.ros import doctor; list(doctor.libraries())\n"
+    ask = "import sys; from reflectdrive_ros.ros import doctor; list(system_checks.libraries())\n"
     ask += "print([name for name in ('torch', 'tensorrt', 'onnxruntime', 'cv2') if name in sys.modules])"
     answer = subprocess.run([sys.executable, "-c", ask], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert answer.stdout == "[]\n", answer.stderr
@@ -237,9 +238,9 @@ def process(code):
 @pytest.mark.skipif(not HAS_ROS, reason="no rclpy here")
 @pytest.mark.dds
 def test_two_processes_that_do_not_hear_each_other_stop_the_planner(monkeypatch):
-    monkeypatch.setattr(doctor, "LOOPBACK_S", 1.0)
+    monkeypatch.setattr(system_checks, "LOOPBACK_S", 1.0)
     speaker = process("print('speaking rmw_fastrtps_cpp', flush=True); input()")
-    middleware, talking = doctor.conversation(speaker, "/nobody", {})
+    middleware, talking = system_checks.conversation(speaker, "/nobody", {})
     assert (middleware.state, talking.state, talking.required) == (State.OK, State.MISSING, True)
     assert "no message between two processes within 1 s" in talking.found
     assert speaker.poll() is not None  # nothing is left running
@@ -249,25 +250,25 @@ def test_two_processes_that_do_not_hear_each_other_stop_the_planner(monkeypatch)
 @pytest.mark.dds
 def test_a_middleware_that_is_not_installed_is_missing(monkeypatch):
     monkeypatch.setenv("RMW_IMPLEMENTATION", "rmw_of_nobody")
-    (middleware,) = doctor.conversation(doctor.start_speaker("/nobody"), "/nobody", {})
+    (middleware,) = system_checks.conversation(system_checks.start_speaker("/nobody"), "/nobody", {})
     assert middleware.state is State.MISSING
     assert middleware.required
     assert "unset RMW_IMPLEMENTATION" in middleware.todo
 
 
 def test_a_process_that_ends_without_a_word_is_said():
-    (middleware,) = doctor.conversation(process("raise SystemExit(7)"), "/nobody", {})
+    (middleware,) = system_checks.conversation(process("raise SystemExit(7)"), "/nobody", {})
     assert middleware.found == "a process with a node ended with exit code 7"
 
 
 def test_another_middleware_is_a_warning_for_the_sake_of_the_pictures():
-    assert doctor.middleware("rmw_fastrtps_dynamic_cpp").state is State.OK
-    found = doctor.middleware("rmw_cyclonedds_cpp")
+    assert system_checks.middleware("rmw_fastrtps_dynamic_cpp").state is State.OK
+    found = system_checks.middleware("rmw_cyclonedds_cpp")
     assert found.state is State.WARN
     assert "Fast DDS only" in found.todo
 
 
 def test_where_discovery_is_off_talking_is_not_tried():
     speaker = process("print('speaking rmw_fastrtps_cpp', flush=True); input()")
-    _, talking = doctor.conversation(speaker, "/nobody", {"ROS_AUTOMATIC_DISCOVERY_RANGE": "OFF"})
+    _, talking = system_checks.conversation(speaker, "/nobody", {"ROS_AUTOMATIC_DISCOVERY_RANGE": "OFF"})
     assert (talking.state, talking.required) == (State.WARN, False)

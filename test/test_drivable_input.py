@@ -16,12 +16,13 @@ from test_report import frame
 from reflectdrive_ros import geometry
 from reflectdrive_ros.config import InputsConfig
 from reflectdrive_ros.domain import Verdict
-from reflectdrive_ros.ros import convert, outputs, replay_world, topics
+from reflectdrive_ros.replay import recorded_world
+from reflectdrive_ros.ros import convert, outputs, topics
 from reflectdrive_ros.ros.convert import BadMessage
 from reflectdrive_ros.ros.inputs import Inputs, Level
 from reflectdrive_ros.ros.lanelet_file import from_file
-from reflectdrive_ros.ros.map_space import MapSpace, made
-from reflectdrive_ros.ros.pilot import Pilot
+from reflectdrive_ros.ros.map_drivable import MapSpace, made
+from reflectdrive_ros.ros.planning_core import Pilot
 from reflectdrive_ros.ros.rotations import quaternion_from_yaw
 from reflectdrive_ros.scoring import drivable
 
@@ -212,11 +213,11 @@ def test_a_replay_has_the_maps_road_around_every_plan_from_the_first_on(driven):
     from test_lanelet_map import MAP
 
     poses, _ = driven
-    around = replay_world.space(from_file(InputsConfig(lanelet_map=str(MAP))))
+    around = recorded_world.space(from_file(InputsConfig(lanelet_map=str(MAP))))
     grids = [around(frame(0.0, (1.0,), map_from_ego=pose)) for pose in (poses[0], poses[len(poses) // 2], poses[-1])]
     assert all(drivable.clearances(grid, np.zeros(2)) > -1.0 for grid in grids)
     assert around(frame(0.0, (1.0,), map_from_ego=poses[0] + np.array([5e4, 0.0, 0.0]))) is None
-    assert replay_world.space(None)(frame(0.0, (1.0,))) is None
+    assert recorded_world.space(None)(frame(0.0, (1.0,))) is None
 
 
 def test_a_grid_that_rides_along_is_the_grid_made_anew(lanelets, driven):

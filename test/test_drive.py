@@ -13,11 +13,12 @@ from tiny_model import tiny_model  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.config import CamerasConfig, Config, VehicleConfig
 from reflectdrive_ros.domain import Trajectory
-from reflectdrive_ros.evaluation import drive, driving_scores, given
+from reflectdrive_ros.evaluation import closed_loop, driving_scores
+from reflectdrive_ros.runtime import cli_args
 from reflectdrive_ros.scoring.simulate import STATE_SIZE, VX
 from reflectdrive_ros.sim import sumo
-from reflectdrive_ros.sim.actors import Shape
 from reflectdrive_ros.sim.drive_log import Collision, DriveLog, Event
+from reflectdrive_ros.sim.traffic.actors import Shape
 from reflectdrive_ros.sim.world import World, WorldOptions
 
 SMALL = replace(Config(), cameras=replace(CamerasConfig(), width=96, height=54))
@@ -26,7 +27,7 @@ SMALL = replace(Config(), cameras=replace(CamerasConfig(), width=96, height=54))
 @pytest.fixture(scope="module")
 def drives():
     """Thirty seconds in two worlds."""
-    return [drive.drive(WorldOptions(seed=seed), "route_follower", Config(), 30.0) for seed in (1, 3)]
+    return [closed_loop.drive(WorldOptions(seed=seed), "route_follower", Config(), 30.0) for seed in (1, 3)]
 
 
 def test_route_follower_stays_on_the_road_and_gets_on(drives):
@@ -42,13 +43,13 @@ def test_route_follower_stays_on_the_road_and_gets_on(drives):
 
 
 def test_a_drive_follows_from_its_seed(drives):
-    again = drive.drive(WorldOptions(seed=1), "route_follower", Config(), 5.0)
+    again = closed_loop.drive(WorldOptions(seed=1), "route_follower", Config(), 5.0)
     np.testing.assert_array_equal(again.log.states, drives[0].log.states[: len(again.log.states)])
 
 
 def test_a_planner_that_looks_sees_two_instants_half_a_second_apart():
     with World(WorldOptions(seed=1)) as world:
-        eyes = drive.Eyes(world, SMALL)
+        eyes = closed_loop.Eyes(world, SMALL)
         begun_ns = world.stamp_ns
         for _ in range(7):
             frames = eyes.look()
@@ -62,13 +63,13 @@ def test_a_planner_that_looks_sees_two_instants_half_a_second_apart():
 def test_a_planner_is_told_the_road_where_the_settings_say_so(kind, monkeypatch):
     told = []
 
-    class Listening(drive.Engine):
+    class Listening(closed_loop.Engine):
         def step(self, observation):
             told.append(observation.drivable)
             return super().step(observation)
 
-    monkeypatch.setattr(drive, "Engine", Listening)
-    drive.drive(WorldOptions(seed=1), "route_follower", config(inputs__drivable_type=kind), 0.3)
+    monkeypatch.setattr(closed_loop, "Engine", Listening)
+    closed_loop.drive(WorldOptions(seed=1), "route_follower", config(inputs__drivable_type=kind), 0.3)
     assert len(told) == 3
     assert all((grid is not None) == (kind == "grid") for grid in told)
 
@@ -92,10 +93,10 @@ def test_a_learned_planner_drives_with_and_without_lite_steps(tiny_model, moving
         cameras__height=54,
         guard__max_acceleration_mps2=15.0,
     )
-    one = drive.drive(moving, "reflectdrive2", settings, 3.0)
+    one = closed_loop.drive(moving, "reflectdrive2", settings, 3.0)
     assert set(one.planning_ms) == ({"full", "lite"} if lite else {"full"})
     assert one.sources["PLANNER"] >= 20, one.verdicts
-    told = drive.numbers([one])["planning_ms"]
+    told = closed_loop.numbers([one])["planning_ms"]
     assert sum(told[kind]["steps"] for kind in one.planning_ms) == 30
     assert all(told[kind]["mean"] > 0 for kind in one.planning_ms)
     assert told["mean"] > 0
@@ -139,13 +140,13 @@ def log(seconds, speed_mps, collisions=(), events=(), off_steps=0):
 
 
 def result(one, scores=(1.0,)):
-    return drive.DriveResult("route_follower", 0, "town", one, np.array(scores), {"OK": 1}, {"PLANNER": 1})
+    return closed_loop.DriveResult("route_follower", 0, "town", one, np.array(scores), {"OK": 1}, {"PLANNER": 1})
 
 
 def test_rates_are_over_all_kilometres_and_shares_over_all_time():
     hits = [Collision(1.0, 3, Shape.CAR, True), Collision(9.0, 4, Shape.CAR, False)]
     events = [Event("red_light", 2.0, ""), Event("off_road", 59.0, "")]
-    numbers = drive.numbers([result(log(100.0, 5.0, hits)), result(log(60.0, 25.0, (), events, 80), [0.5, 0.0])])
+    numbers = closed_loop.numbers([result(log(100.0, 5.0, hits)), result(log(60.0, 25.0, (), events, 80), [0.5, 0.0])])
     assert numbers["km"] == pytest.approx(2.0)
     assert numbers["collisions_per_km"] == pytest.approx(1.0)
     assert numbers["at_fault_per_km"] == pytest.approx(0.5)
@@ -160,7 +161,7 @@ def test_rates_are_over_all_kilometres_and_shares_over_all_time():
 
 
 def test_a_car_that_never_moved_has_no_rates():
-    numbers = drive.numbers([result(log(10.0, 0.0))])
+    numbers = closed_loop.numbers([result(log(10.0, 0.0))])
     assert numbers["collisions_per_km"] is None
     assert numbers["mean_speed_mps"] == 0.0
 
@@ -171,10 +172,10 @@ def command(*words):
     parser.add_argument("--config")
     parser.add_argument("--json")
     parser.add_argument("--random-weights", action="store_true")
-    given.add_model_arguments(parser)
-    given.add_settings_argument(parser, "--setting")
-    drive.add_arguments(parser)
-    return drive.run_closed_loop(parser.parse_args([str(word) for word in words]))
+    cli_args.add_model_arguments(parser)
+    cli_args.add_settings_argument(parser, "--setting")
+    closed_loop.add_arguments(parser)
+    return closed_loop.run_closed_loop(parser.parse_args([str(word) for word in words]))
 
 
 def test_the_command_writes_the_numbers_of_its_table(tmp_path, capsys):
@@ -183,7 +184,7 @@ def test_the_command_writes_the_numbers_of_its_table(tmp_path, capsys):
     assert command(*words, "--first-seed", 3) == 0
     written = json.loads(file.read_text())
     assert written["planner"] == "constant_velocity"
-    assert set(drive.MEASURES) | {"drives", "km", "verdicts", "failures", "command", "version"} <= written.keys()
+    assert set(closed_loop.MEASURES) | {"drives", "km", "verdicts", "failures", "command", "version"} <= written.keys()
     (world,) = written["planners"]["constant_velocity"]["worlds"]
     assert (world["town"], world["seed"]) == ("closed-loop-00003", 3)
     assert world["seconds"] == pytest.approx(2.0)
@@ -202,19 +203,19 @@ def test_what_cannot_be_driven_is_said_in_one_sentence(capsys, monkeypatch):
 
 def test_a_drive_that_breaks_off_is_named_and_the_others_come_to_their_end():
     rows = {name: driving_scores.Driver(name) for name in ("nobody", "constant_velocity")}
-    found = dict(drive._driven([("nobody", 1), ("constant_velocity", 0)], rows, Config(), 1.0))
-    assert isinstance(found["constant_velocity", 0], drive.DriveResult)
+    found = dict(closed_loop._driven([("nobody", 1), ("constant_velocity", 0)], rows, Config(), 1.0))
+    assert isinstance(found["constant_velocity", 0], closed_loop.DriveResult)
     assert "planner is 'nobody'" in found["nobody", 1]
 
 
 def test_a_drive_that_breaks_off_counts_against_the_table():
-    one = drive.DriveResult("route_follower", 3, "town", log(10.0, 5.0), np.array([1.0]), {}, {})
-    driven = drive.Drives(
+    one = closed_loop.DriveResult("route_follower", 3, "town", log(10.0, 5.0), np.array([1.0]), {}, {})
+    driven = closed_loop.Drives(
         ("route_follower", "constant_velocity"),
         (one,),
         {("route_follower", 4): "its process died", ("constant_velocity", 3): "no free place"},
     )
-    told = drive.table_numbers(driven)
+    told = closed_loop.table_numbers(driven)
     assert told["broken_off"] == told["planners"]["route_follower"]["broken_off"] == 1
     assert told["drives"] == 1
     assert told["planners"]["constant_velocity"]["drives"] == 0
@@ -223,7 +224,7 @@ def test_a_drive_that_breaks_off_counts_against_the_table():
         "route_follower, seed 4": "its process died",
         "constant_velocity, seed 3": "no free place",
     }
-    table = drive._table(driven)
+    table = closed_loop._table(driven)
     assert list(table.columns[1].cells) == ["3", "4", "all", "3", "all"]
     assert list(table.columns[-1].cells) == ["0", "1", "1", "1", "1"]
 
@@ -231,12 +232,12 @@ def test_a_drive_that_breaks_off_counts_against_the_table():
 def test_the_traffic_of_world_300_leaves_its_process_alive():
     """SUMO was reported to die of signal 11 in this world; the drive has a process of its own, as all of a table."""
     rows = driving_scores.drivers_of(["constant_velocity"], [""], random_weights=False)
-    (found,) = dict(drive._driven([("constant_velocity", 300)], rows, Config(), 30.0)).values()
-    assert isinstance(found, drive.DriveResult), found
+    (found,) = dict(closed_loop._driven([("constant_velocity", 300)], rows, Config(), 30.0)).values()
+    assert isinstance(found, closed_loop.DriveResult), found
     assert found.log.duration_s == pytest.approx(30.0)
 
 
-WHOLE = drive._one
+WHOLE = closed_loop._one
 
 
 def _dies_in_world_1(job, report, **settings):
@@ -247,7 +248,7 @@ def _dies_in_world_1(job, report, **settings):
 
 
 def test_where_a_drive_kills_its_process_the_exit_code_is_1(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(drive, "_one", _dies_in_world_1)
+    monkeypatch.setattr(closed_loop, "_one", _dies_in_world_1)
     file = tmp_path / "drive.json"
     assert command("--planner", "constant_velocity", "--seeds", 2, "--duration", 1, "--json", file) == 1
     told = json.loads(file.read_text())
@@ -263,7 +264,7 @@ def test_random_weights_drive_in_a_row_of_their_own(tiny_model):  # noqa: F811
     assert [row.random_weights for row in rows.values()] == [False, False, True]
     settings = config(**tiny_model.settings, cameras__width=96, cameras__height=54)
     name = "reflectdrive2 random weights"
-    one = drive._one((name, 0), lambda count: None, drivers=rows, config=settings, duration_s=0.3)
+    one = closed_loop._one((name, 0), lambda count: None, drivers=rows, config=settings, duration_s=0.3)
     assert one.planner == name
     assert set(one.planning_ms) <= {"full", "lite", "none"}
     assert command("--planner", "route_follower", "--random-weights") == 2

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from reflectdrive_ros.runtime.engine_cache import EngineError, Fit, Machine, load, store, timing_file
+from reflectdrive_ros.runtime.trt.engine_cache import EngineError, Fit, Machine, load, store, timing_file
 
 THOR = Machine("10.13.3.9", "NVIDIA Thor", "11.0", 20, "13.0")
 FIT = Fit("step", "ab" * 32, "bf16", ("STRONGLY_TYPED",), THOR)

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from reflectdrive_ros import planning
+from reflectdrive_ros.cli import eval
+from reflectdrive_ros.data import real_tracks
 from reflectdrive_ros.domain import Plan, Trajectory
-from reflectdrive_ros.evaluation import eval_run, tracks
 from reflectdrive_ros.planning.planner import PlanningError
 
 HERE = Path(__file__).parent / "data/real_tracks"
@@ -20,8 +21,8 @@ KEYS = {"scenes", "pdms", "nc", "dac", "ttc", "comfort", "ep"}
 
 def command(*words):
     parser = argparse.ArgumentParser()
-    eval_run.add_arguments(parser)
-    return eval_run.run(parser.parse_args([str(word) for word in words]))
+    eval.add_arguments(parser)
+    return eval.run(parser.parse_args([str(word) for word in words]))
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def written(tmp_path_factory):
 def planners(monkeypatch):
     """Planners that only tests have."""
     monkeypatch.setattr(planning, "PLANNERS", known := dict(planning.PLANNERS))
-    monkeypatch.setattr(eval_run, "PLANNERS", known)
+    monkeypatch.setattr(eval, "PLANNERS", known)
     return known
 
 
@@ -87,18 +88,18 @@ def test_the_human_hits_nobody_and_gets_further_than_going_straight(written):
 
 def test_a_planner_that_drives_like_the_human_scores_like_him(planners, monkeypatch):
     """The score of a plan does not depend on who made it, nor on the detour through 10 Hz plans."""
-    recordings = [tracks.load(path) for path in sorted(HERE.glob("ngsim*.npz"))]
-    humans = {start.name: start.human for recording in recordings for start in tracks.starts(recording)}
+    recordings = [real_tracks.load(path) for path in sorted(HERE.glob("ngsim*.npz"))]
+    humans = {start.name: start.human for recording in recordings for start in real_tracks.starts(recording)}
     current = []
-    original = tracks.start_at
-    monkeypatch.setattr(tracks, "start_at", lambda *args: current.append(original(*args)) or current[-1])
+    original = real_tracks.start_at
+    monkeypatch.setattr(real_tracks, "start_at", lambda *args: current.append(original(*args)) or current[-1])
 
     def copy(state, observation, tools):
         human = humans[current[-1].name]
         return state, Plan(observation.stamp_ns, observation.ego.map_from_ego, Trajectory(human, 0.5))
 
-    result = eval_run.evaluate(HERE, {"copy": copy}, eval_run.Console(quiet=True))
-    measures = [eval_run.MEASURES.index(name) for name in ("nc", "dac", "ttc", "ep", "pdms_without_comfort")]
+    result = eval.evaluate(HERE, {"copy": copy}, eval.Console(quiet=True))
+    measures = [eval.MEASURES.index(name) for name in ("nc", "dac", "ttc", "ep", "pdms_without_comfort")]
     human, copied = np.array(result.scores["human"])[:, measures], np.array(result.scores["copy"])[:, measures]
     np.testing.assert_allclose(copied, human, atol=1e-9)
 

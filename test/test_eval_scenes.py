@@ -15,18 +15,21 @@ import pytest
 from scenes import config as scenes_config
 from tiny_model import tiny_model  # noqa: F401 (a fixture)
 
-from reflectdrive_ros import planning
+from reflectdrive_ros import parallel, planning
+from reflectdrive_ros.cli import eval
+from reflectdrive_ros.cli import scenes as scenes_run
 from reflectdrive_ros.config import Config, ConfigError
+from reflectdrive_ros.data import sets, shards
+from reflectdrive_ros.data.scene import Tracks
 from reflectdrive_ros.domain import Plan, Trajectory
-from reflectdrive_ros.evaluation import drive, driving_scores, eval_run, eval_scenes, scene_sets, scenes_run
+from reflectdrive_ros.evaluation import closed_loop, driving_scores, open_loop, scene_sets
 from reflectdrive_ros.planning.planner import PlanningError
 from reflectdrive_ros.scoring.scorer import score
-from reflectdrive_ros.sim import crew, sets, shards, sumo
-from reflectdrive_ros.sim.scene import Tracks
+from reflectdrive_ros.sim import sumo
 
 KEYS = {"scenes", "pdms", "nc", "dac", "ttc", "comfort", "ep"}
 ROOT = Path(__file__).resolve().parents[1]
-QUIET = eval_run.Console(quiet=True)
+QUIET = eval.Console(quiet=True)
 
 
 def command(module, *words):
@@ -57,12 +60,12 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def written(folder):
-    assert command(eval_run, "--set", "test", "--scenes", folder, "--json", folder.parent / "eval.json") == 0
+    assert command(eval, "--set", "test", "--scenes", folder, "--json", folder.parent / "eval.json") == 0
     return json.loads((folder.parent / "eval.json").read_text())
 
 
 def evaluate(folder, planners=("constant_velocity",), families=None, limit=None, workers=1):
-    return eval_scenes.evaluate(folder, planners, Config(), families, limit, workers, QUIET)
+    return open_loop.evaluate(folder, planners, Config(), families, limit, workers, QUIET)
 
 
 @pytest.fixture
@@ -71,9 +74,9 @@ def planners(monkeypatch):
 
     def share_out(tasks, work, workers, on_progress):
         for place, task in enumerate(tasks):
-            yield crew.Outcome(task, work(task, partial(on_progress, place)))
+            yield parallel.Outcome(task, work(task, partial(on_progress, place)))
 
-    monkeypatch.setattr(crew, "share_out", share_out)
+    monkeypatch.setattr(parallel, "share_out", share_out)
     monkeypatch.setattr(planning, "PLANNERS", known := dict(planning.PLANNERS))
     return known
 
@@ -162,17 +165,17 @@ def test_families_and_a_limit(folder):
 def test_the_interval_narrows_with_the_number_of_scenes_and_holds_the_mean():
     generator = np.random.default_rng(5)
     few, many = (generator.random(count) for count in (30, 3000))
-    widths = [np.subtract(*eval_scenes.interval(values)[::-1]) for values in (few, many)]
+    widths = [np.subtract(*open_loop.interval(values)[::-1]) for values in (few, many)]
     assert widths[0] == pytest.approx(10 * widths[1], rel=0.4)
     assert widths[1] == pytest.approx(2 * 1.96 * 100 / np.sqrt(12 * 3000), rel=0.2)
-    assert eval_scenes.interval(few) == eval_scenes.interval(few)
+    assert open_loop.interval(few) == open_loop.interval(few)
 
 
 def test_a_damaged_shard_is_named_in_the_numbers(folder, tmp_path, capsys):
     store(tmp_path / "set")
     (tmp_path / "set/test-00001.tar").write_bytes(b"broken")
     file = tmp_path / "eval.json"
-    assert command(eval_run, "--set", "test", "--scenes", tmp_path / "set", "--json", file) == 0
+    assert command(eval, "--set", "test", "--scenes", tmp_path / "set", "--json", file) == 0
     content = json.loads(file.read_text())
     assert content["scenes"] == 12
     (sentence,) = content["left_out"]
@@ -182,17 +185,17 @@ def test_a_damaged_shard_is_named_in_the_numbers(folder, tmp_path, capsys):
 
 def test_a_set_that_is_not_there_is_made_first(by_hand, tmp_path, capsys):
     words = ("--set", "val", "--planner", "constant_velocity", "--json", tmp_path / "eval.json")
-    assert command(eval_run, *words) == 0
+    assert command(eval, *words) == 0
     heard = capsys.readouterr()
     (place,) = (tmp_path / "sets").iterdir()
     assert f"the set 'val' is not whole in {place}: making it, 20 scenes" in heard.err
     assert json.loads((tmp_path / "eval.json").read_text())["scenes"] == 20
-    assert command(eval_run, *words) == 0
+    assert command(eval, *words) == 0
     assert "making" not in capsys.readouterr().err
 
 
 def test_a_named_folder_without_a_set_is_refused_and_stays_as_it_is(by_hand, tmp_path, capsys):
-    assert command(eval_run, "--set", "val", "--scenes", tmp_path / "typo") == 2
+    assert command(eval, "--set", "val", "--scenes", tmp_path / "typo") == 2
     said = capsys.readouterr().err
     assert f"{tmp_path / 'typo'} holds no set of scenes: leave --scenes out, or make one there with " in said
     assert f"`reflectdrive scenes --set val --out {tmp_path / 'typo'}`" in said
@@ -218,7 +221,7 @@ def test_a_fault_is_one_sentence_and_exit_code_2(case, by_hand, tmp_path, capsys
             raise sumo.SumoMissing
 
         monkeypatch.setattr(sumo, "binary", missing)
-    assert command(eval_run, "--set", "test", *where, *extra) == 2
+    assert command(eval, "--set", "test", *where, *extra) == 2
     sentence = capsys.readouterr().err.strip().splitlines()[-1]
     assert "Traceback" not in sentence
     assert ("pip install" if case == "no sumo" else str(tmp_path)) in sentence
@@ -226,7 +229,7 @@ def test_a_fault_is_one_sentence_and_exit_code_2(case, by_hand, tmp_path, capsys
 
 def test_recordings_are_scored_whole(capsys):
     for words in (("--limit", 3), ("--families", "curve")):
-        assert command(eval_run, *words) == 2
+        assert command(eval, *words) == 2
         assert "real_tracks is scored whole" in capsys.readouterr().err
 
 
@@ -248,7 +251,7 @@ def of_model(model, *words):
 def test_a_model_is_scored_with_the_best_of_its_proposals(seen, tiny_model, tmp_path, capsys):  # noqa: F811
     file = tmp_path / "eval.json"
     unrepaired = ("--setting", "reflectdrive2.repair=false")
-    assert command(eval_run, *of_model(tiny_model, "--scenes", seen, "--json", file, *unrepaired)) == 0
+    assert command(eval, *of_model(tiny_model, "--scenes", seen, "--json", file, *unrepaired)) == 0
     content = json.loads(file.read_text())
     assert (content["planner"], content["scenes"], content["failures"]) == ("reflectdrive2", 5, {})
     assert content["model_sha256"] == tiny_model.sha256
@@ -263,7 +266,7 @@ def random_rows(seen, tiny_model, tmp_path_factory):  # noqa: F811
     """What the command tells of a model and of random weights in its place, each told twice."""
     file = tmp_path_factory.mktemp("random") / "eval.json"
     told = ("--oracle", "none", "constant_velocity", "--random-weights", "--limit", 2, "--workers", 1)
-    assert command(eval_run, *of_model(tiny_model, "--scenes", seen, "--json", file, *told)) == 0
+    assert command(eval, *of_model(tiny_model, "--scenes", seen, "--json", file, *told)) == 0
     return json.loads(file.read_text())
 
 
@@ -305,14 +308,14 @@ def test_random_weights_have_the_sizes_of_the_configured_model_and_follow_from_a
 
 def test_random_weights_are_for_who_has_weights(seen, capsys):
     words = ("--set", "test", "--scenes", seen, "--planner", "route_follower", "--random-weights")
-    assert command(eval_run, *words) == 2
+    assert command(eval, *words) == 2
     assert "--random-weights is given, but route_follower has no weights" in capsys.readouterr().err
 
 
 def test_a_model_scores_the_same_whoever_does_the_work(seen, tiny_model):  # noqa: F811
     config = scenes_config(**tiny_model.settings)
     alone, together = (
-        eval_scenes.evaluate(seen, ["reflectdrive2"], config, None, None, workers, QUIET) for workers in (1, 2)
+        open_loop.evaluate(seen, ["reflectdrive2"], config, None, None, workers, QUIET) for workers in (1, 2)
     )
     assert alone.damages == together.damages == []
     assert alone.failures == together.failures
@@ -324,7 +327,7 @@ def test_the_likeliest_goal_alone_is_scored_beside_the_best_of_all(seen, tiny_mo
     """Without choosing, the plan is that of the likeliest goal; the best of K tells of all goals, unrepaired."""
     everyone = {"decoding__goal_floor": 0.0, "decoding__goal_spacing_m": 3.0}
     one, all_of_them = (
-        eval_scenes.evaluate(
+        open_loop.evaluate(
             seen,
             ["reflectdrive2"],
             scenes_config(
@@ -353,7 +356,7 @@ def test_the_best_of_a_row_is_found_with_what_that_row_is_told(planner, tiny_mod
     tracks = one.tracks
     nobody = Tracks(tracks.poses[:0], tracks.speeds_mps[:0], tracks.present[:0], tracks.sizes[:0], tracks.kinds[:0])
     for scene in (one, replace(one, tracks=nobody), replace(one, route=one.route + np.array([0.0, 5.0, 0.0]))):
-        eval_scenes._score_scene(scene, drivers, settings)
+        open_loop._score_scene(scene, drivers, settings)
     (words, route, _), (words_alone, route_alone, _), (words_elsewhere, route_elsewhere, _) = (
         judged[at : at + 3] for at in (0, 3, 6)
     )
@@ -376,7 +379,7 @@ def test_the_best_of_a_row_is_found_with_what_that_row_is_told(planner, tiny_mod
     ],
 )
 def test_a_model_that_cannot_be_used_is_one_sentence(seen, tiny_model, words, sentence, capsys):  # noqa: F811
-    assert command(eval_run, *of_model(tiny_model, "--scenes", seen, *words)) == 2
+    assert command(eval, *of_model(tiny_model, "--scenes", seen, *words)) == 2
     (said,) = capsys.readouterr().err.strip().splitlines()
     assert sentence in said
 
@@ -394,22 +397,22 @@ def test_a_model_for_other_cameras_or_instants_is_refused_before_the_first_scene
     from tiny_net import tiny_net
 
     from reflectdrive_ros.features import WORDS
-    from reflectdrive_ros.training.run_state import save_weights
+    from reflectdrive_ros.training.train_state import save_weights
 
     file = tmp_path / "weights.safetensors"
     sha256 = save_weights(tiny_net(words=WORDS, text_vocabulary=len(WORDS), **changes), file, {})
     config = scenes_config(planner="reflectdrive2", model__file=str(file), model__sha256=sha256)
     words = ("--set", "test", "--planner", "reflectdrive2", "--model", file, "--scenes", seen)
-    assert command(eval_run, *words) == 2
+    assert command(eval, *words) == 2
     assert re.search(sentence, capsys.readouterr().err.replace("\n", " "))
     if "cameras" in changes:
         with pytest.raises(ConfigError, match=sentence):
-            drive.drives(["reflectdrive2"], [0], config, 1.0, QUIET)
+            closed_loop.drives(["reflectdrive2"], [0], config, 1.0, QUIET)
 
 
 def test_a_planner_that_has_learned_needs_a_model(seen, capsys):
     nothing = ("--setting", "model.file=''", "--setting", "model.sha256=''")
-    assert command(eval_run, "--set", "test", "--scenes", seen, "--planner", "reflectdrive2", *nothing) == 2
+    assert command(eval, "--set", "test", "--scenes", seen, "--planner", "reflectdrive2", *nothing) == 2
     assert "planner reflectdrive2 needs a model: set model.file and model.sha256, or" in capsys.readouterr().err
 
 

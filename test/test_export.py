@@ -20,18 +20,18 @@ from tiny_net import some_blocks, tiny_inputs, tiny_net
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.config import DecodingConfig, ModelConfig
+from reflectdrive_ros.deploy.export import example_inputs, export, model_of
 from reflectdrive_ros.domain import CameraFrame, StepKind
 from reflectdrive_ros.features import ModelInputs
 from reflectdrive_ros.model import vision
-from reflectdrive_ros.model.export import example_inputs, export, model_of
+from reflectdrive_ros.model.card import GRAPHS, METADATA, GraphCard, GraphError, sha256_of
 from reflectdrive_ros.model.external_data import external_files
-from reflectdrive_ros.model.graph_card import GRAPHS, METADATA, GraphCard, GraphError, sha256_of
-from reflectdrive_ros.model.phases import Decoding
-from reflectdrive_ros.model.token_ops import EditRules, GoalRules
+from reflectdrive_ros.model.token.ops import EditRules, GoalRules
+from reflectdrive_ros.model.token.rollout import Decoding
 from reflectdrive_ros.planning.planner import PlanningError
-from reflectdrive_ros.runtime.backend import golden, network_of
 from reflectdrive_ros.runtime.engine import Engine
 from reflectdrive_ros.runtime.model_file import ModelFileError
+from reflectdrive_ros.runtime.network import golden, network_of
 from reflectdrive_ros.runtime.ort_backend import OrtNetwork
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 
@@ -351,7 +351,7 @@ def test_graphs_are_opened_without_torch_and_a_missing_onnx_runtime_is_one_sente
     program = (
         "import sys; sys.modules[{0!r}] = None\n"
         "from reflectdrive_ros.config import DecodingConfig, ModelConfig\n"
-        "from reflectdrive_ros.runtime.backend import network_of\n"
+        "from reflectdrive_ros.runtime.network import network_of\n"
         "print(network_of(ModelConfig(*sys.argv[1:]), DecodingConfig(4, goal_floor=0.0)).runs_on)"
     )
     model = as_set(folder)

@@ -15,48 +15,45 @@ ROOT = Path(__file__).parents[1]
 # Rooms by floor; rooms on one floor are strangers. Those that do not exist yet have their place already.
 FLOORS = {
     "ground": 0,
+    "pages": 0,
     "features": 1,
     "scoring": 1,
     "model": 1,
+    "data": 2,
     "planning": 2,
-    "sim": 2,
+    "sim": 3,
     "runtime": 3,
+    "training": 4,
+    "deploy": 4,
     "evaluation": 4,
-    "ros": 5,
-    "training": 5,
-    "__main__": 6,
+    "ros": 4,
+    "replay": 5,
+    "bench": 6,
+    "cli": 7,
+    "__main__": 8,
 }
 GROUND = (
-    "__init__",
-    "domain",
-    "geometry",
-    "kinematics",
-    "lanes",
-    "tokens",
-    "config",
-    "documents",
-    "files",
-    "osm",
-    "stopping",
+    *("__init__", "arguments", "config", "documents", "domain", "files", "geometry", "kinematics", "lanes", "osm"),
+    *("parallel", "provenance", "stopping", "tokens"),
 )
 RECIPES = ("constant_velocity", "route_follower", "reflectdrive2", "reflectdrive", "drivefine", "reflexdiffusion")
 
 # Where a library may be imported: rooms, or single modules.
 ONLY_IN = {
-    "torch": ("model", "training", "runtime.torch_backend"),
-    "torchvision": ("model", "training", "runtime.torch_backend"),
-    "triton": ("model.fused_update",),
-    "onnxruntime": ("runtime.ort_backend",),
-    "tensorrt": ("runtime.trt_backend",),
-    "rclpy": ("ros",),
-    "reflectdrive": ("ros",),  # our messages
-    "builtin_interfaces": ("ros",),
-    "*_msgs": ("ros",),
-    "lanelet2": ("ros.lanelet_file", "ros.vector_map_reader", "sim.lanelets"),
+    "torch": ("model", "training", "deploy", "runtime.torch_backend"),
+    "torchvision": ("model", "training", "deploy", "runtime.torch_backend"),
+    "triton": ("model.token.fused_update",),
+    "onnxruntime": ("runtime.ort_backend", "deploy"),
+    "tensorrt": ("runtime.trt.backend", "deploy"),
+    "rclpy": ("ros", "replay.node"),
+    "reflectdrive": ("ros", "replay.node"),  # our messages
+    "builtin_interfaces": ("ros", "replay.node"),
+    "*_msgs": ("ros", "replay.node"),
+    "lanelet2": ("ros.lanelet_file", "ros.vector_map_reader", "sim.network.lanelets"),
     "libsumo": ("sim",),
     "sumolib": ("sim",),
     "traci": ("sim",),
-    "webdataset": ("sim",),
+    "webdataset": ("data",),
 }
 
 
@@ -144,7 +141,7 @@ def test_every_folder_is_a_package():
 ROOMS = dict.fromkeys(
     (
         *("__init__", "domain", "geometry", "features", "scoring.scorer", "model.layers", "sim.world"),
-        *("runtime.engine", "evaluation.drive", "ros.node", "training.rl"),
+        *("runtime.engine", "evaluation.closed_loop", "ros.node", "training.rl"),
         *("planning.guard", "planning.reflectdrive", "planning.drivefine"),
     ),
     ("", False),
@@ -161,8 +158,8 @@ ROOMS = dict.fromkeys(
         ("planning.guard", "from ..sim import world", "imports sim.world (floor 2)"),
         ("sim.world", "import reflectdrive_ros.planning.guard", "imports planning.guard (floor 2)"),
         ("planning.guard", "def f():\n    from ..runtime.engine import Engine", "planning.guard:2 (planning, floor 2)"),
-        ("runtime.engine", "from ..evaluation import drive", "imports evaluation.drive (floor 4)"),
-        ("evaluation.drive", "from .. import ros", "imports ros (floor 5)"),
+        ("runtime.engine", "from ..evaluation import drive", "imports evaluation.closed_loop (floor 4)"),
+        ("evaluation.closed_loop", "from .. import ros", "imports ros (floor 5)"),
         ("ros.node", "from ..training.rl import train", "imports training.rl.train (floor 5)"),
         ("ros.node", "from ..__main__ import main", "imports __main__.main (floor 6)"),
         (
@@ -178,9 +175,9 @@ ROOMS = dict.fromkeys(
         ("runtime.ort_backend", "from tensorrt import Runtime", "imports tensorrt"),
         ("runtime.engine", "import rclpy", "imports rclpy, which belongs to ros"),
         ("__main__", "from rclpy.node import Node", "imports rclpy"),
-        ("evaluation.drive", "from nav_msgs.msg import Path", "imports nav_msgs, which belongs to ros"),
+        ("evaluation.closed_loop", "from nav_msgs.msg import Path", "imports nav_msgs, which belongs to ros"),
         (
-            "evaluation.drive",
+            "evaluation.closed_loop",
             "from reflectdrive.msg import PlannerStatus",
             "imports reflectdrive, which belongs to ros",
         ),
@@ -204,12 +201,12 @@ def test_a_planted_breach_is_found(module, text, complaint):
         ("planning.planner", "from . import drivefine, reflectdrive\nfrom .reflectdrive import plan"),
         ("planning.reflectdrive", "from .guard import check"),
         ("runtime.torch_backend", "import torch\nfrom ..model.layers import Block"),
-        ("runtime.trt_backend", "import tensorrt"),
+        ("runtime.trt.backend", "import tensorrt"),
         ("ros.node", "import rclpy\nfrom nav_msgs.msg import Path\nfrom reflectdrive.msg import PlannerStatus"),
         ("training.rl", "import torch\nfrom ..evaluation import drive"),
         ("sim.world", "import sumolib, libsumo"),
         ("__main__", "from . import __version__\nfrom .ros import node\nfrom .training import rl"),
-        ("evaluation.drive", "from reflectdrive_ros import __version__\nfrom .. import __version__"),
+        ("evaluation.closed_loop", "from reflectdrive_ros import __version__\nfrom .. import __version__"),
     ],
 )
 def test_what_the_rule_allows_is_no_breach(module, text):

@@ -8,8 +8,9 @@ from scenes import SECOND_NS, cars, config, observation, straight_route, turning
 
 from reflectdrive_ros import geometry, kinematics
 from reflectdrive_ros.domain import Agents, ForecastSource, Plan, Trajectory, Verdict
-from reflectdrive_ros.planning import foresight, guard
-from reflectdrive_ros.planning.road_frame import RoadFrame
+from reflectdrive_ros.planning import guard
+from reflectdrive_ros.scoring import prediction
+from reflectdrive_ros.scoring.frenet import RoadFrame
 
 BEND = turning_route(radius=20.0, before=12.0)
 STEPS, DT_S = 40, 0.1
@@ -24,7 +25,7 @@ def in_bend(beside_m, along_m, speed_mps, turned=0.0):
 
 
 def foreseen(agents, route=BEND):
-    return foresight.forecast(agents, RoadFrame.of(route), DT_S, STEPS)
+    return prediction.forecast(agents, RoadFrame.of(route), DT_S, STEPS)
 
 
 def beside(poses):
@@ -94,7 +95,7 @@ def test_predicted_paths_are_believed():
 
 def test_without_a_road_nothing_is_known_of_bends():
     agents = in_bend(3.5, 40.0, 6.0, np.pi)
-    found = foresight.forecast(agents, None, DT_S, STEPS)
+    found = prediction.forecast(agents, None, DT_S, STEPS)
     np.testing.assert_array_equal(found.poses, kinematics.forecast(agents, DT_S, STEPS).poses)
 
 

@@ -12,8 +12,8 @@ from multiprocessing import get_context
 import pytest
 import torch
 
-from reflectdrive_ros.model import token_ops
-from reflectdrive_ros.model.token_ops import EditRules
+from reflectdrive_ros.model.token import ops
+from reflectdrive_ros.model.token.ops import EditRules
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 
@@ -33,7 +33,7 @@ def interpret():
 
 def fused(ids, logits, dtype, mask_id, moves):
     """What the kernel makes of arrays: ids and confidence of each move."""
-    from reflectdrive_ros.model import fused_update
+    from reflectdrive_ros.model.token import fused_update
 
     ids, logits = torch.from_numpy(ids), torch.from_numpy(logits).to(dtype)
     made = []
@@ -58,7 +58,7 @@ def agrees(interpreter):
         theirs = interpreter.submit(fused, ids.numpy(), logits.float().numpy(), logits.dtype, bins, moves).result()
         found = []
         for (limit, edit, rules), (written, confidence) in zip(moves, theirs, strict=True):
-            expected, told = token_ops.update(ids, logits, bins, limit, edit, rules)
+            expected, told = ops.update(ids, logits, bins, limit, edit, rules)
             assert torch.from_numpy(written).equal(expected), (limit, edit, rules)
             torch.testing.assert_close(torch.from_numpy(confidence), told, atol=1e-6, rtol=0)
             found.append(expected)
@@ -114,8 +114,8 @@ def test_ties_go_to_the_lower_position_and_the_lower_id(agrees):
 def test_logits_at_the_ends_of_what_numbers_can_be(agrees):
     ids, logits = some(300, 3, 0.4)
     logits[:, 0] *= 1e4 / logits[:, 0].abs().max()
-    logits[:, 1, :, :200] = token_ops.OUT  # the whole first tile, as what cannot be reached
-    logits[:, 2, ::2] = token_ops.OUT  # a whole row
+    logits[:, 1, :, :200] = ops.OUT  # the whole first tile, as what cannot be reached
+    logits[:, 2, ::2] = ops.OUT  # a whole row
     logits[:, 2, 1::2, 150] = 1e4
     agrees(ids, logits)
     agrees(ids, logits.bfloat16())
@@ -136,7 +136,7 @@ def test_it_compiles_for_a_thor(logits):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from reflectdrive_ros.model import fused_update
+    from reflectdrive_ros.model.token import fused_update
 
     pointers = {"ids": "*i64", "logits": f"*{logits}", "limit": "*i64", "edit": "*i1"}
     pointers |= {"written": "*i64", "confidence": "*fp32"}
@@ -150,7 +150,7 @@ def test_it_compiles_for_a_thor(logits):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 def test_on_a_gpu_it_writes_what_token_ops_write(dtype):
-    from reflectdrive_ros.model import fused_update
+    from reflectdrive_ros.model.token import fused_update
 
     for masked in (0.0, 0.4, 1.0):
         ids, logits = (part.cuda() for part in some(667, 6, masked))
@@ -158,6 +158,6 @@ def test_on_a_gpu_it_writes_what_token_ops_write(dtype):
         for limit, edit, rules in (*DRAFT, *EDIT):
             flags = torch.tensor(limit).cuda(), torch.tensor(edit).cuda()
             written, confidence = fused_update.update(ids, logits, 667, *flags, rules)
-            expected, told = token_ops.update(ids, logits, 667, limit, edit, rules)
+            expected, told = ops.update(ids, logits, 667, limit, edit, rules)
             assert written.equal(expected), (limit, edit, rules)
             torch.testing.assert_close(confidence, told, atol=1e-6, rtol=0)

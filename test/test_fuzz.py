@@ -58,7 +58,7 @@ from reflectdrive_ros.config import settings as leaves
 from reflectdrive_ros.ros import convert, obstacles, outputs, raw_images
 from reflectdrive_ros.ros.convert import BadMessage
 from reflectdrive_ros.ros.lanelet_file import from_file
-from reflectdrive_ros.ros.pilot import Pilot
+from reflectdrive_ros.ros.planning_core import Pilot
 
 # numpy may grumble where numbers overflow; what comes out is what counts
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -26,17 +26,19 @@ from test_fuzz import fuzzed
 
 from reflectdrive_ros import config
 from reflectdrive_ros.__main__ import BENCHES, COMMANDS, main
+from reflectdrive_ros.bench import results
+from reflectdrive_ros.data import codec, real_tracks, shards
 from reflectdrive_ros.documents import DocumentError, arrays_of, json_of, yaml_of
-from reflectdrive_ros.evaluation import golden, results, tracks
+from reflectdrive_ros.evaluation import golden
 from reflectdrive_ros.files import read_limited
+from reflectdrive_ros.model.card import METADATA, GraphCard, GraphError
 from reflectdrive_ros.model.external_data import OnnxError, external_files
-from reflectdrive_ros.model.graph_card import METADATA, GraphCard, GraphError
 from reflectdrive_ros.ros import bag, recordings
 from reflectdrive_ros.ros.lanelet_file import from_file
-from reflectdrive_ros.runtime import engine_cache, model_file
+from reflectdrive_ros.runtime import model_file
 from reflectdrive_ros.runtime.graphs import input_spec
 from reflectdrive_ros.runtime.model_file import ModelFileError
-from reflectdrive_ros.sim import scene_codec, shards
+from reflectdrive_ros.runtime.trt import engine_cache
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
@@ -184,8 +186,8 @@ READERS = {
     "card of graphs": (GraphCard.read, GraphError),
     "scene set": (shards.index_of, shards.SetError),
     "scored scenes": (lambda name: next(golden.lines(name)), golden.GoldenError),
-    "tracks": (tracks.load, tracks.TracksError),
-    "folder of tracks": (tracks.recordings_in, tracks.TracksError),
+    "tracks": (real_tracks.load, real_tracks.TracksError),
+    "folder of tracks": (real_tracks.recordings_in, real_tracks.TracksError),
     "measured numbers": (results.read, results.ResultsError),
     "bag": (bag.BagReader, bag.BagError),
     "recording": (recordings.open_recording, recordings.RecordingError),
@@ -254,7 +256,7 @@ def test_configurations_that_weights_carry(content):
     """A configuration that is taken makes a network, of which the shapes are known without memory for it."""
     torch = pytest.importorskip("torch")
     from reflectdrive_ros.model import checkpoint
-    from reflectdrive_ros.model.token_net import TokenNet
+    from reflectdrive_ros.model.token.net import TokenNet
 
     found = outcome(
         checkpoint._config, checkpoint.CheckpointError, Path("weights"), content.decode(errors="surrogateescape")
@@ -308,7 +310,7 @@ def test_graphs(content):
 
 # --- scenes and bags -------------------------------------------------------------------------------------------------
 
-SAMPLE = scene_codec.sample_of(hand_scenes.scene(pictures=True))
+SAMPLE = codec.sample_of(hand_scenes.scene(pictures=True))
 NOTE = {
     "file": "test-00000.tar", "sha256": "0" * 64, "bytes": 10, "asked": 5, "scenes": 5, "families": {"straight": 5},
     "counts": {"retried": 0}, "networks": {"town": "abc"}, "made_by": {"options": {"width": 192}},
@@ -346,7 +348,7 @@ def test_set_indices_and_notes(tmp_path_factory, content, note):
 )
 def test_scenes_of_sets(meta, arrays, image, images):
     sample = {**SAMPLE, "meta.json": meta, "arrays.npz": arrays, "front_0.0.jpg": image}
-    scene = outcome(lambda: scene_codec.scene_of(sample, pictures=images), scene_codec.CodecError)
+    scene = outcome(lambda: codec.scene_of(sample, pictures=images), codec.CodecError)
     if scene is not None:
         assert np.isfinite(scene.route).all()
         assert len(scene.agents) <= len(scene.tracks)
@@ -371,7 +373,7 @@ def test_arrays_of_scenes(name, array, cut):
     arrays = dict(fields_of_arrays())
     arrays[name] = arrays[name][..., : max(arrays[name].shape[-1] - cut, 0)] if array is None else array
     sample = {**SAMPLE, "arrays.npz": npz(**arrays)}
-    outcome(lambda: scene_codec.scene_of(sample), scene_codec.CodecError)
+    outcome(lambda: codec.scene_of(sample), codec.CodecError)
 
 
 @fuzzed(2)
@@ -415,7 +417,7 @@ def test_recordings_of_tracks(tmp_path_factory, meta, name, array):
     arrays = recorded() | {"meta_json": np.array(meta.decode(errors="replace").replace("\0", "0"))}
     file = tmp_path_factory.getbasetemp() / "tracks.npz"
     file.write_bytes(npz(**(arrays if name is None else arrays | {name: array})))
-    outcome(tracks.load, tracks.TracksError, file)
+    outcome(real_tracks.load, real_tracks.TracksError, file)
 
 
 BAG = {

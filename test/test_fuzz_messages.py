@@ -28,7 +28,7 @@ from reflectdrive_ros.domain import PlanSource
 from reflectdrive_ros.ros import cdr, convert, topics
 from reflectdrive_ros.ros.convert import BadMessage
 from reflectdrive_ros.ros.inputs import ITEMS_MAX, Level
-from reflectdrive_ros.ros.pilot import Pilot
+from reflectdrive_ros.ros.planning_core import Pilot
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 

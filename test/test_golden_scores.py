@@ -19,8 +19,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from reflectdrive_ros import geometry
+from reflectdrive_ros.bench import scoring
+from reflectdrive_ros.cli import score
 from reflectdrive_ros.config import VehicleConfig
-from reflectdrive_ros.evaluation import bench_scoring, golden, score_run
+from reflectdrive_ros.evaluation import golden
 from reflectdrive_ros.tokens import Codebook, poses_from_points
 
 SLICE = Path(__file__).parent / "data" / "golden"
@@ -32,9 +34,9 @@ needs_whole_set = pytest.mark.skipif(
 
 def compare(folder, tmp_path):
     """Numbers of `reflectdrive score` on a folder's scenes against its official scores."""
-    known = score_run.known_scores(folder / "scores.jsonl.gz")
+    known = score.known_scores(folder / "scores.jsonl.gz")
     out = tmp_path / "out.jsonl.gz"
-    numbers = score_run.score_file(folder / "scenes.jsonl.gz", out, known, states=True, console=score_run.Console())
+    numbers = score.score_file(folder / "scenes.jsonl.gz", out, known, states=True, console=score.Console())
     return numbers, {(row["scene_id"], row["traj"]): row for _, row in golden.lines(out)}, known
 
 
@@ -50,8 +52,8 @@ def test_the_slice_scores_as_official(tmp_path):
     assert_official(numbers, len(known))
     for key, row in rows.items():  # what was written can be read, and has the same keys
         assert row.keys() == known[key].keys() - {"dbg1", "dbg2"}
-        assert {name for group in score_run.COMPARED for name in row[group]} == {
-            name for group in score_run.COMPARED for name in known[key][group]
+        assert {name for group in score.COMPARED for name in row[group]} == {
+            name for group in score.COMPARED for name in known[key][group]
         }
         assert golden.state_error(np.array(row["sim"]), np.array(known[key]["sim"])) < 1e-6
 
@@ -60,7 +62,7 @@ def test_the_slice_has_every_kind_of_scene_and_outcome():
     kinds, values = set(), {}
     for scene in golden.read_scenes(SLICE / "scenes.jsonl.gz"):
         kinds.add(scene.kind)
-    for row in score_run.known_scores(SLICE / "scores.jsonl.gz").values():
+    for row in score.known_scores(SLICE / "scores.jsonl.gz").values():
         for group in ("v1", "v2_raw"):
             for name in ("NC", "DAC", "DDC", "TTC", "C", "HC", "LK", "TLC"):
                 values.setdefault(name, set()).add(row[group].get(name))
@@ -95,7 +97,7 @@ def test_the_driving_rules_differ_from_the_official_ones():
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-def run(*words, command=score_run):
+def run(*words, command=score):
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
     return command.run(parser.parse_args([str(word) for word in words]))
@@ -244,7 +246,7 @@ def test_devices_and_pipes_are_neither_read_nor_replaced(tmp_path, capsys):
 
 
 def test_the_bench_times_what_it_says(tmp_path, capsys):
-    assert run("--runs", 1, "--json", tmp_path / "bench.json", command=bench_scoring) == 0
+    assert run("--runs", 1, "--json", tmp_path / "bench.json", command=scoring) == 0
     numbers = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))
     times = [numbers[f"ms_{count}"] for count in (1, 6, 64, 221, 1000)]
     assert all(time > 0 for time in times)
@@ -252,10 +254,7 @@ def test_the_bench_times_what_it_says(tmp_path, capsys):
     assert {"version", "commit", "device", "date", "command"} <= numbers.keys()
     assert (numbers["agents"], numbers["polygons"]) == (5, 21)  # the medians of the whole set
     assert "221" in capsys.readouterr().out
-    assert (
-        run("--scenes", one_scene(tmp_path / "s.jsonl", lambda e: e.update(scene_id="other")), command=bench_scoring)
-        == 2
-    )
+    assert run("--scenes", one_scene(tmp_path / "s.jsonl", lambda e: e.update(scene_id="other")), command=scoring) == 2
     assert "does not hold scene s0016" in capsys.readouterr().err
 
 

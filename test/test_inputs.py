@@ -18,7 +18,7 @@ from scenes import Clock, config
 
 from reflectdrive_ros.domain import Command, PlanSource, Verdict
 from reflectdrive_ros.ros.inputs import NO_CLOCK, Inputs, Level, command_along
-from reflectdrive_ros.ros.pilot import Pilot
+from reflectdrive_ros.ros.planning_core import Pilot
 
 
 def small(**settings):

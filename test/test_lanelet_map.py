@@ -15,14 +15,15 @@ from rich.console import Console
 from reflectdrive_ros import geometry
 from reflectdrive_ros.config import Config, ConfigError, InputsConfig
 from reflectdrive_ros.domain import Verdict
-from reflectdrive_ros.evaluation import given
-from reflectdrive_ros.ros import convert, replay
+from reflectdrive_ros.replay import engine
+from reflectdrive_ros.ros import convert
 from reflectdrive_ros.ros.bag import BagReader, BagWriter
 from reflectdrive_ros.ros.convert import BadMessage
 from reflectdrive_ros.ros.inputs import Inputs
 from reflectdrive_ros.ros.lanelet_file import from_file
 from reflectdrive_ros.ros.lanelets import speed_mps
-from reflectdrive_ros.ros.pilot import Pilot
+from reflectdrive_ros.ros.planning_core import Pilot
+from reflectdrive_ros.runtime import cli_args
 
 lanelet2 = pytest.importorskip("lanelet2")
 
@@ -217,9 +218,9 @@ def test_a_bag_with_a_lanelet_route_is_replayed(bag, tmp_path, words):
     settings = ["inputs.route_type=lanelet", f"inputs.lanelet_map={MAP}", "cameras.required=false"]
     words = [*words, "--planner", "route_follower", *(word for pair in settings for word in ("--set", pair))]
     parser = argparse.ArgumentParser()
-    replay.add_arguments(parser)
+    engine.add_arguments(parser)
     args = parser.parse_args([str(bag), "--out", str(tmp_path), *words])
-    record, _ = replay.replay(args, given.configuration(args), Console(stderr=True))
+    record, _ = engine.replay(args, cli_args.configuration(args), Console(stderr=True))
     assert len(record.frames) > 30
     assert {frame.verdict for frame in record.frames} == {Verdict.OK}
     if record.details["route"] == "bag":

@@ -11,8 +11,9 @@ import pytest
 import shapely
 
 from reflectdrive_ros import geometry
-from reflectdrive_ros.sim import lanelets, networks, sumo
-from reflectdrive_ros.sim.roads import RoadError
+from reflectdrive_ros.sim import sumo
+from reflectdrive_ros.sim.network import lanelets, networks
+from reflectdrive_ros.sim.network.roads import RoadError
 
 pytest.importorskip("lanelet2")
 try:

@@ -22,11 +22,11 @@ from scenes import config
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.config import Config, VehicleConfig
 from reflectdrive_ros.domain import Plan, Trajectory
+from reflectdrive_ros.replay.node import Harness
 from reflectdrive_ros.ros import convert, live, live_view, outputs
 from reflectdrive_ros.ros.inputs import InputStatus, Level
 from reflectdrive_ros.ros.live_topics import Heard, Listener, Picture, camera_name
 from reflectdrive_ros.ros.processes import running_node
-from reflectdrive_ros.ros.replay_node import Harness
 from reflectdrive_ros.ros.topics import NODE_NAME
 from reflectdrive_ros.ros.world_node import own_context
 

@@ -10,12 +10,13 @@ import torch
 from hand_scenes import scene
 from tiny_net import tiny_inputs, tiny_net, without_odds
 
-from reflectdrive_ros.model.token_net import BLOCK, GOAL_X, GOAL_Y
+from reflectdrive_ros.data import distance_map, occupancy
+from reflectdrive_ros.model.token.net import BLOCK, GOAL_X, GOAL_Y
 from reflectdrive_ros.scoring import drivable
 from reflectdrive_ros.scoring.areas import MapAreas
-from reflectdrive_ros.sim.camera import rig
+from reflectdrive_ros.sim.render.camera import rig
 from reflectdrive_ros.tokens import Codebook
-from reflectdrive_ros.training import birdseye, fields, ground_view, occupancy, perturb
+from reflectdrive_ros.training import augment, bev_head, ground_head
 from reflectdrive_ros.training.losses import Batch, Losses, expected_loss, field_loss, token_loss
 from reflectdrive_ros.training.settings import LossConfig
 
@@ -74,10 +75,10 @@ def test_no_price_no_loss_and_the_price_of_scenes_is_their_mean():
 def test_a_road_to_one_side_pulls_the_plan_to_that_side(side):
     low, high = sorted((2.0 * side, 8.0 * side))
     ring = np.array([[-40.0, low], [120.0, low], [120.0, high], [-40.0, high]])
-    distances = torch.from_numpy(fields.distance_map(MapAreas(roadblocks=(ring,)), CODEBOOK))[None]
+    distances = torch.from_numpy(distance_map.distance_map(MapAreas(roadblocks=(ring,)), CODEBOOK))[None]
     cost = (0.1 * distances.float()).clamp(min=0.0)
     x = torch.zeros(1, 1, distances.shape[1])
-    metres = torch.from_numpy(CODEBOOK.to_values(np.arange(CODEBOOK.bins)[fields.id_window(CODEBOOK)[1]])).float()
+    metres = torch.from_numpy(CODEBOOK.to_values(np.arange(CODEBOOK.bins)[distance_map.id_window(CODEBOOK)[1]])).float()
     y = (-0.5 * (metres / 1.5) ** 2)[None, None].clone().requires_grad_()
     field_loss(x, y, cost).backward()
     pull = -(y.grad[0, 0] * metres).sum()  # where a step down the slope moves the mean
@@ -90,8 +91,8 @@ def test_a_road_to_one_side_pulls_the_plan_to_that_side(side):
 @pytest.mark.parametrize("curvature", [-0.02, 0.0, 0.015])
 def test_a_map_tells_the_distance_to_the_edge_of_the_polygons(curvature):
     areas = scene(pictures=False, curvature=curvature).areas
-    distances = 0.1 * fields.distance_map(areas, CODEBOOK)
-    x_ids, y_ids = fields.id_window(CODEBOOK)
+    distances = 0.1 * distance_map.distance_map(areas, CODEBOOK)
+    x_ids, y_ids = distance_map.id_window(CODEBOOK)
     grid = drivable.grid_around_ego(drivable.joined((*areas.roadblocks, *areas.intersections)))
     rng = np.random.default_rng(0)
     i, j = rng.integers(distances.shape[0], size=2000), rng.integers(distances.shape[1], size=2000)
@@ -107,8 +108,8 @@ def test_a_map_tells_the_distance_to_the_edge_of_the_polygons(curvature):
 
 def test_a_map_is_indexed_x_first_in_the_frame_of_the_tokens():
     ring = np.array([[20.0, 10.0], [40.0, 10.0], [40.0, 14.0], [20.0, 14.0]])
-    distances = fields.distance_map(MapAreas(roadblocks=(ring,)), CODEBOOK)
-    x_ids, y_ids = fields.id_window(CODEBOOK)
+    distances = distance_map.distance_map(MapAreas(roadblocks=(ring,)), CODEBOOK)
+    x_ids, y_ids = distance_map.id_window(CODEBOOK)
     assert distances.shape == (x_ids.stop - x_ids.start, y_ids.stop - y_ids.start)
     inside = np.argwhere(distances < 0) + np.array((x_ids.start, y_ids.start))
     low, high = CODEBOOK.to_values(inside.min(0)), CODEBOOK.to_values(inside.max(0))
@@ -118,8 +119,8 @@ def test_a_map_is_indexed_x_first_in_the_frame_of_the_tokens():
 def test_the_map_of_the_mirrored_world_is_the_mirrored_map():
     areas = scene(pictures=False, curvature=0.02).areas
     flipped = MapAreas(roadblocks=tuple(r * [1, -1] for r in (*areas.roadblocks, *areas.intersections)))
-    ours = fields.mirrored(fields.distance_map(areas, CODEBOOK)).astype(int)
-    assert np.abs(ours - fields.distance_map(flipped, CODEBOOK)).max() <= 2
+    ours = distance_map.mirrored(distance_map.distance_map(areas, CODEBOOK)).astype(int)
+    assert np.abs(ours - distance_map.distance_map(flipped, CODEBOOK)).max() <= 2
 
 
 # --- seen from above -------------------------------------------------------------------------------------------------
@@ -167,8 +168,8 @@ def test_the_grid_of_the_mirror_image_is_that_of_mirrored_road_users():
 
 def test_the_reader_is_asked_for_the_road_where_the_map_has_it():
     shown = scene(pictures=False)
-    reader = birdseye.BirdsEye(32, CODEBOOK, torch.Generator().manual_seed(0))
-    distances = torch.from_numpy(fields.distance_map(shown.areas, CODEBOOK))[None]
+    reader = bev_head.BirdsEye(32, CODEBOOK, torch.Generator().manual_seed(0))
+    distances = torch.from_numpy(distance_map.distance_map(shown.areas, CODEBOOK))[None]
     road = (distances[:, reader.rows][:, :, reader.columns] <= 0)[0].numpy()
     x_m, y_m = occupancy.centres_m()
     centres = np.stack(np.meshgrid(x_m, y_m, indexing="ij"), -1).reshape(-1, 2)
@@ -191,7 +192,7 @@ def fields_at(shown, points):
 
 def test_a_place_behind_a_picture_is_drawn_where_it_was_seen():
     for camera in rig(192, 96):
-        places = ground_view.places_m(camera, 24, 24)
+        places = ground_head.places_m(camera, 24, 24)
         below = np.isfinite(places).all(-1)
         assert not below[:8].any()
         assert below[16:].all()
@@ -206,7 +207,7 @@ def test_a_place_behind_a_picture_is_drawn_where_it_was_seen():
 
 def eyes():
     """What reads the ground, for 3 cameras of 64 x 32: 2 tokens each, 8 rows and 4 columns of places in a token."""
-    return ground_view.GroundView(tiny_net().config, CODEBOOK, torch.Generator().manual_seed(0))
+    return ground_head.GroundView(tiny_net().config, CODEBOOK, torch.Generator().manual_seed(0))
 
 
 def nobody():
@@ -215,7 +216,7 @@ def nobody():
 
 def asked(reader, areas=None, taken=None):
     areas = areas or MapAreas(roadblocks=(np.array([[-9.0, 0.0], [79.0, 0.0], [79.0, 30.0], [-9.0, 30.0]]),))
-    distances = torch.from_numpy(fields.distance_map(areas, CODEBOOK))[None]
+    distances = torch.from_numpy(distance_map.distance_map(areas, CODEBOOK))[None]
     if taken is None:
         taken = nobody()
     wanted = reader.wanted(distances, torch.from_numpy(taken)[None])[0]
@@ -249,7 +250,7 @@ def test_who_stands_ahead_is_asked_of_the_front_picture_now_and_later():
 def test_the_right_answers_cost_nothing_and_what_is_not_known_is_not_asked():
     reader = eyes()
     wanted, known = asked(reader)
-    distances = torch.from_numpy(fields.distance_map(MapAreas(roadblocks=()), CODEBOOK))[None]
+    distances = torch.from_numpy(distance_map.distance_map(MapAreas(roadblocks=()), CODEBOOK))[None]
     taken = torch.from_numpy(nobody())[None]
     with torch.no_grad():
         reader.reader.weight.zero_()
@@ -268,11 +269,11 @@ def a_batch(net, masked=2, wrong=1, seed=0):
     rng = np.random.default_rng(seed)
     points = np.cumsum(rng.uniform(1.0, 3.0, (2, 8, 2)), axis=1)
     clean = CODEBOOK.encode(points)
-    blocks = [perturb.masked_blocks(clean, masked, CODEBOOK.mask_id, rng)]
+    blocks = [augment.masked_blocks(clean, masked, CODEBOOK.mask_id, rng)]
     if wrong:
-        blocks.append(perturb.perturbed_blocks(points, wrong, CODEBOOK, rng))
+        blocks.append(augment.perturbed_blocks(points, wrong, CODEBOOK, rng))
     shown = scene(pictures=False)
-    distances = np.stack([fields.distance_map(shown.areas, CODEBOOK)] * 2)
+    distances = np.stack([distance_map.distance_map(shown.areas, CODEBOOK)] * 2)
     taken = np.stack([occupancy.occupancy(shown)] * 2)
     goals = np.stack([clean[:, 14:], clean[:, 14:] + 5, clean[:, 14:] - [7, 9]], 1).astype(np.int64)
     worth = np.array([[0.9, 0.1, 0.4], [0.0, 1.0, 0.2]], np.float32)

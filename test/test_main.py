@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from reflectdrive_ros.__main__ import BENCHES, COMMANDS, main
-from reflectdrive_ros.evaluation.plan_measures import MEASURED, PlanMeasures, write_measures
+from reflectdrive_ros.replay.plan_measures import MEASURED, PlanMeasures, write_measures
 
 WITHOUT = (
     "import sys; sys.modules[{library!r}] = None; from reflectdrive_ros.__main__ import main; sys.exit(main({words}))"

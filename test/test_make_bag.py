@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from reflectdrive_ros.ros import make_bag
+from reflectdrive_ros.cli import make_bag
 from reflectdrive_ros.ros.bag import BagReader
 
 DATA = Path(__file__).parent / "data"

@@ -33,11 +33,11 @@ from tiny_model import SPEED_MPS, tiny_model  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.config import as_yaml
 from reflectdrive_ros.planning import constant_velocity
+from reflectdrive_ros.replay.node import Harness
 from reflectdrive_ros.ros import outputs
 from reflectdrive_ros.ros.node import PlannerNode, attend
-from reflectdrive_ros.ros.pilot import Pilot
+from reflectdrive_ros.ros.planning_core import Pilot
 from reflectdrive_ros.ros.processes import end, running_node
-from reflectdrive_ros.ros.replay_node import Harness
 from reflectdrive_ros.runtime.engine import Engine
 
 pytestmark = pytest.mark.dds

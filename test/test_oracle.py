@@ -8,10 +8,10 @@ from test_eval_scenes import folder  # noqa: F401 (a fixture)
 
 from reflectdrive_ros import kinematics
 from reflectdrive_ros.config import Config
-from reflectdrive_ros.evaluation import eval_scenes
-from reflectdrive_ros.evaluation.oracle import ORACLES, observed
+from reflectdrive_ros.data.scene import NOW
+from reflectdrive_ros.evaluation import open_loop
+from reflectdrive_ros.evaluation.privilege import ORACLES, observed
 from reflectdrive_ros.scoring import drivable
-from reflectdrive_ros.sim.scene import NOW
 
 
 def test_without_an_oracle_only_pictures_and_route_are_known():
@@ -60,11 +60,11 @@ def test_an_unknown_oracle_is_refused():
 
 def test_each_oracle_has_rows_of_its_own(folder):  # noqa: F811
     quiet = Console(quiet=True)
-    result = eval_scenes.evaluate(folder, ("constant_velocity",), Config(), None, 4, 1, quiet, ORACLES)
+    result = open_loop.evaluate(folder, ("constant_velocity",), Config(), None, 4, 1, quiet, ORACLES)
     drivers = [f"constant_velocity ({oracle})" for oracle in ORACLES]
     assert list(result.scores) == ["expert", *drivers]
     assert all(len(result.scores[driver]) == 4 for driver in drivers)
-    (blind,) = eval_scenes.evaluate(
-        folder, ("route_follower",), Config(), None, 4, 1, quiet, ("none",)
-    ).scores.keys() - {"expert"}
+    (blind,) = open_loop.evaluate(folder, ("route_follower",), Config(), None, 4, 1, quiet, ("none",)).scores.keys() - {
+        "expert"
+    }
     assert blind == "route_follower"

@@ -8,8 +8,8 @@ import pytest
 from reflectdrive_ros.config import ConfigError, InputsConfig
 from reflectdrive_ros.osm import OsmError, checked
 from reflectdrive_ros.ros.lanelet_file import from_file
-from reflectdrive_ros.sim import lanelets
-from reflectdrive_ros.sim.roads import RoadError
+from reflectdrive_ros.sim.network import lanelets
+from reflectdrive_ros.sim.network.roads import RoadError
 
 CARGO = (Path(__file__).parent / "data" / "lanelet2_maps" / "cargo_transport_map.osm").read_text()
 DEGREES_ONLY = re.sub(r'<tag k="local_[xy]" v="[^"]*"/>', "", CARGO)

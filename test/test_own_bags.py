@@ -12,10 +12,10 @@ from tf2_msgs.msg import TFMessage
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.config import Config, override_dotted
+from reflectdrive_ros.replay.bag_topics import chosen, mapped
+from reflectdrive_ros.replay.counters import Tally
 from reflectdrive_ros.ros.bag import BagError, BagReader
-from reflectdrive_ros.ros.bag_topics import chosen, mapped
 from reflectdrive_ros.ros.inputs import InputStatus, Level
-from reflectdrive_ros.ros.replay_tally import Tally
 
 BLIND = override_dotted(Config(), {"planner": "route_follower", "cameras.required": False})
 COMMA = "comma2k19_example"

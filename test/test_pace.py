@@ -9,7 +9,7 @@ from scenes import config, observation
 from reflectdrive_ros import kinematics
 from reflectdrive_ros.domain import Plan, Trajectory, Verdict
 from reflectdrive_ros.planning import guard
-from reflectdrive_ros.planning.pace import (
+from reflectdrive_ros.planning.postprocess.speed_profile import (
     BRAKING_MPS2,
     CREEPING_MPS,
     PUSHED_MPS2,
@@ -21,7 +21,7 @@ from reflectdrive_ros.planning.pace import (
     places,
     pushed,
 )
-from reflectdrive_ros.planning.waypoints import trajectories
+from reflectdrive_ros.planning.postprocess.waypoints import trajectories
 from reflectdrive_ros.tokens import poses_from_points
 
 DT_S = 0.5

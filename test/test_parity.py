@@ -10,10 +10,10 @@ from tiny_model import tiny_model  # noqa: F401 (a fixture)
 from tiny_net import tiny_inputs, tiny_net
 
 from reflectdrive_ros.__main__ import main
-from reflectdrive_ros.evaluation.parity import counted, written
+from reflectdrive_ros.bench.parity import counted, written
 from reflectdrive_ros.features import ModelInputs
-from reflectdrive_ros.runtime import cuda_device
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
+from reflectdrive_ros.runtime.trt import cuda_device
 
 WORDS = ("<pad>", "<unk>")
 

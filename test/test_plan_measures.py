@@ -8,8 +8,8 @@ from test_report import EIGHT_S, driven, frame, record
 
 from reflectdrive_ros.config import VehicleConfig
 from reflectdrive_ros.domain import PlanSource, Verdict
-from reflectdrive_ros.evaluation import plan_measures
-from reflectdrive_ros.evaluation.plan_measures import MEASURED, MeasuresError, joined, read_measures, write_measures
+from reflectdrive_ros.replay import plan_measures
+from reflectdrive_ros.replay.plan_measures import MEASURED, MeasuresError, joined, read_measures, write_measures
 from reflectdrive_ros.scoring.simulate import simulate
 
 

@@ -11,8 +11,8 @@ from types import ModuleType
 import pytest
 
 from reflectdrive_ros.config import Config
-from reflectdrive_ros.evaluation import given
-from reflectdrive_ros.evaluation.provenance import provenance, write_numbers
+from reflectdrive_ros.provenance import provenance, write_numbers
+from reflectdrive_ros.runtime import cli_args
 from reflectdrive_ros.runtime.model_file import named
 
 ROOT = Path(__file__).parents[1]
@@ -34,9 +34,9 @@ def test_provenance_names_version_machine_date_and_command():
         ("reflectdrive_ros.__main__", "/a/checkout/reflectdrive_ros/__main__.py", "reflectdrive --minutes 6"),
         (None, "/a/checkout/.venv/bin/reflectdrive", "reflectdrive --minutes 6"),
         (
-            "reflectdrive_ros.ros.soak",
-            "/a/checkout/reflectdrive_ros/ros/soak.py",
-            "python -m reflectdrive_ros.ros.soak --minutes 6",
+            "reflectdrive_ros.bench.soak",
+            "/a/checkout/reflectdrive_ros/bench/soak.py",
+            "python -m reflectdrive_ros.bench.soak --minutes 6",
         ),
     ],
 )
@@ -57,5 +57,5 @@ def test_the_weights_are_those_that_the_graphs_were_exported_from():
     expected = json.loads((model / "card.json").read_text())["sha256"]
     for file in ("onnx/card.json", "int8/card.json", "weights.safetensors"):
         config = replace(Config(), model=named(str(model / file), None))
-        assert given.weights_of(config, ["route_follower", "reflectdrive2"]) == expected
-    assert given.weights_of(Config(), ["route_follower"]) == ""
+        assert cli_args.weights_of(config, ["route_follower", "reflectdrive2"]) == expected
+    assert cli_args.weights_of(Config(), ["route_follower"]) == ""

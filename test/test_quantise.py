@@ -15,19 +15,20 @@ from tiny_model import tiny_model  # noqa: F401 (a fixture)
 from tiny_net import some_blocks
 
 from reflectdrive_ros.__main__ import main
+from reflectdrive_ros.bench import accuracy_gate
 from reflectdrive_ros.config import DecodingConfig
-from reflectdrive_ros.evaluation import driving_scores, gate
-from reflectdrive_ros.model import quantise
-from reflectdrive_ros.model.export import export
-from reflectdrive_ros.model.graph_card import CARD, GRAPHS, GraphCard
-from reflectdrive_ros.model.quantise import Spread, spreads_of, write_quantised, write_watched
+from reflectdrive_ros.deploy import engines as trt_build
+from reflectdrive_ros.deploy import quantise
+from reflectdrive_ros.deploy.export import export
+from reflectdrive_ros.deploy.quantise import Spread, spreads_of, write_quantised, write_watched
+from reflectdrive_ros.evaluation import driving_scores
+from reflectdrive_ros.model.card import CARD, GRAPHS, GraphCard
 from reflectdrive_ros.planning.planner import PlanningError
-from reflectdrive_ros.runtime import trt_build
-from reflectdrive_ros.runtime.backend import golden, network_of
-from reflectdrive_ros.runtime.engine_cache import EngineError
 from reflectdrive_ros.runtime.model_file import ModelFileError
+from reflectdrive_ros.runtime.network import golden, network_of
 from reflectdrive_ros.runtime.ort_backend import OrtNetwork, WatchedNetwork
-from reflectdrive_ros.runtime.trt_backend import TrtNetwork
+from reflectdrive_ros.runtime.trt.backend import TrtNetwork
+from reflectdrive_ros.runtime.trt.engine_cache import EngineError
 
 HEADS = [high - low + 1 for low, high in network().config.id_ranges]  # columns of their weights
 DEFAULTS = DecodingConfig()
@@ -263,7 +264,7 @@ def test_the_command_gates_what_it_exports(tiny_model, sets, tmp_path, capsys, p
 
 
 def test_a_gate_that_is_not_passed_leaves_nothing(tiny_model, sets, tmp_path, capsys, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(gate, "MOST_LOST", -100.0)
+    monkeypatch.setattr(accuracy_gate, "MOST_LOST", -100.0)
     words = ["export", str(tiny_model.file), "--out", str(tmp_path / "out"), "--precision", "int8", *sets]
     assert main(words) == 2
     told = capsys.readouterr().err

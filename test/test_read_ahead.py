@@ -12,7 +12,7 @@ from test_reflectdrive2 import KnownWays, arc_way, frames, seen
 from reflectdrive_ros.domain import StepKind, Verdict
 from reflectdrive_ros.planning.planner import PlanningError
 from reflectdrive_ros.runtime.engine import Engine
-from reflectdrive_ros.runtime.read_ahead import ReadAhead
+from reflectdrive_ros.runtime.prefetch import ReadAhead
 
 
 class Counted(KnownWays):

@@ -14,8 +14,8 @@ from reflectdrive_ros.config import ReflectDrive2Config as Settings
 from reflectdrive_ros.domain import Command, DrivableGrid, StepKind, Trajectory, Verdict
 from reflectdrive_ros.planning import planners, reflectdrive2, safety
 from reflectdrive_ros.planning.planner import PlannerState, PlanningError, Prefilled, Tools, in_turn
+from reflectdrive_ros.planning.postprocess.waypoints import trajectories
 from reflectdrive_ros.planning.reflectdrive2 import Memory, carried_points
-from reflectdrive_ros.planning.waypoints import trajectories
 from reflectdrive_ros.runtime.engine import Engine
 from reflectdrive_ros.tokens import Codebook
 
@@ -422,15 +422,15 @@ def test_the_recipes_full_frame_is_that_of_the_phases(network):
     import torch
 
     from reflectdrive_ros.features import model_inputs
-    from reflectdrive_ros.model import phases
+    from reflectdrive_ros.model.token import rollout
 
     scene = seen(agents=cars())
     inputs = model_inputs(scene, network.inputs)
     with torch.no_grad():
-        decoded = phases.full(
+        decoded = rollout.full(
             network._net,
             *(torch.as_tensor(part)[None] for part in inputs.arrays.values()),
-            phases.Decoding(),
+            rollout.Decoding(),
         )
     known = network.prefill_goal(inputs)
     drafts = reflectdrive2.drafted(network, known.context, known.blocks[known.real], Settings())

@@ -13,12 +13,12 @@ from tiny_net import tiny_inputs, tiny_net
 from reflectdrive_ros import geometry
 from reflectdrive_ros.config import RepairConfig
 from reflectdrive_ros.domain import AgentKind, Agents, Plan
-from reflectdrive_ros.model import phases
+from reflectdrive_ros.model.token import rollout
 from reflectdrive_ros.planning import guard
+from reflectdrive_ros.planning.postprocess.waypoints import POINTS, trajectories
 from reflectdrive_ros.planning.repair import best_pairs, fresh, masked, on_route, repaired
-from reflectdrive_ros.planning.road_frame import poses_on_road
 from reflectdrive_ros.planning.safety import SAFE, Judged, Known, Safety, judged, looked_at, overload
-from reflectdrive_ros.planning.waypoints import POINTS, trajectories
+from reflectdrive_ros.scoring.frenet import poses_on_road
 
 EVEN = np.arange(1, POINTS + 1)[:, None]
 
@@ -81,11 +81,11 @@ def test_with_a_real_network_that_has_learned_nothing_it_is_no_worse_either(seed
     import torch
 
     with torch.inference_mode():
-        known_words = phases.prefill_goal(net, *tiny_inputs(net, scenes=1), phases.Decoding().goals)
+        known_words = rollout.prefill_goal(net, *tiny_inputs(net, scenes=1), rollout.Decoding().goals)
 
         def network(blocks):
             ids = torch.as_tensor(blocks.astype(np.int64))[None]
-            written, _ = phases.step(net, ids, known_words.keys_values, 16, False, phases.Decoding().edits)
+            written, _ = rollout.step(net, ids, known_words.keys_values, 16, False, rollout.Decoding().edits)
             return written[0].numpy().astype(np.int32)
 
         known = known_of(observation(8.0, agents=cars((20, 0.5, 0, 0)), drivable=strip_grid(4.0)))

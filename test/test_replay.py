@@ -19,10 +19,10 @@ from own_bags import explained_fields, fields_of
 from tiny_model import tiny_model  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.__main__ import main
-from reflectdrive_ros.evaluation import golden_replay
-from reflectdrive_ros.evaluation.golden_replay import GoldenError
+from reflectdrive_ros.replay import golden as golden_replay
+from reflectdrive_ros.replay.engine import made_ahead
+from reflectdrive_ros.replay.golden import GoldenError
 from reflectdrive_ros.ros.bag import BagError, BagReader
-from reflectdrive_ros.ros.replay import made_ahead
 
 HERE = Path(__file__).parent
 

@@ -7,8 +7,8 @@ import pytest
 from test_replay import replayed
 from test_report import embedded
 
-from reflectdrive_ros.ros import replay_legs
-from reflectdrive_ros.ros.replay_legs import Evenly
+from reflectdrive_ros.replay import chunks
+from reflectdrive_ros.replay.chunks import Evenly
 
 
 def rows(out):
@@ -34,8 +34,8 @@ def settled(numbers):
 
 def test_legs_tell_what_one_piece_does(pandaset, tmp_path, monkeypatch):
     code, whole = replayed(pandaset, tmp_path / "whole")
-    monkeypatch.setattr(replay_legs, "LEG", 40)
-    monkeypatch.setattr(replay_legs, "MARGIN_NS", 6_000_000_000)
+    monkeypatch.setattr(chunks, "LEG", 40)
+    monkeypatch.setattr(chunks, "MARGIN_NS", 6_000_000_000)
     assert (code, settled(replayed(pandaset, tmp_path / "legs")[1])) == (0, settled(whole))
     assert rows(tmp_path / "legs") == rows(tmp_path / "whole")
     assert any(row["nc"] for row in rows(tmp_path / "whole"))
@@ -49,8 +49,8 @@ def test_legs_tell_what_one_piece_does(pandaset, tmp_path, monkeypatch):
 def test_of_a_long_drive_some_plans_are_drawn_and_all_are_counted(pandaset, tmp_path, monkeypatch):
     _, whole = replayed(pandaset, tmp_path / "whole", "--duration", "3")
     for name, most in (("LEG", 10), ("MARGIN_NS", 500_000_000), ("FRAMES_MAX", 10), ("PICTURES_MAX", 4)):
-        monkeypatch.setattr(replay_legs, name, most)
-    monkeypatch.setattr(replay_legs, "PATH_MAX", 50)
+        monkeypatch.setattr(chunks, name, most)
+    monkeypatch.setattr(chunks, "PATH_MAX", 50)
     _, numbers = replayed(pandaset, tmp_path / "legs", "--duration", "3")
     assert numbers["plans"] == whole["plans"] == 29
     assert numbers["latency_ms"].keys() == whole["latency_ms"].keys()
@@ -64,7 +64,7 @@ def test_of_a_long_drive_some_plans_are_drawn_and_all_are_counted(pandaset, tmp_
 def test_pictures_are_made_for_a_report_alone_and_change_no_number(pandaset, tmp_path, monkeypatch):
     _, with_report = replayed(pandaset, tmp_path / "report", "--duration", "2")
     asked = []
-    monkeypatch.setattr(replay_legs.Cameras, "pictures", lambda *of: asked.append(of))
+    monkeypatch.setattr(chunks.Cameras, "pictures", lambda *of: asked.append(of))
     _, without = replayed(pandaset, tmp_path / "numbers", "--duration", "2", "--no-report")
     assert not asked
     assert settled(without) == settled(with_report)

@@ -10,10 +10,10 @@ import pytest
 from own_bags import explained_fields, fields_of
 
 from reflectdrive_ros.__main__ import main
-from reflectdrive_ros.evaluation.plan_measures import read_measures
 from reflectdrive_ros.files import LOCK
-from reflectdrive_ros.ros import bag_folders
-from reflectdrive_ros.ros.bag_folders import bags_in, folder_names, holds_bags
+from reflectdrive_ros.replay import bag_folders
+from reflectdrive_ros.replay.bag_folders import bags_in, folder_names, holds_bags
+from reflectdrive_ros.replay.plan_measures import read_measures
 
 HERE = Path(__file__).parent
 WORDS = ("--set", "cameras.required=false", "--duration", "6")

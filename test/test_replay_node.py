@@ -10,7 +10,8 @@ pytest.importorskip("rclpy")
 from autoware_planning_msgs.msg import Trajectory, TrajectoryPoint
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 
-from reflectdrive_ros.ros import outputs, replay_node
+from reflectdrive_ros.replay import node
+from reflectdrive_ros.ros import outputs
 from reflectdrive_ros.ros.topics import message_class
 
 STATUS, DEBUG = message_class("reflectdrive/msg/PlannerStatus"), message_class("reflectdrive/msg/PlannerDebug")
@@ -33,10 +34,10 @@ def parts(count, period_ns=SECOND_NS // 10):
 
 def collected(messages, unsent=lambda statuses: None):
     with tempfile.TemporaryFile() as file:
-        spool = replay_node.Spool(file)
+        spool = node.Spool(file)
         for k, (key, message) in enumerate(messages):
             spool.add(key, 0.01 * k, message)
-        return list(replay_node.plans_of(spool, lambda at_s: int(at_s * 1e9), unsent))
+        return list(node.plans_of(spool, lambda at_s: int(at_s * 1e9), unsent))
 
 
 def test_plans_come_out_whole_and_in_order_whatever_order_their_parts_came_in():

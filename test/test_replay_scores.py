@@ -7,8 +7,8 @@ from test_report import BEGIN_NS, EIGHT_S, driven, frame, record
 from reflectdrive_ros import geometry
 from reflectdrive_ros.config import Config
 from reflectdrive_ros.domain import AgentKind, Agents
-from reflectdrive_ros.evaluation.replay_record import summary
-from reflectdrive_ros.evaluation.replay_scores import SCORES, Sighting, scored, tracks_of
+from reflectdrive_ros.replay.record import summary
+from reflectdrive_ros.replay.scores import SCORES, Sighting, scored, tracks_of
 from reflectdrive_ros.scoring import drivable
 
 CAR = np.array([[4.5, 1.9]])

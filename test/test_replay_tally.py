@@ -1,6 +1,6 @@
 """What a replay counts: equal runs have equal hashes, and a sentence said a thousand times is told once."""
 
-from reflectdrive_ros.ros.replay_tally import SENTENCES_MAX, Sentences
+from reflectdrive_ros.replay.counters import SENTENCES_MAX, Sentences
 
 
 def counted(*said):

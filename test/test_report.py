@@ -12,7 +12,7 @@ import pytest
 
 from reflectdrive_ros import geometry
 from reflectdrive_ros.domain import AgentKind, PlanSource, StepKind, Verdict
-from reflectdrive_ros.evaluation.replay_record import (
+from reflectdrive_ros.replay.record import (
     Diagnostic,
     DriveEvent,
     DriveRecord,
@@ -22,7 +22,7 @@ from reflectdrive_ros.evaluation.replay_record import (
     driven_poses,
     summary,
 )
-from reflectdrive_ros.evaluation.report import write_report
+from reflectdrive_ros.replay.report import write_report
 
 BEGIN_NS = 1_557_539_956_500_000_000
 JPEG = Path(__file__).parent / "data" / "pandaset_002" / "images" / "front_camera" / "00.jpg"
@@ -214,7 +214,7 @@ def test_pictures_are_made_small_and_placed_where_the_car_was_when_they_were_tak
 
 
 def test_a_long_replay_keeps_every_plan_but_not_every_picture(tmp_path, monkeypatch):
-    monkeypatch.setattr("reflectdrive_ros.evaluation.report.PICTURES_MAX_BYTES", 500_000)
+    monkeypatch.setattr("reflectdrive_ros.replay.report.PICTURES_MAX_BYTES", 500_000)
     original = full_record(12)
     write_report(original, tmp_path / "report.html")
     data = embedded(tmp_path / "report.html")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from reflectdrive_ros.__main__ import BENCHES, COMMANDS, main
-from reflectdrive_ros.evaluation import results
+from reflectdrive_ros.bench import results
 
 ROOT = Path(__file__).parents[1]
 

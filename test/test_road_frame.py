@@ -5,8 +5,8 @@ import pytest
 
 from reflectdrive_ros import geometry, kinematics
 from reflectdrive_ros.domain import EgoState
-from reflectdrive_ros.planning.road_frame import RoadFrame, poses_on_road
-from reflectdrive_ros.planning.smoothing import smoothed
+from reflectdrive_ros.planning.postprocess.smoothing import smoothed
+from reflectdrive_ros.scoring.frenet import RoadFrame, poses_on_road
 from reflectdrive_ros.tokens import Codebook
 
 BOOK = Codebook()

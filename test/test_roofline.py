@@ -6,10 +6,10 @@ from tiny_net import some_blocks, tiny_inputs, tiny_net
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from reflectdrive_ros.evaluation.roofline import Cost, bound_ms, costs
-from reflectdrive_ros.model import phases
-from reflectdrive_ros.model.phases import Decoding
-from reflectdrive_ros.model.token_net import TokenNet, small
+from reflectdrive_ros.bench.roofline import Cost, bound_ms, costs
+from reflectdrive_ros.model.token import rollout
+from reflectdrive_ros.model.token.net import TokenNet, small
+from reflectdrive_ros.model.token.rollout import Decoding
 
 
 def counted(action):
@@ -29,11 +29,11 @@ def test_what_is_counted_is_what_torch_counts(make):
     parts = costs(net.config, blocks=6)
     with torch.no_grad():
         inputs = tiny_inputs(net, scenes=1)
-        known = phases.prefill_goal(net, *inputs, rules.goals)
+        known = rollout.prefill_goal(net, *inputs, rules.goals)
     blocks = some_blocks(net, 1, 6)
-    step = counted(lambda: phases.step(net, blocks, known.keys_values, 5, False, rules.edits))
+    step = counted(lambda: rollout.step(net, blocks, known.keys_values, 5, False, rules.edits))
     assert parts["step"].flop == pytest.approx(step, rel=0.001)
-    prefill = counted(lambda: phases.prefill_goal(net, *inputs, rules.goals))
+    prefill = counted(lambda: rollout.prefill_goal(net, *inputs, rules.goals))
     ours = sum(part.flop for part in frame_without_steps(parts))
     assert ours == pytest.approx(prefill, rel=0.02)  # the ego's small layers are left out
     assert ours <= prefill

@@ -7,12 +7,16 @@ import pytest
 
 from reflectdrive_ros import geometry
 from reflectdrive_ros.config import VehicleConfig
+from reflectdrive_ros.data import codec
+from reflectdrive_ros.data.scene import FAMILIES, NOW
 from reflectdrive_ros.domain import Command, ForecastSource
 from reflectdrive_ros.scoring.scorer import score
-from reflectdrive_ros.sim import expert, families, moment, sampler, scene_codec, towns, traffic
-from reflectdrive_ros.sim.actors import Shape
-from reflectdrive_ros.sim.scene import FAMILIES, NOW
-from reflectdrive_ros.sim.staging import PULL_OUT_MPS
+from reflectdrive_ros.sim import sampler
+from reflectdrive_ros.sim.expert import expert, scenario_tags, scene_extraction
+from reflectdrive_ros.sim.network import towns
+from reflectdrive_ros.sim.traffic import traffic
+from reflectdrive_ros.sim.traffic.actors import Shape
+from reflectdrive_ros.sim.traffic.scripted_actors import PULL_OUT_MPS
 
 pytest.importorskip("libsumo", reason="SUMO is not installed (extra: sim)")
 SIZE = np.array([VehicleConfig().length_m, VehicleConfig().width_m])
@@ -59,7 +63,7 @@ def test_the_same_shard_is_the_same_to_the_last_byte(shard, folder):
     again = sampler.Shard("claims", 3, 45, folder, sampler.Options(pictures=False)).scenes()
 
     def digest(scene):
-        sample = scene_codec.sample_of(scene)
+        sample = codec.sample_of(scene)
         return hashlib.sha256(b"".join(sample[name] for name in sorted(sample) if name != "__key__")).hexdigest()
 
     for one, other in zip(scenes[:8], again, strict=False):
@@ -81,7 +85,7 @@ def test_nobody_starts_inside_another_or_off_the_road(shard):
         here = scene.tracks.present[:, NOW]
         touching = geometry.boxes_overlap(scene.tracks.poses[here, NOW], scene.tracks.sizes[here], BOX, SIZE)
         assert not touching.any(), scene.name
-        assert not moment.off_road(scene.areas, geometry.box_corners(BOX, SIZE)), scene.name
+        assert not scene_extraction.off_road(scene.areas, geometry.box_corners(BOX, SIZE)), scene.name
 
 
 def test_the_expert_neither_hits_nor_leaves_the_road_and_is_worth_imitating(shard):
@@ -104,7 +108,7 @@ def test_the_route_passes_the_ego_and_leads_on(shard):
     for scene in shard[1]:
         along, offset = geometry.ego_on_route(scene.route)
         assert abs(offset) < 4.0
-        assert geometry.arc_lengths(scene.route)[-1] - along >= moment.AHEAD_M - 1.0
+        assert geometry.arc_lengths(scene.route)[-1] - along >= scene_extraction.AHEAD_M - 1.0
 
 
 def test_a_turn_is_commanded_where_the_expert_turns(shard):
@@ -123,7 +127,7 @@ def test_red_lights_hold_the_expert_and_would_cost_who_ignores_them(shard):
 
 def staged_moments(log, family):
     """Up to 20 moments of a family in which somebody is put on stage."""
-    moments = families.find(log)
+    moments = scenario_tags.find(log)
     places = np.argwhere(moments.found[family] & (moments.staged[family] >= 0))
     assert len(places)
     for row, column in places[:: max(1, len(places) // 20)]:
@@ -131,8 +135,8 @@ def staged_moments(log, family):
             int(table) for table in (moments.steps[row], moments.egos[column], moments.staged[family][row, column])
         )
         try:
-            yield step, parked, moment.at(log, step, ego, family, 5, VehicleConfig(), parked)
-        except moment.NoScene:
+            yield step, parked, scene_extraction.at(log, step, ego, family, 5, VehicleConfig(), parked)
+        except scene_extraction.NoScene:
             continue
 
 
@@ -165,14 +169,14 @@ def test_a_parked_car_pulls_out_into_the_lane_and_touches_nobody_but_perhaps_the
 
 
 def test_a_lead_that_brakes_is_ahead_and_slows_down(log):
-    moments = families.find(log)
+    moments = scenario_tags.find(log)
     steps, egos = np.nonzero(moments.found["lead_brakes"])
     assert len(steps)
     for row, column in list(zip(steps, egos, strict=True))[:20]:
         step, ego = int(moments.steps[row]), int(moments.egos[column])
         seen = geometry.compose(geometry.invert(log.poses[step, ego]), log.poses[step])
         ahead = (seen[:, 0] > 5.0) & (seen[:, 0] < 40.0) & (np.abs(seen[:, 1]) < 2.0)
-        slower = log.speeds_mps[step] - log.speeds_mps[step + families.LATER] > families.BRAKED_MPS - 1e-3
+        slower = log.speeds_mps[step] - log.speeds_mps[step + scenario_tags.LATER] > scenario_tags.BRAKED_MPS - 1e-3
         assert (ahead & slower).any()
 
 

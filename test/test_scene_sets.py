@@ -17,9 +17,12 @@ from pathlib import Path
 import hand_scenes
 import pytest
 
-from reflectdrive_ros.evaluation import scene_sets, scenes_run
+from reflectdrive_ros import parallel
+from reflectdrive_ros.cli import scenes as scenes_run
+from reflectdrive_ros.data import sets, shards
+from reflectdrive_ros.evaluation import scene_sets
 from reflectdrive_ros.files import locked
-from reflectdrive_ros.sim import crew, sampler, sets, shards
+from reflectdrive_ros.sim import sampler
 
 ROOT = Path(__file__).parents[1]
 
@@ -225,7 +228,7 @@ def test_a_worker_that_dies_is_replaced(deaths, small, reference, tmp_path):
     marks.mkdir()
     index = make(tmp_path / "set", partial(hand_scenes.make_or_die, marks, deaths), workers=2)
     assert len(list(marks.iterdir())) == deaths
-    if deaths < crew.ATTEMPTS:
+    if deaths < parallel.ATTEMPTS:
         assert everything(tmp_path / "set") == everything(reference)
         return
     assert index.missing == {"test-00001": "its process died 3 times (signal 9)"}

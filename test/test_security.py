@@ -12,7 +12,7 @@ from rclpy.context import Context
 from reflectdrive_ros.config import Config, InputsConfig, as_yaml
 from reflectdrive_ros.ros import live, sros2_policy, topics
 from reflectdrive_ros.ros.node import PlannerNode
-from reflectdrive_ros.ros.pilot import Pilot
+from reflectdrive_ros.ros.planning_core import Pilot
 
 ROOT = Path(__file__).parents[1]
 LANELETS = Config(inputs=InputsConfig(route_type="lanelet"))  # whose map comes by its topic

@@ -15,11 +15,11 @@ from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.config import Config, ConfigError, load
 from reflectdrive_ros.domain import StepKind, Verdict
 from reflectdrive_ros.features import model_inputs
-from reflectdrive_ros.model.graph_card import GraphCard, sha256_of
+from reflectdrive_ros.model.card import GraphCard, sha256_of
 from reflectdrive_ros.planning import decoding_of
-from reflectdrive_ros.runtime.backend import network_of
 from reflectdrive_ros.runtime.engine import Engine
 from reflectdrive_ros.runtime.model_file import ModelFileError
+from reflectdrive_ros.runtime.network import network_of
 from reflectdrive_ros.tokens import Codebook
 
 SMALL = Path(__file__).parents[1] / "models/reflectdrive2_small"

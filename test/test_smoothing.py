@@ -5,8 +5,8 @@ import pytest
 from scenes import ego
 
 from reflectdrive_ros import kinematics
-from reflectdrive_ros.planning.pace import accelerations
-from reflectdrive_ros.planning.smoothing import smoothed
+from reflectdrive_ros.planning.postprocess.smoothing import smoothed
+from reflectdrive_ros.planning.postprocess.speed_profile import accelerations
 from reflectdrive_ros.tokens import Codebook
 
 BOOK = Codebook()

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from reflectdrive_ros.ros import soak
-from reflectdrive_ros.ros.soak import Watch, grown
+from reflectdrive_ros.bench import soak
+from reflectdrive_ros.bench.soak import Watch, grown
 
 
 def test_a_leak_is_growth_after_things_have_settled():

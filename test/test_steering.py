@@ -5,7 +5,7 @@ import pytest
 
 from reflectdrive_ros import geometry, kinematics
 from reflectdrive_ros.domain import Trajectory
-from reflectdrive_ros.planning.steering import TIGHTEST_PER_M, steered, tight
+from reflectdrive_ros.planning.postprocess.curvature import TIGHTEST_PER_M, steered, tight
 
 TIMES_S = 0.1 * np.arange(1, 41)
 

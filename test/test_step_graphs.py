@@ -8,10 +8,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from reflectdrive_ros.features import ModelInputs
-from reflectdrive_ros.model import phases, step_graphs
-from reflectdrive_ros.model.phases import Decoding
-from reflectdrive_ros.model.step_graphs import CHOSEN, WAYS, GpuWay, StepGraphs, step_of
-from reflectdrive_ros.model.token_ops import EditRules
+from reflectdrive_ros.model.token import cuda_graphs, rollout
+from reflectdrive_ros.model.token.cuda_graphs import CHOSEN, WAYS, GpuWay, StepGraphs, step_of
+from reflectdrive_ros.model.token.ops import EditRules
+from reflectdrive_ros.model.token.rollout import Decoding
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 
 MOVES = [(5, False), (16, False), (0, True), (1, False), (0, True)]
@@ -65,7 +65,7 @@ def no_gradients():
 
 
 def context_of(net, seed):
-    return phases.prefill_goal(net, *tiny_inputs(net, scenes=1, seed=seed), Decoding().goals).keys_values
+    return rollout.prefill_goal(net, *tiny_inputs(net, scenes=1, seed=seed), Decoding().goals).keys_values
 
 
 def graphs_of(net, counts=()):
@@ -83,7 +83,7 @@ def test_a_replay_gives_what_a_step_gives():
     context, blocks = context_of(net, 1), some_blocks(net, 1, 3)
     changed = 0
     for limit, edit in MOVES:
-        plain = phases.step(net, blocks, context, limit, edit, RULES)
+        plain = rollout.step(net, blocks, context, limit, edit, RULES)
         assert same(graphs(blocks, context, limit, edit), plain)
         changed += int((plain[0] != blocks).sum())
         blocks = plain[0]
@@ -97,7 +97,7 @@ def test_each_number_of_blocks_is_recorded_once():
     context = context_of(net, 1)
     for count, recordings in ((2, 3), (1, 3), (3, 3), (5, 4), (5, 4), (2, 4)):
         blocks = some_blocks(net, 1, count, seed=count)
-        assert same(graphs(blocks, context, 3, False), phases.step(net, blocks, context, 3, False, RULES))
+        assert same(graphs(blocks, context, 3, False), rollout.step(net, blocks, context, 3, False, RULES))
         assert recorder.count == recordings
 
 
@@ -105,7 +105,7 @@ def test_another_prompt_is_noticed_and_so_is_one_that_comes_back():
     net = tiny_net()
     graphs, recorder = graphs_of(net)
     contexts, blocks = [context_of(net, seed) for seed in (1, 2)], some_blocks(net, 1, 2)
-    expected = [phases.step(net, blocks, context, 5, False, RULES) for context in contexts]
+    expected = [rollout.step(net, blocks, context, 5, False, RULES) for context in contexts]
     assert not same(*expected)
     for turn in (0, 1, 1, 0, 1, 0):
         assert same(graphs(blocks, contexts[turn], 5, False), expected[turn])
@@ -118,7 +118,7 @@ def test_a_prompt_of_another_length_is_recorded_anew():
     context, blocks = context_of(net, 1), some_blocks(net, 1, 2)
     shorter = tuple((keys[:, :, :-3], values[:, :, :-3]) for keys, values in context)
     for turn, each in enumerate((context, shorter, context), start=1):
-        assert same(graphs(blocks, each, 5, False), phases.step(net, blocks, each, 5, False, RULES))
+        assert same(graphs(blocks, each, 5, False), rollout.step(net, blocks, each, 5, False, RULES))
         assert recorder.count == turn
 
 
@@ -139,7 +139,7 @@ def test_a_step_is_one_graph_to_the_compiler_too():
     compiled = torch.compile(step_of(net, RULES, GpuWay()), fullgraph=True, dynamic=False, backend="eager")
     for limit, edit in MOVES[:3]:
         ours = compiled(blocks, context, torch.tensor(limit), torch.tensor(edit))
-        assert same(ours, phases.step(net, blocks, context, limit, edit, RULES))
+        assert same(ours, rollout.step(net, blocks, context, limit, edit, RULES))
 
 
 def test_a_network_whose_steps_are_recorded_plans_as_one_whose_steps_are_not():
@@ -177,7 +177,7 @@ def test_on_a_gpu_every_way_gives_what_a_step_gives(way):
         pytest.importorskip("triton", reason="triton is not installed")
     device = torch.device("cuda")
     net = tiny_net().to(device)
-    step = step_graphs.on_gpu(net, RULES, way, device, counts=(1, 3))
+    step = cuda_graphs.on_gpu(net, RULES, way, device, counts=(1, 3))
     contexts = [
         tuple(tuple(part.to(device) for part in layer) for layer in context_of(tiny_net(), seed)) for seed in (1, 2)
     ]
@@ -185,7 +185,7 @@ def test_on_a_gpu_every_way_gives_what_a_step_gives(way):
         for context in contexts:
             blocks = some_blocks(net, 1, count).to(device)
             for limit, edit in MOVES:
-                plain = phases.step(net, blocks, context, limit, edit, RULES)
+                plain = rollout.step(net, blocks, context, limit, edit, RULES)
                 made = step(blocks, context, limit, edit)
                 assert made[0].equal(plain[0])
                 torch.testing.assert_close(made[1], plain[1], atol=1e-4, rtol=0)
@@ -198,7 +198,7 @@ def test_on_a_gpu_a_replay_never_waits_for_the_host():
     net = tiny_net().to(device)
     context = tuple(tuple(part.to(device) for part in layer) for layer in context_of(tiny_net(), 1))
     step, blocks = (
-        step_graphs.on_gpu(net, RULES, GpuWay(recorded=True), device, counts=(2,)),
+        cuda_graphs.on_gpu(net, RULES, GpuWay(recorded=True), device, counts=(2,)),
         some_blocks(net, 1, 2).to(device),
     )
     step(blocks, context, 5, False)

@@ -12,7 +12,7 @@ from tiny_net import some_blocks, tiny_config, tiny_inputs, tiny_net
 
 from reflectdrive_ros.model import checkpoint
 from reflectdrive_ros.model.layers import attended
-from reflectdrive_ros.model.token_net import BLOCK, GOAL_X, GOAL_Y, TokenNet, TokenNetConfig, base, sight, small
+from reflectdrive_ros.model.token.net import BLOCK, GOAL_X, GOAL_Y, TokenNet, TokenNetConfig, base, sight, small
 
 SMALL = Path(__file__).parents[1] / "models" / "reflectdrive2_small"
 

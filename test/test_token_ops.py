@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from reflectdrive_ros.model.token_ops import (
+from reflectdrive_ros.model.token.ops import (
     EditRules,
     GoalRules,
     auto_edit,

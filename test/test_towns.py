@@ -13,8 +13,9 @@ import shapely
 
 from reflectdrive_ros import geometry
 from reflectdrive_ros.config import VehicleConfig
-from reflectdrive_ros.sim import networks, roads, sumo, towns
-from reflectdrive_ros.sim.roads import RoadError, Special, Turn
+from reflectdrive_ros.sim import sumo
+from reflectdrive_ros.sim.network import networks, roads, towns
+from reflectdrive_ros.sim.network.roads import RoadError, Special, Turn
 
 SEEDS = (0, 1, 2, 3, 11)  # 3 and 11 have boulevards
 CAR = VehicleConfig()

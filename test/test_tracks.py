@@ -10,8 +10,8 @@ import pytest
 import shapely
 
 from reflectdrive_ros import geometry
+from reflectdrive_ros.data import real_tracks
 from reflectdrive_ros.domain import ForecastSource
-from reflectdrive_ros.evaluation import tracks
 from reflectdrive_ros.lanes import ROUTE_BEHIND_M
 from reflectdrive_ros.scoring import drivable
 from reflectdrive_ros.scoring.scorer import score
@@ -26,12 +26,12 @@ MAPPED = [MOTORWAY, TURN, STREET]
 
 @pytest.fixture(scope="module", params=MAPPED, ids=lambda path: path.stem)
 def recording(request):
-    return tracks.load(request.param)
+    return real_tracks.load(request.param)
 
 
 @pytest.fixture(scope="module")
 def starts(recording):
-    return list(tracks.starts(recording))
+    return list(real_tracks.starts(recording))
 
 
 def changed(tmp_path, **fields):
@@ -44,22 +44,22 @@ def changed(tmp_path, **fields):
 
 
 def test_a_start_every_two_seconds_while_five_seconds_are_left():
-    assert [start.name[-4:] for start in tracks.starts(tracks.load(MOTORWAY))] == ["0.0s", "2.0s"]
-    assert list(tracks.start_steps(tracks.load(STREET))) == [0]
+    assert [start.name[-4:] for start in real_tracks.starts(real_tracks.load(MOTORWAY))] == ["0.0s", "2.0s"]
+    assert list(real_tracks.start_steps(real_tracks.load(STREET))) == [0]
 
 
 def test_the_ego_stands_on_its_rear_axle(recording, starts):
     """A recording tells the middle of the box; the planner's origin is behind it by its share of the length."""
     ahead = recording.vehicle.rear_axle_to_center_m
     assert 0.25 < ahead / recording.ego_size[0] < 0.3
-    for start, step in zip(starts, tracks.start_steps(recording), strict=True):
+    for start, step in zip(starts, real_tracks.start_steps(recording), strict=True):
         map_from_center = geometry.compose(start.observation.ego.map_from_ego, np.array([ahead, 0.0, 0.0]))
         np.testing.assert_allclose(map_from_center, recording.ego_centers[step], atol=1e-9)
 
 
 def test_the_humans_waypoints_are_where_the_car_was_recorded(recording, starts):
     ahead = np.array([recording.vehicle.rear_axle_to_center_m, 0.0, 0.0])
-    for start, step in zip(starts, tracks.start_steps(recording), strict=True):
+    for start, step in zip(starts, real_tracks.start_steps(recording), strict=True):
         centers = geometry.compose(geometry.compose(start.observation.ego.map_from_ego, start.human), ahead)
         recorded = recording.ego_centers[step + np.arange(5, 41, 5)]
         np.testing.assert_allclose(centers[:, :2], recorded[:, :2], atol=1e-9)
@@ -68,7 +68,7 @@ def test_the_humans_waypoints_are_where_the_car_was_recorded(recording, starts):
 
 def test_a_planner_sees_others_as_they_are_and_the_scorer_as_they_will_be():
     """Whom the scorer knows at 2 s is whom the planner sees at the next start, 2 s later, at the same places."""
-    now, later = tracks.starts(tracks.load(MOTORWAY))
+    now, later = real_tracks.starts(real_tracks.load(MOTORWAY))
     assert now.scene.source is ForecastSource.LOGGED
     later_from_now = geometry.compose(geometry.invert(later.observation.ego.map_from_ego), _map_from_ego(now))
     for start, sample, other_from_scene in ((now, 0, np.zeros(3)), (now, 20, later_from_now)):
@@ -84,7 +84,7 @@ def _map_from_ego(start):
 
 
 def test_others_keep_their_speed_over_ground_in_the_egos_axes(recording, starts):
-    for start, step in zip(starts, tracks.start_steps(recording), strict=True):
+    for start, step in zip(starts, real_tracks.start_steps(recording), strict=True):
         recorded = recording.agent_velocities_mps[:, step]
         recorded = recorded[np.isfinite(recorded[:, 0])]
         seen = start.observation.agents
@@ -110,11 +110,11 @@ def test_the_route_does_not_tell_the_drivers_lane_changes():
     """A lane change that the road demands (an entry lane that ends) is in the route; the driver's own choice is not."""
     if not WHOLE_SET.is_dir():
         pytest.skip("needs ../shared/data/real_tracks")
-    entering = tracks.load(WHOLE_SET / "ngsim_USA_US101-22_1_T-1_ego679.npz")
-    lanes, _ = tracks.route(entering, 0)
+    entering = real_tracks.load(WHOLE_SET / "ngsim_USA_US101-22_1_T-1_ego679.npz")
+    lanes, _ = real_tracks.route(entering, 0)
     assert sum(b not in entering.lanes[a].successors for a, b in pairwise(lanes)) == 1
-    changing = tracks.load(WHOLE_SET / "ngsim_USA_US101-22_1_T-1_ego675.npz")
-    lanes, line = tracks.route(changing, 60)
+    changing = real_tracks.load(WHOLE_SET / "ngsim_USA_US101-22_1_T-1_ego675.npz")
+    lanes, line = real_tracks.route(changing, 60)
     assert all(b in changing.lanes[a].successors for a, b in pairwise(lanes))
     assert np.abs(geometry.project(line, changing.ego_centers[60:, :2])[1]).max() > 2.0
 
@@ -152,7 +152,7 @@ def test_it_does_not_matter_where_the_map_has_its_origin(recording, starts):
         agent_velocities_mps=geometry.rotate(recording.agent_velocities_mps, moved_from_map[2]),
         lanes={key: _moved(lane, moved_from_map) for key, lane in recording.lanes.items()},
     )
-    for here, there in zip(starts, tracks.starts(turned), strict=True):
+    for here, there in zip(starts, real_tracks.starts(turned), strict=True):
         np.testing.assert_allclose(there.human, here.human, atol=1e-6)
         np.testing.assert_allclose(there.observation.route[:, :2], here.observation.route[:, :2], atol=1e-6)
         assert there.scene.reference.progress_m == pytest.approx(here.scene.reference.progress_m, abs=1e-4)
@@ -171,28 +171,28 @@ def _moved(lane, moved_from_map):
 def test_a_start_off_the_mapped_road_is_passed_over():
     if not WHOLE_SET.is_dir():
         pytest.skip("needs ../shared/data/real_tracks")
-    recording = tracks.load(WHOLE_SET / "ngsim_USA_Lanker-2_26_T-1_ego2881.npz")
-    assert [start.name[-4:] for start in tracks.starts(recording)] == ["2.0s"]
-    assert list(tracks.start_steps(recording)) == [0, 20]
+    recording = real_tracks.load(WHOLE_SET / "ngsim_USA_Lanker-2_26_T-1_ego2881.npz")
+    assert [start.name[-4:] for start in real_tracks.starts(recording)] == ["2.0s"]
+    assert list(real_tracks.start_steps(recording)) == [0, 20]
 
 
 def test_without_a_map_there_is_nothing_to_score():
-    recording = tracks.load(HERE / "pandaset_002.npz")
+    recording = real_tracks.load(HERE / "pandaset_002.npz")
     assert len(recording.agent_kinds) == 97
-    with pytest.raises(tracks.TracksError, match="pandaset_002 has no map"):
-        list(tracks.starts(recording))
+    with pytest.raises(real_tracks.TracksError, match="pandaset_002 has no map"):
+        list(real_tracks.starts(recording))
 
 
 @pytest.mark.skipif(not WHOLE_SET.is_dir(), reason="needs ../shared/data/real_tracks")
 def test_the_recorded_car_stays_on_the_lanes_wherever_it_is_scored():
     """What `docs/evaluation.md` says: where the human's drivable area is lost, the tracker lost it."""
-    for path in tracks.recordings_in(WHOLE_SET):
-        recording = tracks.load(path)
+    for path in real_tracks.recordings_in(WHOLE_SET):
+        recording = real_tracks.load(path)
         corners = geometry.box_corners(recording.ego_centers, recording.ego_size)
         if not recording.lanes:
             continue
         on_road = drivable.contains(recording.drivable_space, corners).all(axis=1)
-        for step in tracks.start_steps(recording):
+        for step in real_tracks.start_steps(recording):
             assert not on_road[step] or on_road[step : step + 41].all(), (recording.name, step)
 
 
@@ -216,16 +216,16 @@ def test_the_recorded_car_stays_on_the_lanes_wherever_it_is_scored():
     ],
 )
 def test_a_damaged_recording_is_named_with_what_is_wrong(tmp_path, fields, message):
-    with pytest.raises(tracks.TracksError, match=message):
-        tracks.load(changed(tmp_path, **fields))
+    with pytest.raises(real_tracks.TracksError, match=message):
+        real_tracks.load(changed(tmp_path, **fields))
 
 
 def test_a_file_that_is_no_recording_and_folders_without_any(tmp_path):
     (tmp_path / "text.npz").write_text("hello")
-    with pytest.raises(tracks.TracksError, match=r"text\.npz cannot be read"):
-        tracks.load(tmp_path / "text.npz")
+    with pytest.raises(real_tracks.TracksError, match=r"text\.npz cannot be read"):
+        real_tracks.load(tmp_path / "text.npz")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(tracks.TracksError, match="holds no recordings"):
-        tracks.recordings_in(tmp_path / "empty")
-    with pytest.raises(tracks.TracksError, match="is not a folder"):
-        tracks.recordings_in(tmp_path / "nowhere")
+    with pytest.raises(real_tracks.TracksError, match="holds no recordings"):
+        real_tracks.recordings_in(tmp_path / "empty")
+    with pytest.raises(real_tracks.TracksError, match="is not a folder"):
+        real_tracks.recordings_in(tmp_path / "nowhere")

@@ -10,10 +10,11 @@ import pytest
 import shapely
 
 from reflectdrive_ros import geometry
-from reflectdrive_ros.sim import demand, networks, towns, traffic
-from reflectdrive_ros.sim.actors import Lamp, Shape
-from reflectdrive_ros.sim.demand import Demand
-from reflectdrive_ros.sim.traffic import Simulation, TrafficError, record
+from reflectdrive_ros.sim.network import networks, towns
+from reflectdrive_ros.sim.traffic import demand, traffic
+from reflectdrive_ros.sim.traffic.actors import Lamp, Shape
+from reflectdrive_ros.sim.traffic.demand import Demand
+from reflectdrive_ros.sim.traffic.traffic import Simulation, TrafficError, record
 
 pytest.importorskip("libsumo", reason="the proving ground needs reflectdrive[sim]")
 

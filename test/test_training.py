@@ -25,25 +25,36 @@ from tiny_net import tiny_config, tiny_net, without_odds
 from torch import nn
 
 from reflectdrive_ros import features
+from reflectdrive_ros.cli import train as train_run
 from reflectdrive_ros.config import ConfigError
+from reflectdrive_ros.data import cache, shards
+from reflectdrive_ros.data.shards import Index, Load
 from reflectdrive_ros.domain import Command
 from reflectdrive_ros.files import locked
 from reflectdrive_ros.model import checkpoint, vision
 from reflectdrive_ros.model.layers import BlockConfig
-from reflectdrive_ros.model.phases import Decoding
-from reflectdrive_ros.model.token_net import TokenNet
-from reflectdrive_ros.model.token_ops import GoalRules
+from reflectdrive_ros.model.token.net import TokenNet
+from reflectdrive_ros.model.token.ops import GoalRules
+from reflectdrive_ros.model.token.rollout import Decoding
 from reflectdrive_ros.model.vision import VisionConfig
-from reflectdrive_ros.planning.road_frame import RoadFrame, poses_on_road
-from reflectdrive_ros.planning.waypoints import driven
+from reflectdrive_ros.planning.postprocess.waypoints import driven
+from reflectdrive_ros.scoring.frenet import RoadFrame, poses_on_road
 from reflectdrive_ros.scoring.scorer import score
-from reflectdrive_ros.sim import shards
-from reflectdrive_ros.sim.shards import Index, Load
 from reflectdrive_ros.stopping import Stopped
 from reflectdrive_ros.tokens import Codebook
-from reflectdrive_ros.training import data, drafts, prepared, run_state, schedule, settings, sft, train_run, validation
-from reflectdrive_ros.training import worth as worths
+from reflectdrive_ros.training import (
+    data,
+    run_log,
+    schedule,
+    self_drafts,
+    settings,
+    sft,
+    train_state,
+    validation,
+)
+from reflectdrive_ros.training import goal_scores as worths
 from reflectdrive_ros.training.data import Source
+from reflectdrive_ros.training.fabric import fabric_of
 from reflectdrive_ros.training.losses import Losses
 from reflectdrive_ros.training.settings import LossConfig
 from reflectdrive_ros.training.sft import Job, TrainingError
@@ -80,7 +91,7 @@ def sets(tmp_path_factory):
 
 
 def prepare(folder, workers=1, on_damage=pytest.fail):
-    return prepared.prepare(folder, SHAPE, workers, on_damage, lambda done, total: None)
+    return cache.prepare(folder, SHAPE, workers, on_damage, lambda done, total: None)
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +140,7 @@ def test_two_processes_make_the_same_and_what_is_ready_is_not_made_again(tmp_pat
     assert again.key == scenes.key
     for one, other in zip((*scenes.pictures, *scenes.distances), (*again.pictures, *again.distances), strict=True):
         np.testing.assert_array_equal(one, other)
-    monkeypatch.setattr(prepared, "prepare_shard", pytest.fail)
+    monkeypatch.setattr(cache, "prepare_shard", pytest.fail)
     assert prepare(folder).key == scenes.key
 
 
@@ -213,7 +224,7 @@ def test_commands_are_mirrored_too():
     scene = hand_scenes.scene(pictures=False)
     for command, expected in ((Command.LEFT, Command.RIGHT), (Command.FOLLOW, Command.FOLLOW)):
         observation = replace(scene.observation(), command=command, instruction="turn left at the junction")
-        other = prepared._mirrored_words(observation)
+        other = cache._mirrored_words(observation)
         assert (other.command, other.instruction) == (expected, "turn right at the junction")
 
 
@@ -292,7 +303,7 @@ def test_goals_and_what_they_are_worth_are_mirrored_with_their_scene(sets, scene
 def test_drafts_take_the_place_of_wrong_plans_and_keep_the_goal(scenes):
     net = tiny_net(words=features.WORDS, text_vocabulary=len(features.WORDS), text_length=12)
     batch = source(scenes, perturbed_blocks=2).batch(0)
-    made = [drafts.with_drafts(net, batch, 3, 1.0, torch.Generator().manual_seed(0)) for _ in range(2)]
+    made = [self_drafts.with_drafts(net, batch, 3, 1.0, torch.Generator().manual_seed(0)) for _ in range(2)]
     assert equal(*made)
     assert torch.equal(made[0].blocks[:, :2], batch.blocks[:, :2])
     assert torch.equal(made[0].blocks[3:], batch.blocks[3:])
@@ -357,7 +368,7 @@ def train(job, reporter=None, stop=lambda: False):
 
 
 def weights(out):
-    tensors, _ = checkpoint.read_tensors(out / run_state.FILE)
+    tensors, _ = checkpoint.read_tensors(out / train_state.FILE)
     return tensors
 
 
@@ -396,7 +407,7 @@ def test_a_run_that_is_killed_ends_with_the_same_weights(sets, scenes, finished,
             child.send_signal(signal.SIGKILL)
             break
     assert child.wait() == -signal.SIGKILL
-    begun, _ = run_state.peek(tmp_path)
+    begun, _ = train_state.peek(tmp_path)
     assert 4 <= begun.step < 8
     reporter = Silent()
     train(job_of(scenes, tmp_path), reporter)
@@ -418,10 +429,10 @@ def test_a_signal_saves_and_tells_the_step_at_which_the_run_resumes(sets, tmp_pa
         if progress.step == 2:
             os.kill(os.getpid(), number)
 
-    monkeypatch.setattr(train_run._Report, "step", with_signal)
+    monkeypatch.setattr(run_log.RunLog, "step", with_signal)
     assert run_tiny(command(sets, tmp_path / "run", "--steps", "8", yaml=TINY)) == 128 + number
     assert capsys.readouterr().err.splitlines()[-1] == "stopped; the same command resumes at step 2"
-    assert run_state.peek(tmp_path / "run")[0].step == 2
+    assert train_state.peek(tmp_path / "run")[0].step == 2
 
 
 def test_a_signal_before_anything_is_saved_says_that_the_run_begins_anew(sets, tmp_path, monkeypatch, capsys):
@@ -446,7 +457,7 @@ def test_a_run_begins_with_the_weights_of_another_and_tells_what_did_not_fit(sce
     state["average.route_place"] = torch.zeros(1, 32)
     earlier = tmp_path / "earlier"
     earlier.mkdir()
-    save_file(state, earlier / run_state.FILE)
+    save_file(state, earlier / train_state.FILE)
     reporter = Silent()
     job = replace(job_of(scenes, tmp_path / "later", steps=1), begin_with=earlier)
     assert train(job, reporter).step == 1
@@ -454,14 +465,14 @@ def test_a_run_begins_with_the_weights_of_another_and_tells_what_did_not_fit(sce
     before, after = weights(finished), weights(tmp_path / "later")
     moved = (after["learning.net.slot"] - before["average.slot"]).abs().max()
     assert moved < 1e-3  # one small step away; from random weights it would be far
-    with pytest.raises(run_state.StateError, match=r"cannot be read .*: give another --begin-with"):
+    with pytest.raises(train_state.StateError, match=r"cannot be read .*: give another --begin-with"):
         train(replace(job_of(scenes, tmp_path / "third", steps=1), begin_with=tmp_path / "none"))
 
 
 def test_a_run_begins_with_a_network_that_was_passed_on_without_its_state(scenes, finished, tmp_path):
     passed_on = tmp_path / "shipped"
     passed_on.mkdir()
-    for name in (run_state.WEIGHTS, "card.json"):
+    for name in (train_state.WEIGHTS, "card.json"):
         shutil.copy(finished / name, passed_on)
     reporter = Silent()
     train(replace(job_of(scenes, tmp_path / "later", steps=1), begin_with=passed_on), reporter)
@@ -469,14 +480,16 @@ def test_a_run_begins_with_a_network_that_was_passed_on_without_its_state(scenes
     assert all(name.startswith("readers.") for name in reporter.anew)  # what only training needs
     before, after = weights(finished), weights(tmp_path / "later")
     assert (after["learning.net.slot"] - before["average.slot"]).abs().max() < 0.01  # bfloat16, and a small step
-    told = run_state.earlier(passed_on)
+    told = train_state.earlier(passed_on)
     assert (told["steps"], told["settings"]["seed"]) == (8, 0)
-    assert run_state.earlier(finished)["steps"] == 8
-    with pytest.raises(run_state.StateError, match=r"is missing, and .*card\.json too: name the --out of another run"):
-        run_state.earlier(tmp_path)
+    assert train_state.earlier(finished)["steps"] == 8
+    with pytest.raises(
+        train_state.StateError, match=r"is missing, and .*card\.json too: name the --out of another run"
+    ):
+        train_state.earlier(tmp_path)
     (passed_on / "card.json").write_text("[")
-    with pytest.raises(run_state.StateError, match=r"card\.json cannot be used .*: name another folder of weights"):
-        run_state.earlier(passed_on)
+    with pytest.raises(train_state.StateError, match=r"card\.json cannot be used .*: name another folder of weights"):
+        train_state.earlier(passed_on)
 
 
 def test_a_network_that_grows_begins_by_answering_as_the_smaller_did(scenes, finished, tmp_path):
@@ -486,7 +499,7 @@ def test_a_network_that_grows_begins_by_answering_as_the_smaller_did(scenes, fin
     grown = TokenNet(deeper)
     grown.initialise(torch.Generator().manual_seed(1))
     learning = Losses(grown, LossConfig(), torch.Generator().manual_seed(1))
-    anew = run_state.take_over(finished, learning, copy.deepcopy(grown))
+    anew = train_state.take_over(finished, learning, copy.deepcopy(grown))
     assert {name.split(".layers.")[0] for name in anew} == {"net", "net.vision"}
     before = TokenNet(smaller)
     kept = {k.removeprefix("average."): v for k, v in weights(finished).items() if k.startswith("average.")}
@@ -537,7 +550,7 @@ def test_a_run_of_the_large_kind_begins_with_public_weights_and_goes_on_without_
     assert card["data"]["public_weights"] == {"language": "qwen", "eyes": "siglip"}
     shutil.rmtree(tmp_path / "qwen")
     assert run("--steps", "2", *quiet, *public) == 0  # a run that goes on has all it needs
-    assert run_state.peek(tmp_path / "run")[0].step == 2
+    assert train_state.peek(tmp_path / "run")[0].step == 2
     with pytest.raises(ConfigError, match="--begin-with another run, or with public weights"):
         run("--begin-with", str(tmp_path / "run"), *quiet, *public)
 
@@ -556,7 +569,7 @@ def test_the_mean_of_runs_lies_between_them_and_tells_of_each(finished, scenes, 
     card = json.loads((tmp_path / "mean/card.json").read_text())
     assert card["sha256"] in capsys.readouterr().out
     one, other, found = (
-        checkpoint.load(folder / run_state.WEIGHTS, json.loads((folder / "card.json").read_text())["sha256"])
+        checkpoint.load(folder / train_state.WEIGHTS, json.loads((folder / "card.json").read_text())["sha256"])
         for folder in (*runs, tmp_path / "mean")
     )
     for each in zip(one.parameters(), other.parameters(), found.parameters(), strict=True):
@@ -566,18 +579,18 @@ def test_the_mean_of_runs_lies_between_them_and_tells_of_each(finished, scenes, 
     assert run(*runs, runs[1], out=tmp_path / "weighed") == 0
     card = json.loads((tmp_path / "weighed/card.json").read_text())
     assert [part["share"] for part in card["data"]["mean_of"]] == [0.3333, 0.6667]
-    weighed = checkpoint.load(tmp_path / "weighed" / run_state.WEIGHTS, card["sha256"])
+    weighed = checkpoint.load(tmp_path / "weighed" / train_state.WEIGHTS, card["sha256"])
     torch.testing.assert_close(weighed.slot, (one.slot + 2 * other.slot) / 3, rtol=0.01, atol=1e-6)
     capsys.readouterr()
     assert run(runs[0], out=tmp_path / "none") == 2
     assert "expected two or more" in capsys.readouterr().err
     shutil.copytree(runs[0], tmp_path / "damaged")
-    (tmp_path / "damaged" / run_state.WEIGHTS).write_bytes(b"")
+    (tmp_path / "damaged" / train_state.WEIGHTS).write_bytes(b"")
     assert run(runs[0], tmp_path / "damaged", out=tmp_path / "none") == 2
     assert "SHA-256" in capsys.readouterr().err
     another = tmp_path / "another"
     another.mkdir()
-    digest = checkpoint.save(tiny_net(), another / run_state.WEIGHTS, {})
+    digest = checkpoint.save(tiny_net(), another / train_state.WEIGHTS, {})
     assert json.loads((another / "card.json").read_text())["sha256"] == digest
     assert run(runs[0], another, out=tmp_path / "none") == 2
     assert "holds another network" in capsys.readouterr().err
@@ -608,7 +621,7 @@ def train_in_processes(train_set, out, shards, steps):
     """For torchrun."""
     device = {"shards": shards}
     config = settings_of(data={**SMALL, "draft_share": 0.0}, keeping=NEVER, length={"steps": steps}, device=device)
-    several = train_run._fabric(config)
+    several = fabric_of(config)
     assert several.world_size == 2
     job = job_of(prepare(Path(train_set)), Path(out), config=config)
     sft.train(job, several, Silent(), lambda: False)
@@ -628,7 +641,7 @@ def test_two_processes_learn_what_one_does(sets, scenes, tmp_path, shards):
     assert together.keys() == alone.keys()
     for name, value in alone.items():
         torch.testing.assert_close(together[name], value, rtol=1e-3, atol=1e-5)
-    net = checkpoint.load(tmp_path / run_state.WEIGHTS, json.loads((tmp_path / "card.json").read_text())["sha256"])
+    net = checkpoint.load(tmp_path / train_state.WEIGHTS, json.loads((tmp_path / "card.json").read_text())["sha256"])
     for name, value in net.named_parameters():
         torch.testing.assert_close(value, together[f"average.{name}"], rtol=0.01, atol=1e-3)
 
@@ -636,14 +649,14 @@ def test_two_processes_learn_what_one_does(sets, scenes, tmp_path, shards):
 def draft_in_processes(train_set, out):
     """For torchrun: plans that a network in shards drafts beside those of the same network whole."""
     config = settings_of(data={**SMALL, "draft_share": 0.5}, keeping=NEVER, device={"shards": True})
-    several = train_run._fabric(config)
+    several = fabric_of(config)
     scenes = prepare(Path(train_set))
     net, alone = (tiny_net(words=features.WORDS, text_vocabulary=len(features.WORDS), text_length=12) for _ in range(2))
     losses = Losses(net, LossConfig(), torch.Generator().manual_seed(0))
     several.setup_module(losses)
     batch = source(scenes, perturbed_blocks=2).batch(0)
-    made = losses.ask(lambda net: drafts.with_drafts(net, batch, 2, 1.0, torch.Generator().manual_seed(0)))
-    assert equal(made, drafts.with_drafts(alone, batch, 2, 1.0, torch.Generator().manual_seed(0)))
+    made = losses.ask(lambda net: self_drafts.with_drafts(net, batch, 2, 1.0, torch.Generator().manual_seed(0)))
+    assert equal(made, self_drafts.with_drafts(alone, batch, 2, 1.0, torch.Generator().manual_seed(0)))
     Path(out, f"{several.global_rank}").touch()
 
 
@@ -672,7 +685,7 @@ def test_another_seed_learns_something_else(scenes, finished, tmp_path):
 
 def test_what_is_left_is_a_network_with_its_card(finished):
     card = json.loads((finished / "card.json").read_text())
-    net = checkpoint.load(finished / run_state.WEIGHTS, card["sha256"])
+    net = checkpoint.load(finished / train_state.WEIGHTS, card["sha256"])
     assert net.config == network()
     assert card["steps"] == 8
     for name, value in net.named_parameters():
@@ -716,7 +729,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_its_batch_is_kept(scenes, tm
     assert kept["step"] == 0
     assert kept["images"].shape == (4, 6, 32, 64, 3)
     assert np.isnan(kept["ego"]).any()
-    assert not (tmp_path / run_state.FILE).exists()
+    assert not (tmp_path / train_state.FILE).exists()
 
 
 def test_a_run_by_the_clock_ends_when_the_time_is_over_with_the_schedule_at_its_end(scenes, tmp_path):
@@ -789,12 +802,12 @@ def test_the_command_trains_and_goes_on_with_one_log(sets, tmp_path):
     out = tmp_path / "run"
     assert run_tiny(command(sets, out, "--steps", "4", yaml=TINY)) == 0
     assert run_tiny(command(sets, out, "--steps", "8", yaml=TINY)) == 0
-    with (out / train_run.LOG).open() as file:
+    with (out / run_log.LOG).open() as file:
         rows = list(csv.DictReader(file))
     assert [int(row["step"]) for row in rows] == [2, 4, 6, 8]
     assert all(float(row["loss"]) > 0 for row in rows)
     assert list((out / "tensorboard").iterdir())
-    assert (out / run_state.WEIGHTS).exists()
+    assert (out / train_state.WEIGHTS).exists()
 
 
 def test_goals_are_learnt_by_scores_from_a_run_that_drafts_already(sets, tmp_path, capsys):
@@ -803,7 +816,7 @@ def test_goals_are_learnt_by_scores_from_a_run_that_drafts_already(sets, tmp_pat
     worth = ("--setting", "loss.worth=2", "--setting", "loss.odds=2")
     by_scores = ("--steps", "4", *worth, "--setting", "optimizer.eyes_share=0")
     assert run_tiny(command(sets, later, *by_scores, "--begin-with", str(first), yaml=TINY)) == 0
-    with (later / train_run.LOG).open() as file:
+    with (later / run_log.LOG).open() as file:
         assert all(0 < float(row["worth"]) <= 1 and float(row["odds"]) > 0 for row in csv.DictReader(file))
     assert train_run.run(command(sets, tmp_path / "third", *by_scores, yaml=TINY)) == 2
     assert "--begin-with" in capsys.readouterr().err
@@ -877,20 +890,20 @@ def test_there_is_no_mean_of_graphs(tmp_path, capsys):
 
 
 def test_a_log_with_garbled_rows_goes_on_with_its_whole_rows(tmp_path):
-    log = tmp_path / train_run.LOG
-    rows = [",".join([step, *["0.5"] * (len(train_run.COLUMNS) - 1)]) for step in ("2", "4", "nan", "x", "8")]
-    log.write_bytes("\r\n".join([train_run.HEAD, rows[0], rows[1], "6,0.5", *rows[2:]]).encode() + b"\r\n\0\0\0\xff")
-    train_run._cut(log, 6)
-    assert log.read_text().splitlines() == [train_run.HEAD, *rows[:2]]
+    log = tmp_path / run_log.LOG
+    rows = [",".join([step, *["0.5"] * (len(run_log.COLUMNS) - 1)]) for step in ("2", "4", "nan", "x", "8")]
+    log.write_bytes("\r\n".join([run_log.HEAD, rows[0], rows[1], "6,0.5", *rows[2:]]).encode() + b"\r\n\0\0\0\xff")
+    run_log._cut(log, 6)
+    assert log.read_text().splitlines() == [run_log.HEAD, *rows[:2]]
     log.write_bytes(b"")  # a kill between opening and the first row
-    train_run._cut(log, 6)
-    assert log.read_text() == f"{train_run.HEAD}\n"
+    run_log._cut(log, 6)
+    assert log.read_text() == f"{run_log.HEAD}\n"
 
 
 @pytest.mark.parametrize("content", [b"\0\xff" * 50, b"step,minutes\n1,2\n", b"[" * 10_000])
 def test_a_log_that_is_none_is_one_sentence_before_training(sets, tmp_path, capsys, finished, content):
     shutil.copytree(finished, tmp_path / "run")
-    (tmp_path / "run" / train_run.LOG).write_bytes(content)
+    (tmp_path / "run" / run_log.LOG).write_bytes(content)
     same_settings = "data: {batch: 4, masked_blocks: 2, perturbed_blocks: 1, draft_from: 0.5}"
     assert train_run.run(command(sets, tmp_path / "run", yaml=same_settings)) == 2
     assert "log.csv is no log of this training run: remove it" in capsys.readouterr().err
@@ -904,7 +917,7 @@ def test_a_run_is_not_continued_with_other_settings_or_scenes(sets, finished, ca
     assert "loss.field" in told
     assert "another --out" in told
     assert "length" not in told  # may be changed
-    (tmp_path / run_state.FILE).write_bytes(b"not safetensors")
+    (tmp_path / train_state.FILE).write_bytes(b"not safetensors")
     assert train_run.run(command(sets, tmp_path)) == 2
     assert "no state of a training run" in capsys.readouterr().err
 

@@ -22,25 +22,26 @@ from test_features import pictures
 from tiny_net import assert_same_answer, tiny_net
 
 from reflectdrive_ros.__main__ import main
+from reflectdrive_ros.cli import export as export_run
 from reflectdrive_ros.config import DecodingConfig, ModelConfig
+from reflectdrive_ros.deploy import engines
+from reflectdrive_ros.deploy.export import PRECISIONS, export, in_bfloat16
 from reflectdrive_ros.domain import PlanSource
-from reflectdrive_ros.evaluation import export_run
 from reflectdrive_ros.features import WORDS
 from reflectdrive_ros.model import checkpoint
-from reflectdrive_ros.model.export import PRECISIONS, export, in_bfloat16
-from reflectdrive_ros.model.graph_card import GRAPHS, GraphCard, sha256_of
-from reflectdrive_ros.model.phases import Decoding
-from reflectdrive_ros.model.token_ops import EditRules, GoalRules
+from reflectdrive_ros.model.card import GRAPHS, GraphCard, sha256_of
+from reflectdrive_ros.model.token.ops import EditRules, GoalRules
+from reflectdrive_ros.model.token.rollout import Decoding
 from reflectdrive_ros.planning.planner import PlanningError
-from reflectdrive_ros.runtime import cuda_device, trt_backend, trt_build
-from reflectdrive_ros.runtime.backend import golden, made_inputs, network_of
-from reflectdrive_ros.runtime.cuda_device import SIGNATURES, CudaError
 from reflectdrive_ros.runtime.engine import Engine
-from reflectdrive_ros.runtime.engine_cache import EngineError, store_timing
 from reflectdrive_ros.runtime.model_file import ModelFileError
+from reflectdrive_ros.runtime.network import golden, made_inputs, network_of
 from reflectdrive_ros.runtime.ort_backend import OrtNetwork
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
-from reflectdrive_ros.runtime.trt_backend import TrtNetwork
+from reflectdrive_ros.runtime.trt import backend, cuda_device
+from reflectdrive_ros.runtime.trt.backend import TrtNetwork
+from reflectdrive_ros.runtime.trt.cuda_device import SIGNATURES, CudaError
+from reflectdrive_ros.runtime.trt.engine_cache import EngineError, store_timing
 
 RULES = Decoding(GoalRules(4, floor=0.0), EditRules())  # every slot has a goal of its own
 BUILT_IN = DecodingConfig(4, goal_floor=0.0)
@@ -83,7 +84,7 @@ def cards(nets, tmp_path_factory):
 @pytest.fixture
 def built(trt, cards, tmp_path):  # noqa: F811
     """Engines of the graphs in float32."""
-    list(trt_build.build(cards["fp32"], "cuda", tmp_path, Clock()))
+    list(engines.build(cards["fp32"], "cuda", tmp_path, Clock()))
     return tmp_path
 
 
@@ -139,7 +140,7 @@ def test_engines_write_the_tokens_that_onnx_runtime_writes(built, cards, driver,
 
 
 def test_engines_of_bfloat16_hand_on_keys_and_values_as_they_are(trt, cards, nets, tmp_path):  # noqa: F811
-    list(trt_build.build(cards["bf16"], "cuda", tmp_path, Clock()))
+    list(engines.build(cards["bf16"], "cuda", tmp_path, Clock()))
     network, eager = opened(cards["bf16"], tmp_path, backend="tensorrt"), TorchNetwork(nets["bf16"], decoding=RULES)
     assert "Fake Thor, bf16," in network.runs_on
     blocks = [decoded(of, scene(network, 0))[-2] for of in (network, eager)]
@@ -343,7 +344,7 @@ def test_a_gpu_without_room_is_named(built, cards, driver):  # noqa: F811
 
 def test_graphs_for_any_number_of_blocks_are_no_engines(trt, cards, tmp_path):  # noqa: F811
     for asked in (
-        lambda: list(trt_build.build(cards["free"], "cuda", tmp_path, Clock())),
+        lambda: list(engines.build(cards["free"], "cuda", tmp_path, Clock())),
         lambda: TrtNetwork(cards["free"], "cuda", tmp_path),
     ):
         assert "takes any number of blocks, an engine one: export with --blocks 6" in refused(asked, EngineError)
@@ -437,11 +438,11 @@ def test_the_card_tells_the_precision(cards):
 
 def test_what_fits_is_not_built_again_and_what_is_damaged_is(built, cards, trt):  # noqa: F811
     assert trt.builds == len(GRAPHS)
-    assert [row.seconds for row in trt_build.build(cards["fp32"], "cuda", built, Clock(1.0))] == [0.0] * len(GRAPHS)
+    assert [row.seconds for row in engines.build(cards["fp32"], "cuda", built, Clock(1.0))] == [0.0] * len(GRAPHS)
     assert trt.builds == len(GRAPHS)
     (damaged,) = built.glob("step-*.plan")
     damaged.write_bytes(b"half")
-    assert [row.seconds for row in trt_build.build(cards["fp32"], "cuda", built, Clock(1.0))] == [0.0, 0.0, 0.0, 1.0]
+    assert [row.seconds for row in engines.build(cards["fp32"], "cuda", built, Clock(1.0))] == [0.0, 0.0, 0.0, 1.0]
     assert trt.builds == len(GRAPHS) + 1
     assert isinstance(opened(cards["fp32"], built), TrtNetwork)
 
@@ -450,21 +451,21 @@ def test_what_was_timed_is_used_again_by_the_same_tensorrt_only(built, cards, tr
     once = [b"timed " * count for count in range(len(GRAPHS))]
     assert trt.timings == once
     trt.__version__ = "10.16.1.11"
-    list(trt_build.build(cards["fp32"], "cuda", built, Clock()))
+    list(engines.build(cards["fp32"], "cuda", built, Clock()))
     assert trt.timings == 2 * once
     files = sorted(built.glob("timing-*.cache"))
     assert len(files) == 2
     for file in files:
         store_timing(file, b"spoilt")  # whole, but not what TensorRT takes
     (next(built.glob("step-*.plan"))).unlink()
-    list(trt_build.build(cards["fp32"], "cuda", built, Clock()))
-    list(trt_build.build(cards["bf16"], "cuda", built, Clock()))
+    list(engines.build(cards["fp32"], "cuda", built, Clock()))
+    list(engines.build(cards["bf16"], "cuda", built, Clock()))
     assert trt.timings.count(b"spoilt") >= 1
 
 
 def test_a_build_that_fails_says_why_and_leaves_nothing(trt, cards, tmp_path):  # noqa: F811
     def asked():
-        return refused(lambda: list(trt_build.build(cards["fp32"], "cuda", tmp_path, Clock())), EngineError)
+        return refused(lambda: list(engines.build(cards["fp32"], "cuda", tmp_path, Clock())), EngineError)
 
     trt.build_fault = "[defaultAllocator.cpp::allocate::57] Error Code 1: Cuda Runtime (out of memory)"
     assert "out of memory while an engine of" in asked()
@@ -477,7 +478,7 @@ def test_a_build_that_fails_says_why_and_leaves_nothing(trt, cards, tmp_path):  
 def test_a_graph_that_tensorrt_cannot_read_is_named_with_its_own_words(trt, tmp_path):  # noqa: F811
     empty = tmp_path / "step.onnx"
     empty.write_bytes(b"")
-    complaint = refused(lambda: trt_build._plan(trt, empty, b""), EngineError)
+    complaint = refused(lambda: engines._plan(trt, empty, b""), EngineError)
     assert complaint == f"TensorRT 10.13.3.9 cannot read {empty}: node 7 is of no kind that is known"
 
 
@@ -536,13 +537,13 @@ def test_export_builds_engines_where_it_can(exporting, trt, tmp_path, monkeypatc
 
 def test_every_member_of_tensorrt_that_is_used_is_in_all_supported_versions(built, cards, trt):  # noqa: F811
     USED.clear()
-    list(trt_build.build(cards["bf16"], "cuda", built, Clock()))
+    list(engines.build(cards["bf16"], "cuda", built, Clock()))
     trt.build_fault = "no"
-    refused(lambda: list(trt_build.build(cards["free"], "cuda", built, Clock())), EngineError)
+    refused(lambda: list(engines.build(cards["free"], "cuda", built, Clock())), EngineError)
     decoded(TrtNetwork(cards["fp32"], "cuda", built), made_inputs(OrtNetwork(cards["fp32"])))
     named = {
         (node.value.attr, node.attr)
-        for module in (trt_backend, trt_build)
+        for module in (backend, engines)
         for node in ast.walk(ast.parse(Path(module.__file__).read_text()))
         if isinstance(node, ast.Attribute)
         and isinstance(node.value, ast.Attribute)
@@ -554,7 +555,7 @@ def test_every_member_of_tensorrt_that_is_used_is_in_all_supported_versions(buil
     there = json.loads((DATA / "tensorrt_api.json").read_text())["classes"]
     for kind, member in sorted(USED | named):
         assert member in there[kind], f"TensorRT's {kind} has no {member} in every version"
-    for kind in trt_backend.DTYPES:
+    for kind in backend.DTYPES:
         assert kind in there["DataType"]
 
 

@@ -9,10 +9,11 @@ from scenes import config, ego
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.domain import PlanSource, StepKind, Verdict
-from reflectdrive_ros.evaluation.replay_record import ReplayFrame
-from reflectdrive_ros.evaluation.validator import LIMITS, RAW, margins, three_point_curvature
 from reflectdrive_ros.planning import guard
-from reflectdrive_ros.ros import conformance, outputs
+from reflectdrive_ros.replay import conformance
+from reflectdrive_ros.replay.record import ReplayFrame
+from reflectdrive_ros.replay.validator import LIMITS, RAW, margins, three_point_curvature
+from reflectdrive_ros.ros import outputs
 
 HERE = Path(__file__).parent
 DT = 0.1

@@ -36,19 +36,20 @@ from test_lanelet_map import (
 
 from reflectdrive_ros import geometry
 from reflectdrive_ros.domain import PlanSource, Verdict
-from reflectdrive_ros.evaluation import given as words_given
-from reflectdrive_ros.ros import convert, outputs, replay, replay_world, topics, vector_map, vector_map_reader
+from reflectdrive_ros.replay import engine, recorded_world
+from reflectdrive_ros.replay.bag_topics import known_sources
+from reflectdrive_ros.replay.node import Harness
+from reflectdrive_ros.ros import convert, outputs, topics, vector_map, vector_map_reader
 from reflectdrive_ros.ros.bag import BagError, BagReader, BagWriter
-from reflectdrive_ros.ros.bag_topics import known_sources
 from reflectdrive_ros.ros.convert import BadMessage
 from reflectdrive_ros.ros.inputs import Inputs, Level
 from reflectdrive_ros.ros.lanelet_file import from_file
 from reflectdrive_ros.ros.lanelet_map import LaneletMap
 from reflectdrive_ros.ros.lanelets import Lanelet, packed, unpacked
-from reflectdrive_ros.ros.pilot import Pilot
+from reflectdrive_ros.ros.planning_core import Pilot
 from reflectdrive_ros.ros.processes import running_node
-from reflectdrive_ros.ros.replay_node import Harness
 from reflectdrive_ros.ros.vector_map import SOURCE, VectorMap, lanelets_in
+from reflectdrive_ros.runtime import cli_args as words_given
 
 lanelet2 = pytest.importorskip("lanelet2")
 
@@ -466,11 +467,11 @@ def bag(tmp_path_factory):
 
 def replayed(bag, out, *pairs):
     parser = argparse.ArgumentParser()
-    replay.add_arguments(parser)
+    engine.add_arguments(parser)
     pairs = ("inputs.route_type=lanelet", "cameras.required=false", *pairs)
     words = ["--planner", "route_follower", *(word for pair in pairs for word in ("--set", pair))]
     args = parser.parse_args([str(bag), "--out", str(out), *words])
-    return replay.replay(args, words_given.configuration(args), Console(stderr=True))[0]
+    return engine.replay(args, words_given.configuration(args), Console(stderr=True))[0]
 
 
 def test_a_bag_with_its_map_needs_no_file_and_gives_the_same_plans(bag, tmp_path):
@@ -483,8 +484,8 @@ def test_a_bag_with_its_map_needs_no_file_and_gives_the_same_plans(bag, tmp_path
 
 def test_plans_are_scored_against_the_bags_map_whatever_the_planner_asked_for(bag):
     with BagReader(bag) as reader:
-        part = replay_world.Part(reader, known_sources(reader))
-        known = replay_world.known_map(part, small())
+        part = recorded_world.Part(reader, known_sources(reader))
+        known = recorded_world.known_map(part, small())
     assert known.lanelets.keys() == from_file(settings()).lanelets.keys()
 
 

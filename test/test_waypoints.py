@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from reflectdrive_ros import geometry, kinematics
 from reflectdrive_ros.domain import Trajectory
-from reflectdrive_ros.planning.pace import LEAST_MPS2, MOST_MPS2, onward
-from reflectdrive_ros.planning.road_frame import poses_on_road
-from reflectdrive_ros.planning.steering import tight
-from reflectdrive_ros.planning.waypoints import drawn, trajectories
+from reflectdrive_ros.planning.postprocess.curvature import tight
+from reflectdrive_ros.planning.postprocess.speed_profile import LEAST_MPS2, MOST_MPS2, onward
+from reflectdrive_ros.planning.postprocess.waypoints import drawn, trajectories
+from reflectdrive_ros.scoring.frenet import poses_on_road
 from reflectdrive_ros.tokens import Codebook
 
 BOOK = Codebook()

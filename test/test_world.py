@@ -14,10 +14,11 @@ from reflectdrive_ros.domain import Command, Plan, Trajectory
 from reflectdrive_ros.scoring import drivable, metrics
 from reflectdrive_ros.scoring.contacts import SAMPLES, AgentTracks
 from reflectdrive_ros.scoring.simulate import STATE_SIZE, STEPS, VX, simulate
-from reflectdrive_ros.sim import drive_log, incidents, instructions, navigation, networks, surroundings, towns
-from reflectdrive_ros.sim.actors import Actors, Lamp, Shape, Snapshot
+from reflectdrive_ros.sim import drive_log, incidents, instructions, local_map
 from reflectdrive_ros.sim.ego import Ego, moving_at, stepped
-from reflectdrive_ros.sim.roads import Special
+from reflectdrive_ros.sim.network import navigation, networks, towns
+from reflectdrive_ros.sim.network.roads import Special
+from reflectdrive_ros.sim.traffic.actors import Actors, Lamp, Shape, Snapshot
 from reflectdrive_ros.sim.world import START_NS, World, WorldOptions
 
 VEHICLE = VehicleConfig()
@@ -212,7 +213,7 @@ def test_the_areas_hold_the_car_and_its_route(road_map):
     way = navigation.way(road_map, key, ("wc", "cn"))
     for at_m in (way.starts_m[0] + 20.0, way.starts_m[1] + 5.0, way.starts_m[-1] + 30.0):
         map_from_ego = way.pose(at_m)
-        areas = surroundings.areas(road_map, map_from_ego, way.lanes)
+        areas = local_map.areas(road_map, map_from_ego, way.lanes)
         center = np.array([[[VEHICLE.rear_axle_to_center_m, 0.0, 0.0]]])
         flags = metrics.ego_areas(center, SIZE, areas, None)
         assert not flags.off_road.any()
@@ -226,7 +227,7 @@ def test_the_areas_hold_the_car_and_its_route(road_map):
 
 def test_the_lane_beside_is_on_the_route_and_the_way_back_is_not(road_map):
     way = navigation.way(road_map, crossing.lane_of(road_map, "wc", 1), ("wc", "ce"))
-    on_route = surroundings.route_with_neighbours(road_map, way.lanes)
+    on_route = local_map.route_with_neighbours(road_map, way.lanes)
     assert {road_map.lanes[key].edge for key in on_route if road_map.lanes[key].across_junction is None} == {"wc", "ce"}
     assert crossing.lane_of(road_map, "wc", 0) in on_route
     across = [road_map.lanes[key] for key in on_route if road_map.lanes[key].across_junction]
@@ -237,13 +238,13 @@ def test_red_is_told_of_the_connectors_of_the_route_only(road_map):
     way = navigation.way(road_map, crossing.lane_of(road_map, "sc"), ("sc", "cw"))
     lamps = np.full((STEPS + 1, len(road_map.signals)), int(Lamp.RED))
     lamps[10:] = Lamp.AMBER
-    lights = surroundings.red_lights(road_map, lamps, way.pose(100.0), way.lanes)
+    lights = local_map.red_lights(road_map, lamps, way.pose(100.0), way.lanes)
     connectors = [key for key in way.lanes if road_map.lanes[key].across_junction]
     assert len(lights.connectors) == len(connectors)
     assert lights.red[:, :10].all()
     assert not lights.red[:, 10:].any()
     with pytest.raises(ValueError, match="lamps_over_time"):
-        surroundings.red_lights(road_map, lamps[:5], way.pose(100.0), way.lanes)
+        local_map.red_lights(road_map, lamps[:5], way.pose(100.0), way.lanes)
 
 
 # --- incidents --------------------------------------------------------------------------------------------------------
@@ -319,7 +320,7 @@ def by_the_score(ego, other, road_map):
     speeds = np.tile(other.speeds_mps[:, None], (1, SAMPLES))
     tracks = AgentTracks(poses, present, speeds, other.sizes[:, :2], other.kinds)
     center = metrics.centers(states, VEHICLE)
-    areas = metrics.ego_areas(center, SIZE, surroundings.areas(road_map, ego.map_from_ego, ()), None)
+    areas = metrics.ego_areas(center, SIZE, local_map.areas(road_map, ego.map_from_ego, ()), None)
     return metrics.no_collision(states, center, VEHICLE, tracks, areas).min()
 
 

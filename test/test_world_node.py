@@ -24,8 +24,8 @@ from reflectdrive_ros.ros.node import profile
 from reflectdrive_ros.ros.topics import message_class
 from reflectdrive_ros.ros.world_messages import Sender, car_topics, plan_of, still_leads
 from reflectdrive_ros.ros.world_node import Pace, WorldNode, own_context, spinning
-from reflectdrive_ros.sim import camera
-from reflectdrive_ros.sim.actors import KIND_OF_SHAPE, Actors, Shape
+from reflectdrive_ros.sim.render import camera
+from reflectdrive_ros.sim.traffic.actors import KIND_OF_SHAPE, Actors, Shape
 from reflectdrive_ros.sim.world import World, WorldOptions
 
 ROOT = Path(__file__).parents[1]

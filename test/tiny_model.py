@@ -52,7 +52,7 @@ def straight_on():
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory):
     pytest.importorskip("torch", reason="torch is not installed (pip install -e .[train])")
-    from reflectdrive_ros.training.run_state import save_weights
+    from reflectdrive_ros.training.train_state import save_weights
 
     file = tmp_path_factory.mktemp("model") / "weights.safetensors"
     return TinyModel(file, save_weights(straight_on(), file, {}))

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from reflectdrive_ros.model.layers import BlockConfig
-from reflectdrive_ros.model.token_net import TokenNet, TokenNetConfig
+from reflectdrive_ros.model.token.net import TokenNet, TokenNetConfig
 from reflectdrive_ros.model.vision import VisionConfig
 
 torch.set_num_threads(1)  # threads that wait for each other over a tiny matrix cost a hundred times what they save

@@ -1,0 +1,1 @@
+"""Planners scored on scene sets and in closed loop."""

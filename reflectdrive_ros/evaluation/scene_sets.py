@@ -12,9 +12,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from ..sim import sets, shards, sumo
-from ..sim.sets import MakeShard, Wanted
-from ..sim.shards import Index, SetError
+from ..data import sets, shards
+from ..data.sets import MakeShard, Wanted
+from ..data.shards import Index, SetError
+from ..sim import sumo
 
 FAULTS = (SetError, sumo.SumoMissing)
 PIXELS = (288, 162)  # of an image: the resolution that the shipped network reads

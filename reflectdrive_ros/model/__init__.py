@@ -1,1 +1,1 @@
-"""The networks, and decoding written once (torch)."""
+"""Networks (torch)."""

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from ..documents import DocumentError, array, check_fields, json_of, number, text, whole
 from ..files import MODEL_BYTES, open_limited, sha256_of
-from .graph_card import GraphCard, GraphError
-from .token_net import TokenNet, TokenNetConfig
+from .card import GraphCard, GraphError
+from .token.net import TokenNet, TokenNetConfig
 
 FORMAT = "reflectdrive.token_net.1"
 CARD = "card.json"

@@ -24,7 +24,7 @@ from torch import Tensor
 from ..documents import FILE_NAME, anything, check_fields, maybe, named, read_json
 from .checkpoint import CheckpointError, fill, read_tensors
 from .layers import Block
-from .token_net import TokenNet
+from .token.net import TokenNet
 
 WITHIN = "\u0120"  # what stands before a word of a sentence, in place of the space
 SIGLIP_DEFAULTS = {  # what its configuration leaves out

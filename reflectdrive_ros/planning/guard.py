@@ -13,9 +13,8 @@ import numpy as np
 from .. import geometry, kinematics
 from ..config import Config, GuardConfig, VehicleConfig
 from ..domain import Agents, Array, EgoState, Forecast, ForecastSource, Observation, Plan, Trajectory, Verdict
-from ..scoring import drivable
-from . import foresight
-from .road_frame import RoadFrame
+from ..scoring import drivable, prediction
+from ..scoring.frenet import RoadFrame
 
 STANDING_MPS = 0.05  # slower is standing, as the PDM score has it
 AVERAGE_S = 0.5  # accelerations are judged as means over this long: finer ones of a 2 Hz plan are noise
@@ -126,7 +125,7 @@ def unsafe(plan: Plan, observation: Observation, config: Config, forecast: Forec
     others = observation.others
     if forecast is None and others is not None and len(others):
         road = RoadFrame.of(observation.route)
-        forecast = foresight.forecast(others, road, trajectory.dt_s, steps)
+        forecast = prediction.forecast(others, road, trajectory.dt_s, steps)
     if forecast is not None and len(forecast.poses):
         hit = first_contact(trajectory, centres, forecast, config)
         if hit:

@@ -25,9 +25,9 @@ from ..config import ReflectDriveConfig
 from ..domain import Array, Observation, Plan, StepKind, Trajectory
 from ..features import ModelInputs
 from .planner import Network, PlannerState, PlanningError, Prefilled, Tools, trace_of, what_it_sees
+from .postprocess.waypoints import driven, shares, trajectories
 from .repair import mended
 from .safety import Known, check_of, judged, looked_at
-from .waypoints import driven, shares, trajectories
 
 
 @runtime_checkable

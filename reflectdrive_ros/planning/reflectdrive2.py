@@ -26,17 +26,16 @@ import numpy as np
 from .. import geometry, kinematics
 from ..config import ReflectDrive2Config, ScoringConfig
 from ..domain import Array, Command, EgoState, Observation, Plan, StepKind, Trajectory
-from ..scoring import metrics
+from ..scoring import metrics, prediction
+from ..scoring.frenet import RoadFrame, poses_on_road
 from ..scoring.scorer import Scene, ScoreCard, joined, judge, score, total
 from ..scoring.simulate import simulate
 from ..tokens import Codebook
-from . import foresight
-from .comfort import calmed
 from .planner import Network, PlannerState, Prefilled, Tools, no_hurry, trace_of, what_it_sees
+from .postprocess.comfort import calmed
+from .postprocess.waypoints import FREE, HORIZON_S, POINT_DT_S, POINTS, driven, shares, trajectories
 from .repair import mended
-from .road_frame import RoadFrame, poses_on_road
 from .safety import Known, check_of
-from .waypoints import FREE, HORIZON_S, POINT_DT_S, POINTS, driven, shares, trajectories
 
 STANDING_MPS = 0.3
 STANDING_M = 0.1  # a goal that is nearer is to stand at once
@@ -318,7 +317,7 @@ def scene_of(observation: Observation, road: RoadFrame | None, tools: Tools) -> 
     """What the driving score is told: others as they are forecast, the road as it is known."""
     forecast, others = None, observation.others
     if others is not None:
-        forecast = foresight.forecast(others, road, POINT_DT_S, round(FORECAST_S / POINT_DT_S))
+        forecast = prediction.forecast(others, road, POINT_DT_S, round(FORECAST_S / POINT_DT_S))
     return Scene.of_observation(observation, forecast, vehicle=tools.config.vehicle)
 
 

@@ -32,12 +32,12 @@ import numpy as np
 from .. import geometry, kinematics
 from ..config import RepairConfig
 from ..domain import Array, Observation
+from ..scoring.frenet import poses_on_road
 from ..scoring.search import around
 from ..tokens import Codebook
 from .planner import Tools, no_hurry
-from .road_frame import poses_on_road
+from .postprocess.waypoints import POINT_DT_S, POINTS, driven
 from .safety import SAFE, Known, as_drawn, judged, looked_at, overload, roughness
-from .waypoints import POINT_DT_S, POINTS, driven
 
 HURRY = 0.5  # share of the deadline: who is later has no time for a search, nor for a second iteration
 BRAKING_MPS2 = (1.0, 2.0, 3.0, 4.5, 6.0, 8.0)

@@ -21,14 +21,14 @@ import numpy as np
 from .. import geometry, kinematics
 from ..config import Config, GuardConfig, ScoringConfig, VehicleConfig
 from ..domain import Array, DrivableGrid, Forecast, ForecastSource, Observation, Plan, SafetyCheck
-from ..scoring import contacts, drivable, metrics
+from ..scoring import contacts, drivable, metrics, prediction
 from ..scoring.contacts import SAMPLES, AgentTracks
+from ..scoring.frenet import RoadFrame, poses_on_road
 from ..scoring.metrics import EgoAreas
 from ..scoring.scorer import Scene, judge, motion_of, total
 from ..scoring.simulate import DT_S, HEADING, STATE_SIZE, STEPS, VX, X, Y, simulate
-from . import foresight, guard
-from .road_frame import RoadFrame, poses_on_road
-from .waypoints import POINT_DT_S, POINTS, drawn
+from . import guard
+from .postprocess.waypoints import POINT_DT_S, POINTS, drawn
 
 OUTLINE = np.array([(along / 6, side / 2) for side in (-1, 1) for along in (-3, -1, 1, 3)])  # of length and width
 CORNERS = OUTLINE[[0, 3, 4, 7]]
@@ -63,7 +63,7 @@ class Known:
         routed = len(geometry.distinct_points(observation.route)) >= 2
         road = RoadFrame.of(observation.route)
         if others is not None:
-            forecast = forecast or foresight.forecast(others, road, DT_S, SAMPLES - 1)
+            forecast = forecast or prediction.forecast(others, road, DT_S, SAMPLES - 1)
             agents = AgentTracks.of_forecast(forecast, others.kinds)
             objects = None if observation.agents is None else forecast.source
         scene = Scene(

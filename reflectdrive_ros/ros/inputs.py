@@ -29,7 +29,7 @@ from . import obstacles as clouds
 from .convert import BadMessage
 from .lanelet_file import bindings, from_file
 from .lanelet_map import LaneletMap
-from .map_space import MapSpace
+from .map_drivable import MapSpace
 from .vector_map import VectorMap
 
 T = TypeVar("T")

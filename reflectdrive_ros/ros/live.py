@@ -20,9 +20,8 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from .. import pages
+from .. import arguments, pages
 from ..config import ConfigError, VehicleConfig
-from ..evaluation import arguments
 from ..stopping import raising
 from . import live_view
 from .live_topics import Listener

@@ -43,7 +43,7 @@ from ..runtime.model_file import ModelFileError
 from . import outputs, topics
 from .inputs import InputStatus, Level
 from .params import configured
-from .pilot import Pilot, PilotStep
+from .planning_core import Pilot, PilotStep
 from .topics import message_class
 
 WATCHDOG_PERIOD_S = 0.02

@@ -69,6 +69,7 @@ LABELS = {
 }  # the rest (cones, barriers, signs, ..) is UNKNOWN
 
 
+RECORDING = Path("pandaset_002")  # of SHIPPED: what is played where no recording is named
 SHIPPED = Path(__file__).resolve().parents[2] / "test" / "data"  # of a source tree; an installed package has none
 
 

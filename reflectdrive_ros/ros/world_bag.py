@@ -11,14 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .. import arguments
 from ..config import Config
-from ..evaluation import arguments
 from ..runtime.engine import NO_DEADLINE_MS
-from ..sim.roads import RoadError
-from ..sim.simulation import TrafficError
+from ..sim.network.roads import RoadError
 from ..sim.sumo import SumoFailed, SumoMissing
+from ..sim.traffic.simulation import TrafficError
 from . import world_messages
-from .pilot import Pilot
+from .planning_core import Pilot
 from .recordings import RecordedMessage, RecordedTopic, Recording
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def opened_world(args: argparse.Namespace, config: Config) -> Iterator[World]:
 
 def rig_of(config: Config) -> Sequence[Any]:
     """The proving ground's cameras at the size that the planner takes; none when it needs none."""
-    from ..sim import camera
+    from ..sim.render import camera
 
     return camera.rig(config.cameras.width, config.cameras.height) if config.cameras.required else ()
 

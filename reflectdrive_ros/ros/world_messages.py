@@ -20,8 +20,8 @@ from visualization_msgs.msg import Marker, MarkerArray
 from .. import geometry
 from ..config import Config, ConfigError, InputsConfig
 from ..domain import Array, CameraFrame, Plan, Trajectory
-from ..sim.actors import Actors, Shape
-from ..sim.roads import RoadMap
+from ..sim.network.roads import RoadMap
+from ..sim.traffic.actors import Actors, Shape
 from . import convert, sensor_messages, topics
 from .convert import BadMessage
 from .outputs import header

@@ -30,9 +30,9 @@ from rclpy.serialization import serialize_message
 from rosgraph_msgs.msg import Clock
 from visualization_msgs.msg import MarkerArray
 
+from .. import arguments
 from ..config import Config, ConfigError
 from ..domain import Array, Plan
-from ..evaluation import arguments
 from ..stopping import raising
 from . import convert, outputs, topics, world_bag, world_messages
 from .bag import BagError, BagWriter
@@ -83,8 +83,10 @@ class WorldNode(Node):
         record: BagWriter | None = None,
         trajectory_topic: str = resolved("~/output/trajectory"),
     ) -> None:
-        """`rig`: the cameras to draw (`sim.camera.rig`); none for planners that are blind. `record`: a bag that keeps
-        everything sent."""
+        """`rig`: the cameras to draw (`sim.render.camera.rig`), None for planners without cameras.
+
+        `record`: a bag that keeps everything sent.
+        """
         super().__init__("world", context=context)
         self.world = world
         self.refused = 0  # plans that could not be followed

@@ -1,0 +1,1 @@
+"""An observation in, a plan out: the engine and the backends of its network."""

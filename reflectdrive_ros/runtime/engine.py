@@ -22,10 +22,11 @@ from functools import partial
 from ..config import Config, ConfigError
 from ..domain import Agents, EgoState, Observation, Plan, PlanSource, SafetyCheck, StepReport, Verdict
 from ..kinematics import carried_forward, path_ahead
-from ..planning import LEARNED, TO_DRAFT, decoding_of, guard, planner_named, safety, steady
+from ..planning import LEARNED, TO_DRAFT, decoding_of, guard, planner_named, safety
 from ..planning.planner import Network, Planner, PlannerState, PlanningError, Remarks, Tools
-from .backend import network_of
-from .read_ahead import ReadAhead
+from ..planning.postprocess import lateral_consistency
+from .network import network_of
+from .prefetch import ReadAhead
 
 log = logging.getLogger(__name__)
 
@@ -172,7 +173,7 @@ class Engine:
         if last is None or limit_m <= 0.0:
             return plan, ""
         try:
-            held = steady.steadied(plan, last, limit_m)
+            held = lateral_consistency.steadied(plan, last, limit_m)
             if held is plan:
                 return plan, ""
             needs = guard.check(held, observation, 0.0, self._config).reason

@@ -8,9 +8,9 @@ import numpy as np
 
 from ..domain import Array
 from ..features import InputSpec, ModelInputs, Tokenizer, WordTokenizer
-from ..model.graph_card import GraphCard, GraphError
+from ..model.card import GraphCard, GraphError
 from ..planning.planner import PlanningError
-from .sight import Sight
+from .feature_cache import Sight
 
 Pair = tuple[Array, Array]  # ids (M, 16), and their probabilities
 Kind = tuple[np.dtype, Sequence[int | str]]  # element type and shape of a tensor; a size that is free has a name

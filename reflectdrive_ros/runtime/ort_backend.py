@@ -26,7 +26,7 @@ import onnxruntime as ort
 
 from ..domain import Array
 from ..features import ModelInputs, Tokenizer
-from ..model.graph_card import GRAPHS, WATCHED, GraphCard, GraphError
+from ..model.card import GRAPHS, WATCHED, GraphCard, GraphError
 from ..planning.planner import PlanningError, Prefilled
 from .graphs import check_feeds, fed, in_portions, input_spec, joined, sight_of
 

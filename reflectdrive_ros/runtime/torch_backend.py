@@ -1,6 +1,6 @@
 """A token network in torch: arrays in, arrays out, everything between on the device.
 
-Eager, as `model.phases` is written; on a GPU the steps are run as `model.step_graphs` says.
+Eager, as `model.token.rollout` is written; on a GPU the steps are run as `model.token.cuda_graphs` says.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from torch import Tensor
 
 from ..domain import Array
 from ..features import InputSpec, ModelInputs, Tokenizer, WordTokenizer
-from ..model import phases
 from ..model.checkpoint import CheckpointError, load
 from ..model.layers import KeysValues
-from ..model.phases import Decoding
-from ..model.step_graphs import CHOSEN, GpuWay, on_gpu
-from ..model.token_net import TokenNet
-from ..model.token_ops import GoalRules
+from ..model.token import rollout
+from ..model.token.cuda_graphs import CHOSEN, GpuWay, on_gpu
+from ..model.token.net import TokenNet
+from ..model.token.ops import GoalRules
+from ..model.token.rollout import Decoding
 from ..planning.planner import Prefilled, in_turn
 from ..tokens import Codebook
-from .sight import Sight
+from .feature_cache import Sight
 
 # What weights answer by these rules stands in their card (`golden`). They stay as they are when defaults change: cards
 # that were written before would no longer be true.
@@ -33,7 +33,7 @@ TRIED_BY = Decoding(GoalRules(count=6, spacing_m=1.2, floor=0.01, looked=6, trus
 
 
 class TorchNetwork:
-    """`planning.planner.Network` by `model.phases`."""
+    """`planning.planner.Network` by `model.token.rollout`."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class TorchNetwork:
 
     @torch.inference_mode()
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
-        known = phases.prefill_goal_of(self._net, self._prompt(inputs), self.decoding.goals)
+        known = rollout.prefill_goal_of(self._net, self._prompt(inputs), self.decoding.goals)
         return Prefilled(
             known.keys_values,
             _array(known.blocks).astype(np.int32),
@@ -104,7 +104,7 @@ class TorchNetwork:
         keys_values: tuple[KeysValues, ...] = context
         ids = self._batch(blocks.astype(np.int64))
         if self._on_gpu is None:
-            written, confidence = phases.step(self._net, ids, keys_values, limit, edit, self.decoding.edits)
+            written, confidence = rollout.step(self._net, ids, keys_values, limit, edit, self.decoding.edits)
         else:
             written, confidence = self._on_gpu(ids, keys_values, limit, edit)
         return _array(written).astype(np.int32), _array(confidence)
@@ -120,7 +120,7 @@ class TorchNetwork:
     @torch.inference_mode()
     def guided_step(self, context: Any, blank: Any, blocks: Array, limit: int, weight: float) -> tuple[Array, Array]:
         ids = self._batch(blocks.astype(np.int64))
-        written, confidence = phases.guided_step(self._net, ids, context, blank, limit, weight)
+        written, confidence = rollout.guided_step(self._net, ids, context, blank, limit, weight)
         return _array(written).astype(np.int32), _array(confidence)
 
     def _prompt(self, inputs: ModelInputs) -> Tensor:

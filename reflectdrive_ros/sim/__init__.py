@@ -1,0 +1,1 @@
+"""The proving ground: worlds with roads, traffic and cameras."""

@@ -12,9 +12,9 @@ from ..domain import Array
 from ..scoring import metrics
 from ..scoring.simulate import AX, DT_S, STATE_SIZE, STEPS, VX
 from . import incidents
-from .actors import Shape, Snapshot
 from .ego import Ego
-from .roads import RoadMap
+from .network.roads import RoadMap
+from .traffic.actors import Shape, Snapshot
 
 APART_S = 1.0  # who was touched and let go for this long may be hit again
 BACK_ON_ROAD_S = 0.5  # an excursion ends when the car has been back for this long

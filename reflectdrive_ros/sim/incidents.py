@@ -11,10 +11,10 @@ from .. import geometry
 from ..config import VehicleConfig
 from ..domain import AgentKind, Array
 from ..scoring import drivable, metrics
-from . import surroundings
-from .actors import Actors, Lamp, Snapshot
+from . import local_map
 from .ego import Ego
-from .roads import RoadMap
+from .network.roads import RoadMap
+from .traffic.actors import Actors, Lamp, Snapshot
 
 CLEARANCE_MAX_M = 20.0  # gaps to others are told up to this
 NEAR_M = 30.0  # the map this far around decides between which lanes a car is
@@ -56,7 +56,7 @@ def at_fault(ego: Ego, actors: Actors, index: int, road_map: RoadMap, vehicle: V
 
 def astray(ego: Ego, road_map: RoadMap, vehicle: VehicleConfig) -> bool:
     """Whether the car is over two lanes and within neither, or off the road."""
-    around = surroundings.areas(road_map, ego.map_from_ego, (), NEAR_M)
+    around = local_map.areas(road_map, ego.map_from_ego, (), NEAR_M)
     center = np.array([[[vehicle.rear_axle_to_center_m, 0.0, 0.0]]])
     flags = metrics.ego_areas(center, np.array([vehicle.length_m, vehicle.width_m]), around, None)
     return bool(flags.multiple_lanes[0, 0] or flags.off_road[0, 0])

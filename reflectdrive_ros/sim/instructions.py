@@ -15,7 +15,7 @@ import numpy as np
 
 from .. import geometry
 from ..domain import Command
-from .roads import RoadLane, RoadMap, Special, Turn
+from .network.roads import RoadLane, RoadMap, Special, Turn
 
 NOTICE_M = 40.0  # a turn is announced this far ahead
 FAR_M = 200.0  # the largest roundabout is left by then

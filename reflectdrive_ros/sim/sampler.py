@@ -19,13 +19,16 @@ import numpy as np
 
 from .. import geometry
 from ..config import VehicleConfig
+from ..data.scene import FAMILIES, INSTANTS_S, NOW, DrivingScene
 from ..domain import CameraFrame, ForecastSource
 from ..scoring import reference
-from . import camera, expert, families, look, moment, scenery, towns, traffic
-from .roads import RoadError
-from .scene import FAMILIES, INSTANTS_S, NOW, DrivingScene
-from .staging import Staged
-from .traffic import TrafficLog
+from .expert import expert, scenario_tags, scene_extraction
+from .network import towns
+from .network.roads import RoadError
+from .render import appearance, camera, scenery
+from .traffic import traffic
+from .traffic.scripted_actors import Staged
+from .traffic.traffic import TrafficLog
 
 STEP_S = 0.1
 STEP_NS = 100_000_000
@@ -98,7 +101,7 @@ class Shard:
     def _from_log(self, log: TrafficLog, wanted: dict[str, int]) -> Iterator[DrivingScene]:
         town = log.road_map.name
         generator = np.random.default_rng(seed_of(town, "moments"))
-        moments = families.find(log)
+        moments = scenario_tags.find(log)
         static = scenery.of(log.road_map, seed_of(town, "scenery")) if self.options.pictures else None
         taken: dict[int, list[int]] = {}
         left = TOWN_SCENES
@@ -117,9 +120,9 @@ class Shard:
                 parked = -1 if on_stage is None else int(on_stage[row, column])
                 seed = seed_of(town, step, ego)
                 try:
-                    found = moment.at(log, step, ego, family, seed, self._vehicle, parked)
+                    found = scene_extraction.at(log, step, ego, family, seed, self._vehicle, parked)
                     scene = self._driven(found, np.random.default_rng(seed_of(seed, "easy")))
-                except moment.NoScene as reason:
+                except scene_extraction.NoScene as reason:
                     self.counts[str(reason)] += 1
                     continue
                 if static is not None:
@@ -130,13 +133,13 @@ class Shard:
                 left -= 1
                 yield scene
 
-    def _driven(self, found: moment.Moment, generator: np.random.Generator) -> DrivingScene:
+    def _driven(self, found: scene_extraction.Moment, generator: np.random.Generator) -> DrivingScene:
         """The scene with its yardstick and its expert. Raises NoScene where it is too easy or nobody can drive it."""
         scene = found.scene
         came_true = scene.scored()
         easy = expert.ease(came_true)
         if easy > EASY and generator.random() > EASY_KEPT:
-            raise moment.NoScene("too_easy")
+            raise scene_extraction.NoScene("too_easy")
         believed = replace(came_true, agents=scene.scored(ForecastSource.CONSTANT_VELOCITY).agents)
         yardstick = reference.measured(believed, came_true, scene.speed_limit_mps)
         lateral = LATERAL_MPS2.get(scene.family, expert.LATERAL_MPS2)
@@ -144,14 +147,14 @@ class Shard:
         driven = expert.drive(came_true, scene.speed_limit_mps, found.stop_m, lateral)
         if driven.score < FLOOR or driven.nc < 1.0 or driven.dac < 1.0:
             self.counts[f"expert_failed_{scene.family}"] += 1
-            raise moment.NoScene("expert_failed")
+            raise scene_extraction.NoScene("expert_failed")
         notes = {"expert_pdms": round(driven.score, 4), "straight_on_pdms": round(easy, 4)}
         return replace(scene, reference=yardstick, expert=driven.waypoints, notes=notes)
 
     def _pictures(
         self, log: TrafficLog, static: scenery.Scenery, scene: DrivingScene, staged: Staged | None, step: int, ego: int
     ) -> tuple[CameraFrame, ...]:
-        looks = look.of(seed_of(log.road_map.name, step, ego, "look"))
+        looks = appearance.of(seed_of(log.road_map.name, step, ego, "look"))
         frames: list[CameraFrame] = []
         for instant in INSTANTS_S:
             back = round(instant / STEP_S)

@@ -10,12 +10,13 @@ from .. import geometry
 from ..config import VehicleConfig
 from ..domain import Array
 from ..lanes import lanes_at
-from . import incidents, navigation
-from .actors import Snapshot
+from . import incidents
 from .ego import Ego, moving_at
-from .navigation import SPEED_LIMIT_MPS, Way
-from .networks import random_walk
-from .roads import RoadError, RoadMap
+from .network import navigation
+from .network.navigation import SPEED_LIMIT_MPS, Way
+from .network.networks import random_walk
+from .network.roads import RoadError, RoadMap
+from .traffic.actors import Snapshot
 
 TRIES = 400
 WALK_M = 3000.0

@@ -40,18 +40,20 @@ from ..scoring.areas import MapAreas
 from ..scoring.contacts import SAMPLES, AgentTracks
 from ..scoring.scorer import WAYPOINTS, RedLights, Scene, ScoreCard, score
 from ..scoring.simulate import DT_S, HORIZON_S, STEPS
-from . import camera, instructions, lanelets, look, navigation, scenery, start, surroundings, towns
-from .actors import Snapshot
-from .camera import Camera
-from .demand import Demand
+from . import instructions, local_map, start
 from .drive_log import DriveLog, Event, Recorder
 from .ego import Ego, stepped
-from .look import Look
-from .navigation import Way
-from .networks import random_walk
-from .roads import RoadMap
-from .scenery import Scenery
-from .simulation import Simulation
+from .network import lanelets, navigation, towns
+from .network.navigation import Way
+from .network.networks import random_walk
+from .network.roads import RoadMap
+from .render import appearance, camera, scenery
+from .render.appearance import Look
+from .render.camera import Camera
+from .render.scenery import Scenery
+from .traffic.actors import Snapshot
+from .traffic.demand import Demand
+from .traffic.simulation import Simulation
 
 START_NS = 1_000_000_000_000
 STEP_NS = 100_000_000
@@ -163,7 +165,7 @@ class World:
 
     @cached_property
     def look(self) -> Look:
-        return look.of(self.options.seed)
+        return appearance.of(self.options.seed)
 
     def pictures(self, rig: Sequence[Camera]) -> tuple[CameraFrame, ...]:
         """What the cameras see now, left to right."""
@@ -187,7 +189,7 @@ class World:
 
     def areas(self) -> MapAreas:
         """The map around the ego, in its frame."""
-        return surroundings.areas(self.road_map, self._ego.map_from_ego, self._route_lanes())
+        return local_map.areas(self.road_map, self._ego.map_from_ego, self._route_lanes())
 
     def score(self, trajectory: Trajectory) -> ScoreCard:
         """The driving score of a plan made now: others keep their velocity, lights stay as they are.
@@ -198,7 +200,7 @@ class World:
         agents, lamps = self._agents(), np.tile(self.snapshot.lamps, (STEPS + 1, 1))
         forecast = kinematics.forecast(agents, DT_S, SAMPLES - 1)
         route_lanes = self._route_lanes()
-        lights: RedLights = surroundings.red_lights(self.road_map, lamps, self._ego.map_from_ego, route_lanes)
+        lights: RedLights = local_map.red_lights(self.road_map, lamps, self._ego.map_from_ego, route_lanes)
         scene = Scene(
             self._ego.motion,
             AgentTracks.of_forecast(forecast, agents.kinds),
@@ -261,7 +263,7 @@ class World:
         return events
 
     def _watch(self) -> tuple[Event, ...]:
-        route = surroundings.route_with_neighbours(self.road_map, self._route_lanes())
+        route = local_map.route_with_neighbours(self.road_map, self._route_lanes())
         progress_m = self._driven_m + self._at_m
         return self._recorder.watch(self.stamp_ns, self._ego, self.snapshot, route, progress_m, self.speed_limit_mps)
 

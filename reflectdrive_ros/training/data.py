@@ -15,14 +15,15 @@ import numpy as np
 import torch
 
 from .. import features
+from ..data import distance_map, occupancy
+from ..data.cache import PreparedSet
 from ..domain import Array
 from ..features import PAD, WORDS
 from ..tokens import Codebook
-from . import fields, occupancy, perturb
+from . import augment
+from .goal_scores import Worth
 from .losses import PARTS, Batch
-from .prepared import PreparedSet
 from .settings import DataConfig
-from .worth import Worth
 
 PADDING = WORDS.index(PAD)
 AHEAD = 4  # batches in the making
@@ -61,9 +62,9 @@ class Source:
         side = np.where(mirror, -1.0, 1.0)[:, None]
         points = scenes.expert[rows] * np.stack([np.ones_like(side), side], axis=-1)
         clean = self._reachable(self.codebook.encode(points))
-        blocks = perturb.masked_blocks(clean, config.masked_blocks, self.codebook.mask_id, rng)
+        blocks = augment.masked_blocks(clean, config.masked_blocks, self.codebook.mask_id, rng)
         if config.perturbed_blocks:
-            wrong = perturb.perturbed_blocks(points, config.perturbed_blocks, self.codebook, rng)
+            wrong = augment.perturbed_blocks(points, config.perturbed_blocks, self.codebook, rng)
             blocks = np.concatenate([blocks, self._reachable(wrong)], axis=1)
         mine = np.arange(rank, len(rows), ranks)
         text = np.where(mirror[:, None], scenes.text_mirrored[rows], scenes.text[rows])
@@ -118,7 +119,7 @@ class Source:
     def _distances(self, row: int, mirror: bool) -> Array:
         shard, place = self.scenes.place[row]
         distances = np.array(self.scenes.distances[shard][place])
-        return np.ascontiguousarray(fields.mirrored(distances)) if mirror else distances
+        return np.ascontiguousarray(distance_map.mirrored(distances)) if mirror else distances
 
     def _reachable(self, ids: Array) -> Array:
         """Ids within what the heads know; masks stay masks."""

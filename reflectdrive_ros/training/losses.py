@@ -26,11 +26,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..model.token_net import GOAL_X, GOAL_Y, Packed, TokenNet
+from ..data import distance_map
+from ..model.token.net import GOAL_X, GOAL_Y, Packed, TokenNet
 from ..tokens import Codebook
-from . import fields
-from .birdseye import BirdsEye
-from .ground_view import GroundView
+from .bev_head import BirdsEye
+from .ground_head import GroundView
 from .settings import LossConfig
 
 Answer = TypeVar("Answer")
@@ -81,7 +81,7 @@ class Losses(nn.Module):
         self.net = net
         self.weights = weights
         codebook = Codebook(net.config.bin_m, net.config.bins)
-        x_ids, y_ids = fields.id_window(codebook)
+        x_ids, y_ids = distance_map.id_window(codebook)
         self.x_first, self.y_first = x_ids.start, y_ids.start  # ids of the first row and column of a distance map
         self.readers = nn.ModuleList()  # of what the pictures show
         if weights.seen:

@@ -10,7 +10,7 @@ from typing import Any
 
 from .. import features
 from ..config import ConfigError, override_by, setting
-from ..model.token_net import TokenNetConfig, base, small
+from ..model.token.net import TokenNetConfig, base, small
 
 NETWORKS: Mapping[str, Callable[[], TokenNetConfig]] = {
     "small": lambda: small(features.WORDS),

@@ -22,18 +22,18 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from ..data.cache import PreparedSet
 from ..model import pretrained
-from ..model.phases import Decoding
-from ..model.token_net import TokenNet, TokenNetConfig
+from ..model.token.net import TokenNet, TokenNetConfig
+from ..model.token.rollout import Decoding
 from ..tokens import Codebook
-from . import data, drafts, run_state, schedule, sharding, validation
+from . import data, fsdp, schedule, self_drafts, train_state, validation
 from .data import Source
+from .goal_scores import Worth
 from .losses import Batch, Losses
-from .prepared import PreparedSet
-from .run_state import Progress
 from .settings import TrainConfig
+from .train_state import Progress
 from .validation import Exam
-from .worth import Worth
 
 BAD_BATCH = "bad_batch.npz"
 TABLES = ("camera", "instant", "slot", "route_place", "queries")  # learned tokens that are no nn.Embedding
@@ -117,7 +117,7 @@ def train(
     config = job.config
     net = TokenNet(job.network)
     net.initialise(torch.Generator().manual_seed(config.seed))
-    found = run_state.peek(job.out)
+    found = train_state.peek(job.out)
     if found is None:
         job.public.fill(net)
     net = net.to(fabric.device)
@@ -125,7 +125,7 @@ def train(
     losses = Losses(net, config.loss, torch.Generator().manual_seed(config.seed)).to(fabric.device)
     progress = Progress()
     if found is None and job.begin_with is not None:
-        reporter.begins_anew(run_state.take_over(job.begin_with, losses, average))
+        reporter.begins_anew(train_state.take_over(job.begin_with, losses, average))
     learning: Any = torch.compile(losses) if config.device.compile else losses
     model = fabric.setup_module(learning)  # from here on weights may lie in shards
     optimizer = torch.optim.AdamW(
@@ -133,7 +133,7 @@ def train(
     )
     if found is not None:
         progress = found[0]
-        run_state.restore(job.out, losses, average, optimizer)
+        train_state.restore(job.out, losses, average, optimizer)
     wrapped = fabric.setup_optimizers(optimizer)
     loop = _Loop(job, fabric, net, losses, average, model, wrapped, optimizer, reporter)
     return loop.run(progress, stop, clock)
@@ -154,7 +154,7 @@ class _Loop:
 
     def __post_init__(self) -> None:
         pairs = zip(self.average.parameters(), self.net.parameters(), strict=True)
-        self.kept = [sharding.part(sharding.like(average, parameter)) for average, parameter in pairs]
+        self.kept = [fsdp.part(fsdp.like(average, parameter)) for average, parameter in pairs]
 
     def run(self, progress: Progress, stop: Callable[[], bool], clock: Callable[[], float]) -> Progress:
         config, keeping = self.job.config, self.job.config.keeping
@@ -213,14 +213,14 @@ class _Loop:
         found = self.model(batch, eyes_only)
         self.fabric.backward(found["loss"])
         most = config.optimizer.gradient_clip
-        norm = sharding.whole(nn.utils.clip_grad_norm_(self.losses.parameters(), most, foreach=True))
+        norm = fsdp.whole(nn.utils.clip_grad_norm_(self.losses.parameters(), most, foreach=True))
         if not torch.isfinite(norm + found["loss"].detach()):
             raise TrainingError(self._bad_batch(batch, step, found))
         self.wrapped.step()
         self.wrapped.zero_grad(set_to_none=True)
         kept = min(config.optimizer.average, (1.0 + step) / (10.0 + step))
         with torch.no_grad():
-            torch._foreach_lerp_(self.kept, [sharding.part(each) for each in self.net.parameters()], 1.0 - kept)
+            torch._foreach_lerp_(self.kept, [fsdp.part(each) for each in self.net.parameters()], 1.0 - kept)
         return torch.stack([*(found[name].detach().float() for name in LOSSES), norm])
 
     def _with_drafts(self, batch: Batch, step: int) -> Batch:
@@ -230,7 +230,7 @@ class _Loop:
         scenes = round(config.data.draft_share * len(batch.text))
         temperature = config.data.draft_temperature
         with self.fabric.autocast():
-            return self.losses.ask(lambda net: drafts.with_drafts(net, batch, scenes, temperature, generator))
+            return self.losses.ask(lambda net: self_drafts.with_drafts(net, batch, scenes, temperature, generator))
 
     def _bad_batch(self, batch: Batch, step: int, found: Mapping[str, Tensor]) -> str:
         path = self.job.out / BAD_BATCH
@@ -262,13 +262,13 @@ class _Loop:
     def _gather(self) -> None:
         """Brings the averaged weights together, where they lie in shards."""
         for each in zip(self.average.parameters(), self.kept, self.net.parameters(), strict=True):
-            sharding.gather(*each)
+            fsdp.gather(*each)
 
     def _save(self, progress: Progress) -> None:
         self._gather()
-        tensors = run_state.tensors_of(self.losses, self.average, self.optimizer)
+        tensors = train_state.tensors_of(self.losses, self.average, self.optimizer)
         if self.fabric.is_global_zero:
-            run_state.save(self.job.out, progress, self.job.about, tensors)
+            train_state.save(self.job.out, progress, self.job.about, tensors)
         self.fabric.barrier()
 
     def _save_weights(self, progress: Progress, found: Mapping[str, float] | None) -> None:
@@ -282,7 +282,7 @@ class _Loop:
         }
         if found:
             about["validation"] = {name: round(value, 3) for name, value in found.items()}
-        run_state.save_weights(self.average, self.job.out / run_state.WEIGHTS, about)
+        train_state.save_weights(self.average, self.job.out / train_state.WEIGHTS, about)
 
     def _mean(self, values: Tensor) -> Tensor:
         """Of all processes."""

@@ -10,20 +10,20 @@ import numpy as np
 import torch
 
 from .. import features
+from ..data import shards
+from ..data.cache import Shape
+from ..data.scene import DrivingScene
+from ..data.shards import SetError
 from ..domain import Array
 from ..features import ModelInputs
-from ..model import phases
-from ..model.phases import Decoding
-from ..model.token_net import GOAL_X, TokenNet
-from ..planning.road_frame import RoadFrame, poses_on_road
-from ..planning.waypoints import driven
+from ..model.token import rollout
+from ..model.token.net import GOAL_X, TokenNet
+from ..model.token.rollout import Decoding
+from ..planning.postprocess.waypoints import driven
+from ..scoring.frenet import RoadFrame, poses_on_road
 from ..scoring.scorer import score
-from ..sim import shards
-from ..sim.scene import DrivingScene
-from ..sim.shards import SetError
 from ..tokens import Codebook
-from .drafts import goal_alone
-from .prepared import Shape
+from .self_drafts import goal_alone
 
 AT_ONCE = 16  # scenes
 SUB_SCORES = ("nc", "dac", "ttc", "comfort", "ep")
@@ -72,8 +72,8 @@ def examine(net: TokenNet, questions: Exam, decoding: Decoding, device: torch.de
         clean = net.config.reachable(torch.from_numpy(codebook.encode(experts).astype(np.int64)).to(device))
         hidden = goal_alone(clean, net.config.mask_id)
         told = net.packed_logits(*inputs, hidden[:, None])[:, 0, :GOAL_X].argmax(-1)
-        plans = codebook.decode(phases.full(net, *inputs, decoding).blocks.cpu().numpy())  # (b, K, 8, 2)
-        drafts = codebook.decode(phases.full(net, *inputs, drafting).blocks[:, :1].cpu().numpy())
+        plans = codebook.decode(rollout.full(net, *inputs, decoding).blocks.cpu().numpy())  # (b, K, 8, 2)
+        drafts = codebook.decode(rollout.full(net, *inputs, drafting).blocks[:, :1].cpu().numpy())
         for k, scene in enumerate(scenes):
             road = RoadFrame.of(scene.route)
             points = driven(np.concatenate([drafts[k], plans[k]]), scene.ego, codebook.bin_m, road)

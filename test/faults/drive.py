@@ -21,8 +21,8 @@ from scenes import config
 from sender import GROUPS, IMAGES, INFOS, SENDING, TICK_S, Sender
 
 from reflectdrive_ros.config import as_yaml
+from reflectdrive_ros.replay.node import Harness
 from reflectdrive_ros.ros.processes import end
-from reflectdrive_ros.ros.replay_node import Harness
 
 HERE = Path(__file__).parent
 REAL_NODE = ("-m", "reflectdrive_ros.ros.node")

@@ -23,8 +23,8 @@ from drive import driving
 from judge import RECOVERY_MS, SILENCE_MS, Outcome, judged
 
 from reflectdrive_ros.config import Config
-from reflectdrive_ros.evaluation import given
-from reflectdrive_ros.evaluation.provenance import provenance
+from reflectdrive_ros.provenance import provenance
+from reflectdrive_ros.runtime import cli_args
 
 ROOT = Path(__file__).resolve().parents[2]
 NUMBERS, PAGE = ROOT / "docs" / "bench" / "faults.json", ROOT / "docs" / "faults.md"
@@ -126,7 +126,7 @@ def main() -> int:
     if not args.cases:
         content = {
             **numbers(outcomes),
-            **provenance(["make", "test-faults"], given.weights_of(Config(), [Config().planner])),
+            **provenance(["make", "test-faults"], cli_args.weights_of(Config(), [Config().planner])),
         }
         NUMBERS.write_text(json.dumps(content, indent=2) + "\n")
         PAGE.write_text(page(content))

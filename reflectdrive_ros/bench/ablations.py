@@ -1,0 +1,337 @@
+"""`reflectdrive bench ablations CONFIG --train DIR --val DIR --out DIR`: what L_field and L_SAP are worth.
+
+The eyes learn once, for all. From there everything is learnt (`full`), or all but one loss, so many steps each and with
+several seeds. Every plan is that of the likeliest goal, told the route, on the first scenes of --val. Variants are
+compared seed by seed.
+
+Each training is a `reflectdrive train sft` of its own, in a folder of OUT and with a log beside it. One that is done is
+not done again, one that was stopped goes on: by Ctrl-C, or because another failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from .. import arguments
+from ..config import ConfigError, override_dotted
+from ..data import shards
+from ..data.shards import SetError
+from ..model.checkpoint import CARD
+from ..provenance import write_numbers
+from ..runtime import cli_args
+from ..stopping import stopped
+from ..training import settings, train_state, validation
+from ..training.settings import TrainConfig
+from ..training.train_state import StateError
+from .results import paired
+
+FULL = "full"
+VARIANTS = {FULL: (), "no-field": ("loss.field=0",), "no-sap": ("data.perturbed_blocks=0",)}  # name -> settings
+EYES = "eyes"
+SCENES = 500  # of --val
+COMPARED = ("pdms", "dac", "pdms_drafted")
+TRAIN = (sys.executable, "-m", "reflectdrive_ros", "train", "sft")
+PATIENCE_S = 30.0  # with a training that is to end: it puts its state and weights down
+POLL_S = 0.2
+
+
+class AblationError(Exception):
+    """The table cannot be made; the message says why and what to do."""
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A training, and all by which it is known again."""
+
+    out: Path
+    words: tuple[str, ...]  # what `reflectdrive train sft` is given
+    config: TrainConfig
+    learnt: Mapping[str, Any]  # of the set to learn from: scenes, made_by
+    begun_with: int | None  # steps of the eyes
+
+    @property
+    def name(self) -> str:
+        return self.out.name
+
+    @property
+    def log(self) -> Path:
+        return self.out.with_name(f"{self.name}.log")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", type=Path, metavar="CONFIG", help="settings (YAML), as config/train/*.yaml")
+    parser.add_argument("--train", type=Path, required=True, metavar="DIR", help="set to learn from")
+    parser.add_argument(
+        "--val", type=Path, required=True, metavar="DIR", help=f"set to be examined on, its first {SCENES}"
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the trainings are kept")
+    parser.add_argument("--steps", type=arguments.count(10**9), default=500, metavar="N", help="of each training (500)")
+    parser.add_argument(
+        "--eyes-steps", type=arguments.count(10**9), default=1800, metavar="N", help="of the eyes before them (1800)"
+    )
+    parser.add_argument(
+        "--seeds", type=arguments.count(100), default=3, metavar="N", help="trainings of each variant (3)"
+    )
+    parser.add_argument(
+        "--jobs", type=arguments.processes(), default=2, metavar="N", help="trainings at a time, a thread each (2)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the tables here too")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0; that of a signal; 2 with one sentence on stderr when a training cannot be used or failed."""
+    errors, console = Console(stderr=True), Console()
+    if not console.is_terminal:  # a log is wide enough for its lines
+        console = Console(width=160)
+    try:
+        runs = planned(args)
+        args.out.mkdir(parents=True, exist_ok=True)
+        cards = trained(runs, args.jobs, errors)
+        result = {
+            "steps": args.steps,
+            "eyes_steps": args.eyes_steps,
+            "batch": runs[0].config.data.batch,
+            "seeds": args.seeds,
+            "scenes_trained_on": cards[EYES]["data"]["train"]["used"],
+            "validation_scenes": min(SCENES, shards.index_of(args.val).scenes),
+            **numbers({name: card for name, card in cards.items() if name != EYES}, args.seeds),
+        }
+        if args.json is not None:
+            write_numbers(args.json, result)
+    except (AblationError, ConfigError, SetError, StateError) as fault:
+        errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
+        return 2
+    except OSError as fault:
+        errors.print(escape(f"{fault.filename or args.out}: {fault.strerror or fault}"), soft_wrap=True)
+        return 2
+    except KeyboardInterrupt as stop:
+        return stopped(stop, "the same command goes on from here")
+    console.print(_means(result))
+    console.print(_worth(result))
+    return 0
+
+
+# --- which trainings -------------------------------------------------------------------------------------------------
+
+
+def planned(args: argparse.Namespace) -> list[Run]:
+    """The eyes, then the variants seed by seed, so that pairs are there early. Raises ConfigError, SetError."""
+    base = settings.read(args.config)
+    if base.length.minutes > 0.0:
+        raise ConfigError(f"{args.config} gives length.minutes, but steps are the budget here: set it to 0")
+    index = shards.index_of(args.train)
+    learnt = {"scenes": index.scenes, "made_by": dict(index.made_by)}
+    shared = [str(args.config), "--train", str(args.train)]
+
+    def training(name: str, begun_with: int | None, more: Sequence[str], pairs: Sequence[str]) -> Run:
+        out = args.out / name
+        words = [*shared, *more, "--out", str(out)]
+        for pair in pairs:
+            words += ["--setting", pair]
+        return Run(out, tuple(words), override_dotted(base, cli_args.settings_of(pairs)), learnt, begun_with)
+
+    steps = f"length.steps={args.eyes_steps}"
+    runs = [training(EYES, None, (), (steps, "optimizer.eyes_share=0.99", "device.threads=1", "seed=0"))]
+    after = ("--val", str(args.val), "--begin-with", str(args.out / EYES))
+    examined = ("keeping.validations=0", f"keeping.validation_scenes={SCENES}")
+    for seed in range(args.seeds):
+        for variant, changed in VARIANTS.items():
+            pairs = ("optimizer.eyes_share=0", f"length.steps={args.steps}", *examined, "device.threads=1")
+            runs.append(training(f"{variant}-{seed}", args.eyes_steps, after, (*pairs, f"seed={seed}", *changed)))
+    return runs
+
+
+def finished(run: Run) -> dict[str, Any] | None:
+    """The card of a training that is done; None where it is not, and may begin or go on.
+
+    Raises AblationError where the folder holds another training, StateError where it holds none that can be read.
+    """
+    card = _told(run.out)
+    if card is None:
+        return None
+    try:
+        other = settings.differences(run.config, card["settings"], free=())
+        learnt, begun_with = card["data"]["train"], card["data"].get("begun_with", {"steps": None})
+        if {name: learnt[name] for name in run.learnt} != run.learnt:
+            other.append("scenes")
+        if begun_with["steps"] != run.begun_with:
+            other.append("steps of the eyes")
+        done = card["steps"] == run.config.length.steps and ("validation" in card or run.name == EYES)
+    except (KeyError, TypeError, AttributeError) as fault:
+        raise AblationError(f"{run.out / CARD} is no card of a training ({fault!r}): give another --out") from None
+    if other:
+        raise AblationError(f"{run.out} holds another training ({', '.join(other)} differ): give another --out")
+    return card if done else None
+
+
+def _told(out: Path) -> dict[str, Any] | None:
+    """What a folder's card says or, where a training was killed before it had one, its state."""
+    try:
+        return dict(json.loads((out / CARD).read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        found = train_state.peek(out)
+    except (OSError, ValueError, TypeError) as fault:
+        raise AblationError(f"{out / CARD} cannot be read ({fault}): give another --out") from None
+    if found is None:
+        return None
+    progress, about = found
+    return {"steps": progress.step, "settings": about["settings"], "data": about["sets"]}
+
+
+# --- their processes -------------------------------------------------------------------------------------------------
+
+
+def trained(runs: Sequence[Run], jobs: int, errors: Console) -> dict[str, dict[str, Any]]:
+    """The card of every training by its name; the first is done before the others begin.
+
+    Raises AblationError for one that failed, and before any begins for a folder that holds something else.
+    """
+    cards = {run.name: card for run in runs if (card := finished(run)) is not None}
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
+        bar = progress.add_task("trainings", total=len(runs), completed=len(cards))
+
+        def on_done(run: Run, card: dict[str, Any]) -> None:
+            cards[run.name] = card
+            progress.advance(bar)
+            if not errors.is_terminal:
+                found = card.get("validation")
+                told = f": {validation.summary(found)}" if found else ""
+                errors.print(f"{run.name}, {card['minutes']:.1f} min{told}", soft_wrap=True, highlight=False)
+
+        for stage in (runs[:1], runs[1:]):
+            _together([run for run in stage if run.name not in cards], jobs, on_done)
+    return cards
+
+
+def _together(runs: Sequence[Run], jobs: int, on_done: Callable[[Run, dict[str, Any]], None]) -> None:
+    """Each in a process of its own, `jobs` at a time. Raises AblationError at the first that fails."""
+    waiting = list(reversed(runs))
+    running: dict[Run, subprocess.Popen[bytes]] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                run = waiting.pop()
+                running[run] = _begun(run)
+            ended = [run for run, child in running.items() if child.poll() is not None]
+            for run in ended:
+                code = running.pop(run).returncode
+                card = finished(run) if code == 0 else None
+                if card is None:
+                    raise AblationError(
+                        f"the training {run.name} failed (exit code {code}): {run.log} tells why; those that are done "
+                        "are kept, and the same command goes on"
+                    )
+                on_done(run, card)
+            if not ended:
+                time.sleep(POLL_S)
+    finally:
+        _end(list(running.values()))
+
+
+def _begun(run: Run) -> subprocess.Popen[bytes]:
+    """In a session of its own: it hears Ctrl-C from us, and once, since a second one would cut a step in two."""
+    with run.log.open("ab") as log:  # a training that goes on has one log
+        return subprocess.Popen(
+            [*TRAIN, *run.words], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+
+
+def _end(children: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Interrupts each, with the processes that it began; kills whoever does not end by itself."""
+    for child in children:
+        _signal(child, signal.SIGINT)
+    until = time.monotonic() + PATIENCE_S
+    try:
+        for child in children:
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(max(0.0, until - time.monotonic()))
+    finally:  # Ctrl-C once more
+        for child in children:
+            _signal(child, signal.SIGKILL)
+            child.wait()
+
+
+def _signal(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    if child.poll() is None:
+        os.killpg(child.pid, number)
+
+
+# --- what they are worth ---------------------------------------------------------------------------------------------
+
+
+def numbers(cards: Mapping[str, Mapping[str, Any]], seeds: int) -> dict[str, Any]:
+    """Keys runs, variants (means over the seeds) and differences (full less variant, for each seed).
+
+    `cards` are those of VARIANT-SEED for every variant and seed.
+    """
+    found = {name: {**card["validation"], "minutes": card["minutes"]} for name, card in cards.items()}
+
+    def of_seeds(variant: str, key: str) -> list[float]:
+        return [found[f"{variant}-{seed}"][key] for seed in range(seeds)]
+
+    def differences(variant: str, key: str) -> list[float]:
+        pairs = zip(of_seeds(FULL, key), of_seeds(variant, key), strict=True)
+        return [round(full - less, 3) for full, less in pairs]
+
+    keys = found[f"{FULL}-0"]
+    return {
+        "runs": found,
+        "variants": {name: {key: round(fmean(of_seeds(name, key)), 3) for key in keys} for name in VARIANTS},
+        "differences": {
+            _left_out(name): {key: differences(name, key) for key in COMPARED} for name in VARIANTS if name != FULL
+        },
+    }
+
+
+def _left_out(variant: str) -> str:
+    return variant.removeprefix("no-")
+
+
+def _means(result: Mapping[str, Any]) -> Table:
+    title = (
+        f"{result['steps']} steps of {result['batch']} scenes each, seeds: {result['seeds']}; means in percent on "
+        f"{result['validation_scenes']} scenes"
+    )
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("trained", no_wrap=True)
+    for heading in ("PDMS", "NC", "DAC", "TTC", "C", "EP", "goal error m", "PDMS drafted"):
+        table.add_column(heading, justify="right")
+    for variant, row in result["variants"].items():
+        scores = (f"{row[key]:.1f}" for key in ("pdms", *validation.SUB_SCORES))
+        table.add_row(variant, *scores, f"{row['goal_error_m']:.2f}", f"{row['pdms_drafted']:.1f}")
+    return table
+
+
+def _worth(result: Mapping[str, Any]) -> Table:
+    title = "by seed, and full less variant: mean (least .. largest)"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("trained", no_wrap=True)
+    for heading in ("PDMS", "difference", "DAC", "difference"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for variant in result["variants"]:
+        worth = result["differences"].get(_left_out(variant), {})
+        cells = []
+        for key in ("pdms", "dac"):
+            cells.append(" ".join(f"{result['runs'][f'{variant}-{k}'][key]:.1f}" for k in range(result["seeds"])))
+            cells.append(paired(worth.get(key, ())))
+        table.add_row(variant, *cells)
+    return table

@@ -1,0 +1,104 @@
+"""Graphs of fewer bits are held against those in float32, on scenes, before anybody drives with them.
+
+    spreads = measured(card, "out/sets/val", console)                   # how large values get
+    told = held(network, reference, "out/sets/test", 300, config, console)
+
+`told` stands in the card of the new graphs as `gate`. Whether they may drive is a matter of the driving score: ids
+differ where two are near each other, and it depends on the scene whether that matters.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ..config import Config
+from ..data import shards
+from ..data.shards import SetError
+from ..deploy.quantise import Spread, spreads_of, write_quantised, write_watched
+from ..features import model_inputs
+from ..model.card import CARD, MOST_LOST, GraphCard, GraphError
+from ..planning.planner import Network
+from ..runtime.network import golden
+from ..runtime.ort_backend import OrtNetwork, WatchedNetwork
+from .parity import FULL, LITE, compared, frame, scenes_of
+
+MEASURED = 64  # scenes that tell how large values get
+
+
+def quantised(
+    card: GraphCard,
+    folder: Path,
+    precision: str,
+    sets: tuple[Path, Path],
+    scenes: int,
+    config: Config,
+    console: Console,
+) -> str:
+    """The graphs in int8 or fp8, gated, in a folder that gets nothing before the gate is passed; its card's SHA-256.
+
+    sets: to learn from how large values get, and to hold the score on. Raises GraphError where the score is too low,
+    SetError, OSError.
+    """
+    learn, judge = sets
+    spreads = measured(card, learn, console)
+    with tempfile.TemporaryDirectory() as place:
+        write_quantised(card, Path(place), precision, spreads)
+        network = OrtNetwork(GraphCard.read(Path(place) / CARD), 1, "cpu")
+        told = held(network, OrtNetwork(card, 1, "cpu"), judge, scenes, config, console)
+        return write_quantised(card, folder, precision, spreads, golden(network), told)
+
+
+def measured(card: GraphCard, folder: Path, console: Console) -> dict[str, dict[str, Spread]]:
+    """How large what is multiplied gets, in full and lite frames on scenes of a set. Raises SetError."""
+    with tempfile.TemporaryDirectory() as place:
+        write_watched(card, Path(place))
+        network = WatchedNetwork(GraphCard.read(Path(place) / CARD))
+        for scene in scenes_of(folder, MEASURED, console):
+            inputs = model_inputs(scene.observation(), network.inputs)
+            blocks, _ = frame(network, inputs, FULL)
+            frame(network, inputs, LITE, blocks=blocks[:1])
+    if not network.told["step"]:
+        raise SetError(f"{folder} holds no scene to learn from how large values get")
+    return spreads_of(network.told)
+
+
+def held(
+    network: Network, reference: Network, folder: Path, scenes: int, config: Config, console: Console
+) -> dict[str, Any]:
+    """What a card tells as `gate`: the scores of both on the first scenes of a set. Raises GraphError, SetError."""
+    numbers = compared(network, reference, scenes_of(folder, scenes, console), config)
+    if failures := numbers["failures"]:
+        raise GraphError(f"the gate is not passed: {len(failures)} times there was no plan, the first: {failures[0]}")
+    lost = numbers["pdms_reference"] - numbers["pdms"]
+    low, high = numbers["pdms_difference_95"]
+    if lost > MOST_LOST:
+        raise GraphError(
+            f"the gate is not passed: on {numbers['scenes']} scenes PDMS is {numbers['pdms']:.2f}, in float32 "
+            f"{numbers['pdms_reference']:.2f}, which is {lost:.2f} less ({low:+.2f} .. {high:+.2f}), more than "
+            f"{MOST_LOST}: nothing is exported"
+        )
+    return {
+        "set": shards.index_of(folder).set,
+        "scenes": numbers["scenes"],
+        "planner": config.planner,
+        "pdms_fp32": numbers["pdms_reference"],
+        "pdms": numbers["pdms"],
+        "difference_95": numbers["pdms_difference_95"],
+        "equal_share": numbers["equal_share"],
+        "equal_plans": numbers["equal_plans"],
+        "limit": MOST_LOST,
+        "passed": True,
+    }
+
+
+def sentence(told: Mapping[str, Any]) -> str:
+    low, high = told["difference_95"]
+    return (
+        f"gate: PDMS {told['pdms']:.2f}, in float32 {told['pdms_fp32']:.2f} (difference {low:+.2f} .. {high:+.2f} "
+        f"with 95 %), on {told['scenes']} scenes of '{told['set']}'; {100 * told['equal_share']:.1f} % of ids the same"
+    )

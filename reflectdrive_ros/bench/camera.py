@@ -1,0 +1,173 @@
+"""`reflectdrive bench camera`: pictures of the proving ground per second on one core, all that they share included.
+
+The street is a made town's busiest: 40 road users within 100 m of the ego, 25 m before a junction. An instant is one
+`view` and three pictures of it. Beside the times stands a bound, the pixels alone: writing the supersampled picture
+once and reading it once to make it small, at the rate at which this core copies memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import cv2
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import track
+from rich.table import Table
+
+from .. import arguments, geometry
+from ..domain import Array
+from ..provenance import write_numbers
+from ..sim.network import towns
+from ..sim.network.roads import RoadError, RoadMap
+from ..sim.render import appearance, camera, scenery
+from ..sim.traffic.actors import Actors, Shape, Snapshot
+from .scoring import one_core
+
+TOWN, SEED = "bench", 2
+ACTORS, WITHIN_M = 40, 100.0
+SIZES = ((192, 108), (640, 360))
+COPIED_BYTES = 1 << 25
+STREET = (  # shape, length, width, height m; walked through in turn
+    (Shape.CAR, (4.6, 1.9, 1.5)),
+    (Shape.CAR, (4.2, 1.8, 1.5)),
+    (Shape.PEDESTRIAN, (0.5, 0.6, 1.75)),
+    (Shape.VAN, (5.6, 2.1, 2.4)),
+    (Shape.CAR, (4.8, 1.9, 1.6)),
+    (Shape.BICYCLE, (1.8, 0.6, 1.75)),
+    (Shape.PEDESTRIAN, (0.5, 0.6, 1.7)),
+    (Shape.BUS, (12.0, 2.55, 3.2)),
+    (Shape.TRUCK, (9.0, 2.5, 3.6)),
+    (Shape.MOTORCYCLE, (2.2, 0.8, 1.5)),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--runs", type=arguments.count(10_000), default=60, help="instants to take medians over (default: 60)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0; 2 with one sentence on stderr when there is no town to draw or the file cannot be written."""
+    console, errors = Console(), Console(stderr=True)
+    threads = cv2.getNumThreads()
+    cv2.setNumThreads(1)
+    try:
+        with one_core(), tempfile.TemporaryDirectory() as folder:
+            numbers = figures(towns.make(TOWN, SEED, Path(folder)), max(1, args.runs), errors)
+    except RoadError as fault:
+        errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
+        return 2
+    finally:
+        cv2.setNumThreads(threads)
+    if args.json is not None:
+        try:
+            write_numbers(args.json, numbers)
+        except OSError as fault:
+            errors.print(escape(f"{args.json} cannot be written: {fault.strerror}"), soft_wrap=True, highlight=False)
+            return 2
+    console.print(table(numbers))
+    return 0
+
+
+def busy_street(road_map: RoadMap) -> tuple[Array, Snapshot]:
+    """The ego's pose (3,) on its way to the junction with most signals, or to any, and a crowd around it."""
+    held_back = [signal.lane for signal in road_map.signals]
+    approaches = [key for key, lane in sorted(road_map.lanes.items()) if lane.across_junction is None]
+    key = held_back[0] if held_back else approaches[0]
+    line = road_map.lanes[key].lane.centerline
+    ego = geometry.sample(line, geometry.arc_lengths(line)[-1:] - 25.0)[0]
+    places = []
+    for key in sorted(road_map.lanes):
+        line = road_map.lanes[key].lane.centerline
+        places.append(geometry.sample(line, np.arange(2.0, geometry.arc_lengths(line)[-1], 7.0)))
+    poses = np.concatenate(places)
+    away = np.hypot(*(poses[:, :2] - ego[:2]).T)
+    poses = poses[(away > 8.0) & (away < WITHIN_M)]
+    poses = poses[(np.arange(ACTORS) * len(poses)) // ACTORS]
+    kinds = [STREET[k % len(STREET)] for k in range(len(poses))]
+    count = len(poses)
+    actors = Actors(
+        np.arange(count) * 13 + 5,
+        poses,
+        np.full(count, 1.2),
+        np.array([size for _, size in kinds]),
+        np.array([int(shape) for shape, _ in kinds]),
+        np.arange(count) % 3 == 0,
+        np.arange(count) % 4 - 1,
+    )
+    return ego, Snapshot(3.0, actors, np.zeros(len(road_map.signals), np.int64))
+
+
+def figures(road_map: RoadMap, runs: int, console: Console) -> dict[str, Any]:
+    """The measurements, milliseconds and pictures per second."""
+    begun = time.perf_counter()
+    town = scenery.of(road_map, SEED)
+    numbers: dict[str, Any] = {"runs": runs, "ms_scenery": 1e3 * (time.perf_counter() - begun)}
+    ego, snapshot = busy_street(road_map)
+    light = appearance.of(1)
+    numbers["actors"] = len(snapshot.actors)
+    numbers["things"] = len(town.poses)
+    per_byte_ms = copy_ms() / COPIED_BYTES
+    for width, height in SIZES:
+        rig = camera.rig(width, height)
+        spent: list[tuple[float, float]] = []
+        for _ in track(range(runs + 2), f"{width}x{height}", console=console, disable=not console.is_terminal):
+            start = time.perf_counter()
+            view = camera.view(town, snapshot, ego, light)
+            gathered = time.perf_counter()
+            for eye in rig:
+                camera.picture(view, eye)
+            spent.append((gathered - start, time.perf_counter() - gathered))
+        views, pictures = zip(*spent[2:], strict=True)  # the first two pay for what is kept
+        size = f"{width}x{height}"
+        numbers[f"ms_view_{size}"] = 1e3 * median(views)
+        numbers[f"ms_picture_{size}"] = 1e3 * median(pictures) / len(rig)
+        instant = median(a + b for a, b in spent[2:])
+        numbers[f"pictures_per_s_{size}"] = len(rig) / instant
+        numbers[f"best_pictures_per_s_{size}"] = len(rig) / min(a + b for a, b in spent[2:])
+        numbers[f"bound_ms_picture_{size}"] = per_byte_ms * width * height * 3 * camera.SUPERSAMPLING**2
+    return numbers
+
+
+def copy_ms() -> float:
+    """Milliseconds to copy COPIED_BYTES, which is one reading and one writing of each."""
+    source = np.ones(COPIED_BYTES, np.uint8)
+    target = np.full_like(source, 2)
+    spent = []
+    for _ in range(7):
+        begun = time.perf_counter()
+        np.copyto(target, source)
+        spent.append(time.perf_counter() - begun)
+    return 1e3 * min(spent)
+
+
+def table(numbers: dict[str, Any]) -> Table:
+    shown = Table(
+        title=f"camera pictures on one core, medians of {numbers['runs']} instants; {numbers['actors']} road users "
+        f"within {WITHIN_M:.0f} m, a town of {numbers['things']} standing things",
+        box=SIMPLE_HEAD,
+    )
+    for name in ("size", "pictures/s", "at best", "ms view, for three", "ms each", "bound ms each"):
+        shown.add_column(name, justify="right")
+    for width, height in SIZES:
+        size = f"{width}x{height}"
+        shown.add_row(
+            size,
+            f"{numbers[f'pictures_per_s_{size}']:.0f}",
+            f"{numbers[f'best_pictures_per_s_{size}']:.0f}",
+            f"{numbers[f'ms_view_{size}']:.1f}",
+            f"{numbers[f'ms_picture_{size}']:.1f}",
+            f"{numbers[f'bound_ms_picture_{size}']:.2f}",
+        )
+    shown.caption = f"once per town before that: {numbers['ms_scenery']:.0f} ms"
+    return shown

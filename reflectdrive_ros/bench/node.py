@@ -1,0 +1,248 @@
+"""`reflectdrive bench node`: what the node adds to the planner's own time, whether it loses pictures, whether it grows.
+
+The recording's pictures are sent at 10 Hz by this process to the node in its own process, over DDS. Overhead is the
+time from the front picture's arrival to the trajectory's publication, minus the planner's. The node measures it with
+its own clock, so it does not depend on this process being on time. Beside it stands the bound: decoding the three
+pictures, which no node that looks at them can avoid, timed here on one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import cv2
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import track
+from rich.table import Table
+
+from .. import arguments
+from ..config import Config, ConfigError, override_dotted
+from ..provenance import write_numbers
+from ..replay.node import Harness
+from ..ros import convert, outputs
+from ..ros.bag import BagError
+from ..ros.processes import running_node
+from ..ros.recordings import RECORDING, RecordingError, open_recording
+from ..ros.topics import message_class
+
+PERIOD_S = 0.1
+WARM_UP_S = 3.0
+SETTLE_S = 0.5  # until the last answers and the diagnostics that count them have come
+RAW_SIZE = (1920, 1080)
+KEY_BY_SUFFIX = {
+    "kinematic_state": "odometry",
+    "localization/acceleration": "acceleration",
+    "reflectdrive/route": "route",
+    "recognition/objects": "objects",
+    "tf_static": "tf_static",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--runs", type=arguments.count(1000), default=5, help="runs to take medians over (default: 5)")
+    parser.add_argument(
+        "--seconds", type=arguments.duration(1.0, 3600.0), default=60.0, help="length of a run (default: 60)"
+    )
+    parser.add_argument("--planner", default="constant_velocity", help="recipe (default: constant_velocity)")
+    parser.add_argument("--objects", action="store_true", help="send the recording's road users too")
+    parser.add_argument("--raw", action="store_true", help="three raw 1920x1080 streams instead of 640x360 JPEG")
+    parser.add_argument("--recording", type=Path, default=RECORDING, help="pictures to send")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
+
+
+def run(args: argparse.Namespace) -> int:
+    console, errors = Console(), Console(stderr=True)
+    try:
+        messages = by_key(args.recording, args.raw)
+        runs = [one_run(args, messages, errors, number) for number in range(args.runs)]
+    except (RecordingError, BagError, ConfigError) as fault:
+        errors.print(escape(str(fault)), soft_wrap=True)
+        return 2
+    numbers = figures(runs, messages, args)
+    if args.json:
+        write_numbers(args.json, numbers)
+    console.print(table(numbers))
+    return 0
+
+
+def by_key(recording: Path, raw: bool) -> dict[str, list[Any]]:
+    """The recording's messages by input key, in order; pictures blown up to raw Full HD on request."""
+    found: dict[str, list[Any]] = {}
+    for item in open_recording(recording).messages():
+        parts = item.topic.split("/")
+        key = next((key for suffix, key in KEY_BY_SUFFIX.items() if item.topic.endswith(suffix)), "")
+        if "camera" in parts:
+            key = f"{'image' if 'image' in parts else 'info'}:{parts[parts.index('camera') + 1]}"
+        if key:
+            found.setdefault(key, []).append(item.message)
+    if raw:
+        for key in [key for key in found if key.startswith("image:")]:
+            found[key] = [full_hd(message) for message in found[key][:8]]  # 50 MB for each camera are enough
+    return found
+
+
+def full_hd(message: Any) -> Any:
+    """A compressed image as the raw sensor_msgs/Image of RAW_SIZE that a camera driver would send."""
+    pixels = cv2.resize(convert.jpeg_pixels(message, "bench"), RAW_SIZE)
+    width, height = RAW_SIZE
+    image = message_class("sensor_msgs/msg/Image")
+    made = image(header=message.header, width=width, height=height, encoding="rgb8", step=3 * width)
+    made.data.frombytes(pixels.tobytes())
+    return made
+
+
+def one_run(args: argparse.Namespace, messages: dict[str, list[Any]], errors: Console, number: int) -> dict[str, Any]:
+    """One run of the node: overheads, frames sent and answered, memory."""
+    config = override_dotted(
+        Config(),
+        {
+            "planner": args.planner,
+            "cameras.compressed": not args.raw,
+            "inputs.objects_type": "predicted" if args.objects else "none",
+            "speed_limit_mps": 13.9,
+        },
+    )
+    keys = [key for key in messages if key != "objects" or args.objects]
+    with TemporaryDirectory() as folder:
+        log = Path(folder) / "node.log"
+        harness = Harness(config, keys, heard=("trajectory", "status", "diagnostics"))
+        try:
+            with running_node(config, {}, log, sim_time=False) as process:
+                harness.wait_for_node(process, log)
+                for key in ("route", "tf_static"):
+                    harness.inputs[key].publish(messages[key][0])
+                send(WARM_UP_S, messages, harness, process.pid)
+                time.sleep(SETTLE_S)
+                before = len(harness.received["status"]), pictures_received(harness)
+                title = f"run {number + 1} of {args.runs}"
+                memory = send(args.seconds, messages, harness, process.pid, errors, title)
+                time.sleep(SETTLE_S)
+        finally:
+            harness.close()
+    statuses = [message for _, message in harness.received["status"]][before[0] :]
+    planned = [s for s in statuses if s.source == s.SOURCE_PLANNER]
+    frames = round(args.seconds / PERIOD_S)
+    arrived = pictures_received(harness) - before[1]
+    return {
+        "overhead_ms": [s.time_received_to_published - s.time_planner for s in planned],
+        "frames_sent": frames,
+        "plans": len(planned),
+        "pictures_lost": frames * len(config.cameras.names) - arrived,
+        "memory_mb": memory,
+    }
+
+
+def pictures_received(harness: Harness) -> int:
+    """What the node's diagnostics count, over all cameras."""
+    last = harness.received["diagnostics"][-1][1]
+    lines = [status for status in last.status if ": image" in status.name]
+    return sum(int(value.value) for status in lines for value in status.values if value.key == "received")
+
+
+def send(
+    seconds: float,
+    messages: dict[str, list[Any]],
+    harness: Harness,
+    pid: int,
+    errors: Console | None = None,
+    title: str = "",
+) -> list[float]:
+    """Send pictures at 10 Hz and odometry at 50 Hz, stamped now; returns the node's memory (MB) once a second."""
+    memory, ticks = [], range(round(seconds / PERIOD_S))
+    began = time.perf_counter()
+    for tick in ticks if errors is None else track(ticks, title, console=errors, transient=True):
+        pictures = [key for key in harness.inputs if key.startswith(("image", "info"))]
+        others = [key for key in ("acceleration", "objects") if key in harness.inputs]
+        for fifth in range(5):
+            ahead = began + (tick + 0.2 * fifth) * PERIOD_S - time.perf_counter()
+            if ahead > 0:
+                time.sleep(ahead)
+            elif ahead < -0.5 * PERIOD_S:
+                began -= ahead  # this process was held up: a camera would not send two pictures at once to catch up
+            stamp = outputs.time_message(int(harness.node.get_clock().now().nanoseconds))
+            for key in ["odometry", *([*others, *pictures] if fifth == 0 else [])]:
+                choices = messages[key]
+                message = choices[tick % len(choices)]
+                message.header.stamp = stamp
+                harness.inputs[key].publish(message)
+        if tick % 10 == 0:
+            memory.append(resident_mb(pid))
+    return memory
+
+
+def resident_mb(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
+        if line.startswith("VmRSS"):
+            return float(line.split()[1]) / 1024.0
+    return float("nan")
+
+
+def figures(runs: list[dict[str, Any]], messages: dict[str, list[Any]], args: argparse.Namespace) -> dict[str, Any]:
+    """Medians over the runs, and the bounds."""
+    p50 = [float(np.percentile(r["overhead_ms"], 50)) for r in runs]
+    p99 = [float(np.percentile(r["overhead_ms"], 99)) for r in runs]
+    growth = [growth_percent(r["memory_mb"]) for r in runs]
+    pictures = [messages[key][0] for key in messages if key.startswith("image:")]
+    return {
+        "overhead_ms_p50": median(p50),
+        "overhead_ms_p99": median(p99),
+        "overhead_ms_p50_runs": p50,
+        "overhead_ms_p99_runs": p99,
+        "bound_decode_ms": decode_ms(pictures),
+        "bytes_per_instant": sum(len(picture.data) for picture in pictures),
+        "frames_sent": [r["frames_sent"] for r in runs],
+        "plans": [r["plans"] for r in runs],
+        "pictures_lost": [r["pictures_lost"] for r in runs],
+        "memory_mb": [r["memory_mb"][-1] for r in runs],
+        "memory_growth_percent": growth,
+        "runs": len(runs),
+        "seconds": args.seconds,
+        "planner": args.planner,
+        "pictures": "raw 1920x1080" if args.raw else "JPEG 640x360",
+        "objects": args.objects,
+    }
+
+
+def growth_percent(memory_mb: list[float]) -> float:
+    """From the mean of the second tenth of the run (everything is loaded by then) to that of the last tenth."""
+    tenth = max(1, len(memory_mb) // 10)
+    early = float(np.mean(memory_mb[tenth : 2 * tenth] or memory_mb[:1]))
+    return 100.0 * (float(np.mean(memory_mb[-tenth:])) - early) / early
+
+
+def decode_ms(pictures: list[Any]) -> float:
+    """Decoding and resizing one instant on one thread, median of 50."""
+    config, times = Config(), []
+    for _ in range(50):
+        begun = time.perf_counter()
+        for picture in pictures:
+            convert.pixels(picture, "bench", config.cameras.width, config.cameras.height)
+        times.append(1e3 * (time.perf_counter() - begun))
+    return median(times)
+
+
+def table(numbers: dict[str, Any]) -> Table:
+    made = Table(
+        title=f"node · {numbers['pictures']} · {numbers['runs']} runs of {numbers['seconds']:.0f} s", show_header=False
+    )
+    rows = {
+        "overhead p50": f"{numbers['overhead_ms_p50']:.2f} ms (bound: {numbers['bound_decode_ms']:.2f} ms to decode)",
+        "overhead p99": f"{numbers['overhead_ms_p99']:.2f} ms",
+        "plans of frames": ", ".join(f"{p}/{f}" for p, f in zip(numbers["plans"], numbers["frames_sent"], strict=True)),
+        "pictures lost": ", ".join(map(str, numbers["pictures_lost"])),
+        "memory": ", ".join(
+            f"{m:.0f} MB ({g:+.1f} %)"
+            for m, g in zip(numbers["memory_mb"], numbers["memory_growth_percent"], strict=True)
+        ),
+        "input": f"{numbers['bytes_per_instant'] / 1e3:.0f} kB an instant",
+    }
+    for name, value in rows.items():
+        made.add_row(name, value)
+    return made

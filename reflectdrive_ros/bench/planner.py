@@ -1,0 +1,476 @@
+"""`reflectdrive bench planner --backend onnxruntime --config small`: a network's planning step, the bound beside it.
+
+A full step is prefill_goal, three drafts of six goals and three edits of one (`planning/reflectdrive2.py`, which stops
+earlier where an edit changes nothing); a lite step is prefill and two steps on one block. Beside them stand full steps
+that edit all of their one, three or six blocks.
+Everything has its turn in every round: the backend and eager torch, with and without reuse of the prompt's keys and
+values. Without reuse every pass reads the scene again; of eager torch it is told, too, where it does so for each goal
+by itself. A network that keeps what it saw in a picture (`vision.frames` 1, as `base`) is also timed with pictures it
+never saw.
+So a machine that is slow for a second slows them all, and the ratios, which are medians over rounds, hold on a busy one
+too. Our threads never spin while they wait; eager torch's do, unless OMP_WAIT_POLICY is PASSIVE (`eager_threads`).
+Beside the times stands a roofline: FLOPs and bytes that a step cannot do without (`roofline`), at the copy and matrix
+rates of this machine, measured in the same run with as many threads. Whether the backend plans what eager torch plans,
+`reflectdrive bench parity` tells.
+With --backend torch --device cuda all of this happens on a GPU, and a table beside it (`bench_gpu`) says what the GPU
+is and how long a step takes there kernel by kernel, fused, recorded and compiled. With --backend tensorrt the graphs
+run on a GPU, in engines; eager torch stands beside them there where torch finds the GPU, else on the CPU, and then no
+bound is told: nobody has measured what the GPU could do.
+
+Without --model the weights are random; dense layers take as long with those. With --model FILE the graphs are exported
+into a temporary folder, where engines are built of them, or taken from --graphs CARD, with the engines that
+`reflectdrive engine` has built of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import track
+from rich.table import Table
+
+from .. import arguments
+from ..config import Config, ConfigError
+from ..deploy.engines import UNUSABLE
+from ..domain import Array
+from ..features import WORDS, ModelInputs
+from ..files import sha256_of
+from ..model import checkpoint
+from ..model.card import CARD, GraphCard, GraphError
+from ..model.checkpoint import CheckpointError
+from ..model.token import torch_bench
+from ..model.token.cuda_graphs import GpuWay
+from ..model.token.net import TokenNet
+from ..planning.planner import Network
+from ..provenance import write_numbers
+from ..runtime.graphs import views_of
+from ..runtime.model_file import named
+from ..runtime.network import made_inputs, torch_decoding
+from ..runtime.torch_backend import TorchNetwork
+from . import gpu as bench_gpu
+from .parity import FULL, LITE, frame
+from .roofline import Cost, bound_ms, costs
+
+BACKENDS = ("onnxruntime", "torch", "tensorrt")
+GOALS = (1, 3, 6)
+MOST = GOALS[-1]
+SELDOM = 8  # a frame that reuses nothing is timed every so many rounds
+PROFILED = 30
+WARM_UP = 5
+RING, NO_RING = "with the ring", "pictures never seen"
+STARTED = """
+import time; begun = time.perf_counter()
+import sys
+from reflectdrive_ros.config import DecodingConfig, ModelConfig, override
+from reflectdrive_ros.model.card import GraphCard
+from reflectdrive_ros.runtime.network import network_of
+file, sha256, backend, device, engines, threads = sys.argv[1:]
+model = ModelConfig(file, sha256, backend, device, engines, int(threads))
+network_of(model, override(DecodingConfig(), GraphCard.read(file).decoding()))
+print(time.perf_counter() - begun)
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--backend", choices=BACKENDS, default="onnxruntime", help=f"{', '.join(BACKENDS)} (the first)")
+    parser.add_argument("--config", choices=("small", "base"), default="small", help="size of random weights (small)")
+    parser.add_argument("--model", metavar="FILE", help="weights in place of random ones")
+    parser.add_argument("--sha256", metavar="HASH", help="of --model (default: as the card.json beside it tells)")
+    parser.add_argument("--graphs", type=Path, metavar="CARD", help="card of the graphs exported of --model")
+    parser.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1 .. (cpu; of --backend tensorrt cuda)")
+    parser.add_argument("--threads", type=arguments.processes(), default=2, metavar="N", help="processor threads (2)")
+    parser.add_argument("--steps", type=arguments.count(), default=200, metavar="N", help="steps of each kind (200)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0; 2 with one sentence on stderr when the model or the set cannot be used."""
+    console, errors = Console(), Console(stderr=True)
+    if not console.is_terminal:  # a log is wide enough for the table
+        console = Console(width=120)
+    try:
+        places = devices_of(args)
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            net, model = weights(args)
+            eager = TorchNetwork(net, places.eager, torch_decoding(Config().decoding), way=GpuWay())
+            card = None
+            if args.backend != "torch":
+                card = the_graphs(args, net, model, places.device, folder, errors)
+            numbers = figures(args, places, net, eager, card, folder, errors)
+        if args.json is not None:
+            gpu = "" if isinstance(numbers["gpu"], str) else numbers["gpu"]["name"]
+            write_numbers(args.json, numbers, gpu, model)
+    except (CheckpointError, *UNUSABLE) as fault:
+        errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
+        return 2
+    except OSError as fault:
+        errors.print(escape(f"{fault.filename}: {fault.strerror}"), soft_wrap=True, highlight=False)
+        return 2
+    for shown in tables(numbers):
+        console.print(shown)
+    return 0
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where what is benched runs, and where eager torch runs beside it."""
+
+    device: str
+    eager: str
+
+    @property
+    def alike(self) -> bool:
+        return self.device == self.eager
+
+
+def devices_of(args: argparse.Namespace) -> Places:
+    """Raises ConfigError, CudaError, EngineError where nothing can run on --device."""
+    device = args.device or ("cuda" if args.backend == "tensorrt" else "cpu")
+    kind = device.partition(":")[0]
+    if kind not in ("cpu", "cuda"):
+        raise ConfigError(f"--device is {device}, expected cpu, cuda or cuda:1 ..")
+    if args.backend == "tensorrt":
+        from ..runtime.trt.backend import opened, tensorrt
+
+        if kind == "cpu":
+            raise ConfigError("--device is cpu, but TensorRT runs on GPUs: leave it out")
+        tensorrt(opened(device))  # before minutes go into graphs and engines
+        return Places(device, device if torch_bench.has_gpu() else "cpu")
+    if kind != "cpu" and args.backend != "torch":
+        raise ConfigError(
+            f"--device {device} goes with --backend torch or tensorrt: {args.backend} is benched on a CPU"
+        )
+    if kind != "cpu" and not torch_bench.has_gpu():
+        raise ConfigError(f"--device is {device}, but torch finds no GPU: leave it out to run on the CPU")
+    return Places(device, device)
+
+
+def weights(args: argparse.Namespace) -> tuple[TokenNet, str]:
+    """The network, and the hash of its file; empty for random weights."""
+    if args.model is None:
+        return torch_bench.random_net(args.config, WORDS), ""
+    model = named(args.model, args.sha256)
+    return checkpoint.load(model.file, model.sha256), model.sha256
+
+
+def the_graphs(
+    args: argparse.Namespace, net: TokenNet, sha256: str, device: str, folder: Path, errors: Console
+) -> GraphCard:
+    """The card of --graphs, or of graphs and engines made now. Raises GraphError, CudaError, EngineError."""
+    if args.graphs is not None:
+        card = GraphCard.read(args.graphs)
+        if card.model["weights_sha256"] != sha256:
+            raise GraphError(f"{args.graphs} was exported of other weights than --model: export them again")
+        return card
+    from ..deploy.export import export
+
+    blocks = MOST if args.backend == "tensorrt" else None
+    with errors.status("exporting"):
+        export(net, sha256, folder, {}, torch_decoding(Config().decoding), blocks)
+    card = GraphCard.read(folder / CARD)
+    if args.backend == "tensorrt":
+        from ..deploy.engines import build
+
+        with errors.status("building engines; this takes minutes"):
+            list(build(card, device, None, time.perf_counter))
+    return card
+
+
+def figures(
+    args: argparse.Namespace,
+    places: Places,
+    net: TokenNet,
+    eager: TorchNetwork,
+    card: GraphCard | None,
+    folder: Path,
+    errors: Console,
+) -> dict[str, Any]:
+    """The measurements, keys as in the design: `full_ms_p50` .. and what stands beside them."""
+    bytes_per_s, flop_per_s = torch_bench.ceilings(places.eager, args.threads)  # it also sets torch's threads
+    inputs = made_inputs(eager)
+    network: Network = eager
+    parts_ms = {}
+    if card is None:
+        if places.device != "cpu":
+            network = TorchNetwork(net, places.device, eager.decoding)
+        parts_ms = torch_bench.parts_ms(net, eager.tensors(inputs), eager.decoding, min(PROFILED, args.steps))
+    elif args.backend == "tensorrt":
+        from ..runtime.trt.backend import TrtNetwork
+
+        network = TrtNetwork(card, places.device)
+    else:
+        from ..runtime.ort_backend import OrtNetwork, profiled
+
+        network = OrtNetwork(card, args.threads, "cpu")
+        runs = min(PROFILED, args.steps)
+        looking = profiled(card, "see", {"views": views_of(card, inputs.images)}, runs, folder)
+        reading = profiled(card, "prefill_goal", network.fed(inputs), runs, folder)
+        parts_ms = {"vision": sum(looking.values()), **split(reading, folder / "run.onnx")}
+    compared = network is not eager
+    spent_ms = timed(args.steps, actions_of(network, eager, net, inputs, compared), errors)
+
+    step, one = costs(net.config, MOST), costs(net.config, 1)
+    edits = sum(edit for _, edit in FULL)
+
+    def of_parts(read: Mapping[str, Cost], steps: list[Cost]) -> float | None:
+        if not places.alike:
+            return None
+        parts = [*read.values(), *steps]
+        return sum(bound_ms(part, bytes_per_s, flop_per_s) for part in parts)
+
+    bound = {
+        "full": of_parts(
+            {name: step[name] for name in ("vision", "prefill", "goal", "look")},
+            [step["step"].times(len(FULL) - edits), one["step"].times(edits)],
+        ),
+        "lite": of_parts({name: one[name] for name in ("vision", "prefill")}, [one["step"].times(len(LITE))]),
+    }
+    numbers: dict[str, Any] = {
+        "backend": args.backend,
+        "runs_on": getattr(network, "runs_on", ""),
+        "precision": "fp32" if card is None else card.precision,
+        "eager_runs_on": eager.runs_on,
+        "eager_threads": "passive" if os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE" else "spin",
+        "config": args.model or f"{args.config}, random weights",
+        "parameters": sum(parameter.numel() for parameter in net.parameters()),
+        "threads": args.threads,
+        "steps": args.steps,
+        "copy_gb_per_s": bytes_per_s / 1e9 if places.alike else None,
+        "matmul_gflop_per_s": flop_per_s / 1e9 if places.alike else None,
+        "gflop": {name: part.flop / 1e9 for name, part in step.items()},
+        "mb": {name: part.bytes / 1e6 for name, part in step.items()},
+        "parts_ms_p50": parts_ms,
+        "gpu": bench_gpu.measured(net, eager, inputs, places.eager, args.steps),
+    }
+    for kind in ("full", "lite"):
+        wall, busy = spent_ms[kind][:, 0], spent_ms[kind][:, 1]
+        numbers |= {f"{kind}_ms_p50": float(np.median(wall)), f"{kind}_ms_p99": float(np.percentile(wall, 99))}
+        numbers |= {f"{kind}_cpu_ms_p50": float(np.median(busy)), f"roofline_{kind}_ms": bound[kind]}
+    numbers["full_by_goals_ms_p50"] = {str(goals): float(np.median(spent_ms[f"full {goals}"][:, 0])) for goals in GOALS}
+    for row, name in enumerate(("prefill_goal", "draft", "edit", "host"), start=2):
+        numbers[f"{name}_ms_p50"] = float(np.median(spent_ms["full"][:, row]))
+    updates = {
+        goals: torch_bench.updates_ms(net, places.eager, eager.decoding.edits, goals, PROFILED) for goals in (1, MOST)
+    }
+    numbers["update_ms_p50"] = {str(goals): spent["token_ops"] for goals, spent in updates.items()}
+    numbers |= ratios(spent_ms, compared)
+    if card is not None:
+        numbers["cold_start_s"] = cold_start_s(card, args.backend, places.device, args.threads)
+    return numbers
+
+
+Action = Callable[[], tuple[float, ...]]
+
+
+def actions_of(
+    network: Network, eager: TorchNetwork, net: TokenNet, inputs: ModelInputs, compared: bool
+) -> dict[str, Action]:
+    """What has its turn in each round. Each returns milliseconds of prefill, drafts and edits, where it tells."""
+    last = frame(network, inputs, FULL, MOST)[0][:1].copy()
+    last[:, -2:] = network.codebook.mask_id  # the part that a lite step has to write
+
+    def whole(of: Network, count: int, edited: int | None = None) -> Action:
+        turns = driven(inputs, network.inputs.cameras)
+        return lambda: frame(of, next(turns), FULL, count, edited=edited)[1]
+
+    def short(of: Network, strange: bool = False) -> Action:
+        turns = driven(inputs, network.inputs.cameras, strange)
+        return lambda: frame(of, next(turns), LITE, 1, last)[1]
+
+    def afresh(count: int, packed: bool) -> Action:
+        def action() -> tuple[float, ...]:
+            tensors = eager.tensors(inputs)
+            torch_bench.without_reuse(net, tensors, eager.decoding, count, packed)
+            torch_bench.finish(tensors[0].device)
+            return ()
+
+        return action
+
+    def again(count: int) -> Action:
+        turns = driven(inputs, network.inputs.cameras)
+
+        def action() -> tuple[float, ...]:
+            reading_again(network, next(turns), count, 1)
+            return ()
+
+        return action
+
+    found: dict[str, Action] = {"full": whole(network, MOST, 1), "lite": short(network)}
+    found |= {f"full {goals}": whole(network, goals) for goals in GOALS}
+    found |= {f"eager full {goals}": whole(eager, goals) for goals in (MOST, 1)}
+    found |= {f"without reuse {goals}": afresh(goals, True) for goals in (MOST, 1)}
+    found["without sharing"] = afresh(MOST, False)
+    found |= {f"without own reuse {goals}": again(goals) for goals in (MOST, 1)}
+    if net.config.vision.frames == 1:
+        found |= {RING: short(eager), NO_RING: short(eager, strange=True)}
+    return {**found, "eager lite": short(eager)} if compared else found
+
+
+def reading_again(network: Network, inputs: ModelInputs, count: int, edited: int | None = None) -> Array:
+    """As a full `frame`, but every pass reads the scene again before it drafts or edits, its pictures included."""
+    blocks = network.prefill_goal(inputs).blocks[:count]
+    for limit, edit in FULL:
+        blocks, _ = network.step(network.prefill(inputs), blocks[:edited] if edit else blocks, limit, edit)
+    return blocks
+
+
+def driven(inputs: ModelInputs, cameras: int, strange: bool = False) -> Iterator[ModelInputs]:
+    """The same scene step after step, each time with new newest pictures, the last step's as the older ones.
+
+    So a network that keeps what it saw looks at as many pictures as on the road; at all of them where they are
+    `strange`, the older ones new too.
+    """
+    older = inputs.images[-cameras:]
+    for turn in itertools.count():
+        newest = older.copy()
+        newest[:, 0, :2] = np.array([turn % 256, turn // 256 % 256], np.uint8)[:, None]
+        between = inputs.images[cameras:-cameras]
+        yield replace(inputs, images=np.concatenate([255 - newest if strange else older, between, newest]))
+        older = newest
+
+
+def timed(steps: int, actions: Mapping[str, Action], console: Console) -> dict[str, Array]:
+    """(N, 6) milliseconds of each action: on the clock, of CPU time, prefill, drafts, edits, the rest."""
+    rows: dict[str, list[list[float]]] = {name: [] for name in actions}
+    for turn in track(range(-WARM_UP, steps), "planning", console=console, disable=not console.is_terminal):
+        for name, action in actions.items():
+            if name.startswith("without") and turn % SELDOM:
+                rows[name].append([float("nan")] * 6)
+                continue
+            wall, busy = time.perf_counter_ns(), time.process_time_ns()
+            calls = action()
+            wall, busy = time.perf_counter_ns() - wall, time.process_time_ns() - busy
+            inner = [*calls, 1e-6 * wall - sum(calls)] if calls else [float("nan")] * 4
+            rows[name].append([1e-6 * wall, 1e-6 * busy, *inner])
+    return {name: np.array(some)[WARM_UP:] for name, some in rows.items()}
+
+
+def ratios(spent_ms: Mapping[str, Array], compared: bool) -> dict[str, float]:
+    """Medians over rounds of one's time over another's, in the same round; all of six goals edited, and one of one."""
+    found = {}
+    for goals, ending in ((MOST, ""), (1, "_one_goal")):
+        own = spent_ms[f"full {goals}"][:, 0]
+        eager, without = (spent_ms[f"{name} {goals}"][:, 0] for name in ("eager full", "without reuse"))
+        found[f"eager_full_ms_p50{ending}"] = float(np.median(eager))
+        found[f"eager_without_reuse_full_ms_p50{ending}"] = float(np.nanmedian(without))
+        found[f"reuse_times_faster{ending}"] = float(np.nanmedian(without / eager))
+        if compared:
+            found[f"times_faster_than_eager{ending}"] = float(np.median(eager / own))
+            found[f"times_faster_than_eager_without_reuse{ending}"] = float(np.nanmedian(without / own))
+    for goals, name, ending in ((MOST, "full", ""), (1, "full 1", "_one_goal")):
+        again = spent_ms[f"without own reuse {goals}"][:, 0]
+        found[f"reading_again_full_ms_p50{ending}"] = float(np.nanmedian(again))
+        found[f"own_reuse_times_faster{ending}"] = float(np.nanmedian(again / spent_ms[name][:, 0]))
+    eager, without = spent_ms[f"eager full {MOST}"][:, 0], spent_ms["without sharing"][:, 0]
+    found["eager_without_sharing_full_ms_p50"] = float(np.nanmedian(without))
+    found["sharing_times_faster"] = float(np.nanmedian(without / eager))
+    if RING in spent_ms:
+        kept, strange = spent_ms[RING][:, 0], spent_ms[NO_RING][:, 0]
+        found |= {"eager_lite_with_ring_ms_p50": float(np.median(kept))}
+        found |= {"eager_lite_without_ring_ms_p50": float(np.median(strange))}
+        found |= {"ring_times_faster": float(np.median(strange / kept))}
+    if compared:
+        own = spent_ms[f"full {MOST}"][:, 0]
+        found["times_faster_than_eager_without_sharing"] = float(np.nanmedian(without / own))
+        eager, own = spent_ms["eager lite"][:, 0], spent_ms["lite"][:, 0]
+        found |= {
+            "eager_lite_ms_p50": float(np.median(eager)),
+            "times_faster_than_eager_lite": float(np.median(eager / own)),
+        }
+    return found
+
+
+def split(spent_ms: Mapping[str, float], file: Path) -> dict[str, float]:
+    """Milliseconds of a prefill's parts: what no keys and values need, which is the goals', and the rest."""
+    import onnx_ir as ir
+
+    graph = ir.load(file).graph
+    needed = {value.name for value in graph.outputs if (value.name or "").startswith(("keys_", "values_"))}
+    for node in reversed(list(graph)):
+        if any(value.name in needed for value in node.outputs):
+            needed |= {value.name for value in node.inputs if value is not None}
+    parts = {"prefill": 0.0, "goal": 0.0}
+    for node in graph:
+        kept = any(value.name in needed for value in node.outputs)
+        parts["prefill" if kept else "goal"] += spent_ms.get(node.name or "", 0.0)
+    return parts
+
+
+def cold_start_s(card: GraphCard, backend: str, device: str, threads: int) -> float:
+    """Seconds from a fresh process to a network that has been tried once: the median of three."""
+    file = card.path.resolve()
+    words = [sys.executable, "-c", STARTED, str(file), sha256_of(file), backend, device, "", str(threads)]
+    return median(float(subprocess.run(words, capture_output=True, text=True, check=True).stdout) for _ in range(3))
+
+
+def tables(numbers: Mapping[str, Any]) -> list[Table]:
+    shown = Table(
+        title=f"{numbers['config']}, {numbers['parameters'] / 1e6:.1f} M parameters, {numbers['runs_on']}; "
+        f"{numbers['steps']} steps",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+    )
+    for name in ("step", "ms p50", "p99", "CPU ms", "bound ms", "eager ms", "eager / this"):
+        shown.add_column(name, justify="left" if name == "step" else "right")
+    for kind in ("full", "lite"):
+        values = [numbers[f"{kind}_ms_{what}"] for what in ("p50", "p99")]
+        values += [numbers[f"{kind}_cpu_ms_p50"], numbers[f"roofline_{kind}_ms"]]
+        if kind == "lite":
+            values += [numbers.get("eager_lite_ms_p50"), numbers.get("times_faster_than_eager_lite")]
+        shown.add_row(kind, *("" if value is None else f"{value:.1f}" for value in values))
+    for goals, ending in ((MOST, ""), (1, "_one_goal")):
+        values = [numbers[f"eager_full_ms_p50{ending}"], numbers.get(f"times_faster_than_eager{ending}")]
+        told = ("" if value is None else f"{value:.1f}" for value in values)
+        shown.add_row(
+            f"full, {goals} of {goals} edited", f"{numbers['full_by_goals_ms_p50'][str(goals)]:.1f}", "", "", "", *told
+        )
+    waits = "wait as ours do" if numbers["eager_threads"] == "passive" else "spin while they wait, unlike ours"
+    ceilings = "no bound: torch finds no GPU and runs on the CPU; "
+    if numbers["copy_gb_per_s"] is not None:
+        ceilings = f"copy {numbers['copy_gb_per_s']:.1f} GB/s, "
+        ceilings += f"matrices {numbers['matmul_gflop_per_s']:.0f} GFLOP/s in float32; "
+    shown.caption = (
+        f"{ceilings}reuse of keys and values makes a full step {numbers['own_reuse_times_faster']:.1f} times faster, "
+        f"{numbers['own_reuse_times_faster_one_goal']:.1f} times with one goal, than where each pass reads the scene "
+        f"again; eager torch {numbers['sharing_times_faster']:.1f} times "
+        f"on {MOST} goals than where each pass reads it for each goal, "
+        f"{numbers['reuse_times_faster']:.1f} times than where it reads it for all; "
+        f"{numbers['reuse_times_faster_one_goal']:.1f} times on one goal"
+        + (
+            f"; to keep what was seen, {numbers['ring_times_faster']:.2f} times"
+            if "ring_times_faster" in numbers
+            else ""
+        )
+    )
+    parts = Table(title="where a full step's time goes, ms", title_justify="left", box=SIMPLE_HEAD)
+    columns = {**numbers["parts_ms_p50"], "drafts": numbers["draft_ms_p50"], "edits": numbers["edit_ms_p50"]}
+    columns |= {"host": numbers["host_ms_p50"]}
+    columns |= {f"update of {goals}": value for goals, value in numbers["update_ms_p50"].items()}
+    columns |= {f"{goals} goals": value for goals, value in numbers["full_by_goals_ms_p50"].items()}
+    for name in columns:
+        parts.add_column(name, justify="right")
+    parts.add_row(*(f"{value:.2f}" for value in columns.values()))
+    if "cold_start_s" in numbers:
+        shown.caption += f"; {numbers['cold_start_s']:.1f} s from a fresh process to a network that was tried"
+    shown.caption += f"; eager torch's threads {waits}"
+    if isinstance(numbers["gpu"], str):
+        shown.caption += f"; GPU {numbers['gpu']}"
+        return [shown, parts]
+    return [shown, parts, bench_gpu.table(numbers["gpu"])]

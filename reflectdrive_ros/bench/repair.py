@@ -1,0 +1,331 @@
+"""`reflectdrive bench repair --model FILE --set test`: what goals, repair, its iterations and its reach are worth.
+
+On the same scenes: the paper's ablation (neither, several goals, repair, both) with the others' present velocity known,
+and once more with their true future, its dagger row; beside them the plan of pictures alone. Its curve: the score over
+iterations and over the reach of the search. And what repair costs, the network left out: processor time of a repaired
+step less that of the same step without repair, by iterations.
+
+`unsafe` are plans that leave the drivable space or hit somebody who keeps his velocity within the guard's horizon, by
+the guard's own rule; `avoidable` those of them where the expert's plan does not; `in reach` those of them where a plan
+does not, and can be followed, that differs in one pair of tokens, within the reach of the search.
+
+Exported graphs, which ReflectDrive-2 drives with unless --model names weights, give the times of the car's own backend.
+ReflectDrive takes other goals than are built into the shipped graphs, and wants weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+from rich.table import Table
+
+from .. import kinematics
+from ..config import Config, ConfigError
+from ..data import shards
+from ..data.contact_sheet import from_above
+from ..data.scene import DrivingScene
+from ..data.shards import SetError
+from ..domain import Array, Observation, Plan, Verdict
+from ..evaluation import driving_scores, open_loop, scene_sets
+from ..evaluation.driving_scores import MEASURES, WAYPOINT_TIMES_S
+from ..evaluation.privilege import observed
+from ..features import InputSpec, ModelInputs
+from ..planning import decoding_of, guard, planner_named
+from ..planning.planner import Network, PlannerState, Prefilled, Tools, in_turn
+from ..planning.postprocess.waypoints import POINTS, driven, trajectories
+from ..planning.safety import Known, as_drawn
+from ..provenance import write_numbers
+from ..runtime import cli_args
+from ..runtime.model_file import ModelFileError
+from ..runtime.network import network_of
+from ..scoring.frenet import poses_on_road
+from ..scoring.search import around
+from ..tokens import Codebook
+
+PLANNERS = ("reflectdrive", "reflectdrive2")
+ITERATIONS = (0, 1, 2, 3, 5, 10)
+DELTAS = (3, 5, 10)
+DRAWN = 6
+ASKED = 50  # plans near an unsafe one that the guard looks at
+BOTH, GOALS = "goals and repair", "goals"
+RANDOM = ("pictures alone", GOALS, "repair", BOTH)  # ways that drive once more with random weights
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way of planning in one scene."""
+
+    measures: tuple[float, ...]  # MEASURES, 0 to 1
+    repairs: int
+    unsafe: bool
+    avoidable: bool
+    in_reach: bool
+    own_ms: float  # processor time without the network
+    whole_ms: float  # with it
+    wall_ms: float  # what the car waits
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--planner", choices=PLANNERS, default=PLANNERS[0], help=f"(default: {PLANNERS[0]})")
+    cli_args.add_bench_arguments(parser)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the tables here too")
+    cli_args.add_random_weights_argument(parser)
+    parser.add_argument("--picture", type=Path, metavar="FILE", help=f"draw {DRAWN} repaired plans, before and after")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0; 2 with one sentence on stderr when there is nothing to plan for or with."""
+    console, errors = Console(), Console(stderr=True)
+    if not console.is_terminal:  # a log is wide enough for the table
+        console = Console(width=120)
+    try:
+        config = cli_args.configuration(args)
+        network = network_of(config.model, decoding_of(config))
+        assert network is not None  # configuration() has refused a planner without a model
+        folder = open_loop.the_set(args.set, args.scenes, args.workers, errors)
+        untrained = cli_args.network_for(config, args.planner, random_weights=True) if args.random_weights else None
+        rows, pictures = measured(folder, config, network, args.limit, errors, untrained)
+        if args.picture is not None and pictures:
+            cv2.imwrite(str(args.picture), cv2.cvtColor(np.concatenate(pictures), cv2.COLOR_RGB2BGR))
+    except (ConfigError, ModelFileError, *scene_sets.FAULTS) as fault:
+        errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
+        return 2
+    numbers, costs = {name: summary(some, rows[BOTH]) for name, some in rows.items()}, cost(rows)
+    if args.json is not None:
+        told = {"set": args.set, "planner": args.planner, "model_sha256": config.model.sha256}
+        told["threads"] = config.model.threads
+        content = {**told, "scenes": len(rows[BOTH]), "rows": numbers, **costs}
+        write_numbers(args.json, content, weights_sha256=cli_args.weights_of(config, [args.planner]))
+    console.print(_table(f"{args.planner}, set '{args.set}', {len(rows[BOTH])} scenes", numbers))
+    told_costs = ", ".join(f"{name} {'-' if value is None else f'{value:.1f}'}" for name, value in costs.items())
+    console.print(f"processor time, and by the clock: {told_costs}", soft_wrap=True, highlight=False)
+    return 0
+
+
+def variants(config: Config) -> dict[str, tuple[str, Config]]:
+    """Ways of planning by name: an oracle and a configuration."""
+
+    def changed(goals: bool, repair: bool, **repairing: int) -> Config:
+        rd, rd2 = config.reflectdrive, config.reflectdrive2
+        return replace(
+            config,
+            reflectdrive=replace(rd, goals=rd.goals if goals else 1, repair=repair),
+            reflectdrive2=replace(rd2, choose=goals, repair=repair),
+            repair=replace(config.repair, **repairing),
+        )
+
+    table = {"without both": (False, False), GOALS: (True, False), "repair": (False, True), BOTH: (True, True)}
+    found = {"pictures alone": ("none", config)}
+    found |= {name: ("constant_velocity", changed(*parts)) for name, parts in table.items()}
+    found |= {f"{name}, futures known": ("logged", changed(*parts)) for name, parts in table.items()}
+    for iterations in ITERATIONS:  # all of them, also where the first have brought nothing
+        going_on = changed(True, True, iterations=iterations, patience=max(ITERATIONS))
+        found[f"iterations {iterations}"] = ("constant_velocity", going_on)
+    for delta in DELTAS:
+        found[f"delta {delta}"] = ("constant_velocity", changed(True, True, delta=delta))
+    return found
+
+
+class CountingNetwork:
+    """A network that tells how much processor time it took, and reads each scene once."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._read: tuple[bytes, Prefilled, float, float] | None = None
+        self.seconds = 0.0  # of processor time in all, a scene that was read before charged once more
+        self.saved = 0.0  # of these, not spent
+        self.wall_saved = 0.0  # by the clock on the wall
+
+    @property
+    def inputs(self) -> InputSpec:
+        return self._network.inputs
+
+    @property
+    def codebook(self) -> Codebook:
+        return self._network.codebook
+
+    def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
+        key = b"".join(part.tobytes() for part in inputs.arrays.values())
+        if self._read is None or self._read[0] != key:
+            begun, wall_begun = time.process_time(), time.perf_counter()
+            known = self._network.prefill_goal(inputs)
+            self._read = key, known, time.process_time() - begun, time.perf_counter() - wall_begun
+        else:
+            self.saved += self._read[2]
+            self.wall_saved += self._read[3]
+        self.seconds += self._read[2]
+        return self._read[1]
+
+    def prefill(self, inputs: ModelInputs) -> Any:
+        return self.prefill_goal(inputs).context
+
+    def step(self, context: Any, blocks: Array, limit: int, edit: bool) -> tuple[Array, Array]:
+        begun = time.process_time()
+        made = self._network.step(context, blocks, limit, edit)
+        self.seconds += time.process_time() - begun
+        return made
+
+    def draft(self, context: Any, blocks: Array, limits: Sequence[int]) -> tuple[Array, Array]:
+        return in_turn(self, context, blocks, limits)
+
+
+def measured(
+    folder: Path, config: Config, network: Network, limit: int, errors: Console, untrained: Network | None = None
+) -> tuple[dict[str, list[Row]], list[Array]]:
+    """Rows of the same scenes by every way of planning, and the first repaired plans, one of each family, drawn.
+
+    `untrained` is a network of random weights: with it the ways of RANDOM drive once more.
+
+    Raises SetError if there is no scene.
+    """
+    ways, counting = variants(config), CountingNetwork(network)
+    random_ways = {name: ways[name] for name in RANDOM} if untrained is not None else {}
+    random_counting = None if untrained is None else CountingNetwork(untrained)
+    rows: dict[str, list[Row]] = {name: [] for name in (*ways, *map(with_random_weights, random_ways))}
+    drawn: dict[str, Array] = {}
+    scenes = shards.read(
+        folder, pictures=True, limit=limit, on_damage=partial(errors.print, soft_wrap=True, highlight=False)
+    )
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
+        for scene in progress.track(scenes, total=limit, description="planning"):
+            found, driven = rows_of(scene, ways, counting)
+            if random_counting is not None:
+                at_random, _ = rows_of(scene, random_ways, random_counting)
+                found |= {with_random_weights(name): row for name, row in at_random.items()}
+            for name, row in found.items():
+                rows[name].append(row)
+            if found[BOTH].repairs and len(drawn) < DRAWN:
+                drawn.setdefault(scene.family, before_and_after(scene, driven[GOALS], driven[BOTH]))
+    if not rows[BOTH]:
+        raise SetError(f"{folder} holds no scene to plan for")
+    return rows, list(drawn.values())
+
+
+def with_random_weights(name: str) -> str:
+    return f"{name}, random weights"
+
+
+def before_and_after(scene: DrivingScene, *plans: Array) -> Array:
+    """(H, W, 3) uint8 RGB: a scene from above with each of some plans (8, 3) in the place of the expert's."""
+    views = [from_above(replace(scene, expert=plan)) for plan in plans]
+    return np.asarray(cv2.copyMakeBorder(np.concatenate(views, axis=1), 0, 4, 0, 0, cv2.BORDER_CONSTANT))
+
+
+def rows_of(
+    scene: DrivingScene, ways: Mapping[str, tuple[str, Config]], network: CountingNetwork
+) -> tuple[dict[str, Row], dict[str, Array]]:
+    """What each way makes of one scene, and its plan (8, 3)."""
+    seen = {oracle: observed(scene, oracle) for oracle in dict.fromkeys(oracle for oracle, _ in ways.values())}
+    honest, config = seen["constant_velocity"], ways[BOTH][1]
+    (expert_way,) = trajectories(scene.expert[None, :, :2], honest.ego.speed_mps, config.output.dt_s)
+    expert = Plan(honest.stamp_ns, honest.ego.map_from_ego, expert_way)
+    made = dict[tuple[str, Config], tuple[Plan, float, float, float]]()  # two names may be one way
+    for way in ways.values():
+        if way not in made:
+            made[way] = _planned(seen[way[0]], way[1], network)
+    plans = {name: made[way][0] for name, way in ways.items()}
+    waypoints = {name: kinematics.resample(plan.trajectory, WAYPOINT_TIMES_S) for name, plan in plans.items()}
+    scores = driving_scores.rows_of(scene.scored(vehicle=config.vehicle), waypoints, config.scoring)
+    expert_safe = not guard.unsafe(expert, honest, config)
+    rows = {}
+    for name, plan in plans.items():
+        unsafe = bool(guard.unsafe(plan, honest, config))
+        repairs = plan.check.repairs if plan.check else 0
+        near = unsafe and in_reach(plan, honest, config, network.codebook)
+        rows[name] = Row(tuple(scores[name]), repairs, unsafe, unsafe and expert_safe, near, *made[ways[name]][1:])
+    return rows, waypoints
+
+
+def in_reach(plan: Plan, observation: Observation, config: Config, codebook: Codebook) -> bool:
+    """Whether the guard lets some plan through that differs from this one in a pair of ids, as far as the repair looks.
+
+    Of the 8 times 221 plans the guard is asked about those that the repair finds safest.
+    """
+    if plan.tokens is None:
+        return False
+    near = np.concatenate([around(plan.tokens, place, codebook, config.repair.delta)[1] for place in range(POINTS)])
+    known = Known.of(observation, config)
+    points = driven(codebook.decode(near), observation.ego, codebook.bin_m, known.road)
+    safety = as_drawn(known, poses_on_road(points, known.road))
+    safest = np.lexsort((safety.excess, -safety.first_unsafe))[:ASKED]
+    made = trajectories(points[safest], observation.ego.speed_mps, config.output.dt_s, known.road)
+    others = (replace(plan, trajectory=one) for one in made)
+    return any(guard.check(other, observation, 0.0, config).verdict is Verdict.OK for other in others)
+
+
+def _planned(seen: Observation, config: Config, network: CountingNetwork) -> tuple[Plan, float, float, float]:
+    """A plan from cold, and milliseconds: processor time without and with the network, and by the clock on the wall."""
+    network.seconds = network.saved = network.wall_saved = 0.0
+    begun, wall_begun = time.process_time(), time.perf_counter()
+    _, plan = planner_named(config)(PlannerState(), seen, Tools(config, network))
+    whole = time.process_time() - begun + network.saved
+    wall = time.perf_counter() - wall_begun + network.wall_saved
+    return plan, 1e3 * (whole - network.seconds), 1e3 * whole, 1e3 * wall
+
+
+def summary(rows: list[Row], configured: list[Row]) -> dict[str, Any]:
+    """Means in percent, iterations per scene, shares in percent; PDMS less that of the configured way, per scene."""
+    means = 100.0 * np.array([row.measures for row in rows]).mean(axis=0)
+    repaired = [row.repairs for row in rows]
+    difference = np.array([row.measures[0] for row in rows]) - np.array([row.measures[0] for row in configured])
+    return {
+        **{name: round(float(mean), 3) for name, mean in zip(MEASURES, means, strict=True)},
+        "pdms_95": open_loop.interval(np.array([row.measures[0] for row in rows])),
+        "difference": round(100.0 * float(difference.mean()), 3),
+        "difference_95": open_loop.interval(difference),
+        "iterations": round(float(np.mean(repaired)), 3),
+        "repaired": round(100.0 * float(np.mean([one > 0 for one in repaired])), 3),
+        "unsafe": round(100.0 * float(np.mean([row.unsafe for row in rows])), 3),
+        "avoidable": round(100.0 * float(np.mean([row.avoidable for row in rows])), 3),
+        "in_reach": round(100.0 * float(np.mean([row.in_reach for row in rows])), 3),
+    }
+
+
+def cost(rows: Mapping[str, list[Row]]) -> dict[str, float | None]:
+    """Milliseconds of processor time, and of a repaired step by the clock; None where no plan was repaired."""
+    pairs = list(zip(rows[BOTH], rows[GOALS], strict=True))
+    an_iteration = [(one.own_ms - other.own_ms) / one.repairs for one, other in pairs if one.repairs]
+    a_check = [one.own_ms - other.own_ms for one, other in pairs if not one.repairs]
+    steps = [one.whole_ms for one, _ in pairs if one.repairs]
+    waits = [one.wall_ms for one, _ in pairs if one.repairs]
+    return {
+        "iteration_ms_p50": _percentile(an_iteration, 50),
+        "iteration_ms_p95": _percentile(an_iteration, 95),
+        "check_ms_p50": _percentile(a_check, 50),
+        "repaired_step_ms_p50": _percentile(steps, 50),
+        "repaired_step_ms_p95": _percentile(steps, 95),
+        "repaired_step_wall_ms_p50": _percentile(waits, 50),
+        "repaired_step_wall_ms_p95": _percentile(waits, 95),
+    }
+
+
+def _percentile(values: list[float], percent: float) -> float | None:
+    return round(float(np.percentile(values, percent)), 3) if values else None
+
+
+def _table(title: str, numbers: Mapping[str, Mapping[str, Any]]) -> Table:
+    table = Table(title=f"{title}; means in percent", title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("way of planning", no_wrap=True)
+    columns = ("pdms", *open_loop.COLUMNS, "iterations", "unsafe", "avoidable", "in_reach")
+    headings = ("PDMS", *open_loop.COLUMNS.values(), "iterations", "unsafe", "avoidable", "in reach")
+    for heading in (*headings, "PDMS less configured"):
+        table.add_column(heading, justify="right")
+    for name, row in numbers.items():
+        table.add_row(
+            name,
+            *(f"{row[column]:.2f}" for column in columns),
+            open_loop.with_interval(row["difference"], row["difference_95"]),
+        )
+    return table

@@ -1,0 +1,329 @@
+"""`reflectdrive bench results`: writes docs/results.md from the JSON files under docs/bench, and types nothing by hand.
+
+A section appears when its files are there. Each table says which command made it, on which commit, when and where.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+
+from ..documents import read_json
+from ..evaluation.open_loop import with_interval
+from ..files import shown
+from .decoding import expert_in_words
+
+Numbers = Mapping[str, Any]
+SCORES = {"pdms": "PDMS", "nc": "NC", "dac": "DAC", "ttc": "TTC", "comfort": "C", "ep": "EP"}
+HEAD = """# Results
+
+Made by `reflectdrive bench results` from the JSON files in `docs/bench`; do not edit. Scores are the PDM score of
+NAVSIM v1.1 and its parts in percent, on scenes of the proving ground (docs/proving_ground.md): drawn pictures of made
+towns, not the NAVSIM benchmark. They compare planners with each other here, and with nothing published.
+"""
+
+
+class ResultsError(Exception):
+    """The results cannot be written; the message says why."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--bench", type=Path, default=Path("docs/bench"), metavar="DIR", help="JSON files (docs/bench)")
+    parser.add_argument("--out", type=Path, default=Path("docs/results.md"), metavar="FILE", help="(docs/results.md)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0; 2 with one sentence on stderr when a file cannot be read or written."""
+    try:
+        text = rendered(read(args.bench))
+        args.out.write_text(text, encoding="utf-8")
+    except (ResultsError, OSError) as fault:
+        Console(stderr=True).print(escape(str(fault)), soft_wrap=True, highlight=False)
+        return 2
+    Console().print(f"{args.out} written from {args.bench}", soft_wrap=True, highlight=False)
+    return 0
+
+
+def read(folder: Path) -> dict[str, Numbers]:
+    """File name without its end -> its numbers. Raises ResultsError naming a file that is not JSON, or the folder."""
+    found = {}
+    for path in sorted(folder.glob("*.json")) if os.path.isdir(folder) else ():
+        try:
+            found[path.stem] = read_json(path)
+        except (ValueError, OSError) as fault:
+            raise ResultsError(f"{path} cannot be read: {fault}") from None
+    if not found:
+        raise ResultsError(f"{shown(folder)} holds no JSON file: give the folder of measured numbers with --bench")
+    return found
+
+
+def rendered(files: Mapping[str, Numbers]) -> str:
+    """The whole page; the same for the same files."""
+    sections = [HEAD, *(section(files) for section in SECTIONS)]
+    return "\n".join(part for part in sections if part)
+
+
+# --- sections --------------------------------------------------------------------------------------------------------
+
+
+def open_loop(files: Mapping[str, Numbers]) -> str:
+    """Every driver of every set, best known set first."""
+    parts = []
+    for name in ("test", "hard", "val"):
+        some = _scored(files, name)
+        if not some:
+            continue
+        rows: dict[str, Sequence[str]] = {}
+        for stem, numbers in some.items():
+            for driver, row in numbers["drivers"].items():
+                told = _way(stem, name, driver)
+                rows[told] = _score_row(told, row)
+        blind = files.get("blind")
+        if name == "test" and blind:
+            rows["blind"] = _score_row(f"blind network ({blind['trained_on']} scenes)", blind)
+        ordered = sorted(rows.values(), key=lambda row: -float(row[2]))
+        table = _table(("driver", "scenes", *SCORES.values(), "95 % of PDMS"), ordered)
+        parts.append(f"### Set `{name}`\n\n{table}\n{_sources(some, ('blind',) if name == 'test' else (), files)}")
+    return "## Open loop\n\n" + "\n".join(parts) if parts else ""
+
+
+def _way(stem: str, scenes: str, driver: str) -> str:
+    """A driver with the way it drove: what `eval-test-WAY.json` calls it. The expert has one way."""
+    way = stem.removeprefix(f"eval-{scenes}").removeprefix("-")
+    return driver if not way or driver == "expert" else f"{driver}, {way}"
+
+
+def _scored(files: Mapping[str, Numbers], scenes: str) -> dict[str, Numbers]:
+    """Files of planners on a set."""
+    return {stem: numbers for stem, numbers in files.items() if numbers.get("set") == scenes and "drivers" in numbers}
+
+
+def _score_row(driver: str, row: Numbers) -> Sequence[str]:
+    return (f"`{driver}`", str(row["scenes"]), *_scores(row))
+
+
+def _scores(row: Numbers) -> Sequence[str]:
+    """SCORES and the interval of the first."""
+    low, high = row.get("pdms_95", (None, None))
+    return (*(f"{row[key]:.1f}" for key in SCORES), "" if low is None else f"{low:.1f} - {high:.1f}")
+
+
+def families(files: Mapping[str, Numbers]) -> str:
+    """PDMS by family of each driver on `test`."""
+    some = _scored(files, "test")
+    drivers = {
+        _way(stem, "test", name): row["families"]
+        for stem, numbers in some.items()
+        for name, row in numbers["drivers"].items()
+    }
+    if not drivers:
+        return ""
+    names = sorted({family for row in drivers.values() for family in row})
+    rows = [(family, *(_known(row.get(family, {}).get("pdms")) for row in drivers.values())) for family in names]
+    return f"## By family\n\nPDMS on `test`.\n\n{_table(('family', *(f'`{name}`' for name in drivers)), rows)}"
+
+
+def decoding(files: Mapping[str, Numbers]) -> str:
+    """What each number of the decoding is worth."""
+    numbers = files.get("decoding")
+    if not numbers:
+        return ""
+    rows = []
+    for way, row in numbers["rows"].items():
+        low, high = row["difference_95"]
+        scores = (f"{row[key]:.1f}" for key in ("single", "best", "chosen"))
+        rows.append((way, *scores, f"{row['difference']:+.2f}", f"{low:+.2f} .. {high:+.2f}"))
+    heads = ("decoding", "single", "best of goals", "chosen", "single, difference", "95 %")
+    told = (
+        f"PDMS on {numbers['scenes']} scenes of `{numbers['set']}`: the likeliest goal's plan, the best of all goals "
+        "by the true score (an oracle), and the one that the planner itself chooses."
+    )
+    expert = f"{expert_in_words(numbers['expert'])}\n\n" if "expert" in numbers else ""
+    return f"## Decoding\n\n{told}\n\n{_table(heads, rows)}\n{expert}{_sources({'decoding': numbers}, (), files)}"
+
+
+def repair(files: Mapping[str, Numbers]) -> str:
+    """What goals and repair are worth, and what repair costs: a table for each planner and set."""
+    some = {stem: numbers for stem, numbers in files.items() if "iteration_ms_p50" in numbers}
+    if not some:
+        return ""
+    told = (
+        "Unsafe: the plan leaves the drivable space or hits somebody who keeps his velocity, by the guard's rule; "
+        "avoidable: the expert's plan does not; in reach: some plan that a car can follow and that differs in one "
+        "waypoint, within the reach of the search, does not. Iterations: the mean over all scenes."
+    )
+    tables = "\n".join(_repaired(numbers) for numbers in some.values())
+    return f"## Repair\n\n{told}\n\n{tables}\n{_sources(some, (), files)}"
+
+
+def _repaired(numbers: Numbers) -> str:
+    """Where nothing was repaired there are no times."""
+    rows = []
+    for way, row in numbers["rows"].items():
+        counts = (f"{row[key]:.1f}" for key in ("repaired", "unsafe", "avoidable", "in_reach"))
+        difference = with_interval(row["difference"], row["difference_95"])
+        rows.append((way, *_scores(row), difference, f"{row['iterations']:.2f}", *counts))
+    counted = ("PDMS less configured", "iterations", "repaired %", "unsafe %", "avoidable %", "in reach %")
+    heads = ("plans", *SCORES.values(), "95 % of PDMS", *counted)
+    times = [
+        f"{_known(numbers[f'{name}_ms_p50'])} ms (p95 {_known(numbers[f'{name}_ms_p95'])})"
+        for name in ("iteration", "repaired_step", "repaired_step_wall")
+    ]
+    told = (
+        f"`{numbers['planner']}` on {numbers['scenes']} scenes of `{numbers['set']}`; of processor time an iteration "
+        f"took {times[0]} without the network, a whole repaired step {times[1]}; by the clock, with "
+        f"{numbers['threads']} threads, {times[2]}."
+    )
+    return f"{told}\n\n{_table(heads, rows)}"
+
+
+def ablations(files: Mapping[str, Numbers]) -> str:
+    """What `L_field` and `L_SAP` are worth: each left out, seed by seed."""
+    numbers = files.get("ablations")
+    if not numbers:
+        return ""
+    rows = []
+    for variant, row in numbers["variants"].items():
+        by_seed = (f"{numbers['runs'][f'{variant}-{seed}']['pdms']:.1f}" for seed in range(numbers["seeds"]))
+        scores = [f"{row[key]:.1f}" for key in SCORES]
+        worth = numbers["differences"].get(variant.removeprefix("no-"), {})
+        differences = (paired(worth.get(key, ())) for key in ("pdms", "dac", "pdms_drafted"))
+        others = (f"{row['goal_error_m']:.2f}", f"{row['pdms_drafted']:.1f}")
+        rows.append((variant, scores[0], " ".join(by_seed), *scores[1:], *others, *differences))
+    _, *parts = SCORES.values()
+    worths = (f"{name}: full less variant" for name in ("PDMS", "DAC", "drafted"))
+    heads = ("trained", "PDMS", "by seed", *parts, "goal error, m", "PDMS drafted", *worths)
+    told = (
+        f"The same budget each: {numbers['steps']} steps of {numbers['batch']} scenes, of "
+        f"{numbers['scenes_trained_on']}, after {numbers['eyes_steps']} steps of eyes that are shared. Plans are those "
+        "of the likeliest goal as the network writes them, told the route, on "
+        f"{numbers['validation_scenes']} scenes of `val`; drafted: before they are edited. Differences are those of "
+        "runs with one seed, their mean (least .. largest). The paper, without editing and adding one after the "
+        "other: +2.4 for the field loss, mainly through DAC, +0.5 for SAP."
+    )
+    return f"## Ablations\n\n{told}\n\n{_table(heads, rows)}\n{_sources({'ablations': numbers}, (), files)}"
+
+
+def paired(differences: Sequence[float]) -> str:
+    """Nothing where nothing is compared."""
+    if not differences:
+        return ""
+    mean = sum(differences) / len(differences)
+    return f"{mean:+.2f} ({min(differences):+.2f} .. {max(differences):+.2f})"
+
+
+CLOSED = {
+    "km": "km",
+    "route_completion": "route %",
+    "collisions_per_km": "collisions/km",
+    "at_fault_per_km": "at fault/km",
+    "off_road_per_km": "off road/km",
+    "off_road_time": "off road, % of time",
+    "red_lights_per_km": "red lights/km",
+    "comfort": "comfort %",
+    "pdms": "PDMS",
+}
+
+
+def closed_loop(files: Mapping[str, Numbers]) -> str:
+    some = {stem: numbers for stem, numbers in files.items() if "route_completion" in numbers}
+    if not some:
+        return ""
+    rows = [
+        (
+            f"`{stem}`",
+            f"`{planner}`",
+            str(row["drives"]),
+            *(_known(row.get(key)) for key in CLOSED),
+            *(_known(row.get("planning_ms", {}).get(kind, {}).get("mean")) for kind in ("full", "lite")),
+        )
+        for stem, numbers in some.items()
+        for planner, row in numbers["planners"].items()
+    ]
+    table = _table(("file", "planner", "drives", *CLOSED.values(), "full step, ms", "lite"), rows)
+    told = "Milliseconds are processor time of whole steps, scores and checks included."
+    told += "".join(_alternating(files))
+    return f"## Closed loop\n\n{told}\n\n{table}\n{_sources(some, (), files)}"
+
+
+def _alternating(files: Mapping[str, Numbers]) -> Iterator[str]:
+    """What alternating steps cost and save, where both ways have driven the same worlds."""
+    try:
+        both = [files[stem]["planners"]["reflectdrive2"] for stem in ("closed-loop-shipped", "closed-loop-every-full")]
+    except KeyError:
+        return
+    turns, every = ({world["seed"]: world["pdms"] for world in one["worlds"]} for one in both)
+    apart = np.array([turns[seed] - every[seed] for seed in turns if seed in every])
+    spread = apart.std(ddof=1) / np.sqrt(len(apart))
+    alternating, full = (one["planning_ms"]["mean"] for one in both)
+    of_kind = both[0]["planning_ms"]
+    yield (
+        f" Full and lite steps by turns score {apart.mean():+.1f} PDMS (standard error {spread:.1f}, {len(apart)} "
+        f"worlds each) against full steps alone; a step of theirs is {full / alternating:.2f} times cheaper in the "
+        f"mean, a lite one {of_kind['full']['mean'] / of_kind['lite']['mean']:.2f} times cheaper than a full one."
+    )
+
+
+def speed(files: Mapping[str, Numbers]) -> str:
+    """Planner's step by backend."""
+    some = {stem: numbers for stem, numbers in files.items() if "full_ms_p50" in numbers}
+    if not some:
+        return ""
+    keys = ("full_ms_p50", "full_ms_p99", "roofline_full_ms", "lite_ms_p50", "lite_ms_p99", "roofline_lite_ms")
+    rows = [
+        (f"`{stem}`", *(_known(numbers.get(key), 2) for key in keys), numbers["device"])
+        for stem, numbers in some.items()
+    ]
+    heads = ("file", "full p50", "p99", "bound", "lite p50", "p99", "bound", "device")
+    return f"## Time of a step\n\nMilliseconds.\n\n{_table(heads, rows)}\n{_sources(some, (), files)}"
+
+
+SECTIONS: tuple[Callable[[Mapping[str, Numbers]], str], ...] = (
+    open_loop,
+    families,
+    decoding,
+    repair,
+    ablations,
+    closed_loop,
+    speed,
+)
+
+
+# --- pieces ----------------------------------------------------------------------------------------------------------
+
+
+def _known(value: float | None, digits: int = 1) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def _sources(some: Mapping[str, Numbers], more: Sequence[str], files: Mapping[str, Numbers]) -> str:
+    """Where the numbers of a table come from. Raises ResultsError when they are those of different weights."""
+    told = {**some, **{stem: files[stem] for stem in more if stem in files}}
+    weights: dict[str, str] = {}  # hash -> the first file with it
+    for stem, numbers in told.items():
+        if numbers.get("weights_sha256"):
+            weights.setdefault(numbers["weights_sha256"], stem)
+    if len(weights) > 1:
+        one, other, *_ = weights.items()
+        raise ResultsError(
+            f"{one[1]}.json and {other[1]}.json stand in one table but are of different weights ({one[0][:8]}, "
+            f"{other[0][:8]}): measure one of them again or remove it"
+        )
+    heading = "".join(f"Weights `{sha256[:8]}`.\n\n" for sha256 in weights)
+    return heading + "".join(
+        f"- `{stem}.json`: `{numbers['command']}`, commit {numbers['commit'][:12]}, {numbers['date'][:10]}, "
+        f"{numbers['device']}\n"
+        for stem, numbers in told.items()
+    )

@@ -1,0 +1,99 @@
+"""The least a planning step costs: multiplications that must be done, bytes that must be read, and the time of both.
+
+    parts = costs(config, blocks=6)                       # vision, prefill, goal, look, step
+    bound_ms(parts["step"], bytes_per_s, flop_per_s)      # the larger of the two times
+
+Counted are matrix products and convolutions, two FLOPs for each multiplication, and of the bytes the weights (once a
+pass) and the prompt's keys and values: activations of so small a network stay in the caches. Attention is counted as
+it is computed, masked cells included. Held against torch's own counter in test/test_roofline.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..model.token.ops import STRETCH, STRETCHES, GoalRules
+
+if TYPE_CHECKING:
+    from ..model.token.net import TokenNetConfig
+
+BLOCK = 16
+WEIGHT_BYTES = 4  # float32
+
+
+class Cost(NamedTuple):
+    flop: float
+    bytes: float
+
+    def times(self, count: int) -> Cost:
+        return Cost(count * self.flop, count * self.bytes)
+
+
+def costs(config: TokenNetConfig, blocks: int, looked: int = GoalRules().looked) -> dict[str, Cost]:
+    """Of each part of a frame; `step` is one call on so many blocks, `look` another one at so many goals."""
+    measures, prompt = config.blocks, config.prompt_length
+    width, inside = measures.width, measures.heads * measures.head_dim
+    keys_values = 2 * measures.kv_heads * measures.head_dim
+    attention, of_prompt, of_action = (
+        width * (2 * inside + keys_values),
+        3 * width * measures.ffn,
+        3 * width * measures.action_ffn,
+    )
+    (x_low, x_high), (y_low, y_high) = config.id_ranges
+    xs, ys = x_high - x_low + 1, y_high - y_low + 1
+    heads = width * (xs + ys) // 2  # each token by one of two heads
+
+    def looks(rows: int, columns: int) -> int:
+        return 2 * inside * rows * columns
+
+    last = prompt * width * keys_values  # of the last layer the prompt's keys and values are enough
+    prefill = (measures.layers - 1) * (prompt * (attention + of_prompt) + looks(prompt, prompt + BLOCK)) + last
+    points, of_way = len(config.route_at_m), width * (width + config.goal_hidden)
+    asked = STRETCH * min(STRETCHES, -(-xs // STRETCH))  # places of x whose y is asked for
+    goal_y = asked * config.goal_hidden * ys + 2 * width * config.goal_hidden + width * ys
+    goal_y += points * (of_way + width * ys) + asked * points * (width + config.goal_hidden + ys)
+
+    def through_layers(count: int) -> int:
+        tokens = BLOCK * count
+        return measures.layers * (tokens * (attention + of_action) + looks(tokens, prompt + BLOCK))
+
+    goal = through_layers(1) + BLOCK * heads + width * xs + goal_y
+    odds = (2 * width + 1) * config.goal_hidden
+    step = through_layers(blocks) + BLOCK * blocks * heads
+    kept = measures.layers * prompt * keys_values
+    goal_weights = (ys + config.bins) * config.goal_hidden + 2 * width * config.goal_hidden + of_way
+    action_weights = measures.layers * of_action + 2 * heads
+    return {
+        "vision": _vision(config),
+        "prefill": _cost(prefill, measures.layers * (attention + of_prompt) + kept),
+        "goal": _cost(goal, action_weights + goal_weights),  # the attention's weights are read with the prompt
+        "look": _cost(through_layers(looked) + looked * odds, measures.layers * (attention + of_action) + kept + odds),
+        "step": _cost(step, measures.layers * attention + action_weights + kept),
+    }
+
+
+def bound_ms(cost: Cost, bytes_per_s: float, flop_per_s: float) -> float:
+    return 1e3 * max(cost.flop / flop_per_s, cost.bytes / bytes_per_s)
+
+
+def _vision(config: TokenNetConfig) -> Cost:
+    vision = config.vision
+    height, width, channels = vision.height, vision.width, 3 * vision.frames
+    products = weights = 0
+    for out in vision.stem:
+        height, width = height // 2, width // 2
+        products, weights = products + height * width * out * channels * 9, weights + out * channels * 9
+        channels = out
+    rows, columns = vision.grid
+    patches, wide = rows * columns, vision.channels
+    patch = (vision.patch // 2 ** len(vision.stem)) ** 2 * channels * wide
+    layer = 4 * wide * wide + 2 * wide * vision.ffn
+    projector = 4 * wide * config.blocks.width + config.blocks.width**2
+    products += patches * (patch + vision.layers * (layer + 2 * patches * wide)) + vision.tokens * projector
+    weights += patch + vision.layers * layer + projector
+    views = config.pictures // vision.frames
+    return _cost(views * products, weights)
+
+
+def _cost(products: float, values: float) -> Cost:
+    return Cost(2.0 * products, float(WEIGHT_BYTES * values))

@@ -1,0 +1,244 @@
+"""`reflectdrive bench scoring`: how long it takes to score N candidates on one core, simulation included.
+
+The scene is the golden set's median in agents and polygons. Candidates are the scene's own, each with one waypoint
+moved by up to 10 bins of 0.3 m, as local search does. Times are CPU time, which on a quiet machine is the time on the
+clock (that stands beside, `wall_ms_*`) and on a busy one is what the scorer itself needs. Beside each stands a bound,
+the arithmetic alone: the array elements that every candidate must touch before any agent is looked at, at the rate at
+which this core multiplies arrays that fit in its cache. The official times are those of NAVSIM's code on another
+machine (two shared cores): read the ratios as orders.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import track
+from rich.table import Table
+
+from .. import arguments, geometry
+from ..domain import AgentKind, Array
+from ..evaluation import golden
+from ..evaluation.golden import FIRST, SECOND, GoldenError, GoldenScene
+from ..provenance import write_numbers
+from ..scoring.areas import LineIndex, MapAreas
+from ..scoring.contacts import SAMPLES, AgentTracks
+from ..scoring.metrics import LANE_OFFSET_M
+from ..scoring.scorer import Scene, score
+from ..scoring.simulate import DT_S, STATE_SIZE, STEPS
+
+MEDIAN_SCENE = "s0016"
+COUNTS = (1, 6, 64, 221, 1000)
+BIN_M, REACH_BINS = 0.3, 10  # 221 pairs lie within 10 bins of one
+DENSE = (50, 500)
+RUNS_IN_A_TURN = 5
+MULTIPLIED = (200, 4096)  # times, elements
+# ms, from TIMING.md of the golden set: v1.1 in one batch, v1.1 as NAVSIM calls it, v2.2 in one batch
+OFFICIAL_MS = {6: (49.0, 163.0, 86.0), 64: (330.0, 1830.0, 650.0), 221: (1120.0, 6210.0, 2260.0)}
+# Elements that a candidate touches at least: 50 array operations per step of the car, 5 points by 20 operations for the
+# map, 6 filters over 41 samples, the states themselves.
+OPERATIONS = STEPS * 50 + (STEPS + 1) * (5 * 20 + 6 * (STEPS + 1) + STATE_SIZE)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--runs", type=arguments.count(10_000), default=15, help="repetitions to take medians over (default: 15)"
+    )
+    parser.add_argument(
+        "--scenes", type=Path, metavar="FILE", help="golden scenes, where they are not beside the package"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0; 2 with one sentence on stderr when the scenes cannot be read."""
+    console, errors = Console(), Console(stderr=True)
+    if not console.is_terminal:  # a log is wide enough for the table
+        console = Console(width=120)
+    try:
+        scene = median_scene(args.scenes or beside_the_package())
+    except GoldenError as fault:
+        errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
+        return 2
+    with one_core():
+        numbers = figures(scene, max(1, args.runs), errors)
+    if args.json is not None:
+        try:
+            write_numbers(args.json, numbers)
+        except OSError as fault:
+            errors.print(escape(f"{args.json} cannot be written: {fault.strerror}"), soft_wrap=True, highlight=False)
+            return 2
+    console.print(table(numbers))
+    return 0
+
+
+def beside_the_package() -> Path:
+    """The slice of the golden set that comes with the source."""
+    return Path(__file__).resolve().parents[2] / "test" / "data" / "golden" / "scenes.jsonl.gz"
+
+
+def median_scene(path: Path) -> GoldenScene:
+    """The scene to be timed. Raises GoldenError if the file does not hold it."""
+    for scene in golden.read_scenes(path):
+        if scene.scene_id == MEDIAN_SCENE:
+            return scene
+    raise GoldenError(f"{path} does not hold scene {MEDIAN_SCENE}")
+
+
+@contextmanager
+def one_core() -> Iterator[None]:
+    """Keeps this process, and any threads of its libraries, on one of the cores it may use."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def candidates(scene: GoldenScene, count: int) -> Array:
+    """(N, 8, 3) the scene's candidates in turn, each with one waypoint moved within the search ball."""
+    reach = range(-REACH_BINS, REACH_BINS + 1)
+    ball = [(i, j) for i in reach for j in reach if abs(i) + abs(j) <= REACH_BINS]
+    own = scene.candidates
+    moved = own[np.arange(count) % len(own)].copy()
+    for k in range(count):
+        moved[k, 4, :2] += BIN_M * np.array(ball[k % len(ball)])
+    return np.asarray(moved)
+
+
+def crowd(scene: Scene, count: int) -> AgentTracks:
+    """Agents that stand and drive along and beside the route, spread evenly by golden ratios; the same every time."""
+    k = np.arange(count)
+    along = np.interp((k * 0.618034) % 1.0, [0, 1], [-10.0, 90.0])
+    aside = np.interp((k * 0.754878) % 1.0, [0, 1], [-25.0, 25.0])
+    speed = np.where(k % 3 == 0, 0.0, 3.0 + (k * 0.569840) % 1.0 * 8.0)
+    travelled = along[:, None] + speed[:, None] * DT_S * np.arange(SAMPLES)
+    base = geometry.sample(scene.centerline, travelled.reshape(-1)).reshape(count, SAMPLES, 3)
+    poses = geometry.compose(base, np.stack([np.zeros(count), aside, np.zeros(count)], axis=-1)[:, None])
+    return AgentTracks(
+        poses,
+        np.ones((count, SAMPLES), bool),
+        np.repeat(speed[:, None], SAMPLES, axis=1),
+        np.tile([4.6, 1.9], (count, 1)),
+        np.full(count, AgentKind.VEHICLE),
+    )
+
+
+def medians_ms(
+    actions: Mapping[str, Callable[[], object]], runs: int, console: Console
+) -> dict[str, tuple[float, float]]:
+    """Milliseconds of CPU time and on the clock for each action.
+
+    Every action has its turn several times, a few runs each: a machine that is slow for a second slows them all.
+    """
+    spent: dict[str, list[tuple[float, float]]] = {name: [] for name in actions}
+    for action in actions.values():
+        action()  # the first run pays for what is prepared once per scene
+    turns = [(name, action) for _ in range(-(-runs // RUNS_IN_A_TURN)) for name, action in actions.items()]
+    for name, action in track(turns, "scoring", console=console, disable=not console.is_terminal):
+        for _ in range(RUNS_IN_A_TURN):
+            begun = time.process_time(), time.perf_counter()
+            action()
+            spent[name].append((time.process_time() - begun[0], time.perf_counter() - begun[1]))
+    return {name: (1e3 * median(c for c, _ in both), 1e3 * median(w for _, w in both)) for name, both in spent.items()}
+
+
+def multiply() -> None:
+    """200 times 4096 elements of float64, arrays in the cache: what the bound is reckoned by."""
+    a = np.ones(MULTIPLIED[1])
+    b, out = a.copy(), a.copy()
+    for _ in range(MULTIPLIED[0]):
+        np.multiply(a, b, out=out)
+
+
+def figures(scene: GoldenScene, runs: int, console: Console) -> dict[str, Any]:
+    """The measurements, keys as in the design: `ms_1` .. `ms_1000` and what stands beside them."""
+    actions: dict[str, Callable[[], object]] = {"multiply": multiply, "prepare": partial(prepare, scene.first)}
+    scored = {str(count): count for count in COUNTS}
+    for name, count in scored.items():
+        actions[name] = partial(score, scene.first, candidates(scene, count), FIRST, official=True)
+    plans = candidates(scene, 221)
+    actions["221_v2"] = partial(score, scene.second, plans, SECOND, official=True)
+    actions["221_driving"] = partial(score, scene.first, plans)
+    for agents in DENSE:
+        dense = replace(scene.first, agents=crowd(scene.first, agents))
+        actions[f"221_agents_{agents}"] = partial(score, dense, plans, FIRST, official=True)
+    # A process that handles pictures has had megabytes in its hands, after which the C library keeps freed memory
+    # instead of returning it page by page. Fresh processes pay 2 to 5 ms for that at 221 candidates.
+    score(scene.first, candidates(scene, max(COUNTS)))
+
+    measured = medians_ms(actions, runs, console)
+    rate = float(np.prod(MULTIPLIED)) / measured["multiply"][0]  # elements in a millisecond
+    numbers: dict[str, Any] = {
+        "scene": scene.scene_id,
+        "agents": len(scene.first.agents),
+        "polygons": scene.first.areas.index.count if scene.first.areas else 0,
+        "runs": runs,
+        "ms_prepare": measured["prepare"][0],
+    }
+    for name in [name for name in actions if name not in ("multiply", "prepare")]:
+        numbers[f"ms_{name}"], numbers[f"wall_ms_{name}"] = measured[name]
+        numbers[f"bound_ms_{name}"] = scored.get(name, 221) * OPERATIONS / rate
+    for count in [count for count in COUNTS if count in OFFICIAL_MS]:
+        batch, loop, _ = OFFICIAL_MS[count]
+        numbers[f"times_faster_than_official_batch_{count}"] = batch / numbers[f"ms_{count}"]
+        numbers[f"times_faster_than_official_loop_{count}"] = loop / numbers[f"ms_{count}"]
+    numbers["times_faster_than_official_batch_221_v2"] = OFFICIAL_MS[221][2] / numbers["ms_221_v2"]
+    return numbers
+
+
+def prepare(scene: Scene) -> None:
+    """What is done once per scene: the polygons are checked, they and the centreline indexed."""
+    areas = replace(scene.areas or MapAreas())
+    areas.index.bits(np.zeros(1), np.zeros(1))
+    LineIndex(scene.centerline, LANE_OFFSET_M)
+
+
+def table(numbers: dict[str, Any]) -> Table:
+    shown = Table(
+        title=f"scoring on one core, simulation included, medians of {numbers['runs']} runs; "
+        f"scene {numbers['scene']}: {numbers['agents']} agents, {numbers['polygons']} polygons",
+        box=SIMPLE_HEAD,
+    )
+    for name in (
+        "candidates",
+        "ms",
+        "bound ms",
+        "clock ms",
+        "µs each",
+        "official batch / this",
+        "official loop / this",
+    ):
+        shown.add_column(name, justify="right")
+    names = [
+        *((f"{count}", f"{count}", count) for count in COUNTS),
+        ("221, EPDMS (v2)", "221_v2", 221),
+        ("221, driving rules", "221_driving", 221),
+        *((f"221, {agents} agents", f"221_agents_{agents}", 221) for agents in DENSE),
+    ]
+    for title, key, count in names:
+        ratios = [numbers.get(f"times_faster_than_official_{kind}_{key}") for kind in ("batch", "loop")]
+        ms = numbers[f"ms_{key}"]
+        shown.add_row(
+            title,
+            f"{ms:.2f}",
+            f"{numbers[f'bound_ms_{key}']:.2f}",
+            f"{numbers[f'wall_ms_{key}']:.2f}",
+            f"{1e3 * ms / count:.0f}",
+            *("" if ratio is None else f"{ratio:.0f}" for ratio in ratios),
+        )
+    shown.caption = f"once per scene before that: {numbers['ms_prepare']:.1f} ms"
+    return shown

@@ -1,0 +1,207 @@
+"""A long drive in closed loop with the real node: does it grow, does it lose its rhythm, does it leak descriptors?
+
+    make soak                       # an hour; docs/bench/soak.json
+    make soak ARGS="--minutes 3"    # as continuous integration runs it
+
+The world runs here, never faster than time itself, the node in its own process. Every second the node's memory,
+descriptors and threads are read. Each tick waits for its plan; where drawing and planning take longer than 0.1 s, so do
+ticks. A plan is late by `engine.deadline_ms`; `gap_ms` is from one plan that went out to the next. Exit code 1 when a
+limit is exceeded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+from rich.table import Table
+
+from .. import arguments
+from ..config import Config, ConfigError, override_dotted
+from ..provenance import write_numbers
+from ..replay.node import Answers
+from ..ros import world_bag
+from ..ros.bag import BagError
+from ..ros.processes import isolated_environment, running_node
+from ..ros.world_node import Pace, WorldNode, own_context, remaps, require_running, spinning
+from ..runtime import cli_args
+from ..stopping import raising, stopped
+from .node import growth_percent, resident_mb
+
+MINUTES = 60.0
+GROWTH_PERCENT = 2.0
+LATE_SHARE = 0.001  # of plans
+TOLD = 20  # times in all that a run says how it goes, also where no bar can be drawn
+SETTLED = 0.1  # the first tenth: caches fill, the allocator finds its size
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    world_bag.add_world_arguments(parser)
+    parser.add_argument(
+        "--minutes",
+        type=arguments.Real(0.1, 10_080.0, "minutes"),
+        default=MINUTES,
+        help=f"of our time (default: {MINUTES:.0f})",
+    )
+    parser.add_argument("--planner", default=Config().planner, help=f"recipe (default: {Config().planner})")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here")
+    args = parser.parse_args()
+    console, errors = Console(), Console(stderr=True)
+    try:
+        with raising():
+            numbers = soaked(args, errors)
+    except (BagError, ConfigError, *world_bag.WORLD_FAULTS) as fault:
+        errors.print(escape(str(fault)), soft_wrap=True)
+        return 2
+    except KeyboardInterrupt as stop:
+        return stopped(stop)
+    if args.json:
+        write_numbers(args.json, numbers, weights_sha256=cli_args.weights_of(Config(), [args.planner]))
+    console.print(table(numbers))
+    return 0 if numbers["met"] else 1
+
+
+def soaked(args: argparse.Namespace, errors: Console) -> dict[str, Any]:
+    """Drive for so many minutes; the numbers."""
+    config: Config = override_dotted(Config(), {"planner": args.planner})
+    os.environ.update(isolated_environment())
+    watch = Watch()
+    moments = fresh = 0
+    context = own_context()
+    with TemporaryDirectory() as folder, world_bag.opened_world(args, config) as world:
+        log = Path(folder) / "node.log"
+        node, answers = WorldNode(world, config, world_bag.rig_of(config), context=context), Answers(context)
+        with spinning(node, answers, context=context), running_node(config, remaps(config), log) as process:
+            node.wait_for_planner(process, log)
+            began = time.perf_counter()
+            with Progress(console=errors, transient=True) as progress:
+                task, told = progress.add_task("soaking", total=args.minutes), 1
+                for moment in node.drive(None, Pace(lock_step=True)):
+                    require_running(process, log)
+                    moments, fresh = moments + 1, fresh + moment.fresh
+                    watch.look(process.pid, answers)
+                    minutes = (time.perf_counter() - began) / 60.0
+                    progress.update(task, completed=minutes)
+                    if minutes >= told * args.minutes / TOLD:
+                        progress.console.print(f"{minutes:.1f} of {args.minutes:g} minutes: {watch.so_far()}")
+                        told += 1
+                    if minutes >= args.minutes:
+                        break
+    return {
+        "planner": args.planner,
+        **watch.numbers(),
+        "moments": moments,
+        "fresh_plans": fresh,
+        "minutes": args.minutes,
+    }
+
+
+class Watch:
+    """What is looked at once a second, and every plan's own times."""
+
+    def __init__(self) -> None:
+        self.memory_mb: list[float] = []
+        self.descriptors: list[int] = []
+        self.threads: list[int] = []
+        self.total_ms: list[float] = []
+        self.gaps_ms: list[float] = []  # between plans
+        self.steps, self.late_steps = Counter[str](), Counter[str]()  # by kind
+        self.late = self.stops = 0
+        self._due = 0.0
+        self._before: float | None = None
+
+    def look(self, pid: int, answers: Answers) -> None:
+        for at, status in answers.kept["status"]:
+            if self._before is not None:
+                self.gaps_ms.append(1e3 * (at - self._before))
+            self._before = at
+            self.total_ms.append(float(status.time_received_to_published))
+            self.steps[status.step_kind] += 1
+            if status.verdict == status.VERDICT_LATE:
+                self.late += 1
+                self.late_steps[status.step_kind] += 1
+            self.stops += status.source == status.SOURCE_STOP
+        for kept in answers.kept.values():  # the drive is long: what has been counted is let go
+            kept.clear()
+        if time.perf_counter() >= self._due:
+            self._due = time.perf_counter() + 1.0
+            self.memory_mb.append(resident_mb(pid))
+            self.descriptors.append(len(list(Path(f"/proc/{pid}/fd").iterdir())))
+            self.threads.append(len(list(Path(f"/proc/{pid}/task").iterdir())))
+
+    def so_far(self) -> str:
+        return f"{len(self.total_ms)} plans, {self.late} late, {self.stops} stops, {self.memory_mb[-1]:.0f} MB"
+
+    def numbers(self) -> dict[str, Any]:
+        growth, late = growth_percent(self.memory_mb), self.late / max(len(self.total_ms), 1)
+        leaked = grown(self.descriptors)
+        limits = {
+            "memory_growth_percent": growth <= GROWTH_PERCENT,
+            "descriptors_leaked": leaked <= 0,
+            "threads_leaked": grown(self.threads) <= 0,
+            "late_share": late <= LATE_SHARE,
+        }
+        return {
+            "memory_mb_first": self.memory_mb[0],
+            "memory_mb_last": self.memory_mb[-1],
+            "memory_growth_percent": growth,
+            "descriptors_leaked": leaked,
+            "threads_leaked": grown(self.threads),
+            "plans": len(self.total_ms),
+            "late": self.late,
+            "late_share": late,
+            "stops": self.stops,
+            "steps": dict(self.steps),
+            "late_steps": dict(self.late_steps),
+            **percentiles("total_ms", self.total_ms),
+            **percentiles("gap_ms", self.gaps_ms),
+            "limits_met": limits,
+            "met": all(limits.values()),
+        }
+
+
+def percentiles(name: str, values: Sequence[float]) -> dict[str, float]:
+    told = (("p50", 50), ("p99", 99), ("max", 100))
+    return {f"{name}_{key}": float(np.percentile(values or [np.nan], at)) for key, at in told}
+
+
+def grown(counts: Sequence[int]) -> int:
+    """How many more there are at the end than once things had settled (both: the least over a tenth of the time)."""
+    tenth = max(1, round(SETTLED * len(counts)))
+    return int(min(counts[-tenth:]) - min(counts[tenth : 2 * tenth] or counts[:1]))
+
+
+def table(numbers: dict[str, Any]) -> Table:
+    made = Table(title=f"soak · {numbers['planner']} · {numbers['minutes']:g} min", show_header=False)
+    made.add_row(
+        "memory",
+        f"{numbers['memory_mb_first']:.0f} to {numbers['memory_mb_last']:.0f} MB, "
+        f"{numbers['memory_growth_percent']:+.2f} % (allowed {GROWTH_PERCENT:g} %)",
+    )
+    made.add_row("descriptors, threads more", f"{numbers['descriptors_leaked']}, {numbers['threads_leaked']}")
+    made.add_row("plans", f"{numbers['plans']} in {numbers['moments']} moments, {numbers['fresh_plans']} in time")
+    late = ", ".join(
+        f"{numbers['late_steps'].get(kind, 0)} of {count} {kind}" for kind, count in numbers["steps"].items()
+    )
+    made.add_row("late", late)
+    made.add_row("stops", str(numbers["stops"]))
+    for name, key in (("received to published", "total_ms"), ("from plan to plan", "gap_ms")):
+        times = " / ".join(f"{numbers[f'{key}_{at}']:.1f}" for at in ("p50", "p99", "max"))
+        made.add_row(f"{name} p50 / p99 / max", f"{times} ms")
+    made.add_row("met", "yes" if numbers["met"] else ", ".join(k for k, v in numbers["limits_met"].items() if not v))
+    return made
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

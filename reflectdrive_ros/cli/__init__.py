@@ -1,0 +1,1 @@
+"""The commands of `reflectdrive`: one file each."""

@@ -1,0 +1,211 @@
+"""`reflectdrive compare OUT_A OUT_B`: two replays of the same bags, plan by plan, with how sure the difference is.
+
+OUT_A and OUT_B are what `reflectdrive replay` left behind, of one bag or of many. Plans are paired by bag and stamp.
+Differences are B less A. The same folders give the same numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ..documents import array, check_fields, read_json, text
+from ..domain import Array, PlanSource, Verdict
+from ..files import MEGABYTE
+from ..provenance import write_numbers
+from ..replay.compare import BAGS_MIN, BLOCK_S, BLOCKS_MIN, Difference, blocks_of, difference, paired
+from ..replay.plan_measures import PLANS_FILE, MeasuresError, PlanMeasures, read_measures
+
+SUMMARY_BYTES = 256 * MEGABYTE
+NO_DIFFERENCE = "no difference shown"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One number per plan; NaN where unknown."""
+
+    heading: str
+    less_is_better: bool
+    digits: int
+    times: float = 1.0  # in the table: 100 for percent
+
+    def of(self, name: str, plans: PlanMeasures) -> Array:
+        if name == "ok":
+            return np.asarray(plans.verdict == Verdict.OK, float)
+        if name == "own":
+            return np.asarray(plans.source == PlanSource.PLANNER, float)
+        return np.asarray(getattr(plans, name))
+
+
+MEASURES: Mapping[str, Measure] = {
+    "ade_m": Measure("ADE m", True, 3),
+    "fde_m": Measure("FDE m", True, 3),
+    "lateral_shift_m": Measure("lateral shift m", True, 3),
+    "comfortable": Measure("comfortable %", False, 1, 100.0),
+    "nc": Measure("NC %", False, 1, 100.0),
+    "dac": Measure("DAC %", False, 1, 100.0),
+    "ttc": Measure("TTC %", False, 1, 100.0),
+    "ep": Measure("EP %", False, 1, 100.0),
+    "pdms": Measure("PDMS", False, 1, 100.0),
+    "ok": Measure("verdict OK %", False, 1, 100.0),
+    "own": Measure("planner's own plan %", False, 1, 100.0),
+    "latency_ms": Measure("latency ms", True, 2),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Replays:
+    """What one side left behind: its plans by bag, and what made them."""
+
+    out: Path
+    origin: Mapping[str, Any]  # planner, device, jobs, ..
+    bags: Mapping[str, PlanMeasures]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("a", type=Path, metavar="OUT_A", help="folder that a replay left behind")
+    parser.add_argument("b", type=Path, metavar="OUT_B", help="the same of the other planner, model or setting")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here too")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0; 2 with one sentence when the folders cannot be compared or FILE cannot be written."""
+    errors = Console(stderr=True)
+    try:
+        a, b = opened(args.a), opened(args.b)
+        found, bags = compared(a, b)
+        if args.json is not None:
+            write_numbers(args.json, numbers(a, b, found, bags))
+    except MeasuresError as fault:
+        errors.print(escape(str(fault)), soft_wrap=True)
+        return 2
+    except OSError as fault:
+        errors.print(escape(f"{fault.filename or args.json} cannot be written: {fault.strerror}"), soft_wrap=True)
+        return 2
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=140)
+    console.print(table(a, b, found, bags))
+    for note in notes(a, b, found, bags):
+        console.print(escape(note), soft_wrap=True)
+    return 0
+
+
+def opened(out: Path) -> Replays:
+    """What a replay left in a folder. Raises MeasuresError for a folder without, or with half of it."""
+    file = out / "summary.json"
+    try:
+        told = read_json(file, SUMMARY_BYTES)
+        check_fields(told, {"bags": array({"name": text()})} if "bags" in told else {"bag": text()})
+        names = {one["name"]: out / one["name"] for one in told["bags"]} if "bags" in told else {told["bag"]: out}
+        origin = {key: told.get(key) for key in ("planner", "model_sha256", "device", "jobs", "commit", "command")}
+    except (OSError, ValueError, TypeError):
+        raise MeasuresError(
+            f"{out} holds no finished replay: give the folder that `reflectdrive replay` wrote, or run that again"
+        ) from None
+    return Replays(out, origin, {name: read_measures(place / PLANS_FILE) for name, place in names.items()})
+
+
+def compared(a: Replays, b: Replays) -> tuple[dict[str, Difference], list[str]]:
+    """The difference of each measure that both sides know, and the bags that pair. Raises MeasuresError where nothing
+    does."""
+    pairs: dict[str, tuple[PlanMeasures, PlanMeasures, Array, Array]] = {}
+    for name in a.bags.keys() & b.bags.keys():
+        mine, theirs = a.bags[name], b.bags[name]
+        here, there = paired(mine.stamp_ns, theirs.stamp_ns)
+        if len(here):
+            pairs[name] = (mine, theirs, here, there)
+    bags = sorted(pairs)
+    if not bags:
+        raise MeasuresError(
+            f"no plan of {a.out} has its like in {b.out}: replay the same bags into both "
+            f"({a.out} has {', '.join(sorted(a.bags)) or 'none'}; {b.out} has {', '.join(sorted(b.bags)) or 'none'})"
+        )
+    found = {}
+    for key, measure in MEASURES.items():
+        values, stamps = {}, {}
+        for name in bags:
+            mine, theirs, here, there = pairs[name]
+            both = np.stack([measure.of(key, mine)[here], measure.of(key, theirs)[there]])
+            known = np.isfinite(both).all(axis=0)
+            values[name], stamps[name] = both[:, known], mine.stamp_ns[here][known]
+        left, right = np.concatenate(list(values.values()), axis=1)
+        if len(left):
+            blocks = np.concatenate(list(blocks_of(stamps).values()))
+            found[key] = difference(left, right, blocks, np.random.default_rng(0))
+    return found, bags
+
+
+def verdict(name: str, found: Difference) -> str:
+    """In words."""
+    if found.interval is None:
+        return f"too few blocks to tell ({found.blocks} of {BLOCKS_MIN})"
+    if not found.shown:
+        return NO_DIFFERENCE
+    return "B better" if (found.difference < 0) == MEASURES[name].less_is_better else "A better"
+
+
+def numbers(a: Replays, b: Replays, found: Mapping[str, Difference], bags: list[str]) -> dict[str, Any]:
+    """Ready for JSON; shares as they are, not in percent."""
+    return {
+        "a": {"out": str(a.out), **a.origin},
+        "b": {"out": str(b.out), **b.origin},
+        "bags": bags,
+        "measures": {
+            name: {
+                "plans": one.pairs,
+                "blocks": one.blocks,
+                "a": round(one.mean_a, 6),
+                "b": round(one.mean_b, 6),
+                "difference": round(one.difference, 6),
+                "difference_95": None if one.interval is None else [round(end, 6) for end in one.interval],
+                "p": round(one.p, 6),
+                "shown": one.shown,
+            }
+            for name, one in found.items()
+        },
+    }
+
+
+def table(a: Replays, b: Replays, found: Mapping[str, Difference], bags: list[str]) -> Table:
+    title = f"A: {a.out} ({a.origin['planner']}) · B: {b.out} ({b.origin['planner']}) · {len(bags)} bags"
+    made = Table(title=escape(title), title_justify="left", box=SIMPLE_HEAD)
+    for heading in ("", "plans", "blocks", "A", "B", "B - A", "95 %", "p", ""):
+        made.add_column(heading, justify="right" if heading else "left", no_wrap=True)
+    for name, one in found.items():
+        measure = MEASURES[name]
+
+        def told(value: float, sign: str = "", measure: Measure = measure) -> str:
+            return f"{measure.times * value:{sign}.{measure.digits}f}"
+
+        ends = "-" if one.interval is None else f"{told(one.interval[0], '+')} .. {told(one.interval[1], '+')}"
+        row = (told(one.mean_a), told(one.mean_b), told(one.difference, "+"), ends, f"{one.p:.4f}", verdict(name, one))
+        made.add_row(measure.heading, str(one.pairs), str(one.blocks), *row)
+    return made
+
+
+def notes(a: Replays, b: Replays, found: Mapping[str, Difference], bags: list[str]) -> list[str]:
+    """What the table does not say."""
+    said = []
+    if any(one.interval is None for one in found.values()):
+        said.append(
+            f"a difference can be shown from {BLOCKS_MIN} blocks on: {BLOCKS_MIN} stretches of {BLOCK_S:.0f} s that "
+            f"both replays planned, within one bag or several, or {BAGS_MIN} bags of any length"
+        )
+    if not any(one.shown for one in found.values()):
+        said.append(f"{NO_DIFFERENCE} between A and B")
+    alone = sorted((a.bags.keys() | b.bags.keys()) - set(bags))
+    if alone:
+        said.append(f"without a partner: {', '.join(alone)}")
+    if any(a.origin[key] != b.origin[key] for key in ("device", "jobs")):
+        said.append("latencies were measured on different machines, or with another number of bags at a time")
+    return said

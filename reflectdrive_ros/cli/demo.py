@@ -1,0 +1,264 @@
+"""`reflectdrive demo`: see it drive. A town with traffic that reacts, and the real node in it over real ROS 2 topics.
+
+The world runs here: it draws three cameras, tells of odometry, road users and a route, and follows the plans that come
+back. The node runs in its own process, as on the car. All of it is recorded in a bag, and a page shows the drive.
+With `--live` a page shows it while it happens. `--recording` plays a real recording to the node instead (PandaSet
+sequence 002 comes with the package); nobody there reacts to the planned car.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+from rich.table import Table
+
+from .. import arguments
+from ..config import Config, ConfigError
+from ..evaluation.driving_scores import prolonged
+from ..files import locked
+from ..provenance import provenance
+from ..replay import engine
+from ..replay.chunks import Legs
+from ..replay.counters import Sent, Tally
+from ..replay.engine import PlansBag, planner_rows
+from ..replay.node import Answers
+from ..replay.record import DriveEvent, DriveRecord, ReplayRecord, summary
+from ..replay.report import drive_rows, write_report
+from ..ros import live, world_bag, world_messages
+from ..ros.bag import BagError, BagReader, BagWriter
+from ..ros.processes import isolated_environment, running_node
+from ..ros.recordings import RECORDING
+from ..ros.world_node import Pace, WorldNode, own_context, remaps, require_running, spinning
+from ..runtime import cli_args
+from ..runtime.model_file import ModelFileError
+from ..sim.sumo import SumoMissing
+from . import make_bag
+
+if TYPE_CHECKING:
+    from ..sim.world import World
+
+SECONDS = 60.0
+SCORED_EVERY = 10  # moments; a score takes as long as a picture
+LAST_WORDS_S = 0.5  # what the node still says of its last plan
+# in lock step the world stands still while the node plans: how long it takes is told, not judged
+PATIENCE = {"engine.watchdog_ms": 10_000.0, "engine.deadline_ms": 10_000.0}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    world_bag.add_world_arguments(parser)
+    parser.add_argument(
+        "--seconds", type=arguments.duration(0.1), help="of driving (default: 60; with --live: until Ctrl-C)"
+    )
+    parser.add_argument("--planner", help="recipe to use instead of the default")
+    cli_args.add_model_arguments(parser)
+    cli_args.add_settings_argument(parser, "--set")
+    parser.add_argument("--out", type=Path, default=Path("out/demo"), help="folder for bag, plans and report")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here too")
+    parser.add_argument("--live", action="store_true", help="show the drive in a browser while it happens")
+    parser.add_argument(
+        "--port", type=arguments.PORT, default=live.PORT, help=f"of the live page (default: {live.PORT})"
+    )
+    parser.add_argument(
+        "--recording", type=Path, nargs="?", const=RECORDING, metavar="DIR", help="play a real recording instead"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0; 2 with one sentence when something given cannot be used."""
+    errors = Console(stderr=True)
+    try:
+        with locked(args.out):
+            if args.recording is not None:
+                return recorded(args)
+            return shown_live(args) if args.live else closed_loop(args, errors)
+    except SumoMissing as fault:
+        errors.print(escape(f"{fault}; `reflectdrive demo --recording` needs no world"), soft_wrap=True)
+    except (BagError, ConfigError, ModelFileError, live.PortError, *world_bag.WORLD_FAULTS) as fault:
+        errors.print(escape(str(fault)), soft_wrap=True)
+    except OSError as fault:
+        errors.print(escape(f"{fault.filename or args.out} cannot be used: {fault.strerror}"), soft_wrap=True)
+    return 2
+
+
+# --- the closed loop -------------------------------------------------------------------------------------------------
+
+
+def closed_loop(args: argparse.Namespace, errors: Console) -> int:
+    config = cli_args.configuration(args, PATIENCE)
+    os.environ.update(isolated_environment())
+    seconds = SECONDS if args.seconds is None else args.seconds
+    bag = args.out / "world"
+    errors.print(f"a world is made from seed {args.seed} ..")
+    with world_bag.opened_world(args, config) as world:
+        drive, sent = driven(world, config, seconds, bag, args.out / "node.log", errors)
+    with errors.status("writing the report"):
+        record = recorded_drive(bag, config, sent, drive)
+        numbers = written(record, sent, config, args)
+    console = Console() if sys.stdout.isatty() else Console(width=110)
+    console.print(table(numbers))
+    console.print(escape(f"open {(args.out / 'report.html').resolve()} in a browser"), soft_wrap=True)
+    return 0
+
+
+def driven(
+    world: World, config: Config, seconds: float, bag: Path, log: Path, errors: Console
+) -> tuple[DriveRecord, list[Sent]]:
+    """Drive in lock step with the node, recording; what the world and the node say of it."""
+    scores: list[tuple[int, float]] = []
+    fresh = moments = 0
+    began, begin_ns = time.perf_counter(), world.stamp_ns
+    context = own_context()
+    with BagWriter(bag, replace=True) as record:
+        node = WorldNode(world, config, world_bag.rig_of(config), context=context, record=record)
+        answers = Answers(context)
+        with spinning(node, answers, context=context), running_node(config, remaps(config), log) as process:
+            node.wait_for_planner(process, log)
+            began = time.perf_counter()
+            with Progress(console=errors, transient=True) as progress:
+                task = progress.add_task("driving", total=seconds)
+                for moment in node.drive(seconds, Pace(lock_step=True, real_time=False)):
+                    require_running(process, log)
+                    moments += 1
+                    fresh += moment.fresh
+                    if moment.fresh and moment.plan is not None and (moments - 1) % SCORED_EVERY == 0:
+                        plan = prolonged(moment.plan.trajectory)
+                        scores.append((moment.stamp_ns, float(world.score(plan).score[0])))
+                    progress.update(task, completed=(moment.stamp_ns - begin_ns) * 1e-9)
+            took_s = time.perf_counter() - began
+            time.sleep(LAST_WORDS_S)
+    log_of = world.drive
+    numbers = {
+        "town": world.road_map.name,
+        "seed": world.options.seed,
+        "duration_s": round(log_of.duration_s, 3),
+        "distance_m": round(log_of.distance_m, 2),
+        "mean_speed_mps": round(log_of.distance_m / max(log_of.duration_s, 1e-9), 3),
+        "route_completion": round(log_of.route_completion, 4),
+        "score_mean": round(sum(score for _, score in scores) / len(scores), 4) if scores else None,
+        "collisions": len(log_of.collisions),
+        "collisions_at_fault": log_of.at_fault,
+        "off_road_s": round(log_of.off_road_s, 2),
+        "off_road_m": round(log_of.off_road_m, 2),
+        "red_lights": log_of.count("red_light"),
+        "comfort_share": round(log_of.comfort, 4),
+        "ticks": moments,
+        "fresh_plans": fresh,
+        "took_s": round(took_s, 2),
+        "real_time_factor": round(log_of.duration_s / took_s, 3),
+        "events": [{"time_s": round(e.time_s, 2), "kind": e.kind, "text": e.text} for e in log_of.events],
+    }
+    events = tuple(DriveEvent(begin_ns + round(e.time_s * 1e9), e.kind, e.text) for e in log_of.events)
+    stamps, values = np.array([stamp for stamp, _ in scores], np.int64), np.array([score for _, score in scores])
+    rings = tuple(world_messages.road_rings(world.road_map))
+    return DriveRecord(rings, stamps, values, events, numbers), answers.sent()
+
+
+def recorded_drive(bag: Path, config: Config, sent: list[Sent], drive: DriveRecord) -> ReplayRecord:
+    """The drive as a replay of its own bag, with what the world knows of it."""
+    tally = Tally(config.engine.deadline_ms)
+    for plan in sent:
+        tally.add(plan)
+    details = {
+        "mode": "closed loop",
+        **tally.details(),
+        **provenance(weights_sha256=cli_args.weights_of(config, [config.planner])),
+    }
+    with BagReader(bag) as reader:
+        had = {topic.name for topic in reader.topics if topic.count}
+        sources = {topic.key: topic.name for topic in world_messages.car_topics(config) if topic.name in had}
+        legs = Legs(reader, sources, config, scoring=False)  # the world has scored the drive already
+        for plan in sent:
+            legs.add(plan)
+        return replace(legs.record(details, drive), bag=drive.numbers["town"])
+
+
+def written(record: ReplayRecord, sent: list[Sent], config: Config, args: argparse.Namespace) -> dict[str, Any]:
+    """plans, summary.json and report.html; returns the summary."""
+    with PlansBag(args.out / "plans", config.output.map_frame) as kept:
+        for plan in sent:
+            kept.write(plan)
+    numbers = summary(record)
+    text = json.dumps(numbers, indent=2) + "\n"
+    for target in [args.out / "summary.json", *([args.json] if args.json else [])]:
+        target.write_text(text, encoding="utf-8")
+    write_report(record, args.out / "report.html")
+    return numbers
+
+
+def table(numbers: dict[str, Any]) -> Table:
+    """The drive on one screen."""
+    made = Table(title=f"{numbers['world']['town']} · {numbers['planner']} · {numbers['mode']}", show_header=False)
+    counts = {name: count for name, count in numbers["verdicts"].items() if count}
+    for name, value in drive_rows(numbers):
+        made.add_row(name, value)
+    made.add_row("verdicts", ", ".join(f"{count} {name}" for name, count in counts.items()) or "none")
+    for name, value in planner_rows(numbers).items():
+        made.add_row(name, value)
+    made.add_row("lost inputs", str(sum(values["lost"] for values in numbers["inputs"].values())))
+    return made
+
+
+# --- while it happens ------------------------------------------------------------------------------------------------
+
+
+def shown_live(args: argparse.Namespace) -> int:
+    """The same loop in real time, on a page instead of in a bag."""
+    config = cli_args.configuration(args, PATIENCE)
+    os.environ.update(isolated_environment())
+    log, console = args.out / "node.log", Console()
+    with live.served(args.port, config.vehicle) as page, world_bag.opened_world(args, config) as world:
+        context = own_context()
+        node = WorldNode(world, config, world_bag.rig_of(config), context=context)
+        with spinning(node, context=context), running_node(config, remaps(config), log) as process:
+            node.wait_for_planner(process, log)
+            console.print(f"{page.url} shows the drive; Ctrl-C ends it", soft_wrap=True)
+            with suppress(KeyboardInterrupt):  # the way to end it
+                for moment in node.drive(args.seconds, Pace(lock_step=True, real_time=True)):
+                    require_running(process, log)
+                    for event in moment.events:
+                        console.print(escape(f"{event.time_s:.1f} s: {event.text}"), soft_wrap=True)
+    return 0
+
+
+# --- the recording ---------------------------------------------------------------------------------------------------
+
+
+def recorded(args: argparse.Namespace) -> int:
+    """A real recording through the node, in recorded time."""
+    bag = args.out / args.recording.resolve().name
+    code = make_bag.run(parsed(make_bag, [str(args.recording), str(bag), "--force"]))
+    if code:
+        return code
+    words = [str(bag), "--node", "--out", str(args.out)]
+    # the shipped network has seen drawn pictures only, so it is no use here
+    planner = args.planner or ("" if args.model else "route_follower")
+    words += ["--planner", planner] if planner else []
+    words += ["--model", args.model] if args.model else []
+    words += ["--sha256", args.sha256] if args.sha256 else []
+    words += [word for pair in args.settings for word in ("--set", pair)]
+    words += ["--duration", str(args.seconds)] if args.seconds else []
+    words += ["--json", str(args.json)] if args.json else []
+    code = engine.run(parsed(engine, words), owned=True)
+    if not code:
+        Console().print(escape(f"open {(args.out / 'report.html').resolve()} in a browser"), soft_wrap=True)
+    return code
+
+
+def parsed(command: ModuleType, words: list[str]) -> argparse.Namespace:
+    """The arguments of another command of ours, as its command line would give them."""
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return parser.parse_args(words)

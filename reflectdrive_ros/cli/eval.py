@@ -1,0 +1,219 @@
+"""`reflectdrive eval`: planners scored beside the recorded human on recorded traffic, or beside the expert on a set of
+the proving ground (`--set test`, see `eval_scenes`).
+
+Each start of each recording is planned once, from cold: a planner sees the observation of that moment and has no
+memory of earlier ones. Its plan is then driven by the scorer's car among the others as they really went (they do not
+react), and gets the PDM score of NAVSIM v1.1 by the rules of `scoring.scorer` that are used for driving.
+
+The human's comfort is not told where the recording was made by cameras above the road: accelerations are second
+differences of noisy positions there, and the noise would be scored. The human's PDMS is then that of the other
+sub-scores, and for comparison with planners there is a column without comfort for all.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import track
+from rich.table import Table
+
+from .. import arguments
+from ..config import Config, ConfigError
+from ..data import real_tracks, sets
+from ..data.scene import FAMILIES
+from ..evaluation import closed_loop, driving_scores, open_loop
+from ..evaluation.driving_scores import MEASURES, Scores
+from ..evaluation.privilege import ORACLES
+from ..planning import LEARNED, PLANNERS
+from ..planning.planner import Planner, PlanningError, Tools
+from ..provenance import write_numbers
+from ..runtime import cli_args
+from ..runtime.model_file import ModelFileError
+
+HUMAN = "human"
+BASELINES = ("constant_velocity", "route_follower")
+RECORDED = "real_tracks"
+HEADINGS = ("PDMS", "NC", "DAC", "TTC", "C", "EP", "PDMS without C")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    names = (RECORDED, *sets.SIZES)
+    parser.add_argument("--set", choices=names, default=RECORDED, help=f"{', '.join(names)} (default: the first)")
+    parser.add_argument("--scenes", type=Path, metavar="DIR", help="folder of the set, where it is not the usual one")
+    parser.add_argument(
+        "--planner",
+        nargs="+",
+        choices=sorted((*PLANNERS, *LEARNED)),
+        default=list(BASELINES),
+        metavar="NAME",
+        help=f"planners to score: {', '.join(sorted((*PLANNERS, *LEARNED)))} (default: {' '.join(BASELINES)})",
+    )
+    cli_args.add_model_arguments(parser)
+    cli_args.add_random_weights_argument(parser)
+    parser.add_argument("--config", type=Path, metavar="FILE", help="settings of planners and score (YAML)")
+    cli_args.add_settings_argument(parser, "--setting")
+    made = parser.add_argument_group("sets of the proving ground", "they are made first where they are not there")
+    made.add_argument("--limit", type=arguments.count(), metavar="N", help="score the first N scenes only")
+    made.add_argument(
+        "--oracle",
+        nargs="+",
+        choices=ORACLES,
+        default=["constant_velocity"],
+        metavar="NAME",
+        help="what planners are told beyond pictures: words (command, limit, instruction), none (and the route), "
+        "constant_velocity (and the drivable space, and objects as they now move), logged (and their true futures); "
+        "several make several rows (default: constant_velocity)",
+    )
+    made.add_argument("--families", nargs="+", choices=FAMILIES, metavar="NAME", help=f"only {', '.join(FAMILIES)}")
+    made.add_argument(
+        "--workers",
+        type=arguments.processes(),
+        default=arguments.cores(),
+        metavar="N",
+        help="processes (default: the cores)",
+    )
+    closed_loop.add_arguments(parser.add_argument_group("closed loop", "the engine drives in worlds made for it"))
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the table here too")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0; 2 with one sentence on stderr when the set cannot be read or FILE cannot be written."""
+    if args.closed_loop:
+        return closed_loop.run_closed_loop(args)
+    errors, console = Console(stderr=True), Console()
+    if not console.is_terminal:  # a log is wide enough for the table
+        console = Console(width=120)
+    try:
+        config = cli_args.configuration(args)
+        if args.set != RECORDED:
+            return open_loop.run(args, config, console, errors)
+        if args.limit is not None or args.families is not None:
+            raise real_tracks.TracksError(
+                f"{RECORDED} is scored whole: --limit and --families are for --set test and the like"
+            )
+        if eyes := sorted(set(args.planner) & set(LEARNED)):
+            raise real_tracks.TracksError(
+                f"{RECORDED} has no images for {', '.join(eyes)}: take --set test or the like"
+            )
+        planners = {name: PLANNERS[name] for name in args.planner}
+        result = evaluate(args.scenes or beside_the_package(), planners, errors, config)
+        if args.json is not None:
+            write_numbers(args.json, {"set": args.set, **numbers(result)})
+    except (real_tracks.TracksError, ConfigError, ModelFileError) as fault:
+        errors.print(escape(str(fault)), soft_wrap=True)
+        return 2
+    except OSError as fault:
+        errors.print(escape(f"{fault.filename or args.json} cannot be written: {fault.strerror}"), soft_wrap=True)
+        return 2
+    console.print(_table(result))
+    for note in _notes(result):
+        console.print(escape(note), soft_wrap=True)
+    return 0
+
+
+def beside_the_package() -> Path:
+    """The whole set where a checkout has it beside itself, else the part of it that comes with the source."""
+    checkout = Path(__file__).resolve().parents[2]
+    places = (checkout.parent / "shared" / "data" / "real_tracks", checkout / "test" / "data" / "real_tracks")
+    for place in places:
+        if place.is_dir():
+            return place
+    raise real_tracks.TracksError("no scene set beside the package; name the folder of real_tracks with --scenes DIR")
+
+
+@dataclass(eq=False)
+class Result(Scores):
+    """What came of a set of recordings."""
+
+    recordings: int = 0
+    left_out: list[str] = field(default_factory=list)  # recordings without a map
+    passed_over: int = 0  # starts where the recorded car itself stands off the road
+
+
+def evaluate(folder: Path, planners: Mapping[str, Planner], console: Console, config: Config | None = None) -> Result:
+    """The recorded human and planners on every start of a set. Raises TracksError if there is nothing to score."""
+    config = config or Config()
+    paths = real_tracks.recordings_in(folder)
+    result = Result(scores={driver: [] for driver in (HUMAN, *planners)})
+    for path in track(paths, "scoring", console=console, transient=True):
+        recording = real_tracks.load(path)
+        if not recording.lanes:
+            result.left_out.append(recording.name)
+            continue
+        begun = len(result.families)
+        for start in real_tracks.starts(recording):
+            _score_start(start, planners, config, result)
+        result.recordings += 1
+        result.passed_over += len(real_tracks.start_steps(recording)) - (len(result.families) - begun)
+    if not result.families:
+        raise real_tracks.TracksError(
+            f"{folder} holds no recording with a map and {real_tracks.FUTURE_S:.0f} s of driving"
+        )
+    return result
+
+
+def _score_start(start: real_tracks.Start, planners: Mapping[str, Planner], config: Config, result: Result) -> None:
+    plans = {HUMAN: start.human}
+    config = replace(config, vehicle=start.vehicle)
+    for name, planner in planners.items():
+        try:
+            plan = driving_scores.planned(planner, start.observation, Tools(config))
+            plans[name] = driving_scores.waypoints(plan)[0]
+        except PlanningError as fault:
+            result.failures.setdefault(name, []).append(f"{start.name}: {fault}")
+    rows = driving_scores.rows_of(start.scene, plans, config.scoring)
+    if start.overhead:
+        rows[HUMAN][MEASURES.index("comfort")] = np.nan
+        rows[HUMAN][MEASURES.index("pdms")] = rows[HUMAN][MEASURES.index("pdms_without_comfort")]
+    result.add(start.family, rows)
+
+
+# --- numbers and table -----------------------------------------------------------------------------------------------
+
+
+def numbers(result: Result) -> dict[str, Any]:
+    """Means in percent for each driver under `drivers`, and those of the first planner once more at the top."""
+    drivers = {driver: driving_scores.summary(driver, result) for driver in result.scores}
+    first = next(name for name in drivers if name != HUMAN)
+    return {
+        "planner": first,
+        **drivers[first],
+        "drivers": drivers,
+        "recordings": result.recordings,
+        "left_out": result.left_out,
+        "passed_over": result.passed_over,
+        "failures": result.failures,
+    }
+
+
+def _table(result: Result) -> Table:
+    title = f"{len(result.families)} starts of {result.recordings} recordings; means in percent"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("driver")
+    table.add_column("site")
+    for heading in ("scenes", *HEADINGS):
+        table.add_column(heading, justify="right")
+    for driver in result.scores:
+        summary = driving_scores.summary(driver, result)
+        for site, means in {"all": summary, **summary["families"]}.items():
+            values = ("-" if means[measure] is None else f"{means[measure]:.1f}" for measure in MEASURES)
+            name = driver if site == "all" else ""
+            table.add_row(name, site, str(means["scenes"]), *values, end_section=site == sorted(result.families)[-1])
+    return table
+
+
+def _notes(result: Result) -> Sequence[str]:
+    notes = []
+    if result.left_out:
+        notes.append(f"left out, no map to score by: {', '.join(result.left_out)}")
+    if result.passed_over:
+        notes.append(f"{result.passed_over} starts passed over: the recorded car itself stands off the mapped road")
+    return [*notes, *driving_scores.without_a_plan(result, "starts")]

@@ -1,0 +1,166 @@
+"""`reflectdrive scenes`: makes a set of scenes of the proving ground, checks one, or shows what is in it.
+
+A set that is half there is completed: whatever stopped the making, whole shards are kept. A large one can be made in
+parts, on several machines (--first 20000 --count 30000), which are then sets of their own. Sets are `train`, `val`,
+`test` and `hard`; they share no road network. Without --out a set lies in $REFLECTDRIVE_SCENES, or else in
+~/.cache/reflectdrive/scenes, under a name that changes with the program and the options that made it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import cv2
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from .. import arguments
+from ..data import sets, shards
+from ..data.contact_sheet import contact_sheet
+from ..data.scene import FAMILIES
+from ..data.sets import Wanted
+from ..data.shards import Index, SetError
+from ..evaluation import scene_sets
+from ..provenance import write_numbers
+from ..stopping import stopped
+
+MOST_SHOWN = 1000  # scenes in one image
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--set", choices=sets.SIZES, default="test", help="scene set (default: test)")
+    parser.add_argument(
+        "--count", type=arguments.count(10_000_000), metavar="N", help="scenes to make (default: the set's own size)"
+    )
+    parser.add_argument(
+        "--first", type=arguments.PLACE, default=0, metavar="N", help="scenes to leave out at the beginning"
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the set, where it is not the usual one")
+    parser.add_argument(
+        "--workers",
+        type=arguments.processes(),
+        default=arguments.cores(),
+        metavar="N",
+        help="processes (default: the cores)",
+    )
+    parser.add_argument(
+        "--width",
+        type=arguments.Whole(16, 4096, "px"),
+        default=scene_sets.PIXELS[0],
+        help="of a picture (default: %(default)s px)",
+    )
+    parser.add_argument(
+        "--height",
+        type=arguments.Whole(16, 4096, "px"),
+        default=scene_sets.PIXELS[1],
+        help="of a picture (default: %(default)s px)",
+    )
+    parser.add_argument("--no-pictures", action="store_true", help="scenes without cameras")
+    parser.add_argument("--check", type=Path, metavar="DIR", help="make nothing: compare a set with its checksums")
+    parser.add_argument("--show", nargs=2, metavar=("N", "FILE"), help="draw N scenes of the set into a picture")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the table here too")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0; 1 if shards are damaged or could not be made; 2 with one sentence on stderr if it cannot go on."""
+    errors, console = Console(stderr=True), Console()
+    if not console.is_terminal:  # a log is wide enough for the table
+        console = Console(width=120)
+    try:
+        if args.check is not None:
+            return _check(args.check, console, errors)
+        shown = None if args.show is None else arguments.count(MOST_SHOWN)(args.show[0])
+        make_shard, made_by = scene_sets.the_sampler(
+            args.width, args.height, pictures=not args.no_pictures, first=args.first
+        )
+        wanted = Wanted(args.set, args.count or sets.SIZES[args.set], made_by)
+        folder = args.out or sets.default_place(args.set, made_by)
+        index, rate = scene_sets.made(folder, wanted, make_shard, args.workers, errors)
+        if shown is not None:
+            show(folder, shown, Path(args.show[1]), errors)
+        if args.json is not None:
+            write_numbers(args.json, numbers(folder, index, rate))
+    except (*scene_sets.FAULTS, argparse.ArgumentTypeError) as fault:
+        errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
+        return 2
+    except OSError as fault:
+        errors.print(escape(cannot_write(fault)), soft_wrap=True, highlight=False)
+        return 2
+    except KeyboardInterrupt as stop:
+        return stopped(stop, "whole shards are kept, the same command goes on from there")
+    console.print(_table(index, rate))
+    counts = ", ".join(f"{name} {count}" for name, count in index.counts.items())
+    console.print(escape(f"on the way: {counts or 'nothing to tell'}\nin {folder}"), soft_wrap=True, highlight=False)
+    for name, reason in index.missing.items():
+        errors.print(escape(f"{name} could not be made: {reason}"), soft_wrap=True, highlight=False)
+    return 1 if index.missing else 0
+
+
+def cannot_write(fault: OSError) -> str:
+    return f"{fault.filename} cannot be written: {fault.strerror}; whole shards are kept"
+
+
+def show(folder: Path, scenes: int, file: Path, console: Console) -> None:
+    """Draws scenes spread over a set into one picture. Raises SetError, OSError."""
+    index = shards.index_of(folder)
+    step = max(1, index.scenes // scenes)
+    some = list(shards.read(folder, pictures=True, limit=1 + step * (scenes - 1), on_damage=console.print))[::step]
+    if not some:
+        raise SetError(f"{folder} holds no scene to show")
+    _, encoded = cv2.imencode(".png", cv2.cvtColor(contact_sheet(some), cv2.COLOR_RGB2BGR))
+    file.write_bytes(bytes(encoded))
+
+
+def _check(folder: Path, console: Console, errors: Console) -> int:
+    whole = damaged = 0
+    for _, damage in shards.check(folder):
+        if damage is None:
+            whole += 1
+        else:
+            damaged += 1
+            errors.print(escape(damage), soft_wrap=True, highlight=False)
+    missing = shards.index_of(folder).missing
+    for name, reason in missing.items():
+        errors.print(escape(f"{folder / name}.tar was never made: {reason}"), soft_wrap=True, highlight=False)
+    console.print(f"{whole} shards are whole, {damaged} damaged, {len(missing)} were never made", highlight=False)
+    return 1 if damaged or missing else 0
+
+
+# --- numbers and table -----------------------------------------------------------------------------------------------
+
+
+def numbers(folder: Path, index: Index, rate: float | None) -> dict[str, Any]:
+    """What the table says, for machines."""
+    return {
+        "set": index.set,
+        "folder": str(folder),
+        "size": index.size,
+        "scenes": index.scenes,
+        "bytes": index.bytes,
+        "scenes_per_s": rate,
+        "families": index.families,
+        "counts": index.counts,
+        "networks": len(index.networks),
+        "missing": dict(index.missing),
+    }
+
+
+def _table(index: Index, rate: float | None) -> Table:
+    facts = [
+        f"set '{index.set}': {index.scenes} scenes of {index.size}",
+        f"{len(index.shards)} shards",
+        f"{len(index.networks)} towns",
+        f"{index.bytes / 1e6:.1f} MB, {index.bytes / max(index.scenes, 1) / 1e3:.0f} kB a scene",
+        "all there before" if rate is None else f"{rate:.1f} scenes/s",
+    ]
+    table = Table(title="; ".join(facts), title_justify="left", box=SIMPLE_HEAD)
+    for heading in ("family", "scenes", "%", "aim %"):
+        table.add_column(heading, justify="left" if heading == "family" else "right")
+    for family, share in FAMILIES.items():
+        there = index.families.get(family, 0)
+        table.add_row(family, str(there), f"{100 * there / max(index.scenes, 1):.1f}", str(share))
+    return table

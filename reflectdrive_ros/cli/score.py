@@ -1,0 +1,194 @@
+"""`reflectdrive score SCENES OUT`: the official driving scores of given trajectories in given scenes.
+
+SCENES has one scene a line, OUT gets one row per scene and trajectory, both as described in
+test/data/golden/SCHEMA.md (gzipped where the name ends in .gz). Scores are PDMS of NAVSIM v1.1 and EPDMS of v2 with and
+without the human filter, by the rules of the official code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import track
+from rich.table import Table
+
+from ..documents import DocumentError, array, check_fields, maybe, named, number, text, whole
+from ..evaluation import golden
+from ..evaluation.golden import GoldenError
+from ..provenance import write_numbers
+from ..tokens import Codebook
+
+COLUMNS = {
+    "v1": ("NC", "DAC", "EP", "TTC", "C", "DDC", "PDMS"),
+    "v2": ("NC", "DAC", "DDC", "TLC", "EP", "TTC", "LK", "HC"),
+    "epdms": ("EPDMS_raw_noEC", "EPDMS_raw_EC", "EPDMS_filt_noEC", "EPDMS_filt_EC"),
+}
+COMPARED = ("v1", "v2_raw", "v2", "epdms")
+ROW = {  # of a file of scores
+    "scene_id": text(),
+    "traj": whole(0, 10**9),
+    **dict.fromkeys(COMPARED, named(number())),
+    "EC": maybe(number()),
+    "sim": maybe(array(array(number(), 9, 9), 40, 40)),
+}
+TOLERANCE = 1e-6  # of a score, and of a simulated state in m, rad, m/s ..
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("scenes", type=Path, metavar="SCENES", help="file of scenes, .jsonl or .jsonl.gz")
+    parser.add_argument("out", type=Path, metavar="OUT", help="file of scores to write, .jsonl or .jsonl.gz")
+    parser.add_argument("--states", action="store_true", help="write the simulated states too (key sim)")
+    parser.add_argument(
+        "--against", type=Path, metavar="SCORES", help="known scores of these scenes: count differences"
+    )
+    parser.add_argument("--codebook", action="store_true", help="what rounding to the 0.3 m codebook costs the experts")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the table here too")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0; 2 with one sentence on stderr when a file cannot be used."""
+    console, errors = Console(), Console(stderr=True)
+    if not console.is_terminal:  # a log is wide enough for the table
+        console = Console(width=120)
+    written = args.out
+    try:
+        known = None if args.against is None else known_scores(args.against)
+        numbers = score_file(args.scenes, args.out, known, states=args.states, console=errors)
+        if args.codebook:
+            numbers["codebook"] = golden.codebook_ceiling(golden.read_scenes(args.scenes), Codebook())
+        if args.json is not None:
+            written = args.json
+            write_numbers(args.json, numbers)
+    except GoldenError as fault:
+        errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
+        return 2
+    except OSError as fault:
+        errors.print(escape(f"{written} cannot be written: {fault.strerror}"), soft_wrap=True, highlight=False)
+        return 2
+    console.print(table(numbers))
+    return 0
+
+
+def known_scores(path: Path) -> dict[tuple[str, int], Mapping[str, Any]]:
+    """Rows of a file of scores by scene and trajectory. Raises GoldenError."""
+    rows: dict[tuple[str, int], Mapping[str, Any]] = {}
+    for line, row in golden.lines(path):
+        try:
+            check_fields(row, ROW)
+        except DocumentError as fault:
+            raise GoldenError(f"{path}, line {line}: not a row of scores: it {fault}") from None
+        rows[row["scene_id"], row["traj"]] = row
+    return rows
+
+
+def score_file(
+    scenes: Path,
+    out: Path,
+    known: Mapping[tuple[str, int], Mapping[str, Any]] | None,
+    *,
+    states: bool,
+    console: Console,
+) -> dict[str, Any]:
+    """Scores the scenes of one file into another and returns the numbers of the table.
+
+    OUT appears only when all scenes were scored. Raises GoldenError for a bad file of scenes, OSError for a bad OUT.
+    """
+    count = sum(1 for _ in golden.lines(scenes))
+    if not count:
+        raise GoldenError(f"{scenes} holds no scene")
+    values: dict[str, list[float]] = {f"{group}.{name}": [] for group, names in COLUMNS.items() for name in names}
+    differing: Counter[str] = Counter()
+    rows = compared = 0
+    worst_state = 0.0
+    if out.exists() and not out.is_file():
+        raise GoldenError(f"{out} is no regular file, so it is not replaced: name another OUT")
+    part = out.with_name(f".{out.name}.part")
+    try:
+        with (
+            gzip.open(part, "wt", encoding="utf-8") if out.suffix == ".gz" else part.open("w", encoding="utf-8") as file
+        ):
+            for scene in track(
+                golden.read_scenes(scenes), "scoring", count, console=console, disable=not console.is_terminal
+            ):
+                scores = golden.score_officially(scene)
+                for row in golden.rows(scene, scores, states=states):
+                    file.write(json.dumps(row, separators=(",", ":")) + "\n")
+                    rows += 1
+                    for group, names in COLUMNS.items():
+                        for name in names:
+                            if name in row[group]:
+                                values[f"{group}.{name}"].append(row[group][name])
+                    if known is not None and (row["scene_id"], row["traj"]) in known:
+                        compared += 1
+                        official = known[row["scene_id"], row["traj"]]
+                        differing.update(differences(row, official))
+                        if "sim" in official:
+                            mine = golden.simulated(scene, scores.raw.states[row["traj"]])
+                            worst_state = max(worst_state, golden.state_error(mine, np.asarray(official["sim"])))
+        os.replace(part, out)
+    finally:
+        part.unlink(missing_ok=True)
+    numbers: dict[str, Any] = {
+        "scenes": count,
+        "trajectories": rows,
+        "means_percent": {name: 100 * float(np.mean(series)) for name, series in values.items() if series},
+    }
+    if known is not None:
+        numbers["compared"] = {"rows": compared, "differing": dict(differing), "worst_state_error": worst_state}
+    return numbers
+
+
+def differences(row: Mapping[str, Any], official: Mapping[str, Any]) -> list[str]:
+    """Names, as "v1.NC", of the scores in which a row differs from the official one by more than TOLERANCE."""
+    found = [
+        f"{group}.{name}"
+        for group in COMPARED
+        for name in row[group].keys() | official[group].keys()
+        if abs(row[group].get(name, np.inf) - official[group].get(name, np.inf)) > TOLERANCE
+        or (name in row[group]) != (name in official[group])
+    ]
+    return found + (["EC"] if row["EC"] != official["EC"] else [])
+
+
+def table(numbers: Mapping[str, Any]) -> Table:
+    """The means, and below them how many rows differ from known scores."""
+    means = numbers["means_percent"]
+    shown = Table(
+        title=f"{numbers['trajectories']} trajectories in {numbers['scenes']} scenes, means in percent", box=SIMPLE_HEAD
+    )
+    shown.add_column("")
+    names = ("NC", "DAC", "DDC", "TLC", "EP", "TTC", "LK", "C")
+    for name in (*names, "score"):
+        shown.add_column(name, justify="right")
+    for title, group, comfort, total in (
+        ("PDMS (v1.1)", "v1", "C", "v1.PDMS"),
+        ("EPDMS (v2)", "v2", "HC", "epdms.EPDMS_filt_noEC"),
+    ):
+        keys = [f"{group}.{comfort if name == 'C' else name}" for name in names] + [total]
+        shown.add_row(title, *(f"{means[key]:.2f}" if key in means else "" for key in keys))
+    captions = []
+    if "compared" in numbers:
+        compared = numbers["compared"]
+        differing = ", ".join(f"{name} {count}" for name, count in sorted(compared["differing"].items())) or "none"
+        captions.append(
+            f"{compared['rows']} rows compared with known scores; differing by more than {TOLERANCE:g}: {differing}; "
+            f"worst simulated state {compared['worst_state_error']:.1e}"
+        )
+    for form, means in numbers.get("codebook", {}).items():
+        captions.append(
+            f"experts' {form.upper()}: exact {means['exact']:.2f}, rounded to 0.3 m {means['rounded']:.2f}, "
+            f"rounded with directions of steps as headings {means['steps']:.2f}"
+        )
+    shown.caption = "\n".join(captions) or None
+    return shown

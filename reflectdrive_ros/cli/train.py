@@ -1,0 +1,253 @@
+"""`reflectdrive train sft CONFIG --train DIR --val DIR --out DIR`: supervised training of ReflectDrive-2.
+
+(`reflectdrive train mean RUN RUN .. --out DIR` writes the mean of the weights of runs.)
+
+The same command goes on where it was stopped: by Ctrl-C, by a kill, by the end of the minutes (give more of them).
+With --minutes the learning rate falls to its end as the time runs out, however fast the machine is. Several devices
+of one machine by device.devices in CONFIG, several machines by torchrun.
+
+OUT holds weights.safetensors and card.json (the averaged weights, for driving), state.safetensors (to go on from),
+log.csv and tensorboard/.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from lightning_fabric import Fabric
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from .. import arguments
+from ..config import ConfigError, override_dotted
+from ..data import shards
+from ..data.cache import Shape, prepare
+from ..data.shards import SetError
+from ..files import locked
+from ..model.checkpoint import CheckpointError
+from ..model.token.net import TokenNetConfig
+from ..provenance import provenance
+from ..runtime import cli_args
+from ..stopping import deferring, exit_code, say_stopped, stopped
+from ..training import average, settings, sft, train_state, validation
+from ..training import goal_scores as worths
+from ..training.fabric import fabric_of
+from ..training.goal_scores import Worth
+from ..training.run_log import LOG, RunLog, whole_rows
+from ..training.settings import TrainConfig
+from ..training.sft import Job, Public, TrainingError
+from ..training.train_state import StateError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    kinds = parser.add_subparsers(title="kinds", metavar="KIND", required=True)
+    sft_parser = kinds.add_parser("sft", help="supervised: the expert's plan, drafts and edits", description=__doc__)
+    sft_parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    sft_parser.add_argument("config", type=Path, metavar="CONFIG", help="settings (YAML), as config/train/*.yaml")
+    sft_parser.add_argument("--train", type=Path, required=True, metavar="DIR", help="set to learn from")
+    sft_parser.add_argument("--val", type=Path, metavar="DIR", help="set to be examined on meanwhile")
+    sft_parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the run is kept")
+    sft_parser.add_argument(
+        "--begin-with",
+        type=Path,
+        metavar="DIR",
+        help="run, or folder of weights as models/reflectdrive2_small, that this one begins with, as far as it fits",
+    )
+    sft_parser.add_argument(
+        "--language",
+        type=Path,
+        metavar="DIR",
+        help="Qwen3 that a new run of base begins with",
+    )
+    sft_parser.add_argument("--eyes", type=Path, metavar="DIR", help="SigLIP2 that it begins with")
+    length = sft_parser.add_mutually_exclusive_group()
+    length.add_argument("--steps", type=arguments.count(10**9), metavar="N", help="in place of the config's length")
+    length.add_argument(
+        "--minutes", type=arguments.Real(0.01, 1e6, "minutes"), metavar="M", help="likewise, by the clock"
+    )
+    sft_parser.add_argument("--seed", type=arguments.SEED, metavar="N", help="in place of the config's seed")
+    cli_args.add_settings_argument(sft_parser, "--setting")
+    sft_parser.add_argument(
+        "--workers", type=arguments.processes(), default=2, metavar="N", help="processes that read scenes (2)"
+    )
+    mean_parser = kinds.add_parser("mean", help="the mean of the weights of runs", description=average.__doc__)
+    mean_parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    average.add_arguments(mean_parser)
+    mean_parser.set_defaults(run=average.run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0; that of the signal when stopped; 2 with one sentence on stderr when it cannot begin or go on."""
+    errors, console = Console(stderr=True), Console()
+    if not console.is_terminal:  # a log is wide enough for its lines
+        console = Console(width=160)
+    try:
+        config = _config(args)
+        network = settings.NETWORKS[config.network]()
+        return sft_run(args, config, network, console, errors)
+    except (ConfigError, SetError, StateError, TrainingError, CheckpointError) as fault:
+        errors.print(escape(str(fault)), soft_wrap=True)
+    except OSError as fault:
+        errors.print(escape(f"{fault.filename or args.out}: {fault.strerror or fault}"), soft_wrap=True)
+    except KeyboardInterrupt as stop:  # before the first step, or for the second time
+        return stopped(stop, _resumption(args.out))
+    return 2
+
+
+def sft_run(
+    args: argparse.Namespace, config: TrainConfig, network: TokenNetConfig, console: Console, errors: Console
+) -> int:
+    """As `run`, of a network of any measures."""
+    _continues(args.out, config)
+    for folder in filter(
+        None, (args.train, args.val)
+    ):  # making scenes ready takes hours: what is not there is said now
+        shards.index_of(folder)
+    begun_with = None if args.begin_with is None else train_state.earlier(args.begin_with)
+    public = Public(args.language, args.eyes)
+    if public.given and args.begin_with is not None:
+        raise ConfigError("--begin-with another run, or with public weights (--language, --eyes): not both")
+    fabric = fabric_of(config)
+    console.quiet = errors.quiet = not fabric.is_global_zero
+    with locked(args.out) if fabric.is_global_zero else nullcontext():
+        return _run_alone(args, config, network, fabric, begun_with, public, console, errors)
+
+
+def _run_alone(
+    args: argparse.Namespace,
+    config: TrainConfig,
+    network: TokenNetConfig,
+    fabric: Fabric,
+    begun_with: dict[str, Any] | None,
+    public: Public,
+    console: Console,
+    errors: Console,
+) -> int:
+    """As `sft_run`, while no other process trains into the folder."""
+    shape = shape_of(network)
+    left_out: list[str] = []
+
+    def on_damage(sentence: str) -> None:
+        left_out.append(sentence)
+        errors.print(escape(sentence), soft_wrap=True)
+
+    with fabric.rank_zero_first(), _preparing(errors) as progress:
+        scenes = prepare(args.train, shape, args.workers, on_damage, progress)
+    if len(scenes) < config.data.batch:
+        raise ConfigError(f"{args.train} holds {len(scenes)} scenes, fewer than data.batch ({config.data.batch})")
+    keeping = config.keeping
+    exam = validation.exam(args.val, shape, keeping.validation_scenes, on_damage) if args.val else None
+    if left_out:
+        errors.print(f"{len(scenes)} scenes are learnt from; left out: see the {len(left_out)} lines above")
+    about = {"train": {**_set(args.train), "used": len(scenes)}, **provenance()}
+    if begun_with is not None:
+        about["begun_with"] = begun_with
+    if public.given:
+        about["public_weights"] = {kind: str(folder.name) for kind, folder in vars(public).items() if folder}
+    worth = _worth(args, config, shape, fabric, errors)
+    job = Job(config, network, scenes, exam, args.out, about, begin_with=args.begin_with, public=public, worth=worth)
+    _same_scenes(args.out, job)
+    with deferring() as request, RunLog(args.out, config, network, console, fabric.is_global_zero) as report:
+        done = sft.train(job, fabric, report, lambda: request.number is not None)
+    if request.number is not None:
+        if fabric.is_global_zero:
+            say_stopped(_resumption(args.out))
+        return exit_code(request.number)
+    console.print(
+        f"{done.step} steps in {done.elapsed_s / 60:.1f} minutes; weights are in {args.out / train_state.WEIGHTS}"
+    )
+    return 0
+
+
+def _worth(
+    args: argparse.Namespace, config: TrainConfig, shape: Shape, fabric: Fabric, errors: Console
+) -> Worth | None:
+    """What goals are worth by the plans of the network that the run begins with, where it is to learn that."""
+    if config.loss.worth == 0.0:
+        return None
+    if args.begin_with is None:
+        raise ConfigError("loss.worth needs a network that drafts plans already: give one with --begin-with")
+    card = train_state.card_of(args.begin_with)
+    weights = worths.Weights(
+        args.begin_with / train_state.WEIGHTS, card["sha256"], config.device.precision != "32-true"
+    )
+    with fabric.rank_zero_first(), _preparing(errors, "driving goals, shard by shard") as progress:
+        return worths.worth_of(args.train, shape, weights, args.workers, progress)
+
+
+def shape_of(network: TokenNetConfig) -> Shape:
+    """What the network is given of a scene."""
+    return Shape(
+        width=network.vision.width,
+        height=network.vision.height,
+        text_length=network.text_length,
+        words=network.words,
+        cameras=network.cameras,
+        instants=network.instants,
+        ego_scale=network.ego_scale,
+        route_at_m=network.route_at_m,
+        bin_m=network.bin_m,
+        bins=network.bins,
+    )
+
+
+# --- before it begins ------------------------------------------------------------------------------------------------
+
+
+def _config(args: argparse.Namespace) -> TrainConfig:
+    config: TrainConfig = override_dotted(settings.read(args.config), cli_args.settings_of(args.settings))
+    length = config.length
+    if args.steps is not None:
+        length = replace(length, steps=args.steps, minutes=0.0)
+    if args.minutes is not None:
+        length = replace(length, minutes=args.minutes)
+    seed = config.seed if args.seed is None else args.seed
+    return replace(config, length=length, seed=seed)
+
+
+def _continues(out: Path, config: TrainConfig) -> None:
+    """Raises StateError if `out` holds a run of other settings."""
+    found = train_state.peek(out)
+    if found is None:
+        return
+    other = settings.differences(config, found[1]["settings"])
+    if other:
+        names = ", ".join(other)
+        raise StateError(f"{out} holds a run of other settings ({names}): give them back, or another --out")
+    whole_rows(out / LOG)
+
+
+def _same_scenes(out: Path, job: Job) -> None:
+    found = train_state.peek(out)
+    if found is not None and found[1]["scenes"] != job.scenes.key:
+        raise StateError(f"{out} holds a run on other scenes than {job.sets['train']['folder']}: give another --out")
+
+
+def _set(folder: Path) -> dict[str, Any]:
+    index = shards.index_of(folder)
+    return {"folder": folder.name, "set": index.set, "scenes": index.scenes, "made_by": dict(index.made_by)}
+
+
+@contextmanager
+def _preparing(console: Console, told: str = "making scenes ready, shard by shard") -> Iterator[Any]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
+        task = bar.add_task(told, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _resumption(out: Path) -> str:
+    """What the same command would do after a stop."""
+    try:
+        found = train_state.peek(out)
+    except StateError as fault:
+        return str(fault)
+    if found is None:
+        return "nothing saved yet, the same command begins anew"
+    return f"the same command resumes at step {found[0].step}"

@@ -1,0 +1,1 @@
+"""Scenes as arrays: in memory, on disk, in shards, and prepared for training."""

@@ -1,0 +1,105 @@
+"""Scenes drawn side by side for people to look at: what the cameras see now, and the same moment from above.
+
+From above: the drivable space, the route (blue), the lamps that are red, everybody now and on their way over the next
+4 s, and the expert's eight waypoints (green). The ego looks up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import cv2
+import numpy as np
+
+from .. import geometry
+from ..domain import AgentKind, Array
+from .scene import NOW, DrivingScene
+
+ROW_PX = 216  # height of a scene in the sheet
+ABOVE_PX = 300  # width of the view from above
+PX_PER_M = 3.4
+EGO_AT = (ABOVE_PX // 2, ROW_PX - 44)  # pixel of the rear axle
+TEXT_PX = 16
+SMOOTH = 3  # bits of a pixel for drawing between pixels
+AHEAD_STEPS = 40
+EGO_SIZE = np.array([5.176, 2.297])
+EGO_CENTER_M = 1.461
+
+BACKGROUND, ROAD, JUNCTION, ON_ROUTE = (235, 238, 230), (196, 198, 204), (184, 186, 194), (176, 190, 214)
+ROUTE, RED_LANE, EXPERT, EGO, INK = (60, 110, 230), (236, 150, 140), (10, 140, 60), (20, 20, 20), (30, 30, 30)
+COLOURS = {
+    AgentKind.UNKNOWN: (130, 130, 130),
+    AgentKind.VEHICLE: (200, 90, 30),
+    AgentKind.PEDESTRIAN: (190, 30, 140),
+    AgentKind.BICYCLE: (140, 80, 200),
+    AgentKind.STATIC: (90, 90, 90),
+}
+
+
+def contact_sheet(scenes: Sequence[DrivingScene]) -> Array:
+    """(H, W, 3) uint8 RGB: a row per scene."""
+    rows = [_row(scene) for scene in scenes]
+    width = max(row.shape[1] for row in rows)
+    padded = [
+        cv2.copyMakeBorder(row, 0, 4, 0, width - row.shape[1], cv2.BORDER_CONSTANT, value=(255,) * 3) for row in rows
+    ]
+    return np.concatenate(padded)
+
+
+def _row(scene: DrivingScene) -> Array:
+    now = [frame for frame in scene.cameras if frame.stamp_ns == scene.ego.stamp_ns]
+    pictures = []
+    for frame in now:
+        height, width = frame.pixels.shape[:2]
+        shown = (round(width * ROW_PX / height), ROW_PX)
+        pictures.append(cv2.resize(frame.pixels, shown, interpolation=cv2.INTER_LINEAR))
+    body = np.concatenate([*pictures, from_above(scene)], axis=1)
+    title = np.full((TEXT_PX, body.shape[1], 3), 255, np.uint8)
+    words = [scene.name, scene.family, scene.command.name.lower(), f"{scene.ego.speed_mps:.1f} m/s"]
+    words += [f"'{scene.instruction}'", *(f"{key} {value}" for key, value in scene.notes.items())]
+    text = "   ".join(words)
+    cv2.putText(title, text, (3, TEXT_PX - 4), cv2.FONT_HERSHEY_SIMPLEX, 0.38, INK, 1, cv2.LINE_AA)
+    return np.concatenate([title, body])
+
+
+def from_above(scene: DrivingScene) -> Array:
+    """(ROW_PX, ABOVE_PX, 3) uint8 RGB."""
+    picture = np.full((ROW_PX, ABOVE_PX, 3), BACKGROUND, np.uint8)
+    areas = scene.areas
+    for rings, colour in (
+        ((*areas.roadblocks, *areas.carparks), ROAD),
+        (areas.intersections, JUNCTION),
+        ([ring for ring, on in zip(areas.lanes, areas.lane_on_route, strict=True) if on], ON_ROUTE),
+        (
+            [ring for ring, red in zip(scene.red_lights.connectors, scene.red_lights.red, strict=True) if red[0]],
+            RED_LANE,
+        ),
+    ):
+        for ring in rings:
+            cv2.fillPoly(picture, [_pixels(ring)], colour, cv2.LINE_AA, SMOOTH)
+    for ring in areas.lanes:
+        cv2.polylines(picture, [_pixels(ring)], True, (225, 225, 228), 1, cv2.LINE_AA, SMOOTH)
+    cv2.polylines(picture, [_pixels(scene.route[:, :2])], False, ROUTE, 1, cv2.LINE_AA, SMOOTH)
+    tracks = scene.tracks
+    for agent in range(len(tracks)):
+        colour = COLOURS[AgentKind(int(tracks.kinds[agent]))]
+        later = slice(NOW, NOW + AHEAD_STEPS + 1)
+        way = tracks.poses[agent, later][tracks.present[agent, later], :2]
+        if len(way) > 1:
+            cv2.polylines(picture, [_pixels(way)], False, colour, 1, cv2.LINE_AA, SMOOTH)
+        if tracks.present[agent, NOW]:
+            corners = geometry.box_corners(tracks.poses[agent, NOW], tracks.sizes[agent])
+            cv2.fillPoly(picture, [_pixels(corners)], colour, cv2.LINE_AA, SMOOTH)
+    ego = geometry.box_corners(np.array([EGO_CENTER_M, 0.0, 0.0]), EGO_SIZE)
+    cv2.polylines(picture, [_pixels(ego)], True, EGO, 2, cv2.LINE_AA, SMOOTH)
+    cv2.polylines(picture, [_pixels(scene.expert[:, :2])], False, EXPERT, 1, cv2.LINE_AA, SMOOTH)
+    for point in _pixels(scene.expert[:, :2]):
+        cv2.circle(picture, point.tolist(), 2 << SMOOTH, EXPERT, -1, cv2.LINE_AA, SMOOTH)
+    return picture
+
+
+def _pixels(points: Array) -> Array:
+    """Points (V, 2) of the ego frame as fixed-point pixels (V, 2) int32, x ahead is up."""
+    column = EGO_AT[0] - PX_PER_M * points[:, 1]
+    row = EGO_AT[1] - PX_PER_M * points[:, 0]
+    return np.asarray(np.rint(np.stack([column, row], axis=1) * (1 << SMOOTH)).astype(np.int32))

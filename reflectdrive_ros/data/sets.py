@@ -1,0 +1,286 @@
+"""The scene sets: what they are called, how large they are, where they lie, and how one is made.
+
+A set is split by road network: every shard makes its own towns, from seeds that hold the set's name and the shard's
+number. A set depends on its name, its size, the sampler's options and SCENE_VERSION; these four are in its index, and a
+folder never holds scenes of two versions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Protocol
+
+import cv2
+import numpy as np
+import scipy
+import shapely
+
+from .. import parallel
+from ..domain import Array
+from ..files import PART, locked
+from ..scoring.scorer import WAYPOINTS, score
+from ..scoring.simulate import HORIZON_S
+from . import codec, shards
+from .scene import DrivingScene
+from .shards import Index, Load, SetError, ShardNote
+
+# Raise it when the bytes of a generated scene change: sets made before are then made anew. test_scene_sets holds the
+# hash of two scenes and fails on a change that forgot it.
+SCENE_VERSION = 1
+SIZES: Mapping[str, int] = {"train": 20000, "val": 500, "test": 1000, "hard": 300}
+SHARD = 250  # scenes; a town costs as much as fifteen of them, and rare families are sought in several
+HARD_SHARD = 75  # of SHARD made for it
+HARD_FAMILY = "high_lateral_acceleration"  # all of it counts as hard
+HOME = "REFLECTDRIVE_SCENES"  # variable that names the folder of all sets
+SCRATCH = ".scratch-"
+
+
+class ShardSource(Protocol):
+    """Scenes of one shard in the making."""
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """What was retried or skipped so far."""
+
+    def scenes(self) -> Iterator[DrivingScene]: ...
+
+
+MakeShard = Callable[[str, int, int, Path], ShardSource]  # split, index, scenes wanted, folder for what it needs
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A set that is to be there."""
+
+    name: str  # of SIZES
+    size: int
+    made_by: Mapping[str, Any]  # see `made_by`
+
+    def shards(self) -> dict[str, tuple[int, int]]:
+        """Name of each shard -> its number and how many scenes it is to hold.
+
+        Raises SetError for a set that begins in the middle of a shard.
+        """
+        step = HARD_SHARD if self.name == "hard" else SHARD
+        first = int(self.made_by.get("first", 0))
+        if first % step:
+            raise SetError(f"the set '{self.name}' is made {step} at a time: it can begin at {first - first % step}")
+        sizes = (min(step, self.size - done) for done in range(0, self.size, step))
+        return {f"{self.name}-{k:05d}": (k, size) for k, size in enumerate(sizes, first // step)}
+
+
+def made_by(options: Mapping[str, Any], first: int = 0) -> dict[str, Any]:
+    """What the bytes of a set depend on beside its name and size: version, libraries, arithmetic, sampler options.
+
+    `first` is the number of scenes of the set that are left out at its beginning, because they were made elsewhere.
+    """
+    libraries = {module.__name__: str(module.__version__) for module in (cv2, np, scipy, shapely)}
+    content = {
+        "scene_version": SCENE_VERSION,
+        "libraries": {**libraries, "eclipse-sumo": _sumo_version()},
+        "arithmetic": parallel.ARITHMETIC,
+        "codec": codec.FORMAT,
+        "options": dict(options),
+    }
+    if first:
+        content["first"] = first
+    return dict(json.loads(json.dumps(content)))  # as it will be read back
+
+
+def _sumo_version() -> str:
+    try:
+        return version("eclipse-sumo")
+    except PackageNotFoundError:
+        return "of the system"
+
+
+def default_place(name: str, made_by: Mapping[str, Any]) -> Path:
+    """Folder of a set where none is named: in $REFLECTDRIVE_SCENES, else in the user's cache."""
+    home = os.environ.get(HOME)
+    root = Path(home) if home else Path.home() / ".cache" / "reflectdrive" / "scenes"
+    digest = hashlib.sha256(json.dumps(made_by, sort_keys=True).encode()).hexdigest()
+    return root / f"{name}-{digest[:12]}"
+
+
+# --- making ----------------------------------------------------------------------------------------------------------
+
+
+def make(
+    folder: Path,
+    wanted: Wanted,
+    make_shard: MakeShard,
+    *,
+    workers: int,
+    on_progress: Callable[[int], None],
+) -> Index:
+    """Makes what is missing of a set, with `workers` processes, and returns its index.
+
+    `on_progress` gets how many scenes of the set there are. Shards that could not be made are named in the index
+    with the reason. Raises SetError if the folder holds another set, or workers do not start; BlockingIOError if
+    another process makes it; OSError naming the file if one cannot be written. Whole shards stay in any case, and are
+    kept the next time.
+    """
+    with locked(folder):
+        index = _begun(folder, wanted)
+        if index is None:
+            index = shards.index_of(folder)
+            on_progress(index.scenes)
+            return index
+        _remove_leftovers(folder)
+        try:
+            return _completed(folder, wanted, index, make_shard, workers, on_progress)
+        except parallel.CrewError as fault:
+            raise SetError(f"{folder} cannot be made: {fault}") from None
+        finally:
+            _remove_leftovers(folder)
+
+
+def is_complete(folder: Path, wanted: Wanted) -> bool:
+    """Whether the folder holds the set, as large as wanted or larger. Raises SetError if it holds another set."""
+    if not (folder / shards.INDEX).exists():
+        return False
+    there = shards.index_of(folder)
+    if there.set != wanted.name:
+        raise SetError(f"{folder} holds the set '{there.set}', not '{wanted.name}': name another folder")
+    if there.made_by != wanted.made_by:
+        names = {**wanted.made_by, **there.made_by}
+        kinds = [name for name in names if there.made_by.get(name) != wanted.made_by.get(name)]
+        raise SetError(
+            f"{folder} holds a set made otherwise ({', '.join(kinds)} differ): name another folder or remove it"
+        )
+    return not there.missing and there.size >= wanted.size
+
+
+def _begun(folder: Path, wanted: Wanted) -> Index | None:
+    """The index of what is there already; None if that is all."""
+    if is_complete(folder, wanted):
+        return None
+    kept, missing = [], {}
+    for name, (_, asked) in wanted.shards().items():
+        note = shards.note_of(folder, name)
+        if note is not None and note.asked == asked and note.made_by == wanted.made_by and _whole(folder, note):
+            kept.append(note)
+        else:
+            missing[name] = "the making was interrupted"
+    return Index(wanted.name, wanted.size, tuple(kept), wanted.made_by, missing)
+
+
+def _whole(folder: Path, note: ShardNote) -> bool:
+    try:
+        shards.content_of(folder, note)
+    except SetError:
+        return False
+    return True
+
+
+def _completed(
+    folder: Path,
+    wanted: Wanted,
+    index: Index,
+    make_shard: MakeShard,
+    workers: int,
+    on_progress: Callable[[int], None],
+) -> Index:
+    numbers = wanted.shards()
+    tasks = [(name, *numbers[name]) for name in index.missing]
+    underway = [0] * len(tasks)
+    place = {name: k for k, name in enumerate(index.missing)}
+
+    def progress(k: int, scenes: int) -> None:
+        underway[k] = scenes
+        on_progress(index.scenes + sum(underway))
+
+    work = partial(_load, folder, make_shard)
+    shards.write_index(folder, index)
+    on_progress(index.scenes)
+    if not tasks:  # a larger set was begun here, and this much of it is whole
+        return index
+    with closing(parallel.share_out(tasks, work, workers, progress)) as outcomes:  # its workers end with it
+        for outcome in outcomes:
+            name, _, asked = outcome.task
+            underway[place[name]] = 0
+            missing = {key: reason for key, reason in index.missing.items() if key != name}
+            if outcome.result is None:
+                index = replace(index, missing={**missing, name: outcome.reason})
+            else:
+                made = shards.write_shard(folder, name, outcome.result, asked=asked, made_by=wanted.made_by)
+                notes = sorted([*index.shards, made], key=lambda note: note.file)
+                index = replace(index, shards=tuple(notes), missing=missing)
+            shards.write_index(folder, index)
+            on_progress(index.scenes + sum(underway))
+    return index
+
+
+def _load(folder: Path, make_shard: MakeShard, task: tuple[str, int, int], report: Callable[[int], None]) -> Load:
+    """What a worker does: the scenes of one shard, made and ready to be stored."""
+    name, number, asked = task
+    split = name.rsplit("-", 1)[0]
+    with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=folder) as scratch:
+        if split == "hard":
+            source: ShardSource = Hardest(make_shard(split, number, SHARD, Path(scratch)), asked)
+        else:
+            source = make_shard(split, number, asked, Path(scratch))
+
+        def counted() -> Iterator[DrivingScene]:
+            for count, scene in enumerate(source.scenes(), 1):
+                yield scene
+                report(count)
+
+        load = Load.of(counted())
+    return replace(load, counts=dict(source.counts))
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """What a killed process left half-written."""
+    for path in folder.glob(f".*{PART}"):
+        path.unlink(missing_ok=True)
+    for path in folder.glob(f"{SCRATCH}*"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+# --- the hard set ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Hardest:
+    """Of a shard's scenes all of HARD_FAMILY, and those that driving straight on does worst, `count` together."""
+
+    source: ShardSource
+    count: int
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        return self.source.counts
+
+    def scenes(self) -> Iterator[DrivingScene]:
+        every = list(self.source.scenes())
+        order = sorted(every, key=lambda scene: (scene.family != HARD_FAMILY, straight_on_pdms(scene), _lot(scene)))
+        chosen = {scene.name for scene in order[: self.count]}
+        return (scene for scene in every if scene.name in chosen)
+
+
+def _lot(scene: DrivingScene) -> int:
+    """Among equals (many score 0) drawn by name: the order of names is that of families."""
+    return zlib.crc32(scene.name.encode())
+
+
+def straight_on(scene: DrivingScene) -> Array:
+    """(8, 3) on with the present speed and heading."""
+    poses = np.zeros((WAYPOINTS, 3))
+    poses[:, 0] = max(scene.ego.speed_mps, 0.0) * HORIZON_S / WAYPOINTS * np.arange(1, WAYPOINTS + 1)
+    return poses
+
+
+def straight_on_pdms(scene: DrivingScene) -> float:
+    return float(score(scene.scored(), straight_on(scene)[None]).score[0])

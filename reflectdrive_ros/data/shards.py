@@ -1,0 +1,360 @@
+"""A set of scenes on disk: a folder of WebDataset shards, each with a note beside it, and an index of them all.
+
+    test-00000.tar   test-00000.json   test-00001.tar   test-00001.json   ..   index.json
+
+A file appears under its name only when it is whole: it is written beside, flushed to the disk and renamed. A shard
+counts as made when its note is there and tells its checksum; so whatever is killed, and whenever, what is there is
+right and the rest can be made later. Nothing is read from a shard before its checksum was compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from ..documents import (
+    FILE_NAME,
+    SHA256,
+    DocumentError,
+    anything,
+    array,
+    check_fields,
+    maybe,
+    named,
+    read_json,
+    text,
+    whole,
+)
+from ..files import read_limited, shown, write_whole
+from . import codec
+from .scene import DrivingScene
+
+FORMAT = 1  # of notes and index; the scenes' own is scene_codec.FORMAT
+INDEX = "index.json"
+SHARD_BYTES = 1 << 32  # of the largest shard that is read; ours have 30 MB
+
+COUNT = whole(0, 10**9)
+NOTE = {
+    "file": FILE_NAME,
+    "sha256": SHA256,
+    "bytes": whole(0, SHARD_BYTES),
+    "asked": COUNT,
+    "scenes": COUNT,
+    "families": named(COUNT),
+    "counts": named(COUNT),
+    "networks": named(text()),
+    "made_by": named(anything),
+}
+FIELDS = {
+    "set": text(),
+    "size": COUNT,
+    "shards": array(NOTE, 0, 1_000_000),
+    "made_by": named(anything),
+    "missing": maybe(named(text())),
+}
+
+
+class SetError(RuntimeError):
+    """A set of scenes cannot be used; the message says which, why and what to do."""
+
+
+@dataclass(frozen=True)
+class ShardNote:
+    """What is known of one shard."""
+
+    file: str
+    sha256: str
+    bytes: int
+    asked: int  # scenes that were asked for; fewer may have come
+    scenes: int
+    families: Mapping[str, int]
+    counts: Mapping[str, int]  # what was retried or skipped in the making
+    networks: Mapping[str, str]  # name -> hash of its geometry
+    made_by: Mapping[str, Any]  # what the scenes follow from, beside the shard's own name
+
+
+@dataclass(frozen=True)
+class Index:
+    """What is known of a set."""
+
+    set: str
+    size: int  # scenes asked for
+    shards: tuple[ShardNote, ...]
+    made_by: Mapping[str, Any]
+    missing: Mapping[str, str] = field(default_factory=dict)  # shard that is not made -> why
+
+    @property
+    def scenes(self) -> int:
+        return sum(note.scenes for note in self.shards)
+
+    @property
+    def bytes(self) -> int:
+        return sum(note.bytes for note in self.shards)
+
+    @property
+    def families(self) -> dict[str, int]:
+        return _summed(note.families for note in self.shards)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return _summed(note.counts for note in self.shards)
+
+    @property
+    def networks(self) -> dict[str, str]:
+        """Name of each road network -> hash of its geometry."""
+        return {name: digest for note in self.shards for name, digest in note.networks.items()}
+
+    def available(self, note: ShardNote, families: Collection[str] | None) -> int:
+        """How many scenes of some families a shard holds."""
+        return note.scenes if families is None else sum(note.families.get(family, 0) for family in families)
+
+
+def _summed(many: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for counts in many:
+        total.update(counts)
+    return dict(sorted(total.items()))
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Load:
+    """Scenes of one shard, ready to be stored; it may travel between processes."""
+
+    samples: tuple[Mapping[str, Any], ...]
+    families: Mapping[str, int]
+    networks: Mapping[str, str]
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+    @staticmethod
+    def of(scenes: Iterable[DrivingScene]) -> Load:
+        """Raises CodecError if a scene cannot be stored."""
+        samples = []
+        families: Counter[str] = Counter()
+        networks: dict[str, str] = {}
+        for scene in scenes:
+            samples.append(codec.sample_of(scene))
+            families[scene.family] += 1
+            networks[scene.network] = scene.network_hash
+        return Load(tuple(samples), families, networks)
+
+
+def write_shard(folder: Path, name: str, load: Load, *, asked: int, made_by: Mapping[str, Any]) -> ShardNote:
+    """Stores shard `name` with its note. Raises OSError naming the file that could not be written."""
+    content = tar_of(load.samples)
+    note = ShardNote(
+        file=f"{name}.tar",
+        sha256=hashlib.sha256(content).hexdigest(),
+        bytes=len(content),
+        asked=asked,
+        scenes=len(load.samples),
+        families=dict(sorted(load.families.items())),
+        counts=dict(sorted(load.counts.items())),
+        networks=dict(sorted(load.networks.items())),
+        made_by=made_by,
+    )
+    write_whole(folder / note.file, content)
+    write_whole(folder / f"{name}.json", _json({"format": FORMAT, **asdict(note)}))
+    return note
+
+
+def tar_of(samples: Iterable[Mapping[str, Any]]) -> bytes:
+    """A shard as WebDataset writes it; the same samples give the same bytes. Raises SetError without the library."""
+    try:
+        from webdataset import TarWriter  # here, because it brings torch along where that is installed
+    except ImportError:
+        raise SetError("WebDataset is not installed: pip install 'reflectdrive[sim]'") from None
+    buffer = io.BytesIO()
+    with TarWriter(buffer, encoder=False, user="", group="", mtime=0) as tar:
+        for sample in samples:
+            tar.write(sample)
+    return buffer.getvalue()
+
+
+def write_index(folder: Path, index: Index) -> None:
+    """Raises OSError naming the file."""
+    content = {
+        "format": FORMAT,
+        **asdict(index),
+        "scenes": index.scenes,
+        "bytes": index.bytes,
+        "families": index.families,
+        "counts": index.counts,
+        "networks": index.networks,
+    }
+    write_whole(folder / INDEX, _json(content))
+
+
+def _json(content: Mapping[str, Any]) -> bytes:
+    return (json.dumps(content, indent=1) + "\n").encode()
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def index_of(folder: Path) -> Index:
+    """The index of a set. Raises SetError if there is none or it is of another format."""
+    path = folder / INDEX
+    try:
+        content = read_json(path)
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise SetError(f"{shown(path)} is no index of scenes of format {FORMAT}: make the set again")
+        check_fields(content, FIELDS)
+    except FileNotFoundError:
+        raise SetError(
+            f"{shown(folder)} holds no set of scenes: make one with `reflectdrive scenes --out {shown(folder)}`"
+        ) from None
+    except OSError as fault:
+        raise SetError(f"{shown(path)} cannot be read: {fault.strerror}; make the set again") from None
+    except DocumentError as fault:
+        raise SetError(
+            f"{shown(path)} is damaged, it {fault}: remove it and make the set again, whole shards are kept"
+        ) from None
+    notes = tuple(_note(each) for each in content["shards"])
+    return Index(content["set"], content["size"], notes, content["made_by"], content.get("missing") or {})
+
+
+def note_of(folder: Path, name: str) -> ShardNote | None:
+    """The note of shard `name`; None where there is none that can be used."""
+    try:
+        content = read_json(folder / f"{name}.json")
+        check_fields(content, NOTE)
+    except (OSError, DocumentError):
+        return None
+    return _note(content) if content.get("format") == FORMAT else None
+
+
+def _note(content: Mapping[str, Any]) -> ShardNote:
+    return ShardNote(**{entry.name: content[entry.name] for entry in fields(ShardNote)})
+
+
+def content_of(folder: Path, note: ShardNote) -> bytes:
+    """The bytes of a shard, compared with its note. Raises SetError naming it if they are not there or not the same."""
+    path = folder / note.file
+    lost = f"its {note.scenes} scenes are left out; remove it and make the set again"
+    try:
+        content = read_limited(path, SHARD_BYTES)
+    except FileNotFoundError:
+        raise SetError(f"{shown(path)} is missing: {lost}") from None
+    except OSError as fault:
+        raise SetError(f"{shown(path)} cannot be read ({fault.strerror}): {lost}") from None
+    if len(content) != note.bytes:
+        raise SetError(f"{path} has {len(content)} bytes, expected {note.bytes}: {lost}")
+    if hashlib.sha256(content).hexdigest() != note.sha256:
+        raise SetError(f"{path} is damaged, its checksum is another: {lost}")
+    return content
+
+
+def read(
+    folder: Path,
+    *,
+    pictures: bool,
+    families: Collection[str] | None = None,
+    limit: int | None = None,
+    on_damage: Callable[[str], None],
+) -> Iterator[DrivingScene]:
+    """Scenes of a set in their order, only those of `families`, at most `limit`; one shard is in memory at a time.
+
+    `on_damage` gets one sentence for each shard that is damaged, missing or was never made; its scenes are skipped.
+    Raises SetError if the folder holds no set.
+    """
+    index = index_of(folder)
+    left = limit
+    for note in index.shards:
+        if left == 0:
+            return
+        for scene in read_shard(folder, note, pictures=pictures, families=families, on_damage=on_damage, limit=left):
+            left = None if left is None else left - 1
+            yield scene
+    for name, reason in index.missing.items():
+        on_damage(f"{folder / name}.tar was never made: {reason}")
+
+
+def read_shard(
+    folder: Path,
+    note: ShardNote,
+    *,
+    pictures: bool,
+    families: Collection[str] | None = None,
+    limit: int | None = None,
+    on_damage: Callable[[str], None],
+) -> Iterator[DrivingScene]:
+    """As `read`, of one shard."""
+    try:
+        content = content_of(folder, note)
+    except SetError as fault:
+        on_damage(str(fault))
+        return
+    given = 0
+    try:
+        for sample in samples_of(content, pictures=pictures):
+            if given == limit:
+                return
+            try:
+                if families is not None and codec.meta_of(sample)["family"] not in families:
+                    continue
+                scene = codec.scene_of(sample, pictures=pictures)
+            except codec.CodecError as fault:
+                on_damage(f"{folder / note.file}: {fault}")
+                continue
+            given += 1
+            yield scene
+    except SetError as fault:
+        on_damage(f"{folder / note.file}: {fault}")
+
+
+def samples_of(content: bytes, *, pictures: bool) -> Iterator[dict[str, Any]]:
+    """The samples of a whole shard in their order, the same that WebDataset reads.
+
+    A shard is a tar of files called KEY.NAME. The library itself would bring torch into every process that evaluates.
+    Raises SetError where the bytes are no such tar.
+    """
+    sample: dict[str, Any] = {}
+    for member, read in _members(content):
+        key, _, name = member.partition(".")
+        if sample and key != sample["__key__"]:
+            yield sample
+            sample = {}
+        sample["__key__"] = key
+        if pictures or not name.endswith(".jpg"):
+            sample[name] = read()
+    if sample:
+        yield sample
+
+
+def _members(content: bytes) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    """Name of each file of a tar, and what reads it. Raises SetError."""
+    try:
+        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
+            for member in tar:
+                if not member.isreg() or member.issparse():  # a sparse file may be of any size
+                    raise tarfile.ReadError(f"{shown(member.name)} is no regular file")
+                at = member.offset_data
+                yield member.name, lambda at=at, end=at + member.size: content[at:end]  # type: ignore[misc]
+    except (tarfile.TarError, ValueError, OverflowError, RecursionError) as fault:
+        raise SetError(f"it is no tar of scenes: {fault}") from None
+
+
+def shard_paths(folder: Path) -> tuple[Path, ...]:
+    """The shards of a set, for training: any reader of WebDataset takes them. Raises SetError as `index_of`."""
+    return tuple(folder / note.file for note in index_of(folder).shards)
+
+
+def check(folder: Path) -> Iterator[tuple[ShardNote, str | None]]:
+    """Every shard of a set with what is wrong with it, None where it is whole. Raises SetError as `index_of`."""
+    for note in index_of(folder).shards:
+        try:
+            content_of(folder, note)
+        except SetError as fault:
+            yield note, str(fault)
+        else:
+            yield note, None

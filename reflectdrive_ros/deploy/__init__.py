@@ -1,0 +1,1 @@
+"""Weights to ONNX graphs, quantised graphs and TensorRT engines."""

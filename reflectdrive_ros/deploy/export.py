@@ -1,0 +1,387 @@
+"""A checkpoint as four ONNX graphs, `see`, `prefill_goal`, `prefill` and `step`, with a card that names them.
+
+    card_sha256 = export(net, weights_sha256, "models/mine/onnx", {"from": "weights.safetensors"})
+
+    see            views (V, F, H, W, 3) uint8, each of one camera: what it sees in F pictures, oldest first
+                   -> seen (V, P, width)
+    prefill_goal   seen (1, I, C, P, width), of I instants and C cameras, text (1, T) int64, ego (1, 3) float32,
+                   route (1, R, 2) int64
+                   -> blocks (1, K, 16) int64, goal_log_probs (1, K), real (1, K) bool, keys_l, values_l of each layer
+    prefill        the same -> keys_l, values_l
+    step           blocks (1, M, 16) int64, limit int64, edit bool, keys_l, values_l
+                   -> written (1, M, 16) int64, confidence (1, M, 16) float32
+
+Opset 20 and plain operators, each of which TensorRT has; everything between pictures and tokens is inside, so nothing
+is asked of the host between calls. Shapes are static but for V and M, which are free or fixed (`blocks`, with which V
+is the number of cameras). A full step looks at pictures that are new, then is the second graph once and the last six
+times; a lite one, the third once and the last twice.
+
+Arithmetic is in float32. A weight matrix that bfloat16 holds without loss (those of a shipped checkpoint all do) is
+stored as bfloat16 behind a Cast, which runtimes fold when they load the graph: half the file, the same numbers. A
+network that was taken to bfloat16 (`in_bfloat16`) gives graphs for TensorRT that reckon in bfloat16, and in float32
+where sums are long: softmax, norms, everything behind the logits. Keys and values are then bfloat16 too.
+
+Each graph has all it needs inside, so that a hash is a hash of what runs; they share most weights, which costs what
+ships 16 MB. Only graphs near protobuf's limit of 2 GB keep their weights beside.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import hashlib
+import json
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+import torch
+from onnx_ir.passes.common import DeduplicateInitializersPass
+from onnxscript.optimizer import fold_constants
+from torch import Tensor, nn
+from torch.export import Dim
+
+from ..files import sha256_of
+from ..model.card import CARD, FORMAT, METADATA
+from ..model.layers import KeysValues
+from ..model.token import rollout
+from ..model.token.net import BLOCK, TokenNet
+from ..model.token.rollout import Decoding
+
+OPSET = 20
+MOST_BLOCKS = 64  # of a step whose number of blocks is free
+MOST_VIEWS = 64  # likewise, of pictures that are looked at together
+SMALL = 1024  # elements; smaller tables are kept as they are
+PRECISIONS = {torch.float32: "fp32", torch.bfloat16: "bf16"}  # of a network's weights, and of its graphs' arithmetic
+Size = tuple[int, int]  # width and height of pictures in px
+INSIDE_BYTES = 1_500_000_000  # more weights than that stand beside their graph
+FOLDED_MOST = 2**31  # elements of a constant, as the part of a head that is multiplied
+
+
+class See(nn.Module):
+    """`TokenNet.look` at bytes."""
+
+    def __init__(self, net: TokenNet) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, views: Tensor) -> Tensor:
+        # to float32 at once, and to nothing else: TensorRT has bytes as an input only, and casts them so
+        return self.net.look(views.float())
+
+
+class PrefillGoal(nn.Module):
+    """`phases.prefill_goal` of what is seen, with tensors only."""
+
+    def __init__(self, net: TokenNet, decoding: Decoding) -> None:
+        super().__init__()
+        self.net, self.rules = net, decoding.goals
+
+    def forward(self, seen: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> tuple[Tensor, ...]:
+        known = rollout.prefill_goal_of(self.net, self.net.prompt_of(seen, text, ego, route), self.rules)
+        flat = (part for layer in known.keys_values for part in layer)
+        return known.blocks, known.goal_log_probs, known.real, *flat
+
+
+class Prefill(nn.Module):
+    """`phases.prefill` of what is seen, with tensors only."""
+
+    def __init__(self, net: TokenNet) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, seen: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> tuple[Tensor, ...]:
+        layers = self.net.encode(self.net.prompt_of(seen, text, ego, route))
+        return tuple(part for layer in layers for part in layer)
+
+
+class Step(nn.Module):
+    """`phases.step` with tensors only."""
+
+    def __init__(self, net: TokenNet, decoding: Decoding) -> None:
+        super().__init__()
+        self.net, self.rules = net, decoding.edits
+
+    def forward(
+        self, blocks: Tensor, limit: Tensor, edit: Tensor, keys_values: tuple[KeysValues, ...]
+    ) -> tuple[Tensor, Tensor]:
+        return rollout.step(self.net, blocks, keys_values, limit, edit, self.rules)
+
+
+def export(
+    net: TokenNet,
+    weights_sha256: str,
+    folder: str | Path,
+    about: Mapping[str, Any],
+    decoding: Decoding | None = None,
+    blocks: int | None = None,
+    golden: Mapping[str, float] | None = None,
+    gate: Mapping[str, Any] | None = None,
+    camera: Size | None = None,
+) -> str:
+    """Write the graphs and their card into a folder; returns the card's SHA-256.
+
+    about: what the card says on where the weights come from. blocks: how many a step takes; None leaves it free.
+    camera: of the pictures that the graphs take and average down themselves; None: the network's own size.
+    golden: what `runtime.network.golden` says of the network, for every start of the graphs to be held against.
+    gate: what the network scored beside the one in float32, as `bench.accuracy_gate` tells.
+    """
+    folder, decoding = Path(folder), decoding or Decoding()
+    folder.mkdir(parents=True, exist_ok=True)
+    model = model_of(net, weights_sha256, decoding, blocks, camera)
+    traced = {
+        "see": _seeing(net, camera, blocks),
+        "prefill_goal": _reading(net, PrefillGoal(net, decoding), ["blocks", "goal_log_probs", "real"]),
+        "prefill": _reading(net, Prefill(net), []),
+        "step": _step(net, decoding, blocks),
+    }
+    graphs = {}
+    for name, graph in traced.items():
+        _forget_the_source(graph)
+        _softmax_in_float32(graph)
+        _store_halved(graph)
+        graphs[name] = write_graph(graph, name, model, folder)
+    exporter = {"torch": torch.__version__, "onnxscript": version("onnxscript")}
+    told = {"about": {**about, "exporter": exporter}, "golden": golden, "gate": gate}
+    return write_card(folder, model, graphs, told)
+
+
+def in_bfloat16(net: TokenNet) -> TokenNet:
+    """The network once more, its weights in bfloat16; all but the convolutions, which ONNX has in float32 only.
+
+    ONNX took bfloat16 into Conv with opset 22. A picture's values between -1 and 1 are better off in float32, too.
+    """
+    half = copy.deepcopy(net).bfloat16()
+    half.vision.stem, half.vision.patch_embedding = copy.deepcopy((net.vision.stem, net.vision.patch_embedding))
+    half.vision.patch_embedding.register_forward_hook(lambda _module, _inputs, features: features.bfloat16())
+    return half
+
+
+def model_of(
+    net: TokenNet, weights_sha256: str, decoding: Decoding, blocks: int | None, camera: Size | None = None
+) -> dict[str, Any]:
+    """What the graphs take and mean, in words that JSON has: the same for all graphs and their card."""
+    config = net.config
+    width, height = camera or own_size(net)
+    averaged = "averages areas down to what the network takes and " if (width, height) != own_size(net) else ""
+    measures = dataclasses.asdict(config)
+    told = {
+        "weights_sha256": weights_sha256,
+        "precision": PRECISIONS[net.x_head.weight.dtype],
+        "config_sha256": hashlib.sha256(json.dumps(measures, sort_keys=True).encode()).hexdigest(),
+        "inputs": {
+            "width": width,
+            "height": height,
+            "cameras": config.cameras,
+            "instants": config.instants,
+            "frames": config.vision.frames,
+            "order": "oldest instant first, the cameras of each from left to right",
+            "pixels": f"uint8 RGB; the graph itself {averaged}takes them to x / 127.5 - 1",
+            "text_length": config.text_length,
+            "words": config.words,
+            "ego": "speed in m/s, acceleration in m/s^2, yaw rate in rad/s, each over its ego_scale",
+            "ego_scale": config.ego_scale,
+            "route": "ids of x, y of the points route_at_m along the route; the mask: not known",
+            "route_at_m": config.route_at_m,
+        },
+        "experts": {"prompt": config.blocks.ffn, "action": config.blocks.action_ffn},  # widths of the FFNs
+        "codebook": {"bin_m": config.bin_m, "bins": config.bins, "reachable": config.id_ranges},  # x's ids and y's
+        "decoding": dataclasses.asdict(decoding),
+        "blocks": blocks,
+        "config": measures,
+    }
+    return json.loads(json.dumps(told))  # type: ignore[no-any-return]  # tuples become lists, as a reader sees them
+
+
+def own_size(net: TokenNet) -> Size:
+    """Width and height of the pictures that the network itself takes."""
+    return net.config.vision.width, net.config.vision.height
+
+
+def example_inputs(net: TokenNet) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """What is seen, text, ego, route of one scene: no words, a car that stands and knows no route."""
+    config, kind = net.config, net.x_head.weight.dtype
+    instants = config.instants // config.vision.frames
+    return (
+        torch.zeros(1, instants, config.cameras, config.vision.tokens, config.blocks.width, dtype=kind),
+        torch.zeros(1, config.text_length, dtype=torch.int64),
+        torch.zeros(1, 3),
+        torch.full((1, len(config.route_at_m), 2), config.mask_id),
+    )
+
+
+def _seeing(net: TokenNet, camera: Size | None, blocks: int | None) -> ir.Model:
+    config = net.config
+    width, height = camera or own_size(net)
+    count = config.cameras if blocks else config.cameras + 2  # a free number is traced by one that nothing else has
+    views = torch.zeros(count, config.vision.frames, height, width, 3, dtype=torch.uint8)
+    shapes = None if blocks else {"views": {0: Dim("count", min=1, max=MOST_VIEWS)}}
+    return _traced(See(net), (views,), ["views"], ["seen"], shapes)
+
+
+def _reading(net: TokenNet, module: nn.Module, decided: list[str]) -> ir.Model:
+    """A graph that reads the scene and gives what is decided, then keys and values."""
+    return _traced(module, example_inputs(net), ["seen", "text", "ego", "route"], [*decided, *_kept(net)], None)
+
+
+def _step(net: TokenNet, decoding: Decoding, blocks: int | None) -> ir.Model:
+    config, attention = net.config, net.config.blocks
+    count = blocks or decoding.goals.count + 1  # a free number is traced by one that nothing else has
+    masked = torch.full((1, count, BLOCK), config.mask_id)
+    measures = 1, attention.kv_heads, config.prompt_length, attention.head_dim
+    kept = torch.zeros(measures, dtype=net.x_head.weight.dtype)
+    keys_values = tuple((kept.clone(), kept.clone()) for _ in range(attention.layers))
+    tensors = masked, torch.tensor(1), torch.tensor(False), keys_values
+    static = tuple((None, None) for _ in keys_values)
+    free = {1: Dim("count", min=1, max=MOST_BLOCKS)}
+    shapes = None if blocks else {"blocks": free, "limit": None, "edit": None, "keys_values": static}
+    names = ["blocks", "limit", "edit", *_kept(net)]
+    return _traced(Step(net, decoding), tensors, names, ["written", "confidence"], shapes)
+
+
+def _kept(net: TokenNet) -> list[str]:
+    """Names of the keys and values that go from one graph to the other."""
+    return [f"{part}_{layer}" for layer in range(net.config.blocks.layers) for part in ("keys", "values")]
+
+
+def _traced(
+    module: nn.Module, tensors: tuple[Any, ...], inputs: list[str], outputs: list[str], shapes: Any
+) -> ir.Model:
+    with _quiet(), torch.no_grad():
+        captured = torch.export.export(module.eval(), tensors, dynamic_shapes=shapes)
+        program = torch.onnx.export(
+            captured, dynamo=True, opset_version=OPSET, input_names=inputs, output_names=outputs, verbose=False
+        )
+    assert program is not None  # it is None only where a file was named
+    fold_constants(program.model, input_size_limit=FOLDED_MOST, output_size_limit=FOLDED_MOST)
+    DeduplicateInitializersPass(FOLDED_MOST)(program.model)  # layers that goals pass once more have their weights once
+    return program.model
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporter has its say on libraries that are not installed and on its own deprecations."""
+    log = logging.getLogger("torch.onnx")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(before)
+
+
+def write_graph(graph: ir.Model, name: str, model: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """One graph as a file; what the card says of it."""
+    graph.graph.name = name
+    graph.producer_name, graph.producer_version = "reflectdrive", torch.__version__
+    graph.metadata_props.clear()
+    graph.metadata_props[METADATA] = json.dumps({"graph": name, "model": model}, sort_keys=True)
+    size = sum(value.const_value.nbytes for value in graph.graph.initializers.values() if value.const_value is not None)
+    file, weights = folder / f"{name}.onnx", folder / f"{name}.weights"
+    row: dict[str, Any] = {"file": file.name}
+    if size > INSIDE_BYTES:
+        ir.save(graph, file, external_data=weights.name)
+        row["weights"] = {"file": weights.name, "sha256": sha256_of(weights), "bytes": weights.stat().st_size}
+    else:
+        weights.unlink(missing_ok=True)
+        _replace(file, ir.to_proto(graph).SerializeToString(deterministic=True))
+    return {**row, "sha256": sha256_of(file), "bytes": file.stat().st_size}
+
+
+def write_card(
+    folder: Path, model: Mapping[str, Any], graphs: Mapping[str, Any], more: Mapping[str, Mapping[str, Any] | None]
+) -> str:
+    """The card of graphs that were written, by what `write_graph` said of each; returns its SHA-256."""
+    sections = {"format": FORMAT, "model": model, "graphs": graphs, **more}
+    content = json.dumps({name: told for name, told in sections.items() if told is not None}, indent=2) + "\n"
+    _replace(folder / CARD, content.encode())
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _forget_the_source(graph: ir.Model) -> None:
+    """The exporter notes for each node where in which file on this machine it came from."""
+    values = [*graph.graph.inputs, *graph.graph.initializers.values()]
+    for node in graph.graph.all_nodes():
+        node.metadata_props.clear()
+        node.doc_string = None
+        values += node.outputs
+    for value in values:
+        value.metadata_props.clear()
+        value.doc_string = None
+    graph.graph.metadata_props.clear()
+    graph.graph.doc_string = graph.doc_string = None
+
+
+def _softmax_in_float32(graph: ir.Model) -> None:
+    """A softmax of bfloat16, and the mask that is added before it, reckon in float32; what comes out is cast back.
+
+    PyTorch adds its float32 mask to bfloat16 scores, which ONNX does not know: operands are of one type there.
+    """
+    half, full = ir.DataType.BFLOAT16, ir.DataType.FLOAT
+    for softmax in [node for node in graph.graph if node.op_type == "Softmax"]:
+        scores, weights = softmax.inputs[0], softmax.outputs[0]
+        before = None if scores is None else scores.producer()
+        masks = before is not None and {value.dtype for value in before.inputs if value is not None} == {half, full}
+        first = before if before is not None and masks else softmax
+        given = first.inputs[0]
+        if given is None or given.dtype is not half:
+            continue
+        widened, narrowed = _cast(given, full), _cast(weights, half)
+        ir.convenience.replace_all_uses_with(weights, narrowed.outputs[0])
+        narrowed.replace_input_with(0, weights)
+        first.replace_input_with(0, widened.outputs[0])
+        first.outputs[0].dtype = weights.dtype = full
+        graph.graph.insert_before(first, [widened])
+        graph.graph.insert_after(softmax, [narrowed])
+
+
+def _cast(value: ir.Value, kind: ir.DataType) -> ir.Node:
+    cast = ir.node("Cast", [value], {"to": kind.value}, name=f"{value.name}.{kind.name.lower()}")
+    cast.outputs[0].name, cast.outputs[0].shape, cast.outputs[0].dtype = cast.name, value.shape, kind
+    return cast
+
+
+def _store_halved(graph: ir.Model) -> None:
+    """Weights that bfloat16 holds exactly are stored as such, behind a Cast.
+
+    But for those of a convolution: TensorRT's parser wants them to be constants, and a Cast is none to it.
+    """
+    casts = []
+    for name, value in list(graph.graph.initializers.items()):
+        tensor = value.const_value
+        if tensor is None or tensor.dtype != ir.DataType.FLOAT or tensor.size < SMALL:
+            continue
+        if any(user.op_type == "Conv" for user, _ in value.uses()):
+            continue
+        exact = tensor.numpy()
+        halved = exact.astype(ml_dtypes.bfloat16)
+        if not np.array_equal(halved.astype(np.float32), exact):
+            continue
+        short = f"{name}.bf16"
+        stored = ir.Value(name=short, const_value=ir.tensor(halved, name=short))
+        stored.shape, stored.dtype = value.shape, ir.DataType.BFLOAT16
+        cast = ir.node("Cast", [stored], {"to": ir.DataType.FLOAT.value}, name=f"{name}.cast")
+        cast.outputs[0].shape, cast.outputs[0].dtype = value.shape, ir.DataType.FLOAT
+        ir.convenience.replace_all_uses_with(value, cast.outputs[0])
+        del graph.graph.initializers[name]
+        cast.outputs[0].name = name
+        graph.graph.initializers[short] = stored
+        casts.append(cast)
+    graph.graph.insert_before(graph.graph[0], casts)
+
+
+def _replace(target: Path, content: bytes) -> None:
+    """Write a file of which no reader sees half."""
+    unfinished = target.with_name(target.name + ".part")
+    unfinished.write_bytes(content)
+    os.replace(unfinished, target)

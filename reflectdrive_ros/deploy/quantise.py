@@ -1,0 +1,264 @@
+"""Exported graphs once more, its large products reckoned in 8 bits: int8 for CPUs, fp8 for TensorRT.
+
+    write_watched(card, folder)                                      # graphs that tell how large their values get
+    card_sha256 = write_quantised(card, folder, "int8", spreads)     # spreads: what it told, on scenes
+
+Only products of activations with a weight matrix are quantised, and only those of layers, wherever a layer stands: what
+else comes after the first head decides ids by the largest of many near values. Attention's own products, softmax, norms
+and sums stay in float32.
+What a graph takes and gives stays as it was.
+
+Scales are constants, measured on scenes before: what becomes of a block would otherwise hang on the blocks that share
+its call, and goals are dealt out among threads.
+
+int8 is for ONNX Runtime, by its own operator; TensorRT has none such. Activations have 255 steps between the least and
+the largest value that was seen. Where that leaves typical values a few steps only, as in the second half of a gated
+layer, the product stays in float32: there the range is 40 and more times the root mean square in the shipped network,
+everywhere else 25 times at most. Weights have a scale for each column and 7 bits: a processor without VNNI adds two
+products of 8 bits in 16, which overflow.
+
+fp8 (E4M3) is explicit quantisation as TensorRT's strongly typed networks take it: QuantizeLinear and DequantizeLinear
+around each product, scales constant, positive and in float32, zero points zero, one scale for each tensor: where
+weights have a scale for each column, TensorRT is said to multiply in float16 (NVIDIA/TensorRT-Model-Connect#1386).
+Floating point does not mind large values. ONNX Runtime computes these graphs too, by taking values back to float32:
+the same numbers, no quicker.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from ..domain import Array
+from ..model.card import GRAPHS, WATCHED, GraphCard
+from .export import write_card, write_graph
+
+FEWEST = 64  # rows or columns of a weight matrix that is worth it
+STEPS_BETWEEN = 255  # of int8 activations, which are bytes from 0
+STEPS_OF_WEIGHTS = 63  # on each side of zero: 255 * 63 * 2 fits into 16 bits
+WIDEST = 32.0  # range over root mean square; where it is more, typical values have fewer than 8 of 255 steps
+LARGEST_FP8 = 448.0
+ORT_ONLY = "com.microsoft"
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Of the values that a product is given, over some scenes."""
+
+    low: float
+    high: float
+    mean_square: float
+
+    def __post_init__(self) -> None:
+        if not (self.low <= 0.0 <= self.high and self.low < self.high and self.mean_square > 0.0):
+            raise ValueError(f"values between {self.low} and {self.high} have no scale")
+
+    @property
+    def too_wide(self) -> bool:
+        return self.high - self.low > WIDEST * math.sqrt(self.mean_square)
+
+
+Spreads = Mapping[str, Mapping[str, Spread]]  # by graph, by name of what is multiplied
+
+
+def write_watched(card: GraphCard, folder: Path) -> None:
+    """The graphs once more, with outputs that tell of what each product is given: least, largest, mean square."""
+
+    def watch(name: str, graph: ir.Graph) -> None:
+        for value in dict.fromkeys(given for _, given, _ in _products(card, graph)):
+            square = ir.node("Mul", [value, value], name=f"{value.name}.square")
+            told = [ir.node(kind, [value], {"keepdims": 0}) for kind in ("ReduceMin", "ReduceMax")]
+            told.append(ir.node("ReduceMean", [square.outputs[0]], {"keepdims": 0}))
+            square.outputs[0].name = square.name
+            for node in told:
+                (output,) = node.outputs
+                node.name = output.name = f"{WATCHED}{node.op_type}:{value.name}"
+                output.shape, output.dtype = ir.Shape([]), ir.DataType.FLOAT
+                graph.outputs.append(output)
+            graph.extend([square, *told])
+
+    _written_anew(card, folder, card.model, watch, {})
+
+
+def spreads_of(told: Mapping[str, Sequence[Mapping[str, Array]]]) -> dict[str, dict[str, Spread]]:
+    """What the watched outputs (by graph, of each run) say of all runs together."""
+    found: dict[str, dict[str, Spread]] = {}
+    for graph, runs in told.items():
+        rows = {key: np.array([float(run[key]) for run in runs]) for key in (runs[0] if runs else ())}
+        names = dict.fromkeys(key.removeprefix(WATCHED).partition(":")[2] for key in rows)
+
+        def row(kind: str, name: str, rows: Mapping[str, Array] = rows) -> Array:
+            return rows[f"{WATCHED}{kind}:{name}"]
+
+        found[graph] = {
+            name: Spread(
+                min(float(row("ReduceMin", name).min()), 0.0),
+                max(float(row("ReduceMax", name).max()), 0.0),
+                float(row("ReduceMean", name).mean()),
+            )
+            for name in names
+        }
+    return found
+
+
+def write_quantised(
+    card: GraphCard,
+    folder: Path,
+    precision: str,
+    spreads: Spreads,
+    golden: Mapping[str, float] | None = None,
+    gate: Mapping[str, Any] | None = None,
+) -> str:
+    """The graphs of a float32 card in int8 or fp8; returns the new card's SHA-256. golden, gate: as in `export`."""
+    one = {"int8": _in_int8, "fp8": _in_fp8}[precision]
+
+    def change(name: str, graph: ir.Graph) -> None:
+        given = dict[ir.Value, tuple[ir.Value, ...]]()
+        for node, value, weights in _products(card, graph):
+            one(graph, node, weights, spreads[name][value.name or ""], given)
+
+    model = {**card.model, "precision": precision}
+    return _written_anew(card, folder, model, change, {"golden": golden, "gate": gate})
+
+
+def _written_anew(
+    card: GraphCard,
+    folder: Path,
+    model: Mapping[str, Any],
+    change: Callable[[str, ir.Graph], None],
+    more: Mapping[str, Mapping[str, Any] | None],
+) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = {}
+    for name in GRAPHS:
+        graph = ir.load(card.files[name])
+        change(name, graph.graph)
+        RemoveUnusedNodesPass()(graph)
+        rows[name] = write_graph(graph, name, model, folder)
+    return write_card(folder, model, rows, {"about": card.about, **more})
+
+
+def _products(card: GraphCard, graph: ir.Graph) -> list[tuple[ir.Node, ir.Value, Array]]:
+    """(node, what it is given, its weights (K, N)) of each product of a layer that is worth it, in order."""
+    multiplied = []
+    for node in graph:
+        if node.op_type == "MatMul":
+            given, weights = node.inputs[0], _constant(node.inputs[1])
+            if given is not None and weights is not None and weights.ndim == 2:
+                multiplied.append((node, given, weights))
+    columns = {high - low + 1 for low, high in card.model["codebook"]["reachable"]}
+    heads = [node for node, _, weights in multiplied if weights.shape[1] in columns]
+    before = _ancestors(heads[0]) if heads else {node for node, *_ in multiplied}
+    of_layers = {node.inputs[1] for node, *_ in multiplied if node in before}  # goals pass the layers once more
+    return [row for row in multiplied if row[0].inputs[1] in of_layers and min(row[2].shape) >= FEWEST]
+
+
+def _constant(value: ir.Value | None) -> Array | None:
+    """A weight matrix, which may be stored in fewer bits behind a Cast."""
+    producer = None if value is None else value.producer()
+    if producer is not None and producer.op_type == "Cast":
+        value = producer.inputs[0]
+    if value is None or value.const_value is None or not value.is_initializer():
+        return None
+    return value.const_value.numpy().astype(np.float32)
+
+
+def _ancestors(node: ir.Node) -> set[ir.Node]:
+    found, todo = set[ir.Node](), [node]
+    while todo:
+        for value in todo.pop().inputs:
+            producer = None if value is None else value.producer()
+            if producer is not None and producer not in found:
+                found.add(producer)
+                todo.append(producer)
+    return found
+
+
+def _in_int8(
+    graph: ir.Graph, product: ir.Node, weights: Array, spread: Spread, given: dict[ir.Value, tuple[ir.Value, ...]]
+) -> None:
+    if spread.too_wide:
+        return
+    value, multiplied, name = *product.inputs, product.name or ""
+    assert value is not None
+    assert multiplied is not None
+    if value not in given:  # once for all that multiply it
+        step = (spread.high - spread.low) / STEPS_BETWEEN
+        scale = _kept(graph, f"{value.name}.step", np.array(step, np.float32))
+        zero = _kept(graph, f"{value.name}.zero", np.array(round(-spread.low / step), np.uint8))
+        quantised = _added(graph, product, "QuantizeLinear", [value, scale, zero], f"{value.name}.uint8")
+        given[value] = (quantised, scale, zero)
+    quantised, scale, zero = given[value]
+    steps = np.maximum(np.abs(weights).max(0), np.finfo(np.float32).tiny) / STEPS_OF_WEIGHTS  # (N,)
+    inputs = [
+        quantised,
+        _kept(graph, f"{multiplied.name}.int8", np.rint(weights / steps).astype(np.int8)),
+        scale,
+        _kept(graph, f"{multiplied.name}.steps", steps.astype(np.float32)),
+        zero,
+    ]
+    graph.opset_imports[ORT_ONLY] = 1
+    _instead(graph, product, _added(graph, product, "MatMulIntegerToFloat", inputs, f"{name}.by_int8", ORT_ONLY))
+
+
+def _in_fp8(
+    graph: ir.Graph, product: ir.Node, weights: Array, spread: Spread, given: dict[ir.Value, tuple[ir.Value, ...]]
+) -> None:
+    value, multiplied, name = *product.inputs, product.name or ""
+    assert value is not None
+    assert multiplied is not None
+
+    def constants(of: str, largest: float) -> tuple[ir.Value, ir.Value]:
+        scale = np.array(max(largest, float(np.finfo(np.float32).tiny)) / LARGEST_FP8, np.float32)
+        zero = np.array(0, ml_dtypes.float8_e4m3fn)
+        return _kept(graph, f"{of}.scale", scale), _kept(graph, f"{of}.zero", zero)
+
+    if value not in given:
+        scale, zero = constants(value.name or "", max(-spread.low, spread.high))
+        quantised = _added(graph, product, "QuantizeLinear", [value, scale, zero], f"{value.name}.fp8")
+        back = _added(graph, product, "DequantizeLinear", [quantised, scale, zero], f"{value.name}.of_fp8")
+        given[value] = (back,)
+    largest = float(np.abs(weights).max())
+    scale, zero = constants(multiplied.name or "", largest)
+    stored = (weights / (largest / LARGEST_FP8 or 1.0)).astype(ml_dtypes.float8_e4m3fn)
+    inputs = [_kept(graph, f"{multiplied.name}.fp8", stored), scale, zero]
+    product.replace_input_with(0, given[value][0])
+    product.replace_input_with(1, _added(graph, product, "DequantizeLinear", inputs, f"{name}.weights"))
+
+
+def _kept(graph: ir.Graph, name: str, array: Array) -> ir.Value:
+    """A constant of the graph; weights that several products have are kept once."""
+    if name in graph.initializers:
+        return graph.initializers[name]
+    value = ir.Value(name=name, const_value=ir.tensor(array, name=name))
+    value.shape, value.dtype = ir.Shape(array.shape), ir.DataType.from_numpy(array.dtype)
+    graph.initializers[name] = value
+    return value
+
+
+def _added(
+    graph: ir.Graph, before: ir.Node, kind: str, inputs: list[ir.Value], name: str, domain: str = ""
+) -> ir.Value:
+    """What a new node gives that stands right before another."""
+    node = ir.Node(domain, kind, inputs, num_outputs=1, name=name)
+    (output,) = node.outputs
+    output.name, output.shape = name, inputs[0].shape
+    if (kept := inputs[2].dtype if kind == "QuantizeLinear" else ir.DataType.FLOAT) is not None:
+        output.dtype = kept
+    graph.insert_before(before, node)
+    return output
+
+
+def _instead(graph: ir.Graph, product: ir.Node, value: ir.Value) -> None:
+    (replaced,) = product.outputs
+    value.shape = replaced.shape
+    ir.convenience.replace_all_uses_with(replaced, value)
+    graph.remove(product, safe=True)

@@ -1,0 +1,379 @@
+"""`reflectdrive eval --closed-loop`: planners drive in the proving ground, and what they do there has consequences.
+
+Each drive is one made town with traffic that reacts. The engine plans at 10 Hz and the ego follows its plans; time is
+simulated, so a planner is never late here and a drive follows from its seed alone, on any machine. The towns have
+names of their own: none of them is in a scene set.
+
+With `--random-weights` each planner that has a network drives once more with random weights. A drive that breaks off
+stands in the table and makes the exit code 1.
+
+Route completion is the way along the route as a share of what the speed limits would have allowed meanwhile. Nobody
+reaches 100 %: curves, lights and other cars take their time from everybody. Lengths count along the driven line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import track
+from rich.table import Table
+
+from .. import arguments
+from ..config import Config, ConfigError
+from ..domain import Array, CameraFrame
+from ..parallel import CrewError, share_out
+from ..planning import BLIND, LEARNED, planner_named
+from ..provenance import write_numbers
+from ..runtime import cli_args
+from ..runtime.engine import Engine, check_cameras
+from ..runtime.model_file import ModelFileError
+from ..scoring.simulate import DT_S
+from ..sim import sumo
+from ..sim.drive_log import DriveLog
+from ..sim.render import camera
+from ..sim.sumo import SumoMissing
+from ..sim.world import World, WorldOptions
+from .driving_scores import RANDOM_WEIGHTS, Driver, drivers_of, prolonged
+
+SCORE_EVERY_S = 1.0
+SEEDS = 10
+DURATION_S = 60.0
+
+
+@dataclass(frozen=True, eq=False)
+class DriveResult:
+    """One planner's drive in one world."""
+
+    planner: str  # name of its row in the table
+    seed: int
+    town: str
+    log: DriveLog
+    scores: Array  # (S,) PDM score of the plans that were driven, one each SCORE_EVERY_S, 0..1
+    verdicts: Mapping[str, int]  # of the planner's own plans
+    sources: Mapping[str, int]  # of the plans that were driven
+    planning_ms: Mapping[str, Sequence[float]] = field(default_factory=dict)  # processor time of steps, by their kind
+
+
+def drive(
+    options: WorldOptions,
+    planner: str,
+    config: Config,
+    duration_s: float,
+    *,
+    pictures: bool | None = None,
+    random_weights: bool = False,
+) -> DriveResult:
+    """Drives for `duration_s` of simulated time, or until the route ends.
+
+    `pictures`: whether cameras are drawn; None: if the settings require them and the planner is not a blind one. The
+    drivable space is told where `inputs.drivable_type` is set, whatever to: the world knows its own road. With
+    `random_weights` the planner's network has learned nothing.
+    Raises ConfigError for an unknown planner, ModelFileError for a model that cannot be used, RoadError, SumoMissing
+    and TrafficError as the world does.
+    """
+    config = replace(config, planner=planner)
+    network = cli_args.network_for(config, planner, random_weights) if planner in LEARNED else None
+    if pictures is None:
+        pictures = config.cameras.required and planner not in BLIND
+    scores: list[float] = []
+    verdicts: Counter[str] = Counter()
+    sources: Counter[str] = Counter()
+    planning_ms: dict[str, list[float]] = {}
+    with World(options, config.vehicle) as world:
+        engine = Engine(config, clock=lambda: world.stamp_ns * 1e-9, network=network)
+        eyes = Eyes(world, config) if pictures else None
+        every = round(SCORE_EVERY_S / DT_S)
+        for step in range(round(duration_s / DT_S)):
+            observation = world.observation(eyes.look() if eyes else (), drivable=config.inputs.drivable_type != "none")
+            begun_s = time.process_time()
+            report = engine.step(observation)
+            kind = "none" if report.step is None else report.step.value
+            planning_ms.setdefault(kind, []).append(1e3 * (time.process_time() - begun_s))
+            verdicts[report.verdict.name] += 1
+            sources[report.source.name] += 1
+            if step % every == 0:
+                scores.append(float(world.score(prolonged(report.plan.trajectory)).score[0]))
+            events = world.step(report.plan)
+            if any(event.kind == "end_of_route" for event in events):
+                break
+        return DriveResult(
+            f"{planner} {RANDOM_WEIGHTS}" if random_weights else planner,
+            options.seed,
+            world.road_map.name,
+            world.drive,
+            np.array(scores),
+            dict(verdicts),
+            dict(sources),
+            planning_ms,
+        )
+
+
+class Eyes:
+    """The pictures of two instants that a planner sees, the older first; at the beginning both are the same."""
+
+    def __init__(self, world: World, config: Config) -> None:
+        self._world = world
+        self._rig = camera.rig(config.cameras.width, config.cameras.height)
+        self._seen: deque[tuple[CameraFrame, ...]] = deque(maxlen=round(config.cameras.pair_interval_s / DT_S) + 1)
+
+    def look(self) -> tuple[CameraFrame, ...]:
+        self._seen.append(self._world.pictures(self._rig))
+        return (*self._seen[0], *self._seen[-1])
+
+
+# --- many drives ------------------------------------------------------------------------------------------------------
+
+
+Job = tuple[str, int]  # name of the planner's row, seed
+
+
+@dataclass(frozen=True, eq=False)
+class Drives:
+    """What came of every planner on every seed."""
+
+    planners: tuple[str, ...]  # names of the rows
+    results: tuple[DriveResult, ...]  # of the drives that came to their end
+    failures: Mapping[Job, str]  # why the other drives broke off
+
+    def of(self, planner: str) -> list[DriveResult]:
+        return [result for result in self.results if result.planner == planner]
+
+    def broken_off(self, planner: str) -> list[int]:
+        """Seeds of the drives that did not come to their end."""
+        return [seed for name, seed in self.failures if name == planner]
+
+
+def drives(
+    planners: Sequence[str],
+    seeds: Sequence[int],
+    config: Config,
+    duration_s: float,
+    console: Console,
+    random_weights: bool = False,
+) -> Drives:
+    """Every planner on every seed, spread over the cores; with `random_weights` once more with a network that has
+    learned nothing.
+
+    Raises ConfigError for an unknown planner, ModelFileError for a model that cannot be used, SumoMissing.
+    """
+    sumo.binary("sumo")  # what is missing for all is told once, not by every drive
+    drivers = drivers_of(planners, ("",), random_weights)
+    for driver in drivers.values():
+        asked = replace(config, planner=driver.planner)
+        planner_named(asked)
+        if driver.planner in LEARNED:  # a fault of the model is told once, not by every drive
+            check_cameras(asked, cli_args.network_for(config, driver.planner, driver.random_weights))
+    jobs = [(name, seed) for name in drivers for seed in seeds]
+    found: dict[Job, DriveResult] = {}
+    failures: dict[Job, str] = {}
+    told = track(
+        _driven(jobs, drivers, config, duration_s), "driving", total=len(jobs), console=console, transient=True
+    )
+    for job, result in told:
+        if isinstance(result, DriveResult):
+            found[job] = result
+        else:
+            failures[job] = result
+    return Drives(
+        tuple(drivers),
+        tuple(found[job] for job in jobs if job in found),
+        {job: failures[job] for job in jobs if job in failures},
+    )
+
+
+def _driven(
+    jobs: Sequence[Job], drivers: Mapping[str, Driver], config: Config, duration_s: float
+) -> Iterator[tuple[Job, DriveResult | str]]:
+    """Drives as they end, or why one broke off: SUMO may take its process down with it."""
+    work = partial(_one, drivers=drivers, config=config, duration_s=duration_s)
+    for outcome in share_out(jobs, work, os.cpu_count() or 1, lambda place, count: None):
+        yield outcome.task, outcome.reason if outcome.result is None else outcome.result
+
+
+def _one(
+    job: Job, report: Callable[[int], None], *, drivers: Mapping[str, Driver], config: Config, duration_s: float
+) -> DriveResult:
+    name, seed = job
+    options = WorldOptions(seed=seed, town=f"closed-loop-{seed:05d}")
+    return drive(options, drivers[name].planner, config, duration_s, random_weights=drivers[name].random_weights)
+
+
+MEASURES: Mapping[str, str] = {
+    "route_completion": "route %",
+    "collisions_per_km": "hits/km",
+    "at_fault_per_km": "own fault/km",
+    "off_road_per_km": "off-road/km",
+    "off_road_time": "off-road %",
+    "red_lights_per_km": "reds/km",
+    "comfort": "comfort %",
+    "mean_speed_mps": "m/s",
+    "pdms": "PDMS",
+}
+
+
+def numbers(results: Sequence[DriveResult]) -> dict[str, Any]:
+    """What drives come to together: rates over all their kilometres, shares in percent over all their time.
+
+    What no drive can tell is None.
+    """
+    logs = [result.log for result in results]
+    km = sum(log.distance_m for log in logs) / 1000.0
+    seconds = sum(log.duration_s for log in logs)
+    scores = np.concatenate([np.zeros(0), *(result.scores for result in results)])
+
+    def per_km(count: float) -> float | None:
+        return round(count / km, 3) if km > 0 else None
+
+    def share(part: float, whole: float) -> float | None:
+        return round(100.0 * part / max(whole, 1e-9), 2) if logs else None
+
+    return {
+        "drives": len(results),
+        "km": round(km, 3),
+        "seconds": round(seconds, 1),
+        "route_completion": share(sum(log.progress_m for log in logs), sum(log.possible_m for log in logs)),
+        "collisions": sum(len(log.collisions) for log in logs),
+        "at_fault": sum(log.at_fault for log in logs),
+        "collisions_per_km": per_km(sum(len(log.collisions) for log in logs)),
+        "at_fault_per_km": per_km(sum(log.at_fault for log in logs)),
+        "off_road_per_km": per_km(sum(log.count("off_road") for log in logs)),
+        "off_road_time": share(sum(log.off_road_s for log in logs), seconds),
+        "red_lights": sum(log.count("red_light") for log in logs),
+        "red_lights_per_km": per_km(sum(log.count("red_light") for log in logs)),
+        "off_route": sum(log.count("off_route") for log in logs),
+        "stuck": sum(log.count("stuck") for log in logs),
+        "comfort": share(float(np.dot([log.comfort for log in logs], _seconds(logs))), sum(_seconds(logs))),
+        "mean_speed_mps": round(1000.0 * km / max(seconds, 1e-9), 3) if logs else None,
+        "pdms": round(100.0 * float(scores.mean()), 2) if len(scores) else None,
+        "verdicts": _summed(result.verdicts for result in results),
+        "sources": _summed(result.sources for result in results),
+        "planning_ms": _planning_ms(results),
+    }
+
+
+def _planning_ms(results: Sequence[DriveResult]) -> dict[str, Any]:
+    """Processor time of planning steps: the mean over all, and mean and number by their kind."""
+    times: dict[str, list[float]] = {}
+    for result in results:
+        for kind, some in result.planning_ms.items():
+            times.setdefault(kind, []).extend(some)
+    kinds = {kind: {"mean": round(float(np.mean(some)), 3), "steps": len(some)} for kind, some in times.items()}
+    every = [value for some in times.values() for value in some]
+    return {"mean": round(float(np.mean(every)), 3) if every else None, **kinds}
+
+
+def _seconds(logs: Sequence[DriveLog]) -> list[float]:
+    return [max(log.duration_s, DT_S) for log in logs]
+
+
+def _summed(counts: Iterator[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for count in counts:
+        total.update(count)
+    return dict(sorted(total.items()))
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def add_arguments(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument("--closed-loop", action="store_true", help="drive in the proving ground instead of a scene set")
+    parser.add_argument(
+        "--seeds",
+        type=arguments.count(100_000),
+        default=SEEDS,
+        metavar="N",
+        help=f"closed loop: so many worlds (default: {SEEDS})",
+    )
+    parser.add_argument(
+        "--first-seed", type=arguments.SEED, default=0, metavar="N", help="of the first world (default: 0)"
+    )
+    parser.add_argument(
+        "--duration",
+        type=arguments.duration(1.0, 3600.0),
+        default=DURATION_S,
+        metavar="S",
+        help=f"closed loop: seconds of driving in each (default: {DURATION_S:.0f})",
+    )
+
+
+def run_closed_loop(args: argparse.Namespace) -> int:
+    """Exit code 0; 1 when a drive broke off; 2 with one sentence on stderr for bad input and for no writable FILE."""
+    errors, console = Console(stderr=True), Console()
+    if not console.is_terminal:
+        console = Console(width=160)
+    try:
+        config = cli_args.configuration(args)
+        seeds = range(args.first_seed, args.first_seed + args.seeds)
+        driven = drives(args.planner, seeds, config, args.duration, errors, args.random_weights)
+        content = {"random_weights": args.random_weights, **table_numbers(driven)}
+        if args.json is not None:
+            write_numbers(Path(args.json), content, weights_sha256=cli_args.weights_of(config, args.planner))
+    except (ConfigError, CrewError, ModelFileError, SumoMissing) as fault:
+        errors.print(escape(str(fault)), soft_wrap=True)
+        return 2
+    except OSError as fault:
+        errors.print(escape(f"{fault.filename or args.json} cannot be written: {fault.strerror}"), soft_wrap=True)
+        return 2
+    console.print(_table(driven))
+    for (planner, seed), why in driven.failures.items():
+        console.print(escape(f"broken off: {planner}, seed {seed}: {why}"), soft_wrap=True)
+    return 1 if driven.failures else 0
+
+
+def table_numbers(driven: Drives) -> dict[str, Any]:
+    """`numbers` of each row under `planners`, with those of each drive; those of the first once more at the top.
+
+    `broken_off` is how many drives of a row did not come to their end; `failures` says why, by planner and seed.
+    """
+    by_planner = {}
+    for planner in driven.planners:
+        results = driven.of(planner)
+        singles = [{"seed": one.seed, "town": one.town, **numbers([one]), **_told(one.log)} for one in results]
+        broken_off = len(driven.broken_off(planner))
+        by_planner[planner] = {"broken_off": broken_off, **numbers(results), "worlds": singles}
+    first = driven.planners[0]
+    return {
+        "planner": first,
+        **numbers_without_worlds(by_planner[first]),
+        "planners": by_planner,
+        "failures": {f"{planner}, seed {seed}": why for (planner, seed), why in driven.failures.items()},
+    }
+
+
+def numbers_without_worlds(summary: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in summary.items() if key != "worlds"}
+
+
+def _told(log: DriveLog) -> dict[str, Any]:
+    return {"events": [{"kind": one.kind, "time_s": round(one.time_s, 1), "text": one.text} for one in log.events]}
+
+
+def _table(driven: Drives) -> Table:
+    table = Table(title="closed loop in the proving ground", title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("planner")
+    table.add_column("world")
+    for heading in ("km", *MEASURES.values(), "broken off"):
+        table.add_column(heading, justify="right")
+    for planner in driven.planners:
+        results, broken_off = driven.of(planner), driven.broken_off(planner)
+        rows = [(f"{one.seed}", numbers([one]), 0) for one in results]
+        rows += [(f"{seed}", numbers([]), 1) for seed in broken_off]
+        rows += [("all", numbers(results), len(broken_off))]
+        for index, (world, row, count) in enumerate(rows):
+            cells = ("-" if row[key] is None else f"{row[key]:.1f}" for key in MEASURES)
+            name, last = planner if index == 0 else "", index == len(rows) - 1
+            table.add_row(name, world, f"{row['km']:.2f}", *cells, f"{count}", end_section=last)
+    return table

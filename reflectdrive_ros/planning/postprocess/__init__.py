@@ -1,0 +1,1 @@
+"""From decoded points to a path and a speed profile that the vehicle can follow."""

@@ -1,0 +1,188 @@
+"""A plan that hurries is driven as fast as a car can: along the same way, never ahead of it. And never backwards.
+
+From a standstill one bin is much: 0.3 m after half a second is 2.4 m/s^2, and a network that errs by some bins asks for
+what no engine gives. The way is right all the same. So a plan that speeds up too hard is held back until the car can
+have caught up with it, and does so early enough to stop where the plan stops. A plan that goes back by a bin means to
+stand: what follows it must not shift into reverse. And a car that stands before a bend takes it more slowly than a plan
+that no tyre would hold, or it would be refused picture after picture, and the car would stand there for ever.
+
+Between the points the car is drawn where a controller can have it (`timed`): through points that are a bin or two off,
+half a second apart, a curve that meets all of them speeds up and brakes by turns as nobody drives.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from ...domain import Array
+from ...kinematics import SAME_PLACE_M
+
+SPEEDING_UP_MPS2 = 3.0  # a brisk start; a plan that asks for less is left as it is
+PUSHED_MPS2 = 5.0  # across the way, in a bend that is driven from a standstill
+CREEPING_MPS = 2.0  # who is faster is in the bend already, and would have to brake
+EASINGS = 4  # slower, other places of a bend are points, so it is looked at again
+AHEAD = 0.5  # cosine: a step of half a second that turns by more than 60 degrees is none that a car makes
+TELLING_M = 0.15  # a shorter step does not tell where the car faces
+OFF_M = 0.1  # how far off a point is by rounding; a network's own errors are larger
+JERK_MPS3 = 1.5  # usual jerk along the way
+CATCH_UP_S = 0.5  # in which a drawn drive makes up for what it lags behind
+MOST_MPS2, LEAST_MPS2 = 4.0, -6.0  # what a drawn drive speeds up and brakes by at most
+BRAKING_MPS2 = 4.0  # by which a car that catches up with its plan can fall back to the plan's speed
+
+
+def paced(points: Array, speed_mps: float, dt_s: float) -> Array:
+    """Points (.., T, 2) at dt, 2 dt, .. of the ego frame, of a car that now drives at `speed_mps`."""
+    points = np.asarray(points, float)
+    ways = np.concatenate([np.zeros_like(points[..., :1, :]), points], axis=-2)
+    steps = np.hypot(*np.moveaxis(np.diff(ways, axis=-2), -1, 0))
+    hasty = (accelerations(steps / dt_s, speed_mps, dt_s) > SPEEDING_UP_MPS2).any(axis=-1)
+    if not hasty.any():
+        return np.asarray(points)
+    along = np.concatenate([np.zeros_like(steps[hasty][:, :1]), np.cumsum(steps[hasty], axis=-1)], axis=-1)
+    reached = reachable(along[:, 1:], speed_mps, dt_s)
+    found: Array = points.copy()
+    found[hasty] = places(ways[hasty], along, reached)
+    return found
+
+
+def eased(points: Array, speed_mps: float, dt_s: float) -> Array:
+    """Points (.., T, 2) of a car that hardly moves, on the same way as much more slowly as its bends want."""
+    if abs(speed_mps) > CREEPING_MPS:
+        return points
+    ways = np.concatenate([np.zeros_like(points[..., :1, :]), points], axis=-2).reshape(-1, points.shape[-2] + 1, 2)
+    steps = np.hypot(*np.moveaxis(np.diff(ways, axis=1), -1, 0))
+    along = np.concatenate([np.zeros_like(steps[:, :1]), np.cumsum(steps, axis=1)], axis=1)
+    found, share = ways[:, 1:], np.ones(len(ways))
+    for _ in range(EASINGS):
+        most = pushed(found, dt_s)
+        if (most <= PUSHED_MPS2).all():
+            break
+        share = share * np.sqrt(PUSHED_MPS2 / np.maximum(most, PUSHED_MPS2))
+        found = places(ways, along, share[:, None] * along[:, 1:])
+    return np.asarray(found.reshape(points.shape))
+
+
+def pushed(points: Array, dt_s: float) -> Array:
+    """(N,) m/s^2 across the way of cars through points (N, T, 2), at most: speed by turn, in each step and the next."""
+    steps = np.diff(points, axis=1, prepend=np.zeros_like(points[:, :1]))
+    length = np.hypot(steps[..., 0], steps[..., 1])
+    before, after = steps[:, :-1], steps[:, 1:]
+    cross = before[..., 0] * after[..., 1] - before[..., 1] * after[..., 0]
+    turns = np.abs(np.arctan2(cross, (before * after).sum(-1)))
+    moves = np.minimum(length[:, :-1], length[:, 1:]) > TELLING_M
+    aside = np.where(moves, turns * np.maximum(length[:, :-1], length[:, 1:]), 0.0) / dt_s**2
+    return np.asarray(aside.max(axis=1, initial=0.0))
+
+
+def places(ways: Array, along: Array, reached: Array) -> Array:
+    """(N, T, 2) where ways (N, T + 1, 2), `along` (N, T + 1) long, have reached (N, T)."""
+    piece = np.minimum((reached[:, :, None] >= along[:, None, 1:]).sum(axis=-1), along.shape[1] - 2)
+    begins, ends = (np.take_along_axis(along, at, axis=1) for at in (piece, piece + 1))
+    here, there = (np.take_along_axis(ways, at[..., None], axis=1) for at in (piece, piece + 1))
+    share = np.clip((reached - begins) / np.where(ends > begins, ends - begins, 1.0), 0.0, 1.0)
+    return np.asarray(here + share[..., None] * (there - here))
+
+
+def onward(points: Array) -> Array:
+    """Points (.., T, 2) of the ego frame, none of them behind or beside the one before it, as seen on the way to that
+    one: a car that is to move by a bin to the side or back is to stand."""
+    found = np.array(points, float)
+    place, heading = np.zeros_like(found[..., 0, :]), np.zeros_like(found[..., 0, :])
+    heading[..., 0] = 1.0
+    for now in range(found.shape[-2]):
+        step = found[..., now, :] - place
+        length = np.hypot(step[..., 0], step[..., 1])[..., None]
+        ahead = (step * heading).sum(axis=-1, keepdims=True) > AHEAD * length
+        tells = ahead & (length >= TELLING_M)
+        heading = np.where(tells, step / np.where(tells, length, 1.0), heading)
+        place = found[..., now, :] = np.where(ahead, found[..., now, :], place)
+    return found
+
+
+def accelerations(speeds: Array, speed_mps: float, dt_s: float) -> Array:
+    """(.., T) between mean speeds (.., T), the first from the present speed on, half an interval before, as the guard
+    has it."""
+    change = np.diff(speeds, axis=-1, prepend=speed_mps)
+    change[..., 0] *= 2.0
+    return np.asarray(change / dt_s)
+
+
+def reachable(planned: Array, speed_mps: float, dt_s: float) -> Array:
+    """(N, T) distances of a car that follows planned ones (N, T) and is never ahead of them."""
+    ahead = np.arange(1, planned.shape[1] + 1)
+    place, found = np.zeros(len(planned)), np.zeros_like(planned)
+    most = np.full(len(planned), max(speed_mps, 0.0) + 0.5 * SPEEDING_UP_MPS2 * dt_s)
+    for now in range(planned.shape[1]):
+        steps = ahead[: planned.shape[1] - now]
+        # at this speed, then braking, it is still behind the plan after 1, 2, .. steps
+        allowed = (planned[:, now:] - place[:, None]) / (steps * dt_s) + 0.5 * BRAKING_MPS2 * dt_s * (steps - 1)
+        speed = np.maximum(np.minimum(most, allowed.min(axis=1)), 0.0)
+        place = place + dt_s * speed
+        found[:, now] = place
+        most = speed + SPEEDING_UP_MPS2 * dt_s
+    return found
+
+
+# --- between the points ----------------------------------------------------------------------------------------------
+
+
+def timed(along: Array, speed_mps: float, dt_s: float, fine_s: float) -> Array:
+    """Distances (N, T) at fine_s, 2 fine_s, .. of a car that now drives at `speed_mps` and is to have come `along`
+    (N, K) at dt_s, 2 dt_s, .. `fine_s` divides `dt_s`.
+
+    The likeliest drive, points being uncertain by OFF_M and jerk by JERK_MPS3, held within what brakes and engine do.
+    A plan that stops has stopped where it says, unless the car cannot.
+    """
+    of_along, of_speed = _likeliest(along.shape[1], dt_s, fine_s)
+    start_mps = max(speed_mps, 0.0)
+    wanted: Array = along @ of_along.T + start_mps * of_speed
+    stops = along[:, -1] - along[:, -2] < SAME_PLACE_M
+    room = np.where(stops, along[:, -1], np.inf)[:, None]
+    places_before = np.concatenate([np.zeros((len(along), 1)), wanted[:, :-1]], axis=1)
+    speeds = (wanted - places_before) / fine_s
+    changes = np.diff(speeds, axis=1, prepend=start_mps)
+    held = (changes < LEAST_MPS2 * fine_s) | (changes > MOST_MPS2 * fine_s) | (speeds < 0.0)
+    held |= speeds > _in_time(room - places_before, fine_s)
+    some = held.any(axis=1)
+    if some.any():
+        wanted[some] = _held(places_before[some], speeds[some], room[some, 0], start_mps, fine_s)
+    return wanted
+
+
+def _held(wanted: Array, wanted_mps: Array, room: Array, start_mps: float, fine_s: float) -> Array:
+    """(N, T) distances of cars that are wanted at (N, T) before each interval, then at speeds (N, T), and that brake
+    and speed up as cars do and stop within `room` (N,)."""
+    place, speed = np.zeros(len(wanted)), np.full(len(wanted), start_mps)
+    found = np.empty_like(wanted)
+    for now in range(wanted.shape[1]):
+        aim = wanted_mps[:, now] + (wanted[:, now] - place) / CATCH_UP_S
+        aim = np.minimum(aim, _in_time(room - place, fine_s))
+        aim = np.minimum(np.maximum(aim, speed + LEAST_MPS2 * fine_s), speed + MOST_MPS2 * fine_s)
+        speed = np.maximum(aim, 0.0)
+        place = place + fine_s * speed
+        found[:, now] = place
+    return found
+
+
+def _in_time(room: Array, fine_s: float) -> Array:
+    """The speed from which BRAKING_MPS2, from the next interval on, stops a car within `room` metres."""
+    late = 0.5 * BRAKING_MPS2 * fine_s  # speed changes once in an interval
+    return np.asarray(np.sqrt(late**2 + 2.0 * BRAKING_MPS2 * np.maximum(room, 0.0)) - late)
+
+
+@lru_cache(maxsize=8)
+def _likeliest(count: int, dt_s: float, fine_s: float) -> tuple[Array, Array]:
+    """(T, K) and (T,): what K distances and the present speed weigh in the likeliest drive, T of its instants."""
+    every = round(dt_s / fine_s)
+    steps = np.diff(np.eye(count * every + 1), axis=0)[:, 1:] / fine_s  # mean speeds; the distance now is 0
+    changes = np.diff(steps, axis=0) / fine_s
+    first = steps[:1] / (0.5 * fine_s)  # from the present speed on, half an interval before
+    jerks = np.concatenate([(changes[:1] - first) / (0.75 * fine_s), np.diff(changes, axis=0) / fine_s])
+    of_speed = np.zeros(len(jerks))
+    of_speed[0] = 1.0 / (0.5 * fine_s) / (0.75 * fine_s)
+    weight = fine_s / dt_s / JERK_MPS3**2
+    told = np.eye(count * every)[every - 1 :: every] / OFF_M
+    normal = weight * jerks.T @ jerks + told.T @ told
+    return np.linalg.solve(normal, told.T) / OFF_M, -np.linalg.solve(normal, weight * jerks.T @ of_speed)

@@ -1,0 +1,115 @@
+"""Eight points of a token plan as the drive they stand for: published one at a time, checked many at once."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ... import geometry
+from ...domain import Array, EgoState, Trajectory
+from ...kinematics import SAME_PLACE_M
+from ...scoring.frenet import RoadFrame, poses_on_road
+from .curvature import steered, tight
+from .smoothing import smoothed
+from .speed_profile import eased, onward, paced, timed
+
+POINTS, POINT_DT_S = 8, 0.5
+FREE = 2 * (POINTS - 1)  # ids to write: all but the goal's
+HORIZON_S = POINTS * POINT_DT_S
+STEP_S = 0.1  # of `drawn`, as the driving score simulates
+
+
+def shares(rounds: int) -> list[int]:
+    """How many ids each round writes, so that all FREE are: equal shares, larger ones first, as 5, 5, 4."""
+    return [-(-(FREE - turn) // rounds) for turn in range(rounds)]
+
+
+def driven(points: Array, ego: EgoState, bin_m: float, road: RoadFrame | None) -> Array:
+    """Points (.., 8, 2) of tokens as this car drives them on its road, where that is known: without the jolts of
+    rounding, no faster than it can."""
+    kept = paced(onward(smoothed(points, ego, POINT_DT_S, bin_m, road)), ego.speed_mps, POINT_DT_S)
+    return eased(kept, ego.speed_mps, POINT_DT_S)
+
+
+def trajectories(points: Array, speed_mps: float, dt_s: float, road: RoadFrame | None = None) -> tuple[Trajectory, ...]:
+    """Points (N, 8, 2), of a car that now drives at `speed_mps`, as poses at `dt_s`, headings included, up to 4 s."""
+    return tuple(Trajectory(poses, dt_s) for poses in drawn(poses_on_road(points, road), speed_mps, dt_s))
+
+
+def drawn(poses: Array, speed_mps: float, dt_s: float = STEP_S) -> Array:
+    """Poses (N, 4 s / dt_s, 3) through poses (N, 8, 3) at 0.5 .. 4 s, of a car that now drives at `speed_mps`.
+
+    The way is that of `kinematics.resample`, but for plans that stop and go on: their path is bent at the stop by
+    itself. How far along it the car is when, follows the points as far as a controller can: see `pace.timed`.
+    """
+    knots = np.concatenate([np.zeros((len(poses), 1, 3)), poses], axis=1)  # (N, 9, 3)
+    way = np.diff(knots[..., :2], axis=1)
+    length = np.hypot(way[..., 0], way[..., 1])
+    moves = length > SAME_PLACE_M
+    for knot in range(POINTS):  # who stands does not turn
+        knots[:, knot + 1, 2] = np.where(moves[:, knot], knots[:, knot + 1, 2], knots[:, knot, 2])
+    along = np.concatenate([np.zeros((len(poses), 1)), np.cumsum(length, axis=1)], axis=1)
+    distance = _distances(along[:, 1:], speed_mps, dt_s)  # (N, T)
+    piece = np.zeros(distance.shape, np.intp)
+    for knot in range(1, POINTS):
+        piece += distance > along[:, knot, None]
+    found = _along_curves(knots, length, moves, _tangents(way, length, moves), along, distance, piece)
+    sharp = tight(knots)
+    if sharp.any():
+        found[sharp] = steered(found[sharp], distance[sharp])
+    return found
+
+
+def _along_curves(
+    knots: Array, length: Array, moves: Array, tangents: Array, along: Array, distance: Array, piece: Array
+) -> Array:
+    """Poses (N, T, 3) where plans have come `distance` far, each on a `piece` (N, T) of its curve; straight on beyond.
+
+    One array for each number of a piece: gathered so, and not by rows, they cost a quarter.
+    """
+    of_piece, of_knot = (np.arange(len(knots))[:, None] * columns + piece for columns in (POINTS, POINTS + 1))
+    share = (distance - along.take(of_knot)) / np.where(moves, length, 1.0).take(of_piece)
+    share = np.where(moves.take(of_piece), np.minimum(np.maximum(share, 0.0), 1.0), 0.0)
+    left, square = 1.0 - share, share * share
+    weights = (1.0 + 2.0 * share) * left * left, square * (3.0 - 2.0 * share), share * left * left, -square * left
+    found = np.empty((*distance.shape, 3))
+    scale = np.maximum(length, SAME_PLACE_M)
+    for axis in (0, 1):
+        begins, ends = (tangents[:, :, end, axis] * scale for end in (0, 1))
+        knot = np.ascontiguousarray(knots[..., axis])
+        parts = knot.take(of_knot), knot.take(of_knot + 1), begins.take(of_piece), ends.take(of_piece)
+        found[..., axis] = sum(weight * part for weight, part in zip(weights, parts, strict=True))
+    turns = geometry.wrap(np.diff(knots[..., 2], axis=1))
+    heading = knots[..., 2].take(of_knot) + share * turns.take(of_piece)
+    beyond = distance - along[:, -1:]
+    if (beyond > 0.0).any():
+        beyond = np.maximum(beyond, 0.0)
+        found[..., 0] += beyond * np.cos(heading)
+        found[..., 1] += beyond * np.sin(heading)
+    found[..., 2] = geometry.wrap(heading)
+    return found
+
+
+def _distances(along: Array, speed_mps: float, dt_s: float) -> Array:
+    """(N, T) `timed` at dt, 2 dt, .. up to 4 s, also where dt does not divide the time between points."""
+    every = math.ceil(POINT_DT_S / dt_s - 1e-6)
+    fine_s = POINT_DT_S / every
+    distance = timed(along, speed_mps, POINT_DT_S, fine_s)
+    at = dt_s / fine_s * np.arange(1, int(HORIZON_S / dt_s + 1e-6) + 1)
+    after = np.ceil(at - 1e-6).astype(int)
+    distance = np.concatenate([np.zeros((len(along), 1)), distance], axis=1)
+    return np.asarray(distance[:, after] - (after - at) * (distance[:, after] - distance[:, after - 1]))
+
+
+def _tangents(way: Array, length: Array, moves: Array) -> Array:
+    """(N, 8, 2, 2) direction per metre where each piece begins and where it ends: the mean of the pieces around a knot,
+    the shorter one weighing more; one-sided at the ends and at a stop."""
+    slope = way / np.where(moves, length, 1.0)[..., None]
+    between = np.where(moves[:, :-1] & moves[:, 1:], 1.0, 0.0)[..., None]
+    before, after = length[:, :-1, None], length[:, 1:, None]
+    middle = (after * slope[:, :-1] + before * slope[:, 1:]) / np.maximum(before + after, SAME_PLACE_M)
+    begins, ends = slope.copy(), slope.copy()
+    begins[:, 1:] += between * (middle - slope[:, 1:])
+    ends[:, :-1] += between * (middle - slope[:, :-1])
+    return np.stack([begins, ends], axis=2)

@@ -1,0 +1,86 @@
+"""Where a number comes from: every JSON that a command writes carries these keys."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from . import __version__
+
+
+def write_numbers(file: Path, numbers: Mapping[str, Any], gpu: str = "", weights_sha256: str = "") -> None:
+    """A command's numbers as JSON, with where they come from. Raises OSError when the file cannot be written.
+
+    `gpu` is the name of the one that they were measured on, `weights_sha256` the hash of the network's weights.
+    """
+    content = {**numbers, **provenance(weights_sha256=weights_sha256)}
+    if gpu:
+        content["device"] = f"{gpu}; {content['device']}"
+    file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def provenance(argv: Sequence[str] = (), weights_sha256: str = "") -> dict[str, str]:
+    """Keys version, commit, device, date (ISO 8601, UTC) and command; weights_sha256 where a network was used.
+
+    The command is `argv`, or that of this process.
+    """
+    used = {"weights_sha256": weights_sha256.lower()} if weights_sha256 else {}
+    return {
+        "version": __version__,
+        "commit": _commit(),
+        "device": _device(),
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "command": shlex.join(argv or _command()),
+        **used,
+    }
+
+
+def _command() -> list[str]:
+    """The command line of this process, as it is typed in a checkout: `reflectdrive ..` or `python -m MODULE ..`."""
+    module = getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", "")
+    program = Path(sys.argv[0]).name
+    if module.startswith(f"{PACKAGE}.") and module != f"{PACKAGE}.__main__":
+        return ["python", "-m", module, *sys.argv[1:]]
+    return ["reflectdrive" if program == "__main__.py" else program, *sys.argv[1:]]
+
+
+PACKAGE = __name__.partition(".")[0]
+
+
+def _commit() -> str:
+    """The commit of the source tree, with "-dirty" where tracked files differ; empty where it is no git checkout."""
+    here = Path(__file__).resolve().parents[1]
+    if not (here / ".git").exists():  # installed: a repository further up is not ours
+        return ""
+    command = ["git", "-C", str(here), "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+VECTORS = {"avx512_vnni": "AVX-512 VNNI", "avx512f": "AVX-512", "avx2": "AVX2"}  # flags of x86, the best first
+
+
+def _device() -> str:
+    """Model, vector instructions and core count of the CPU, as "AMD EPYC 7B13 with AVX2, 2 cores".
+
+    Cloud machines of one model name differ in their instructions, and by half in what they compute.
+    """
+    model, flags = platform.processor() or platform.machine(), set[str]()
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        model = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+        flags = set(next(line.split(":", 1)[1].split() for line in lines if line.startswith("flags")))
+    except (OSError, StopIteration):
+        pass  # not Linux, or an Arm core that does not name itself
+    vectors = next((f" with {name}" for flag, name in VECTORS.items() if flag in flags), "")
+    return f"{model}{vectors}, {len(os.sched_getaffinity(0))} cores"

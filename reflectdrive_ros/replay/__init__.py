@@ -1,0 +1,1 @@
+"""Recordings through the engine or the node: plans, scores, reports, comparisons."""

@@ -1,0 +1,76 @@
+"""Bags in folders: which paths are bags, what to call what is made of each."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..ros.bag import SUFFIXES, BagError
+from .plan_measures import PLANS_FILE
+
+MOST_ENTRIES = 50_000  # files and folders that are looked at for bags
+
+
+def is_bag(path: Path) -> bool:
+    """Whether a path looks like a bag: a storage file, or a folder with one or with a bag's metadata."""
+    if os.path.isfile(path):  # says no to names that Path.is_file raises for
+        return path.suffix in SUFFIXES.values()
+    return os.path.isdir(path) and any(
+        entry.name == "metadata.yaml" or entry.suffix in SUFFIXES.values() for entry in path.iterdir()
+    )
+
+
+def holds_bags(path: Path) -> bool:
+    """Whether a path is a folder of bags rather than a bag."""
+    return os.path.isdir(path) and not is_bag(path) and bool(bags_in(path))
+
+
+def bags_in(path: Path) -> list[Path]:
+    """The bags in a folder and in the folders inside, by name; not those that replays have left there.
+
+    Links to folders are followed only where they are bags; folders that may not be read are left out. Raises BagError
+    for a folder with more than MOST_ENTRIES files and folders, as `/` is; OSError.
+    """
+    return _bags_in(path, path, [0])
+
+
+def _bags_in(path: Path, top: Path, seen: list[int]) -> list[Path]:
+    found: list[Path] = []
+    entries = sorted(path.iterdir())
+    seen[0] += len(entries)
+    if seen[0] > MOST_ENTRIES:
+        raise BagError(
+            f"{top} holds more than {MOST_ENTRIES} files and folders: name bags, or a smaller folder of bags"
+        )
+    for entry in entries:
+        try:
+            if not entry.is_dir() or entry.name.startswith("."):
+                continue
+            if is_bag(entry):
+                found.append(entry)
+            elif not entry.is_symlink() and not (entry / PLANS_FILE).exists():
+                found += _bags_in(entry, top, seen)
+        except (PermissionError, FileNotFoundError):  # the latter: it has vanished meanwhile
+            continue
+    return found
+
+
+def folder_names(bags: Sequence[Path]) -> list[str]:
+    """A name for each of different bags: its own, with the folders above it in front where others have the same."""
+    parts = [bag.resolve().parts for bag in bags]
+    depths = [1] * len(bags)
+    while True:
+        names = ["-".join(some[-depth:]) for some, depth in zip(parts, depths, strict=True)]
+        times = Counter(names)
+        same = [k for k, name in enumerate(names) if times[name] > 1 and depths[k] < len(parts[k]) - 1]
+        if not same:
+            break
+        for k in same:
+            depths[k] += 1
+    taken: Counter[str] = Counter()
+    for k, name in enumerate(names):  # "a-b/c" and "a/b-c"
+        taken[name] += 1
+        names[k] = name if taken[name] == 1 else f"{name}-{taken[name]}"
+    return names

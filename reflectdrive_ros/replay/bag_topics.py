@@ -1,0 +1,193 @@
+"""Which topic of a bag feeds which input of the planner: by type, and by name where several topics have the type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..config import Config, override_dotted
+from ..ros import topics
+from ..ros.bag import BagError, BagReader
+from ..ros.topics import Topic
+
+IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
+# the word in a topic's name that decides among several of one type
+WORDS = {
+    "odometry": "kinematic_state",
+    "acceleration": "acceleration",
+    "route": "route",
+    "objects": "objects",
+    "map": "vector_map",
+    "tf_static": "tf_static",
+    "instruction": "instruction",
+    "drivable": "drivable",
+    "obstacles": "obstacle",
+}
+NAMED_SO = ("tf_static", "instruction")  # others of these types are something else: /tf, any text
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """The topic of a bag for each input of the planner."""
+
+    config: Config  # fitted to the bag: raw or compressed images, kind of objects
+    sources: dict[str, str]  # input key -> topic
+    types: dict[str, str]  # input key -> message type
+    others: dict[str, list[str]]  # input key -> further topics of the type, not used
+
+    def details(self) -> dict[str, dict[str, Any]]:
+        """Ready for JSON."""
+        return {
+            key: {"name": name, "type": self.types[key], "others": self.others[key]}
+            for key, name in self.sources.items()
+        }
+
+
+def mapped(config: Config, reader: BagReader, pairs: Sequence[str], *, driven_route: bool) -> Mapped:
+    """The topic of each input that `config` asks for.
+
+    `pairs` are KEY=NAME given by a person, or KEY= for an input that the planner is to do without; with `driven_route`
+    the route does not come from the bag. Raises BagError that names every input without a topic and every one for which
+    several topics stand, with the options that settle it.
+    """
+    asked = _asked(pairs)
+    type_of = {topic.name: topic.type_name for topic in reader.topics if topic.count}
+    config = _fitted(config, type_of, asked, driven_route=driven_route)
+    entries = topics.inputs(config)
+    known = {entry.key for entry in entries}
+    if unknown := sorted(set(asked) - known - {key for key, name in asked.items() if not name and key in WORDS}):
+        raise BagError(f"--topic {unknown[0]}: no such input; expected one of {', '.join(known)}")
+    found = Mapped(config, {}, {}, {})
+    problems: list[str] = []
+    advice: dict[str, None] = {}  # each line once, in order
+    for entry in entries:
+        name = asked.get(entry.key)
+        fitting = _fitting(entry, type_of)
+        if name == "":
+            if entry.required:
+                raise BagError(f"--topic {entry.key}=: {config.planner} needs this input; name a topic of the bag")
+            continue
+        if name is None and entry.key == "route" and driven_route:
+            continue
+        if name is None:
+            name = _only(entry, fitting)
+            if name is None and fitting and (entry.required or ":" not in entry.key):
+                problems += _ambiguous(entry, fitting)
+            elif name is None and entry.required:
+                problems += _missing(entry, type_of)
+                advice |= dict.fromkeys(_advice(entry, type_of))
+        elif type_of.get(name) != entry.type:
+            what = f"of type {type_of[name]}" if name in type_of else "not in the bag"
+            problems.append(f"{entry.key}: {name} is {what}, expected a topic of type {entry.type}")
+            problems += [f"  --topic {entry.key}={each}" for each in _of_type(entry, type_of)]
+            name = None
+        if name is not None:
+            found.sources[entry.key], found.types[entry.key] = name, entry.type
+            found.others[entry.key] = [each for each in fitting if each != name]
+    if problems:
+        head = f"bag {reader.path}: it is not clear which topics {config.planner} is to use"
+        raise BagError("\n".join([head, *problems, *(["or change what is needed:"] if advice else []), *advice]))
+    return found
+
+
+def chosen(details: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """A sentence for each input that one of several topics was taken for (`Mapped.details`)."""
+    return [
+        f"{key}: {entry['name']} is used; the bag also has {', '.join(entry['others'])} of this type: "
+        f"--topic {key}={entry['others'][0]} would use that"
+        for key, entry in details.items()
+        if entry["others"]
+    ]
+
+
+def _asked(pairs: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        key, equals, name = pair.partition("=")
+        if not equals:
+            raise BagError(f"--topic {pair}: expected KEY=NAME; {pair}= makes the planner do without this input")
+        found[key] = name
+    return found
+
+
+def _fitted(config: Config, type_of: Mapping[str, str], asked: Mapping[str, str], *, driven_route: bool) -> Config:
+    """The settings that say which message types to expect, as the named topics have them, or else the bag."""
+    have = set(type_of.values())
+    images = {type_of.get(name) for key, name in asked.items() if key.startswith("image:")} & {IMAGE, COMPRESSED}
+    if images == {IMAGE} or (not images and COMPRESSED not in have and IMAGE in have):
+        config = override_dotted(config, {"cameras.compressed": False})
+    kinds = topics.OBJECT_TYPES.items()
+    named = type_of.get(asked.get("objects", ""))
+    objects = next((kind for kind, name in kinds if name == named), None)
+    objects = objects or next(
+        (kind for kind, name in kinds if name in have), "predicted" if "objects" in asked else "none"
+    )
+    without = asked.get("objects") == ""
+    config = override_dotted(config, {"inputs.objects_type": "none" if without else objects})
+    if driven_route:  # it is put in as a Path
+        config = override_dotted(config, {"inputs.route_type": "path"})
+    return config
+
+
+def _fitting(entry: Topic, type_of: Mapping[str, str]) -> list[str]:
+    """Topics of the bag that may be this input, by name."""
+    names = _of_type(entry, type_of)
+    if camera := entry.key.partition(":")[2]:
+        return [name for name in names if camera in name.split("/")]
+    if entry.key in NAMED_SO:
+        return [name for name in names if WORDS[entry.key] in name]
+    return names
+
+
+def _only(entry: Topic, names: Sequence[str]) -> str | None:
+    """The topic that is an input beyond question: the only one, or the only one with the input's word."""
+    likely = [name for name in names if WORDS.get(entry.key, entry.key) in name]
+    return next((some[0] for some in (likely, names) if len(some) == 1), None)
+
+
+def _of_type(entry: Topic, type_of: Mapping[str, str]) -> list[str]:
+    return sorted(name for name, kind in type_of.items() if kind == entry.type)
+
+
+def _ambiguous(entry: Topic, names: Sequence[str]) -> list[str]:
+    lines = [f"{entry.key}: {len(names)} topics are of type {entry.type}; choose one:"]
+    lines += [f"  --topic {entry.key}={name}" for name in names]
+    return lines if entry.required else [*lines, f"  --topic {entry.key}=   (to do without)"]
+
+
+def _missing(entry: Topic, type_of: Mapping[str, str]) -> list[str]:
+    names = _of_type(entry, type_of)
+    camera = entry.key.partition(":")[2]
+    if not names:
+        lines = [f"{entry.key}: the bag has no topic of type {entry.type}"]
+    elif camera:
+        lines = [f"{entry.key}: no topic of type {entry.type} is named after camera '{camera}'; choose one:"]
+    else:
+        lines = [f"{entry.key}: no topic of type {entry.type} is named '{WORDS[entry.key]}'; choose one:"]
+    return [*lines, *(f"  --topic {entry.key}={name}" for name in names)]
+
+
+def _advice(entry: Topic, type_of: Mapping[str, str]) -> list[str]:
+    """Ways out other than naming a topic."""
+    have = set(type_of.values())
+    if entry.key == "route":
+        other = next((kind for kind, name in topics.ROUTE_TYPES.items() if name != entry.type and name in have), None)
+        told = [f"  --set inputs.route_type={other}   (the bag has a {topics.ROUTE_TYPES[other]})"] if other else []
+        return [*told, "  --route driven   (to follow the path that was driven, in hindsight)"]
+    if entry.key == "map":
+        return ["  --set inputs.lanelet_map=FILE   (the map's .osm file)"]
+    if entry.key == "tf_static" or ":" in entry.key:
+        return ["  --set cameras.required=false   (with a planner that needs no images)"]
+    return []
+
+
+def known_sources(reader: BagReader) -> dict[str, str]:
+    """The bag's map and objects, where it has them: plans are scored against them, whether or not the planner asked."""
+    found = {}
+    for key, kinds in (("map", (topics.MAP_TYPE,)), ("objects", tuple(topics.OBJECT_TYPES.values()))):
+        for kind in kinds:
+            names = [topic.name for topic in reader.topics if topic.type_name == kind and topic.count]
+            if names and key not in found:
+                found[key] = min(names, key=lambda name: (WORDS[key] not in name, len(name), name))
+    return found

@@ -1,0 +1,191 @@
+"""The record of a replay, put together leg by leg while plans come: its memory does not grow with the bag.
+
+    legs = Legs(reader, sources, config)
+    for plan in plans:
+        legs.add(plan)
+    record = legs.record(details)
+
+A leg is a minute of plans. When one is whole, the bag is read again from some time before it to some time after, its
+plans are measured and scored, and then let go: kept are the numbers of all plans, and of plans, pictures and the path
+driven as many as a page has room for, evenly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from ..config import Config
+from ..domain import Array
+from ..ros.bag import BagReader
+from ..ros.lanelet_map import LaneletMap
+from . import plan_measures
+from . import scores as replay_scores
+from .plan_measures import PlanMeasures
+from .record import AllPlans, DriveRecord, ReplayFrame, ReplayRecord, driven_poses, stage_times
+from .recorded_world import (
+    Cameras,
+    Part,
+    Planned,
+    frames_of,
+    front_stamp_ns,
+    known_map,
+    odometry,
+    routes,
+    sightings,
+    space,
+)
+from .scores import Sighting
+
+LEG = 600  # plans
+MARGIN_NS = 10_000_000_000  # of reading, around a leg: the driving score looks 5 s ahead
+FRAMES_MAX, PICTURES_MAX, PATH_MAX = 3200, 400, 40_000  # plans, instants with pictures, poses that a record keeps
+
+Kept = TypeVar("Kept")
+
+
+class Evenly(Generic[Kept]):
+    """Every first, second, fourth, .. of what is added, so that no more than `most` are kept."""
+
+    def __init__(self, most: int) -> None:
+        self.kept: list[Kept] = []
+        self.stride = 1
+        self._most, self._seen = most, 0
+
+    def add(self, item: Kept) -> None:
+        if self._seen % self.stride == 0:
+            self.kept.append(item)
+        self._seen += 1
+        if len(self.kept) > self._most:
+            self.kept = self.kept[::2]
+            self.stride *= 2
+
+
+class Legs:
+    """Of one bag. A plan that does not tell when it was made (`at_ns`) keeps its leg open to the end."""
+
+    def __init__(
+        self, reader: BagReader, sources: dict[str, str], config: Config, *, scoring: bool = True, drawn: bool = True
+    ) -> None:
+        """`drawn`: whether pictures are wanted, for a report."""
+        self._reader, self._sources, self._config, self._drawn = reader, sources, config, drawn
+        self._scoring = scoring and "objects" in sources
+        self._leg: list[Planned] = []
+        self._last: ReplayFrame | None = None  # of the leg before
+        self._until_ns: int | None = None  # to where the path is known
+        self._scored_ns: int | None = None
+        self._plans = 0
+        self._frames, self._path = Evenly[ReplayFrame](FRAMES_MAX), Evenly[tuple[int, Array]](PATH_MAX)
+        self._pictured = Evenly[int](PICTURES_MAX)  # numbers of plans
+        self._measures: list[PlanMeasures] = []
+        self._timings: dict[str, list[Array]] = {}
+
+    def add(self, plan: Planned) -> None:
+        self._leg.append(plan)
+        if len(self._leg) >= LEG and plan.at_ns is not None and self._leg[0].at_ns is not None:
+            self._close(plan.at_ns)
+
+    def record(self, details: dict[str, Any], drive: DriveRecord | None = None) -> ReplayRecord:
+        """Of all plans; none may be added afterwards."""
+        self._close(None)
+        timings = {stage: np.concatenate(parts) for stage, parts in self._timings.items()}
+        path = sorted(dict(self._path.kept).items())
+        kept = set(self._pictured.kept)
+        frames = [
+            frame if number in kept else replace(frame, pictures=())
+            for number, frame in zip(range(0, self._plans, self._frames.stride), self._frames.kept, strict=True)
+        ]
+        return replace(
+            self._empty,
+            frames=frames,
+            driven_path=np.array([pose for _, pose in path]).reshape(-1, 3),
+            driven_stamps_ns=np.array([stamp for stamp, _ in path], np.int64),
+            details=details,
+            drive=drive,
+            counted=AllPlans(plan_measures.joined(self._measures), timings),
+        )
+
+    def _close(self, end_ns: int | None) -> None:
+        """Measure the leg's plans, the last of them made at `end_ns`; None: there are no more."""
+        plans, self._leg = self._leg, []
+        start_ns = self._until_ns  # of the first leg: the beginning of the bag
+        if start_ns is not None and plans and plans[0].at_ns is not None:
+            start_ns = min(start_ns, plans[0].at_ns - MARGIN_NS)
+        last_ns = plans[-1].at_ns if end_ns is None and plans else end_ns
+        part = Part(self._reader, self._sources, start_ns, None if last_ns is None else last_ns + MARGIN_NS)
+        egos = {}
+        for received_ns, ego in odometry(part, self._config):
+            egos[ego.stamp_ns] = ego
+            known = self._until_ns is not None and received_ns < self._until_ns
+            if not known and (end_ns is None or received_ns < end_ns):
+                self._path.add((ego.stamp_ns, ego.map_from_ego))
+        self._until_ns = end_ns
+        if not plans:
+            return
+        shown = {}
+        for k, plan in enumerate(plans):
+            self._pictured.add(self._plans + k)
+            stamp_ns = front_stamp_ns(plan) if self._drawn else None
+            if (self._plans + k) % self._pictured.stride == 0 and stamp_ns is not None:
+                shown[k] = stamp_ns
+        pictures = self._cameras.pictures(part, shown) if shown else {}
+        stamps = sorted(egos)
+        path = replace(
+            self._empty,
+            driven_path=np.array([egos[stamp].map_from_ego for stamp in stamps]).reshape(-1, 3),
+            driven_stamps_ns=np.array(stamps, np.int64),
+        )
+        seen = sightings(part, self._config, lambda stamps_ns: driven_poses(path, stamps_ns))
+        seen.sort(key=lambda sighting: sighting.stamp_ns)
+        frames = frames_of(plans, egos, pictures, seen, part, self._config)
+        self._plans += len(frames)
+        for frame in frames:
+            self._frames.add(frame)
+        self._count(replace(path, frames=frames), seen)
+
+    def _count(self, leg: ReplayRecord, seen: Sequence[Sighting]) -> None:
+        scores: dict[str, Array] = {}
+        if self._scoring:
+            scores = replay_scores.scored(leg, seen, self._space, self._config, self._scored_ns)
+            done = np.flatnonzero(np.isfinite(scores["nc"]))
+            self._scored_ns = leg.frames[int(done[-1])].stamp_ns if len(done) else self._scored_ns
+        before = [] if self._last is None else [self._last]  # a plan is also held against the one before it
+        unknown = np.full(len(before), np.nan)
+        scores = {name: np.concatenate([unknown, values]) for name, values in scores.items()}
+        measures = replace(leg, frames=[*before, *leg.frames], scores=scores).plans.measures
+        self._last = leg.frames[-1]
+        self._measures.append(plan_measures.from_plan(measures, len(before)))
+        for stage, values in stage_times(leg.frames).items():
+            self._timings.setdefault(stage, []).append(values)
+
+    @cached_property
+    def _empty(self) -> ReplayRecord:
+        """The record without its plans."""
+        found = routes(Part(self._reader, self._sources), self._config, self._map)
+        return ReplayRecord(
+            planner=self._config.planner,
+            bag=Path(self._reader.path).name,
+            frames=(),
+            route=found[-1][1] if found else np.zeros((0, 3)),
+            routes=found,
+            driven_path=np.zeros((0, 3)),
+            driven_stamps_ns=np.zeros(0, np.int64),
+            vehicle=self._config.vehicle,
+        )
+
+    @cached_property
+    def _cameras(self) -> Cameras:
+        return Cameras(Part(self._reader, self._sources), self._config)
+
+    @cached_property
+    def _space(self) -> Any:
+        return space(self._map)
+
+    @cached_property
+    def _map(self) -> LaneletMap | None:
+        return known_map(Part(self._reader, self._sources), self._config)

@@ -1,0 +1,118 @@
+"""Golden replays: recorded observations through the engine must give the plans they gave before.
+
+A golden holds, for every plan of a replay, its stamp, what became of it and where it leads; times are left out, they
+are this machine's. What may differ by how much stands in one table. A golden is changed on purpose only: `reflectdrive
+replay BAG --golden FILE --update-golden`, after looking at report.html, with the reason in the commit message.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..domain import Array
+from ..files import MEGABYTE, read_limited
+from .record import ReplayRecord
+
+TOLERANCES = {  # field: largest difference; the arithmetic of other processors differs in the last digits
+    "stamp_ns": 0,
+    "verdict": 0,
+    "source": 0,
+    "poses_xy": 1e-4,  # m, map frame
+    "poses_heading": 1e-4,  # rad
+    "speeds": 1e-3,  # m/s
+}
+LARGEST_BYTES = 256 * MEGABYTE
+EVERY = 5  # each fifth point of a plan: half a second apart
+
+
+class GoldenError(Exception):
+    """A golden is missing, does not fit, or may not be written; the message says what to do."""
+
+
+def check_name(golden: Path) -> None:
+    """Raises GoldenError for a folder and for a name without .npz, which numpy would add when writing."""
+    if golden.suffix != ".npz" or golden.is_dir():
+        raise GoldenError(f"--golden {golden} is no golden's name: give a file whose name ends in .npz")
+
+
+def fields(record: ReplayRecord) -> dict[str, Array]:
+    """The arrays of a golden: every plan, each with its every fifth point. Plans must be equally long, not too many."""
+    frames = record.frames
+    if len(frames) < len(record.plans.measures):
+        raise GoldenError(f"a golden holds every plan, and {len(record.plans.measures)} are too many: give --duration")
+    lengths = {len(frame.plan_poses) for frame in frames}
+    if len(lengths) != 1:
+        raise GoldenError(f"a golden needs plans of one length, this replay has {sorted(lengths)}")
+    poses = np.stack([frame.plan_poses[EVERY - 1 :: EVERY] for frame in frames])
+    return {
+        "stamp_ns": np.array([frame.stamp_ns for frame in frames], np.int64),
+        "verdict": np.array([frame.verdict for frame in frames], np.int64),
+        "source": np.array([frame.source for frame in frames], np.int64),
+        "poses_xy": poses[..., :2],
+        "poses_heading": poses[..., 2],
+        "speeds": np.stack([frame.plan_speeds[EVERY - 1 :: EVERY] for frame in frames]),
+    }
+
+
+def read(golden: Path) -> dict[str, Array]:
+    """The arrays of a golden. Raises GoldenError when it does not exist or cannot be read."""
+    try:
+        content = io.BytesIO(read_limited(golden, LARGEST_BYTES))
+        unpacked = sum(member.file_size for member in zipfile.ZipFile(content).infolist())
+        if unpacked > LARGEST_BYTES:
+            raise ValueError(f"it unpacks to more than {LARGEST_BYTES} bytes")
+        with np.load(content, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in TOLERANCES}
+        if wrong := [
+            name for name, values in arrays.items() if values.dtype.kind not in "if" or not np.isfinite(values).all()
+        ]:
+            raise ValueError(f"{', '.join(wrong)} holds what is no finite number")
+        return arrays
+    except FileNotFoundError:
+        raise GoldenError(f"golden {golden} does not exist: make it with --update-golden") from None
+    except Exception as fault:  # zip and numpy raise many kinds for damaged content
+        why = getattr(fault, "strerror", None) or fault
+        raise GoldenError(f"golden {golden} cannot be read ({why}): make it anew with --update-golden") from None
+
+
+def differences(record: ReplayRecord, golden: Path) -> list[str]:
+    """One sentence for each field that differs by more than its tolerance; empty when the replay is as before.
+
+    Raises GoldenError when there is no golden to compare with.
+    """
+    return differing(fields(record), read(golden), TOLERANCES)
+
+
+def differing(now: Mapping[str, Array], before: Mapping[str, Array], tolerances: Mapping[str, float]) -> list[str]:
+    """One sentence for each field, an array (N, ..) with a row per plan, that differs by more than its tolerance."""
+    found = []
+    for name, tolerance in tolerances.items():
+        if now[name].shape != before[name].shape:
+            found.append(f"{name}: {now[name].shape} now, {before[name].shape} in the golden")
+            continue
+        apart = np.abs(now[name] - before[name])
+        if name == "poses_heading":
+            apart = np.minimum(apart, 2 * np.pi - apart)
+        if apart.size and not apart.max() <= tolerance:
+            of_plans = apart.reshape(len(apart), -1).max(axis=1)
+            first, count = int(np.argmax(~(of_plans <= tolerance))), int((~(of_plans <= tolerance)).sum())
+            found.append(
+                f"{name}: {count} of {len(apart)} plans differ by up to {apart.max():.6g} (allowed {tolerance:g}), "
+                f"first at plan {first}"
+            )
+    return found
+
+
+def update(record: ReplayRecord, golden: Path, whole: bool) -> None:
+    """Write the golden. Raises GoldenError unless the whole bag ran: half a golden would pass half a test."""
+    if not whole:
+        raise GoldenError("a golden is only written from a replay of the whole bag through the engine")
+    golden.parent.mkdir(parents=True, exist_ok=True)
+    arrays: dict[str, Any] = fields(record)
+    np.savez_compressed(golden, **arrays)

@@ -1,0 +1,279 @@
+"""A bag through the real node: its own process, Fast DDS in between, recorded time on /clock.
+
+The same harness serves the replay, the demo, the bench and the tests: it isolates itself on a free ROS domain of this
+machine, uses the DDS profile that does not lose pictures, and ends every process it began, whatever happens.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+import rclpy
+from rclpy.context import Context
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.serialization import deserialize_message, serialize_message
+from rich.console import Console
+from rich.progress import Progress
+from rosgraph_msgs.msg import Clock
+
+from ..config import Config
+from ..ros import convert, outputs, topics
+from ..ros.bag import BagError, BagReader
+from ..ros.inputs import InputStatus, Level
+from ..ros.node import profile, start_ros
+from ..ros.processes import isolated_environment, resolved, running_node, sending
+from ..ros.topics import message_class
+from .counters import Sent, Unsent
+
+MATCH_TIMEOUT_S = 30.0  # a loaded machine takes its time to start a process
+LAST_PLAN_S = 1.0  # what the node still answers after the last message
+CLOCK_PERIOD_S = 0.01
+REPLAYED = ("trajectory", "status", "debug", "diagnostics")
+PLAN = {"trajectory", "status"}  # what a plan does not go without
+PENDING = 100  # plans whose parts may still be on their way: ten seconds of them
+
+
+class Harness:
+    """Our side of the conversation: publishers for the node's inputs, everything it publishes collected.
+
+    It is kept in `received`, by key and with the time of arrival, or given to `keep(key, time, message)`.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        keys: list[str],
+        heard: tuple[str, ...] = REPLAYED,
+        keep: Callable[[str, float, Any], None] | None = None,
+    ) -> None:
+        os.environ.update(isolated_environment())
+        self._context = Context()
+        start_ros([], self._context)
+        self.node = Node("reflectdrive_harness", context=self._context)
+        self.received: dict[str, list[tuple[float, Any]]] = {topic.key: [] for topic in topics.OUTPUTS}
+        self._keep = keep or (lambda key, at_s, message: self.received[key].append((at_s, message)))
+        self.inputs = {
+            entry.key: self.node.create_publisher(message_class(entry.type), resolved(entry.name), sending(entry.qos))
+            for entry in topics.inputs(config)
+            if entry.key in keys
+        }
+        self.clock = self.node.create_publisher(Clock, "/clock", 10)
+        for topic in topics.OUTPUTS:
+            if topic.key in heard:
+                self.node.create_subscription(
+                    message_class(topic.type), resolved(topic.name), self._collecting(topic.key), 100
+                )
+        self._executor = SingleThreadedExecutor(context=self._context)
+        self._executor.add_node(self.node)
+        self._spinning = threading.Thread(target=self._spin, daemon=True)
+        self._spinning.start()
+
+    def _spin(self) -> None:
+        with suppress(ExternalShutdownException):
+            self._executor.spin()
+
+    def _collecting(self, key: str) -> Any:
+        def collect(message: Any) -> None:
+            self._keep(key, time.perf_counter(), message)
+
+        return collect
+
+    def wait_for_node(self, process: subprocess.Popen, log: Path) -> None:
+        """Until the node listens to every input and we hear it. Raises BagError with its last words when it dies."""
+        until = time.perf_counter() + MATCH_TIMEOUT_S
+        while time.perf_counter() < until:
+            if process.poll() is not None:
+                last = (log.read_text(encoding="utf-8").strip().splitlines() or ["no output"])[-1]
+                raise BagError(f"the node ended with code {process.returncode}: {last}")
+            heard = self.node.count_publishers(resolved("~/output/trajectory")) > 0
+            if heard and all(publisher.get_subscription_count() > 0 for publisher in self.inputs.values()):
+                return
+            time.sleep(0.05)
+        raise BagError(f"the node did not connect within {MATCH_TIMEOUT_S:.0f} s: is another DDS profile in use?")
+
+    def tell_time(self, now_ns: int) -> None:
+        self.clock.publish(Clock(clock=outputs.time_message(now_ns)))
+
+    def close(self) -> None:
+        self._executor.shutdown(timeout_sec=1.0)
+        self.node.destroy_node()
+        rclpy.try_shutdown(context=self._context)
+        self._spinning.join(timeout=1.0)
+
+
+class Answers(Node):
+    """Keeps what the planner says."""
+
+    KEYS = ("trajectory", "status", "debug", "diagnostics")
+
+    def __init__(self, context: Context) -> None:
+        super().__init__("reflectdrive_demo", context=context)
+        self.kept: dict[str, list[tuple[float, Any]]] = {key: [] for key in self.KEYS}
+        for topic in topics.OUTPUTS:
+            if topic.key in self.kept:
+                qos = profile(topic.qos)
+                qos.depth = 100
+                self.create_subscription(message_class(topic.type), resolved(topic.name), self._keeping(topic.key), qos)
+
+    def _keeping(self, key: str) -> Any:
+        return lambda message: self.kept[key].append((time.perf_counter(), message))
+
+    def sent(self) -> list[Sent]:
+        """Every plan with what was said of it, by stamp."""
+        statuses = {convert.stamp_ns(m.header): m for _, m in self.kept["status"]}
+        debugs = {convert.stamp_ns(m.header): m for _, m in self.kept["debug"]}
+        said = [(at, diagnostics_of(m)) for at, m in self.kept["diagnostics"]]
+        found: dict[int, Sent] = {}
+        for at, trajectory in self.kept["trajectory"]:
+            stamp, debug = convert.stamp_ns(trajectory.header), debugs.get(convert.stamp_ns(trajectory.header))
+            if stamp in statuses:
+                stages = (
+                    {} if debug is None else dict(zip(debug.stage_names, map(float, debug.stage_times), strict=True))
+                )
+                # what is said next knows of this plan; what was said before it may be from before the first picture
+                lines = next((lines for when, lines in said if when >= at), said[-1][1] if said else ())
+                points = outputs.points_of(trajectory)
+                found.setdefault(stamp, Sent(stamp, points, statuses[stamp], stages, lines))
+        return [found[stamp] for stamp in sorted(found)]
+
+
+def through_node(
+    reader: BagReader,
+    sources: dict[str, str],
+    config: Config,
+    stop_ns: int,
+    rate: float,
+    route: Any | None,
+    out: Path,
+    errors: Console,
+    unsent: Unsent,
+) -> Iterator[Any]:
+    """Play the bag to the node in recorded time; then every plan it sent, with what it said of it, by their stamps.
+
+    `unsent` hears the diagnostics that came while no plan was sent.
+    `route`: a nav_msgs/Path to send beforehand instead of the bag's own. What the node sends waits in a file until the
+    bag is over: to measure plans meanwhile would take the processor from the node.
+    """
+    log = out / "node.log"
+    with tempfile.TemporaryFile(dir=out) as file:
+        spool = Spool(file)
+        harness = Harness(config, [*sources, *(["route"] if route is not None else [])], keep=spool.add)
+        try:
+            with running_node(config, {}, log) as process:
+                harness.wait_for_node(process, log)
+                if route is not None:
+                    harness.inputs["route"].publish(route)
+                began_s = time.perf_counter()
+                play(reader, sources, harness, stop_ns, rate, errors)
+                time.sleep(LAST_PLAN_S)
+        finally:
+            harness.close()
+        yield from plans_of(spool, lambda at_s: reader.start_ns + int((at_s - began_s) * rate * 1e9), unsent)
+
+
+class Spool:
+    """Messages in a file, in the order in which they came: those of a long drive do not fit into memory."""
+
+    HEAD = struct.Struct("<BdI")  # place of the key in REPLAYED, time of arrival, bytes
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._types = {topic.key: message_class(topic.type) for topic in topics.OUTPUTS if topic.key in REPLAYED}
+
+    def add(self, key: str, at_s: float, message: Any) -> None:
+        content = serialize_message(message)
+        self._file.write(self.HEAD.pack(REPLAYED.index(key), at_s, len(content)) + content)
+
+    def __iter__(self) -> Iterator[tuple[str, float, Any]]:
+        """Key, time of arrival and message of each; none may be added afterwards."""
+        self._file.seek(0)
+        while head := self._file.read(self.HEAD.size):
+            place, at_s, size = self.HEAD.unpack(head)
+            key = REPLAYED[place]
+            yield key, at_s, deserialize_message(self._file.read(size), self._types[key])
+
+
+def plans_of(heard: Iterable[tuple[str, float, Any]], bag_ns: Callable[[float], int], unsent: Unsent) -> Iterator[Any]:
+    """Plans with what was said of them, by their stamps, from messages in the order in which they came.
+
+    `bag_ns` tells the bag's time of a time of arrival. `unsent` hears diagnostics with no trajectory since the last
+    ones. A plan without a status is left out.
+    """
+    waiting: dict[int, dict[str, Any]] = {}  # by stamp: the parts of a plan
+    said: tuple[InputStatus, ...] = ()
+    trajectories = 0  # since the last diagnostics
+
+    def made(stamp: int, **changes: Any) -> Iterator[Sent]:
+        parts = waiting.pop(stamp) | changes
+        if parts.keys() >= PLAN:
+            debug = parts.get("debug")
+            stages = {} if debug is None else dict(zip(debug.stage_names, map(float, debug.stage_times), strict=True))
+            points = outputs.points_of(parts["trajectory"])
+            yield Sent(stamp, points, parts["status"], stages, parts["said"], parts["at_ns"])
+
+    for key, at_s, message in heard:
+        if key == "diagnostics":
+            said = diagnostics_of(message)
+            if not trajectories:
+                unsent(said)
+            trajectories = 0
+            continue
+        trajectories += key == "trajectory"
+        parts = waiting.setdefault(convert.stamp_ns(message.header), {})
+        if key == "trajectory" and key not in parts:
+            parts |= {"said": said, "at_ns": bag_ns(at_s)}
+        parts.setdefault(key, message)
+        while len(waiting) > PENDING:
+            yield from made(min(waiting))
+    last = max((stamp for stamp, parts in waiting.items() if parts.keys() >= PLAN), default=None)
+    for stamp in sorted(waiting):  # the counters of the end belong to the last plan
+        yield from made(stamp, **({"said": said} if stamp == last else {}))
+
+
+def play(
+    reader: BagReader, sources: dict[str, str], harness: Harness, stop_ns: int, rate: float, errors: Console
+) -> None:
+    """Publish the bag's messages at their times; /clock runs along at 100 Hz."""
+    keys = {name: key for key, name in sources.items()}
+    began, clock_ns = time.perf_counter(), reader.start_ns
+    harness.tell_time(clock_ns)
+    with Progress(console=errors, transient=True) as progress:
+        task = progress.add_task("playing to the node", total=max(stop_ns - reader.start_ns, 1))
+        for message in reader.messages(keys, stop_ns=stop_ns):
+            while True:
+                now_ns = reader.start_ns + int((time.perf_counter() - began) * rate * 1e9)
+                if now_ns - clock_ns >= CLOCK_PERIOD_S * 1e9:
+                    clock_ns = min(now_ns, message.received_ns)
+                    harness.tell_time(clock_ns)
+                ahead_s = (message.received_ns - now_ns) * 1e-9 / rate
+                if ahead_s <= 0:
+                    break
+                time.sleep(min(ahead_s, CLOCK_PERIOD_S / rate))
+            harness.inputs[keys[message.topic]].publish(message.data)
+            progress.update(task, completed=message.received_ns - reader.start_ns)
+    for step in range(1, int(LAST_PLAN_S / CLOCK_PERIOD_S / 4)):
+        harness.tell_time(clock_ns + step * int(CLOCK_PERIOD_S * 1e9))
+        time.sleep(CLOCK_PERIOD_S)
+
+
+def diagnostics_of(message: Any) -> tuple[InputStatus, ...]:
+    """The lines of a DiagnosticArray, names without the node's."""
+    return tuple(
+        InputStatus(
+            status.name.partition(": ")[2],
+            Level(int.from_bytes(status.level, "little")),
+            status.message,
+            {value.key: value.value for value in status.values},
+        )
+        for status in message.status
+    )

@@ -1,0 +1,207 @@
+"""One page that shows a whole replay: bird's-eye view, pictures with the plan drawn in, latencies, diagnostics.
+
+The page is one file without links to anything outside: it opens from a mail, from a build server, or on the vehicle.
+Its looks and behaviour are in `report.html`, what it draws like the live page in `drawing.js`; here the record becomes
+the data that is put into it.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+from .. import pages
+from ..domain import Array
+from .record import DriveRecord, ReplayFrame, ReplayPicture, ReplayRecord, driven_poses, summary
+
+PICTURE_WIDTH = 480  # px; wider ones are scaled down
+PICTURE_QUALITY = 75
+ROAD_M = 130.0  # of a world's road, what is nearer than this to the path driven is shown
+PICTURES_MAX_BYTES = 10_000_000  # of base64; longer replays show every n-th picture, so that the page still opens
+
+
+def write_report(record: ReplayRecord, path: str | Path) -> None:
+    """Writes the page. Raises OSError where the file cannot be written."""
+    content = json.dumps(_content(record), separators=(",", ":"), allow_nan=False)
+    page = pages.page("report.html")
+    title = html.escape(f"reflectdrive {'demo' if record.drive else 'replay'}: {record.planner} on {record.bag}")
+    # nothing inside the data may end the script element that holds it
+    page = page.replace("__DATA__", content.replace("<", "\\u003c"), 1).replace("__TITLE__", title, 1)
+    Path(path).write_text(page, encoding="utf-8", errors="surrogateescape")
+
+
+def _content(record: ReplayRecord) -> dict[str, Any]:
+    """The page's data. Times are seconds from the first plan (from the first odometry where there is none)."""
+    frames, numbers = record.frames, summary(record)
+    pictures, shown = _pictures(record)
+    statuses = list(dict.fromkeys(status.name for frame in frames for status in frame.diagnostics))
+    begin = frames[0].stamp_ns if frames else int(record.driven_stamps_ns[0]) if len(record.driven_stamps_ns) else 0
+    origin = [str(numbers[key]) for key in ("date", "device", "command") if numbers.get(key)]
+    if numbers.get("commit"):
+        origin.append(f"commit {str(numbers['commit'])[:10]}")
+    if len(frames) < numbers["plans"]:
+        origin.append(f"{len(frames)} of {numbers['plans']} plans are drawn, evenly; the numbers are of all")
+    vehicle = record.vehicle
+    return {
+        "planner": record.planner,
+        "bag": record.bag,
+        "origin": " · ".join(origin),
+        "summary": json.loads(json.dumps(numbers, default=str), parse_constant=lambda _: None),  # NaN is no JSON
+        "main_stage": "total" if "total" in numbers["latency_ms"] else _slowest(numbers["latency_ms"]),
+        "vehicle": {
+            "length": vehicle.length_m,
+            "width": vehicle.width_m,
+            "offset": vehicle.rear_axle_to_center_m,
+        },
+        "road_height": record.road_height_m,
+        "routes": _routes(record, begin),
+        "world": None if record.drive is None else _world(record, record.drive, numbers, begin),
+        "driven": {
+            "t": _rounded((record.driven_stamps_ns - begin) * 1e-9, 3),
+            "p": _rounded(record.driven_path, 3),
+        },
+        "statuses": statuses,
+        "pictures": pictures,
+        "frames": [_frame(frame, begin, statuses, picture) for frame, picture in zip(frames, shown, strict=True)],
+    }
+
+
+def _routes(record: ReplayRecord, begin_ns: int) -> list[Any]:
+    routes = record.routes or (((begin_ns, record.route),) if len(record.route) else ())
+    return [[round((stamp_ns - begin_ns) * 1e-9, 3), _rounded(route[:, :2], 2)] for stamp_ns, route in routes]
+
+
+def _world(record: ReplayRecord, drive: DriveRecord, numbers: dict[str, Any], begin_ns: int) -> dict[str, Any]:
+    return {
+        "rings": [_rounded(ring, 2) for ring in drive.rings if _near(record.driven_path, ring)],
+        "scores": [
+            [round((stamp - begin_ns) * 1e-9, 3), round(score, 4)]
+            for stamp, score in zip(drive.score_stamps_ns.tolist(), drive.scores.tolist(), strict=True)
+        ],
+        "events": [
+            {"t": round((event.stamp_ns - begin_ns) * 1e-9, 2), "kind": event.kind, "text": event.text}
+            for event in drive.events
+        ],
+        "table": drive_rows(numbers),
+    }
+
+
+def _near(driven: Array, ring: Array) -> bool:
+    """Whether a ring may come into view: its box against the points of the path."""
+    low, high = ring.min(axis=0), ring.max(axis=0)
+    gap = np.maximum(np.maximum(low - driven[:, :2], driven[:, :2] - high), 0.0)
+    return bool((np.hypot(gap[:, 0], gap[:, 1]) < ROAD_M).any())
+
+
+def drive_rows(numbers: dict[str, Any]) -> list[tuple[str, str]]:
+    """The drive through a world as rows of a table: what, how much."""
+    drive = numbers["world"]
+    score = drive["score_mean"]
+    rows = [
+        ("driven", f"{drive['distance_m']:.0f} m in {drive['duration_s']:.1f} s"),
+        ("mean speed", f"{drive['mean_speed_mps']:.1f} m/s"),
+        ("PDM score, mean", "-" if score is None else f"{100 * score:.1f}"),
+        ("collisions", f"{drive['collisions']} ({drive['collisions_at_fault']} at fault)"),
+        ("off the road", f"{drive['off_road_s']:.1f} s"),
+        ("red lights run", str(drive["red_lights"])),
+        ("comfortable", f"{100 * drive['comfort_share']:.1f} % of the time"),
+        ("fresh plans", f"{drive['fresh_plans']} of {drive['ticks']} ticks"),
+        ("speed of the simulation", f"x{drive['real_time_factor']:.2f} real time"),
+    ]
+    overall = numbers["latency_ms"].get("overall")
+    if overall:
+        rows.append(("picture to plan, p50 / p99", f"{overall['p50']:.1f} / {overall['p99']:.1f} ms"))
+    return rows
+
+
+def _rounded(values: Any, digits: int) -> Any:
+    return np.round(np.asarray(values, float), digits).tolist()
+
+
+def _slowest(latencies: dict[str, dict[str, float]]) -> str:
+    return max(latencies, key=lambda stage: latencies[stage]["p50"], default="")
+
+
+def _frame(frame: ReplayFrame, begin_ns: int, statuses: Sequence[str], picture: int | None) -> dict[str, Any]:
+    said = {status.name: [int(status.level), status.message] for status in frame.diagnostics}
+    clock = datetime.fromtimestamp(frame.stamp_ns // 10**9, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
+    return {
+        "t": round((frame.stamp_ns - begin_ns) * 1e-9, 4),
+        "clock": f"{clock}.{frame.stamp_ns // 10**8 % 10} UTC",
+        "ego": _rounded(frame.map_from_ego, 4),
+        "v": round(float(frame.speed_mps), 3),
+        "plan": _rounded(np.column_stack([frame.plan_poses, frame.plan_speeds]), 3),
+        "dt": frame.dt_s,
+        "verdict": int(frame.verdict),
+        "source": int(frame.source),
+        "reason": frame.reason,
+        "step": frame.step.value,
+        "ms": {stage: round(float(value), 3) for stage, value in frame.timings_ms.items() if np.isfinite(value)},
+        "agents": [
+            [*pose, *size, kind]
+            for pose, size, kind in zip(
+                _rounded(frame.agent_poses, 2),
+                _rounded(frame.agent_sizes, 2),
+                frame.agent_kinds.tolist(),
+                strict=True,
+            )
+        ],
+        "diagnostics": [said.get(name) for name in statuses],
+        "picture": picture,
+    }
+
+
+# --- pictures --------------------------------------------------------------------------------------------------------
+
+
+def _pictures(record: ReplayRecord) -> tuple[list[dict[str, Any]], list[int | None]]:
+    """The sets of pictures that fit into the page, and for each frame the newest set that it may show."""
+    seen = [frame for frame in record.frames if frame.pictures]
+    if not seen:
+        return [], [None] * len(record.frames)
+    probe = sum(len(_jpeg(picture)) for picture in seen[len(seen) // 2].pictures) * 4 / 3
+    stride = max(1, int(np.ceil(probe * len(seen) / PICTURES_MAX_BYTES)))
+    kept = seen[::stride]
+    sets = [{"cameras": [_picture(record, picture) for picture in frame.pictures]} for frame in kept]
+    stamps = np.array([frame.stamp_ns for frame in kept])
+    newest = [int(np.searchsorted(stamps, frame.stamp_ns, side="right")) - 1 for frame in record.frames]
+    return sets, [index if index >= 0 else None for index in newest]
+
+
+def _picture(record: ReplayRecord, picture: ReplayPicture) -> dict[str, Any]:
+    """One picture with the pose of the ego when it was taken: some way behind the pose that the plan starts from."""
+    begin_ns = record.frames[0].stamp_ns
+    if len(record.driven_path):
+        ego = driven_poses(record, np.array([picture.stamp_ns]))[0]
+    else:
+        nearest = min(record.frames, key=lambda frame: abs(frame.stamp_ns - picture.stamp_ns))
+        ego = nearest.map_from_ego
+    return {
+        "name": picture.name,
+        "t": round((picture.stamp_ns - begin_ns) * 1e-9, 4),
+        "width": picture.width,
+        "height": picture.height,
+        "k": _rounded(picture.pixels_from_camera.ravel(), 4),
+        "distortion": [float(value) for value in picture.distortion],
+        "camera_from_ego": _rounded(picture.camera_from_ego.ravel(), 6),
+        "ego": _rounded(ego, 4),
+        "jpeg": base64.b64encode(_jpeg(picture)).decode("ascii"),
+    }
+
+
+def _jpeg(picture: ReplayPicture) -> bytes:
+    """The picture at most `PICTURE_WIDTH` wide; as it is where it is small, or no JPEG that can be read."""
+    pixels = cv2.imdecode(np.frombuffer(picture.jpeg, np.uint8), cv2.IMREAD_COLOR) if picture.jpeg else None
+    if pixels is None or pixels.shape[1] <= PICTURE_WIDTH:
+        return picture.jpeg
+    height = round(pixels.shape[0] * PICTURE_WIDTH / pixels.shape[1])
+    small = cv2.resize(pixels, (PICTURE_WIDTH, height), interpolation=cv2.INTER_AREA)
+    return bytes(cv2.imencode(".jpg", small, [cv2.IMWRITE_JPEG_QUALITY, PICTURE_QUALITY])[1])

@@ -1,0 +1,156 @@
+"""The driving score of the plans of a replay, where a bag tells who was there: others drive on as they really did.
+
+A bag is no simulation: nobody reacts to a plan that is not the one driven. So the score says how a plan fits into what
+happened, as NAVSIM's does. Progress is shared out by that of the recorded car. Where the drivable space is unknown, DAC
+is, and PDMS with it; the rest is told.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .. import geometry
+from ..config import Config
+from ..domain import Agents, Array, DrivableGrid, ForecastSource
+from ..scoring import contacts, metrics
+from ..scoring.contacts import AgentTracks
+from ..scoring.scorer import Reference, Scene, score
+from ..scoring.simulate import DT_S, HORIZON_S, STEPS
+from .plan_measures import SCORES
+from .record import ReplayFrame, ReplayRecord, ahead_poses, driven_poses, motion_of_frame
+
+EVERY_NS = 500_000_000  # plans closer together are scored no more than once
+FUTURE_S = DT_S * (contacts.SAMPLES - 1)  # of others, that the score looks at
+SEEN_AGAIN_S = 0.6  # who is not seen for longer was gone in between
+SAME_TIME_S, SAME_TIME_SHARE = 1e-6, 1e-5  # times that differ by less than both together are one
+LEAD_IN_NS = 500_000_000  # a sighting this much older than the plan still tells who is there
+
+
+@dataclass(frozen=True, eq=False)
+class Sighting:
+    """Who was where at one time, in the map; `ids` tell an object from another, from sighting to sighting."""
+
+    stamp_ns: int
+    ids: Sequence[bytes]
+    agents: Agents  # map axes
+
+
+def scored(
+    record: ReplayRecord,
+    sightings: Iterable[Sighting],
+    space_around: Callable[[ReplayFrame], DrivableGrid | None],
+    config: Config,
+    before_ns: int | None = None,
+) -> dict[str, Array]:
+    """(N,) of each of SCORES for the N plans, in 0..1; NaN for a plan that is not scored.
+
+    Scored are plans every half second, from `before_ns` on, where a plan was scored before, that have a route, 4 s of
+    recorded driving and 5 s of recorded others ahead. `sightings` come in the order of time, and no more than the next
+    seconds of them are held.
+    """
+    found = {name: np.full(len(record.frames), np.nan) for name in SCORES}
+    order = sorted(range(len(record.frames)), key=lambda k: record.frames[k].stamp_ns)
+    for k, seen in _beside([(k, record.frames[k]) for k in order], sightings):
+        frame = record.frames[k]
+        if before_ns is not None and frame.stamp_ns - before_ns < EVERY_NS:
+            continue
+        card = _of_plan(record, frame, seen, space_around, config)
+        if card is not None:
+            before_ns = frame.stamp_ns
+            for name, value in card.items():
+                found[name][k] = value
+    return found
+
+
+def _beside(
+    frames: Sequence[tuple[int, ReplayFrame]], sightings: Iterable[Sighting]
+) -> Iterator[tuple[int, list[Sighting]]]:
+    """Each plan with the sightings from just before it to FUTURE_S after it, where there are so many."""
+    coming, held = iter(sightings), deque[Sighting]()
+    for k, frame in frames:
+        until_ns = frame.stamp_ns + round(FUTURE_S * 1e9)
+        while not held or held[-1].stamp_ns < until_ns:
+            sighting = next(coming, None)
+            if sighting is None:
+                return
+            held.append(sighting)
+        while len(held) > 1 and held[0].stamp_ns < frame.stamp_ns - LEAD_IN_NS:
+            held.popleft()
+        if held[0].stamp_ns <= frame.stamp_ns:
+            yield k, list(held)
+
+
+def _of_plan(
+    record: ReplayRecord,
+    frame: ReplayFrame,
+    seen: Sequence[Sighting],
+    space_around: Callable[[ReplayFrame], DrivableGrid | None],
+    config: Config,
+) -> dict[str, float] | None:
+    """The scores of one plan; None where it, the route or the recorded driving is too short."""
+    times_ns = frame.stamp_ns + np.round(DT_S * np.arange(1, STEPS + 1) * 1e9).astype(np.int64)
+    route = geometry.distinct_points(_route_at(record, frame.stamp_ns)[:, :2])
+    whole = len(frame.plan_poses) * frame.dt_s >= HORIZON_S - 1e-6
+    if not whole or len(route) < 2 or times_ns[-1] > record.driven_stamps_ns[-1]:
+        return None
+    ego_from_map = geometry.invert(frame.map_from_ego)
+    driven = geometry.compose(ego_from_map, driven_poses(record, times_ns))
+    centres = geometry.compose(
+        np.concatenate([np.zeros((1, 3)), driven]), np.array([record.vehicle.rear_axle_to_center_m, 0.0, 0.0])
+    )
+    line = geometry.transform_points(ego_from_map, route)
+    scene = Scene(
+        motion_of_frame(frame, record.vehicle),
+        tracks_of(seen, frame.stamp_ns, frame.map_from_ego),
+        ForecastSource.LOGGED,
+        line,
+        grid=space_around(frame),
+        reference=Reference(float(metrics.progress(centres[None], line)[0])),
+        vehicle=record.vehicle,
+    )
+    card = score(scene, ahead_poses(frame)[None], config.scoring)
+    told = {"nc": card.nc, "dac": card.dac, "ttc": card.ttc, "ep": card.ep, "pdms": card.score}
+    unknown = () if scene.grid is not None else ("dac", "pdms")
+    return {name: float("nan") if name in unknown else float(value[0]) for name, value in told.items()}
+
+
+def _route_at(record: ReplayRecord, stamp_ns: int) -> Array:
+    """(L, 3) the route that led at this time; the first one before any came."""
+    led = [route for since_ns, route in record.routes if since_ns <= stamp_ns]
+    return led[-1] if led else (record.routes[0][1] if record.routes else record.route)
+
+
+def tracks_of(seen: Sequence[Sighting], stamp_ns: int, map_from_ego: Array) -> AgentTracks:
+    """Who was there from the stamp on, in the ego frame of then; linear between sightings."""
+    ego_from_map = geometry.invert(map_from_ego)
+    at_s = DT_S * np.arange(contacts.SAMPLES)
+    rows: dict[bytes, list[tuple[float, int, int]]] = {}  # id -> (seconds from the stamp, sighting, row)
+    for place, sighting in enumerate(seen):
+        for row, each in enumerate(sighting.ids):
+            rows.setdefault(each, []).append(((sighting.stamp_ns - stamp_ns) * 1e-9, place, row))
+    parts = []
+    for found in rows.values():
+        times_s = np.array([time_s for time_s, _, _ in found])
+        agents = [(seen[place].agents, row) for _, place, row in found]
+        poses = geometry.compose(ego_from_map, np.array([each.poses[row] for each, row in agents]))
+        heading = np.unwrap(poses[:, 2])
+        path = [np.interp(at_s, times_s, values) for values in (poses[:, 0], poses[:, 1], heading)]
+        speeds = np.array([np.hypot(*each.velocities_mps[row]) for each, row in agents])
+        after = np.searchsorted(times_s, at_s)
+        since_s = at_s - times_s[np.maximum(after - 1, 0)]
+        until_s = times_s[np.minimum(after, len(times_s) - 1)] - at_s
+        inside = (at_s >= times_s[0]) & (at_s <= times_s[-1]) & (since_s + until_s <= SEEN_AGAIN_S)
+        alike = (np.abs(at_s[:, None] - times_s) <= SAME_TIME_S + SAME_TIME_SHARE * np.abs(times_s)).any(axis=1)
+        present = inside | alike
+        if present.any():
+            first, row = agents[0]
+            track = np.stack([path[0], path[1], geometry.wrap(path[2])], axis=-1)
+            parts.append((track, present, np.interp(at_s, times_s, speeds), first.sizes[row], first.kinds[row]))
+    if not parts:
+        return AgentTracks.none()
+    poses, present, speeds, sizes, kinds = (np.array(part) for part in zip(*parts, strict=True))
+    return AgentTracks(poses, present, speeds, sizes, kinds)

@@ -1,0 +1,182 @@
+"""The checks that Autoware's planning validator makes of a trajectory, and how far plans stay from its limits.
+
+Read from the source of `autoware_planning_validator_trajectory_checker` (thresholds of its shipped parameter file), not
+run against it. Shape checks look at the plan thinned to 1 m, as there. Two checks ask where the car is on the plan:
+Autoware's trajectory_processor puts the way already driven in front of a generator's plan before the validator sees it
+(`trajectory_extender`), so they are made of such an extended plan. Plans fed to the validator without it begin 0.1 s
+ahead of the car, which from 10 m/s on is more than it allows; `raw_forward_shift_m` tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .. import geometry
+from ..domain import Array
+from .record import ReplayFrame
+
+THINNED_M = 1.0
+BRAKING_MPS2, LENGTH_MARGIN_M = 3.0, 2.0
+STANDING_MPS = 1.0 / 3.6
+
+
+@dataclass(frozen=True)
+class Margin:
+    """One check over a whole drive."""
+
+    worst: float  # of all plans
+    limit: float
+
+    @property
+    def share(self) -> float:
+        """How much of what is allowed was used; above 1 the validator complains."""
+        return self.worst / self.limit
+
+    @property
+    def met(self) -> bool:
+        return self.worst <= self.limit
+
+
+LIMITS = {
+    "interval_m": 100.0,
+    "relative_angle_rad": 2.0,
+    "curvature_per_m": 1.0,
+    "lateral_acceleration_mps2": 9.8,
+    "longitudinal_acceleration_mps2": 9.8,
+    "lateral_jerk_mps3": 7.0,
+    "steering_rad": 1.414,
+    "steering_rate_radps": 10.0,
+    "longitudinal_deviation_m": 1.0,
+    "yaw_deviation_rad": 1.5708,
+    "missing_length_m": 0.0,  # what the plan is shorter than the way to brake at 3 m/s^2, less 2 m
+    "lateral_shift_m": 0.5,
+    "forward_shift_m": 1.0,
+    "backward_shift_m": 0.1,
+}
+RAW = "raw_forward_shift_m"  # told, not judged: Autoware's extender comes before the validator
+
+
+def margins(frames: Sequence[ReplayFrame], wheel_base_m: float) -> dict[str, Margin]:
+    """Worst value of each check over the plans of a drive, in the order of LIMITS. Frames must be in order of time."""
+    worst = dict.fromkeys([*LIMITS, RAW], 0.0)
+    for index, frame in enumerate(frames):
+        past = np.array([earlier.map_from_ego for earlier in frames[max(0, index - 30) : index]]).reshape(-1, 3)
+        found = shape(frame, wheel_base_m) | place(frame, past)
+        if index:
+            found |= shift(frames[index - 1], frame, past)
+        for name, value in found.items():
+            worst[name] = max(worst[name], value)
+    return {name: Margin(worst[name], limit) for name, limit in {**LIMITS, RAW: LIMITS["forward_shift_m"]}.items()}
+
+
+def shape(frame: ReplayFrame, wheel_base_m: float) -> dict[str, float]:
+    """Checks of one plan by itself."""
+    poses, speeds = frame.plan_poses, frame.plan_speeds
+    accelerations = np.append(np.diff(speeds) / frame.dt_s, 0.0)
+    found = {
+        "interval_m": float(np.hypot(*np.diff(poses[:, :2], axis=0).T).max(initial=0.0)),
+        "longitudinal_acceleration_mps2": float(np.abs(accelerations).max(initial=0.0)),
+    }
+    kept = thinned(poses)
+    if len(kept) < 3:
+        return found
+    line, v, a = poses[kept, :2], speeds[kept], accelerations[kept]
+    bends = np.abs(geometry.wrap(np.diff(geometry.headings_along(line)[:-1])))
+    curvature = np.zeros(len(line))
+    curvature[1:-1] = three_point_curvature(line)
+    steering = np.arctan(wheel_base_m * curvature)
+    apart = np.hypot(*(line[2:] - line[:-2]).T)
+    took_s = apart / np.maximum(0.5 * (v[2:] + v[:-2]), 1e-3)
+    return (
+        found
+        | {
+            "relative_angle_rad": float(bends.max(initial=0.0)),
+            "curvature_per_m": float(np.abs(curvature).max()),
+            "lateral_acceleration_mps2": float((v**2 * np.abs(curvature)).max()),
+            "lateral_jerk_mps3": float(np.abs(3.0 * v**2 * a * curvature).max()),  # its formula, units and all
+            "steering_rad": float(np.abs(steering).max()),
+            "steering_rate_radps": float((np.abs(steering[2:] - steering[:-2]) / took_s).max(initial=0.0)),
+        }
+    )
+
+
+def place(frame: ReplayFrame, past: Array) -> dict[str, float]:
+    """Checks of where the car is on its plan, the way driven (P, 3) put in front."""
+    line = extended(past, frame.map_from_ego, frame.plan_poses)
+    here = frame.map_from_ego
+    (at,), _ = geometry.project(line, here[None, :2])
+    total = geometry.arc_lengths(line)[-1]
+    beyond = np.hypot(*(line[[0, -1], :2] - here[:2]).T)
+    off = 0.0 if 0.0 < at < total else float(beyond.min())
+    needed = frame.speed_mps**2 / (2.0 * BRAKING_MPS2) - LENGTH_MARGIN_M
+    moving = abs(frame.speed_mps) > STANDING_MPS
+    return {
+        "longitudinal_deviation_m": off,
+        "yaw_deviation_rad": float(abs(geometry.wrap(geometry.sample(line, np.array([at]))[0, 2] - here[2])))
+        if total > 1.0
+        else 0.0,
+        "missing_length_m": max(0.0, float(needed - (total - at))) if moving else 0.0,
+    }
+
+
+def shift(before: ReplayFrame, frame: ReplayFrame, past: Array) -> dict[str, float]:
+    """Checks of a plan against the one before, at the car: sideways as they are, along with the way driven in front."""
+    here = frame.map_from_ego
+    raw_old, raw_new = before.plan_poses, frame.plan_poses
+    raw_along, lateral = deviation(raw_old[nearest(raw_old, here)], raw_new[nearest(raw_new, here)])
+    found = {"lateral_shift_m": abs(lateral), RAW: max(0.0, raw_along)}
+    old, new = (extended(past, here, plan) for plan in (raw_old, raw_new))
+    new_at = nearest(new, here)
+    along, _ = deviation(old[nearest(old, here)], new[new_at])
+    if new_at == 0:
+        found["forward_shift_m"] = max(0.0, along)
+    elif new_at >= len(new) - 2:
+        found["backward_shift_m"] = max(0.0, -along)
+    return found
+
+
+def extended(past: Array, here: Array, plan: Array) -> Array:
+    """(N, 3) the way driven (P, 3), the car's place (3,) and the plan (T, 3), standing points once."""
+    line = np.concatenate([past, here[None], plan])
+    apart = np.hypot(*np.diff(line[:, :2], axis=0).T)
+    kept: Array = line[np.concatenate([[True], apart > 1e-3])]
+    if len(kept) >= 2:
+        return kept
+    ahead = here + 1e-3 * np.array([np.cos(here[2]), np.sin(here[2]), 0.0])
+    return np.stack([here, ahead])
+
+
+def nearest(line: Array, here: Array) -> int:
+    """Index of the first point of the segment of a line (N, 3) that is nearest to a pose."""
+    ends = line[:-1, :2], line[1:, :2]
+    step = ends[1] - ends[0]
+    length2 = np.maximum((step**2).sum(axis=1), 1e-12)
+    share = np.clip(((here[:2] - ends[0]) * step).sum(axis=1) / length2, 0.0, 1.0)
+    return int(np.argmin(np.hypot(*(ends[0] + share[:, None] * step - here[:2]).T)))
+
+
+def deviation(pose: Array, point: Array) -> tuple[float, float]:
+    """How far a point lies ahead of a pose (3,), and to its left."""
+    dx, dy = point[:2] - pose[:2]
+    cos, sin = np.cos(pose[2]), np.sin(pose[2])
+    return float(cos * dx + sin * dy), float(cos * dy - sin * dx)
+
+
+def thinned(poses: Array) -> Array:
+    """Indices of points at least THINNED_M apart, beginning with the first."""
+    kept = [0]
+    for index in range(1, len(poses)):
+        if np.hypot(*(poses[index, :2] - poses[kept[-1], :2])) >= THINNED_M:
+            kept.append(index)
+    return np.array(kept)
+
+
+def three_point_curvature(line: Array) -> Array:
+    """(N - 2,) signed curvature of the circles through three points in a row of a line (N, 2)."""
+    one, two, far = line[1:-1] - line[:-2], line[2:] - line[1:-1], line[2:] - line[:-2]
+    area2 = one[:, 0] * two[:, 1] - one[:, 1] * two[:, 0]
+    product = np.hypot(*one.T) * np.hypot(*two.T) * np.hypot(*far.T)
+    return np.asarray(2.0 * area2 / np.maximum(product, 1e-9))

@@ -1,0 +1,119 @@
+"""What the commands that plan are given alike: a configuration file, single settings, a planner, a model."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from .. import arguments
+from ..config import Config, ConfigError, DecodingConfig, load, override_dotted
+from ..documents import DocumentError, yaml_of
+from ..files import shown
+from ..planning import LEARNED, decoding_of, planner_named
+from ..planning.planner import Network
+from .model_file import named, verified_sha256, weights_sha256
+from .network import network_of, random_network, worker_network
+
+
+def add_model_arguments(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument("--model", metavar="FILE", help=f"weights of a learned planner ({', '.join(LEARNED)})")
+    parser.add_argument("--sha256", metavar="HASH", help="hash of --model (default: as the card.json beside it tells)")
+
+
+def add_random_weights_argument(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--random-weights",
+        action="store_true",
+        help="a row more for each planner that has a network: the same network with random weights",
+    )
+
+
+def add_settings_argument(parser: argparse._ActionsContainer, option: str) -> None:
+    parser.add_argument(
+        option, action="append", default=[], dest="settings", metavar="NAME=VALUE", help="one setting, may be repeated"
+    )
+
+
+def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
+    """Of benches that plan for the scenes of a set."""
+    parser.add_argument("--set", default="test", choices=("train", "val", "test", "hard"), help="scene set (test)")
+    parser.add_argument("--scenes", type=Path, metavar="DIR", help="folder of the set, where it is not the usual one")
+    parser.add_argument(
+        "--limit", type=arguments.count(), default=300, metavar="N", help="scenes, the set's first (300)"
+    )
+    parser.add_argument(
+        "--workers", type=arguments.processes(), default=1, metavar="N", help="processes, if the set must be made (1)"
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="configuration (YAML)")
+    add_model_arguments(parser)
+    add_settings_argument(parser, "--setting")
+
+
+def network_of_weights(config: Config, decoding: DecodingConfig) -> Network:
+    """Of benches whose rows decode differently, which is built into graphs. Raises ConfigError, ModelFileError."""
+    network = network_of(config.model, decoding) if config.model.file.endswith(".safetensors") else None
+    if network is None:
+        raise ConfigError(
+            "this bench needs a model's weights: give --model models/reflectdrive2_small/weights.safetensors"
+        )
+    return network
+
+
+def network_for(config: Config, planner: str, random_weights: bool) -> Network | None:
+    """The network of a planner that has one, with random weights instead of its own if asked: for worker processes.
+
+    Raises ModelFileError.
+    """
+    decoding = decoding_of(replace(config, planner=planner))
+    return (random_network if random_weights else worker_network)(config.model, decoding)
+
+
+def weights_of(config: Config, planners: Sequence[str]) -> str:
+    """Hash of the weights that drive, or empty where none of these planners has a network."""
+    return weights_sha256(config.model) if set(planners) & set(LEARNED) else ""
+
+
+def configuration(args: argparse.Namespace, patience: Mapping[str, Any] | None = None) -> Config:
+    """Defaults, then --config, `patience`, --planner and single settings, then the model.
+
+    --planner may be several; then each takes its turn in the configuration. Raises ConfigError, ModelFileError.
+    """
+    config = load(args.config) if getattr(args, "config", None) else Config()
+    values = {**(patience or {}), **settings_of(args.settings)}
+    if isinstance(args.planner, str):
+        values["planner"] = args.planner
+    config = override_dotted(config, values) if values else config
+    planners = args.planner if isinstance(args.planner, list) else [config.planner]
+    if args.model is None and args.sha256 is not None:
+        raise ConfigError("--sha256 is given without --model")
+    if args.model is not None:
+        if not set(planners) & set(LEARNED):
+            raise ConfigError(f"--model is given, but {', '.join(planners)} has none: name one of {', '.join(LEARNED)}")
+        model = named(args.model, args.sha256)
+        config = replace(config, model=replace(config.model, file=model.file, sha256=model.sha256))
+    if getattr(args, "random_weights", False) and not set(planners) & set(LEARNED):
+        raise ConfigError(
+            f"--random-weights is given, but {', '.join(planners)} has no weights: name one of {', '.join(LEARNED)}"
+        )
+    for name in planners:
+        planner_named(replace(config, planner=name))
+        if name in LEARNED:
+            verified_sha256(config.model)
+    return config
+
+
+def settings_of(pairs: Sequence[str]) -> Mapping[str, Any]:
+    """Names and values of NAME=VALUE. Raises ConfigError."""
+    values = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise ConfigError(f"{pair}: expected NAME=VALUE, such as guard.max_speed_mps=15")
+        try:
+            values[name] = yaml_of(value)
+        except DocumentError as fault:
+            raise ConfigError(f"{shown(pair)}: the value {fault}") from None
+    return values

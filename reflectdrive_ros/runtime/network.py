@@ -1,0 +1,294 @@
+"""One door to networks: the model that was asked for, its hash verified, loaded, and tried once before it drives.
+
+Or one sentence why not: a planner whose network cannot be had does not start, and none takes its place.
+A backend is a module of its own that is imported when a model needs it: a car without torch can run the others. Where
+`model.backend` is auto, a backend that cannot run the model is passed over for the next; the network then tells why.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from ..config import DecodingConfig, ModelConfig
+from ..domain import Array
+from ..features import ModelInputs, route_ahead, route_ids
+from ..planning import ReflectDriveDecoding
+from ..planning.planner import Network
+from ..planning.postprocess.waypoints import FREE, shares
+from .model_file import ModelFileError, card_of, found, verified_sha256
+from .trt.cuda_device import has_driver
+
+if TYPE_CHECKING:
+    from ..model.card import GraphCard
+    from ..model.token.rollout import Decoding
+
+log = logging.getLogger(__name__)
+
+# end of a model file -> backends that read it, the best first: weights, or the card of exported graphs
+READ_BY = {".safetensors": ("torch",), ".json": ("tensorrt", "onnxruntime")}
+INSTALLED_BY = {
+    "torch": "'reflectdrive[train]'",
+    "onnxruntime": "onnxruntime",
+    "tensorrt": "tensorrt",
+    "random weights": "'reflectdrive[train]'",
+}  # what pip is asked for
+RANDOM_SEED = 0  # of `random_network`
+GOLDEN_TOLERANCE = 0.05  # between backends and machines; another wiring of the inputs is far off
+
+
+def network_of(model: ModelConfig, decoding: DecodingConfig) -> Network | None:
+    """The configured network, ready to drive; None where no model is configured. Raises ModelFileError."""
+    if not model.file:
+        return None
+    verified_sha256(model)
+    path = found(model.file)
+    *better, last = backends_of(path, model)
+    passed_over = ""
+    for backend in better:
+        try:
+            return _ready(backend, path, model, decoding)
+        except ModelFileError as fault:
+            passed_over = f"not {backend}: {fault}"
+            log.warning("%s", passed_over)
+    try:
+        network = _ready(last, path, model, decoding)
+    except ModelFileError as fault:
+        raise ModelFileError(f"{fault}; {passed_over}" if passed_over else str(fault)) from None
+    if passed_over:
+        network.runs_on += f" ({passed_over})"
+    return network
+
+
+class Running(Network, Protocol):
+    """A network that says, for the diagnostics, what it runs on."""
+
+    runs_on: str
+
+
+def _ready(backend: str, path: Path, model: ModelConfig, decoding: DecodingConfig) -> Running:
+    """The network on one backend, loaded and tried once. Raises ModelFileError."""
+    try:
+        return LOADERS[backend](path, model, decoding)
+    except ModuleNotFoundError as fault:
+        if fault.name is None or fault.name.startswith("reflectdrive_ros"):
+            raise  # a fault of ours
+        raise ModelFileError(
+            f"model file {path} needs {fault.name}, which is not installed: pip install {INSTALLED_BY[backend]}"
+        ) from None
+
+
+@lru_cache(maxsize=2)
+def worker_network(model: ModelConfig, decoding: DecodingConfig) -> Network | None:
+    """`network_of` for one of several processes that share the cores, loaded once in each."""
+    return network_of(replace(model, threads=1), decoding)
+
+
+@lru_cache(maxsize=2)
+def random_network(model: ModelConfig, decoding: DecodingConfig) -> Network:
+    """The configured model's network with the weights that training begins with, from a fixed seed.
+
+    Layout, sizes and decoding are those of the model, whatever backend runs it; this one is run by torch on one
+    thread. For the evaluation alone: it has learned nothing. Raises ModelFileError.
+    """
+    verified_sha256(model)
+    return _ready("random weights", found(model.file), replace(model, threads=1), decoding)
+
+
+def backends_of(path: Path, model: ModelConfig) -> tuple[str, ...]:
+    """Which backends may run a model file, to be tried in this order.
+
+    TensorRT is not among them by itself where nothing speaks for it, neither a driver nor the library: a computer
+    without a GPU needs no word on that. Raises ModelFileError if no backend reads the file, or not the one asked for.
+    """
+    able = READ_BY.get(path.suffix, ())
+    if not able:
+        raise ModelFileError(f"model file {path} is no model: expected a file ending in {', '.join(READ_BY)}")
+    if model.backend == "auto":
+        gpu = model.device != "cpu" and (has_driver() or importlib.util.find_spec("tensorrt") is not None)
+        return tuple(backend for backend in able if gpu or backend != "tensorrt")
+    if model.backend not in able:
+        raise ModelFileError(f"model.backend is {model.backend}, but {path} is read by {', '.join(able)}")
+    return (model.backend,)
+
+
+def _torch_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> Running:
+    """Tried by the rules that all cards of weights are written by, whatever is set; graphs have theirs built in."""
+    _let_threads_sleep()
+    from ..model.checkpoint import CheckpointError
+    from .torch_backend import TRIED_BY, TorchNetwork
+
+    try:
+        network = TorchNetwork.of_file(path, model.sha256, model.device, TRIED_BY, model.threads)
+    except CheckpointError as fault:
+        raise ModelFileError(str(fault)) from None
+    self_check(network, path)
+    network.decode_by(torch_decoding(decoding))
+    return network
+
+
+def _random_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> Running:
+    _let_threads_sleep()
+    from ..model.checkpoint import CheckpointError, random_net
+    from .torch_backend import TorchNetwork, device_of
+
+    try:
+        device = device_of(model.device, model.threads)
+        return TorchNetwork(random_net(path, RANDOM_SEED), device, torch_decoding(decoding))
+    except CheckpointError as fault:
+        raise ModelFileError(str(fault)) from None
+
+
+def _let_threads_sleep() -> None:
+    """Before torch is imported: its threads would spin while they wait, at the cost of whoever shares the computer."""
+    if "torch" not in sys.modules:
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+def torch_decoding(decoding: DecodingConfig) -> Decoding:
+    from ..model.token.ops import EditRules, GoalRules
+    from ..model.token.rollout import Decoding
+
+    goals = GoalRules(
+        decoding.goals, decoding.goal_spacing_m, decoding.goal_floor, decoding.goals_looked_at, decoding.goal_trust
+    )
+    return Decoding(goals, EditRules(decoding.edit_at_most))
+
+
+def _ort_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> Running:
+    from ..model.card import GraphError
+    from .ort_backend import OrtNetwork
+
+    try:
+        network = OrtNetwork(_graphs(path, decoding), model.threads, model.device)
+    except GraphError as fault:
+        raise ModelFileError(str(fault)) from None
+    self_check(network, path)
+    return network
+
+
+def _trt_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> Running:
+    from ..model.card import GraphError
+    from .trt.backend import TrtNetwork
+    from .trt.cuda_device import CudaError
+    from .trt.engine_cache import EngineError
+
+    try:
+        network = TrtNetwork(_graphs(path, decoding), model.device, Path(model.engines) if model.engines else None)
+    except (GraphError, CudaError, EngineError) as fault:
+        raise ModelFileError(str(fault)) from None
+    self_check(network, path)
+    return network
+
+
+def _graphs(path: Path, decoding: DecodingConfig) -> GraphCard:
+    """The card of exported graphs that decode as is set and may drive. Raises GraphError."""
+    from ..model.card import GraphCard, GraphError
+
+    card = GraphCard.read(path)
+    card.check_gate()
+    built_in = card.decoding()
+    if isinstance(decoding, ReflectDriveDecoding):
+        if decoding.guidance > 0:
+            raise GraphError(
+                f"reflectdrive.guidance is {decoding.guidance}, but the graphs of {path} do not give the logits that "
+                "guidance needs: set it to 0, or model.file to the weights (.safetensors), which torch runs"
+            )
+        if decoding.goals > built_in["goals"]:
+            raise GraphError(
+                f"reflectdrive.goals is {decoding.goals}, but the graphs of {path} have {built_in['goals']} built in: "
+                f"set it to at most that, or export them again with decoding.goals={decoding.goals}"
+            )
+        del built_in["goals"], built_in["goal_spacing_m"]  # the recipe chooses of the goals that it is given
+    for name, value in built_in.items():
+        if getattr(decoding, name) != value:
+            raise GraphError(
+                f"decoding.{name} is {getattr(decoding, name)}, but the graphs of {path} have {value} built in: "
+                "set it to that or export them again"
+            )
+    return card
+
+
+Loader = Callable[[Path, ModelConfig, DecodingConfig], Running]
+LOADERS: dict[str, Loader] = {
+    "torch": _torch_network,
+    "tensorrt": _trt_network,
+    "onnxruntime": _ort_network,
+    "random weights": _random_network,
+}
+
+
+# --- tried once ------------------------------------------------------------------------------------------------------
+
+
+def self_check(network: Network, path: Path) -> None:
+    """A whole step on a made scene: it must give what steps give, and what `golden` gave when the card was written.
+
+    It also warms the backend up, so that the first step on the road is as quick as the others. Raises ModelFileError.
+    """
+    expected = card_of(path).get("golden")
+    try:
+        log_prob, faults = _tried(network)
+    except Exception as fault:  # a graph that is not what its card tells fails inside its runtime, in any way
+        reason = " ".join(str(fault).split())[:300]
+        raise ModelFileError(f"model file {path} fails its self-check: {reason}; do not drive with it") from None
+    if expected is not None and not abs(log_prob - expected["goal_log_prob"]) <= GOLDEN_TOLERANCE:
+        faults = [*faults, f"its likeliest goal has a log-probability of {log_prob:.3f}, its card tells {expected}"]
+    if faults:
+        raise ModelFileError(f"model file {path} fails its self-check: {faults[0]}; do not drive with it")
+
+
+def golden(network: Network) -> dict[str, float]:
+    """What a card keeps as its `golden`, for every later start of the model to be held against."""
+    return {"goal_log_prob": round(_tried(network)[0], 4)}
+
+
+def _tried(network: Network) -> tuple[float, list[str]]:
+    """The log-probability of the likeliest goal on a made scene, and what was wrong with the step."""
+    mask = network.codebook.mask_id
+    inputs = made_inputs(network)
+    known = network.prefill_goal(inputs)
+    blocks, confidence = known.blocks, np.zeros(known.blocks.shape)
+    goals = known.blocks[:, FREE:]
+    for limit in (*shares(3), 0):
+        before, (blocks, confidence) = blocks, network.step(known.context, blocks, limit, limit == 0)
+    # a lite frame reads the scene by another call: the last step once more, behind that
+    _, again = network.step(network.prefill(inputs), before, 0, True)
+    faults = []
+    if not np.isfinite(known.goal_log_probs).all() or not ((confidence >= 0) & (confidence <= 1 + 1e-5)).all():
+        faults.append("it gives probabilities that are none")
+    elif ((blocks < 0) | (blocks >= mask)).any():
+        faults.append("tokens stay unwritten")
+    elif (blocks[:, FREE:] != goals).any():
+        faults.append("it does not keep its goals")
+    elif not abs(np.log(again / confidence).mean()) <= GOLDEN_TOLERANCE:
+        faults.append("it reads a scene otherwise when it has its goal")
+    return float(known.goal_log_probs[0]), faults
+
+
+def made_inputs(network: Network) -> ModelInputs:
+    """Pictures of waves, a few words, 8 m/s on a straight road: the same on every machine."""
+    spec = network.inputs
+    rows, columns = np.mgrid[: spec.height, : spec.width]
+    waves = [
+        127.5 + 127.5 * np.sin(rows * (0.11 + 0.02 * k) + columns * (0.05 + 0.01 * k) + colour)
+        for k in range(spec.instants * spec.cameras)
+        for colour in range(3)
+    ]
+    images: Array = np.moveaxis(np.array(waves).reshape(-1, 3, spec.height, spec.width), 1, -1).astype(np.uint8)
+    ids, _ = spec.tokenizer.encode("follow limit 50")
+    text = np.full(spec.text_length, spec.tokenizer.pad_id, np.int64)
+    text[: len(ids)] = ids[: spec.text_length]
+    ego = np.array([8.0 / spec.ego_scale[0], 0.0, 0.0], np.float32)
+    straight = np.array([[0.0, 0.0, 0.0], [100.0, 0.0, 0.0]])
+    route = route_ids(route_ahead(straight, spec.route_at_m)[0], spec.codebook)
+    return ModelInputs(images, text, ego, route)

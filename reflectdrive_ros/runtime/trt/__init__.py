@@ -1,0 +1,1 @@
+"""The TensorRT backend: device memory, engines and their cache."""

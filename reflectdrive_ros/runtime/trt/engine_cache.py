@@ -1,0 +1,176 @@
+"""TensorRT engines on disk, each under a key of all it was built of and for: one that does not fit is not loaded.
+
+An engine runs where it was built. Another GPU, a slice of the same one, another TensorRT or other weights are another
+key, so that nothing old is taken for new. Beside `step-<key>.plan` stands `step-<key>.json`, which tells the parts of
+the key in words and the hash of the plan. Files come whole or not at all: written aside, flushed, then renamed.
+
+    store(folder, fit, plan)
+    plan = load(folder, fit, "build it with: reflectdrive engine card.json")
+
+No TensorRT here: bytes go in and come out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ...documents import SHA256, DocumentError, array, check_fields, read_json, text, whole
+from ...files import MEGABYTE, MODEL_BYTES, read_limited, write_whole
+
+TIMING_BYTES = 256 * MEGABYTE  # more than TensorRT writes
+KEY_LENGTH = 16  # hexadecimal digits of the key in a file's name
+
+
+class EngineError(Exception):
+    """An engine cannot be had; the message says which, why and what to do."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What an engine is bound to."""
+
+    tensorrt: str  # version, all four numbers
+    gpu: str  # its name
+    capability: str  # compute capability, such as 11.0
+    processors: int  # streaming multiprocessors; a slice of a GPU has fewer
+    cuda: str  # version that the driver has, such as 13.0
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What an engine was built of and for; with another in any of these it is another engine."""
+
+    graph: str  # of graph_card.GRAPHS
+    graph_sha256: str
+    precision: str  # of the graph's arithmetic
+    flags: tuple[str, ...]  # of the builder
+    machine: Machine
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """As JSON has them."""
+        told = asdict(self)
+        machine = told.pop("machine")
+        return {**told, "flags": list(self.flags), **machine}
+
+    @property
+    def key(self) -> str:
+        return _digest(self.parts)
+
+    @property
+    def name(self) -> str:
+        """Of its files, without their ending."""
+        return f"{self.graph}-{self.key[:KEY_LENGTH]}"
+
+
+FIELDS = {  # of the card beside a plan
+    **dict.fromkeys(("graph", "precision", "tensorrt", "gpu", "capability", "cuda"), text()),
+    **dict.fromkeys(("graph_sha256", "sha256"), SHA256),
+    "flags": array(text()),
+    "processors": whole(0, 1 << 20),
+    "bytes": whole(0, MODEL_BYTES),
+}
+WORDS = {  # parts in the words of a sentence
+    "graph_sha256": "the graph with SHA-256 {:.12}",
+    "precision": "{} arithmetic",
+    "flags": "the builder's flags {}",
+    "tensorrt": "TensorRT {}",
+    "gpu": "the GPU {}",
+    "capability": "compute capability {}",
+    "processors": "{} multiprocessors",
+    "cuda": "CUDA {}",
+}
+
+
+def load(folder: Path, fit: Fit, remedy: str) -> bytes:
+    """The engine that fits, as it was stored. Raises EngineError, with `remedy` as what to do.
+
+    The sentence tells which file is damaged, or in what the nearest engine differs, or that there is none.
+    """
+    plan_file, card_file = folder / f"{fit.name}.plan", folder / f"{fit.name}.json"
+    try:
+        plan = read_limited(plan_file, MODEL_BYTES)
+    except FileNotFoundError:
+        raise EngineError(f"{_nearest(folder, fit)}; {remedy}") from None
+    except OSError as fault:
+        raise EngineError(f"TensorRT engine {plan_file} cannot be read: {fault.strerror}; {remedy}") from None
+    card = _card(card_file)
+    if {key: card.get(key) for key in fit.parts} != fit.parts:
+        raise EngineError(f"TensorRT engine {plan_file}: {card_file.name} beside it does not tell its key; {remedy}")
+    if card.get("sha256") != hashlib.sha256(plan).hexdigest():
+        raise EngineError(f"TensorRT engine {plan_file} is damaged: {card_file.name} tells another SHA-256; {remedy}")
+    return plan
+
+
+def store(folder: Path, fit: Fit, plan: bytes) -> Path:
+    """Write an engine with its card; the plan's place. An older one of the same key is replaced. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    told = {**fit.parts, "sha256": hashlib.sha256(plan).hexdigest(), "bytes": len(plan)}
+    write_whole(folder / f"{fit.name}.json", (json.dumps(told, indent=2) + "\n").encode())
+    plan_file = folder / f"{fit.name}.plan"
+    write_whole(plan_file, plan)
+    return plan_file
+
+
+def timing_file(folder: Path, machine: Machine) -> Path:
+    """Where a builder keeps what it has timed: one file for each TensorRT on each GPU.
+
+    It is the SHA-256 of what follows, a line end, and TensorRT's own bytes.
+    """
+    return folder / f"timing-{_digest(asdict(machine))[:KEY_LENGTH]}.cache"
+
+
+def stored_timing(file: Path) -> bytes:
+    """TensorRT's bytes of a timing file; empty where there is none or it is damaged: then all is timed again."""
+    try:
+        digest, _, timing = read_limited(file, TIMING_BYTES).partition(b"\n")
+    except OSError:
+        return b""
+    return timing if digest == hashlib.sha256(timing).hexdigest().encode() else b""
+
+
+def store_timing(file: Path, timing: bytes) -> None:
+    """Raises OSError."""
+    write_whole(file, hashlib.sha256(timing).hexdigest().encode() + b"\n" + timing)
+
+
+def _nearest(folder: Path, fit: Fit) -> str:
+    """In what the engine of this graph that differs least differs."""
+    there = sorted(_others(folder, fit), key=lambda row: len(row[1]))
+    if not there:
+        return f"there is no TensorRT engine of {fit.graph} in {folder}"
+    name, different = there[0]
+    was = ", ".join(_worded(key, value) for key, value in different.items())
+    here = ", ".join(_worded(key, fit.parts[key]) for key in different)
+    return f"TensorRT engine {folder / name} was built for {was}; here it would be {here}"
+
+
+def _worded(key: str, value: Any) -> str:
+    return WORDS[key].format(" ".join(value) if isinstance(value, list) else str(value))
+
+
+def _others(folder: Path, fit: Fit) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Engines of the same graph: the plan's name, and the parts of its key that are not as in `fit`."""
+    for file in sorted(folder.glob(f"{fit.graph}-*.json")):
+        card = _card(file)
+        if set(fit.parts) <= set(card) and card["graph"] == fit.graph and file.with_suffix(".plan").is_file():
+            yield f"{file.stem}.plan", {key: card[key] for key in fit.parts if card[key] != fit.parts[key]}
+
+
+def _card(file: Path) -> dict[str, Any]:
+    """What stands beside a plan; empty where nothing of use does."""
+    try:
+        card = read_json(file)
+        check_fields(card, FIELDS)
+    except (OSError, DocumentError):
+        return {}
+    return dict(card)
+
+
+def _digest(parts: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

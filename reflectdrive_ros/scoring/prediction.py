@@ -1,0 +1,52 @@
+"""Where others will be: who drives along the ego's road, in either direction, is thought to stay on it.
+
+At constant velocity everybody leaves the road in its next bend: an oncoming bus seems to sweep across our lane, and a
+lead in a curve to drive off it. The ego knows one road, its route. Who is on it or in a lane beside it, and faces along
+it or against it, keeps his distance to it and his speed. All others go straight on, and where the observation tells
+predicted paths, those count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from .. import geometry, kinematics
+from ..domain import Agents, Array, Forecast, ForecastSource
+from .frenet import RoadFrame
+
+BESIDE_M = 4.0  # the lane beside the ego's; further out is another road, a pavement or a car park
+ALONG = np.cos(np.radians(10.0))  # who is at a larger angle to the road is leaving it, or changing lanes
+MOVING_MPS = 0.5
+
+
+def forecast(others: Agents, road: RoadFrame | None, dt_s: float, steps: int) -> Forecast:
+    """Others at 0, 1, .. `steps` intervals: as `kinematics.forecast`, but along the road who drives there."""
+    straight_on = kinematics.forecast(others, dt_s, steps)
+    if road is None or len(others) == 0 or straight_on.source is not ForecastSource.CONSTANT_VELOCITY:
+        return straight_on
+    at, beside, facing = places_on(road, others.poses)
+    speed_mps = np.hypot(*others.velocities_mps.T)
+    within = (at > road.at[0]) & (at < road.at[-1])
+    keeping = within & (np.abs(beside) <= BESIDE_M) & (np.abs(facing) >= ALONG) & (speed_mps > MOVING_MPS)
+    if not keeping.any():
+        return straight_on
+    poses, driven_m = straight_on.poses.copy(), dt_s * np.arange(steps + 1)
+    for who in np.flatnonzero(keeping):
+        lane = road.bent(np.stack([road.at, np.full(len(road.at), beside[who])], axis=-1))
+        lane = lane if facing[who] > 0.0 else lane[::-1]
+        (begins_m,), _ = geometry.project(lane, others.poses[who : who + 1, :2])
+        way = geometry.sample(lane, begins_m + speed_mps[who] * driven_m)
+        poses[who, :, :2] = others.poses[who, :2] + way[:, :2] - way[0, :2]
+        poses[who, :, 2] = geometry.wrap(others.poses[who, 2] + way[:, 2] - way[0, 2])
+    return replace(straight_on, poses=poses, source=ForecastSource.ALONG_ROAD)
+
+
+def places_on(road: RoadFrame, poses: Array) -> tuple[Array, Array, Array]:
+    """Where poses (A, 3) are on a road: metres along it, metres to its left, and the cosine of their angle to it."""
+    away = ((poses[:, None, :2] - road.places) ** 2).sum(axis=-1)
+    nearest = away.argmin(axis=1)
+    offset = geometry.rotate(poses[:, :2] - road.places[nearest], -road.heading[nearest])
+    at = road.at[nearest] + offset[:, 0]
+    return at, offset[:, 1], np.cos(poses[:, 2] - np.interp(at, road.at, road.heading))

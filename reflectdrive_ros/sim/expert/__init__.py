@@ -1,0 +1,1 @@
+"""The expert driver, the scenes it is recorded in, and their scenario tags."""

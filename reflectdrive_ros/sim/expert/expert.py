@@ -1,0 +1,291 @@
+"""The expert: a driver who knows what everybody will do, and drives smoothly.
+
+Many ways to drive the next 4 s are written down, paths beside the route at many speeds, and each is scored with the
+driving score among the others as they will really go. The best one wins; among those nearly as good, the one that a
+person would rather sit in: small accelerations and jerks, near the middle of the lane, room beside it.
+
+The straightforward ways, along the route, are tried first; further aside only if none of them is good.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ... import geometry
+from ...domain import Array
+from ...scoring import metrics
+from ...scoring.contacts import AgentTracks
+from ...scoring.scorer import WAYPOINTS, Scene, ScoreCard, judge, score
+from ...scoring.simulate import DT_S, HORIZON_S, STATE_SIZE, STEPS, VX, X
+
+STEP_S = 0.25  # in which a driver changes his mind
+LOOKS = round(HORIZON_S / STEP_S)
+SAMPLES_LOOKED_AT = (STEP_S / DT_S * np.arange(1, LOOKS + 1)).astype(np.intp)  # of the agents' tracks
+PATH_STEP_M = 0.5
+ROUNDS_M = ((0.0,), (0.25, -0.25, 0.5, -0.5), (1.0, -1.0, 1.6, -1.6, 2.4, -2.4))  # beside the route: see `drive`
+RETURN_M = (10.0, 25.0)  # over which the path reaches its place beside the route: at least this ..
+RETURN_S = (1.5, 3.5)  # .. and at least the way of this time
+RATES_MPS2 = (-6.0, -4.0, -3.0, -2.2, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0)
+JERK_MPS3 = 2.5  # how fast a wish becomes an acceleration; an emergency is quicker
+BRAKING_JERK_MPS3 = 6.0
+FOLLOWERS = ((0.35, 1.5), (0.6, 1.2), (0.85, 1.5), (1.0, 1.0), (1.0, 1.8))  # share of the allowed speed, headway s
+STOPS_M = (2.0, 5.0, 9.0, 14.0, 20.0, 28.0)  # after the front bumper's place now
+CURVE_BRAKING_MPS2 = 1.4
+MIN_GAP_M = 2.0
+ACCELERATION_MPS2 = 1.6
+BRAKING_MPS2 = 2.2
+GOOD = 0.9  # a score this good is not worth going around for
+NEARLY = 0.04  # of the score may be paid for comfort and room
+CLEARANCE_M = 0.8
+KERB_M = 0.3  # a car so much wider should stay on the road too: people leave room, and so may who learns from them
+KERB_PRICE = 1.5
+LATERAL_MPS2 = 2.4
+
+
+@dataclass(frozen=True, eq=False)
+class Driven:
+    """What the expert does."""
+
+    waypoints: Array  # (8, 3) at 0.5 .. 4 s, ego frame
+    score: float  # PDMS
+    nc: float
+    dac: float
+
+
+def drive(
+    scene: Scene, speed_limit_mps: float, stop_m: float | None = None, lateral_mps2: float = LATERAL_MPS2
+) -> Driven:
+    """The best way to drive a scene whose agents are the ones that come true.
+
+    `stop_m` is how far ahead of the rear axle the route crosses a stop line that is red. `lateral_mps2` is what the
+    driver takes in curves.
+    """
+    route = geometry.distinct_points(scene.centerline[:, :2], 0.05)
+    found: list[_Choice] = []
+    for offsets_m in ROUNDS_M:
+        found.append(_choose(scene, _ways(scene, route, offsets_m, speed_limit_mps, stop_m, lateral_mps2)))
+        if found[-1].driven.score >= GOOD:
+            break
+    return max(found, key=lambda choice: choice.worth).driven
+
+
+@dataclass(frozen=True, eq=False)
+class _Ways:
+    """N ways to drive."""
+
+    poses: Array  # (N, 8, 3)
+    offsets_m: Array  # (N,) beside the route in the end
+    accelerations: Array  # (N, LOOKS) m/s^2 along the path
+
+
+@dataclass(frozen=True, eq=False)
+class _Choice:
+    driven: Driven
+    worth: float  # the score less the price of discomfort
+
+
+def _choose(scene: Scene, ways: _Ways) -> _Choice:
+    """The best way."""
+    card = score(scene, ways.poses)
+    worth = card.score - NEARLY * _price(ways, card)
+    # The room to the kerb takes time to ask for: only of those that would win if they had all of it.
+    first = int(np.argmax(worth))
+    least = worth[first] - NEARLY * _kerb_price(scene, card, np.array([first]))[0]
+    rivals = np.flatnonzero(worth >= least)
+    worth[rivals] -= NEARLY * _kerb_price(scene, card, rivals)
+    k = int(rivals[np.argmax(worth[rivals])])
+    driven = Driven(ways.poses[k], float(card.score[k]), float(card.nc[k]), float(card.dac[k]))
+    return _Choice(driven, float(worth[k]))
+
+
+def _price(ways: _Ways, card: ScoreCard) -> Array:
+    """(N,) about 0 for a smooth drive in the middle of a free lane, about 1 for one that nobody would like."""
+    rough = np.sqrt((ways.accelerations**2).mean(axis=1)) / 3.0
+    jerk = np.sqrt((np.diff(ways.accelerations, axis=1) ** 2).mean(axis=1)) / (STEP_S * 8.0)
+    narrow = np.clip(1.0 - card.clearance_m.min(axis=1) / CLEARANCE_M, 0.0, 1.0)
+    return np.asarray(0.4 * rough + 0.2 * jerk + 0.8 * narrow + 0.15 * np.abs(ways.offsets_m))
+
+
+def _kerb_price(scene: Scene, card: ScoreCard, some: Array) -> Array:
+    """(K,) what the ways of indices (K,) pay for being near the edge of the road."""
+    size = np.array([scene.vehicle.length_m + KERB_M, scene.vehicle.width_m + 2.0 * KERB_M])
+    wide = metrics.ego_areas(metrics.centers(card.states[some], scene.vehicle), size, scene.areas, scene.grid)
+    return np.asarray(KERB_PRICE * (wide.off_road.mean(axis=1) + 0.3 * wide.off_road.any(axis=1)))
+
+
+def _ways(
+    scene: Scene,
+    route: Array,
+    offsets_m: tuple[float, ...],
+    limit_mps: float,
+    stop_m: float | None,
+    lateral_mps2: float,
+) -> _Ways:
+    speed = max(float(scene.motion[0]), 0.0)
+    reach = max(speed * 4.5, 0.5 * (speed + limit_mps) * 4.5) + 15.0
+    paths = _paths(route, offsets_m, speed, reach)
+    travelled, accelerations = _driven(scene, paths, limit_mps, stop_m, lateral_mps2)
+    per_waypoint = LOOKS // WAYPOINTS
+    at = travelled[..., per_waypoint - 1 :: per_waypoint]
+    poses = np.stack([_on(paths[..., axis], at) for axis in range(3)], axis=-1)
+    poses[..., 2] = geometry.wrap(poses[..., 2])
+    ends = np.repeat(offsets_m, len(RETURN_M))[:, None]
+    return _Ways(
+        poses.reshape(-1, *poses.shape[2:]),
+        np.broadcast_to(ends, poses.shape[:2]).ravel(),
+        accelerations.reshape(-1, LOOKS),
+    )
+
+
+def _paths(route: Array, offsets_m: tuple[float, ...], speed: float, reach_m: float) -> Array:
+    """Paths (K, P, 3) from the ego, a pose every PATH_STEP_M, that end up beside the route (left positive)."""
+    start, d0 = geometry.ego_on_route(route)
+    along = np.arange(0.0, reach_m, PATH_STEP_M)
+    middle = geometry.sample(route, start + along)
+    normal = np.stack([-np.sin(middle[:, 2]), np.cos(middle[:, 2])], axis=1)
+    slope = float(np.tan(np.clip(geometry.wrap(-middle[0, 2]), -0.7, 0.7)))
+    paths = []
+    for offset in offsets_m:
+        for least_m, least_s in zip(RETURN_M, RETURN_S, strict=True):
+            length = max(least_m, least_s * speed)
+            u = np.minimum(along / length, 1.0)
+            # A quintic from (d0, slope) to (offset, 0), without a step of curvature at its end.
+            blend = u**3 * (10.0 - 15.0 * u + 6.0 * u**2)
+            lateral = d0 + (offset - d0) * blend + slope * length * u * (1.0 - u) ** 3 * (1.0 + 3.0 * u)
+            points = middle[:, :2] + lateral[:, None] * normal
+            points[0] = 0.0
+            gradient = np.gradient(points, along, axis=0)
+            heading = np.unwrap(np.arctan2(gradient[:, 1], gradient[:, 0]))
+            driven = geometry.arc_lengths(points)
+            columns = [np.interp(along, driven, column) for column in (*points.T, heading)]
+            paths.append(np.stack(columns, axis=-1))
+    return np.array(paths)
+
+
+def _on(values: Array, at_m: Array) -> Array:
+    """(K, W, ..) values (K, P) of paths, given every PATH_STEP_M, at places (K, W, ..) along them; held at the end."""
+    place = np.clip(at_m / PATH_STEP_M, 0.0, values.shape[1] - 1.001)
+    index = place.astype(np.intp)
+    rows = np.arange(len(values)).reshape(-1, *(1,) * (at_m.ndim - 1))
+    low = values[rows, index]
+    return np.asarray(low + (place - index) * (values[rows, index + 1] - low))
+
+
+RATE, FOLLOW, STOP = range(3)
+
+
+def _wishes(scene: Scene, stop_m: float | None) -> tuple[Array, Array, Array]:
+    """What W drivers want, (W,) each: to speed up at a rate, to follow the one ahead at a share of the allowed speed
+    and a headway, or to stop at a place."""
+    wishes = [(RATE, rate, 0.0) for rate in RATES_MPS2]
+    wishes += [(FOLLOW, share, headway) for share, headway in FOLLOWERS]
+    wishes += [(STOP, place, 0.0) for place in STOPS_M]
+    if stop_m is not None:
+        wishes.append((STOP, max(stop_m - _front(scene) - 1.0, 0.3), 0.0))
+    kinds, values, headways = zip(*wishes, strict=True)
+    return np.array(kinds), np.array(values), np.array(headways)
+
+
+def _front(scene: Scene) -> float:
+    """Metres from the rear axle to the front bumper."""
+    return float(scene.vehicle.rear_axle_to_center_m + 0.5 * scene.vehicle.length_m)
+
+
+def _driven(
+    scene: Scene,
+    paths: Array,
+    limit_mps: float,
+    stop_m: float | None,
+    lateral_mps2: float,
+) -> tuple[Array, Array]:
+    """Metres along K paths by W drivers (K, W, LOOKS) at 0.25 .. 4 s, and their accelerations."""
+    allowed = np.stack([_allowed(path, limit_mps, lateral_mps2) for path in paths])
+    ahead = [_gaps(scene, path) for path in paths]
+    gaps, lead_speeds = (np.stack(column)[:, None] for column in zip(*ahead, strict=True))  # (K, 1, LOOKS)
+    if stop_m is not None:  # the stop line is a wall, as far as it can be seen from here
+        lead_speeds = np.where(gaps >= stop_m - 0.5, 0.0, lead_speeds)
+        gaps = np.minimum(gaps, stop_m - 0.5)
+    front = _front(scene)
+    kinds, wishes, headways = _wishes(scene, stop_m)
+    at_rate, following = kinds == RATE, kinds == FOLLOW
+    shape = len(paths), len(kinds)
+    s, v = np.zeros(shape), np.full(shape, max(float(scene.motion[0]), 0.0))
+    a = np.full(shape, float(np.clip(scene.motion[2], -4.0, 2.0)))
+    share = np.where(following, wishes, 1.0)
+    softly = 2.0 * np.sqrt(ACCELERATION_MPS2 * BRAKING_MPS2)
+    travelled, accelerations = np.empty((*shape, LOOKS)), np.empty((*shape, LOOKS))
+    for k in range(LOOKS):
+        curve = _on(allowed, s + 0.5 * v)
+        free = ACCELERATION_MPS2 * (1.0 - np.square(np.square(v / np.maximum(share * curve, 0.5))))
+        room = np.maximum(gaps[..., k] - s - front, 0.1)
+        distance = MIN_GAP_M + np.maximum(v * headways + v * (v - lead_speeds[..., k]) / softly, 0.0)
+        follow = np.minimum(free, ACCELERATION_MPS2 * (1.0 - (distance / room) ** 2))
+        needed = v**2 / (2.0 * np.maximum(wishes - s, 0.05))
+        stop = np.where(needed > 0.4, -needed, np.minimum(free, 0.0))
+        rate = np.where(v > curve, np.minimum(wishes, (curve - v) / 0.6), wishes)  # curves are kept whatever the wish
+        wish = np.where(at_rate, rate, np.where(following, follow, stop))
+        wish = np.minimum(np.maximum(wish, -7.0), 2.2)
+        quickest = np.where(a < 0.0, 2.0, 1.0) * JERK_MPS3 * STEP_S  # brakes are let go sooner than pressed
+        a = a + np.minimum(np.maximum(wish - a, -BRAKING_JERK_MPS3 * STEP_S), quickest)
+        after = np.maximum(v + a * STEP_S, 0.0)
+        a = np.where(after == 0.0, np.maximum(a, -v / STEP_S), a)
+        s = s + 0.5 * (v + after) * STEP_S
+        v = after
+        travelled[..., k], accelerations[..., k] = s, a
+    return travelled, accelerations
+
+
+def _allowed(path: Array, limit_mps: float, lateral_mps2: float) -> Array:
+    """(P,) m/s: the limit, and slow enough for every curve ahead."""
+    length = PATH_STEP_M * np.arange(len(path))
+    span = 4
+    index = np.arange(len(path))
+    ahead, behind = np.minimum(index + span, len(path) - 1), np.maximum(index - span, 0)
+    curvature = np.abs(path[ahead, 2] - path[behind, 2]) / np.maximum(length[ahead] - length[behind], PATH_STEP_M)
+    squared = np.minimum(lateral_mps2 / np.maximum(curvature, 1e-5), limit_mps**2)
+    # Slowing down early is a running minimum of v^2 + 2 b s.
+    squared = np.minimum.accumulate((squared + 2.0 * CURVE_BRAKING_MPS2 * length)[::-1])[::-1]
+    return np.asarray(np.sqrt(squared - 2.0 * CURVE_BRAKING_MPS2 * length))
+
+
+def _gaps(scene: Scene, path: Array) -> tuple[Array, Array]:
+    """At each look (LOOKS,) where along the path the first one in the way has its rear (inf: nobody), and its speed."""
+    agents: AgentTracks = scene.agents
+    none = np.full(LOOKS, np.inf), np.zeros(LOOKS)
+    if not len(agents):
+        return none
+    margin = agents.sizes.max() + 3.0
+    low, high = path[:, :2].min(axis=0) - margin, path[:, :2].max(axis=0) + margin
+    poses = agents.poses[:, SAMPLES_LOOKED_AT]
+    present = agents.present[:, SAMPLES_LOOKED_AT]
+    agent, step = np.nonzero(((poses[..., :2] >= low) & (poses[..., :2] <= high)).all(axis=-1) & present)
+    half = 0.5 * scene.vehicle.width_m + 0.25
+    thin = path[::4]
+    _, aside = geometry.project(thin, poses[agent, step, :2])
+    reached = np.abs(aside) < half + 0.5 * np.hypot(*agents.sizes[agent].T)
+    agent, step = agent[reached], step[reached]
+    if len(agent) == 0:
+        return none
+    corners = geometry.box_corners(poses[agent, step], agents.sizes[agent])
+    along, lateral = (each.reshape(-1, 4) for each in geometry.project(thin, corners.reshape(-1, 2)))
+    end = geometry.arc_lengths(thin)[-1]
+    beside = (lateral.min(axis=-1) > half) | (lateral.max(axis=-1) < -half)
+    gone = (along.max(axis=-1) <= _front(scene)) | (along.min(axis=-1) >= end - 1e-6)
+    rear = np.full(poses.shape[:2], np.inf)
+    rear[agent, step] = np.where(beside | gone, np.inf, along.min(axis=-1))
+    first = np.argmin(rear, axis=0)
+    steps = np.arange(LOOKS)
+    at = np.minimum(rear[first, steps], end)
+    turn = poses[first, steps, 2] - np.interp(at, PATH_STEP_M * np.arange(len(path)), path[:, 2])
+    speed = agents.speeds_mps[:, SAMPLES_LOOKED_AT][first, steps] * np.cos(turn)
+    return rear[first, steps], np.where(np.isfinite(rear[first, steps]), np.maximum(speed, 0.0), 0.0)
+
+
+def ease(scene: Scene) -> float:
+    """PDMS of going straight on at the present speed, whatever the wheels do now: how hard a scene is not."""
+    states = np.zeros((1, STEPS + 1, STATE_SIZE))
+    states[..., VX] = float(scene.motion[0])
+    states[..., X] = states[..., VX] * DT_S * np.arange(STEPS + 1)
+    return float(judge(scene, states).score[0])

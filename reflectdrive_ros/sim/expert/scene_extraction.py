@@ -1,0 +1,242 @@
+"""One moment of recorded traffic, seen by the driver of one of its cars: all of a scene but the expert.
+
+The driver is not the one of the log. The car is wider, it stands a little beside the lane's middle, points a little
+elsewhere and drives a little faster or slower, and its last two seconds fit to that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ... import geometry
+from ...config import VehicleConfig
+from ...data.scene import FUTURE_STEPS, HISTORY_STEPS, NOW, DrivingScene, Tracks
+from ...domain import Array, Command, EgoState
+from ...kinematics import steering_from_curvature
+from ...scoring.areas import MapAreas
+from ...scoring.scorer import Reference
+from ...scoring.simulate import STEPS
+from .. import instructions, local_map
+from ..network import networks, towns
+from ..network.roads import RoadError
+from ..traffic import scripted_actors
+from ..traffic.actors import Lamp
+from ..traffic.scripted_actors import Staged
+from ..traffic.traffic import TrafficLog
+
+STEP_NS = 100_000_000
+OFFSET_M, HEADING_RAD, SPEED_SHARE = 0.22, 0.025, 0.06  # spread of how the driver departs from the log
+SEEN_M = 90.0  # others who never come closer are left out
+OTHERS_MAX = 64
+ROUTE_EDGES_MIN = 4  # a route that ends sooner is drawn on
+AHEAD_M = 60.0  # of route that a scene needs at least
+COMMANDED = {"turn_left": Command.LEFT, "turn_right": Command.RIGHT}
+MATCHED_STEPS = 150  # of the log ahead tell which lap of its route a car is on
+WAVE_STEPS = 3  # over which rates are taken
+
+
+class NoScene(ValueError):
+    """A moment makes no scene; the message is the name under which that is counted."""
+
+
+@dataclass(frozen=True, eq=False)
+class Moment:
+    """See the top of this file."""
+
+    scene: DrivingScene  # without expert, yardstick and pictures
+    stop_m: float | None  # from the rear axle along the route to a red light's stop line
+    staged: Staged | None  # who is not in the log
+
+
+def at(
+    log: TrafficLog, step: int, ego: int, family: str, seed: int, vehicle: VehicleConfig, parked: int = -1
+) -> Moment:
+    """The moment of actor `ego` at a step of the log; `parked` is the actor that opens its door or pulls out.
+
+    Raises NoScene.
+    """
+    generator = np.random.default_rng(seed)
+    state, history = _driver(log, step, ego, vehicle, generator)
+    map_from_ego = state.map_from_ego
+    keys, line, along_m = _route(log, step, ego, map_from_ego, generator)
+    staged = None
+    if parked >= 0 and family == "cut_in":
+        staged = scripted_actors.pull_out(log, step, parked, line, generator)
+    elif parked >= 0:
+        staged = scripted_actors.door(log, step, parked)
+    tracks = _tracks(log, step, ego, map_from_ego, staged)
+    here = tracks.present[:, NOW]
+    box = geometry.compose(np.zeros(3), np.array([vehicle.rear_axle_to_center_m, 0.0, 0.0]))
+    size = np.array([vehicle.length_m, vehicle.width_m])
+    if geometry.boxes_overlap(tracks.poses[here, NOW], tracks.sizes[here] + 0.1, box, size).any():
+        raise NoScene("overlap_start")
+    lamps = log.lamps[step : step + STEPS + 1]
+    command, instruction = instructions.of(log.road_map, keys, along_m)
+    if COMMANDED.get(family, command) is not command or (family in COMMANDED and instruction.startswith("turn back")):
+        raise NoScene("turn_not_commanded")  # a corner where no other way leads on is no turn
+    areas = local_map.areas(log.road_map, map_from_ego, keys)  # last: preparing it costs most
+    if off_road(areas, geometry.box_corners(box, size)):
+        raise NoScene("off_road_start")
+    lanes = [log.road_map.lanes[key] for key in keys]
+    # a lane across a junction tells how fast it can be taken, not how fast one may drive
+    limit = next((lane.lane.speed_limit_mps for lane in lanes if lane.across_junction is None), None)
+    scene = DrivingScene(
+        name=f"{log.road_map.name}@{step}-{ego}",
+        family=family,
+        network=log.road_map.name,
+        network_hash=towns.town_hash(log.road_map),
+        seed=log.seed,
+        ego=state,
+        ego_history=history,
+        command=command,
+        instruction=instruction,
+        speed_limit_mps=limit or 13.9,
+        route=geometry.compose(geometry.invert(map_from_ego), line),
+        areas=areas,
+        red_lights=local_map.red_lights(log.road_map, lamps, map_from_ego, keys),
+        tracks=tracks,
+        expert=np.zeros((8, 3)),
+        reference=Reference(0.0),
+    )
+    return Moment(scene, _stop(log, step, keys, line, map_from_ego), staged)
+
+
+def off_road(areas: MapAreas, corners: Array) -> bool:
+    """Whether some of points (N, 2) in the ego frame are on no road."""
+    bits = areas.index.bits(corners[:, 0], corners[:, 1])  # (words, N)
+    return not bool(((bits & areas.drivable_bits[:, None]) != 0).any(axis=0).all())
+
+
+def _driver(
+    log: TrafficLog, step: int, ego: int, vehicle: VehicleConfig, generator: np.random.Generator
+) -> tuple[EgoState, Array]:
+    """The ego's state, and its rear axle (21, 3) from 2 s ago till now in its present frame."""
+    offset, turned, faster = generator.normal(0.0, (OFFSET_M, HEADING_RAD, SPEED_SHARE)).clip(-0.5, 0.5)
+    window = slice(step - HISTORY_STEPS, step + 1)
+    centers, speeds = log.poses[window, ego].astype(float), log.speeds_mps[window, ego].astype(float)
+    rear = geometry.compose(centers, np.array([-vehicle.rear_axle_to_center_m, 0.0, 0.0]))
+    back_s = 0.1 * np.arange(-HISTORY_STEPS, 1)
+    speed = float(speeds[-1]) * (1.0 + faster)
+    astray = np.stack(
+        [
+            (speed - speeds[-1]) * back_s,
+            offset + speed * np.sin(turned) * back_s,
+            np.full(len(back_s), turned if speed > 0.5 else 0.0),
+        ],
+        axis=-1,
+    )
+    map_poses = geometry.compose(rear, astray)
+    yaw_rate = float(geometry.wrap(rear[-1, 2] - rear[-1 - WAVE_STEPS, 2])) / (0.1 * WAVE_STEPS)
+    state = EgoState(
+        stamp_ns=(1 + step) * STEP_NS + 10**12,
+        map_from_ego=map_poses[-1],
+        speed_mps=speed,
+        acceleration_mps2=float(np.clip((speeds[-1] - speeds[-1 - WAVE_STEPS]) / (0.1 * WAVE_STEPS), -5.0, 3.0)),
+        yaw_rate_rps=yaw_rate,
+        steering_rad=float(
+            np.clip(steering_from_curvature(yaw_rate / max(speed, 1.0), vehicle.wheel_base_m), -0.6, 0.6)
+        ),
+    )
+    return state, geometry.compose(geometry.invert(map_poses[-1]), map_poses)
+
+
+def _route(
+    log: TrafficLog, step: int, ego: int, map_from_ego: Array, generator: np.random.Generator
+) -> tuple[list[int], Array, float]:
+    """Keys of the lanes from the present one on, the line (L, 3) along them in the map frame, and how far along the
+    present lane the ego is."""
+    road_map = log.road_map
+    key = int(log.lane[step, ego])
+    edges = list(_edges_ahead(log, step, ego))
+    if len(edges) < ROUTE_EDGES_MIN:
+        edges += networks.random_walk(road_map, generator, 400.0, edges[-1])[1:]
+    try:
+        keys, line = networks.line_ahead(road_map, key, edges, map_from_ego[:2])
+    except RoadError:
+        raise NoScene("route_unknown") from None
+    (along,), (offset,) = geometry.project(line, map_from_ego[None, :2])
+    if geometry.arc_lengths(line)[-1] - along < AHEAD_M or abs(offset) > 4.0:
+        raise NoScene("route_ends")
+    (on_lane,), _ = geometry.project(road_map.lanes[key].lane.centerline, map_from_ego[None, :2])
+    return keys, line, float(on_lane)
+
+
+def _edges_ahead(log: TrafficLog, step: int, ego: int) -> tuple[str, ...]:
+    """The road edges of the car's route from the present one on; on a junction, from the one it leads to.
+
+    A route may pass an edge more than once: what the log holds of the way ahead tells which time it is.
+    """
+    edges = log.edges[ego]
+    lanes = [log.road_map.lanes[key] for key in log.lane[step : step + MATCHED_STEPS, ego].tolist() if key >= 0]
+    met = [lane.edge for lane in lanes if lane.across_junction is None]
+    driven = [edge for place, edge in enumerate(met) if place == 0 or met[place - 1] != edge]
+    if not driven:
+        raise NoScene("route_unknown")
+
+    def agreed(start: int) -> int:
+        pairs = zip(edges[start:], driven, strict=False)
+        return next((k for k, (one, other) in enumerate(pairs) if one != other), min(len(edges) - start, len(driven)))
+
+    start = max(range(len(edges)), key=agreed)
+    if agreed(start) == 0:
+        raise NoScene("route_unknown")
+    return tuple(edges[start:])
+
+
+def _tracks(log: TrafficLog, step: int, ego: int, map_from_ego: Array, staged: Staged | None) -> Tracks:
+    """Everybody who comes near, seen from the ego's present place; who is staged comes last."""
+    window = slice(step - HISTORY_STEPS, step + FUTURE_STEPS + 1)
+    poses = log.poses[window].transpose(1, 0, 2)  # (N, 71, 3)
+    present = np.isfinite(poses[..., 0])
+    present[ego] = False
+    if staged is not None and staged.instead_of is not None:
+        present[staged.instead_of] = False
+    way = np.where(present, np.hypot(poses[..., 0] - map_from_ego[0], poses[..., 1] - map_from_ego[1]), np.inf)
+    nearest = way.min(axis=1)
+    near = np.argsort(nearest, kind="stable")[: OTHERS_MAX - 1]
+    near = np.sort(near[nearest[near] < SEEN_M])
+    there, speeds = present[near], log.speeds_mps[window].T[near]
+    places, sizes, kinds = poses[near], log.sizes[near][:, :2], log.kinds[near]
+    if staged is not None:
+        _check_nobody_meets(staged, places, there, sizes, speeds)
+        places, there = np.concatenate([places, staged.poses[None]]), np.concatenate([there, staged.present[None]])
+        sizes, speeds = (
+            np.concatenate([sizes, staged.size[None, :2]]),
+            np.concatenate([speeds, staged.speeds_mps[None]]),
+        )
+        kinds = np.append(kinds, staged.kind)
+    seen = geometry.compose(geometry.invert(map_from_ego), np.where(there[..., None], places, 0.0))
+    return Tracks(
+        poses=np.where(there[..., None], seen, 0.0),
+        speeds_mps=np.where(there, speeds, 0.0),
+        present=there,
+        sizes=sizes,
+        kinds=kinds,
+    )
+
+
+def _check_nobody_meets(staged: Staged, poses: Array, present: Array, sizes: Array, speeds: Array) -> None:
+    """Raises NoScene where recorded traffic would drive through who is staged. A door touches the car it belongs to."""
+    together = present & staged.present
+    if staged.instead_of is None:
+        together &= speeds.max(axis=1, initial=0.0)[:, None] > 0.1
+    touched = geometry.boxes_overlap(
+        np.where(present[..., None], poses, 0.0), sizes[:, None], staged.poses, staged.size[:2]
+    )
+    if (touched & together).any():
+        raise NoScene("stage_taken")
+
+
+def _stop(log: TrafficLog, step: int, keys: list[int], line: Array, map_from_ego: Array) -> float | None:
+    """Metres from the rear axle along the route to the first stop line that is red now or in a second."""
+    on_route = set(keys)
+    (here,), _ = geometry.project(line, map_from_ego[None, :2])
+    ways = []
+    for index, signal in enumerate(log.road_map.signals):
+        red = log.lamps[step, index] == Lamp.RED or log.lamps[step + 10, index] == Lamp.RED
+        if red and signal.lane in on_route and on_route.intersection(signal.connectors):
+            (there,), _ = geometry.project(line, signal.stop_line.mean(axis=0)[None])
+            ways.append(float(there - here))
+    return min((way for way in ways if way > 0.0), default=None)

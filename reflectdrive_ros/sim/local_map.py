@@ -1,0 +1,143 @@
+"""What the map says around one place: the areas and red lights that the driving score asks for, in the ego frame."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import shapely
+
+from .. import geometry
+from ..domain import Array
+from ..scoring.areas import MapAreas
+from ..scoring.scorer import RedLights
+from ..scoring.simulate import STEPS
+from .network.navigation import lanes_by_edge
+from .network.roads import RoadMap
+from .traffic.actors import Lamp
+
+RADIUS_M = 100.0  # a plan of 4 s gets no further at any limit of a town
+
+SLIVER_M2 = 1e-4  # a smaller part of a cut area is rounding
+
+
+@dataclass(frozen=True, eq=False)
+class _Layers:
+    """The polygons of a map as rings, found by place."""
+
+    tree: shapely.STRtree
+    rings: tuple[Array, ...]  # lanes, then roads, then junctions
+    lane_keys: Array  # of the lanes' rings
+    roads_from: int
+    junctions_from: int
+
+
+def areas(road_map: RoadMap, map_from_ego: Array, route_lanes: Collection[int], radius_m: float = RADIUS_M) -> MapAreas:
+    """The map's areas within `radius_m` of a pose (3,), in the ego frame.
+
+    On the route are `route_lanes` and those beside them in the same direction. Takes some milliseconds.
+    """
+    layers = _layers(road_map)
+    near = np.sort(layers.tree.query(shapely.Point(map_from_ego[:2]), "dwithin", radius_m))
+    ego_from_map = geometry.invert(map_from_ego)
+    lanes = near[near < layers.roads_from]
+    roads = near[(near >= layers.roads_from) & (near < layers.junctions_from)]
+    junctions = near[near >= layers.junctions_from]
+    lane_rings, road_rings, junction_rings = (
+        _moved(ego_from_map, [layers.rings[index] for index in part]) for part in (lanes, roads, junctions)
+    )
+    on_route = route_with_neighbours(road_map, route_lanes)
+    return MapAreas(
+        lanes=lane_rings,
+        lane_on_route=tuple(int(layers.lane_keys[index]) in on_route for index in lanes),
+        roadblocks=road_rings,
+        intersections=junction_rings,
+    )
+
+
+def _moved(ego_from_map: Array, rings: Sequence[Array]) -> tuple[Array, ...]:
+    """Rings in the ego frame, moved all at once."""
+    if not rings:
+        return ()
+    points = geometry.transform_points(ego_from_map, np.concatenate(rings))
+    return tuple(np.split(points, np.cumsum([len(ring) for ring in rings])[:-1]))
+
+
+def route_with_neighbours(road_map: RoadMap, route_lanes: Collection[int]) -> frozenset[int]:
+    """The lanes of a route, those of the same edges, and those that join two of them across a junction.
+
+    Whoever drives there drives the route's way.
+    """
+    lanes = road_map.lanes
+    edges = {lanes[key].edge for key in route_lanes if lanes[key].across_junction is None}
+    found = frozenset(route_lanes).union(*(lanes_by_edge(road_map)[edge] for edge in edges))
+    joining = {
+        after
+        for key in found
+        for after in lanes[key].lane.successors
+        if lanes[after].across_junction is not None and found.intersection(lanes[after].lane.successors)
+    }
+    return found | joining
+
+
+def red_lights(
+    road_map: RoadMap, lamps_over_time: Array, map_from_ego: Array, route_lanes: Collection[int]
+) -> RedLights:
+    """Lanes across junctions that are on the route, guarded by a light and red at some time of the next 4 s.
+
+    `lamps_over_time` (41 or more, S) holds Lamp of `road_map.signals` at 0, 0.1, .. s. Amber is not red. Raises
+    ValueError on another shape.
+    """
+    lamps = np.asarray(lamps_over_time)
+    if lamps.ndim != 2 or len(lamps) < STEPS + 1 or lamps.shape[1] != len(road_map.signals):
+        expected = f"({STEPS + 1} or more, {len(road_map.signals)})"
+        raise ValueError(f"red_lights.lamps_over_time has shape {lamps.shape}, expected {expected}")
+    ego_from_map = geometry.invert(map_from_ego)
+    on_route = route_with_neighbours(road_map, route_lanes)
+    rings, red = [], []
+    for index, signal in enumerate(road_map.signals):
+        shown = lamps[: STEPS + 1, index] == Lamp.RED
+        if not shown.any():
+            continue
+        for key in signal.connectors:
+            if key in on_route:
+                for ring in (ring for part in road_map.lanes[key].lane.polygons for ring in _rings(part)):
+                    rings.append(geometry.transform_points(ego_from_map, ring))
+                    red.append(shown)
+    return RedLights(tuple(rings), np.array(red) if red else np.zeros((0, STEPS + 1), bool))
+
+
+@lru_cache(maxsize=4)
+def _layers(road_map: RoadMap) -> _Layers:
+    """Built once per map, in some tens of milliseconds."""
+    lanes = [
+        (key, ring) for key, lane in road_map.lanes.items() for part in lane.lane.polygons for ring in _rings(part)
+    ]
+    roads = [ring for road in road_map.roads.values() for ring in _rings(road)]
+    junctions = [ring for junction in road_map.junctions.values() for ring in _rings(junction)]
+    rings = (*(ring for _, ring in lanes), *roads, *junctions)
+    return _Layers(
+        shapely.STRtree([shapely.Polygon(ring) for ring in rings]),
+        rings,
+        np.array([key for key, _ in lanes], int),
+        len(lanes),
+        len(lanes) + len(roads),
+    )
+
+
+def _rings(area: Any) -> list[Array]:
+    """An area as simple rings without holes, as the score takes them: one that goes around something is cut there."""
+    if not isinstance(area, shapely.Polygon):
+        return [ring for part in shapely.get_parts(area) for ring in _rings(part) if part.area > SLIVER_M2]
+    if not len(area.interiors):
+        return [np.asarray(shapely.get_coordinates(area.exterior)[:-1])]
+    left, low, right, high = area.bounds
+    cut = shapely.Polygon(area.interiors[0]).centroid.x
+    return [
+        ring
+        for half in (shapely.box(left, low, cut, high), shapely.box(cut, low, right, high))
+        for ring in _rings(shapely.intersection(area, half))
+    ]

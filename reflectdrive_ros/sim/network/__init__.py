@@ -1,0 +1,1 @@
+"""Road networks: towns, roads, lanes and routes."""

@@ -1,0 +1,252 @@
+"""The ego's way: lanes and one line along a walk through the network, made once and kept.
+
+A line that was drawn anew at each step would start each lane change again from where the car is, and never finish it.
+So the way is drawn from lane to lane as it is planned, and the ego only moves along it; more is added at its far end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import shapely
+
+from ... import geometry
+from ...domain import Array
+from .roads import RoadError, RoadLane, RoadMap
+
+BEHIND_M = 30.0
+AHEAD_M = 250.0
+CHANGE_M = 45.0  # a lane change takes this much road where there is as much ..
+CHANGE_LEAST_M = 15.0  # .. and at least so much
+SETTLE_M = 5.0  # after a junction, before the lane is left again
+DENSE_M = 4.0  # longest step between points of the line
+SPEED_LIMIT_MPS = 13.9  # where a map tells none
+
+
+@dataclass(frozen=True, eq=False)
+class Way:
+    """Lanes that follow each other (or lie beside each other, where the lane is changed), and the line along them."""
+
+    road_map: RoadMap
+    lanes: tuple[int, ...]
+    starts_m: Array  # (K,) where on the line each lane begins; lanes beside each other begin together
+    line: Array  # (L, 2) map frame
+    along_m: Array  # (L,) arc lengths
+
+    @property
+    def length_m(self) -> float:
+        return float(self.along_m[-1])
+
+    @property
+    def last_edge(self) -> str:
+        return self.road_map.lanes[self.lanes[-1]].edge
+
+    def place(self, at_m: float, point: Array, behind_m: float = 5.0, ahead_m: float = 40.0) -> tuple[float, float]:
+        """Arc length and signed offset (left positive) of a point near a known place on the line."""
+        first = max(0, int(np.searchsorted(self.along_m, at_m - behind_m, side="right")) - 1)
+        last = max(first + 2, int(np.searchsorted(self.along_m, at_m + ahead_m)) + 1)
+        (along,), (offset,) = geometry.project(self.line[first:last], np.asarray(point, float)[None, :2])
+        return float(self.along_m[first] + along), float(offset)
+
+    def pose(self, at_m: float) -> Array:
+        """(3,) on the line."""
+        return np.asarray(geometry.sample(self.line, np.array([at_m]))[0])
+
+    def lanes_from(self, at_m: float) -> tuple[int, ...]:
+        """The present lane and all that follow."""
+        return self.lanes[self._index(at_m) :]
+
+    def along_lane(self, at_m: float) -> float:
+        """Metres along the present lane."""
+        return at_m - float(self.starts_m[self._index(at_m)])
+
+    def lanes_between(self, from_m: float, to_m: float) -> tuple[int, ...]:
+        last = int(np.searchsorted(self.starts_m, to_m, side="right"))
+        first = int(np.searchsorted(self.starts_m, self.starts_m[self._index(from_m)], side="left"))
+        return self.lanes[first : max(last, first + 1)]
+
+    def speed_limit_mps(self, at_m: float) -> float:
+        """That of the road; across a junction, that of the road before: the connector's is how fast it can be taken."""
+        for index in range(self._index(at_m), -1, -1):
+            lane = self.road_map.lanes[self.lanes[index]]
+            if lane.across_junction is None:
+                return lane.lane.speed_limit_mps or SPEED_LIMIT_MPS
+        return SPEED_LIMIT_MPS
+
+    def stretch(self, at_m: float) -> Array:
+        """(L, 3) the line from BEHIND_M behind to AHEAD_M ahead, as far as it goes, heading along it."""
+        ends = np.clip([at_m - BEHIND_M, at_m + AHEAD_M], 0.0, self.length_m)
+        inner = self.line[(self.along_m > ends[0] + 0.05) & (self.along_m < ends[1] - 0.05)]
+        tips = geometry.sample(self.line, ends)[:, :2]
+        line = np.concatenate([tips[:1], inner, tips[1:]])
+        return np.concatenate([line, geometry.headings_along(line)[:, None]], axis=1)
+
+    def _index(self, at_m: float) -> int:
+        return max(0, int(np.searchsorted(self.starts_m, at_m, side="right")) - 1)
+
+
+def way(road_map: RoadMap, start_lane: int, edges: Sequence[str], begin_m: float = 0.0) -> Way:
+    """The way from a road's lane along road edges, the first of which is that lane's own.
+
+    A first lane change begins `begin_m` along the start lane. Raises RoadError where edges do not follow each other.
+    """
+    path = lane_path(road_map, start_lane, edges)
+    line, starts_m = _line(road_map, path, begin_m)
+    behind, behind_m = _behind(road_map, start_lane)
+    return _made(road_map, path, np.concatenate([behind, line]), starts_m + behind_m)
+
+
+def extended(old: Way, edges: Sequence[str]) -> Way:
+    """The way with more edges at its end; the first of them is the way's last. Raises RoadError likewise."""
+    path = lane_path(old.road_map, old.lanes[-1], edges)
+    cut_m = float(old.starts_m[-1])
+    kept = old.line[old.along_m < cut_m - 0.01]
+    line, starts_m = _line(old.road_map, path, 0.0)
+    return _made(
+        old.road_map,
+        (*old.lanes[:-1], *path),
+        np.concatenate([kept, line]),
+        np.concatenate([old.starts_m[:-1], starts_m + cut_m]),
+    )
+
+
+def _made(road_map: RoadMap, lanes: Sequence[int], points: Array, starts_m: Array) -> Way:
+    dense = shapely.get_coordinates(shapely.segmentize(shapely.LineString(points), DENSE_M))
+    line = _onwards(dense)
+    # What was left out at the joints shortens the line by some centimetres: the starts are found again on it.
+    drawn, kept = geometry.arc_lengths(dense), geometry.arc_lengths(line)
+    return Way(road_map, tuple(lanes), starts_m * (kept[-1] / drawn[-1]), line, kept)
+
+
+def lane_path(road_map: RoadMap, start_lane: int, edges: Sequence[str]) -> tuple[int, ...]:
+    """Lanes along road edges, from a lane of the first, with as few lane changes as possible.
+
+    Raises RoadError where no lane leads from one edge to the next.
+    """
+    lanes = road_map.lanes
+    if not edges or lanes[start_lane].edge != edges[0]:
+        raise RoadError(f"lane {lanes[start_lane].sumo_id} does not lie on the first edge of its way")
+    onwards: list[dict[int, tuple[float, tuple[int, ...]]]] = []  # from the last but one edge back, by lane
+    costs = dict.fromkeys(lanes_by_edge(road_map)[edges[-1]], 0.0)
+    for edge, after in zip(edges[-2::-1], edges[:0:-1], strict=True):
+        leaving = {}
+        for key in lanes_by_edge(road_map)[edge]:
+            ways = [(costs[chain[-1]], chain) for chain in _chains(road_map, key, after) if chain[-1] in costs]
+            if ways:
+                leaving[key] = min(ways)
+        if not leaving:
+            raise RoadError(f"no lane of road {edge} of {road_map.name} leads to road {after}")
+        onwards.append(leaving)
+        costs = {
+            key: min(_changes(lanes[key], lanes[other]) + cost for other, (cost, _) in leaving.items())
+            for key in lanes_by_edge(road_map)[edge]
+        }
+    path = [start_lane]
+    for leaving in reversed(onwards):
+        here = lanes[path[-1]]
+        best = min(leaving, key=lambda other: (_changes(here, lanes[other]) + leaving[other][0], other))
+        if best != path[-1]:
+            path.append(best)
+        path.extend(leaving[best][1])
+    return tuple(path)
+
+
+@lru_cache(maxsize=4)
+def lanes_by_edge(road_map: RoadMap) -> Mapping[str, tuple[int, ...]]:
+    """Keys of the lanes of each edge, those across junctions too."""
+    found: dict[str, list[int]] = {}
+    for key, lane in road_map.lanes.items():
+        found.setdefault(lane.edge, []).append(key)
+    return {edge: tuple(keys) for edge, keys in found.items()}
+
+
+def _changes(one: RoadLane, other: RoadLane) -> float:
+    return float(abs(one.index - other.index))
+
+
+def _chains(road_map: RoadMap, key: int, edge: str) -> list[tuple[int, ...]]:
+    """Ways from a road's lane across the junction to the lanes of an edge: connectors, then the lane there."""
+    found: list[tuple[int, ...]] = []
+    todo: list[tuple[int, ...]] = [(after,) for after in road_map.lanes[key].lane.successors]
+    while todo:
+        chain = todo.pop()
+        lane = road_map.lanes[chain[-1]]
+        if lane.across_junction is None:
+            if lane.edge == edge:
+                found.append(chain)
+        elif len(chain) < 8:  # a junction's lanes are short chains
+            todo.extend((*chain, after) for after in lane.lane.successors)
+    return sorted(found)
+
+
+# --- the line ---------------------------------------------------------------------------------------------------------
+
+
+def _line(road_map: RoadMap, path: Sequence[int], begin_m: float) -> tuple[Array, Array]:
+    """(L, 2) along a path of lanes, and (K,) where each begins."""
+    pieces, starts, at = [], [], 0.0
+    for place, stretch in enumerate(_stretches(road_map, path)):
+        piece = _change(road_map, stretch, begin_m if place == 0 else SETTLE_M)
+        pieces.append(piece)
+        starts += [at] * len(stretch)
+        at += float(geometry.arc_lengths(piece)[-1])
+    return np.concatenate(pieces), np.array(starts)
+
+
+def _stretches(road_map: RoadMap, path: Sequence[int]) -> list[list[int]]:
+    """The path cut at the lanes' ends: those between which the lane is changed stay together."""
+    stretches: list[list[int]] = []
+    for key in path:
+        edge = road_map.lanes[key].edge
+        if stretches and road_map.lanes[key].across_junction is None and road_map.lanes[stretches[-1][-1]].edge == edge:
+            stretches[-1].append(key)
+        else:
+            stretches.append([key])
+    return stretches
+
+
+def _change(road_map: RoadMap, stretch: Sequence[int], begin_m: float) -> Array:
+    """The first lane's centreline, or the line that leaves it at `begin_m` for the last one's."""
+    lines = [road_map.lanes[key].lane.centerline for key in (stretch[0], stretch[-1])]
+    if len(stretch) == 1:
+        return np.asarray(lines[0])
+    length = float(geometry.arc_lengths(lines[0])[-1])
+    changes = abs(road_map.lanes[stretch[0]].index - road_map.lanes[stretch[-1]].index)
+    begin = min(begin_m, max(length - CHANGE_LEAST_M, 0.5 * length)) / length
+    end = min(begin + CHANGE_M * changes / length, 1.0)
+    share = np.linspace(0.0, 1.0, max(2, int(np.ceil(length / 2.0))))
+    u = np.clip((share - begin) / (end - begin), 0.0, 1.0)
+    weight = (3 * u**2 - 2 * u**3)[:, None]
+    sides = [geometry.sample(line, share * geometry.arc_lengths(line)[-1])[:, :2] for line in lines]
+    return np.asarray((1 - weight) * sides[0] + weight * sides[1])
+
+
+def _behind(road_map: RoadMap, lane: int) -> tuple[Array, float]:
+    """Points that lead up to a lane, for at least BEHIND_M where the network goes back that far; and their length."""
+    pieces: list[Array] = []
+    length, first = 0.0, lane
+    while length < BEHIND_M and road_map.lanes[first].lane.predecessors:
+        heading = geometry.headings_along(road_map.lanes[first].lane.centerline)[0]
+        before = road_map.lanes[first].lane.predecessors
+        first = min(before, key=lambda key: (_bend(road_map.lanes[key].lane.centerline, heading), key))
+        pieces.insert(0, road_map.lanes[first].lane.centerline)
+        length += float(geometry.arc_lengths(pieces[0])[-1])
+    return (np.concatenate(pieces), length) if pieces else (np.zeros((0, 2)), 0.0)
+
+
+def _bend(line: Array, heading: float) -> float:
+    """How far a line's beginning is turned against where it ends."""
+    return abs(float(geometry.wrap(geometry.headings_along(line)[0] - heading)))
+
+
+def _onwards(line: Array) -> Array:
+    """The line without points that repeat the one before or turn back, as where lanes overlap at a joint."""
+    kept = list(geometry.distinct_points(line, closer_than=0.05)[:2])
+    for point in line:
+        step = point - kept[-1]
+        if step @ step > 0.05**2 and step @ (kept[-1] - kept[-2]) > 0:
+            kept.append(point)
+    return np.array(kept)

@@ -1,0 +1,446 @@
+"""The plan of a made-up town: where its junctions lie, which streets join them, and how each is built.
+
+A town is a torn and shaken grid, turned by a random angle. Its style says how far apart the junctions lie and what
+streets there are. Every town has at least one roundabout, one winding road, one narrow road, one lane that ends, one
+dead end and two junctions with lights: scenes are sought there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import numpy as np
+
+from ... import geometry
+from ...domain import Array
+from .roads import Special
+from .street_lines import KMH, bent, winding
+from .town_styles import KINDS, STYLES, Style
+
+FRONT_M = 4.05  # from the rear axle to the front of the car: its outer corner swings out in curves
+HALF_CAR_M = 1.15
+ARM_M = {False: 23.0, True: 32.0}  # room that an arm takes on the ring, of one lane and of two
+LIGHTS_LEAST = 2
+LANE_DROP_M = 95.0  # a road on which a lane ends is at least this long, if there is one
+LOOP_RADIUS_M = 8.5  # of the turning loop at a dead end
+RING_RADIUS_M = (11.0, 20.0)
+RING_GAP_RAD = {3: np.radians(100), 4: np.radians(76)}  # least angle between the arms of a roundabout, by their number
+SIZES = ((4, 3), (3, 4), (4, 4), (5, 3), (3, 5), (5, 4), (4, 5))
+
+
+@dataclass(frozen=True, eq=False)
+class Street:
+    """From one junction to another. `line` is its middle; both ways lie to the right of it, each in its direction."""
+
+    name: str
+    start: str
+    end: str
+    line: Array  # (V, 2)
+    kind: str
+    lanes: int  # each way
+    width_m: float
+    limit_mps: float
+    special: Special = Special.PLAIN
+    one_way: bool = False
+    verge_m: float = 0.0
+    shoulder_m: float = 0.3
+    sidewalk_m: float = 0.0  # 0 for none
+    cycleway_m: float = 0.0
+    ends_lane: str = ""  # "right" or "left": forwards, that lane ends where the street does
+    lost_lane: str = ""  # forwards, that lane has ended before: there is one fewer
+
+
+@dataclass(frozen=True, eq=False)
+class Ring:
+    """A roundabout, or the turning loop of a dead end: one way round, anticlockwise, through its junctions in order."""
+
+    name: str
+    center: Array  # (2,)
+    radius_m: float
+    angles: tuple[float, ...]  # of its junctions, ascending
+    junctions: tuple[str, ...]
+    lanes: int
+    width_m: float
+    special: Special
+
+
+@dataclass(frozen=True, eq=False)
+class Junction:
+    at: Array  # (2,)
+    control: str  # SUMO's type of node
+    corner_m: float
+
+
+@dataclass(frozen=True, eq=False)
+class StreetPlan:
+    style: str
+    junctions: Mapping[str, Junction]
+    streets: Sequence[Street]
+    rings: Sequence[Ring]
+    turn_back: frozenset[tuple[str, str]] = field(default_factory=frozenset)  # (street, junction) with U-turns
+    crossings: frozenset[tuple[str, str]] = field(default_factory=frozenset)  # (street, junction) with a zebra
+
+
+@dataclass(eq=False)
+class _Draft:
+    """The town while it is thought out: places by number, links between them, and what each is to be."""
+
+    places: dict[int, Array]
+    links: list[tuple[int, int]]
+    kinds: dict[tuple[int, int], str]
+    specials: dict[tuple[int, int], Special] = field(default_factory=dict)
+    roundabouts: dict[int, float] = field(default_factory=dict)  # radius m
+    dead_ends: list[int] = field(default_factory=list)
+
+    def links_at(self, place: int) -> list[tuple[int, int]]:
+        return [link for link in self.links if place in link]
+
+    def bearings(self, place: int) -> Array:
+        """(N,) directions in which its links leave, in the order of `links_at`."""
+        others = np.array([self.places[sum(link) - place] for link in self.links_at(place)])
+        steps = others - self.places[place]
+        return np.asarray(np.arctan2(steps[:, 1], steps[:, 0]))
+
+    def length(self, link: tuple[int, int]) -> float:
+        return float(np.hypot(*(self.places[link[0]] - self.places[link[1]])))
+
+
+def drawn(generator: np.random.Generator) -> StreetPlan:
+    """A new town."""
+    style = STYLES[int(generator.integers(len(STYLES)))]
+    draft = _grid(style, generator)
+    _add_dead_ends(draft, generator)
+    _choose_roundabouts(draft, style, generator)
+    _choose_specials(draft, style, generator)
+    return _built(draft, style, generator)
+
+
+def _grid(style: Style, generator: np.random.Generator) -> _Draft:
+    """Junctions on a shaken grid; some links are torn out, as long as it holds together and no end hangs loose."""
+    columns, rows = SIZES[int(generator.integers(len(SIZES)))]
+    across = np.cumsum(generator.uniform(*style.spacing_m, columns))
+    up = np.cumsum(generator.uniform(*style.spacing_m, rows))
+    shake = 0.1 * style.spacing_m[0]
+    turn = generator.uniform(-np.pi, np.pi)
+    places = {
+        row * columns + column: geometry.rotate(
+            np.array([across[column], up[row]]) + generator.uniform(-shake, shake, 2), turn
+        )
+        for row in range(rows)
+        for column in range(columns)
+    }
+    weights = np.array(list(style.kinds.values()))
+    names = list(style.kinds)
+    kind_of_row = generator.choice(names, rows, p=weights / weights.sum())
+    kind_of_column = generator.choice(names, columns, p=weights / weights.sum())
+    kinds = {}
+    for place in places:
+        row, column = divmod(place, columns)
+        if column + 1 < columns:
+            kinds[place, place + 1] = str(kind_of_row[row])
+        if row + 1 < rows:
+            kinds[place, place + columns] = str(kind_of_column[column])
+    links = list(kinds)
+    for index in generator.permutation(len(kinds)):
+        link = list(kinds)[index]
+        fewer = [other for other in links if other != link]
+        degrees = np.bincount(np.ravel(fewer), minlength=len(places))
+        if generator.random() < style.torn and degrees.min() >= 2 and _connected(len(places), fewer):
+            links = fewer
+    return _Draft(places, links, {link: kinds[link] for link in links})
+
+
+def _connected(count: int, links: Iterable[tuple[int, int]]) -> bool:
+    group = list(range(count))
+    for a, b in links:
+        if group[a] != group[b]:
+            old, new = group[a], group[b]
+            group = [new if member == old else member for member in group]
+    return len(set(group)) == 1
+
+
+def _add_dead_ends(draft: _Draft, generator: np.random.Generator) -> None:
+    """One or two short streets that lead out of town, where there is room between the other links."""
+    middle = np.mean(list(draft.places.values()), axis=0)
+    rooms = []
+    for place in draft.places:
+        bearings = np.sort(draft.bearings(place))
+        gaps = np.diff(np.concatenate([bearings, bearings[:1] + 2 * np.pi]))
+        widest = int(np.argmax(gaps))
+        way = bearings[widest] + gaps[widest] / 2
+        outward = draft.places[place] - middle
+        if gaps[widest] > np.radians(130) and outward @ [np.cos(way), np.sin(way)] > 0:
+            rooms.append((place, way))
+    for index in generator.permutation(len(rooms))[: int(generator.integers(1, 3))]:
+        place, way = rooms[index]
+        end = len(draft.places)
+        reach = generator.uniform(55, 95)
+        draft.places[end] = draft.places[place] + reach * np.array([np.cos(way), np.sin(way)])
+        draft.links.append((place, end))
+        draft.kinds[place, end] = "lane" if generator.random() < 0.6 else "street"
+        draft.specials[place, end] = Special.DEAD_END
+        draft.dead_ends.append(end)
+
+
+def _choose_roundabouts(draft: _Draft, style: Style, generator: np.random.Generator) -> None:
+    """Junctions of three or more links that leave well apart become roundabouts; its boulevards become avenues."""
+    wanted = int(generator.integers(style.roundabouts[0], style.roundabouts[1] + 1))
+    candidates = [place for place in draft.places if len(draft.links_at(place)) >= 3]
+    order = [candidates[index] for index in generator.permutation(len(candidates))]
+    for place in sorted(order, key=lambda place: _tightest(draft.bearings(place)) < np.radians(60)):
+        if len(draft.roundabouts) == wanted:
+            break
+        if any(tuple(sorted((place, other))) in draft.links for other in draft.roundabouts):
+            continue
+        for link in draft.links_at(place):
+            if draft.kinds[link] == "boulevard":
+                draft.kinds[link] = "avenue"
+        two = any(draft.kinds[link] == "avenue" for link in draft.links_at(place))
+        least_m = ARM_M[two] / (2 * np.sin(_tightest(_spread(draft.bearings(place))) / 2))
+        draft.roundabouts[place] = float(max(least_m, generator.uniform(*RING_RADIUS_M)))
+
+
+def _tightest(bearings: Array) -> float:
+    """The least angle between neighbours."""
+    ascending = np.sort(bearings)
+    return float(np.diff(np.concatenate([ascending, ascending[:1] + 2 * np.pi])).min())
+
+
+def _spread(bearings: Array) -> Array:
+    """Where the arms of a roundabout meet its ring: pushed apart where the bearings of the streets are too close."""
+    order = np.argsort(bearings)
+    angles = bearings[order]
+    wanted = RING_GAP_RAD.get(len(angles), 0.85 * 2 * np.pi / len(angles))
+    for _ in range(60):
+        lacking = wanted - (np.roll(angles, -1) - angles + 2 * np.pi * (np.arange(len(angles)) == len(angles) - 1))
+        push = 0.25 * np.maximum(lacking, 0.0)
+        angles = angles + np.roll(push, 1) - push
+    spread = np.empty(len(angles))
+    spread[order] = angles
+    return spread
+
+
+def _choose_specials(draft: _Draft, style: Style, generator: np.random.Generator) -> None:
+    """Winding and narrow roads among the free links, and lanes that end on long roads of two lanes or more."""
+    free = [link for link in draft.links if link not in draft.specials and not set(link) & set(draft.roundabouts)]
+    free = [free[index] for index in generator.permutation(len(free))] or list(draft.links)
+    winding = int(generator.integers(style.winding[0], style.winding[1] + 1))
+    for link in sorted(free, key=draft.length, reverse=True)[: winding + 2][:winding]:
+        draft.specials[link] = Special.WINDING
+        draft.kinds[link] = "country" if style.name == "country" else "street"
+    narrow = int(generator.integers(style.narrow[0], style.narrow[1] + 1))
+    for link in [link for link in free if link not in draft.specials][:narrow]:
+        draft.specials[link] = Special.NARROW
+        draft.kinds[link] = "lane"
+    plain = [link for link in draft.links if link not in draft.specials]
+    plain = [plain[index] for index in generator.permutation(len(plain))]
+
+    def doubts(link: tuple[int, int]) -> tuple[bool, int]:
+        narrow = KINDS[draft.kinds[link]].lanes[1] < 2
+        return _straight_length(draft, link) < LANE_DROP_M, narrow + (
+            narrow and bool(set(link) & set(draft.roundabouts))
+        )
+
+    for link in sorted(plain, key=doubts)[: int(generator.integers(1, 3))]:
+        draft.specials[link] = Special.LANE_DROP
+        if KINDS[draft.kinds[link]].lanes[1] < 2:
+            draft.kinds[link] = "avenue"
+
+
+def _straight_length(draft: _Draft, link: tuple[int, int]) -> float:
+    return draft.length(link) - sum(draft.roundabouts.get(place, 0.0) for place in link)
+
+
+# --- from the draft to streets ---------------------------------------------------------------------------------------
+
+
+def _built(draft: _Draft, style: Style, generator: np.random.Generator) -> StreetPlan:
+    junctions: dict[str, Junction] = {}
+    rings = []
+    joints: dict[tuple[int, int], str] = {}  # (place, other place) -> junction where the link begins
+    for place, at in draft.places.items():
+        others = [sum(link) - place for link in draft.links_at(place)]
+        bearings = draft.bearings(place)
+        if place in draft.roundabouts or place in draft.dead_ends:
+            ring, names = _ring(draft, place, bearings, generator)
+            rings.append(ring)
+            for name, angle in zip(ring.junctions, ring.angles, strict=True):
+                spot = ring.center + ring.radius_m * np.array([np.cos(angle), np.sin(angle)])
+                junctions[name] = Junction(spot, "priority", 6.0)
+            joints.update({(place, other): name for other, name in zip(others, names, strict=True)})
+        else:
+            control = _control(style, len(others), generator)
+            junctions[f"n{place}"] = Junction(at, control, float(generator.uniform(*style.corner_m)))
+            joints.update({(place, other): f"n{place}" for other in others})
+    _add_lights(junctions, draft, generator)
+    streets: list[Street] = []
+    for number, link in enumerate(draft.links):
+        begin, finish = joints[link], joints[link[1], link[0]]
+        streets += _streets(draft, style, number, link, (begin, finish), junctions, generator)
+    streets = _some_one_way(streets, rings, style, generator)
+    busy = [name for name in junctions if name.startswith("n") and sum(name in (s.start, s.end) for s in streets) > 2]
+    turn_back = {
+        (street.name, name)
+        for street in streets
+        for name in (street.start, street.end)
+        if street.verge_m and name in busy and not street.one_way and generator.random() < 0.7
+    }
+    crossings = {
+        (street.name, name)
+        for street in streets
+        for name in (street.start, street.end)
+        if street.sidewalk_m and name in busy and generator.random() < style.crossings
+    }
+    return StreetPlan(style.name, junctions, streets, rings, frozenset(turn_back), frozenset(crossings))
+
+
+def _control(style: Style, arms: int, generator: np.random.Generator) -> str:
+    lot = generator.random()
+    if arms > 2 and lot < style.lights:
+        return "traffic_light"
+    if arms > 2 and lot < style.lights + style.unregulated:
+        return "right_before_left"
+    return "priority"
+
+
+def _add_lights(junctions: dict[str, Junction], draft: _Draft, generator: np.random.Generator) -> None:
+    """Where the lot gave a town fewer than LIGHTS_LEAST junctions with lights, crossroads get them."""
+    lit = sum(junction.control == "traffic_light" for junction in junctions.values())
+    if lit >= LIGHTS_LEAST:
+        return
+    unlit = [
+        name
+        for name, arms in ((f"n{place}", len(draft.links_at(place))) for place in draft.places)
+        if name in junctions and arms > 2 and junctions[name].control != "traffic_light"
+    ]
+    for index in generator.permutation(len(unlit))[: LIGHTS_LEAST - lit]:
+        junctions[unlit[index]] = replace(junctions[unlit[index]], control="traffic_light")
+
+
+def _ring(draft: _Draft, place: int, bearings: Array, generator: np.random.Generator) -> tuple[Ring, list[str]]:
+    """The ring at a place, and the names of its junctions in the order of the bearings."""
+    dead_end = place in draft.dead_ends
+    two = any(draft.kinds[link] == "avenue" for link in draft.links_at(place)) and not dead_end
+    radius_m = LOOP_RADIUS_M if dead_end else draft.roundabouts[place]
+    inner_m = radius_m - (1.8 if two else 0.0)
+    width_m = 2 * (HALF_CAR_M + FRONT_M**2 / 2 / inner_m + (0.7 if dead_end else generator.uniform(0.15, 0.4)))
+    order = np.argsort(bearings)
+    angles = [float(angle) for angle in (bearings if dead_end else _spread(bearings))[order]]
+    center = draft.places[place]
+    if dead_end:  # the loop lies beyond the end of its street; a second junction, because an edge joins two
+        angles = [angles[0], angles[0] + np.pi]
+    names = [f"r{place}x{index}" for index in range(len(angles))]
+    special = Special.DEAD_END if dead_end else Special.ROUNDABOUT
+    ring = Ring(f"r{place}", center, radius_m, tuple(angles), tuple(names), 2 if two else 1, width_m, special)
+    return ring, [names[int(rank)] for rank in np.argsort(order)]
+
+
+def _streets(
+    draft: _Draft,
+    style: Style,
+    number: int,
+    link: tuple[int, int],
+    ends: tuple[str, str],
+    junctions: dict[str, Junction],
+    generator: np.random.Generator,
+) -> list[Street]:
+    """The street of a link; two, one after the other, where a lane ends between them."""
+    kind_name, special = draft.kinds[link], draft.specials.get(link, Special.PLAIN)
+    kind = KINDS[kind_name]
+    start, stop = junctions[ends[0]].at, junctions[ends[1]].at
+    width_m = float(generator.uniform(*kind.width_m))
+    shoulder_m = 0.6 if kind_name == "country" else 0.3
+    limit_mps = int(generator.choice(kind.limit_kmh)) * KMH
+    if special is Special.WINDING:
+        line, limit_mps = winding(start, stop, generator)
+        width_m, shoulder_m = max(width_m, 3.2), 0.8
+    else:
+        bend = 0.02 if special in (Special.NARROW, Special.DEAD_END, Special.LANE_DROP) else style.bend
+        line, limit_mps = bent(start, stop, _slopes(draft, link, start, stop), bend, limit_mps, generator)
+    if special is Special.NARROW:
+        width_m, shoulder_m, limit_mps = float(generator.uniform(2.5, 2.8)), 0.45, 30 * KMH
+    walks = special not in (Special.NARROW, Special.WINDING) and generator.random() < style.sidewalks
+    at_ring = bool(set(link) & set(draft.roundabouts))  # whose junctions lie close together: arms are kept slim
+    cycles = not at_ring and kind_name in ("avenue", "boulevard", "street") and generator.random() < style.cycleways
+    street = Street(
+        name=f"e{number}",
+        start=ends[0],
+        end=ends[1],
+        line=line,
+        kind=kind_name,
+        lanes=int(generator.integers(kind.lanes[0], kind.lanes[1] + 1)),
+        width_m=round(width_m, 2),
+        limit_mps=limit_mps,
+        special=special,
+        verge_m=round(float(generator.uniform(*kind.verge_m)), 1),
+        shoulder_m=shoulder_m,
+        sidewalk_m=round(float(generator.uniform(1.6, 1.8 if at_ring else 2.6)), 1) if walks else 0.0,
+        cycleway_m=round(float(generator.uniform(1.3, 1.8)), 1) if cycles and special is Special.PLAIN else 0.0,
+    )
+    return [street] if special is not Special.LANE_DROP else _with_lane_drop(street, junctions, generator)
+
+
+def _slopes(draft: _Draft, link: tuple[int, int], start: Array, stop: Array) -> tuple[float, float]:
+    """How a street leaves the chord at its ends: it meets a roundabout's ring at a right angle."""
+    chord = np.arctan2(*(stop - start)[::-1])
+    slopes = [0.0, 0.0]
+    for end, (place, outwards) in enumerate(zip(link, (start, draft.places[link[1]]), strict=True)):
+        if place in draft.roundabouts:
+            spoke = (outwards - draft.places[place]) if end == 0 else (outwards - stop)
+            slopes[end] = float(np.tan(np.clip(geometry.wrap(np.arctan2(*spoke[::-1]) - chord), -0.6, 0.6)))
+    return slopes[0], slopes[1]
+
+
+def _with_lane_drop(street: Street, junctions: dict[str, Junction], generator: np.random.Generator) -> list[Street]:
+    middle = int(generator.uniform(0.55, 0.65) * len(street.line))
+    joint = f"{street.name}d"
+    junctions[joint] = Junction(street.line[middle], "priority", 3.0)
+    side = "left" if street.verge_m and generator.random() < 0.5 else "right"
+    first = replace(street, end=joint, line=street.line[: middle + 1], ends_lane=side)
+    rest = street.line[middle:]
+    second = replace(street, name=f"{street.name}b", start=joint, line=rest, special=Special.PLAIN, lost_lane=side)
+    return [first, second]
+
+
+def _some_one_way(
+    streets: Sequence[Street], rings: Sequence[Ring], style: Style, generator: np.random.Generator
+) -> list[Street]:
+    """Some quiet streets lose one way, as long as a car can still go from every street to every other."""
+    chosen = list(streets)
+    for index, street in enumerate(streets):
+        quiet = street.kind in ("lane", "street") and street.special is Special.PLAIN and not street.verge_m
+        if not quiet or generator.random() > style.one_way:
+            continue
+        width_m = max(street.width_m, 3.3)  # there is no other way to swing into
+        single = replace(street, one_way=True, width_m=width_m, lanes=1 + int(generator.random() < 0.3))
+        tried = [*chosen[:index], single, *chosen[index + 1 :]]
+        if _all_meet(tried, rings):
+            chosen = tried
+    return chosen
+
+
+def _all_meet(streets: Sequence[Street], rings: Sequence[Ring]) -> bool:
+    """Whether every way leads to every other without turning back."""
+    ways = [(s.name, s.start, s.end) for s in streets]
+    ways += [(s.name, s.end, s.start) for s in streets if not s.one_way]
+    ways += [(f"{ring.name} {a}", a, b) for ring in rings for a, b in pairwise([*ring.junctions, ring.junctions[0]])]
+    after = [
+        [other for other, (name, begin, _) in enumerate(ways) if begin == end and name != way] for way, _, end in ways
+    ]
+    before: list[list[int]] = [[] for _ in ways]
+    for way, others in enumerate(after):
+        for other in others:
+            before[other].append(way)
+    return all(len(_reached(table)) == len(ways) for table in (after, before))
+
+
+def _reached(table: Sequence[Sequence[int]]) -> set[int]:
+    reached, todo = {0}, [0]
+    while todo:
+        for other in table[todo.pop()]:
+            if other not in reached:
+                reached.add(other)
+                todo.append(other)
+    return reached

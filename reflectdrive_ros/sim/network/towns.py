@@ -1,0 +1,221 @@
+"""Made-up towns: a street plan becomes SUMO's plain XML, netconvert makes a network of it, and that is read back.
+
+The same name and seed give the same network, byte for byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+
+from ...domain import Array
+from .. import sumo
+from . import roads, u_turns
+from .roads import RoadError, RoadMap, Special
+from .street_plan import Ring, Street, StreetPlan, drawn
+from .town_styles import KINDS
+
+NETCONVERT = (
+    "--offset.disable-normalization",
+    "--geometry.remove=false",
+    "--junctions.internal-link-detail=18",
+    "--junctions.limit-turn-speed=3.5",
+    "--precision=3",
+    "--no-warnings",
+    "--keep-edges.components=1",
+)
+TOWN_OPTIONS = (
+    "--roundabouts.guess=false",  # the plan says where they are
+    "--junctions.corner-detail=6",
+    "--walkingareas",
+    "--tls.left-green.time=8",
+)
+RING_STEP_RAD = np.radians(8)
+RING_LIMIT_MPS = 30 / 3.6
+
+
+def make(name: str, seed: int, folder: Path) -> RoadMap:
+    """The town of a name and seed; its network is written to `folder`/`name`.net.xml.
+
+    Raises RoadError when there is no drivable route in it, SumoMissing without SUMO.
+    """
+    digest = hashlib.sha256(f"{name} {seed}".encode()).digest()
+    plan = drawn(np.random.default_rng(int.from_bytes(digest[:8], "big")))
+    folder.mkdir(parents=True, exist_ok=True)
+    return converted(name, plain_xml(plan), folder, TOWN_OPTIONS)
+
+
+@lru_cache(maxsize=4)
+def town_hash(road_map: RoadMap) -> str:
+    """16 hex digits that tell one geometry from another, to the millimetre; names do not count."""
+    digest = hashlib.sha256()
+    for lane in road_map.lanes.values():
+        millimetres = np.round(1000 * lane.lane.centerline).astype(np.int64)
+        digest.update(np.array([len(millimetres), round(1000 * lane.width_m)], np.int64).tobytes())
+        digest.update(millimetres.tobytes())
+    return digest.hexdigest()[:16]
+
+
+def converted(name: str, plain: Mapping[str, str], folder: Path, options: Sequence[str]) -> RoadMap:
+    """Plain XML by its kind (`nodes`, `edges`, `connections`, `types`) as a network in `folder`, read back."""
+    net_file = folder / f"{name}.net.xml"
+    with tempfile.TemporaryDirectory() as scratch:
+        arguments = [*NETCONVERT, *options]
+        for kind, text in plain.items():
+            file = Path(scratch) / f"{kind}.xml"
+            file.write_text(f"<{kind}>\n{text}\n</{kind}>\n")
+            arguments.append(f"--{FILE_OPTIONS[kind]}={file}")
+        made = Path(scratch) / "made.net.xml"
+        try:
+            sumo.run("netconvert", [*arguments, f"--output-file={made}"])
+        except sumo.SumoFailed as fault:
+            raise RoadError(f"{name} cannot be made a SUMO network: {fault}") from None
+        net = ElementTree.parse(made)  # without the comment that tells the time and the paths of this run
+    u_turns.redraw(net.getroot())
+    net.write(net_file)
+    return roads.read(net_file, name)
+
+
+FILE_OPTIONS = {"nodes": "node-files", "edges": "edge-files", "connections": "connection-files", "types": "type-files"}
+
+
+def plain_xml(plan: StreetPlan) -> dict[str, str]:
+    """A street plan in SUMO's plain XML."""
+    nodes = [
+        f'<node id="{name}" x="{_number(junction.at[0])}" y="{_number(junction.at[1])}" type="{junction.control}"'
+        f' radius="{junction.corner_m:.1f}"/>'
+        for name, junction in plan.junctions.items()
+    ]
+    edges, connections = [], []
+    for street in plan.streets:
+        edges.append(_edge(street, backwards=False))
+        if not street.one_way:
+            edges.append(_edge(street, backwards=True))
+            connections += _no_turning_back(street, plan)
+        if street.ends_lane:
+            connections += _past_lane_end(street)
+    for ring in plan.rings:
+        edges += _ring_edges(ring)
+        connections += _ring_connections(ring, plan.streets)
+        if ring.special is Special.ROUNDABOUT:
+            around = " ".join(_ring_edge_names(ring))
+            edges.append(f'<roundabout nodes="{" ".join(ring.junctions)}" edges="{around}"/>')
+    two_ways = {street.name: not street.one_way for street in plan.streets}
+    for street_name, junction in sorted(plan.crossings):
+        both = f"{street_name} -{street_name}" if two_ways[street_name] else street_name
+        connections.append(f'<crossing node="{junction}" edges="{both}" priority="true" width="3.5"/>')
+    types = {special.value for special in Special} | set(KINDS)
+    return {
+        "types": "\n".join(f'<type id="{name}"/>' for name in sorted(types)),
+        "nodes": "\n".join(nodes),
+        "edges": "\n".join(edges),
+        "connections": "\n".join(connections),
+    }
+
+
+def _number(metres: float) -> str:
+    return f"{metres:.3f}"
+
+
+def shape_text(line: Array) -> str:
+    """Points (V, 2) as SUMO writes them."""
+    return " ".join(f"{_number(x)},{_number(y)}" for x, y in line)
+
+
+def _edge(street: Street, *, backwards: bool) -> str:
+    name, ends, line = street.name, (street.start, street.end), street.line
+    if backwards:
+        name, ends, line = f"-{name}", ends[::-1], line[::-1]
+    special = Special.PLAIN if backwards and street.ends_lane else street.special
+    kind = street.kind if special is Special.PLAIN else special.value
+    lanes = _lanes(street, backwards=backwards)
+    return (
+        f'<edge id="{name}" from="{ends[0]}" to="{ends[1]}" type="{kind}" numLanes="{len(lanes)}"'
+        f' speed="{street.limit_mps:.3f}" priority="{KINDS[street.kind].priority}"'
+        f' spreadType="{"center" if street.one_way else "right"}" shape="{shape_text(line)}">{_numbered(lanes)}</edge>'
+    )
+
+
+def _numbered(lanes: Iterable[str]) -> str:
+    return "".join(f'<lane index="{index}" {what}/>' for index, what in enumerate(lanes))
+
+
+def _beside_road(street: Street) -> list[str]:
+    """Right of the lanes for cars: where people walk, where they cycle, the shoulder."""
+    lanes = [f'width="{street.sidewalk_m}" allow="pedestrian"'] if street.sidewalk_m else []
+    lanes += [f'width="{street.cycleway_m}" allow="bicycle"'] if street.cycleway_m else []
+    return [*lanes, f'width="{street.shoulder_m}" disallow="all"']
+
+
+def _lanes(street: Street, *, backwards: bool) -> list[str]:
+    """All lanes of one way, from right to left."""
+    lost = "" if backwards else street.lost_lane
+    count, verge_m = street.lanes - bool(lost), street.verge_m + (street.width_m if lost == "left" else 0.0)
+    others = "pedestrian bicycle" if street.cycleway_m else "pedestrian"
+    lanes = _beside_road(street) + [f'width="{street.width_m}" disallow="{others}"'] * count
+    if street.one_way:
+        lanes.append(f'width="{street.shoulder_m}" disallow="all"')
+    if verge_m:
+        lanes.append(f'width="{verge_m:.2f}" disallow="all"')
+    return lanes
+
+
+def _no_turning_back(street: Street, plan: StreetPlan) -> list[str]:
+    """netconvert lets cars turn back everywhere; they may where the plan says so."""
+    ways = ((street.end, street.name, f"-{street.name}"), (street.start, f"-{street.name}", street.name))
+    return [
+        f'<delete from="{one}" to="{other}"/>'
+        for junction, one, other in ways
+        if (street.name, junction) not in plan.turn_back
+    ]
+
+
+def _past_lane_end(street: Street) -> list[str]:
+    """The lanes that go on beyond the end of one, to the street that continues as `name`b."""
+    first = len(_beside_road(street))
+    ended = int(street.ends_lane == "right")
+    lanes = range(first, first + street.lanes - 1)
+    ends = f'from="{street.name}" to="{street.name}b"'
+    return [f'<connection {ends} fromLane="{lane + ended}" toLane="{lane}"/>' for lane in lanes]
+
+
+def _ring_edge_names(ring: Ring) -> list[str]:
+    return [f"{ring.name}e{index}" for index in range(len(ring.junctions))]
+
+
+def _ring_edges(ring: Ring) -> list[str]:
+    corners = list(zip(ring.junctions, ring.angles, strict=True))
+    corners.append((ring.junctions[0], ring.angles[0] + 2 * np.pi))
+    lanes = [f'width="{ring.width_m:.2f}" disallow="pedestrian"'] * ring.lanes
+    edges = []
+    for name, ((start, begin), (end, finish)) in zip(_ring_edge_names(ring), pairwise(corners), strict=True):
+        angles = np.linspace(begin, finish, max(3, int((finish - begin) / RING_STEP_RAD)))
+        line = ring.center + ring.radius_m * np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+        edges.append(
+            f'<edge id="{name}" from="{start}" to="{end}" type="{ring.special.value}" numLanes="{ring.lanes}"'
+            f' speed="{RING_LIMIT_MPS:.3f}" priority="12" spreadType="center" shape="{shape_text(line)}">'
+            f"{_numbered(lanes)}</edge>"
+        )
+    return edges
+
+
+def _ring_connections(ring: Ring, streets: Iterable[Street]) -> list[str]:
+    """A roundabout is left on the rightmost lane; a turning loop is left after one round."""
+    around = _ring_edge_names(ring)
+    if ring.special is Special.DEAD_END:
+        return [f'<delete from="{around[-1]}" to="{around[0]}"/>']
+    deleted = []
+    for street in streets:
+        for name, junction in ((street.name, street.start), (f"-{street.name}", street.end)):
+            if junction in ring.junctions and not (street.one_way and name.startswith("-")):
+                first = len(_beside_road(street))
+                ends = f'from="{around[ring.junctions.index(junction) - 1]}" to="{name}" fromLane="0"'
+                deleted += [f'<delete {ends} toLane="{first + lane}"/>' for lane in range(1, street.lanes)]
+    return deleted

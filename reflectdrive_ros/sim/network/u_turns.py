@@ -1,0 +1,54 @@
+"""Ways back across a junction, redrawn: those of netconvert meet their lanes at an angle that no car can drive."""
+
+from __future__ import annotations
+
+from xml.etree.ElementTree import Element
+
+import numpy as np
+
+from ... import geometry
+from ...domain import Array
+
+HANDLE = 2 / 3  # of the distance between the lanes: a cubic curve with such handles is almost half a circle
+POINTS = 33
+
+
+def redraw(net: Element) -> None:
+    """Gives every connection that turns back, in a SUMO network, a round shape; it may be cut into several lanes."""
+    lanes = {lane.get("id", ""): lane for lane in net.iter("lane")}
+    links = [link for link in net.iter("connection") if link.get("via") is not None]
+    onwards = {_lane_id(link, "from"): link.get("via", "") for link in links}
+    for link in links:
+        source, target = _lane_id(link, "from"), _lane_id(link, "to")
+        if link.get("dir") != "t" or source.startswith(":"):
+            continue
+        parts = [link.get("via", "")]
+        while parts[-1] in onwards:
+            parts.append(onwards[parts[-1]])
+        curve = _half_circle(_points(lanes[source])[-2:], _points(lanes[target])[:2])
+        along = geometry.arc_lengths(curve)
+        shares = np.cumsum([0.0, *(float(lanes[part].get("length", "1")) for part in parts)])
+        for part, begin, end in zip(parts, shares[:-1] / shares[-1], shares[1:] / shares[-1], strict=True):
+            at = np.linspace(begin, end, max(int((end - begin) * POINTS), 2)) * along[-1]
+            points = np.column_stack([np.interp(at, along, curve[:, axis]) for axis in (0, 1)])
+            lanes[part].set("shape", " ".join(f"{x:.3f},{y:.3f}" for x, y in points))
+            lanes[part].set("length", f"{(end - begin) * along[-1]:.3f}")
+
+
+def _lane_id(link: Element, end: str) -> str:
+    return f"{link.get(end)}_{link.get(f'{end}Lane')}"
+
+
+def _points(lane: Element) -> Array:
+    return np.array([[float(number) for number in point.split(",")[:2]] for point in lane.get("shape", "").split()])
+
+
+def _half_circle(leaving: Array, reaching: Array) -> Array:
+    """(POINTS, 2) from the end of one lane to the begin of another; of each lane two points (2, 2) are given."""
+    start, stop = leaving[1], reaching[0]
+    reach = HANDLE * np.hypot(*(stop - start))
+    ahead = [step / np.hypot(*step) for step in (leaving[1] - leaving[0], reaching[1] - reaching[0])]
+    controls = np.stack([start, start + reach * ahead[0], stop - reach * ahead[1], stop])
+    t = np.linspace(0.0, 1.0, POINTS)
+    weights = np.stack([(1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3], axis=-1)
+    return np.asarray(weights @ controls)

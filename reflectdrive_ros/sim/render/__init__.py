@@ -1,0 +1,1 @@
+"""The renderer of the proving ground's cameras."""

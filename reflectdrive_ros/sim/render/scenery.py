@@ -1,0 +1,160 @@
+"""Everything of a town that does not move, ready to be drawn: the ground with its paint, and what stands beside it.
+
+Made once per town from its road map, in the map frame. Nothing stands on what people drive or walk on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import shapely
+
+from ... import geometry
+from ...domain import Array
+from ..network.roads import RoadMap
+from . import markings, roadside
+from .polygons import Faces, Material, flat, joined
+
+ASPHALT, PAVING, KERB, CYCLEWAY, GRASS = (
+    (0.30, 0.30, 0.31),
+    (0.52, 0.50, 0.47),
+    (0.62, 0.61, 0.59),
+    (0.46, 0.24, 0.20),
+    (0.26, 0.38, 0.16),
+)
+KERB_HEIGHT_M, KERB_WIDTH_M = 0.12, 0.25
+PATCH_EVERY_M = 35.0
+SQUARE = np.array([[1.0, 1.0], [-1.0, 1.0], [-1.0, -1.0], [1.0, -1.0]])
+
+
+@dataclass(frozen=True, eq=False)
+class Scenery:
+    """The still part of a town, map frame."""
+
+    ground: Faces  # in the order it is laid; one thing
+    ground_centres: Array  # (F, 2)
+    ground_radii: Array  # (F,)
+    standing: Faces
+    first_face: Array  # (T + 1,) of each standing thing; its faces follow each other
+    poses: Array  # (T, 3) centres of what stands
+    sizes: Array  # (T, 3) m
+    lamp_faces: Array  # (N,) which standing faces are lamps of traffic lights
+    lamp_signal: Array  # (N,) of which of RoadMap.signals
+    lamp_shows: Array  # (N,) the Lamp at which it shines
+
+
+def of(road_map: RoadMap, seed: int) -> Scenery:
+    """The scenery of a town. The same map and seed give the same."""
+    rng = np.random.default_rng([seed, 0x5CE])
+    ground = _ground(road_map, rng)
+    standing = roadside.of(road_map, rng)
+    centres, radii = ground.circles()
+    begins = np.searchsorted(standing.faces.thing, np.arange(len(standing.poses) + 1))
+    return Scenery(
+        ground,
+        centres,
+        radii,
+        standing.faces,
+        begins,
+        standing.poses,
+        standing.sizes,
+        standing.lamp_faces,
+        standing.lamp_signal,
+        standing.lamp_shows,
+    )
+
+
+def _ground(road_map: RoadMap, rng: np.random.Generator) -> Faces:
+    surfaces = [*road_map.roads.values(), *road_map.junctions.values()]
+    asphalt = [ring for surface in surfaces for ring in rings_of(surface)]
+    paint = markings.painted(road_map, rng)
+    tones = 1 + 0.05 * rng.uniform(-1, 1, (len(asphalt), 1))
+    patches, patch_tones = _patches(road_map, rng)
+    outline = _outline(surfaces, road_map)
+    kerb = [
+        ring for line in outline for ring in markings.ribbon(markings.offset(line, -0.5 * KERB_WIDTH_M), KERB_WIDTH_M)
+    ]
+    cycleways, walkways = list(road_map.cycleways), list(road_map.walkways)
+    parts = [
+        flat(asphalt, np.array(ASPHALT) * tones, np.array(Material.ASPHALT)),
+        flat(patches, np.array(ASPHALT) * patch_tones, np.array(Material.ASPHALT)),
+        flat(cycleways, np.array(CYCLEWAY), np.array(Material.CYCLEWAY)),
+        flat(
+            [ring for ring, _, _ in paint],
+            np.array([rgb for _, rgb, _ in paint]).reshape(-1, 3),
+            np.array([material for _, _, material in paint], np.int64),
+        ),
+        _kerb_faces(outline),
+        flat(walkways, np.array(PAVING), np.array(Material.PAVING), KERB_HEIGHT_M),
+        flat(kerb, np.array(KERB), np.array(Material.KERB), KERB_HEIGHT_M),
+    ]
+    return joined(parts, [0] * len(parts))
+
+
+def rings_of(surface: Any) -> list[Array]:
+    """Rings (V, 2) that fill a shapely surface; one with holes is cut through them."""
+    rings: list[Array] = []
+    for part in getattr(surface, "geoms", [surface]):
+        if part.is_empty or part.geom_type != "Polygon":
+            continue
+        if not part.interiors:
+            rings.append(np.array(part.exterior.coords)[:-1])
+            continue
+        x, _ = part.interiors[0].centroid.coords[0]
+        low_x, low_y, high_x, high_y = part.bounds
+        for half in (shapely.box(low_x, low_y, x, high_y), shapely.box(x, low_y, high_x, high_y)):
+            rings += rings_of(part.intersection(half))
+    return rings
+
+
+def _outline(surfaces: list[Any], road_map: RoadMap) -> list[Array]:
+    """Lines (V, 2) around all that is driven on, cycleways too; the drivable space lies to their left."""
+    grown = [surface.buffer(0.05) for surface in surfaces]
+    grown += [shapely.Polygon(ring).buffer(0.05) for ring in road_map.cycleways]
+    whole = shapely.simplify(shapely.unary_union(grown), 0.03)
+    lines = []
+    for part in getattr(whole, "geoms", [whole]):
+        part = shapely.geometry.polygon.orient(part)
+        lines += [np.array(ring.coords) for ring in (part.exterior, *part.interiors)]
+    return lines
+
+
+def _kerb_faces(outline: list[Array]) -> Faces:
+    """Upright faces along the outline that look onto the road."""
+    a = np.concatenate([line[:-1] for line in outline])
+    b = np.concatenate([line[1:] for line in outline])
+    along = b - a
+    normal = np.column_stack([-along[:, 1], along[:, 0], np.zeros(len(a))])
+    normal /= np.maximum(np.linalg.norm(normal, axis=1, keepdims=True), 1e-9)
+    quads = np.zeros((len(a), 4, 3))
+    quads[:, 0, :2], quads[:, 1, :2], quads[:, 2, :2], quads[:, 3, :2] = a, b, b, a
+    quads[:, 2:, 2] = KERB_HEIGHT_M
+    count = len(a)
+    return Faces(
+        quads.reshape(-1, 3),
+        np.zeros(4 * count),
+        4 * np.arange(count + 1),
+        normal,
+        np.tile(0.8 * np.array(KERB), (count, 1)),
+        np.full(count, int(Material.KERB)),
+        np.zeros(count, np.int64),
+        np.zeros((count, 2), np.int64),
+    )
+
+
+def _patches(road_map: RoadMap, rng: np.random.Generator) -> tuple[list[Array], Array]:
+    """Where the road was mended: rings within lanes, and their tones (N, 1)."""
+    rings, tones = [], []
+    for lanes in markings.lanes_by_edge(road_map).values():
+        for lane in lanes:
+            line = lane.lane.centerline
+            length = float(geometry.arc_lengths(line)[-1])
+            count = rng.poisson(length / PATCH_EVERY_M)
+            for pose in geometry.sample(line, rng.uniform(0, length, count)):
+                half = np.array([rng.uniform(0.4, 4.0), rng.uniform(0.3, 0.9)])
+                aside = rng.uniform(-0.4, 0.4) * max(lane.width_m - 2 * half[1], 0.0)
+                rings.append(geometry.transform_points(pose, half * SQUARE + (0, aside)))
+                tones.append([rng.uniform(0.72, 1.14)])
+    return rings, np.array(tones).reshape(-1, 1)

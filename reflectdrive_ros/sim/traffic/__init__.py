@@ -1,0 +1,1 @@
+"""Other road users: SUMO, their demand, motion and scripted behaviour."""

@@ -1,0 +1,225 @@
+"""Who drives and walks in a town, and where to: drawn by seed, written as a route file that SUMO reads.
+
+Everybody is on the road from the start, spread over the whole town, on a way longer than a recording lasts; nobody has
+to enter or leave it before the cameras. Each driver has a vehicle and a temper of his own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from xml.sax.saxutils import quoteattr
+
+import numpy as np
+
+from ... import geometry
+from ...domain import Array
+from ..network import lane_permissions
+from ..network.networks import random_walk
+from ..network.roads import RoadMap
+from . import kerbside
+from .actors import Shape
+from .kerbside import Kerbside
+
+DRIVERS_PER_LANE_KM = 11.0
+FEWEST_DRIVERS, MOST_DRIVERS = 20, 130
+WALKERS_PER_LANE_KM = 4.5
+FEWEST_WALKERS, MOST_WALKERS = 8, 60
+SIDEWALK_PER_WALKER_M = 20.0
+ROUTE_M = 1500.0  # `Simulation` goes on with it before it ends
+LAPS = 4
+WALK_M = 800.0  # 7 minutes for who walks fast; who finds no such way goes to and fro
+IDS_PER_SEED = 4096  # so that the looks of a road user, which follow from the id, differ from seed to seed
+SHARES: Mapping[Shape, float] = {
+    Shape.CAR: 0.74,
+    Shape.VAN: 0.06,
+    Shape.TRUCK: 0.05,
+    Shape.BUS: 0.02,
+    Shape.MOTORCYCLE: 0.03,
+    Shape.BICYCLE: 0.10,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class RoadUser:
+    """A driver or walker: body, first route, and SUMO's attributes of its type."""
+
+    id: int
+    shape: Shape
+    size: tuple[float, float, float]  # length, width, height m
+    edges: tuple[str, ...]
+    attributes: Mapping[str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class Demand:
+    """All that is on the road of one town for one seed."""
+
+    seed: int
+    drivers: tuple[RoadUser, ...]
+    walkers: tuple[RoadUser, ...]
+    kerbside: Kerbside  # parked vehicles, cones, barriers
+    cycling: RoadMap  # the ways that bicycles can go: a cycle lane may not lead everywhere
+    next_id: int  # ids from here on are free
+
+    @staticmethod
+    def of(road_map: RoadMap, seed: int, density: float = 1.0, sought: float = 1.0) -> Demand:
+        """Draws the road users; `density` 1 is an ordinary afternoon.
+
+        Drivers take rare roads `sought` times as often as others. Raises RoadError where no route leads on.
+        """
+        generator = np.random.default_rng([seed, 41])
+        first = int(generator.integers(1, 2**24)) * IDS_PER_SEED
+        starts, weights, lane_km = _starts(road_map)
+        cycling = lane_permissions.cycling(road_map)
+        cycle_starts, cycle_weights, _ = _starts(cycling)
+        drivers = []
+        for number in range(int(np.clip(round(DRIVERS_PER_LANE_KM * density * lane_km), FEWEST_DRIVERS, MOST_DRIVERS))):
+            shape = list(SHARES)[int(generator.choice(len(SHARES), p=list(SHARES.values())))]
+            if shape is Shape.BICYCLE and cycle_starts:
+                start = cycle_starts[int(generator.choice(len(cycle_starts), p=cycle_weights))]
+                edges = random_walk(cycling, generator, ROUTE_M, start, sought)
+            else:
+                shape = Shape.CAR if shape is Shape.BICYCLE else shape
+                start = starts[int(generator.choice(len(starts), p=weights))]
+                edges = random_walk(road_map, generator, ROUTE_M, start, sought)
+            drivers.append(RoadUser(first + number, shape, *_drawn(shape, generator, edges)))
+        walkers: list[RoadUser] = []
+        sidewalks = lane_permissions.Sidewalks.of(road_map)
+        most = min(MOST_WALKERS, round(sum(sidewalks.lengths_m.values()) / SIDEWALK_PER_WALKER_M))
+        for _ in range(min(most, round(max(WALKERS_PER_LANE_KM * density * lane_km, FEWEST_WALKERS)))):
+            if edges := sidewalks.walk(generator, WALK_M):
+                person = _drawn(Shape.PEDESTRIAN, generator, edges)
+                walkers.append(RoadUser(first + len(drivers) + len(walkers), Shape.PEDESTRIAN, *person))
+        next_id = first + len(drivers) + len(walkers)
+        beside = kerbside.of(road_map, generator, next_id)
+        return Demand(seed, tuple(drivers), tuple(walkers), beside, cycling, next_id + len(beside.standing))
+
+    def route_file(self) -> str:
+        """The text of a route file for SUMO; ids are those of the road users."""
+        lines = ["<routes>"]
+        for driver in self.drivers:
+            lines.append(_element("vType", {"id": f"t{driver.id}", **driver.attributes}))
+            # Bicycles begin where they keep: at the right, out of the way.
+            lane, aside = ("first", "right") if driver.shape is Shape.BICYCLE else ("random", "center")
+            lines.append(
+                f'<vehicle id="{driver.id}" type="t{driver.id}" depart="0" departLane="{lane}" departPos="random_free"'
+                f' departPosLat="{aside}" departSpeed="max"><route edges="{" ".join(driver.edges)}"/></vehicle>'
+            )
+        for walker in self.walkers:
+            lines.append(_element("vType", {"id": f"t{walker.id}", **walker.attributes}))
+            lines.append(
+                f'<person id="{walker.id}" type="t{walker.id}" depart="0" departPos="random">'
+                f"{self._walks(walker.edges)}</person>"
+            )
+        return "\n".join([*lines, "</routes>\n"])
+
+    def _walks(self, edges: tuple[str, ...]) -> str:
+        there, back = (f'<walk edges="{" ".join(way)}"/>' for way in (edges, edges[::-1]))
+        return (there + back) * LAPS
+
+
+def _element(tag: str, attributes: Mapping[str, str]) -> str:
+    return f"<{tag} {' '.join(f'{name}={quoteattr(value)}' for name, value in attributes.items())}/>"
+
+
+def _starts(road_map: RoadMap) -> tuple[list[str], Array, float]:
+    """Road edges that lead on, how likely somebody is on each (by room), and kilometres of lane in all."""
+    room: dict[str, float] = {}
+    for lane in road_map.lanes.values():
+        if lane.across_junction is None and road_map.edges_after.get(lane.edge):
+            room[lane.edge] = room.get(lane.edge, 0.0) + float(geometry.arc_lengths(lane.lane.centerline)[-1])
+    total = sum(room.values()) or 1.0
+    return list(room), np.array(list(room.values())) / total, total / 1000.0
+
+
+# --- bodies and tempers ----------------------------------------------------------------------------------------------
+
+
+def _drawn(
+    shape: Shape, generator: np.random.Generator, edges: tuple[str, ...]
+) -> tuple[tuple[float, float, float], tuple[str, ...], Mapping[str, str]]:
+    """Size, the route as it is, and SUMO's attributes of one road user."""
+
+    def between(low: float, high: float) -> float:
+        return round(float(generator.uniform(low, high)), 3)
+
+    size, habits = _BODIES[shape](between)
+    attributes = {
+        **habits,
+        "length": str(size[0]),
+        "width": str(size[1]),
+        "height": str(size[2]),
+        "speedDev": "0",
+    }
+    return size, edges, attributes
+
+
+Between = Callable[[float, float], float]
+Body = tuple[tuple[float, float, float], dict[str, str]]
+
+
+def _motor(between: Between, vehicle_class: str, accel: float, decel: float, speed_factor: float) -> dict[str, str]:
+    return {
+        "vClass": vehicle_class,
+        "carFollowModel": "IDM",  # brakes and starts like people do; Krauss brakes at the last moment and trembles
+        "accel": str(accel),
+        "decel": str(decel),
+        "emergencyDecel": "8",
+        "tau": str(between(0.8, 1.6)),
+        "minGap": str(between(1.5, 3.0)),
+        "speedFactor": str(speed_factor),
+        "latAlignment": str(between(-0.15, 0.15)),  # nobody drives exactly in the middle
+        "minGapLat": str(between(0.4, 0.7)),
+        "maxSpeedLat": str(between(0.7, 1.2)),
+        "lcMaxSpeedLatFactor": "0.2",  # a car that creeps moves little to the side
+        "lcMaxSpeedLatStanding": "0",
+        "lcAssertive": str(between(0.8, 1.6)),
+    }
+
+
+def _car(between: Between) -> Body:
+    size = (between(4.0, 5.0), between(1.7, 1.95), between(1.45, 1.9))
+    return size, _motor(between, "passenger", between(1.4, 2.6), between(2.5, 4.0), between(0.85, 1.15))
+
+
+def _van(between: Between) -> Body:
+    size = (between(5.2, 6.6), between(1.95, 2.15), between(2.2, 2.8))
+    return size, _motor(between, "delivery", between(1.2, 2.0), between(2.5, 3.5), between(0.85, 1.05))
+
+
+def _truck(between: Between) -> Body:
+    size = (between(7.0, 10.5), between(2.3, 2.5), between(3.0, 3.8))
+    return size, _motor(between, "truck", between(0.7, 1.2), between(2.0, 3.0), between(0.8, 0.95))
+
+
+def _bus(between: Between) -> Body:
+    size = (between(10.5, 12.2), 2.5, between(3.0, 3.3))
+    return size, _motor(between, "bus", between(0.8, 1.2), between(2.0, 3.0), between(0.8, 0.95))
+
+
+def _motorcycle(between: Between) -> Body:
+    size = (between(2.0, 2.3), between(0.75, 0.9), between(1.5, 1.8))
+    return size, _motor(between, "motorcycle", between(2.0, 3.5), between(3.0, 4.5), between(0.9, 1.15))
+
+
+def _bicycle(between: Between) -> Body:
+    size = (between(1.6, 1.85), between(0.55, 0.7), between(1.55, 1.85))
+    habits = _motor(between, "bicycle", between(0.8, 1.3), between(2.0, 3.0), 1.0)
+    return size, {**habits, "maxSpeed": str(between(3.5, 6.5)), "minGap": "0.8", "latAlignment": "right"}
+
+
+def _pedestrian(between: Between) -> Body:
+    size = (between(0.4, 0.6), between(0.45, 0.6), between(1.5, 1.95))
+    return size, {"vClass": "pedestrian", "maxSpeed": str(between(0.9, 1.8)), "minGap": "0.25"}
+
+
+_BODIES: Mapping[Shape, Callable[[Between], Body]] = {
+    Shape.CAR: _car,
+    Shape.VAN: _van,
+    Shape.TRUCK: _truck,
+    Shape.BUS: _bus,
+    Shape.MOTORCYCLE: _motorcycle,
+    Shape.BICYCLE: _bicycle,
+    Shape.PEDESTRIAN: _pedestrian,
+}

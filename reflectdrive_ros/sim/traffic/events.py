@@ -1,0 +1,315 @@
+"""What makes driving hard: leads that brake, cut-ins, cars that break down, opened doors, people who just step out.
+
+Drawn by seed, and only where the drivers near by can still answer it. People who step out and open doors are unknown
+to SUMO; as long as they are in the way, `_hold_back` keeps its drivers before them as a person at the wheel would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..network.roads import RoadMap
+from .actors import Actors, Shape
+from .demand import Demand
+from .kerbside import Blockable, Door, MidBlock
+
+EVERY_S: Mapping[str, float] = {"lead_brakes": 1.5, "cut_ins": 1.5, "steps_out": 3.5, "doors": 6.0, "breakdowns": 25.0}
+MOST_STEPPERS, MOST_DOORS = 10, 24
+BRAKING_MPS2 = 3.0  # what a driver who is surprised is asked for at most
+REACTION_S = 0.5
+SPACE_M = 2.0  # left between a bumper and what is in the way
+FAR_M = 60.0  # an event further from everybody would be seen by nobody
+RUDE_S = 4.0
+STEP_S = 0.1
+EGO = "ego"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """SUMO's drivers now."""
+
+    ids: tuple[str, ...]
+    lanes: tuple[str, ...]  # SUMO ids
+    speeds_mps: tuple[float, ...]
+    ego: tuple[str, float] | None = None  # lane and speed; it is not SUMO that drives it
+
+
+@dataclass
+class _Stepper:
+    """A person at the kerb, who goes to and fro."""
+
+    place: MidBlock
+    pace_mps: float
+    walked_m: float | None = None  # None: waits
+    back: bool = False
+
+    @property
+    def length_m(self) -> float:
+        return float(np.hypot(*(self.place.end - self.place.start)))
+
+
+class Events:
+    """See the top of this file. `act` before each step of SUMO; the arrays tell of people and doors after it."""
+
+    def __init__(
+        self, road_map: RoadMap, demand: Demand, generator: np.random.Generator, step_s: float = STEP_S
+    ) -> None:
+        self._generator = generator
+        self._step_s = step_s
+        self._sumo_ids = {key: lane.sumo_id for key, lane in road_map.lanes.items()}
+        self._lane_count = _lane_counts(road_map)
+        places, doors = demand.kerbside.mid_blocks, demand.kerbside.doors
+        chosen = generator.permutation(len(places))[:MOST_STEPPERS]
+        self._steppers = [_Stepper(places[index], float(generator.uniform(1.0, 2.2))) for index in sorted(chosen)]
+        self._doors: list[Door] = [doors[index] for index in sorted(generator.permutation(len(doors))[:MOST_DOORS])]
+        self._door_poses = np.array([door.pose for door in self._doors]).reshape(-1, 3)
+        self._door_open_until_s = np.zeros(len(self._doors))
+        self._release_s: dict[str, float] = {}  # braking leads, and when they go on
+        self._slow_mps: dict[str, tuple[float, float]] = {}  # braking leads: from when they keep which speed
+        self._rude_s: dict[str, float] = {}  # who cuts in, and until when
+        self._held: set[str] = set()
+        self._broken_s: dict[str, float] = {}
+        self._next_s = {name: float(generator.uniform(0, every)) for name, every in EVERY_S.items()}
+        self.counts = dict.fromkeys(EVERY_S, 0)
+        self.actors = self._cast(demand, generator)
+        self.poses = np.array(self.actors.poses)  # (E, 3), NaN for a door that is shut
+        self.speeds_mps = np.zeros(len(self.actors))
+        self._show(0.0)
+
+    def _cast(self, demand: Demand, generator: np.random.Generator) -> Actors:
+        people, doors = len(self._steppers), len(self._doors)
+        count = people + doors
+        tall = generator.uniform(1.5, 1.95, people)
+        sizes = np.array([[0.5, 0.55, height] for height in tall] + [[0.12, 0.75, 1.2]] * doors).reshape(-1, 3)
+        return Actors(
+            ids=demand.next_id + np.arange(count),
+            poses=np.zeros((count, 3)),
+            speeds_mps=np.zeros(count),
+            sizes=sizes,
+            shapes=np.array([int(Shape.PEDESTRIAN)] * people + [int(Shape.DOOR)] * doors, np.int64),
+            braking=np.zeros(count, bool),
+            indicator=np.zeros(count, np.int64),
+        )
+
+    @property
+    def broken_down(self) -> tuple[str, ...]:
+        return tuple(self._broken_s)
+
+    def act(self, sumo: Any, seen: Seen, time_s: float) -> None:
+        """Starts, carries on and ends events for the step that follows."""
+        self._forget_gone(seen)
+        for name, start in (
+            ("lead_brakes", self._lead_brakes),
+            ("cut_ins", self._cut_in),
+            ("steps_out", self._step_out),
+            ("doors", self._open_door),
+            ("breakdowns", self._break_down),
+        ):
+            if time_s >= self._next_s[name] and seen.ids:
+                done = start(sumo, seen, time_s)
+                self.counts[name] += done
+                # What found no occasion is tried again soon, not at once: looking costs time.
+                wait = EVERY_S[name] * self._generator.uniform(0.5, 1.5) if done else 0.5
+                self._next_s[name] = time_s + float(wait)
+        self._carry_on(sumo, time_s)
+        self._hold_back(sumo, seen, time_s)
+        self._show(time_s)
+
+    def _forget_gone(self, seen: Seen) -> None:
+        here = set(seen.ids)
+        for known in (self._release_s, self._slow_mps, self._rude_s, self._broken_s):
+            for key in [key for key in known if key not in here]:
+                del known[key]
+        self._held &= here
+
+    # --- drivers ------------------------------------------------------------------------------------------------------
+
+    def _picked(self, seen: Seen, faster_than_mps: float) -> list[tuple[str, str, float]]:
+        """Moving drivers on roads, shuffled, nobody who is part of an event already."""
+        busy = self._release_s.keys() | self._rude_s.keys() | self._broken_s.keys() | self._held
+        free = [
+            one
+            for one in zip(seen.ids, seen.lanes, seen.speeds_mps, strict=True)
+            if one[2] > faster_than_mps and not one[1].startswith(":") and one[0] not in busy
+        ]
+        return [free[index] for index in self._generator.permutation(len(free))]
+
+    def _lead_brakes(self, sumo: Any, seen: Seen, time_s: float) -> bool:
+        """A driver who has somebody behind him brakes hard for a few seconds."""
+        for key, _, speed in self._picked(seen, 5.0):
+            follower, gap = sumo.vehicle.getFollower(key, 0.0)
+            if follower and gap < 45.0:
+                slow = speed * float(self._generator.uniform(0.0, 0.4))
+                duration = float(self._generator.uniform(1.0, 2.5))
+                sumo.vehicle.slowDown(key, slow, duration)
+                self._slow_mps[key] = time_s + duration, slow
+                self._release_s[key] = time_s + duration + float(self._generator.uniform(0.5, 3.0))
+                return True
+        return False
+
+    def _cut_in(self, sumo: Any, seen: Seen, time_s: float) -> bool:
+        """A driver changes to the lane beside him closely before somebody there."""
+        on_lane: dict[str, list[str]] = {}
+        for key, lane in zip(seen.ids, seen.lanes, strict=True):
+            on_lane.setdefault(lane, []).append(key)
+        for key, lane, _ in self._picked(seen, 4.0):
+            edge, index = lane.rsplit("_", 1)
+            beside = [n for n in (int(index) - 1, int(index) + 1) if n in self._lane_count.get(edge, ())]
+            if not beside:
+                continue
+            target = beside[int(self._generator.integers(len(beside)))]
+            at = sumo.vehicle.getLanePosition(key)
+            length = sumo.vehicle.getLength(key)
+            gaps = [at - length - sumo.vehicle.getLanePosition(other) for other in on_lane.get(f"{edge}_{target}", ())]
+            if any(-length - 8.0 < gap < 4.0 for gap in gaps) or not any(4.0 <= gap < 30.0 for gap in gaps):
+                continue
+            self._change_rudely(sumo, key, target, time_s)
+            return True
+        return False
+
+    def push_in(self, sumo: Any, key: str, time_s: float) -> None:
+        """Makes a driver who stands on a lane that does not lead where he must go change over."""
+        here = sumo.vehicle.getLaneID(key)
+        for lane in sumo.vehicle.getBestLanes(key):
+            if lane[0] == here and lane[3] != 0 and key not in self._rude_s:
+                index = int(here.rsplit("_", 1)[1]) + int(np.sign(lane[3]))
+                self._change_rudely(sumo, key, index, time_s)
+
+    def _change_rudely(self, sumo: Any, key: str, lane: int, time_s: float) -> None:
+        sumo.vehicle.setLaneChangeMode(key, 0b010101010101)  # asks only that nobody is hit
+        sumo.vehicle.changeLane(key, lane, RUDE_S)
+        self._rude_s[key] = time_s + RUDE_S
+
+    def _break_down(self, sumo: Any, seen: Seen, time_s: float) -> bool:
+        """A car stops in its lane and blinks."""
+        for key, lane, speed in self._picked(seen, 3.0):
+            edge, index = lane.rsplit("_", 1)
+            stop = sumo.vehicle.getLanePosition(key) + speed**2 / 4.0 + 8.0
+            if stop < sumo.lane.getLength(lane) - 25.0 and sumo.vehicle.getLength(key) < 7.0:
+                duration = float(self._generator.uniform(20.0, 40.0))
+                sumo.vehicle.setStop(key, edge, stop, int(index), duration)
+                self._broken_s[key] = time_s + duration
+                return True
+        return False
+
+    def _carry_on(self, sumo: Any, time_s: float) -> None:
+        for key in [key for key, (when, _) in self._slow_mps.items() if time_s >= when]:
+            sumo.vehicle.setSpeed(key, self._slow_mps.pop(key)[1])
+        for key in [key for key, when in self._release_s.items() if time_s >= when]:
+            sumo.vehicle.setSpeed(key, -1)
+            del self._release_s[key]
+        for key in [key for key, when in self._rude_s.items() if time_s >= when]:
+            sumo.vehicle.setLaneChangeMode(key, 1621)  # SUMO's own
+            del self._rude_s[key]
+        for key in [key for key, when in self._broken_s.items() if time_s >= when + 10.0]:
+            del self._broken_s[key]
+
+    # --- people and doors ---------------------------------------------------------------------------------------------
+
+    def _step_out(self, sumo: Any, seen: Seen, time_s: float) -> bool:
+        for index in self._generator.permutation(len(self._steppers)):
+            stepper = self._steppers[index]
+            if stepper.walked_m is None and self._answerable(sumo, seen, stepper.place.lanes):
+                stepper.walked_m = 0.0
+                return True
+        return False
+
+    def _open_door(self, sumo: Any, seen: Seen, time_s: float) -> bool:
+        for index in self._generator.permutation(len(self._doors)):
+            if self._door_open_until_s[index] < time_s and self._answerable(sumo, seen, (self._doors[index].place,)):
+                self._door_open_until_s[index] = time_s + float(self._generator.uniform(3.0, 7.0))
+                return True
+        return False
+
+    def _answerable(self, sumo: Any, seen: Seen, places: tuple[Blockable, ...]) -> bool:
+        """Whether somebody comes near who must answer, and everybody who comes can."""
+        at = {self._sumo_ids[place.lane]: place.along_m for place in places}
+        near = False
+        drivers = [*zip(seen.ids, seen.lanes, seen.speeds_mps, strict=True)]
+        if seen.ego is not None:
+            drivers.append((EGO, *seen.ego))
+        for key, lane, speed in drivers:
+            if lane in at:
+                gap = at[lane] - sumo.vehicle.getLanePosition(key)
+                if -sumo.vehicle.getLength(key) - 3.0 < gap < _stopping_m(speed) + SPACE_M + 2.0:
+                    return False
+                near = near or 0.0 < gap < FAR_M
+        return near
+
+    def _hold_back(self, sumo: Any, seen: Seen, time_s: float) -> None:
+        """Drivers before a blocked place drive no faster than lets them stop there."""
+        blocked: dict[str, list[float]] = {}
+        for place in self._blocked(time_s):
+            blocked.setdefault(self._sumo_ids[place.lane], []).append(place.along_m)
+        held = set()
+        for key, lane, speed in zip(seen.ids, seen.lanes, seen.speeds_mps, strict=True):
+            if lane not in blocked:
+                continue
+            at = sumo.vehicle.getLanePosition(key)
+            gaps = [along - at for along in blocked[lane] if along > at]
+            if gaps:
+                safe = _safe_mps(min(gaps) - SPACE_M)
+                if speed > safe - 1.0:
+                    sumo.vehicle.setSpeed(key, safe)
+                    held.add(key)
+        for key in sorted(self._held - held):
+            sumo.vehicle.setSpeed(key, -1)
+        self._held = held
+
+    def _blocked(self, time_s: float) -> list[Blockable]:
+        """Places where somebody is or will soon be in the way; a lane is free again as soon as it is passed."""
+        places = []
+        for stepper in self._steppers:
+            if stepper.walked_m is not None:
+                reach = stepper.length_m - stepper.walked_m if stepper.back else stepper.walked_m
+                for place, at in zip(stepper.place.lanes, stepper.place.at_m, strict=True):
+                    passed = reach < at - 2.0 if stepper.back else reach > at + 2.0
+                    if not passed:
+                        places.append(place)
+        places += [
+            door.place for door, until in zip(self._doors, self._door_open_until_s, strict=True) if time_s < until
+        ]
+        return places
+
+    def _show(self, time_s: float) -> None:
+        self.speeds_mps[:] = 0.0
+        for row, stepper in enumerate(self._steppers):
+            if stepper.walked_m is None and time_s > 0.0:
+                continue
+            start, end = stepper.place.start, stepper.place.end
+            if stepper.back:
+                start, end = end, start
+            if stepper.walked_m is not None:
+                stepper.walked_m = min(stepper.walked_m + stepper.pace_mps * self._step_s, stepper.length_m)
+                self.speeds_mps[row] = stepper.pace_mps
+            share = (stepper.walked_m or 0.0) / stepper.length_m
+            self.poses[row] = *(start + share * (end - start)), np.arctan2(*(end - start)[::-1])
+            if share >= 1.0:
+                stepper.walked_m, stepper.back = None, not stepper.back
+        is_open = self._door_open_until_s > time_s
+        self.poses[len(self._steppers) :] = np.where(is_open[:, None], self._door_poses, np.nan)
+
+
+def _lane_counts(road_map: RoadMap) -> dict[str, set[int]]:
+    """Indices of the lanes of each road edge."""
+    found: dict[str, set[int]] = {}
+    for lane in road_map.lanes.values():
+        if lane.across_junction is None:
+            found.setdefault(lane.edge, set()).add(lane.index)
+    return found
+
+
+def _stopping_m(speed_mps: float) -> float:
+    return speed_mps * REACTION_S + speed_mps**2 / (2 * BRAKING_MPS2)
+
+
+def _safe_mps(gap_m: float) -> float:
+    """The speed from which one can still stop within a gap."""
+    if gap_m <= 0.0:
+        return 0.0
+    slack = BRAKING_MPS2 * REACTION_S
+    return float(np.sqrt(slack**2 + 2 * BRAKING_MPS2 * gap_m) - slack)

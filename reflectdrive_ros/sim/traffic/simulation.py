@@ -1,0 +1,402 @@
+"""Live traffic: SUMO moves everybody, and is asked after each step where they are.
+
+All arrays run over one `Cast`, so a road user keeps his row from the first step to the last. What stands beside the
+lanes and what steps out between parked cars is ours (`kerbside.py`, `events.py`); SUMO does not know of it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from ... import geometry
+from ...domain import Array
+from ..network.networks import random_walk
+from ..network.roads import RoadMap, Special
+from ..sumo import libsumo
+from .actors import Actors, Lamp, Shape, Snapshot
+from .demand import ROUTE_M, Demand
+from .events import EGO, STEP_S, Events, Seen
+from .motion import Driven, Walking
+
+LATERAL_RESOLUTION_M = 0.8  # bicycles and cars share a lane and pass each other
+EGO_SIZE = (5.176, 2.297, 1.777)
+CURVE_MPS2 = 3.0  # sideways; SUMO turns as fast as tyres hold
+CURVE_OVER_M = 5.0  # bends are taken over this length, as a car does
+EGO_ROOM_M = 15.0  # nobody else is nearer when the ego is put on the road
+ENTRY_S = 5.0  # who found no room until then stays at home
+CHECK_EVERY_S = 2.0  # between looks at routes and stuck vehicles
+STUCK_S = 90.0
+MERGES_RUDELY_S = 8.0  # who has waited so long at the end of a lane pushes in
+EDGES_LEFT = 5  # a route shorter than this is made longer
+LAMPS: Mapping[str, Lamp] = {
+    "r": Lamp.RED,
+    "s": Lamp.RED,
+    "u": Lamp.AMBER,
+    "y": Lamp.AMBER,
+    "g": Lamp.GREEN,
+    "G": Lamp.GREEN,
+}
+RIGHT_BIT, LEFT_BIT, BRAKE_BIT = 1, 2, 8  # of SUMO's vehicle signals
+
+
+class TrafficError(RuntimeError):
+    """SUMO refused or broke; the message says in which network, with which seed and when."""
+
+
+@dataclass(frozen=True, eq=False)
+class Cast:
+    """Everybody who may ever appear, in the order of all arrays: drivers, walkers, who steps out, doors, standing."""
+
+    ids: Array  # (N,) int64
+    shapes: Array  # (N,) Shape
+    sizes: Array  # (N, 3) m
+    drivers: int  # the first so many
+    walkers: int  # the next so many
+
+
+class Simulation:
+    """One run of SUMO; a process can hold one at a time. Use it as a context manager, or close it."""
+
+    _running = False
+
+    def __init__(self, road_map: RoadMap, demand: Demand, seed: int, step_s: float = STEP_S) -> None:
+        self._sumo = libsumo()
+        if Simulation._running:
+            raise TrafficError("traffic is running in this process already; close it first")
+        self.road_map = road_map
+        self.step_s = step_s
+        self._seed = seed
+        self._generator = np.random.default_rng([seed, 42])
+        self._events = Events(road_map, demand, np.random.default_rng([seed, 43]), step_s)
+        self._counts = dict.fromkeys(("collisions", "removed_stuck", "without_room", "left_the_map"), 0)
+        self._seen = Seen((), (), ())
+        self._kerbside = demand.kerbside
+        self._cycling = demand.cycling
+        self._with_ego = False
+        self.time_s = 0.0
+        self._steps = 0
+        self._lane_keys = road_map.by_sumo_id
+        self._signals = [(signal.tls, signal.link) for signal in road_map.signals]
+        self._routes = {str(driver.id): driver.edges for driver in demand.drivers}
+        self._collided: set[tuple[str, str]] = set()
+        self._open = False
+        self._prepare(demand)
+        try:
+            self._start(demand)
+        except TrafficError:
+            self.close()
+            raise
+
+    def _prepare(self, demand: Demand) -> None:
+        people = (*demand.drivers, *demand.walkers)
+        extra, standing = self._events.actors, demand.kerbside.standing
+        self.cast = Cast(
+            ids=np.concatenate([np.array([one.id for one in people], np.int64), extra.ids, standing.ids]),
+            shapes=np.concatenate(
+                [np.array([int(one.shape) for one in people], np.int64), extra.shapes, standing.shapes]
+            ),
+            sizes=np.concatenate([np.array([one.size for one in people]).reshape(-1, 3), extra.sizes, standing.sizes]),
+            drivers=len(demand.drivers),
+            walkers=len(demand.walkers),
+        )
+        count = len(self.cast.ids)
+        self._row = {str(key): row for row, key in enumerate(self.cast.ids[: len(people)].tolist())}
+        self.poses = np.full((count, 3), np.nan)  # box centres, NaN where absent
+        self.speeds_mps = np.zeros(count)
+        self.braking = np.zeros(count, bool)
+        self.indicator = np.zeros(count, np.int8)
+        self.lane = np.full(count, -1, np.int32)
+        self.poses[len(people) + len(extra) :] = standing.poses
+        self._driven = Driven(self.cast.sizes[: len(demand.drivers), 0])
+        self._walking = Walking(len(demand.walkers))
+
+    def _start(self, demand: Demand) -> None:
+        with tempfile.TemporaryDirectory() as folder, self._told("does not start"):
+            routes = Path(folder) / "traffic.rou.xml"
+            routes.write_text(demand.route_file())
+            options = {
+                "--net-file": str(self.road_map.net_file),
+                "--route-files": str(routes),
+                "--seed": str(self._seed % 2**31),
+                "--step-length": str(self.step_s),
+                "--lateral-resolution": str(LATERAL_RESOLUTION_M),
+                "--time-to-teleport": "-1",
+                "--time-to-impatience": "15",  # who has waited so long for a gap takes a small one
+                "--collision.action": "warn",
+                "--no-step-log": "true",
+                "--no-warnings": "true",
+                "--xml-validation": "never",
+            }
+            self._sumo.start(["sumo", *(word for pair in options.items() for word in pair)])
+            Simulation._running = self._open = True
+            for lane in self.road_map.lanes.values():
+                limit = _curve_limit_mps(lane.lane.centerline)
+                tight = lane.across_junction is not None or lane.special is Special.ROUNDABOUT
+                if tight and limit < (lane.lane.speed_limit_mps or np.inf):
+                    self._sumo.lane.setMaxSpeed(lane.sumo_id, limit)
+
+    @contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        """SUMO's exceptions as ours."""
+        try:
+            yield
+        except (self._sumo.TraCIException, self._sumo.FatalTraCIError) as fault:
+            where = f"network '{self.road_map.name}', seed {self._seed}, {self.time_s:.1f} s"
+            said = " ".join(str(fault).split()) or "no reason given"
+            raise TrafficError(f"SUMO {what} ({where}): {said}") from fault
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """One step of traffic. Raises TrafficError."""
+        with self._told("broke off"):
+            self._events.act(self._sumo, self._seen, self.time_s)
+            self._advance()
+            self._look()
+            self._mend()
+
+    def warm_up(self, seconds: float) -> None:
+        """Traffic that nobody looks at and in which nothing special happens: it costs half as much as steps.
+
+        Bodies appear at the next step, where the traffic has got to by then. Raises TrafficError.
+        """
+        with self._told("broke off"):
+            for _ in range(round(seconds / self.step_s)):
+                self._advance()
+                if self._checks:
+                    self._seen = self._drivers()
+                    self._mend()
+
+    def _advance(self) -> None:
+        self._sumo.simulationStep()
+        self._steps += 1
+        self.time_s = round(self._steps * self.step_s, 3)
+        self._count_collisions()
+        self._counts["left_the_map"] += self._sumo.simulation.getArrivedNumber()
+        if self._steps == round(ENTRY_S / self.step_s):
+            self._send_home()
+
+    @property
+    def _checks(self) -> bool:
+        """Whether it is time to look at routes and stuck vehicles."""
+        return self._steps % round(CHECK_EVERY_S / self.step_s) == 0
+
+    def _mend(self) -> None:
+        if self._checks:
+            self._lengthen_routes()
+            self._help_stuck()
+
+    def _drivers(self) -> Seen:
+        vehicle = self._sumo.vehicle
+        keys = [key for key in vehicle.getIDList() if key != EGO]
+        ego = (vehicle.getLaneID(EGO), vehicle.getSpeed(EGO)) if self._with_ego else None
+        return Seen(tuple(keys), tuple(map(vehicle.getLaneID, keys)), tuple(map(vehicle.getSpeed, keys)), ego)
+
+    def _look(self) -> None:
+        """Reads where everybody is, and moves the bodies there."""
+        vehicle, person = self._sumo.vehicle, self._sumo.person
+        self._seen = self._drivers()
+        driving = self._seen.ids
+        rows = np.array([self._row[key] for key in driving], int)
+        fronts = np.array([*map(vehicle.getPosition, driving)], float).reshape(-1, 2)
+        speeds = np.array(self._seen.speeds_mps, float)
+        self._driven.follow(rows, fronts, _heading([*map(vehicle.getAngle, driving)]), speeds, self.step_s)
+
+        walking = list(person.getIDList())
+        feet = np.array([self._row[key] for key in walking], int) - self.cast.drivers
+        places = self._kerbside.around_parked(np.array([*map(person.getPosition, walking)], float).reshape(-1, 2))
+        self._walking.follow(feet, places, _heading([*map(person.getAngle, walking)]), self.step_s)
+
+        drivers, people = self.cast.drivers, self.cast.drivers + self.cast.walkers
+        scripted = slice(people, people + len(self._events.actors))
+        self.poses[:drivers], self.speeds_mps[:drivers] = self._driven.poses, self._driven.speeds_mps
+        self.poses[drivers:people], self.speeds_mps[drivers:people] = self._walking.poses, self._walking.speeds_mps
+        self.poses[scripted], self.speeds_mps[scripted] = self._events.poses, self._events.speeds_mps
+
+        signals = np.array(list(map(vehicle.getSignals, driving)), int)
+        self.lane[:], self.braking[:], self.indicator[:] = -1, False, 0
+        self.lane[rows] = [self._lane_keys.get(lane, -1) for lane in self._seen.lanes]
+        self.braking[rows] = signals & BRAKE_BIT > 0
+        self.indicator[rows] = (signals & LEFT_BIT > 0).astype(np.int8) - (signals & RIGHT_BIT > 0)
+        self.indicator[[self._row[key] for key in self._events.broken_down]] = 2
+
+    def _count_collisions(self) -> None:
+        for collision in self._sumo.simulation.getCollisions():
+            pair = tuple(sorted((collision.collider, collision.victim)))
+            if pair not in self._collided and EGO not in pair:  # the ego's are for its judge to tell
+                self._collided.add(pair)
+                self._counts["collisions"] += 1
+
+    def _send_home(self) -> None:
+        """Those that found no room to start; later they would appear from nowhere."""
+        for key in self._sumo.simulation.getPendingVehicles():
+            self._sumo.vehicle.remove(key)
+            self._counts["without_room"] += 1
+
+    def _lengthen_routes(self) -> None:
+        vehicle = self._sumo.vehicle
+        for key, lane in zip(self._seen.ids, self._seen.lanes, strict=True):
+            if lane.startswith(":"):
+                continue
+            ahead = vehicle.getRoute(key)[vehicle.getRouteIndex(key) :]
+            if len(ahead) > EDGES_LEFT:
+                continue
+            ways = self._cycling if self.cast.shapes[self._row[key]] == Shape.BICYCLE else self.road_map
+            more = random_walk(ways, self._generator, ROUTE_M, ahead[-1])[1:]
+            if not more:  # the road leads out of the map, and so does the driver
+                continue
+            vehicle.setRoute(key, [*ahead, *more])
+            self._routes[key] += more
+
+    def _help_stuck(self) -> None:
+        """Who cannot merge is made to push in; who is stuck for good, and not at a red light, is taken away."""
+        vehicle = self._sumo.vehicle
+        for key in self._seen.ids:
+            waited_s = vehicle.getWaitingTime(key)
+            if waited_s < MERGES_RUDELY_S or key in self._events.broken_down:
+                continue
+            self._events.push_in(self._sumo, key, self.time_s)
+            if waited_s < STUCK_S:
+                continue
+            lights = vehicle.getNextTLS(key)
+            if not lights or lights[0][3] not in "ru":
+                self._take_away(key)
+                self._counts["removed_stuck"] += 1
+
+    def remove(self, actor: int) -> None:
+        """Takes a driver or walker off the road; whoever is no part of SUMO's traffic stays. Raises TrafficError."""
+        key = str(actor)
+        with self._told("cannot take somebody off the road"):
+            if key in self._sumo.vehicle.getIDList():
+                self._take_away(key)
+            elif key in self._sumo.person.getIDList():
+                self._sumo.person.remove(key)
+
+    def _take_away(self, key: str) -> None:
+        """Removes a driver at once, from SUMO and from what is seen."""
+        self._sumo.vehicle.remove(key)
+        self.poses[self._row[key]] = np.nan
+        at = self._seen.ids.index(key)
+        ids, lanes, speeds = (
+            (*some[:at], *some[at + 1 :]) for some in (self._seen.ids, self._seen.lanes, self._seen.speeds_mps)
+        )
+        self._seen = Seen(ids, lanes, speeds, self._seen.ego)
+
+    # --- what is seen -------------------------------------------------------------------------------------------------
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """What went wrong with the traffic, and which events there were."""
+        return {**self._counts, **self._events.counts}
+
+    @property
+    def edges(self) -> tuple[tuple[str, ...], ...]:
+        """(N) road edges that each of the cast drives along, empty for those who do not drive."""
+        routes = tuple(self._routes.values())
+        return (*routes, *((),) * (len(self.cast.ids) - len(routes)))
+
+    def lamps(self) -> Array:
+        """(S,) Lamp of RoadMap.signals, int8."""
+        states = {tls: self._sumo.trafficlight.getRedYellowGreenState(tls) for tls, _ in self._signals}
+        shown = [LAMPS.get(states[tls][link], Lamp.OFF) for tls, link in self._signals]
+        return np.array(shown, np.int8)
+
+    def snapshot(self) -> Snapshot:
+        """Everybody but the ego, now."""
+        here = np.flatnonzero(~np.isnan(self.poses[:, 0]))
+        actors = Actors(
+            ids=self.cast.ids[here],
+            poses=self.poses[here],
+            speeds_mps=self.speeds_mps[here],
+            sizes=self.cast.sizes[here],
+            shapes=self.cast.shapes[here],
+            braking=self.braking[here],
+            indicator=self.indicator[here].astype(np.int64),
+        )
+        return Snapshot(self.time_s, actors, self.lamps().astype(np.int64))
+
+    # --- the ego ------------------------------------------------------------------------------------------------------
+
+    def add_ego(self, edges: Sequence[str], lane_key: int, along_m: float, speed_mps: float) -> None:
+        """Puts the ego's front bumper `along_m` into a lane of the first of `edges`; whoever is too near goes home.
+
+        From then on `move_ego` says where it is. Raises TrafficError where SUMO refuses.
+        """
+        lane = self.road_map.lanes[lane_key]
+        place = geometry.sample(lane.lane.centerline, np.array([along_m]))[0, :2]
+        with self._told("has no place for the ego"):
+            for key in self._seen.ids:
+                gap = np.hypot(*(self.poses[self._row[key], :2] - place))
+                if gap < EGO_ROOM_M + 0.5 * self.cast.sizes[self._row[key], 0]:
+                    self._take_away(key)
+            length, width, height = EGO_SIZE
+            self._sumo.vehicletype.copy("DEFAULT_VEHTYPE", EGO)
+            self._sumo.vehicletype.setLength(EGO, length)
+            self._sumo.vehicletype.setWidth(EGO, width)
+            self._sumo.vehicletype.setHeight(EGO, height)
+            self._sumo.route.add(EGO, list(edges))
+            at = f"{along_m:.2f}"
+            self._sumo.vehicle.add(EGO, EGO, typeID=EGO, departLane=str(lane.index), departPos=at, departSpeed="0")
+            self._sumo.vehicle.setSpeedMode(EGO, 0)
+            self._sumo.vehicle.setLaneChangeMode(EGO, 0)
+        self._with_ego = True
+        heading = geometry.sample(lane.lane.centerline, np.array([along_m]))[0, 2]
+        centre = np.array([*(place - 0.5 * length * np.array([np.cos(heading), np.sin(heading)])), heading])
+        self.move_ego(centre, speed_mps)
+
+    def move_ego(self, map_from_ego_centre: Array, speed_mps: float) -> None:
+        """Where the ego's box (its centre) is after the next step, and how fast it drives. Raises TrafficError."""
+        x, y, heading = np.asarray(map_from_ego_centre, float)
+        front = np.array([x, y]) + 0.5 * EGO_SIZE[0] * np.array([np.cos(heading), np.sin(heading)])
+        compass = float(90.0 - np.rad2deg(heading)) % 360.0
+        with self._told("does not move the ego"):
+            self._sumo.vehicle.moveToXY(EGO, "", -1, float(front[0]), float(front[1]), compass, keepRoute=2)
+            self._sumo.vehicle.setSpeed(EGO, max(float(speed_mps), 0.0))
+
+    @property
+    def ego_pose(self) -> Array:
+        """(3,) centre of the ego's box as SUMO has it now."""
+        with self._told("has lost the ego"):
+            front = np.array(self._sumo.vehicle.getPosition(EGO))
+            (heading,) = _heading([self._sumo.vehicle.getAngle(EGO)])
+        return np.array([*(front - 0.5 * EGO_SIZE[0] * np.array([np.cos(heading), np.sin(heading)])), heading])
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Ends SUMO; a second time does nothing."""
+        if self._open:
+            self._open = Simulation._running = False
+            self._sumo.close()
+
+    def __enter__(self) -> Simulation:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _heading(compass_deg: Sequence[float]) -> Array:
+    """Headings, counter-clockwise from +x, of angles clockwise from north."""
+    return np.asarray(np.pi / 2 - np.deg2rad(np.array(compass_deg, float)))
+
+
+def _curve_limit_mps(centreline: Array) -> float:
+    """The speed at which the sharpest bend of a line (V, 2) asks for no more than CURVE_MPS2."""
+    length = float(geometry.arc_lengths(centreline)[-1])
+    if length < 2.0:
+        return float("inf")
+    at = np.linspace(0.0, length, max(3, int(np.ceil(2 * length / CURVE_OVER_M)) + 1))
+    points = geometry.sample(centreline, at)[:, :2]
+    heading = geometry.headings_along(points)[:-1]
+    bend = np.abs(geometry.wrap(np.diff(heading))).max() / (at[1] - at[0])
+    return float(np.sqrt(CURVE_MPS2 / max(bend, 1e-4)))

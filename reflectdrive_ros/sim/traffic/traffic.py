@@ -1,0 +1,143 @@
+"""Recorded traffic: everybody at every tenth of a second, as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ... import geometry
+from ...domain import Array
+from ..network.roads import RoadMap
+from .actors import KIND_OF_SHAPE, Actors, Shape, Snapshot
+from .demand import Demand
+from .events import STEP_S
+from .simulation import Simulation, TrafficError
+
+__all__ = ["Simulation", "TrafficError", "TrafficLog", "record"]
+
+EVENTFUL_S = 5.0  # before a recording begins, so that it begins amid events
+LOOK_EVERY = 2  # steps of a log: SUMO moves on by so many at once, what lies between is drawn in
+DENSITIES = (0.8, 1.4)  # of an ordinary afternoon, drawn by seed
+SOUGHT = 5.0  # drivers take rare roads so much more often: who looks for scenes there needs fewer towns
+
+
+@dataclass(frozen=True, eq=False)
+class TrafficLog:
+    """One recording; T instants, N road users in the order of `simulation.Cast`, S signals."""
+
+    road_map: RoadMap
+    seed: int
+    dt_s: float
+    times_s: Array  # (T,) since the recording began
+    ids: Array  # (N,) int64
+    shapes: Array  # (N,) Shape
+    sizes: Array  # (N, 3) length, width, height m
+    poses: Array  # (T, N, 3) box centres in the map frame, NaN where absent
+    speeds_mps: Array  # (T, N) float32
+    braking: Array  # (T, N) bool
+    indicator: Array  # (T, N) int8: 1 left, -1 right, 2 both
+    lane: Array  # (T, N) int32 key of RoadMap.lanes, -1 where on none
+    lamps: Array  # (T, S) int8 Lamp of RoadMap.signals
+    drivers: int  # the first so many of N
+    walkers: int  # the next so many; further people step out between parked cars
+    edges: tuple[tuple[str, ...], ...]  # N; road edges along which each drives, empty for who does not
+    counts: Mapping[str, int]  # collisions, vehicles removed, events
+
+    @property
+    def steps(self) -> int:
+        return len(self.times_s)
+
+    @property
+    def kinds(self) -> Array:
+        """(N,) AgentKind."""
+        table = np.array([KIND_OF_SHAPE[shape] for shape in Shape])
+        return np.asarray(table[self.shapes])
+
+    def snapshot(self, step: int, without: int | None = None) -> Snapshot:
+        """Everybody at a step; `without` leaves out a row: it is the ego."""
+        here = ~np.isnan(self.poses[step, :, 0])
+        if without is not None:
+            here[without] = False
+        actors = Actors(
+            ids=self.ids[here],
+            poses=self.poses[step, here],
+            speeds_mps=self.speeds_mps[step, here],
+            sizes=self.sizes[here],
+            shapes=self.shapes[here],
+            braking=self.braking[step, here],
+            indicator=self.indicator[step, here].astype(np.int64),
+        )
+        return Snapshot(float(self.times_s[step]), actors, self.lamps[step].astype(np.int64))
+
+
+def record(
+    road_map: RoadMap, seed: int, duration_s: float, warm_up_s: float = 20.0, density: float | None = None
+) -> TrafficLog:
+    """Runs traffic of a town and keeps all of it. Raises RoadError, TrafficError, SumoMissing."""
+    if density is None:
+        density = float(np.random.default_rng([seed, 44]).uniform(*DENSITIES))
+    demand = Demand.of(road_map, seed, density, SOUGHT)
+    steps = round(duration_s / STEP_S)
+    looks = -(-steps // LOOK_EVERY) + 1
+    with Simulation(road_map, demand, seed, LOOK_EVERY * STEP_S) as traffic:
+        eventful_s = min(EVENTFUL_S, warm_up_s)
+        traffic.warm_up(warm_up_s - eventful_s)
+        for _ in range(round(eventful_s / traffic.step_s)):
+            traffic.step()
+        count = len(traffic.cast.ids)
+        poses = np.empty((looks, count, 3))
+        speeds = np.empty((looks, count))
+        braking = np.empty((looks, count), bool)
+        indicator = np.empty((looks, count), np.int8)
+        lane = np.empty((looks, count), np.int32)
+        lamps = np.empty((looks, len(road_map.signals)), np.int8)
+        before = traffic.counts
+        for look in range(looks):
+            traffic.step()
+            poses[look], speeds[look], braking[look] = traffic.poses, traffic.speeds_mps, traffic.braking
+            indicator[look], lane[look], lamps[look] = traffic.indicator, traffic.lane, traffic.lamps()
+        at = np.arange(steps) // LOOK_EVERY  # the look before
+        after = -(-np.arange(steps) // LOOK_EVERY)
+        poses, speeds = _between(poses, speeds)
+        return TrafficLog(
+            road_map=road_map,
+            seed=seed,
+            dt_s=STEP_S,
+            times_s=STEP_S * np.arange(steps),
+            ids=traffic.cast.ids,
+            shapes=traffic.cast.shapes,
+            sizes=traffic.cast.sizes,
+            poses=poses[:steps],
+            speeds_mps=speeds[:steps].astype(np.float32),
+            braking=braking[after],
+            indicator=indicator[after],
+            lane=lane[at],
+            lamps=lamps[at],
+            drivers=traffic.cast.drivers,
+            walkers=traffic.cast.walkers,
+            edges=traffic.edges,
+            counts={name: count - before[name] for name, count in traffic.counts.items()},
+        )
+
+
+def _between(poses: Array, speeds: Array) -> tuple[Array, Array]:
+    """Poses (2 T - 1, N, 3) and speeds (2 T - 1, N) of bodies also half-way between the looks, on the straight line.
+
+    They were seen at (T, N, 3); speeds (T, N) are those of the way since the look before. The half-way place divides
+    the way so that the speed changes evenly (Catmull and Rom's spline along the way).
+    """
+    way = speeds[1:]
+    before, after = speeds[:-1], np.concatenate([speeds[2:], speeds[-1:]])
+    share = 0.5 + (before - after) / np.maximum(16.0 * way, 1e-9)
+    share = np.where(way > 0.0, share.clip(0.0, 1.0), 0.5)
+    all_poses = np.repeat(poses, 2, axis=0)[:-1]
+    turn = poses[1:] - poses[:-1]
+    turn[..., 2] = geometry.wrap(turn[..., 2])
+    all_poses[1::2] += share[..., None] * turn
+    all_poses[1::2, :, 2] = geometry.wrap(all_poses[1::2, :, 2])
+    all_speeds = np.repeat(speeds, 2, axis=0)[:-1]
+    all_speeds[1::2] = 2.0 * share * way
+    all_speeds[2::2] = 2.0 * (1.0 - share) * way
+    return all_poses, all_speeds

@@ -1,0 +1,71 @@
+"""`reflectdrive train mean RUN RUN .. --out DIR`: the mean of the weights of runs that began with each other.
+
+A run learns much of its last scenes by heart and forgets some of the earlier ones. The mean of its weights and of those
+that it began with keeps what both know: they lie in one valley, so what is between them drives, too, and better on
+scenes that neither has seen (Model soups, arXiv 2203.05482; Robust fine-tuning, arXiv 2109.01903). It costs nothing
+when it drives.
+
+RUN and DIR are folders with weights.safetensors and card.json, as models/reflectdrive2_small. One that is named twice
+counts twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.markup import escape
+
+from ..model import checkpoint
+from ..model.checkpoint import CheckpointError
+from ..provenance import provenance
+from . import train_state
+from .train_state import WEIGHTS, StateError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folders of weights, two or more different")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the mean is written")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0; 2 with one sentence on stderr when there is no mean."""
+    errors = Console(stderr=True)
+    try:
+        digest = mean(args.runs, args.out, provenance())
+    except (CheckpointError, StateError) as fault:
+        errors.print(escape(str(fault)), soft_wrap=True)
+        return 2
+    except OSError as fault:
+        errors.print(escape(f"{fault.filename or args.out}: {fault.strerror or fault}"), soft_wrap=True)
+        return 2
+    Console().print(escape(f"{args.out / WEIGHTS}, SHA-256 {digest}"), soft_wrap=True, highlight=False)
+    return 0
+
+
+def mean(folders: list[Path], out: Path, about: dict[str, Any]) -> str:
+    """Writes the mean of the weights of some folders and its card; their SHA-256.
+
+    Raises StateError where there are fewer than two or a card is missing, CheckpointError for weights that are not
+    their card's or are another network's, OSError naming a file.
+    """
+    shares = {folder: count / len(folders) for folder, count in Counter(folders).items()}
+    if len(shares) < 2:
+        raise StateError(f"train mean got {len(shares)} folder, expected two or more to take the mean of")
+    cards = [train_state.card_of(folder) for folder in shares]
+    nets = [checkpoint.load(folder / WEIGHTS, card["sha256"]) for folder, card in zip(shares, cards, strict=True)]
+    first = nets[0]
+    for folder, net in zip(shares, nets, strict=True):
+        if net.config != first.config:
+            raise CheckpointError(f"{folder} holds another network than {folders[0]}: there is no mean of the two")
+    with torch.no_grad():
+        for parts in zip(*(net.parameters() for net in nets), strict=True):
+            parts[0].copy_(sum(share * part for share, part in zip(shares.values(), parts, strict=True)))
+    out.mkdir(parents=True, exist_ok=True)
+    mean_of = [{"share": round(share, 4), **train_state.earlier(folder)} for folder, share in shares.items()]
+    told = {"data": {"mean_of": mean_of, **about}}
+    return train_state.save_weights(first, out / WEIGHTS, told)

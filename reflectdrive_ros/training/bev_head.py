@@ -1,0 +1,73 @@
+"""What the pictures show, seen from above: an exercise for the eyes that only training sets.
+
+Sixteen tokens say little about what is in six pictures. So while it learns, the network is also asked, from its picture
+tokens alone, which cells of a grid around the car are road, which hold somebody now and which will in one, two and four
+seconds. Cells are a metre wide: of larger ones somebody on foot fills too little to be counted. The reader that turns
+tokens into the grid is thrown away afterwards; the planner is the same without it. Such a second task is common among
+planners that learn from cameras (TransFuser, arXiv 2205.15997, section 3.4); ReflectDrive-2 has none.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..data import distance_map
+from ..data.occupancy import AHEAD_STEPS, CELLS, CHANNELS, centres_m
+from ..tokens import Codebook
+
+PATCH = 8  # cells per side that one query answers
+HEADS = 4
+RARE = 4.0  # weight of cells that hold somebody against those that do not
+
+
+class BirdsEye(nn.Module):
+    """Picture tokens to the grid: one round of attention by a query per patch of cells."""
+
+    rows: Tensor
+    columns: Tensor
+    weights: Tensor
+
+    def __init__(self, width: int, codebook: Codebook, generator: torch.Generator) -> None:
+        super().__init__()
+        self.queries = nn.Parameter(torch.empty((CELLS // PATCH) ** 2, width))
+        self.keys_values = nn.Linear(width, 2 * width)
+        self.norm = nn.LayerNorm(width)
+        self.fc1 = nn.Linear(width, 2 * width)
+        self.fc2 = nn.Linear(2 * width, CHANNELS * PATCH**2)
+        with torch.no_grad():
+            for name, parameter in self.named_parameters():
+                if parameter.dim() < 2:
+                    parameter.fill_(1.0 if name == "norm.weight" else 0.0)
+                else:
+                    scale = 0.5 if name == "queries" else parameter.shape[1] ** -0.5
+                    parameter.copy_(scale * torch.randn(parameter.shape, generator=generator))
+        for name, centres, ids in zip(("rows", "columns"), centres_m(), distance_map.id_window(codebook), strict=True):
+            places = np.clip(codebook.to_ids(centres), ids.start, ids.stop - 1) - ids.start
+            self.register_buffer(name, torch.from_numpy(places.astype(np.int64)), persistent=False)
+        weights = torch.tensor([1.0, *[RARE] * len(AHEAD_STEPS)])
+        self.register_buffer("weights", weights[:, None, None], persistent=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(B, N, width) -> logits (B, CHANNELS, CELLS, CELLS)."""
+        keys, values = (
+            torch.unflatten(part, -1, (HEADS, -1)).transpose(1, 2) for part in self.keys_values(tokens).chunk(2, dim=-1)
+        )
+        queries = torch.unflatten(self.queries, -1, (HEADS, -1)).transpose(0, 1).expand(len(tokens), -1, -1, -1)
+        seen = F.scaled_dot_product_attention(queries, keys, values).transpose(1, 2).flatten(2)
+        told = self.fc2(F.gelu(self.fc1(self.norm(self.queries + seen))))
+        side = CELLS // PATCH
+        patches: Tensor = told.view(-1, side, side, CHANNELS, PATCH, PATCH)
+        return patches.permute(0, 3, 1, 4, 2, 5).reshape(-1, CHANNELS, CELLS, CELLS)
+
+    def loss(self, tokens: Tensor, distances: Tensor, taken: Tensor) -> Tensor:
+        """Mean cross-entropy over cells and channels.
+
+        tokens (B, N, width), distances (B, X, Y) int8 as `fields.distance_map`, taken bool as a batch of
+        `occupancy`.
+        """
+        road = distances[:, self.rows][:, :, self.columns] <= 0
+        wanted = torch.cat([road[:, None], taken], 1).float()
+        return F.binary_cross_entropy_with_logits(self(tokens).float(), wanted, pos_weight=self.weights)
