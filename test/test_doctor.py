@@ -61,7 +61,7 @@ def test_without_ros_it_says_so_and_what_to_do(tmp_path):
     blocked += "import importlib.util as u\n"
     blocked += "find = u.find_spec\n"
     blocked += "u.find_spec = lambda name: None if name == 'rclpy' else find(name)\n"
-    blocked += "from reflectdrive_ros.ros import doctor\n"
+    blocked += "from reflectdrive_ros.cli import doctor\n"
     blocked += "parser = argparse.ArgumentParser(); doctor.add_arguments(parser)\n"
     blocked += "sys.exit(doctor.run(parser.parse_args(sys.argv[1:])))\n"
     answer = subprocess.run(
@@ -222,7 +222,7 @@ def test_nvidia_is_what_its_tool_says(monkeypatch, tmp_path, script, state, said
 
 @pytest.mark.skipif(not HAS_ROS, reason="no rclpy here")
 def test_looking_for_libraries_loads_none_of_the_heavy_ones():
-    ask = "import sys; from reflectdrive_ros.ros import doctor; list(system_checks.libraries())\n"
+    ask = "import sys; from reflectdrive_ros.cli import doctor; list(system_checks.libraries())\n"
     ask += "print([name for name in ('torch', 'tensorrt', 'onnxruntime', 'cv2') if name in sys.modules])"
     answer = subprocess.run([sys.executable, "-c", ask], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert answer.stdout == "[]\n", answer.stderr

@@ -375,7 +375,7 @@ def test_the_best_of_a_row_is_found_with_what_that_row_is_told(planner, tiny_mod
         (("--setting", "model.device=tpu"), "model.device is 'tpu'"),
         (("--setting", "decoding.goals=0"), "setting decoding.goals is 0, expected 1 to 32"),
         (("--planner", "route_follower"), "--model is given, but route_follower has none"),
-        (("--set", "real_tracks"), "real_tracks has no pictures for reflectdrive2"),
+        (("--set", "real_tracks"), "real_tracks has no images for reflectdrive2"),
     ],
 )
 def test_a_model_that_cannot_be_used_is_one_sentence(seen, tiny_model, words, sentence, capsys):  # noqa: F811

@@ -241,7 +241,7 @@ def test_the_route_that_is_told_is_driven(town, monkeypatch):
 FINGERPRINT = """
 import hashlib, sys
 from pathlib import Path
-from reflectdrive_ros.sim import towns, traffic
+from reflectdrive_ros.sim.network import towns; from reflectdrive_ros.sim.traffic import traffic
 
 def fingerprint(folder):
     log = traffic.record(towns.make("again", 7, Path(folder)), 7, 6.0, 3.0)

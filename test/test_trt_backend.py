@@ -258,7 +258,7 @@ def test_without_a_driver_tensorrt_is_never_imported(cards, tmp_path):
         "        assert name.split('.')[0] != 'tensorrt', 'imported'\n"
         "sys.meta_path.insert(0, Bomb())\n"
         "from reflectdrive_ros.config import DecodingConfig, ModelConfig\n"
-        "from reflectdrive_ros.runtime import backend, cuda_device\n"
+        "from reflectdrive_ros.runtime import network as backend; from reflectdrive_ros.runtime.trt import cuda_device\n"
         "cuda_device.LIBRARY = 'libcuda-that-is-not-there.so.1'\n"
         "model = ModelConfig(sys.argv[1], sys.argv[2], 'tensorrt', engines=sys.argv[3])\n"
         "try:\n"
