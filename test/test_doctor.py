@@ -222,7 +222,7 @@ def test_nvidia_is_what_its_tool_says(monkeypatch, tmp_path, script, state, said
 
 @pytest.mark.skipif(not HAS_ROS, reason="no rclpy here")
 def test_looking_for_libraries_loads_none_of_the_heavy_ones():
-    ask = "import sys; from reflectdrive_ros.cli import doctor; list(system_checks.libraries())\n"
+    ask = "import sys; from reflectdrive_ros.ros import system_checks; list(system_checks.libraries())\n"
     ask += "print([name for name in ('torch', 'tensorrt', 'onnxruntime', 'cv2') if name in sys.modules])"
     answer = subprocess.run([sys.executable, "-c", ask], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert answer.stdout == "[]\n", answer.stderr

@@ -319,7 +319,7 @@ def load(cores: int, running: float) -> Finding:
 
 
 def start_speaker(topic: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "reflectdrive_ros.cli.doctor", topic]
+    command = [sys.executable, "-m", f"{__package__}.system_checks", topic]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
