@@ -193,6 +193,15 @@ def test_a_point_ahead_lands_in_the_middle_of_the_picture():
     assert (u / w, v / w) == pytest.approx((32.0, 18.0))
 
 
+@pytest.mark.parametrize(("entry", "value"), [(0, 2.8e306), (5, 5e306), (4, 1.1e6), (2, -1.1e6)])
+def test_an_intrinsic_matrix_that_would_overflow_is_refused(entry, value):
+    """Found by a million random inputs: times the scale of the image such a matrix is infinite."""
+    message = camera_info()
+    message.k[entry] = value
+    with pytest.raises(BadMessage, match=r"camera front: camera_info has .* px in k, allowed 1e\+06"):
+        convert.intrinsics(message, "front")
+
+
 def test_missing_extrinsics_and_intrinsics_are_sentences():
     with pytest.raises(BadMessage, match="no way from base_link to 'left_optical'"):
         convert.camera_from_ego({}, "left", "left_optical")

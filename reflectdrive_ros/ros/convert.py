@@ -38,6 +38,7 @@ def require_frame(header: Any, frame: str, what: str) -> None:
 
 
 # What no car does: sensors and estimators that fail give such numbers, and no planner is given them.
+K_MAX_PX = 1e6  # of an intrinsic matrix; a telephoto lens on a large sensor has 1e5
 EGO_FASTEST_MPS = 100.0  # forward or in reverse
 EGO_SIDEWAYS_MPS = 8.0  # a slip angle of 15 degrees at 30 m/s; more is a twist in another frame than base_link
 EGO_YAW_RATE_RPS = 5.0  # a spin; full lock in a car park is 1.3
@@ -227,10 +228,15 @@ def digest(message: Any) -> int:
 
 
 def intrinsics(message: Any, name: str) -> Array:
-    """(3, 3) pixels_from_camera of a sensor_msgs/CameraInfo, for its own width and height."""
+    """(3, 3) pixels_from_camera of a sensor_msgs/CameraInfo, for its own width and height.
+
+    Raises BadMessage for focal lengths that are not positive, and for entries that are not finite or above K_MAX_PX.
+    """
     matrix = np.array(message.k, float).reshape(3, 3)
     if not np.isfinite(matrix).all() or matrix[0, 0] <= 0 or matrix[1, 1] <= 0:
         raise BadMessage(f"camera {name}: camera_info has no focal length; calibrate it or fill k")
+    if np.abs(matrix).max() > K_MAX_PX:  # scaled to the network's size it would overflow
+        raise BadMessage(f"camera {name}: camera_info has {np.abs(matrix).max():.3g} px in k, allowed {K_MAX_PX:.0e}")
     return matrix
 
 
