@@ -13,7 +13,7 @@ import shapely
 from reflectdrive_ros import geometry
 from reflectdrive_ros.lanes import Lane
 from reflectdrive_ros.sim.network.roads import RoadLane, RoadMap, Signal, Special, Turn
-from reflectdrive_ros.sim.render import appearance, camera, scenery
+from reflectdrive_ros.sim.render import appearance, camera, scenery, visible_scene
 from reflectdrive_ros.sim.traffic.actors import Actors, Lamp, Shape, Snapshot
 
 LANE_M = 3.3
@@ -135,7 +135,7 @@ def picture(town, who=None, lamps=ALL_GREEN, name="front", light=None, time_s=5.
     """(H, W, 3) as int."""
     snapshot = Snapshot(time_s, who or Actors.none(), lamps)
     eye = next(eye for eye in camera.rig(*size) if eye.name == name)
-    return camera.picture(camera.view(town, snapshot, ego, light or PLAIN), eye).astype(int)
+    return camera.picture(visible_scene.gather_visible(town, snapshot, ego, light or PLAIN), eye).astype(int)
 
 
 PLAIN = replace(appearance.of(1), noise=0, pitch_rad=0.0, roll_rad=0.0, height_m=0.0)

@@ -14,7 +14,7 @@ import shapely
 from reflectdrive_ros import geometry
 from reflectdrive_ros.config import VehicleConfig
 from reflectdrive_ros.sim import sumo
-from reflectdrive_ros.sim.network import networks, roads, towns
+from reflectdrive_ros.sim.network import roads, routing, towns
 from reflectdrive_ros.sim.network.roads import RoadError, Special, Turn
 
 SEEDS = (0, 1, 2, 3, 11)  # 3 and 11 have boulevards
@@ -169,10 +169,10 @@ def test_every_town_has_something_of_everything(seed):
 
 def test_rare_roads_are_driven_more_where_they_are_sought():
     road_map = town(SEEDS[0])
-    rare = {lane.edge for lane in road_map.lanes.values() if lane.special in networks.SOUGHT}
+    rare = {lane.edge for lane in road_map.lanes.values() if lane.special in routing.SOUGHT}
 
     def share(sought):
-        walks = [networks.random_walk(road_map, np.random.default_rng(k), 1000.0, sought=sought) for k in range(60)]
+        walks = [routing.random_walk(road_map, np.random.default_rng(k), 1000.0, sought=sought) for k in range(60)]
         return np.mean([edge in rare for walk in walks for edge in walk])
 
     assert share(5.0) > 1.3 * share(1.0) > 0.0
@@ -240,7 +240,7 @@ def test_another_seed_or_name_is_another_town(tmp_path):
 def test_a_car_can_wander_for_a_kilometre_from_anywhere(seed):
     road_map = town(seed)
     for index, start in enumerate(road_map.edges_after):
-        walk = networks.random_walk(road_map, np.random.default_rng(index), 1000.0, start)
+        walk = routing.random_walk(road_map, np.random.default_rng(index), 1000.0, start)
         assert walk[0] == start
         assert all(b in road_map.edges_after[a] for a, b in pairwise(walk))
         lengths = [next(lane_length(road_map, k) for k, v in road_map.lanes.items() if v.edge == e) for e in walk]
@@ -248,7 +248,7 @@ def test_a_car_can_wander_for_a_kilometre_from_anywhere(seed):
 
 
 def test_walks_differ_and_repeat_by_seed():
-    walks = [networks.random_walk(town(0), np.random.default_rng(seed), 800.0, "e0") for seed in (1, 2, 3, 4, 1)]
+    walks = [routing.random_walk(town(0), np.random.default_rng(seed), 800.0, "e0") for seed in (1, 2, 3, 4, 1)]
     assert len(set(walks)) > 2
     assert walks[0] == walks[4]
 
@@ -257,12 +257,12 @@ def lines_of(seed, count=40):
     """Lines from anywhere along walks: (keys, line, walk, where they start)."""
     road_map, generator = town(seed), np.random.default_rng(seed)
     for _ in range(count):
-        walk = networks.random_walk(road_map, generator, 600.0)
+        walk = routing.random_walk(road_map, generator, 600.0)
         first = [key for key, lane in road_map.lanes.items() if lane.edge == walk[0]]
         key = first[int(generator.integers(len(first)))]
         line = road_map.lanes[key].lane.centerline
         point = line[int(generator.integers(len(line)))]
-        yield *networks.line_ahead(road_map, key, walk, point), walk, point
+        yield *routing.line_ahead(road_map, key, walk, point), walk, point
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -299,8 +299,8 @@ def test_a_line_leaves_the_lane_that_ends():
     road_map = town(3)
     key = next(k for k, v in road_map.lanes.items() if v.special is Special.LANE_DROP and not v.lane.successors)
     lane = road_map.lanes[key]
-    walk = networks.random_walk(road_map, np.random.default_rng(0), 500.0, lane.edge)
-    keys, line = networks.line_ahead(road_map, key, walk, lane.lane.centerline[0])
+    walk = routing.random_walk(road_map, np.random.default_rng(0), 500.0, lane.edge)
+    keys, line = routing.line_ahead(road_map, key, walk, lane.lane.centerline[0])
     assert keys[0] == key
     assert keys[1] in lane.lane.beside
     (at,), _ = geometry.project(line, lane.lane.centerline[-1:])
@@ -311,29 +311,29 @@ def test_a_line_leaves_the_lane_that_ends():
 def test_without_edges_a_line_follows_the_road_from_every_lane():
     road_map = town(3)
     for key, lane in road_map.lanes.items():
-        _, line = networks.line_ahead(road_map, key, (), lane.lane.centerline[0])
+        _, line = routing.line_ahead(road_map, key, (), lane.lane.centerline[0])
         assert len(line) > 170, lane.sumo_id
 
 
 def test_a_line_from_inside_a_junction_goes_on_to_its_edge():
     road_map = town(0)
     for way in list(joints(road_map))[::7]:
-        walk = networks.random_walk(road_map, np.random.default_rng(0), 400.0, road_map.lanes[way[-1]].edge)
+        walk = routing.random_walk(road_map, np.random.default_rng(0), 400.0, road_map.lanes[way[-1]].edge)
         inside = road_map.lanes[way[1]].lane.centerline
-        keys, line = networks.line_ahead(road_map, way[1], walk, inside[len(inside) // 2])
+        keys, line = routing.line_ahead(road_map, way[1], walk, inside[len(inside) // 2])
         assert keys[: len(way) - 1] == way[1:]
         assert len(line) > 170
 
 
 def test_a_line_takes_less_than_three_milliseconds():
     road_map, generator = town(11), np.random.default_rng(0)
-    walk = networks.random_walk(road_map, generator, 600.0)
+    walk = routing.random_walk(road_map, generator, 600.0)
     key = next(key for key, lane in road_map.lanes.items() if lane.edge == walk[0])
     point = road_map.lanes[key].lane.centerline[0]
     best = np.inf
     for _ in range(20):
         begun = time.perf_counter()
-        networks.line_ahead(road_map, key, walk, point)
+        routing.line_ahead(road_map, key, walk, point)
         best = min(best, time.perf_counter() - begun)
     assert best < 3e-3
 
@@ -347,9 +347,9 @@ def test_edges_that_cannot_be_driven_are_named():
     wrong = next(edge for edge in edges if edge not in road_map.edges_after[edges[0]] and edge != edges[0])
     key = next(key for key, lane in road_map.lanes.items() if lane.edge == edges[0])
     with pytest.raises(RoadError, match=f"does not lead along {wrong}"):
-        networks.line_ahead(road_map, key, [edges[0], wrong], road_map.lanes[key].lane.centerline[0])
+        routing.line_ahead(road_map, key, [edges[0], wrong], road_map.lanes[key].lane.centerline[0])
     with pytest.raises(RoadError, match="no road edge 'nowhere'"):
-        networks.random_walk(road_map, np.random.default_rng(0), 100.0, "nowhere")
+        routing.random_walk(road_map, np.random.default_rng(0), 100.0, "nowhere")
 
 
 def test_a_file_that_is_no_network_is_named(tmp_path):

@@ -16,7 +16,7 @@ from reflectdrive_ros.scoring.contacts import SAMPLES, AgentTracks
 from reflectdrive_ros.scoring.simulate import STATE_SIZE, STEPS, VX, simulate
 from reflectdrive_ros.sim import drive_log, incidents, instructions, local_map
 from reflectdrive_ros.sim.ego import Ego, moving_at, stepped
-from reflectdrive_ros.sim.network import navigation, networks, towns
+from reflectdrive_ros.sim.network import navigation, routing, towns
 from reflectdrive_ros.sim.network.roads import Special
 from reflectdrive_ros.sim.traffic.actors import Actors, Lamp, Shape, Snapshot
 from reflectdrive_ros.sim.world import START_NS, World, WorldOptions
@@ -199,7 +199,7 @@ def test_a_longer_way_goes_on_where_it_ended(road_map):
 def test_a_long_way_through_a_town_stays_on_its_roads(town):
     """The box of a car whose rear axle is on the line: nearly everywhere inside, and the line never bends sharply."""
     rng = np.random.default_rng(3)
-    edges = networks.random_walk(town, rng, 4000.0)
+    edges = routing.random_walk(town, rng, 4000.0)
     way = navigation.way(town, navigation.lanes_by_edge(town)[edges[0]][0], edges)
     poses = geometry.sample(way.line, np.arange(way.starts_m[0], way.length_m - 5.0, 1.0))
     centers = geometry.compose(poses, np.array([VEHICLE.rear_axle_to_center_m, 0.0, 0.0]))

@@ -27,7 +27,7 @@ from ..domain import Array
 from ..provenance import write_numbers
 from ..sim.network import towns
 from ..sim.network.roads import RoadError, RoadMap
-from ..sim.render import appearance, camera, scenery
+from ..sim.render import appearance, camera, scenery, visible_scene
 from ..sim.traffic.actors import Actors, Shape, Snapshot
 from .scoring import one_core
 
@@ -123,7 +123,7 @@ def figures(road_map: RoadMap, runs: int, console: Console) -> dict[str, Any]:
         spent: list[tuple[float, float]] = []
         for _ in track(range(runs + 2), f"{width}x{height}", console=console, disable=not console.is_terminal):
             start = time.perf_counter()
-            view = camera.view(town, snapshot, ego, light)
+            view = visible_scene.gather_visible(town, snapshot, ego, light)
             gathered = time.perf_counter()
             for eye in rig:
                 camera.picture(view, eye)

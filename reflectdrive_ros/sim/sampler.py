@@ -22,13 +22,13 @@ from ..config import VehicleConfig
 from ..data.scene import FAMILIES, INSTANTS_S, NOW, DrivingScene
 from ..domain import CameraFrame, ForecastSource
 from ..scoring import reference
-from .expert import expert, scenario_tags, scene_extraction
+from .expert import sampling_planner, scenario_tags, scene_extraction
 from .network import towns
 from .network.roads import RoadError
 from .render import appearance, camera, scenery
-from .traffic import traffic
+from .traffic import traffic_log
 from .traffic.scripted_actors import Staged
-from .traffic.traffic import TrafficLog
+from .traffic.traffic_log import TrafficLog
 
 STEP_S = 0.1
 STEP_NS = 100_000_000
@@ -87,8 +87,8 @@ class Shard:
             name = f"{self.split}-{self.index:05d}-{number:02d}"
             try:
                 road_map = towns.make(name, seed_of(name), self.folder)
-                log = traffic.record(road_map, seed_of(name, "traffic"), RECORDED_S, WARM_UP_S)
-            except (RoadError, traffic.TrafficError):
+                log = traffic_log.record(road_map, seed_of(name, "traffic"), RECORDED_S, WARM_UP_S)
+            except (RoadError, traffic_log.TrafficError):
                 self.counts["town_failed"] += 1
                 continue
             self.counts["towns"] += 1
@@ -137,14 +137,14 @@ class Shard:
         """The scene with its yardstick and its expert. Raises NoScene where it is too easy or nobody can drive it."""
         scene = found.scene
         came_true = scene.scored()
-        easy = expert.ease(came_true)
+        easy = sampling_planner.ease(came_true)
         if easy > EASY and generator.random() > EASY_KEPT:
             raise scene_extraction.NoScene("too_easy")
         believed = replace(came_true, agents=scene.scored(ForecastSource.CONSTANT_VELOCITY).agents)
         yardstick = reference.measured(believed, came_true, scene.speed_limit_mps)
-        lateral = LATERAL_MPS2.get(scene.family, expert.LATERAL_MPS2)
+        lateral = LATERAL_MPS2.get(scene.family, sampling_planner.LATERAL_MPS2)
         came_true = replace(came_true, reference=yardstick)
-        driven = expert.drive(came_true, scene.speed_limit_mps, found.stop_m, lateral)
+        driven = sampling_planner.drive(came_true, scene.speed_limit_mps, found.stop_m, lateral)
         if driven.score < FLOOR or driven.nc < 1.0 or driven.dac < 1.0:
             self.counts[f"expert_failed_{scene.family}"] += 1
             raise scene_extraction.NoScene("expert_failed")

@@ -14,8 +14,8 @@ from . import incidents
 from .ego import Ego, moving_at
 from .network import navigation
 from .network.navigation import SPEED_LIMIT_MPS, Way
-from .network.networks import random_walk
 from .network.roads import RoadError, RoadMap
+from .network.routing import random_walk
 from .traffic.actors import Snapshot
 
 TRIES = 400
@@ -101,13 +101,13 @@ def way_from(road_map: RoadMap, map_from_ego: Array, generator: np.random.Genera
 
 def _next_roads(road_map: RoadMap, key: int) -> list[int]:
     """The lane itself if it is a road's, else the roads' lanes that it leads to."""
-    found: list[int] = []
+    roads: list[int] = []
     todo = [key]
     while todo:
         key = todo.pop()
         lane = road_map.lanes[key]
         if lane.across_junction is None:
-            found.append(key)
+            roads.append(key)
         else:
             todo.extend(lane.lane.successors)
-    return found
+    return roads

@@ -45,8 +45,8 @@ from .drive_log import DriveLog, Event, Recorder
 from .ego import Ego, stepped
 from .network import lanelets, navigation, towns
 from .network.navigation import Way
-from .network.networks import random_walk
 from .network.roads import RoadMap
+from .network.routing import random_walk
 from .render import appearance, camera, scenery
 from .render.appearance import Look
 from .render.camera import Camera

@@ -17,7 +17,7 @@ from ...data.scene import FUTURE_STEPS, HISTORY_STEPS
 from ...domain import Array
 from ..network.roads import RoadMap, Special, Turn
 from ..traffic.actors import Lamp, Shape
-from ..traffic.traffic import TrafficLog
+from ..traffic.traffic_log import TrafficLog
 
 STRIDE = 5  # steps between moments that are looked at
 SOON = 40  # steps: what a plan of 4 s meets

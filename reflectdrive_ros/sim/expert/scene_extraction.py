@@ -19,12 +19,12 @@ from ...scoring.areas import MapAreas
 from ...scoring.scorer import Reference
 from ...scoring.simulate import STEPS
 from .. import instructions, local_map
-from ..network import networks, towns
+from ..network import routing, towns
 from ..network.roads import RoadError
 from ..traffic import scripted_actors
 from ..traffic.actors import Lamp
 from ..traffic.scripted_actors import Staged
-from ..traffic.traffic import TrafficLog
+from ..traffic.traffic_log import TrafficLog
 
 STEP_NS = 100_000_000
 OFFSET_M, HEADING_RAD, SPEED_SHARE = 0.22, 0.025, 0.06  # spread of how the driver departs from the log
@@ -151,9 +151,9 @@ def _route(
     key = int(log.lane[step, ego])
     edges = list(_edges_ahead(log, step, ego))
     if len(edges) < ROUTE_EDGES_MIN:
-        edges += networks.random_walk(road_map, generator, 400.0, edges[-1])[1:]
+        edges += routing.random_walk(road_map, generator, 400.0, edges[-1])[1:]
     try:
-        keys, line = networks.line_ahead(road_map, key, edges, map_from_ego[:2])
+        keys, line = routing.line_ahead(road_map, key, edges, map_from_ego[:2])
     except RoadError:
         raise NoScene("route_unknown") from None
     (along,), (offset,) = geometry.project(line, map_from_ego[None, :2])

@@ -18,31 +18,24 @@ import numpy as np
 from ... import geometry
 from ...domain import Array, CameraFrame
 from ..traffic.actors import Snapshot
-from . import actor_meshes
 from .appearance import Look
 from .painter_order import order_of
-from .polygons import TOGETHER, Faces, Material, cut_and_projected, joined, ragged
+from .polygons import TOGETHER, Material, cut_and_projected, ragged
 from .scenery import Scenery
+from .visible_scene import VisibleScene, gather_visible
 
 NEAR_M = 0.3
-GROUND_REACH_M, ACTOR_REACH_M = 140.0, 150.0
-STANDING_REACH_M = (100.0, 170.0)  # of small things, traffic lights too, and of large ones
-REACH_PER_SIZE = 14.0
 SUPERSAMPLING = 2
 SUBPIXEL_BITS = 4
 FAINT_PX = 0.7  # faces that stay smaller both ways are left out
 LEAST_GROUND_PX2, LEAST_PX2, LEAST_INLAY_PX2 = 2.0, 4.0, 25.0  # and so are those on less, unless they shine
 FURTHEST_PX = 1 << 20
 RANKS = 16  # more than any thing has parts
-LAMP_RGB = np.array([(1.0, 0.10, 0.08), (1.0, 0.72, 0.08), (0.10, 1.0, 0.45)])  # as Lamp
 LAND_RGB = np.array([0.26, 0.37, 0.16])
-SHADOW_SHIFT_M = 0.35  # of an actor's shadow away from a sun at the horizon, in heights
 SKYLINE_STEPS = 8192
 GRAIN_M, TEXEL_M = 1.0, 0.125  # of the ground
 _HILLS = ((3, 0.006, 0.4), (7, 0.006, 2.0), (17, 0.003, 1.0))  # waves around the horizon, height (tangent), shift
 _WOODS = ((5, 0.005, 1.3), (31, 0.002, 0.2), (97, 0.0015, 0.7), (211, 0.0012, 2.2))
-BESIDE = 0.35  # the side cameras see 104 degrees round; tangent of the rest, with something to spare
-EYES = np.array([1.2, 0.0])  # between the cameras, ego frame
 _MAY_BE_FILLED_TOGETHER = np.array([material in TOGETHER for material in Material])
 
 # PandaSet's, for 640x360: name, focal length px, principal point px, place in the ego frame m, yaw, pitch up, roll deg
@@ -62,30 +55,6 @@ class Camera:
     height: int
     pixels_from_camera: Array  # (3, 3) px
     camera_from_ego: Array  # (4, 4) m
-
-
-@dataclass(frozen=True, eq=False)
-class View:
-    """What may be seen around the ego at one instant, ego frame; lit and faded by distance, colours 0..1."""
-
-    time_s: float
-    look: Look
-    map_from_ego: Array  # (3,)
-    ground: Faces
-    ground_rgb: Array  # (F, 3)
-    ground_planes: Array  # (F,) how far along its normal each face's plane lies
-    ground_centres: Array  # (F, 2)
-    ground_radii: Array  # (F,)
-    shadows: Array  # (A, 12, 2) rings on the ground
-    shadow_radii: Array  # (A,)
-    standing: Faces
-    standing_rgb: Array  # (F, 3)
-    standing_planes: Array  # (F,) as of the ground; without end below where a face is seen from both sides
-    first_face: Array  # (T + 1,) of each standing thing
-    corners: Array  # (T, 4, 2) their footprints
-    centres: Array  # (T, 2)
-    radii: Array  # (T,)
-    faces_us: Array  # (T,) bool, whether a thing's front is turned to the cameras
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,75 +98,15 @@ def _ego_from_camera(place: tuple[float, ...], angles_deg: tuple[float, ...]) ->
     return matrix
 
 
-def view(scenery: Scenery, snapshot: Snapshot, map_from_ego: Array, look: Look) -> View:
-    """What the cameras share at one instant, `map_from_ego` (3,) being the rear axle."""
-    map_from_ego = np.asarray(map_from_ego, float)
-    ego_from_map = geometry.invert(map_from_ego)
-    sun = geometry.rotate(look.sun[:2], -map_from_ego[2])
-
-    near = _about(scenery.ground_centres, scenery.ground_radii, ego_from_map, GROUND_REACH_M)
-    ground = _in_frame(scenery.ground.only(near), ego_from_map)
-    lit = look.lit(ground.albedo, ground.material, scenery.ground.normals[near])
-
-    radii = 0.5 * np.hypot(*scenery.sizes[:, :2].T)
-    reach = np.clip(REACH_PER_SIZE * scenery.sizes.max(axis=1), *STANDING_REACH_M)
-    things = _about(scenery.poses[:, :2], radii, ego_from_map, reach)
-    rows, first_face = ragged(scenery.first_face, things)
-    still = scenery.standing.only(rows)
-    still.thing[:] = np.repeat(np.arange(len(things)), np.diff(first_face))
-
-    actors = snapshot.actors
-    radii = 0.5 * np.hypot(*actors.sizes[:, :2].T) + actors.sizes[:, 2]  # with its shadow
-    actors = actors.only(_about(actors.poses[:, :2], radii, ego_from_map, ACTOR_REACH_M))
-    moving = actor_meshes.bodies(actors, snapshot.time_s, look.lights_on)
-
-    poses = geometry.compose(ego_from_map, np.concatenate([scenery.poses[things], actors.poses]))
-    sizes = np.concatenate([scenery.sizes[things], actors.sizes])
-    standing = joined([still, moving], [len(things), len(actors)])
-    rgb = look.lit(standing.albedo, standing.material, standing.normals)
-    _switch_lamps(scenery, snapshot, rows, rgb)
-    standing = _in_frame(standing, ego_from_map)
-    count = np.bincount(standing.thing, minlength=len(poses))
-    towards = EYES - poses[:, :2]
-    distance = np.maximum(np.hypot(*towards.T), 1e-3)
-    right = np.column_stack([-towards[:, 1], towards[:, 0]]) / distance[:, None]
-    spread = np.flatnonzero(standing.spread)  # few are
-    of_point = standing.thing[np.searchsorted(standing.first, spread, side="right") - 1]
-    standing.points[spread, :2] += standing.spread[spread, None] * right[of_point]
-    ahead = np.einsum("tk,tk->t", towards, np.column_stack([np.cos(poses[:, 2]), np.sin(poses[:, 2])]))
-    faded = 1.0 - np.exp(-distance / look.visibility_m)
-    rgb += (faded[standing.thing] * (standing.material != Material.GLOW))[:, None] * (look.horizon_rgb - rgb)
-    return View(
-        snapshot.time_s,
-        look,
-        map_from_ego,
-        ground,
-        lit,
-        _planes(ground),
-        geometry.transform_points(ego_from_map, scenery.ground_centres[near]),
-        scenery.ground_radii[near],
-        _shadows(poses[len(things) :], actors.sizes, sun),
-        0.7 * np.hypot(*actors.sizes[:, :2].T),
-        standing,
-        rgb,
-        _planes(standing),
-        np.concatenate([[0], np.cumsum(count)]),
-        geometry.box_corners(poses, sizes[:, :2]),
-        poses[:, :2],
-        0.5 * np.hypot(*sizes[:, :2].T) + 1.0,
-        ahead > 0,
-    )
-
-
-def picture(view: View, camera: Camera) -> Array:
+def picture(visible: VisibleScene, camera: Camera) -> Array:
     """(H, W, 3) uint8 RGB, what a camera sees."""
-    eye = _eye(camera, view.look)
-    image = _backdrop(camera, view.look).copy()
-    _draw_skyline(image, view, eye)
-    _draw_ground(image, view, eye)
-    _draw_standing(image, view, eye)
+    eye = _eye(camera, visible.look)
+    image = _backdrop(camera, visible.look).copy()
+    _draw_skyline(image, visible, eye)
+    _draw_ground(image, visible, eye)
+    _draw_standing(image, visible, eye)
     small = cv2.resize(image, (camera.width, camera.height), interpolation=cv2.INTER_AREA)
-    return np.asarray(cv2.add(small, _grain(view, camera), dtype=cv2.CV_8U))
+    return np.asarray(cv2.add(small, _grain(visible, camera), dtype=cv2.CV_8U))
 
 
 def frames(
@@ -209,54 +118,11 @@ def frames(
     look: Look,
 ) -> tuple[CameraFrame, ...]:
     """One frame per camera; they say where the cameras should be, not how the car sways."""
-    seen = view(scenery, snapshot, map_from_ego, look)
+    visible = gather_visible(scenery, snapshot, map_from_ego, look)
     return tuple(
-        CameraFrame(stamp_ns, camera.name, picture(seen, camera), camera.pixels_from_camera, camera.camera_from_ego)
+        CameraFrame(stamp_ns, camera.name, picture(visible, camera), camera.pixels_from_camera, camera.camera_from_ego)
         for camera in cameras
     )
-
-
-# --- what is near ----------------------------------------------------------------------------------------------------
-
-
-def _about(centres: Array, radii: Array, ego_from_map: Array, reach_m: Array | float) -> Array:
-    """Indices of circles (N, 2) of the map that the rig may see: within reach, and not behind its outer edges."""
-    at = geometry.transform_points(ego_from_map, centres)
-    near = np.hypot(*(at - EYES).T) - radii < reach_m
-    return np.flatnonzero(near & (at[:, 0] + BESIDE * np.abs(at[:, 1]) > -radii * np.hypot(1.0, BESIDE) - 1.0))
-
-
-def _in_frame(faces: Faces, ego_from_map: Array) -> Faces:
-    """The faces moved in place; they must be a copy."""
-    faces.points[:, :2] = geometry.transform_points(ego_from_map, faces.points[:, :2])
-    faces.normals[:, :2] = geometry.rotate(faces.normals[:, :2], ego_from_map[2])
-    return faces
-
-
-def _planes(faces: Faces) -> Array:
-    along = np.einsum("fk,fk->f", faces.normals, faces.points[faces.first[:-1]])
-    along[~faces.normals.any(axis=1)] = -np.inf
-    return np.asarray(along)
-
-
-def _switch_lamps(scenery: Scenery, snapshot: Snapshot, rows: Array, rgb: Array) -> None:
-    """Lets the lamps that are on shine; `rows` are the standing faces that `rgb` begins with, rising."""
-    if len(snapshot.lamps) == 0 or len(rows) == 0:
-        return
-    on = snapshot.lamps[scenery.lamp_signal] == scenery.lamp_shows
-    faces, shows = scenery.lamp_faces[on], scenery.lamp_shows[on]
-    at = np.minimum(np.searchsorted(rows, faces), len(rows) - 1)
-    here = rows[at] == faces
-    rgb[at[here]] = LAMP_RGB[shows[here]]
-
-
-def _shadows(poses: Array, sizes: Array, sun: Array) -> Array:
-    """(A, 12, 2) rounded rings under boxes, drawn out away from the sun."""
-    angle = 2 * np.pi * (np.arange(12) + 0.5) / 12
-    circle = np.column_stack([np.cos(angle), np.sin(angle)])
-    rounded = np.sign(circle) * np.sqrt(np.abs(circle)) * 0.53
-    rings = geometry.transform_points(poses[:, None], rounded * sizes[:, None, :2])
-    return np.asarray(rings - SHADOW_SHIFT_M * sizes[:, None, 2:] * sun)
 
 
 # --- drawing ---------------------------------------------------------------------------------------------------------
@@ -368,18 +234,18 @@ def _in_sight(centres: Array, radii: Array, eye: _Eye) -> Array:
     return np.flatnonzero(np.minimum(inwards[0], inwards[1]) > -radii - 1.0)
 
 
-def _draw_ground(image: Array, view: View, eye: _Eye) -> None:
-    keep = _in_sight(view.ground_centres, view.ground_radii, eye)
-    keep = keep[view.ground.normals[keep] @ eye.place > view.ground_planes[keep]]
-    at, first = ragged(view.ground.first, keep)
-    rings, first = _projected(view.ground.points[at], first, eye)
+def _draw_ground(image: Array, visible: VisibleScene, eye: _Eye) -> None:
+    keep = _in_sight(visible.ground_centres, visible.ground_radii, eye)
+    keep = keep[visible.ground.normals[keep] @ eye.place > visible.ground_planes[keep]]
+    at, first = ragged(visible.ground.first, keep)
+    rings, first = _projected(visible.ground.points[at], first, eye)
     shown, extent = _visible(rings, first, image.shape)
     shown = shown[extent[:, 0] * extent[:, 1] > LEAST_GROUND_PX2]
     picked, begins = ragged(first, shown)
-    rgb = _bytes(view.ground_rgb[keep[shown]], view.look)
-    together = _with_the_one_before(view.ground.material[keep[shown]], rgb)
+    rgb = _bytes(visible.ground_rgb[keep[shown]], visible.look)
+    together = _with_the_one_before(visible.ground.material[keep[shown]], rgb)
     _fill(image, rings[picked], begins, rgb, together)
-    _darken(image, view, eye)
+    _darken(image, visible, eye)
 
 
 def _projected(points: Array, first: Array, eye: _Eye) -> tuple[Array, Array]:
@@ -401,14 +267,14 @@ def _horizon() -> Array:
     )
 
 
-def _draw_skyline(image: Array, view: View, eye: _Eye) -> None:
+def _draw_skyline(image: Array, visible: VisibleScene, eye: _Eye) -> None:
     """Woods and hills all around, too far to come nearer."""
     forward = eye.camera_from_ego[2, :2]
     bearing = np.arctan2(forward[1], forward[0]) + np.linspace(1.1, -1.1, 64)
     around = np.concatenate([bearing, bearing[[-1, 0]]])
     directions = np.empty((2, len(around), 3))
     directions[..., 0], directions[..., 1], directions[..., 2] = np.cos(around), np.sin(around), -0.01
-    step = np.rint((bearing + view.map_from_ego[2]) * (SKYLINE_STEPS / (2 * np.pi))).astype(np.intp) % SKYLINE_STEPS
+    step = np.rint((bearing + visible.map_from_ego[2]) * (SKYLINE_STEPS / (2 * np.pi))).astype(np.intp) % SKYLINE_STEPS
     directions[:, : len(bearing), 2] = _horizon()[:, step]
     first = len(around) * np.arange(3)
     in_camera = directions.reshape(-1, 3) @ eye.camera_from_ego[:3, :3].T
@@ -416,13 +282,13 @@ def _draw_skyline(image: Array, view: View, eye: _Eye) -> None:
     _fill(image, rings, first, eye.skyline_rgb)
 
 
-def _darken(image: Array, view: View, eye: _Eye) -> None:
+def _darken(image: Array, visible: VisibleScene, eye: _Eye) -> None:
     """Lays the grain of the ground and the actors' shadows on it."""
     top = eye.grain_from_px
     band = image[top:]
     grain_from_map = np.diag([1 / TEXEL_M, 1 / TEXEL_M, 1.0])
     half = np.array([[2.0, 0.0, 0.5], [0.0, 2.0, top + 0.5], [0.0, 0.0, 1.0]])  # the grain is laid at half the size
-    turn = geometry.matrix_from_pose(view.map_from_ego)[np.ix_((0, 1, 3), (0, 1, 3))]
+    turn = geometry.matrix_from_pose(visible.map_from_ego)[np.ix_((0, 1, 3), (0, 1, 3))]
     cover = cv2.warpPerspective(
         _grain_of_ground(),
         grain_from_map @ turn @ eye.ground_from_pixels @ half,
@@ -433,16 +299,16 @@ def _darken(image: Array, view: View, eye: _Eye) -> None:
     cover = cv2.resize(cover, (band.shape[1], len(band)), interpolation=cv2.INTER_LINEAR)
     mask = cv2.cvtColor(cover, cv2.COLOR_GRAY2RGB)
     cv2.multiply(band, mask, dst=band, scale=1 / 245)
-    _draw_shadows(image, view, eye)
+    _draw_shadows(image, visible, eye)
 
 
-def _draw_shadows(image: Array, view: View, eye: _Eye) -> None:
-    seen = _in_sight(view.shadows.mean(axis=1), view.shadow_radii, eye)
+def _draw_shadows(image: Array, visible: VisibleScene, eye: _Eye) -> None:
+    seen = _in_sight(visible.shadows.mean(axis=1), visible.shadow_radii, eye)
     count = len(seen)
     if count == 0:
         return
     points = np.zeros((count, 12, 3))
-    points[..., :2] = view.shadows[seen]
+    points[..., :2] = visible.shadows[seen]
     rings, first = _projected(points.reshape(-1, 3), 12 * np.arange(count + 1), eye)
     shown, _ = _visible(rings, first, image.shape)
     if len(shown) == 0:
@@ -456,7 +322,7 @@ def _draw_shadows(image: Array, view: View, eye: _Eye) -> None:
     if len(band) == 0:
         return
     mask = np.full(band.shape[:2], 255, np.uint8)
-    shade = 255 * (0.3 + 0.45 * view.look.shade)
+    shade = 255 * (0.3 + 0.45 * visible.look.shade)
     _fill(mask, rings - [0, top], begins, np.full((len(shown), 1), shade))
     cv2.blur(mask, (blur, blur), dst=mask)
     cv2.multiply(band, cv2.cvtColor(mask, cv2.COLOR_GRAY2RGB), dst=band, scale=1 / 255)
@@ -475,41 +341,41 @@ def _grain_of_ground() -> Array:
     return np.asarray(np.clip(245 + sheet, 215, 255).astype(np.uint8))
 
 
-def _draw_standing(image: Array, view: View, eye: _Eye) -> None:
-    things = _in_sight(view.centres, view.radii, eye)
+def _draw_standing(image: Array, visible: VisibleScene, eye: _Eye) -> None:
+    things = _in_sight(visible.centres, visible.radii, eye)
     if len(things) == 0:
         return
-    things = things[order_of(view.corners[things], eye.place[:2])]
-    rows, thing_first = ragged(view.first_face, things)
+    things = things[order_of(visible.corners[things], eye.place[:2])]
+    rows, thing_first = ragged(visible.first_face, things)
     place = np.repeat(np.arange(len(things)), np.diff(thing_first))
-    side = np.where(view.faces_us[things][place], 0, 1)
-    turned = view.standing.normals[rows] @ eye.place > view.standing_planes[rows]
+    side = np.where(visible.faces_us[things][place], 0, 1)
+    turned = visible.standing.normals[rows] @ eye.place > visible.standing_planes[rows]
     rows, place, side = rows[turned], place[turned], side[turned]
-    rows = rows[np.argsort(RANKS * place + view.standing.rank[rows, side], kind="stable")]
-    points, first = ragged(view.standing.first, rows)
-    rings, first = _projected(view.standing.points[points], first, eye)
+    rows = rows[np.argsort(RANKS * place + visible.standing.rank[rows, side], kind="stable")]
+    points, first = ragged(visible.standing.first, rows)
+    rings, first = _projected(visible.standing.points[points], first, eye)
     shown, extent = _visible(rings, first, image.shape)
-    material = view.standing.material[rows[shown]]
+    material = visible.standing.material[rows[shown]]
     least = np.where(material == Material.INLAY, LEAST_INLAY_PX2, LEAST_PX2)
     tells = (extent[:, 0] * extent[:, 1] > least) | (material == Material.GLOW)
     shown, material = shown[tells], material[tells]
     if len(shown) == 0:
         return
     picked, begins = ragged(first, shown)
-    rgb = _bytes(view.standing_rgb[rows[shown]], view.look)
+    rgb = _bytes(visible.standing_rgb[rows[shown]], visible.look)
     together = _with_the_one_before(material, rgb)
-    together[1:] &= np.diff(view.standing.thing[rows[shown]]) == 0
+    together[1:] &= np.diff(visible.standing.thing[rows[shown]]) == 0
     _fill(image, rings[picked], begins, rgb, together)
 
 
 # --- the sensor ------------------------------------------------------------------------------------------------------
 
 
-def _grain(view: View, camera: Camera) -> Array:
+def _grain(visible: VisibleScene, camera: Camera) -> Array:
     """(H, W, 3) int8 noise, a window of a fixed sheet; where, follows from the look, the time and the camera."""
-    lot = zlib.crc32(f"{view.look.seed} {round(1000 * view.time_s)} {camera.name}".encode())
+    lot = zlib.crc32(f"{visible.look.seed} {round(1000 * visible.time_s)} {camera.name}".encode())
     x, y = lot % 64, lot // 64 % 64
-    return _sheet(camera.width, camera.height, view.look.noise)[y : y + camera.height, x : x + camera.width]
+    return _sheet(camera.width, camera.height, visible.look.noise)[y : y + camera.height, x : x + camera.width]
 
 
 @lru_cache(maxsize=16)

@@ -15,8 +15,8 @@ import numpy as np
 from ... import geometry
 from ...domain import Array
 from ..network import lane_permissions
-from ..network.networks import random_walk
 from ..network.roads import RoadMap
+from ..network.routing import random_walk
 from . import kerbside
 from .actors import Shape
 from .kerbside import Kerbside

@@ -13,7 +13,7 @@ from ... import geometry
 from ...data.scene import NOW, TRACK_STEPS
 from ...domain import Array
 from .actors import KIND_OF_SHAPE, Actors, Shape, Snapshot
-from .traffic import TrafficLog
+from .traffic_log import TrafficLog
 
 STEP_S = 0.1
 TIMES_S = STEP_S * (np.arange(TRACK_STEPS) - NOW)

@@ -17,8 +17,8 @@ import numpy as np
 
 from ... import geometry
 from ...domain import Array
-from ..network.networks import random_walk
 from ..network.roads import RoadMap, Special
+from ..network.routing import random_walk
 from ..sumo import libsumo
 from .actors import Actors, Lamp, Shape, Snapshot
 from .demand import ROUTE_M, Demand
