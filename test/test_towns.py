@@ -15,7 +15,7 @@ from reflectdrive_ros import geometry
 from reflectdrive_ros.config import VehicleConfig
 from reflectdrive_ros.sim import sumo
 from reflectdrive_ros.sim.network import roads, routing, towns
-from reflectdrive_ros.sim.network.roads import RoadError, Special, Turn
+from reflectdrive_ros.sim.network.roads import RoadError, RoadType, Turn
 
 SEEDS = (0, 1, 2, 3, 11)  # 3 and 11 have boulevards
 CAR = VehicleConfig()
@@ -159,20 +159,23 @@ def test_a_car_gets_from_every_road_to_every_other(seed):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_town_has_something_of_everything(seed):
     lanes = town(seed).lanes
-    assert {lane.special for lane in lanes.values()} == set(Special)
+    assert {lane.road_type for lane in lanes.values()} == set(RoadType)
     assert {lane.turn for lane in lanes.values()} >= {Turn.STRAIGHT, Turn.LEFT, Turn.RIGHT}
-    assert any(not lane.lane.successors and lane.special is Special.LANE_DROP for lane in lanes.values())
-    narrow = [lane.width_m for lane in lanes.values() if lane.special is Special.NARROW and not lane.across_junction]
+    assert any(not lane.lane.successors and lane.road_type is RoadType.LANE_DROP for lane in lanes.values())
+    narrow = [lane.width_m for lane in lanes.values() if lane.road_type is RoadType.NARROW and not lane.across_junction]
     assert max(narrow) <= 2.8
     assert len({signal.tls for signal in town(seed).signals}) >= 2
 
 
 def test_rare_roads_are_driven_more_where_they_are_sought():
     road_map = town(SEEDS[0])
-    rare = {lane.edge for lane in road_map.lanes.values() if lane.special in routing.SOUGHT}
+    rare = {lane.edge for lane in road_map.lanes.values() if lane.road_type in routing.RARE_ROAD_TYPES}
 
-    def share(sought):
-        walks = [routing.random_walk(road_map, np.random.default_rng(k), 1000.0, sought=sought) for k in range(60)]
+    def share(rare_road_weight):
+        walks = [
+            routing.random_walk(road_map, np.random.default_rng(k), 1000.0, rare_road_weight=rare_road_weight)
+            for k in range(60)
+        ]
         return np.mean([edge in rare for walk in walks for edge in walk])
 
     assert share(5.0) > 1.3 * share(1.0) > 0.0
@@ -182,10 +185,10 @@ def test_rare_roads_are_driven_more_where_they_are_sought():
 def test_only_winding_roads_are_uncomfortable_at_the_limit(seed):
     road_map = town(seed)
     on_roads = [key for key, lane in road_map.lanes.items() if lane.across_junction is None]
-    winding = [key for key in on_roads if road_map.lanes[key].special is Special.WINDING]
+    winding = [key for key in on_roads if road_map.lanes[key].road_type is RoadType.WINDING]
     assert max(lateral_at_limit(road_map, key) for key in winding) > 2.6
     assert max(lateral_at_limit(road_map, key) for key in winding) < 5.5
-    plain = [key for key in on_roads if road_map.lanes[key].special is Special.PLAIN]
+    plain = [key for key in on_roads if road_map.lanes[key].road_type is RoadType.PLAIN]
     assert max(lateral_at_limit(road_map, key) for key in plain) < 3.2
 
 
@@ -297,7 +300,7 @@ def test_a_car_that_follows_its_line_stays_on_the_road(seed):
 
 def test_a_line_leaves_the_lane_that_ends():
     road_map = town(3)
-    key = next(k for k, v in road_map.lanes.items() if v.special is Special.LANE_DROP and not v.lane.successors)
+    key = next(k for k, v in road_map.lanes.items() if v.road_type is RoadType.LANE_DROP and not v.lane.successors)
     lane = road_map.lanes[key]
     walk = routing.random_walk(road_map, np.random.default_rng(0), 500.0, lane.edge)
     keys, line = routing.line_ahead(road_map, key, walk, lane.lane.centerline[0])
@@ -367,12 +370,12 @@ def test_a_network_with_hardly_a_road_has_no_drivable_route(tmp_path):
         "edges": '<edge id="ab" from="a" to="b"/><edge id="ba" from="b" to="a"/>',
     }
     with pytest.raises(RoadError, match="lonely has no drivable route: 2 edges for cars"):
-        towns.converted("lonely", plain, tmp_path, ())
+        towns.convert_network("lonely", plain, tmp_path, ())
 
 
 def test_what_netconvert_refuses_is_said_in_its_words(tmp_path):
     with pytest.raises(RoadError, match="odd cannot be made a SUMO network: netconvert failed: "):
-        towns.converted("odd", {"nodes": "<node"}, tmp_path, ())
+        towns.convert_network("odd", {"nodes": "<node"}, tmp_path, ())
     assert not list(tmp_path.iterdir())
 
 

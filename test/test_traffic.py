@@ -97,12 +97,12 @@ def test_bodies_move_along_their_heading_and_without_jolts(log, drivers):
 
 def test_traffic_goes_on_for_as_long_as_one_looks(town):
     """Routes are made longer on the way, again and again, from what SUMO drives and not from what was asked of it."""
-    with Simulation(town, Demand.of(town, SEED), SEED) as simulation:
+    with Simulation(town, Demand.sample(town, SEED), SEED) as simulation:
         simulation.warm_up(300.0)
         simulation.step()
-        there = ~np.isnan(simulation.poses[: simulation.cast.drivers, 0])
+        there = ~np.isnan(simulation.poses[: simulation.roster.drivers, 0])
         assert there.mean() > 0.9
-        assert (simulation.speeds_mps[: simulation.cast.drivers][there] > 1.0).mean() > 0.3
+        assert (simulation.speeds_mps[: simulation.roster.drivers][there] > 1.0).mean() > 0.3
         assert simulation.counts["left_the_map"] == 0
 
 
@@ -222,7 +222,7 @@ def test_the_route_that_is_told_is_driven(town, monkeypatch):
     """Routes begin so short that they are made longer on the way."""
     monkeypatch.setattr(demand, "ROUTE_M", 300.0)
     log = record(town, 2, 70.0, warm_up_s=5.0, density=0.3)
-    begun = Demand.of(town, 2, 0.3)
+    begun = Demand.sample(town, 2, 0.3)
     longer = sum(len(told) > len(one.edges) for told, one in zip(log.edges, begun.drivers, strict=False))
     assert longer > 0.5 * log.drivers
     driven_on = 0
@@ -272,7 +272,7 @@ def test_between_two_looks_a_body_speeds_up_evenly_and_who_stands_or_is_away_sta
     poses[:, 0, 0] = np.cumsum(0.2 * speeds[:, 0])
     poses[:, 2] = np.nan
     poses[:, 1, 2] = (np.pi - 0.1, -np.pi + 0.1, -np.pi + 0.1, -np.pi + 0.1)  # turns on the spot, past pi
-    between, rates = traffic_log._between(poses, speeds)
+    between, rates = traffic_log._interpolate_halfway(poses, speeds)
     np.testing.assert_array_equal(between[::2], poses)
     np.testing.assert_allclose(np.diff(rates[1:5, 0]), 0.2, atol=1e-9)
     np.testing.assert_allclose(np.diff(between[:, 0, 0]), 0.1 * rates[1:, 0], atol=1e-9)
@@ -286,7 +286,7 @@ def test_between_two_looks_a_body_speeds_up_evenly_and_who_stands_or_is_away_sta
 
 @pytest.fixture
 def live(town):
-    with Simulation(town, Demand.of(town, SEED), SEED) as simulation:
+    with Simulation(town, Demand.sample(town, SEED), SEED) as simulation:
         yield simulation
 
 
@@ -296,7 +296,7 @@ def follower_of(simulation, town):
         simulation.step()
         if step < 100 or step % 10:
             continue
-        lanes, speeds = simulation.lane[: simulation.cast.drivers], simulation.speeds_mps[: simulation.cast.drivers]
+        lanes, speeds = simulation.lane[: simulation.roster.drivers], simulation.speeds_mps[: simulation.roster.drivers]
         for leader in np.flatnonzero((lanes >= 0) & (speeds > 4.0)):
             if town.lanes[int(lanes[leader])].across_junction is not None:
                 continue
@@ -320,9 +320,9 @@ def test_a_follower_stops_behind_the_ego(live, town):
         live.move_ego(stands, 0.0)
         live.step()
         if not np.isnan(live.poses[follower, 0]):
-            sizes = np.array([[5.176, 2.297], live.cast.sizes[follower, :2]])
+            sizes = np.array([[5.176, 2.297], live.roster.sizes[follower, :2]])
             assert not geometry.boxes_overlap(stands, sizes[0], live.poses[follower], sizes[1])
-    assert live.cast.ids[leader] not in live.snapshot().actors.ids  # made room
+    assert live.roster.ids[leader] not in live.snapshot().actors.ids  # made room
 
 
 def test_the_ego_goes_where_it_is_told_and_stays(live, town):
@@ -344,11 +344,11 @@ def test_the_ego_goes_where_it_is_told_and_stays(live, town):
 
 def test_two_at_once_are_refused(live, town):
     with pytest.raises(TrafficError, match="running in this process already"):
-        Simulation(town, Demand.of(town, 2), 2)
+        Simulation(town, Demand.sample(town, 2), 2)
 
 
 def test_a_network_that_sumo_refuses_is_named(town, tmp_path):
-    demand = Demand.of(town, SEED)
+    demand = Demand.sample(town, SEED)
     damaged = tmp_path / "damaged.net.xml"
     damaged.write_text(town.net_file.read_text()[:20000])
     with pytest.raises(TrafficError, match=r"traffic-town.*seed 1"):

@@ -35,7 +35,7 @@ class Turn(IntEnum):
     BACK = 3
 
 
-class Special(Enum):
+class RoadType(Enum):
     """What a stretch of road was made to be; scenes are sought there."""
 
     PLAIN = "plain"
@@ -57,7 +57,7 @@ class RoadLane:
     width_m: float
     across_junction: str | None  # id of the junction that the lane crosses, None on a road
     turn: Turn  # of lanes across a junction; STRAIGHT where there is one way on, however it bends
-    special: Special
+    road_type: RoadType
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,20 +93,22 @@ class RoadMap:
 
 
 DEFAULT_WIDTH_M = 3.2  # of a lane that does not say; SUMO's own
-SHOULDER_MOST_M = 1.0
-FAR_M = 8.0  # what is further than this from where cars cross a junction is no road: a wide curve goes round an island
+MAX_SHOULDER_M = 1.0
+MAX_FROM_PATH_M = (
+    8.0  # what is further than this from where cars cross a junction is no road: a wide curve goes round an island
+)
 SLIVER_M = 0.3  # what is left of a junction beside where people walk, and is narrower than twice this, is no road
 SEAM_M = 0.05  # lanes drawn side by side leave hairline slits; each road is grown by this
 OVERLAP_M = 0.4  # a road reaches this far into its junctions, whose edges are cut askew
-FEWEST_EDGES = 8  # a network with fewer road edges has nowhere to drive to
+MIN_EDGES = 8  # a network with fewer road edges has nowhere to drive to
 TURNS = {"s": Turn.STRAIGHT, "l": Turn.LEFT, "L": Turn.LEFT, "r": Turn.RIGHT, "R": Turn.RIGHT, "t": Turn.BACK}
-SPECIALS = {special.value: special for special in Special}
+ROAD_TYPES = {road_type.value: road_type for road_type in RoadType}
 
 
 def read(net_file: Path, name: str) -> RoadMap:
     """A SUMO network (.net.xml) as a RoadMap; lanes are numbered in the order of the file.
 
-    Raises RoadError for a file that is no network, and for one with fewer than FEWEST_EDGES edges for cars.
+    Raises RoadError for a file that is no network, and for one with fewer than MIN_EDGES edges for cars.
     """
     try:
         net = ElementTree.parse(net_file).getroot()
@@ -121,12 +123,12 @@ def read(net_file: Path, name: str) -> RoadMap:
         if _allows(lane, "passenger")
     ]
     road_edges = {edge.get("id", "") for edge, _ in cars if edge.get("function") != "internal"}
-    if len(road_edges) < FEWEST_EDGES:
-        raise RoadError(f"{name} has no drivable route: {len(road_edges)} edges for cars, expected {FEWEST_EDGES}")
+    if len(road_edges) < MIN_EDGES:
+        raise RoadError(f"{name} has no drivable route: {len(road_edges)} edges for cars, expected {MIN_EDGES}")
     keys = {lane.get("id", ""): key for key, (_, lane) in enumerate(cars)}
     links = [link for link in map(_link, net.iter("connection")) if link.source in keys and link.target in keys]
     lanes = _lanes(cars, keys, links, edges)
-    walking = _shapes(edges, lambda edge, _: edge.get("function") == "walkingarea")
+    walking = _lane_shapes(edges, lambda edge, _: edge.get("function") == "walkingarea")
     areas = [shapely.Polygon(ring).buffer(0) for ring in walking if len(ring) > 2]
     return RoadMap(
         name=name,
@@ -134,9 +136,9 @@ def read(net_file: Path, name: str) -> RoadMap:
         lanes=lanes,
         roads=_roads(edges, road_edges),
         junctions=_junctions(net, lanes, areas),
-        walkways=(*_rings(areas), *_rings(_strips(edges, _is_sidewalk))),
-        crossings=_rings(_strips(edges, lambda edge, _: edge.get("function") == "crossing")),
-        cycleways=_rings(_strips(edges, _is_cycleway)),
+        walkways=(*_rings(areas), *_rings(_lane_polygons(edges, _is_sidewalk))),
+        crossings=_rings(_lane_polygons(edges, lambda edge, _: edge.get("function") == "crossing")),
+        cycleways=_rings(_lane_polygons(edges, _is_cycleway)),
         signals=_signals(net, lanes, keys),
         edges_after=_edges_after(links, lanes, keys, road_edges),
     )
@@ -179,7 +181,7 @@ def _is_cycleway(edge: Element, lane: Element) -> bool:
 
 def _is_shoulder(lane: Element) -> bool:
     """A narrow strip for nobody is asphalt beside the lanes, a wide one the green between two ways."""
-    return lane.get("disallow") == "all" and _width(lane) <= SHOULDER_MOST_M
+    return lane.get("disallow") == "all" and _width(lane) <= MAX_SHOULDER_M
 
 
 def _points(shape: str | None) -> Array:
@@ -203,7 +205,7 @@ def _lanes(
     ways_on: dict[str, set[str]] = {}  # edge -> edges after it
     for link in links:
         ways_on.setdefault(_edge_of(link.source), set()).add(_edge_of(link.target))
-    ends: dict[int, set[Special]] = {}  # what a lane across a junction leads from and to
+    ends: dict[int, set[RoadType]] = {}  # what a lane across a junction leads from and to
     for link in links:
         source, target = keys[link.source], keys[link.target]
         if link.via is not None and link.via in keys:
@@ -218,10 +220,10 @@ def _lanes(
             turns[target] = turns[crossing]
         for lane_id in (link.source, link.target):
             if not lane_id.startswith(":"):
-                ends.setdefault(crossing, set()).add(_special(edges[_edge_of(lane_id)]))
+                ends.setdefault(crossing, set()).add(_road_type(edges[_edge_of(lane_id)]))
     lines = [geometry.distinct_points(_points(lane.get("shape")), closer_than=1e-3) for _, lane in cars]
-    lines = [line if len(line) > 1 else _speck(lane) for line, (_, lane) in zip(lines, cars, strict=True)]
-    polygons = _buffered(lines, [_width(lane) / 2 for _, lane in cars])
+    lines = [line if len(line) > 1 else _stub_line(lane) for line, (_, lane) in zip(lines, cars, strict=True)]
+    polygons = _buffer_lines(lines, [_width(lane) / 2 for _, lane in cars])
     lanes = {}
     for key, (edge, lane) in enumerate(cars):
         edge_id = edge.get("id", "")
@@ -232,7 +234,7 @@ def _lanes(
                 polygons=(polygons[key],),
                 successors=tuple(dict.fromkeys(successors[key])),
                 predecessors=tuple(dict.fromkeys(predecessors[key])),
-                beside=() if inside else _beside(edge_id, lane, keys),
+                beside=() if inside else _adjacent_lanes(edge_id, lane, keys),
                 speed_limit_mps=float(lane.get("speed", "13.89")),
             ),
             sumo_id=lane.get("id", ""),
@@ -241,7 +243,7 @@ def _lanes(
             width_m=_width(lane),
             across_junction=edge_id[1:].rsplit("_", 1)[0] if inside else None,
             turn=turns.get(key, Turn.STRAIGHT),
-            special=_special_across(ends.get(key, set())) if inside else _special(edge),
+            road_type=_junction_road_type(ends.get(key, set())) if inside else _road_type(edge),
         )
     return lanes
 
@@ -250,62 +252,62 @@ def _edge_of(lane_id: str) -> str:
     return lane_id.rsplit("_", 1)[0]
 
 
-def _special(edge: Element) -> Special:
-    return SPECIALS.get(edge.get("type", ""), Special.PLAIN)
+def _road_type(edge: Element) -> RoadType:
+    return ROAD_TYPES.get(edge.get("type", ""), RoadType.PLAIN)
 
 
-def _special_across(ends: set[Special]) -> Special:
+def _junction_road_type(ends: set[RoadType]) -> RoadType:
     """A roundabout begins where it is entered; anything else goes on only between two edges of its kind."""
-    if Special.ROUNDABOUT in ends:
-        return Special.ROUNDABOUT
-    return next(iter(ends)) if len(ends) == 1 else Special.PLAIN
+    if RoadType.ROUNDABOUT in ends:
+        return RoadType.ROUNDABOUT
+    return next(iter(ends)) if len(ends) == 1 else RoadType.PLAIN
 
 
-def _beside(edge_id: str, lane: Element, keys: Mapping[str, int]) -> tuple[int, ...]:
+def _adjacent_lanes(edge_id: str, lane: Element, keys: Mapping[str, int]) -> tuple[int, ...]:
     index = int(lane.get("index", "0"))
     sides = ((index - 1, lane.get("changeRight")), (index + 1, lane.get("changeLeft")))
     allowed = [other for other, who in sides if who is None or who == "all" or "passenger" in who.split()]
     return tuple(keys[f"{edge_id}_{other}"] for other in allowed if f"{edge_id}_{other}" in keys)
 
 
-def _speck(lane: Element) -> Array:
+def _stub_line(lane: Element) -> Array:
     """A line of 1 cm for a lane that has no length: edges that are swallowed by their junctions."""
     x, y = _points(lane.get("shape"))[0]
     return np.array([[x, y], [x + 0.01, y]])
 
 
-def _buffered(lines: Sequence[Array], half_widths: Sequence[float], ahead_m: float = 0.0) -> list[Any]:
+def _buffer_lines(lines: Sequence[Array], half_widths: Sequence[float], ahead_m: float = 0.0) -> list[Any]:
     """One polygon for each line, flat at its ends, which may be drawn out by `ahead_m`."""
-    drawn = [shapely.LineString(_drawn_out(line, ahead_m) if ahead_m else line) for line in lines]
+    drawn = [shapely.LineString(_extend_ends(line, ahead_m) if ahead_m else line) for line in lines]
     return list(shapely.buffer(drawn, half_widths, cap_style="flat", join_style="mitre", mitre_limit=2.0))
 
 
-def _drawn_out(line: Array, ahead_m: float) -> Array:
+def _extend_ends(line: Array, ahead_m: float) -> Array:
     first, last = line[0] - line[1], line[-1] - line[-2]
     begin = line[0] + ahead_m * first / max(np.hypot(*first), 1e-9)
     end = line[-1] + ahead_m * last / max(np.hypot(*last), 1e-9)
     return np.concatenate([begin[None], line, end[None]])
 
 
-def _shapes(edges: Mapping[str, Element], wanted: Callable[[Element, Element], bool]) -> list[Array]:
+def _lane_shapes(edges: Mapping[str, Element], wanted: Callable[[Element, Element], bool]) -> list[Array]:
     return [_points(lane.get("shape")) for edge in edges.values() for lane in edge.iter("lane") if wanted(edge, lane)]
 
 
-def _strips(edges: Mapping[str, Element], wanted: Callable[[Element, Element], bool]) -> list[Any]:
+def _lane_polygons(edges: Mapping[str, Element], wanted: Callable[[Element, Element], bool]) -> list[Any]:
     """Polygons of the lanes that are `wanted`."""
     chosen = [lane for edge in edges.values() for lane in edge.iter("lane") if wanted(edge, lane)]
     lines = [geometry.distinct_points(_points(lane.get("shape")), closer_than=1e-3) for lane in chosen]
     kept = [(line, _width(lane) / 2) for line, lane in zip(lines, chosen, strict=True) if len(line) > 1]
-    return _buffered([line for line, _ in kept], [half for _, half in kept])
+    return _buffer_lines([line for line, _ in kept], [half for _, half in kept])
 
 
 def _rings(polygons: Iterable[Any]) -> tuple[Array, ...]:
     """(V, 2) of each polygon's outside, not closed."""
-    whole = [_one(polygon) for polygon in polygons if not polygon.is_empty]
+    whole = [_largest_part(polygon) for polygon in polygons if not polygon.is_empty]
     return tuple(shapely.get_coordinates(polygon.exterior)[:-1] for polygon in whole)
 
 
-def _one(area: Any) -> Any:
+def _largest_part(area: Any) -> Any:
     """The largest part of an area, without holes: scorers take rings."""
     largest = max(shapely.get_parts(area), key=lambda part: float(part.area))
     return shapely.Polygon(largest.exterior)
@@ -321,12 +323,12 @@ def _roads(edges: Mapping[str, Element], road_edges: set[str]) -> dict[str, Any]
         if _allows(lane, "passenger") or _is_shoulder(lane)
     ]
     lines = [geometry.distinct_points(_points(lane.get("shape")), closer_than=1e-3) for _, lane in chosen]
-    lines = [line if len(line) > 1 else _speck(lane) for line, (_, lane) in zip(lines, chosen, strict=True)]
+    lines = [line if len(line) > 1 else _stub_line(lane) for line, (_, lane) in zip(lines, chosen, strict=True)]
     halves = [_width(lane) / 2 + SEAM_M for _, lane in chosen]
     parts: dict[str, list[Any]] = {}
-    for (edge_id, _), polygon in zip(chosen, _buffered(lines, halves, OVERLAP_M), strict=True):
+    for (edge_id, _), polygon in zip(chosen, _buffer_lines(lines, halves, OVERLAP_M), strict=True):
         parts.setdefault(edge_id, []).append(polygon)
-    return {edge_id: _one(shapely.union_all(polygons)) for edge_id, polygons in parts.items()}
+    return {edge_id: _largest_part(shapely.union_all(polygons)) for edge_id, polygons in parts.items()}
 
 
 def _junctions(net: Element, lanes: Mapping[int, RoadLane], walking: Sequence[Any]) -> dict[str, Any]:
@@ -347,12 +349,12 @@ def _junctions(net: Element, lanes: Mapping[int, RoadLane], walking: Sequence[An
             surface = shapely.Polygon(ring).buffer(0)
             people = [walking[index] for index in corners.query(surface, predicate="intersects")]
             surface = surface.difference(shapely.union_all(people)) if people else surface
-            driven = driven.union(_without_slivers(surface.intersection(driven.buffer(FAR_M))))
-        junctions[junction_id] = _one(driven.buffer(SEAM_M, join_style="mitre", mitre_limit=2.0))
+            driven = driven.union(_remove_slivers(surface.intersection(driven.buffer(MAX_FROM_PATH_M))))
+        junctions[junction_id] = _largest_part(driven.buffer(SEAM_M, join_style="mitre", mitre_limit=2.0))
     return junctions
 
 
-def _without_slivers(area: Any) -> Any:
+def _remove_slivers(area: Any) -> Any:
     eroded = area.buffer(-SLIVER_M, join_style="mitre", mitre_limit=2.0)
     return eroded.buffer(SLIVER_M, join_style="mitre", mitre_limit=2.0)
 
@@ -363,14 +365,14 @@ def _signals(net: Element, lanes: Mapping[int, RoadLane], keys: Mapping[str, int
         lane_id, via = f"{connection.get('from')}_{connection.get('fromLane')}", connection.get("via", "")
         if connection.get("tl") is not None and lane_id in keys and via in keys:
             light = (connection.get("tl", ""), int(connection.get("linkIndex", "0")), keys[lane_id])
-            signals.setdefault(light, []).extend(_crossed(lanes, keys[via]))
+            signals.setdefault(light, []).extend(_junction_chain(lanes, keys[via]))
     return tuple(
         Signal(tls, link, lane, tuple(connectors), _stop_line(lanes[lane]))
         for (tls, link, lane), connectors in signals.items()
     )
 
 
-def _crossed(lanes: Mapping[int, RoadLane], first: int) -> list[int]:
+def _junction_chain(lanes: Mapping[int, RoadLane], first: int) -> list[int]:
     """The lanes across a junction from one on: SUMO cuts a way where traffic waits in the middle."""
     crossed = [first]
     while (after := lanes[crossed[-1]].lane.successors) and lanes[after[0]].across_junction is not None:

@@ -1,7 +1,7 @@
 """Pictures of the proving ground: three pinhole cameras with PandaSet's geometry, drawn polygon by polygon.
 
 A picture is a drawing, not a photograph; it shows every thing a driver needs. `view` gathers once per instant what the
-cameras share: what is near, in the ego frame, lit. `picture` then draws it for one camera, far things first.
+cameras share: what is near, in the ego frame, lit. `render_image` then draws it for one camera, far things first.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ import numpy as np
 from ... import geometry
 from ...domain import Array, CameraFrame
 from ..traffic.actors import Snapshot
-from .appearance import Look
-from .painter_order import order_of
-from .polygons import TOGETHER, Material, cut_and_projected, ragged
+from .appearance import Appearance
+from .painter_order import sort_for_painting
+from .polygons import BATCHED_MATERIALS, Material, clip_and_project, gather_ranges
 from .scenery import Scenery
 from .visible_scene import VisibleScene, gather_visible
 
 NEAR_M = 0.3
 SUPERSAMPLING = 2
 SUBPIXEL_BITS = 4
-FAINT_PX = 0.7  # faces that stay smaller both ways are left out
-LEAST_GROUND_PX2, LEAST_PX2, LEAST_INLAY_PX2 = 2.0, 4.0, 25.0  # and so are those on less, unless they shine
-FURTHEST_PX = 1 << 20
+MIN_EXTENT_PX = 0.7  # faces that stay smaller both ways are left out
+MIN_GROUND_PX2, MIN_STANDING_PX2, MIN_INLAY_PX2 = 2.0, 4.0, 25.0  # and so are those on less, unless they shine
+MAX_COORDINATE_PX = 1 << 20
 RANKS = 16  # more than any thing has parts
 LAND_RGB = np.array([0.26, 0.37, 0.16])
 SKYLINE_STEPS = 8192
 GRAIN_M, TEXEL_M = 1.0, 0.125  # of the ground
 _HILLS = ((3, 0.006, 0.4), (7, 0.006, 2.0), (17, 0.003, 1.0))  # waves around the horizon, height (tangent), shift
 _WOODS = ((5, 0.005, 1.3), (31, 0.002, 0.2), (97, 0.0015, 0.7), (211, 0.0012, 2.2))
-_MAY_BE_FILLED_TOGETHER = np.array([material in TOGETHER for material in Material])
+_IS_BATCHED = np.array([material in BATCHED_MATERIALS for material in Material])
 
 # PandaSet's, for 640x360: name, focal length px, principal point px, place in the ego frame m, yaw, pitch up, roll deg
 _PANDASET = (
@@ -58,7 +58,7 @@ class Camera:
 
 
 @dataclass(frozen=True, eq=False)
-class _Eye:
+class _Projection:
     """A camera on a car that stands a little askew on its springs, at the resolution of drawing."""
 
     camera_from_ego: Array  # (4, 4)
@@ -98,29 +98,31 @@ def _ego_from_camera(place: tuple[float, ...], angles_deg: tuple[float, ...]) ->
     return matrix
 
 
-def picture(visible: VisibleScene, camera: Camera) -> Array:
+def render_image(visible: VisibleScene, camera: Camera) -> Array:
     """(H, W, 3) uint8 RGB, what a camera sees."""
-    eye = _eye(camera, visible.look)
-    image = _backdrop(camera, visible.look).copy()
+    eye = _projection(camera, visible.appearance)
+    image = _sky_and_land(camera, visible.appearance).copy()
     _draw_skyline(image, visible, eye)
     _draw_ground(image, visible, eye)
     _draw_standing(image, visible, eye)
     small = cv2.resize(image, (camera.width, camera.height), interpolation=cv2.INTER_AREA)
-    return np.asarray(cv2.add(small, _grain(visible, camera), dtype=cv2.CV_8U))
+    return np.asarray(cv2.add(small, _noise_window(visible, camera), dtype=cv2.CV_8U))
 
 
-def frames(
+def render_frames(
     scenery: Scenery,
     snapshot: Snapshot,
     map_from_ego: Array,
     stamp_ns: int,
     cameras: Iterable[Camera],
-    look: Look,
+    appearance: Appearance,
 ) -> tuple[CameraFrame, ...]:
     """One frame per camera; they say where the cameras should be, not how the car sways."""
-    visible = gather_visible(scenery, snapshot, map_from_ego, look)
+    visible = gather_visible(scenery, snapshot, map_from_ego, appearance)
     return tuple(
-        CameraFrame(stamp_ns, camera.name, picture(visible, camera), camera.pixels_from_camera, camera.camera_from_ego)
+        CameraFrame(
+            stamp_ns, camera.name, render_image(visible, camera), camera.pixels_from_camera, camera.camera_from_ego
+        )
         for camera in cameras
     )
 
@@ -129,11 +131,11 @@ def frames(
 
 
 @lru_cache(maxsize=8)
-def _eye(camera: Camera, look: Look) -> _Eye:
+def _projection(camera: Camera, appearance: Appearance) -> _Projection:
     pixels = np.diag([SUPERSAMPLING, SUPERSAMPLING, 1.0]) @ camera.pixels_from_camera
     pixels[:2, 2] -= 0.5  # OpenCV's pixels are at whole numbers
     width, height = SUPERSAMPLING * camera.width, SUPERSAMPLING * camera.height
-    camera_from_ego = _swayed(camera.camera_from_ego, look)
+    camera_from_ego = _tilt_camera(camera.camera_from_ego, appearance)
     ego_from_camera = geometry.invert_matrix(camera_from_ego)
     edges = [ego_from_camera[:3, :3] @ [(edge - pixels[0, 2]) / pixels[0, 0], 0.0, 1.0] for edge in (0.0, width)]
     sides = np.array([(edges[0][1], -edges[0][0]), (-edges[1][1], edges[1][0])])
@@ -141,64 +143,64 @@ def _eye(camera: Camera, look: Look) -> _Eye:
     reach = np.sqrt(GRAIN_M * ego_from_camera[2, 3] * pixels[1, 1])  # a row of pixels is as deep as the grain is wide
     ahead = ego_from_camera[:2, 3] + reach * ego_from_camera[:2, 2] / np.hypot(*ego_from_camera[:2, 2])
     row = pixels_from_ground @ np.array([*ahead, 1.0])
-    land = look.lit(LAND_RGB[None], np.array([Material.FOLIAGE]), np.array([[0.0, 0.0, 1.0]]))[0]
+    land = appearance.lit(LAND_RGB[None], np.array([Material.FOLIAGE]), np.array([[0.0, 0.0, 1.0]]))[0]
     faded = np.array([[0.75], [0.45]])
-    return _Eye(
+    return _Projection(
         camera_from_ego,
         ego_from_camera,
         pixels,
         sides / np.hypot(*sides.T)[:, None],
         np.linalg.inv(pixels_from_ground),
         int(np.clip(row[1] / row[2], 0, height - 2)) // 2 * 2,
-        _bytes((1 - faded) * 0.8 * land + faded * look.horizon_rgb, look),
+        _to_bytes((1 - faded) * 0.8 * land + faded * appearance.horizon_rgb, appearance),
     )
 
 
-def _swayed(camera_from_ego: Array, look: Look) -> Array:
+def _tilt_camera(camera_from_ego: Array, appearance: Appearance) -> Array:
     """Where the camera is while the car stands a little askew on its springs."""
-    pitch, roll = look.pitch_rad, look.roll_rad
+    pitch, roll = appearance.pitch_rad, appearance.roll_rad
     nod = np.array([[np.cos(pitch), 0, np.sin(pitch)], [0, 1, 0], [-np.sin(pitch), 0, np.cos(pitch)]])
     lean = np.array([[1, 0, 0], [0, np.cos(roll), -np.sin(roll)], [0, np.sin(roll), np.cos(roll)]])
     ground_from_body = np.eye(4)
     ground_from_body[:3, :3] = nod @ lean
-    ground_from_body[2, 3] = look.height_m
+    ground_from_body[2, 3] = appearance.height_m
     return np.asarray(camera_from_ego @ geometry.invert_matrix(ground_from_body))
 
 
 @lru_cache(maxsize=8)
-def _backdrop(camera: Camera, look: Look) -> Array:
+def _sky_and_land(camera: Camera, appearance: Appearance) -> Array:
     """(H, W, 3) uint8, supersampled: the sky, and land as far as the eye reaches."""
-    up = _swayed(camera.camera_from_ego, look)[:3, 2]  # the vertical in camera axes
+    up = _tilt_camera(camera.camera_from_ego, appearance)[:3, 2]  # the vertical in camera axes
     inverse = np.linalg.inv(camera.pixels_from_camera)
     across = (np.arange(camera.width) + 0.5) * inverse[0, 0] + inverse[0, 2]
     down = (np.arange(camera.height) + 0.5) * inverse[1, 1] + inverse[1, 2]
     rise = (up[0] * across[None, :] + up[1] * down[:, None] + up[2]).astype(np.float32)  # tangent of the elevation
-    land = look.lit(LAND_RGB[None], np.array([Material.GRASS]), np.array([[0.0, 0.0, 1.0]]))[0]
+    land = appearance.lit(LAND_RGB[None], np.array([Material.GRASS]), np.array([[0.0, 0.0, 1.0]]))[0]
     steps = np.linspace(-1.0, 1.0, 1024)
     distance = 2.1 / np.maximum(-steps, 1e-3)
-    faded = np.where(steps < 0, 1 - np.exp(-distance / look.visibility_m), 0.0)[:, None]
+    faded = np.where(steps < 0, 1 - np.exp(-distance / appearance.visibility_m), 0.0)[:, None]
     sky = np.clip(steps / 0.45, 0, 1)[:, None] ** 0.7
     colours = np.where(
         steps[:, None] < 0,
-        (1 - faded) * land + faded * look.horizon_rgb,
-        (1 - sky) * look.horizon_rgb + sky * look.zenith_rgb,
+        (1 - faded) * land + faded * appearance.horizon_rgb,
+        (1 - sky) * appearance.horizon_rgb + sky * appearance.zenith_rgb,
     )
-    table = _bytes(colours, look)
+    table = _to_bytes(colours, appearance)
     small = table[np.clip((rise + 1) * 512, 0, 1023).astype(np.intp)]
     return np.asarray(cv2.resize(small, None, fx=SUPERSAMPLING, fy=SUPERSAMPLING, interpolation=cv2.INTER_LINEAR))
 
 
-def _bytes(rgb: Array, look: Look) -> Array:
+def _to_bytes(rgb: Array, appearance: Appearance) -> Array:
     """What the camera makes of light, uint8."""
-    return np.asarray(np.clip(255 * rgb * look.gain_rgb, 0, 255).astype(np.uint8))
+    return np.asarray(np.clip(255 * rgb * appearance.gain_rgb, 0, 255).astype(np.uint8))
 
 
-def _fill(image: Array, ring_px: Array, first: Array, rgb: Array, together: Array | None = None) -> None:
+def _fill_polygons(image: Array, ring_px: Array, first: Array, rgb: Array, together: Array | None = None) -> None:
     """Fills rings of pixels (Q, 2) with their colours (F, 3), one after the other.
 
     `together` (F,) marks those that may be filled in one go with the one before, as they do not overlap.
     """
-    fixed = np.minimum(np.maximum(ring_px, -FURTHEST_PX), FURTHEST_PX)
+    fixed = np.minimum(np.maximum(ring_px, -MAX_COORDINATE_PX), MAX_COORDINATE_PX)
     fixed *= 1 << SUBPIXEL_BITS
     fixed = np.rint(fixed, out=fixed).astype(np.int32)
     begins, colours = first.tolist(), rgb.tolist()
@@ -208,11 +210,11 @@ def _fill(image: Array, ring_px: Array, first: Array, rgb: Array, together: Arra
         cv2.fillPoly(image, rings[start:end], colours[start], cv2.LINE_8, SUBPIXEL_BITS)
 
 
-def _with_the_one_before(material: Array, rgb: Array) -> Array:
+def _continues_batch(material: Array, rgb: Array) -> Array:
     """(F,) bool, where a face may be filled in one go with the face before it."""
     together = np.zeros(len(material), bool)
     kind = ((material * 256 + rgb[:, 0]) * 256 + rgb[:, 1]) * 256 + rgb[:, 2]
-    together[1:] = _MAY_BE_FILLED_TOGETHER[material[1:]] & (kind[1:] == kind[:-1])
+    together[1:] = _IS_BATCHED[material[1:]] & (kind[1:] == kind[:-1])
     return together
 
 
@@ -224,39 +226,39 @@ def _visible(ring_px: Array, first: Array, shape: tuple[int, ...]) -> tuple[Arra
     low = np.minimum.reduceat(ring_px, first[some])
     extent = np.maximum.reduceat(ring_px, first[some]) - low
     meets = (low > -1 - extent).all(axis=1) & (low[:, 0] < shape[1]) & (low[:, 1] < shape[0])
-    meets &= (extent > FAINT_PX).any(axis=1)
+    meets &= (extent > MIN_EXTENT_PX).any(axis=1)
     return some[meets], extent[meets]
 
 
-def _in_sight(centres: Array, radii: Array, eye: _Eye) -> Array:
+def _in_view(centres: Array, radii: Array, eye: _Projection) -> Array:
     """Indices of circles on the ground (N, 2) that reach into what the camera can see."""
     inwards = eye.sides @ centres.T - (eye.sides @ eye.place[:2])[:, None]
     return np.flatnonzero(np.minimum(inwards[0], inwards[1]) > -radii - 1.0)
 
 
-def _draw_ground(image: Array, visible: VisibleScene, eye: _Eye) -> None:
-    keep = _in_sight(visible.ground_centres, visible.ground_radii, eye)
+def _draw_ground(image: Array, visible: VisibleScene, eye: _Projection) -> None:
+    keep = _in_view(visible.ground_centres, visible.ground_radii, eye)
     keep = keep[visible.ground.normals[keep] @ eye.place > visible.ground_planes[keep]]
-    at, first = ragged(visible.ground.first, keep)
-    rings, first = _projected(visible.ground.points[at], first, eye)
+    at, first = gather_ranges(visible.ground.first, keep)
+    rings, first = _project(visible.ground.points[at], first, eye)
     shown, extent = _visible(rings, first, image.shape)
-    shown = shown[extent[:, 0] * extent[:, 1] > LEAST_GROUND_PX2]
-    picked, begins = ragged(first, shown)
-    rgb = _bytes(visible.ground_rgb[keep[shown]], visible.look)
-    together = _with_the_one_before(visible.ground.material[keep[shown]], rgb)
-    _fill(image, rings[picked], begins, rgb, together)
-    _darken(image, visible, eye)
+    shown = shown[extent[:, 0] * extent[:, 1] > MIN_GROUND_PX2]
+    picked, begins = gather_ranges(first, shown)
+    rgb = _to_bytes(visible.ground_rgb[keep[shown]], visible.appearance)
+    together = _continues_batch(visible.ground.material[keep[shown]], rgb)
+    _fill_polygons(image, rings[picked], begins, rgb, together)
+    _shade_ground(image, visible, eye)
 
 
-def _projected(points: Array, first: Array, eye: _Eye) -> tuple[Array, Array]:
+def _project(points: Array, first: Array, eye: _Projection) -> tuple[Array, Array]:
     """Faces of the ego frame as rings of pixels, cut where they are too near."""
     in_camera = points @ eye.camera_from_ego[:3, :3].T
     in_camera += eye.camera_from_ego[:3, 3]
-    return cut_and_projected(in_camera, first, eye.pixels, NEAR_M)
+    return clip_and_project(in_camera, first, eye.pixels, NEAR_M)
 
 
 @lru_cache(maxsize=1)
-def _horizon() -> Array:
+def _skyline_heights() -> Array:
     """(2, SKYLINE_STEPS) tangents of the elevation of hills and woods all around."""
     angle = 2 * np.pi * np.arange(SKYLINE_STEPS) / SKYLINE_STEPS
     return np.stack(
@@ -267,7 +269,7 @@ def _horizon() -> Array:
     )
 
 
-def _draw_skyline(image: Array, visible: VisibleScene, eye: _Eye) -> None:
+def _draw_skyline(image: Array, visible: VisibleScene, eye: _Projection) -> None:
     """Woods and hills all around, too far to come nearer."""
     forward = eye.camera_from_ego[2, :2]
     bearing = np.arctan2(forward[1], forward[0]) + np.linspace(1.1, -1.1, 64)
@@ -275,14 +277,14 @@ def _draw_skyline(image: Array, visible: VisibleScene, eye: _Eye) -> None:
     directions = np.empty((2, len(around), 3))
     directions[..., 0], directions[..., 1], directions[..., 2] = np.cos(around), np.sin(around), -0.01
     step = np.rint((bearing + visible.map_from_ego[2]) * (SKYLINE_STEPS / (2 * np.pi))).astype(np.intp) % SKYLINE_STEPS
-    directions[:, : len(bearing), 2] = _horizon()[:, step]
+    directions[:, : len(bearing), 2] = _skyline_heights()[:, step]
     first = len(around) * np.arange(3)
     in_camera = directions.reshape(-1, 3) @ eye.camera_from_ego[:3, :3].T
-    rings, first = cut_and_projected(in_camera, first, eye.pixels, 0.05)
-    _fill(image, rings, first, eye.skyline_rgb)
+    rings, first = clip_and_project(in_camera, first, eye.pixels, 0.05)
+    _fill_polygons(image, rings, first, eye.skyline_rgb)
 
 
-def _darken(image: Array, visible: VisibleScene, eye: _Eye) -> None:
+def _shade_ground(image: Array, visible: VisibleScene, eye: _Projection) -> None:
     """Lays the grain of the ground and the actors' shadows on it."""
     top = eye.grain_from_px
     band = image[top:]
@@ -290,7 +292,7 @@ def _darken(image: Array, visible: VisibleScene, eye: _Eye) -> None:
     half = np.array([[2.0, 0.0, 0.5], [0.0, 2.0, top + 0.5], [0.0, 0.0, 1.0]])  # the grain is laid at half the size
     turn = geometry.matrix_from_pose(visible.map_from_ego)[np.ix_((0, 1, 3), (0, 1, 3))]
     cover = cv2.warpPerspective(
-        _grain_of_ground(),
+        _ground_texture(),
         grain_from_map @ turn @ eye.ground_from_pixels @ half,
         (band.shape[1] // 2, len(band) // 2),
         flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
@@ -302,18 +304,18 @@ def _darken(image: Array, visible: VisibleScene, eye: _Eye) -> None:
     _draw_shadows(image, visible, eye)
 
 
-def _draw_shadows(image: Array, visible: VisibleScene, eye: _Eye) -> None:
-    seen = _in_sight(visible.shadows.mean(axis=1), visible.shadow_radii, eye)
+def _draw_shadows(image: Array, visible: VisibleScene, eye: _Projection) -> None:
+    seen = _in_view(visible.shadows.mean(axis=1), visible.shadow_radii, eye)
     count = len(seen)
     if count == 0:
         return
     points = np.zeros((count, 12, 3))
     points[..., :2] = visible.shadows[seen]
-    rings, first = _projected(points.reshape(-1, 3), 12 * np.arange(count + 1), eye)
+    rings, first = _project(points.reshape(-1, 3), 12 * np.arange(count + 1), eye)
     shown, _ = _visible(rings, first, image.shape)
     if len(shown) == 0:
         return
-    picked, begins = ragged(first, shown)
+    picked, begins = gather_ranges(first, shown)
     rings = rings[picked]
     blur = max(3, image.shape[1] // 160 | 1)
     top = int(np.clip(rings[:, 1].min() - blur, 0, len(image)))
@@ -322,14 +324,14 @@ def _draw_shadows(image: Array, visible: VisibleScene, eye: _Eye) -> None:
     if len(band) == 0:
         return
     mask = np.full(band.shape[:2], 255, np.uint8)
-    shade = 255 * (0.3 + 0.45 * visible.look.shade)
-    _fill(mask, rings - [0, top], begins, np.full((len(shown), 1), shade))
+    shade = 255 * (0.3 + 0.45 * visible.appearance.shade)
+    _fill_polygons(mask, rings - [0, top], begins, np.full((len(shown), 1), shade))
     cv2.blur(mask, (blur, blur), dst=mask)
     cv2.multiply(band, cv2.cvtColor(mask, cv2.COLOR_GRAY2RGB), dst=band, scale=1 / 255)
 
 
 @lru_cache(maxsize=1)
-def _grain_of_ground() -> Array:
+def _ground_texture() -> Array:
     """(512, 512) uint8 around 245, blotches of a metre or so; it repeats."""
     rng = np.random.default_rng(11)
     sheet = np.zeros((512, 512))
@@ -341,44 +343,46 @@ def _grain_of_ground() -> Array:
     return np.asarray(np.clip(245 + sheet, 215, 255).astype(np.uint8))
 
 
-def _draw_standing(image: Array, visible: VisibleScene, eye: _Eye) -> None:
-    things = _in_sight(visible.centres, visible.radii, eye)
+def _draw_standing(image: Array, visible: VisibleScene, eye: _Projection) -> None:
+    things = _in_view(visible.centres, visible.radii, eye)
     if len(things) == 0:
         return
-    things = things[order_of(visible.corners[things], eye.place[:2])]
-    rows, thing_first = ragged(visible.first_face, things)
+    things = things[sort_for_painting(visible.corners[things], eye.place[:2])]
+    rows, thing_first = gather_ranges(visible.first_polygon, things)
     place = np.repeat(np.arange(len(things)), np.diff(thing_first))
-    side = np.where(visible.faces_us[things][place], 0, 1)
+    side = np.where(visible.faces_ego[things][place], 0, 1)
     turned = visible.standing.normals[rows] @ eye.place > visible.standing_planes[rows]
     rows, place, side = rows[turned], place[turned], side[turned]
-    rows = rows[np.argsort(RANKS * place + visible.standing.rank[rows, side], kind="stable")]
-    points, first = ragged(visible.standing.first, rows)
-    rings, first = _projected(visible.standing.points[points], first, eye)
+    rows = rows[np.argsort(RANKS * place + visible.standing.draw_order[rows, side], kind="stable")]
+    points, first = gather_ranges(visible.standing.first, rows)
+    rings, first = _project(visible.standing.points[points], first, eye)
     shown, extent = _visible(rings, first, image.shape)
     material = visible.standing.material[rows[shown]]
-    least = np.where(material == Material.INLAY, LEAST_INLAY_PX2, LEAST_PX2)
+    least = np.where(material == Material.INLAY, MIN_INLAY_PX2, MIN_STANDING_PX2)
     tells = (extent[:, 0] * extent[:, 1] > least) | (material == Material.GLOW)
     shown, material = shown[tells], material[tells]
     if len(shown) == 0:
         return
-    picked, begins = ragged(first, shown)
-    rgb = _bytes(visible.standing_rgb[rows[shown]], visible.look)
-    together = _with_the_one_before(material, rgb)
-    together[1:] &= np.diff(visible.standing.thing[rows[shown]]) == 0
-    _fill(image, rings[picked], begins, rgb, together)
+    picked, begins = gather_ranges(first, shown)
+    rgb = _to_bytes(visible.standing_rgb[rows[shown]], visible.appearance)
+    together = _continues_batch(material, rgb)
+    together[1:] &= np.diff(visible.standing.object_index[rows[shown]]) == 0
+    _fill_polygons(image, rings[picked], begins, rgb, together)
 
 
 # --- the sensor ------------------------------------------------------------------------------------------------------
 
 
-def _grain(visible: VisibleScene, camera: Camera) -> Array:
+def _noise_window(visible: VisibleScene, camera: Camera) -> Array:
     """(H, W, 3) int8 noise, a window of a fixed sheet; where, follows from the look, the time and the camera."""
-    lot = zlib.crc32(f"{visible.look.seed} {round(1000 * visible.time_s)} {camera.name}".encode())
+    lot = zlib.crc32(f"{visible.appearance.seed} {round(1000 * visible.time_s)} {camera.name}".encode())
     x, y = lot % 64, lot // 64 % 64
-    return _sheet(camera.width, camera.height, visible.look.noise)[y : y + camera.height, x : x + camera.width]
+    return _noise_sheet(camera.width, camera.height, visible.appearance.noise)[
+        y : y + camera.height, x : x + camera.width
+    ]
 
 
 @lru_cache(maxsize=16)
-def _sheet(width: int, height: int, sigma: int) -> Array:
+def _noise_sheet(width: int, height: int, sigma: int) -> Array:
     noise = np.random.default_rng(7).normal(0.0, sigma, (height + 64, width + 64, 3))
     return np.asarray(np.rint(np.clip(noise, -127, 127)).astype(np.int8))
