@@ -1,6 +1,6 @@
-"""A Lanelet2 map as an .osm file: its numbers are checked before lanelet2 reads it, which ends the process on bad ones.
+"""Validation of the numbers in an .osm file before lanelet2 reads it.
 
-lanelet2 takes text for 0 and NaN for a place; what it builds of them breaks off in C++ with signal 11.
+lanelet2 reads text as 0 and accepts NaN coordinates; building such a map crashes the process with signal 11.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ MEMBERS = ("nd", "member")  # of ways and relations
 
 
 class OsmError(ValueError):
-    """A map cannot be used; the message says where and why, without the file's name."""
+    """A map cannot be used; the message gives the element and the reason, without the file name."""
 
 
 @dataclass
 class OsmNodes:
-    """What is known of all nodes of a map; filled while the file is read."""
+    """Summary of the nodes of a map, filled while the file is read."""
 
     count: int = 0
     lat: float = 0.0  # degrees, the mean; an empty one counts as 0
     lon: float = 0.0
-    local_x: int = 0  # nodes with this tag: the place in the map frame
+    local_x: int = 0  # number of nodes with this tag, the position in the map frame
     local_y: int = 0
-    within: str = ""  # the element that is read, for messages
+    within: str = ""  # the element being read, for messages
 
     @property
     def has_local_coordinates(self) -> bool:
@@ -59,7 +59,7 @@ class OsmNodes:
 
 
 def check_osm(path: Path) -> OsmNodes:
-    """Reads the whole file once, without keeping it. Raises OsmError and, as `files.open_limited`, OSError."""
+    """Parse the whole file once without keeping it. Raises OsmError and, as `files.open_limited`, OSError."""
     nodes, parser = OsmNodes(), expat.ParserCreate()
     parser.StartElementHandler = nodes.begin
     try:

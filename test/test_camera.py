@@ -187,7 +187,7 @@ def test_the_rig_is_pandasets():
         ego_from_camera = geometry.invert_matrix(each.camera_from_ego)
         np.testing.assert_allclose(ego_from_camera[:3, 3], place)
         np.testing.assert_allclose(
-            each.camera_from_ego[:3, :3] @ each.camera_from_ego[:3, :3].T, np.each(3), atol=1e-12
+            each.camera_from_ego[:3, :3] @ each.camera_from_ego[:3, :3].T, np.eye(3), atol=1e-12
         )
         assert np.degrees(np.arctan2(*ego_from_camera[1::-1, 2])) == pytest.approx(yaw_deg)
     small = camera.rig(192, 108)[1]

@@ -1,4 +1,4 @@
-"""Where people can walk and bicycles can ride: read from the network itself, as cars know nothing of it."""
+"""Lane permissions of pedestrians and bicycles, read from the SUMO network file; `RoadMap` holds car lanes only."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 
 from .roads import RoadMap
 
-MAX_TRIES = 4  # a walk may end where a sidewalk does
-CROSSING_WEIGHT = 4.0  # people like to cross the road so much more than to walk round the corner
+MAX_TRIES = 4  # a sampled walk may end early at the end of a sidewalk
+CROSSING_WEIGHT = 4.0  # of walking on over a zebra crossing, relative to turning at a corner
 
 
 def restrict_to_bicycles(road_map: RoadMap) -> RoadMap:
-    """The road map with only those ways from edge to edge that a bicycle can go, and go on from."""
+    """The road map with only those edge transitions that a bicycle may use and that do not end in a dead end."""
     net = road_map.net_file.read_text()
     ridden = {lane for lane, rule in re.findall(r'<lane id="([^":][^"]*)"([^>]*)>', net) if _allows_bicycles(rule)}
     pairs = set()
@@ -31,7 +31,7 @@ def restrict_to_bicycles(road_map: RoadMap) -> RoadMap:
 
 
 def _allows_bicycles(rule: str) -> bool:
-    """Whether the attributes of a lane let bicycles in."""
+    """Whether the XML attributes of a lane allow bicycles."""
     allow = re.search(r'\ballow="([^"]*)"', rule)
     if allow:
         return "bicycle" in allow[1].split() or allow[1] == "all"
@@ -41,12 +41,12 @@ def _allows_bicycles(rule: str) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Sidewalks:
-    """Sidewalks, and which of them meet at a corner or over a zebra crossing."""
+    """Sidewalks and their connections at corners and zebra crossings."""
 
     lengths_m: Mapping[str, float]  # of road edges with a sidewalk
-    corner_before: Mapping[str, str]  # edge -> SUMO's corner at its begin
+    corner_before: Mapping[str, str]  # edge -> SUMO walking area at its start
     corner_after: Mapping[str, str]
-    joined: Mapping[str, str]  # corner -> one name for all that zebra crossings join
+    joined: Mapping[str, str]  # walking area -> common name of all that zebra crossings join
 
     @staticmethod
     def read(road_map: RoadMap) -> Sidewalks:
@@ -75,7 +75,7 @@ class Sidewalks:
         )
 
     def sample_walk(self, generator: np.random.Generator, length_m: float) -> tuple[str, ...]:
-        """Edges along whose sidewalks somebody wanders so far, or as far as they lead; empty where none lead on."""
+        """Sample edges with connected sidewalks, `length_m` in all or as far as possible; empty where none connect."""
         best: tuple[tuple[str, ...], float] = ((), 0.0)
         for _ in range(MAX_TRIES if self.lengths_m else 0):
             best = max(best, self._sample_walk(generator, length_m), key=lambda one: one[1])

@@ -1,8 +1,8 @@
-"""A drawn Lanelet2 map (.osm) as a SUMO network, so that traffic drives on real roads.
+"""Conversion of a Lanelet2 map (.osm) to a SUMO network.
 
-Lanelets that overlap others are ways across a junction and become connections with their own shape; all others become
-lanes, those side by side lanes of one edge. Who gives way to whom is left to netconvert. Lanelets for both ways become
-two lanes if they are wide enough, else a lane in the direction in which they were drawn.
+Lanelets that overlap others become connections across a junction with their own shape; all others become lanes, and
+adjacent ones lanes of one edge. Priorities are left to netconvert. A two-way lanelet becomes two lanes if it is wide
+enough, else one lane in its drawn direction.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from .roads import RoadError, RoadMap
 from .towns import convert_network, shape_text
 
 KMH = 1 / 3.6
-STEP_M = 2.0  # of points along a lane
-MIN_LANE_WIDTH_M = 2.3  # of a lane that a car can use
+STEP_M = 2.0  # between points of a lane
+MIN_LANE_WIDTH_M = 2.3  # of a lane for cars
 MAX_LANE_WIDTH_M = 6.0
-MERGE_WIDTH_TOLERANCE_M = 0.5  # lanes whose widths differ less may be one
+MERGE_WIDTH_TOLERANCE_M = 0.5  # largest width difference of merged lanelets
 MAX_JUNCTION_LANELETS = 6  # lanelets across one junction
 OPTIONS = (
     "--junctions.endpoint-shape",  # the map says where junctions end
@@ -36,7 +36,7 @@ OPTIONS = (
 
 @dataclass(frozen=True, eq=False)
 class _DirectedLanelet:
-    """A lanelet in one direction."""
+    """A lanelet in one driving direction."""
 
     name: str
     line: Array  # (V, 2) along its middle
@@ -50,7 +50,7 @@ class _DirectedLanelet:
 
 
 def load(osm: Path, folder: Path) -> RoadMap:
-    """The map of an .osm file; its SUMO network is written to `folder`.
+    """Load an .osm map; its SUMO network is written to `folder`.
 
     Raises RoadError for a file that is missing, cannot be read, holds no road lanelets or no drivable route, and where
     lanelet2 is not installed.
@@ -69,7 +69,7 @@ def _read_map(osm: Path) -> Any:
     if not osm.is_file():
         raise RoadError(f"{osm} does not exist: give the .osm file of a Lanelet2 map")
     try:
-        from lanelet2 import io, projection  # late: only who drives on drawn maps needs it
+        from lanelet2 import io, projection  # imported late: an optional dependency
     except ImportError as fault:
         raise RoadError(f"lanelet2 cannot be imported ({fault}): pip install lanelet2") from None
     try:
@@ -79,7 +79,7 @@ def _read_map(osm: Path) -> Any:
     except OSError as fault:
         raise RoadError(f"{osm} cannot be read: {fault.strerror}") from None
     tagged = nodes.has_local_coordinates
-    # Where the tags tell the place, degrees only have to get through: UTM refuses what is far from its origin.
+    # With local coordinates degrees are unused; Mercator, unlike UTM, accepts any of them.
     project = projection.MercatorProjector if tagged else projection.UtmProjector
     origin = io.Origin(0.0, 0.0) if tagged else io.Origin(round(nodes.lat, 2), round(nodes.lon, 2))
     try:
@@ -89,14 +89,14 @@ def _read_map(osm: Path) -> Any:
                 point.x, point.y = float(point.attributes["local_x"]), float(point.attributes["local_y"])
     except (RuntimeError, KeyError, ValueError) as fault:
         raise RoadError(f"{osm} cannot be read as a Lanelet2 map: {' '.join(str(fault).split())}") from None
-    for lanelet in drawn.laneletLayer:  # routing on one without a border ends the process
+    for lanelet in drawn.laneletLayer:  # routing on a lanelet without a border crashes the process
         if min(len(lanelet.leftBound), len(lanelet.rightBound)) < 2:
             raise RoadError(f"{osm} lacks a border of lanelet {lanelet.id}, or its points: give the whole map")
     return drawn
 
 
 def _directed_lanelets(drawn: Any, osm: Path) -> dict[str, _DirectedLanelet]:
-    """All that vehicles may drive, by name: the lanelet's id, with an `r` where it is driven against its drawing."""
+    """Lanelets for vehicles by name: the id, with an `r` where driven against the drawn direction."""
     from lanelet2 import routing, traffic_rules
 
     rules = traffic_rules.create(traffic_rules.Locations.Germany, traffic_rules.Participants.Vehicle)
@@ -148,9 +148,9 @@ def _points(line: Any) -> Array:
 
 
 def _centerline(left: Array, right: Array) -> tuple[Array, float]:
-    """The line (V, 2) in the middle of two bounds, in driving direction, and the usual distance between them.
+    """Centre line (V, 2) of two bounds in driving direction, and their median distance.
 
-    lanelet2 tells the sides apart by degrees, which maps in a frame of their own leave empty: here by the points alone.
+    The sides are told apart by the points: lanelet2 uses degrees, which maps with local coordinates leave empty.
     """
     if np.hypot(*(left[0] - right[-1])) + np.hypot(*(left[-1] - right[0])) < np.hypot(*(left[0] - right[0])) + np.hypot(
         *(left[-1] - right[-1])
@@ -165,7 +165,7 @@ def _centerline(left: Array, right: Array) -> tuple[Array, float]:
 
 
 def _resample(line: Array, count: int) -> Array:
-    """(count, 2) points from end to end of a line, equally far apart."""
+    """(count, 2) equidistant points from end to end of a line."""
     along = geometry.arc_lengths(line)
     at = np.linspace(0.0, along[-1], count)
     return np.column_stack([np.interp(at, along, line[:, axis]) for axis in (0, 1)])
@@ -183,7 +183,7 @@ def _rings(drawn: Any, subtype: str) -> tuple[Array, ...]:
 
 
 def _merge_chains(pieces: Mapping[str, _DirectedLanelet]) -> dict[str, _DirectedLanelet]:
-    """Lanelets that only follow each other, made one: maps cut roads finely, for SUMO each cut is a junction."""
+    """Merge chains of lanelets without branches: SUMO would make a junction at each joint."""
     reached = Counter(name for piece in pieces.values() for name in piece.after)
     grouped = {name for name, piece in pieces.items() if piece.left} | {piece.left for piece in pieces.values()}
     alone = {name for name, piece in pieces.items() if not piece.overlapped & pieces.keys()} - grouped
@@ -208,7 +208,7 @@ def _merge_chains(pieces: Mapping[str, _DirectedLanelet]) -> dict[str, _Directed
 
 
 def _plain_xml(pieces: Mapping[str, _DirectedLanelet]) -> dict[str, str]:
-    """SUMO's plain XML: edges of lanes side by side, junctions where they meet, connections across them."""
+    """SUMO plain XML: edges of adjacent lanes, junctions where edges meet, connections across them."""
     crossing = _junction_lanelets(pieces)
     edges = _edges({name: piece for name, piece in pieces.items() if name not in crossing})
     lane_of = {name: (edge, index) for edge, names in edges.items() for index, name in enumerate(names)}
@@ -239,7 +239,7 @@ def _plain_xml(pieces: Mapping[str, _DirectedLanelet]) -> dict[str, str]:
         if start != end:
             edge_lines.append(_edge_xml(edge, start, end, lanes))
             continue
-        # SUMO knows no edge that ends where it begins: a joint in its middle makes two of it.
+        # SUMO has no edge from a node to itself: split it in the middle.
         leaves_on[edge] = joint = f"{edge}.joint"
         places[joint] = [middle[len(middle) // 2]]
         halves = [(_slice_lane(lane, 0.0, 0.5), _slice_lane(lane, 0.5, 1.0)) for lane in lanes]
@@ -267,14 +267,14 @@ def _plain_xml(pieces: Mapping[str, _DirectedLanelet]) -> dict[str, str]:
 
 
 def _connector_shape(lines: Sequence[Array]) -> Array:
-    """The lines between the first and the last, joined and shifted so that they begin and end where those do."""
+    """The inner lines joined and shifted so that they start and end at the outer lines."""
     line = geometry.distinct_points(np.concatenate(lines[1:-1]), closer_than=0.1)
     share = (geometry.arc_lengths(line) / geometry.arc_lengths(line)[-1])[:, None]
     return np.asarray(line + (1 - share) * (lines[0][-1] - line[0]) + share * (lines[-1][0] - line[-1]))
 
 
 def _slice_lane(lane: _DirectedLanelet, begin: float, end: float) -> _DirectedLanelet:
-    """The stretch of a lane between two shares of its length."""
+    """The part of a lane between two fractions of its length."""
     along = geometry.arc_lengths(lane.line)
     count = max(int((end - begin) * len(lane.line)), 2)
     at = np.linspace(begin, end, count) * along[-1]
@@ -305,7 +305,7 @@ def _edge_xml(name: str, start: str, end: str, lanes: Sequence[_DirectedLanelet]
 
 
 def _junction_lanelets(pieces: Mapping[str, _DirectedLanelet]) -> set[str]:
-    """Names of the lanelets that overlap another and lie between others; at the rim of a map they are roads."""
+    """Names of the lanelets that overlap another and have both predecessors and successors."""
     entered = {name for piece in pieces.values() for name in piece.after}
     return {
         name for name, piece in pieces.items() if piece.after and name in entered and piece.overlapped & pieces.keys()
@@ -327,7 +327,7 @@ def _edges(roads: Mapping[str, _DirectedLanelet]) -> dict[str, tuple[str, ...]]:
 
 
 def _paths_across(pieces: Mapping[str, _DirectedLanelet], crossing: set[str], name: str) -> Iterator[tuple[str, ...]]:
-    """From a lane, across a junction, to each lane beyond: their names in order, with both ends."""
+    """Name paths from a lane across a junction to each lane after it, both ends included."""
     todo: list[tuple[str, ...]] = [(name, other) for other in pieces[name].after]
     while todo:
         way = todo.pop(0)
@@ -338,7 +338,7 @@ def _paths_across(pieces: Mapping[str, _DirectedLanelet], crossing: set[str], na
 
 
 class _UnionFind:
-    """Names that belong together, called after the first of them."""
+    """Disjoint sets of names; each set is called after its first member."""
 
     def __init__(self) -> None:
         self._first: dict[str, str] = {}

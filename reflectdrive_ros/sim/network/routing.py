@@ -1,7 +1,7 @@
-"""Ways through a road map: where a car can wander, and the line that it follows to keep to its way.
+"""Random routes through a road map, and the lanes and reference line along a route.
 
-A way is a sequence of road edges, as SUMO has it. Which lanes it takes, and where it changes them, is decided here:
-as few changes as possible, on long stretches rather than short ones.
+A route is a sequence of SUMO road edges. Lanes are chosen by dynamic programming with as few lane changes as possible;
+a change on a long edge is cheaper than one on a short edge.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from .roads import RoadError, RoadMap, RoadType, Turn
 
 BEHIND_M = 30.0
 AHEAD_M = 150.0
-SPACING_M = 1.0  # between the points of a line
-LOOKAHEAD_M = 200.0  # lanes are chosen with a view to what comes this far beyond the end of the line
-LANE_CHANGE_S = 4.0  # a lane change takes this long at the limit
+SPACING_M = 1.0  # between the points of a reference line
+LOOKAHEAD_M = 200.0  # beyond the end of the line, edges this far ahead count in the choice of lanes
+LANE_CHANGE_S = 4.0  # duration of a lane change at the speed limit
 MIN_LANE_CHANGE_M = 25.0
-LANE_CHANGE_LEAD_M = 3.0  # from the car, or from the begin of a lane, to where a change begins
-DEAD_END_COST = 100.0  # what it costs to end on a lane that ends, in lane changes
-TURN_WEIGHTS = {Turn.STRAIGHT: 1.0, Turn.LEFT: 1.4, Turn.RIGHT: 1.2, Turn.BACK: 0.08}  # of a wandering car, by turn
-RARE_ROAD_TYPES = (RoadType.NARROW, RoadType.LANE_DROP, RoadType.DEAD_END)  # a town has few of them
+LANE_CHANGE_LEAD_M = 3.0  # from the car, or from the start of the lane, to the start of the change
+DEAD_END_COST = 100.0  # cost of ending on a lane without successors, in lane changes
+TURN_WEIGHTS = {Turn.STRAIGHT: 1.0, Turn.LEFT: 1.4, Turn.RIGHT: 1.2, Turn.BACK: 0.08}  # of random walks, by turn
+RARE_ROAD_TYPES = (RoadType.NARROW, RoadType.LANE_DROP, RoadType.DEAD_END)  # a town has few roads of these types
 
 
 @dataclass(frozen=True, eq=False)
 class _RoutingGraph:
-    """What is asked of a road map again and again."""
+    """Lookup tables of one road map, cached."""
 
     edge_lanes: Mapping[str, tuple[int, ...]]  # of each road edge, from the right
     edge_length_m: Mapping[str, float]
     connections: Mapping[
         int, tuple[tuple[tuple[int, ...], int], ...]
-    ]  # lane -> (lanes across the junction, lane beyond)
-    turns: Mapping[tuple[str, str], Turn]  # of edges that follow each other
+    ]  # lane -> (connector lanes, lane after the junction)
+    turns: Mapping[tuple[str, str], Turn]  # by (edge, next edge)
 
 
 @lru_cache(maxsize=8)
@@ -77,7 +77,7 @@ def random_walk(
     start_edge: str | None = None,
     rare_road_weight: float = 1.0,
 ) -> tuple[str, ...]:
-    """Road edges that follow each other, `length_m` long or as far as roads lead; from anywhere if no start is given.
+    """Sample consecutive road edges of at least `length_m` in all, or until no edge follows; the start may be random.
 
     Turns are taken more often than a driver would, so that ways differ; turning back is rare where there is a choice.
     Roads of the SOUGHT kinds are taken `rare_road_weight` times as often. Raises RoadError for a start that is no road edge.
@@ -99,7 +99,7 @@ def random_walk(
 def _edge_weight(
     ways: _RoutingGraph, road_map: RoadMap, walk: Sequence[str], edge: str, rare_road_weight: float
 ) -> float:
-    """How much a wandering car would like to go on to `edge`: where it has not just been."""
+    """Sampling weight of `edge` as the next edge of a walk; low inside a roundabout that the walk has just been through."""
     road_type = road_map.lanes[ways.edge_lanes[edge][0]].road_type
     around = road_type is RoadType.ROUNDABOUT and edge in walk[-12:]
     liked = 0.02 if around else rare_road_weight if road_type in RARE_ROAD_TYPES else 1.0
@@ -109,12 +109,11 @@ def _edge_weight(
 def line_ahead(
     road_map: RoadMap, lane_key: int, edges_ahead: Sequence[str], point_xy: Array
 ) -> tuple[list[int], Array]:
-    """The lanes from `lane_key` on along `edges_ahead`, and the line (L, 3) along them, a point every metre.
+    """Lane keys from `lane_key` along `edges_ahead`, and the reference line (L, 3) along them, one point per metre.
 
-    The line begins BEHIND_M behind the place on the lane that is nearest to `point_xy` (2,), and ends AHEAD_M ahead of
-    it; lane changes are gradual. `edges_ahead` are road edges; the one that the lane is on may stand first or be left
-    out. Beyond the last of them, the line goes on along the road. Raises RoadError where the edges cannot be driven
-    from that lane.
+    The line starts BEHIND_M behind the projection of `point_xy` (2,) onto the lane and ends AHEAD_M ahead of it; lane
+    changes are gradual. The lane's own edge may come first in `edges_ahead` or be left out. After the last edge the
+    line follows the road. Raises RoadError if the edges cannot be reached from that lane.
     """
     ways = _routing_graph(road_map)
     (at,), _ = geometry.project(road_map.lanes[lane_key].lane.centerline, np.asarray(point_xy, float)[None])
@@ -123,7 +122,7 @@ def line_ahead(
 
 
 def _remaining_edges(road_map: RoadMap, ways: _RoutingGraph, lane_key: int, edges: Sequence[str]) -> list[str]:
-    """The edges after the one that the lane is on; of a lane across a junction, from the one that it leads to."""
+    """The edges after the lane's own; for a connector lane, from the edge that it leads to."""
     lane = road_map.lanes[lane_key]
     if lane.across_junction is None:
         return list(edges[1:] if edges and edges[0] == lane.edge else edges)
@@ -133,14 +132,14 @@ def _remaining_edges(road_map: RoadMap, ways: _RoutingGraph, lane_key: int, edge
 
 
 def _plan_lanes(road_map: RoadMap, ways: _RoutingGraph, start: int, edges: Sequence[str], at_m: float) -> list[int]:
-    """The cheapest lanes along the edges, found from the far end; changes are steps to a neighbour."""
+    """Cheapest lanes along the edges, by dynamic programming from the last edge; a change steps to an adjacent lane."""
     rows, lengths_m = [_adjacent_lanes(road_map, start)], [_lane_length(road_map, start) - at_m]
     for edge in edges:
         if sum(lengths_m) > AHEAD_M + LOOKAHEAD_M:
             break
         rows.append(ways.edge_lanes.get(edge, ()))
         lengths_m.append(ways.edge_length_m.get(edge, 0.0))
-    # An end that leads nowhere is a poor last lane, but a lane all the same.
+    # A lane without successors is allowed as the last one, at a high cost.
     keep: dict[int, float] = {key: 0.0 if ways.connections[key] else DEAD_END_COST for key in rows[-1]}
     steps: list[dict[int, tuple[tuple[int, ...], int]]] = [{}]
     enter = [_lane_change_costs(road_map, rows[-1], keep, lengths_m[-1])]
@@ -166,7 +165,7 @@ def _plan_lanes(road_map: RoadMap, ways: _RoutingGraph, start: int, edges: Seque
 
 
 def _adjacent_lanes(road_map: RoadMap, key: int) -> tuple[int, ...]:
-    """The lane and all that can be changed to from it."""
+    """The lane and all lanes that lane changes reach from it."""
     found = [key]
     for lane in found:
         found += [other for other in road_map.lanes[lane].lane.beside if other not in found]
@@ -180,7 +179,7 @@ def _lane_length(road_map: RoadMap, key: int) -> float:
 def _lane_change_costs(
     road_map: RoadMap, row: Sequence[int], keep: Mapping[int, float], length_m: float
 ) -> dict[int, tuple[float, int]]:
-    """Lane of a row -> (cost, lane to leave the row on). Changes in a hurry cost more."""
+    """Lane of a row -> (cost, lane on which to leave the row). A change on a short edge costs more."""
     price = 1.0 + 30.0 / max(length_m, 1.0)
     best = {}
     for key in row:
@@ -195,7 +194,7 @@ def _lane_change_costs(
 
 
 def _lanes_between(road_map: RoadMap, one: int, other: int) -> list[int]:
-    """The lanes from one, left out, to another beside it."""
+    """The lanes passed from `one` (excluded) to `other` (included) on the same edge."""
     passed: list[int] = []
     while one != other:
         ahead = 1 if road_map.lanes[other].index > road_map.lanes[one].index else -1
@@ -206,7 +205,7 @@ def _lanes_between(road_map: RoadMap, one: int, other: int) -> list[int]:
 
 
 def _fit_to_horizon(road_map: RoadMap, ways: _RoutingGraph, path: Sequence[int], at_m: float) -> list[int]:
-    """The path cut, or drawn out straight on, to what lies within AHEAD_M."""
+    """The path cut at AHEAD_M, or extended straight on to it."""
     kept, ahead_m = [path[0]], _lane_length(road_map, path[0]) - at_m
     for before, key in pairwise(path):
         changed = key in road_map.lanes[before].lane.beside
@@ -216,7 +215,7 @@ def _fit_to_horizon(road_map: RoadMap, ways: _RoutingGraph, path: Sequence[int],
         ahead_m += 0.0 if changed else _lane_length(road_map, key)
     while ahead_m <= AHEAD_M:
         options = ways.connections[kept[-1]]
-        if not options:  # the lane ends: on to the one beside it, if that leads anywhere
+        if not options:  # the lane ends: change to an adjacent lane with a successor
             going_on = [key for key in road_map.lanes[kept[-1]].lane.beside if ways.connections[key]]
             if not going_on:
                 break
@@ -233,10 +232,10 @@ def _turn_of(road_map: RoadMap, crossed: Sequence[int]) -> Turn:
 
 
 def _reference_line(road_map: RoadMap, path: Sequence[int], at_m: float) -> Array:
-    """(L, 3) along a path of lanes, from BEHIND_M behind a place on its first lane to AHEAD_M ahead of it.
+    """(L, 3) along a path of lanes, from BEHIND_M behind a position on its first lane to AHEAD_M ahead of it.
 
-    Lanes are changed at once, and what that jumps sideways is given back little by little: a change that has no room
-    before a junction ends beyond it.
+    Each lane change is a lateral jump whose offset decays with a quintic blend; a change without enough room before a
+    junction ends after it.
     """
     segments, jumps = _segments(road_map, path, at_m)
     behind = _line_behind(road_map, path[0], at_m)
@@ -250,7 +249,7 @@ def _reference_line(road_map: RoadMap, path: Sequence[int], at_m: float) -> Arra
         at = np.linspace(0.0, length_m, max(int(np.ceil(length_m / SPACING_M)) + 1, 2))
         places = _interpolate(segment, at)
         steps = np.gradient(places, axis=0)
-        once = slice(1 if points else 0, None)  # a segment begins beside where the last one ended
+        once = slice(1 if points else 0, None)  # a segment starts beside the end of the previous one
         points.append(places[once])
         headings.append(np.arctan2(steps[once, 1], steps[once, 0]))
         along.append(from_m + at[once])
@@ -261,7 +260,7 @@ def _reference_line(road_map: RoadMap, path: Sequence[int], at_m: float) -> Arra
         begin_m += float(geometry.arc_lengths(segments[index])[-1])
         for later in range(index + 1, len(segments)):
             u = np.clip((along[later] - begin_m) / change_m, 0.0, 1.0)
-            offset_m[later] += jump_m * (1.0 - u**3 * (10 - 15 * u + 6 * u**2))  # no jump of curvature at its ends
+            offset_m[later] += jump_m * (1.0 - u**3 * (10 - 15 * u + 6 * u**2))  # continuous curvature at both ends
     heading, sideways = np.concatenate(headings), np.concatenate(offset_m)
     line = np.concatenate(points) + sideways[:, None] * np.stack([-np.sin(heading), np.cos(heading)], axis=-1)
     line = geometry.distinct_points(line, closer_than=0.05)
@@ -278,8 +277,7 @@ def _interpolate(line: Array, along_m: Array) -> Array:
 
 
 def _segments(road_map: RoadMap, path: Sequence[int], at_m: float) -> tuple[list[Array], list[tuple[float, float]]]:
-    """The path as lines (V, 2) that end where lanes are changed; how far each next one lies to the right of the one
-    before it, and the way that the change takes."""
+    """The path as lines (V, 2) that end at lane changes, and per change (offset to the right m, length m)."""
     lanes = road_map.lanes
     segments, jumps = [lanes[path[0]].lane.centerline], []
     from_m, key = at_m, path[0]
@@ -305,13 +303,13 @@ def _segments(road_map: RoadMap, path: Sequence[int], at_m: float) -> tuple[list
 
 
 def _cut_at(line: Array, end_m: float) -> Array:
-    """The begin of a line, `end_m` long."""
+    """The first `end_m` metres of a line."""
     inside = line[geometry.arc_lengths(line) < end_m - 0.01]
     return np.concatenate([inside, _interpolate(line, np.array([max(end_m, 0.0)]))])
 
 
 def _line_behind(road_map: RoadMap, key: int, at_m: float) -> Array:
-    """(V, 2) along the lanes that lead to a lane, straight on where several do; drawn out where none does."""
+    """(V, 2) along the predecessors of a lane, straight ones first; extrapolated where there is none."""
     first = road_map.lanes[key].lane.centerline
     pieces = [first[:1]]
     while at_m < BEHIND_M and (before := road_map.lanes[key].lane.predecessors):

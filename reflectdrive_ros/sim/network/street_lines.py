@@ -1,4 +1,4 @@
-"""Middle lines of made-up streets: gentle curves for a limit, and winding ones that are not comfortable at theirs."""
+"""Centre lines of generated streets: gentle curves for a speed limit, and winding roads that exceed comfort at theirs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from ...domain import Array
 
 KMH = 1 / 3.6
 LIMITS_KMH = (30, 40, 50, 60, 70, 80)
-COMFORTABLE_MPS2 = 2.4  # lateral acceleration at the limit, except where a road is made to wind
+COMFORTABLE_MPS2 = 2.4  # lateral acceleration at the speed limit, except on winding roads
 WINDING_MPS2 = (2.9, 3.9)
-SPACING_M = 2.5  # curves are drawn this finely
+SPACING_M = 2.5  # between points of a curve
 
 
 def sample_gentle_curve(
@@ -22,7 +22,7 @@ def sample_gentle_curve(
     limit_mps: float,
     generator: np.random.Generator,
 ) -> tuple[Array, float]:
-    """A curve between two points with given slopes to the chord at its ends, and the limit it can be driven at."""
+    """A curve between two points with given end slopes to the chord, and the speed limit for a comfortable drive."""
     sagitta, skew = generator.uniform(-bend, bend), generator.uniform(-0.8, 0.8)
     length = float(np.hypot(*(stop - start)))
     t = np.linspace(0.0, 1.0, max(int(length / SPACING_M), 8))
@@ -40,7 +40,7 @@ def sample_gentle_curve(
 
 
 def sample_winding_curve(start: Array, stop: Array, generator: np.random.Generator) -> tuple[Array, float]:
-    """A road whose curves ask for WINDING_MPS2 at its limit."""
+    """A road whose curves need a lateral acceleration of WINDING_MPS2 at its speed limit, and that limit."""
     length = float(np.hypot(*(stop - start)))
     limit_mps = int(generator.choice((30, 40) if length < 130 else (30, 40, 50))) * KMH
     wanted = generator.uniform(*WINDING_MPS2) / limit_mps**2

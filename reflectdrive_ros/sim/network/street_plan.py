@@ -1,8 +1,8 @@
-"""The plan of a made-up town: where its junctions lie, which streets join them, and how each is built.
+"""Plan of a generated town: positions of its junctions, the streets between them and their cross sections.
 
-A town is a torn and shaken grid, turned by a random angle. Its style says how far apart the junctions lie and what
-streets there are. Every town has at least one roundabout, one winding road, one narrow road, one lane that ends, one
-dead end and two junctions with lights: scenes are sought there.
+A town is a rotated grid with random offsets and some streets removed. Its style sets the spacing of junctions and the
+mix of streets. Every town has at least one roundabout, winding road, narrow road, lane drop and dead end, and two
+signalised junctions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ GRID_SIZES = ((4, 3), (3, 4), (4, 4), (5, 3), (3, 5), (5, 4), (4, 5))
 
 @dataclass(frozen=True, eq=False)
 class Street:
-    """From one junction to another. `line` is its middle; both ways lie to the right of it, each in its direction."""
+    """A street between two junctions. `line` is its centre; each direction lies to the right of it."""
 
     name: str
     start: str
@@ -52,12 +52,12 @@ class Street:
     sidewalk_m: float = 0.0  # 0 for none
     cycleway_m: float = 0.0
     ends_lane: str = ""  # "right" or "left": forwards, that lane ends where the street does
-    lost_lane: str = ""  # forwards, that lane has ended before: there is one fewer
+    lost_lane: str = ""  # forwards, that lane has ended before this street
 
 
 @dataclass(frozen=True, eq=False)
 class Ring:
-    """A roundabout, or the turning loop of a dead end: one way round, anticlockwise, through its junctions in order."""
+    """A roundabout or the turning loop of a dead end: one-way, anticlockwise, through its junctions in order."""
 
     name: str
     center: Array  # (2,)
@@ -88,7 +88,7 @@ class StreetPlan:
 
 @dataclass(eq=False)
 class _Draft:
-    """The town while it is thought out: places by number, links between them, and what each is to be."""
+    """A town being planned: positions by number, links between them, their kinds and road types."""
 
     places: dict[int, Array]
     links: list[tuple[int, int]]
@@ -111,7 +111,7 @@ class _Draft:
 
 
 def sample_plan(generator: np.random.Generator) -> StreetPlan:
-    """A new town."""
+    """Sample the plan of a town."""
     style = STYLES[int(generator.integers(len(STYLES)))]
     draft = _sample_grid(style, generator)
     _add_dead_ends(draft, generator)
@@ -121,7 +121,7 @@ def sample_plan(generator: np.random.Generator) -> StreetPlan:
 
 
 def _sample_grid(style: Style, generator: np.random.Generator) -> _Draft:
-    """Junctions on a shaken grid; some links are torn out, as long as it holds together and no end hangs loose."""
+    """Junctions on a grid with random offsets; links are removed while it stays connected with degrees of 2 or more."""
     columns, rows = GRID_SIZES[int(generator.integers(len(GRID_SIZES)))]
     across = np.cumsum(generator.uniform(*style.spacing_m, columns))
     up = np.cumsum(generator.uniform(*style.spacing_m, rows))
@@ -165,7 +165,7 @@ def _is_connected(count: int, links: Iterable[tuple[int, int]]) -> bool:
 
 
 def _add_dead_ends(draft: _Draft, generator: np.random.Generator) -> None:
-    """One or two short streets that lead out of town, where there is room between the other links."""
+    """Add one or two short dead-end streets that lead outwards, where there is room between the other links."""
     middle = np.mean(list(draft.places.values()), axis=0)
     rooms = []
     for place in draft.places:
@@ -188,7 +188,7 @@ def _add_dead_ends(draft: _Draft, generator: np.random.Generator) -> None:
 
 
 def _choose_roundabouts(draft: _Draft, style: Style, generator: np.random.Generator) -> None:
-    """Junctions of three or more links that leave well apart become roundabouts; its boulevards become avenues."""
+    """Turn junctions with three or more well separated links into roundabouts; their boulevards become avenues."""
     wanted = int(generator.integers(style.roundabouts[0], style.roundabouts[1] + 1))
     candidates = [place for place in draft.places if len(draft.links_at(place)) >= 3]
     order = [candidates[index] for index in generator.permutation(len(candidates))]
@@ -206,13 +206,13 @@ def _choose_roundabouts(draft: _Draft, style: Style, generator: np.random.Genera
 
 
 def _smallest_angle(bearings: Array) -> float:
-    """The least angle between neighbours."""
+    """The smallest angle between neighbouring bearings, rad."""
     ascending = np.sort(bearings)
     return float(np.diff(np.concatenate([ascending, ascending[:1] + 2 * np.pi])).min())
 
 
 def _spread_arms(bearings: Array) -> Array:
-    """Where the arms of a roundabout meet its ring: pushed apart where the bearings of the streets are too close."""
+    """Angles at which the arms of a roundabout meet its ring: the street bearings, pushed apart where too close."""
     order = np.argsort(bearings)
     angles = bearings[order]
     wanted = MIN_ARM_ANGLE_RAD.get(len(angles), 0.85 * 2 * np.pi / len(angles))
@@ -226,7 +226,7 @@ def _spread_arms(bearings: Array) -> Array:
 
 
 def _choose_road_types(draft: _Draft, style: Style, generator: np.random.Generator) -> None:
-    """Winding and narrow roads among the free links, and lanes that end on long roads of two lanes or more."""
+    """Choose winding and narrow roads among the free links, and lane drops on long roads of two or more lanes."""
     free = [link for link in draft.links if link not in draft.road_types and not set(link) & set(draft.roundabouts)]
     free = [free[index] for index in generator.permutation(len(free))] or list(draft.links)
     sample_winding_curve = int(generator.integers(style.winding[0], style.winding[1] + 1))
@@ -323,7 +323,7 @@ def _add_lights(junctions: dict[str, Junction], draft: _Draft, generator: np.ran
 
 
 def _build_ring(draft: _Draft, place: int, bearings: Array, generator: np.random.Generator) -> tuple[Ring, list[str]]:
-    """The ring at a place, and the names of its junctions in the order of the bearings."""
+    """The ring at a position, and the names of its junctions in the order of the bearings."""
     dead_end = place in draft.dead_ends
     two = any(draft.kinds[link] == "avenue" for link in draft.links_at(place)) and not dead_end
     radius_m = LOOP_RADIUS_M if dead_end else draft.roundabouts[place]
@@ -349,7 +349,7 @@ def _build_streets(
     junctions: dict[str, Junction],
     generator: np.random.Generator,
 ) -> list[Street]:
-    """The street of a link; two, one after the other, where a lane ends between them."""
+    """The street of a link; two consecutive ones where a lane ends between them."""
     kind_name, road_type = draft.kinds[link], draft.road_types.get(link, RoadType.PLAIN)
     kind = KINDS[kind_name]
     start, stop = junctions[ends[0]].at, junctions[ends[1]].at
@@ -367,7 +367,7 @@ def _build_streets(
     if road_type is RoadType.NARROW:
         width_m, shoulder_m, limit_mps = float(generator.uniform(2.5, 2.8)), 0.45, 30 * KMH
     walks = road_type not in (RoadType.NARROW, RoadType.WINDING) and generator.random() < style.sidewalks
-    at_ring = bool(set(link) & set(draft.roundabouts))  # whose junctions lie close together: arms are kept slim
+    at_ring = bool(set(link) & set(draft.roundabouts))  # junctions of a ring lie close together: keep the arms narrow
     cycles = not at_ring and kind_name in ("avenue", "boulevard", "street") and generator.random() < style.cycleways
     street = Street(
         name=f"e{number}",
@@ -388,7 +388,7 @@ def _build_streets(
 
 
 def _end_slopes(draft: _Draft, link: tuple[int, int], start: Array, stop: Array) -> tuple[float, float]:
-    """How a street leaves the chord at its ends: it meets a roundabout's ring at a right angle."""
+    """Slopes of a street to its chord at its ends: it meets a roundabout's ring at a right angle."""
     chord = np.arctan2(*(stop - start)[::-1])
     slopes = [0.0, 0.0]
     for end, (place, outwards) in enumerate(zip(link, (start, draft.places[link[1]]), strict=True)):
@@ -412,13 +412,13 @@ def _split_at_lane_drop(street: Street, junctions: dict[str, Junction], generato
 def _make_one_way_streets(
     streets: Sequence[Street], rings: Sequence[Ring], style: Style, generator: np.random.Generator
 ) -> list[Street]:
-    """Some quiet streets lose one way, as long as a car can still go from every street to every other."""
+    """Make some quiet streets one-way while every street stays reachable from every other."""
     chosen = list(streets)
     for index, street in enumerate(streets):
         quiet = street.kind in ("lane", "street") and street.road_type is RoadType.PLAIN and not street.verge_m
         if not quiet or generator.random() > style.one_way:
             continue
-        width_m = max(street.width_m, 3.3)  # there is no other way to swing into
+        width_m = max(street.width_m, 3.3)  # no opposite lane to swing into
         single = replace(street, one_way=True, width_m=width_m, lanes=1 + int(generator.random() < 0.3))
         tried = [*chosen[:index], single, *chosen[index + 1 :]]
         if _is_strongly_connected(tried, rings):
@@ -427,7 +427,7 @@ def _make_one_way_streets(
 
 
 def _is_strongly_connected(streets: Sequence[Street], rings: Sequence[Ring]) -> bool:
-    """Whether every way leads to every other without turning back."""
+    """Whether every direction of every street reaches every other without U-turns."""
     ways = [(s.name, s.start, s.end) for s in streets]
     ways += [(s.name, s.end, s.start) for s in streets if not s.one_way]
     ways += [(f"{ring.name} {a}", a, b) for ring in rings for a, b in pairwise([*ring.junctions, ring.junctions[0]])]

@@ -1,4 +1,4 @@
-"""Made-up towns: a street plan becomes SUMO's plain XML, netconvert makes a network of it, and that is read back.
+"""Generated towns: a street plan is written as SUMO plain XML, converted by netconvert and read back.
 
 The same name and seed give the same network, byte for byte.
 """
@@ -42,7 +42,7 @@ RING_LIMIT_MPS = 30 / 3.6
 
 
 def make(name: str, seed: int, folder: Path) -> RoadMap:
-    """The town of a name and seed; its network is written to `folder`/`name`.net.xml.
+    """Generate the town of a name and seed; its network is written to `folder`/`name`.net.xml.
 
     Raises RoadError when there is no drivable route in it, SumoMissing without SUMO.
     """
@@ -54,7 +54,7 @@ def make(name: str, seed: int, folder: Path) -> RoadMap:
 
 @lru_cache(maxsize=4)
 def town_hash(road_map: RoadMap) -> str:
-    """16 hex digits that tell one geometry from another, to the millimetre; names do not count."""
+    """Hash (16 hex digits) of the lane geometry in millimetres; names are not included."""
     digest = hashlib.sha256()
     for lane in road_map.lanes.values():
         millimetres = np.round(1000 * lane.lane.centerline).astype(np.int64)
@@ -64,7 +64,7 @@ def town_hash(road_map: RoadMap) -> str:
 
 
 def convert_network(name: str, plain: Mapping[str, str], folder: Path, options: Sequence[str]) -> RoadMap:
-    """Plain XML by its kind (`nodes`, `edges`, `connections`, `types`) as a network in `folder`, read back."""
+    """Convert plain XML, by kind (`nodes`, `edges`, `connections`, `types`), to a network in `folder` and read it back."""
     net_file = folder / f"{name}.net.xml"
     with tempfile.TemporaryDirectory() as scratch:
         arguments = [*NETCONVERT, *options]
@@ -77,7 +77,7 @@ def convert_network(name: str, plain: Mapping[str, str], folder: Path, options: 
             sumo.run("netconvert", [*arguments, f"--output-file={made}"])
         except sumo.SumoFailed as fault:
             raise RoadError(f"{name} cannot be made a SUMO network: {fault}") from None
-        net = ElementTree.parse(made)  # without the comment that tells the time and the paths of this run
+        net = ElementTree.parse(made)  # drops the comment with the time and paths of this run
     u_turns.redraw_u_turns(net.getroot())
     net.write(net_file)
     return roads.read(net_file, name)
@@ -125,7 +125,7 @@ def _metres_text(metres: float) -> str:
 
 
 def shape_text(line: Array) -> str:
-    """Points (V, 2) as SUMO writes them."""
+    """Points (V, 2) in SUMO's shape format."""
     return " ".join(f"{_metres_text(x)},{_metres_text(y)}" for x, y in line)
 
 
@@ -148,14 +148,14 @@ def _lanes_xml(lanes: Iterable[str]) -> str:
 
 
 def _roadside_lanes(street: Street) -> list[str]:
-    """Right of the lanes for cars: where people walk, where they cycle, the shoulder."""
+    """Lanes to the right of the car lanes: sidewalk, cycleway, shoulder."""
     lanes = [f'width="{street.sidewalk_m}" allow="pedestrian"'] if street.sidewalk_m else []
     lanes += [f'width="{street.cycleway_m}" allow="bicycle"'] if street.cycleway_m else []
     return [*lanes, f'width="{street.shoulder_m}" disallow="all"']
 
 
 def _lane_attributes(street: Street, *, backwards: bool) -> list[str]:
-    """All lanes of one way, from right to left."""
+    """All lanes of one direction, from right to left."""
     lost = "" if backwards else street.lost_lane
     count, verge_m = street.lanes - bool(lost), street.verge_m + (street.width_m if lost == "left" else 0.0)
     others = "pedestrian bicycle" if street.cycleway_m else "pedestrian"
@@ -168,7 +168,7 @@ def _lane_attributes(street: Street, *, backwards: bool) -> list[str]:
 
 
 def _forbid_u_turns(street: Street, plan: StreetPlan) -> list[str]:
-    """netconvert lets cars turn back everywhere; they may where the plan says so."""
+    """Delete the U-turns that netconvert adds everywhere, except where the plan allows them."""
     ways = ((street.end, street.name, f"-{street.name}"), (street.start, f"-{street.name}", street.name))
     return [
         f'<delete from="{one}" to="{other}"/>'
@@ -178,7 +178,7 @@ def _forbid_u_turns(street: Street, plan: StreetPlan) -> list[str]:
 
 
 def _lane_drop_connections(street: Street) -> list[str]:
-    """The lanes that go on beyond the end of one, to the street that continues as `name`b."""
+    """Connections of the remaining lanes at a lane drop to the continuing street, `name`b."""
     first = len(_roadside_lanes(street))
     ended = int(street.ends_lane == "right")
     lanes = range(first, first + street.lanes - 1)
@@ -207,7 +207,7 @@ def _ring_edges(ring: Ring) -> list[str]:
 
 
 def _ring_connections(ring: Ring, streets: Iterable[Street]) -> list[str]:
-    """A roundabout is left on the rightmost lane; a turning loop is left after one round."""
+    """Deleted connections: a roundabout is left on its rightmost lane only, a turning loop after one round."""
     around = _ring_edge_names(ring)
     if ring.road_type is RoadType.DEAD_END:
         return [f'<delete from="{around[-1]}" to="{around[0]}"/>']

@@ -1,4 +1,4 @@
-"""Ways back across a junction, redrawn: those of netconvert meet their lanes at an angle that no car can drive."""
+"""U-turn connectors with a drivable shape; those of netconvert meet their lanes at too sharp an angle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ POINTS = 33
 
 
 def redraw_u_turns(net: Element) -> None:
-    """Gives every connection that turns back, in a SUMO network, a round shape; it may be cut into several lanes."""
+    """Replace the shape of every U-turn connection of a SUMO network by a near half circle; it may span several lanes."""
     lanes = {lane.get("id", ""): lane for lane in net.iter("lane")}
     links = [link for link in net.iter("connection") if link.get("via") is not None]
     onwards = {_lane_id(link, "from"): link.get("via", "") for link in links}
@@ -44,7 +44,7 @@ def _points(lane: Element) -> Array:
 
 
 def _u_turn_curve(leaving: Array, reaching: Array) -> Array:
-    """(POINTS, 2) from the end of one lane to the begin of another; of each lane two points (2, 2) are given."""
+    """(POINTS, 2) cubic Bezier from the end of one lane to the start of another; two points (2, 2) of each are given."""
     start, stop = leaving[1], reaching[0]
     reach = HANDLE_SHARE * np.hypot(*(stop - start))
     ahead = [step / np.hypot(*step) for step in (leaving[1] - leaving[0], reaching[1] - reaching[0])]
