@@ -68,7 +68,7 @@ class EgoRoute:
         return self.lanes[first : max(last, first + 1)]
 
     def speed_limit_mps(self, at_m: float) -> float:
-        """Limit of the road; on a connector, that of the road before it: the connector's own limit is a turning speed."""
+        """Limit of the road; on a connector, that of the road before it (its own limit is a turning speed)."""
         for index in range(self._index(at_m), -1, -1):
             lane = self.road_map.lanes[self.lanes[index]]
             if lane.across_junction is None:

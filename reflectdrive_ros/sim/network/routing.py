@@ -79,8 +79,8 @@ def random_walk(
 ) -> tuple[str, ...]:
     """Sample consecutive road edges of at least `length_m` in all, or until no edge follows; the start may be random.
 
-    Turns are taken more often than a driver would, so that ways differ; turning back is rare where there is a choice.
-    Roads of the SOUGHT kinds are taken `rare_road_weight` times as often. Raises RoadError for a start that is no road edge.
+    Turns are more frequent than in real traffic, so that routes differ; U-turns are rare where there is a choice.
+    Roads of RARE_ROAD_TYPES are `rare_road_weight` times as likely. Raises RoadError for a start that is no road edge.
     """
     ways = _routing_graph(road_map)
     if start_edge is None:
@@ -99,7 +99,7 @@ def random_walk(
 def _edge_weight(
     ways: _RoutingGraph, road_map: RoadMap, walk: Sequence[str], edge: str, rare_road_weight: float
 ) -> float:
-    """Sampling weight of `edge` as the next edge of a walk; low inside a roundabout that the walk has just been through."""
+    """Sampling weight of `edge` as the next edge of a walk; low inside a roundabout just driven through."""
     road_type = road_map.lanes[ways.edge_lanes[edge][0]].road_type
     around = road_type is RoadType.ROUNDABOUT and edge in walk[-12:]
     liked = 0.02 if around else rare_road_weight if road_type in RARE_ROAD_TYPES else 1.0

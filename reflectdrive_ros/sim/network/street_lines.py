@@ -1,4 +1,4 @@
-"""Centre lines of generated streets: gentle curves for a speed limit, and winding roads that exceed comfort at theirs."""
+"""Centre lines of generated streets: gentle curves, and winding roads that are uncomfortable at their limit."""
 
 from __future__ import annotations
 

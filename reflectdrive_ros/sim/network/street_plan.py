@@ -309,7 +309,7 @@ def _sample_control(style: Style, arms: int, generator: np.random.Generator) -> 
 
 
 def _add_lights(junctions: dict[str, Junction], draft: _Draft, generator: np.random.Generator) -> None:
-    """Where the lot gave a town fewer than LIGHTS_LEAST junctions with lights, crossroads get them."""
+    """Signalise further junctions until there are MIN_TRAFFIC_LIGHTS of them."""
     lit = sum(junction.control == "traffic_light" for junction in junctions.values())
     if lit >= MIN_TRAFFIC_LIGHTS:
         return

@@ -64,7 +64,7 @@ def town_hash(road_map: RoadMap) -> str:
 
 
 def convert_network(name: str, plain: Mapping[str, str], folder: Path, options: Sequence[str]) -> RoadMap:
-    """Convert plain XML, by kind (`nodes`, `edges`, `connections`, `types`), to a network in `folder` and read it back."""
+    """Convert plain XML (`nodes`, `edges`, `connections`, `types`) to a network in `folder` and read it back."""
     net_file = folder / f"{name}.net.xml"
     with tempfile.TemporaryDirectory() as scratch:
         arguments = [*NETCONVERT, *options]
@@ -89,7 +89,8 @@ FILE_OPTIONS = {"nodes": "node-files", "edges": "edge-files", "connections": "co
 def plain_xml(plan: StreetPlan) -> dict[str, str]:
     """A street plan in SUMO's plain XML."""
     nodes = [
-        f'<node id="{name}" x="{_metres_text(junction.at[0])}" y="{_metres_text(junction.at[1])}" type="{junction.control}"'
+        f'<node id="{name}" x="{_metres_text(junction.at[0])}" y="{_metres_text(junction.at[1])}"'
+        f' type="{junction.control}"'
         f' radius="{junction.corner_m:.1f}"/>'
         for name, junction in plan.junctions.items()
     ]

@@ -14,7 +14,7 @@ POINTS = 33
 
 
 def redraw_u_turns(net: Element) -> None:
-    """Replace the shape of every U-turn connection of a SUMO network by a near half circle; it may span several lanes."""
+    """Replace the shape of every U-turn connection of a network by a near half circle across its lanes."""
     lanes = {lane.get("id", ""): lane for lane in net.iter("lane")}
     links = [link for link in net.iter("connection") if link.get("via") is not None]
     onwards = {_lane_id(link, "from"): link.get("via", "") for link in links}
@@ -44,7 +44,7 @@ def _points(lane: Element) -> Array:
 
 
 def _u_turn_curve(leaving: Array, reaching: Array) -> Array:
-    """(POINTS, 2) cubic Bezier from the end of one lane to the start of another; two points (2, 2) of each are given."""
+    """(POINTS, 2) cubic Bezier from the end of one lane to the start of another; each given as (2, 2)."""
     start, stop = leaving[1], reaching[0]
     reach = HANDLE_SHARE * np.hypot(*(stop - start))
     ahead = [step / np.hypot(*step) for step in (leaving[1] - leaving[0], reaching[1] - reaching[0])]

@@ -1,7 +1,7 @@
-"""What stands beside the lanes: parked cars and their doors, cones and barriers, places where people step on the road.
+"""Static objects beside the lanes: parked cars and their doors, cones, barriers and mid-block crossing points.
 
-SUMO knows nothing of these, so a car that drives in the middle of its lane must clear them by `LANE_CLEARANCE_M`; an open door
-and a person on the road are made known to its drivers by `events.py`.
+SUMO does not model them, so they keep `LANE_CLEARANCE_M` from the middle of each lane; `events.py` makes SUMO's drivers
+react to open doors and to people on the road.
 """
 
 from __future__ import annotations
