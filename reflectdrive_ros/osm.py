@@ -1,6 +1,6 @@
-"""A Lanelet2 map as an .osm file: its numbers are checked before lanelet2 reads it, which ends the process on bad ones.
+"""Validation of the numbers in an .osm file before lanelet2 reads it.
 
-lanelet2 takes text for 0 and NaN for a place; what it builds of them breaks off in C++ with signal 11.
+lanelet2 reads text as 0 and accepts NaN coordinates; building such a map crashes the process with signal 11.
 """
 
 from __future__ import annotations
@@ -12,76 +12,76 @@ from xml.parsers import expat
 
 from .files import MEGABYTE, open_limited
 
-LARGEST_BYTES = 1024 * MEGABYTE
+MAX_BYTES = 1024 * MEGABYTE
 LIMITS = {"lat": 90.0, "lon": 180.0}  # degrees
-METRES = 2e7  # largest coordinate in a map frame; northings of UTM reach 1e7
-LARGEST_ID = 2**63 - 1
+MAX_COORDINATE_M = 2e7  # largest coordinate in a map frame; northings of UTM reach 1e7
+MAX_ID = 2**63 - 1
 MEMBERS = ("nd", "member")  # of ways and relations
 
 
 class OsmError(ValueError):
-    """A map cannot be used; the message says where and why, without the file's name."""
+    """A map cannot be used; the message gives the element and the reason, without the file name."""
 
 
 @dataclass
 class OsmNodes:
-    """What is known of all nodes of a map; filled while the file is read."""
+    """Summary of the nodes of a map, filled while the file is read."""
 
     count: int = 0
     lat: float = 0.0  # degrees, the mean; an empty one counts as 0
     lon: float = 0.0
-    local_x: int = 0  # nodes with this tag: the place in the map frame
+    local_x: int = 0  # number of nodes with this tag, the position in the map frame
     local_y: int = 0
-    within: str = ""  # the element that is read, for messages
+    within: str = ""  # the element being read, for messages
 
     @property
-    def placed(self) -> bool:
+    def has_local_coordinates(self) -> bool:
         return 0 < self.count == self.local_x == self.local_y
 
     def begin(self, name: str, attributes: Mapping[str, str]) -> None:
         """The beginning of an XML element. Raises OsmError."""
         if name in ("node", "way", "relation"):
-            self.within = f"{name} {_whole(attributes, 'id', name)}"
+            self.within = f"{name} {_parse_id(attributes, 'id', name)}"
             if name == "node":
                 self.count += 1
                 lat, lon = (
-                    _number(attributes.get(axis) or "0", axis, most, self.within) for axis, most in LIMITS.items()
+                    _parse_number(attributes.get(axis) or "0", axis, most, self.within) for axis, most in LIMITS.items()
                 )
                 self.lat += (lat - self.lat) / self.count
                 self.lon += (lon - self.lon) / self.count
         elif name in MEMBERS:
-            _whole(attributes, "ref", f"{self.within}, {name}")
+            _parse_id(attributes, "ref", f"{self.within}, {name}")
         elif name == "tag" and self.within.startswith("node") and attributes.get("k") in ("local_x", "local_y", "ele"):
             key = attributes["k"]
-            _number(attributes.get("v", ""), key, METRES, self.within)
+            _parse_number(attributes.get("v", ""), key, MAX_COORDINATE_M, self.within)
             if key != "ele":
                 setattr(self, key, getattr(self, key) + 1)
 
 
-def checked(path: Path) -> OsmNodes:
-    """Reads the whole file once, without keeping it. Raises OsmError and, as `files.open_limited`, OSError."""
+def check_osm(path: Path) -> OsmNodes:
+    """Parse the whole file once without keeping it. Raises OsmError and, as `files.open_limited`, OSError."""
     nodes, parser = OsmNodes(), expat.ParserCreate()
     parser.StartElementHandler = nodes.begin
     try:
-        with open_limited(path, LARGEST_BYTES) as file:
+        with open_limited(path, MAX_BYTES) as file:
             parser.ParseFile(file)
     except expat.ExpatError as fault:
         raise OsmError(f"is no XML: {fault}") from None
     return nodes
 
 
-def _whole(attributes: Mapping[str, str], name: str, where: str) -> int:
+def _parse_id(attributes: Mapping[str, str], name: str, where: str) -> int:
     text = attributes.get(name, "")
     try:
         value = int(text)
     except ValueError:
         value = 0
-    if not 0 < abs(value) <= LARGEST_ID:
+    if not 0 < abs(value) <= MAX_ID:
         raise OsmError(f"has a bad {name} in {where}: '{text[:40]}', expected a whole number other than 0")
     return value
 
 
-def _number(text: str, name: str, most: float, where: str) -> float:
+def _parse_number(text: str, name: str, most: float, where: str) -> float:
     try:
         value = float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Claims about the proving ground's cameras: what a driver needs is in the picture, where it is; near hides far."""
+"""Claims about the proving ground's cameras: what a driver needs is in the image, where it is; near hides far."""
 
 import hashlib
 import subprocess
@@ -12,8 +12,8 @@ import shapely
 
 from reflectdrive_ros import geometry
 from reflectdrive_ros.lanes import Lane
-from reflectdrive_ros.sim.network.roads import RoadLane, RoadMap, Signal, Special, Turn
-from reflectdrive_ros.sim.render import appearance, camera, scenery
+from reflectdrive_ros.sim.network.roads import RoadLane, RoadMap, RoadType, Signal, Turn
+from reflectdrive_ros.sim.render import appearance, camera, scenery, visible_scene
 from reflectdrive_ros.sim.traffic.actors import Actors, Lamp, Shape, Snapshot
 
 LANE_M = 3.3
@@ -84,7 +84,7 @@ def box(x, long, low, high):
 def road_lane(line, edge, index, across, successors):
     area = shapely.LineString(line).buffer(0.5 * LANE_M, cap_style="flat")
     lane = Lane(line, (area,), successors, (), (), 13.9)
-    return RoadLane(lane, f"{edge}_{index}", edge, index, LANE_M, across, Turn.STRAIGHT, Special.PLAIN)
+    return RoadLane(lane, f"{edge}_{index}", edge, index, LANE_M, across, Turn.STRAIGHT, RoadType.PLAIN)
 
 
 def moved(road_map, pose):
@@ -131,14 +131,14 @@ def actors(*rows):
     )
 
 
-def picture(town, who=None, lamps=ALL_GREEN, name="front", light=None, time_s=5.0, size=(640, 360), ego=EGO):
+def rendered(town, who=None, lamps=ALL_GREEN, name="front", light=None, time_s=5.0, size=(640, 360), ego=EGO):
     """(H, W, 3) as int."""
     snapshot = Snapshot(time_s, who or Actors.none(), lamps)
-    eye = next(eye for eye in camera.rig(*size) if eye.name == name)
-    return camera.picture(camera.view(town, snapshot, ego, light or PLAIN), eye).astype(int)
+    each = next(each for each in camera.rig(*size) if each.name == name)
+    return camera.render_image(visible_scene.gather_visible(town, snapshot, ego, light or PLAIN), each).astype(int)
 
 
-PLAIN = replace(appearance.of(1), noise=0, pitch_rad=0.0, roll_rad=0.0, height_m=0.0)
+PLAIN = replace(appearance.sample_appearance(1), noise=0, pitch_rad=0.0, roll_rad=0.0, height_m=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -148,13 +148,13 @@ def road_map():
 
 @pytest.fixture(scope="module")
 def town(road_map):
-    return scenery.of(road_map, 5)
+    return scenery.build_scenery(road_map, 5)
 
 
 def pixel(point, name="front", size=(640, 360)):
     """Where a point of the ego frame (3,) is seen, by the matrices that a frame carries."""
-    eye = next(eye for eye in camera.rig(*size) if eye.name == name)
-    seen = eye.pixels_from_camera @ (eye.camera_from_ego @ np.array([*point, 1.0]))[:3]
+    each = next(each for each in camera.rig(*size) if each.name == name)
+    seen = each.pixels_from_camera @ (each.camera_from_ego @ np.array([*point, 1.0]))[:3]
     return seen[:2] / seen[2]
 
 
@@ -169,7 +169,7 @@ def difference(one, other):
     ("name", "place"), [("front", (12.0, 1.0)), ("front_left", (7.0, 6.0)), ("front_right", (7.0, -5.0))]
 )
 def test_a_cone_is_seen_where_the_matrices_of_the_frame_say(town, name, place):
-    changed = difference(picture(town, name=name), picture(town, actors((Shape.CONE, *place, 0.3)), name=name)) > 20
+    changed = difference(rendered(town, name=name), rendered(town, actors((Shape.CONE, *place, 0.3)), name=name)) > 20
     rows, columns = np.nonzero(changed)
     foot, tip = pixel((*place, 0.0), name), pixel((*place, 0.7), name)
     assert rows.min() == pytest.approx(tip[1], abs=3)
@@ -181,12 +181,14 @@ def test_a_cone_is_seen_where_the_matrices_of_the_frame_say(town, name, place):
 
 def test_the_rig_is_pandasets():
     left, front, right = camera.rig(640, 360)
-    assert [eye.name for eye in (left, front, right)] == ["front_left", "front", "front_right"]
+    assert [each.name for each in (left, front, right)] == ["front_left", "front", "front_right"]
     np.testing.assert_allclose(front.pixels_from_camera, [[656.67, 0, 323.33], [0, 656.67, 161.10], [0, 0, 1]])
-    for eye, yaw_deg, place in ((left, 57.8, (1.52, 0.64, 1.92)), (right, -57.8, (1.49, -0.60, 1.99))):
-        ego_from_camera = geometry.invert_matrix(eye.camera_from_ego)
+    for each, yaw_deg, place in ((left, 57.8, (1.52, 0.64, 1.92)), (right, -57.8, (1.49, -0.60, 1.99))):
+        ego_from_camera = geometry.invert_matrix(each.camera_from_ego)
         np.testing.assert_allclose(ego_from_camera[:3, 3], place)
-        np.testing.assert_allclose(eye.camera_from_ego[:3, :3] @ eye.camera_from_ego[:3, :3].T, np.eye(3), atol=1e-12)
+        np.testing.assert_allclose(
+            each.camera_from_ego[:3, :3] @ each.camera_from_ego[:3, :3].T, np.eye(3), atol=1e-12
+        )
         assert np.degrees(np.arctan2(*ego_from_camera[1::-1, 2])) == pytest.approx(yaw_deg)
     small = camera.rig(192, 108)[1]
     np.testing.assert_allclose(small.pixels_from_camera[:2], 0.3 * front.pixels_from_camera[:2])
@@ -194,16 +196,16 @@ def test_the_rig_is_pandasets():
 
 def test_frames_say_which_camera_when_and_where(town):
     rig = camera.rig(192, 108)
-    frames = camera.frames(town, Snapshot(1.0, Actors.none(), ALL_GREEN), EGO, 123, rig, PLAIN)
-    assert [(frame.name, frame.stamp_ns) for frame in frames] == [(eye.name, 123) for eye in rig]
+    frames = camera.render_frames(town, Snapshot(1.0, Actors.none(), ALL_GREEN), EGO, 123, rig, PLAIN)
+    assert [(frame.name, frame.stamp_ns) for frame in frames] == [(each.name, 123) for each in rig]
     assert all(frame.pixels.shape == (108, 192, 3) for frame in frames)
-    for frame, eye in zip(frames, rig, strict=True):
-        np.testing.assert_array_equal(frame.camera_from_ego, eye.camera_from_ego)
+    for frame, each in zip(frames, rig, strict=True):
+        np.testing.assert_array_equal(frame.camera_from_ego, each.camera_from_ego)
 
 
 def test_lane_lines_stand_out_from_the_asphalt_at_10_20_and_30_m(town):
     for size in ((640, 360), (192, 108)):
-        seen = picture(town, size=size).mean(axis=2)
+        seen = rendered(town, size=size).mean(axis=2)
         for ahead in (10.0, 20.0, 30.0):
             column, row = pixel((ahead, 0.5 * LANE_M - 0.12, 0.0), size=size).round().astype(int)  # the centre line
             lane = int(pixel((ahead, 0.8, 0.0), size=size)[0])  # beside the arrows
@@ -216,27 +218,27 @@ def test_lane_lines_stand_out_from_the_asphalt_at_10_20_and_30_m(town):
 
 @pytest.mark.parametrize("shape", list(Shape))
 @pytest.mark.parametrize("ahead", [12.0, 38.0])
-def test_a_road_user_within_40_m_is_in_the_picture(town, shape, ahead):
+def test_a_road_user_within_40_m_is_in_the_image(town, shape, ahead):
     for size, least in (((640, 360), 12), ((192, 108), 3)):
-        without = picture(town, size=size)
-        with_it = picture(town, actors((shape, ahead, 0.8, 0.2)), size=size)
+        without = rendered(town, size=size)
+        with_it = rendered(town, actors((shape, ahead, 0.8, 0.2)), size=size)
         assert (difference(without, with_it) > 15).sum() >= least, size
 
 
-def test_removing_any_one_of_a_crowd_changes_the_picture(town):
+def test_removing_any_one_of_a_crowd_changes_the_image(town):
     by_height = sorted(Shape, key=lambda shape: SIZES[shape][2])
     crowd = actors(*((shape, 10.0 + 2.9 * k, 3.0 - 1.4 * (k % 5), 0.3 * k) for k, shape in enumerate(by_height)))
-    whole = picture(town, crowd)
+    whole = rendered(town, crowd)
     for k in range(len(crowd)):
-        fewer = picture(town, crowd.only(np.arange(len(crowd)) != k))
+        fewer = rendered(town, crowd.select(np.arange(len(crowd)) != k))
         assert (difference(whole, fewer) > 15).sum() >= 4, Shape(crowd.shapes[k]).name
 
 
 @pytest.mark.parametrize("shape", [Shape.CAR, Shape.VAN, Shape.TRUCK, Shape.BUS, Shape.MOTORCYCLE])
 def test_brake_lights_are_clearly_brighter(town, shape):
     for size in ((640, 360), (192, 108)):
-        pictures = [picture(town, actors((shape, 24.0, 0.0, 0.0, {"braking": on})), size=size) for on in (False, True)]
-        redder = pictures[1][..., 0] - pictures[0][..., 0]
+        images = [rendered(town, actors((shape, 24.0, 0.0, 0.0, {"braking": on})), size=size) for on in (False, True)]
+        redder = images[1][..., 0] - images[0][..., 0]
         assert redder.max() > 50
         rows, columns = np.nonzero(redder > 30)
         length, width, height = SIZES[shape]
@@ -249,22 +251,26 @@ def test_brake_lights_are_clearly_brighter(town, shape):
 
 
 def test_at_night_cars_have_their_lights_on_and_brake_lights_still_tell(town):
-    night = next(light for light in map(appearance.of, range(50)) if light.lights_on and light.ambient_rgb.mean() < 0.5)
+    night = next(
+        light
+        for light in map(appearance.sample_appearance, range(50))
+        if light.lights_on and light.ambient_rgb.mean() < 0.5
+    )
     night = replace(night, noise=0, pitch_rad=0.0, roll_rad=0.0)
-    coming = picture(town, actors((Shape.CAR, 30.0, 3.3, np.pi)), light=night)
-    assert difference(coming, picture(town, light=night)).max() > 120
+    coming = rendered(town, actors((Shape.CAR, 30.0, 3.3, np.pi)), light=night)
+    assert difference(coming, rendered(town, light=night)).max() > 120
     coasts, brakes = (
-        picture(town, actors((Shape.CAR, 30.0, 0.0, 0.0, {"braking": on})), light=night) for on in (False, True)
+        rendered(town, actors((Shape.CAR, 30.0, 0.0, 0.0, {"braking": on})), light=night) for on in (False, True)
     )
     assert (brakes[..., 0] - coasts[..., 0]).max() > 80
 
 
 @pytest.mark.parametrize("side", [1, -1])
 def test_an_indicator_blinks_on_its_own_side_more_than_half_of_the_time(town, side):
-    dark = picture(town, actors((Shape.CAR, 15.0, 0.0, 0.0)))
+    dark = rendered(town, actors((Shape.CAR, 15.0, 0.0, 0.0)))
     lit = 0
     for time_s in 5.0 + np.arange(20) / 10:
-        seen = picture(town, actors((Shape.CAR, 15.0, 0.0, 0.0, {"indicator": side})), time_s=float(time_s))
+        seen = rendered(town, actors((Shape.CAR, 15.0, 0.0, 0.0, {"indicator": side})), time_s=float(time_s))
         columns = np.nonzero(difference(seen, dark) > 40)[1]
         lit += len(columns) > 0
         middle = pixel((15.0 - 2.3, 0.0, 0.8))[0]
@@ -273,10 +279,10 @@ def test_an_indicator_blinks_on_its_own_side_more_than_half_of_the_time(town, si
 
 
 def test_a_traffic_light_at_30_m_shows_its_colour(town):
-    pole = town.poses[town.standing.thing[town.lamp_faces[0]]]
+    pole = town.poses[town.standing.object_index[town.lamp_polygons[0]]]
     ego = geometry.compose(pole, np.array([-30.0, 2.5, 0.0]))
     for size in ((640, 360), (192, 108)):
-        red, green = (picture(town, lamps=np.full(6, lamp), ego=ego, size=size) for lamp in (Lamp.RED, Lamp.GREEN))
+        red, green = (rendered(town, lamps=np.full(6, lamp), ego=ego, size=size) for lamp in (Lamp.RED, Lamp.GREEN))
         for colour, shown, other in ((0, red, green), (1, green, red)):
             more = shown[..., colour] - other[..., colour]
             assert more.max() > 80
@@ -284,8 +290,8 @@ def test_a_traffic_light_at_30_m_shows_its_colour(town):
             at = pixel((30.0, -2.5, 2.8), size=size)
             near = np.hypot(columns - at[0], rows - at[1]) < 0.04 * size[0]
             assert near.any()
-    dark = picture(town, lamps=np.full(6, Lamp.OFF), ego=ego)
-    assert difference(dark, picture(town, lamps=np.full(6, Lamp.AMBER), ego=ego)).max() > 80
+    dark = rendered(town, lamps=np.full(6, Lamp.OFF), ego=ego)
+    assert difference(dark, rendered(town, lamps=np.full(6, Lamp.AMBER), ego=ego)).max() > 80
 
 
 def test_every_signal_has_a_lamp_that_shows_it(road_map, town):
@@ -295,8 +301,8 @@ def test_every_signal_has_a_lamp_that_shows_it(road_map, town):
 
 
 def test_legs_walk(town):
-    still = [picture(town, actors((Shape.PEDESTRIAN, 10.0, 1.0, 1.5)), time_s=t) for t in (5.0, 5.4)]
-    walking = [picture(town, actors((Shape.PEDESTRIAN, 10.0, 1.0, 1.5, {"speed": 1.4})), time_s=t) for t in (5.0, 5.4)]
+    still = [rendered(town, actors((Shape.PEDESTRIAN, 10.0, 1.0, 1.5)), time_s=t) for t in (5.0, 5.4)]
+    walking = [rendered(town, actors((Shape.PEDESTRIAN, 10.0, 1.0, 1.5, {"speed": 1.4})), time_s=t) for t in (5.0, 5.4)]
     assert difference(*still).max() == 0
     assert (difference(*walking) > 20).sum() > 20
 
@@ -306,18 +312,18 @@ def test_legs_walk(town):
 
 def test_a_nearer_car_hides_a_farther_one(town):
     bus = (Shape.BUS, 18.0, 0.0, 0.0, {"id": 1})
-    alone = picture(town, actors(bus))
-    assert difference(alone, picture(town, actors(bus, (Shape.CAR, 32.0, 0.0, 0.0, {"id": 2})))).max() == 0
-    assert difference(alone, picture(town, actors((Shape.CAR, 32.0, 0.0, 0.0, {"id": 2}), bus))).max() == 0
-    assert difference(alone, picture(town, actors(bus, (Shape.CAR, 8.0, 0.0, 0.0, {"id": 2})))).max() > 60
+    alone = rendered(town, actors(bus))
+    assert difference(alone, rendered(town, actors(bus, (Shape.CAR, 32.0, 0.0, 0.0, {"id": 2})))).max() == 0
+    assert difference(alone, rendered(town, actors((Shape.CAR, 32.0, 0.0, 0.0, {"id": 2}), bus))).max() == 0
+    assert difference(alone, rendered(town, actors(bus, (Shape.CAR, 8.0, 0.0, 0.0, {"id": 2})))).max() > 60
 
 
 def test_beside_a_long_truck_the_line_between_decides_not_the_distance(town):
     # The car's middle is nearer than the truck's, but it stands behind the truck's flank.
     truck = (Shape.TRUCK, 14.0, 3.0, 0.0, {"id": 1})
     walker = (Shape.PEDESTRIAN, 11.0, 5.2, 0.0, {"id": 2})
-    alone = picture(town, actors(truck), name="front")
-    both = picture(town, actors(truck, walker), name="front")
+    alone = rendered(town, actors(truck), name="front")
+    both = rendered(town, actors(truck, walker), name="front")
     flank = pixel((12.0, 1.75, 1.5))
     column, row = flank.round().astype(int)
     assert difference(alone, both)[row - 3 : row + 3, column - 3 : column + 3].max() == 0
@@ -326,26 +332,26 @@ def test_beside_a_long_truck_the_line_between_decides_not_the_distance(town):
 @pytest.mark.parametrize("place", [(-15.0, 0.0), (-1.0, 9.0), (-6.0, -3.0)])
 def test_what_is_behind_the_camera_changes_nothing(town, place):
     behind = actors((Shape.TRUCK, *place, 0.0))
-    assert difference(picture(town), picture(town, behind)).max() == 0
+    assert difference(rendered(town), rendered(town, behind)).max() == 0
 
 
 @pytest.mark.parametrize("place", [(2.0, 3.2), (4.5, 0.0), (0.5, -3.0), (1.0, 2.6)])
 def test_what_reaches_past_the_camera_is_cut_not_wrapped(town, place):
     """A bus alongside covers one connected stretch of a side picture, up to its border."""
     for name in ("front_left", "front", "front_right"):
-        seen = difference(picture(town, name=name), picture(town, actors((Shape.BUS, *place, 0.0)), name=name)) > 12
+        seen = difference(rendered(town, name=name), rendered(town, actors((Shape.BUS, *place, 0.0)), name=name)) > 12
         covered = np.flatnonzero(seen[120:240].any(axis=0))
         if len(covered) > 20:
             assert covered.max() - covered.min() < 1.25 * len(covered)
 
 
-def test_a_lone_lane_and_an_empty_plain_have_pictures_too():
+def test_a_lone_lane_and_an_empty_plain_have_images_too():
     lane = road_lane(np.linspace(-60.0, 60.0, 7)[:, None] * np.array([1.0, 0.0]), "only", 0, None, ())
     lone = RoadMap("lone", Path("none"), {0: lane}, {"only": lane.lane.polygons[0]}, {}, (), (), (), (), {})
-    town = scenery.of(lone, 1)
+    town = scenery.build_scenery(lone, 1)
     nobody = Snapshot(0.0, Actors.none())
     for place in ((0.0, 0.0, 0.0), (5000.0, 0.0, 1.0)):
-        for frame in camera.frames(town, nobody, np.array(place), 0, camera.rig(192, 108), PLAIN):
+        for frame in camera.render_frames(town, nobody, np.array(place), 0, camera.rig(192, 108), PLAIN):
             assert frame.pixels.std() > 10  # sky and land
 
 
@@ -354,11 +360,11 @@ def test_a_lone_lane_and_an_empty_plain_have_pictures_too():
 
 def test_a_world_moved_as_a_whole_looks_the_same(road_map, town):
     pose = np.array([812.0, -345.0, 0.7])
-    elsewhere = scenery.of(moved(road_map, pose), 5)
+    elsewhere = scenery.build_scenery(moved(road_map, pose), 5)
     who = actors((Shape.CAR, 12.0, 0.0, 0.1), (Shape.PEDESTRIAN, 9.0, 3.0, 1.0), (Shape.BUS, 25.0, 5.0, 3.1))
     sun = np.array([*geometry.rotate(PLAIN.sun[:2], pose[2]), PLAIN.sun[2]])
-    here = picture(town, who)
-    there = picture(
+    here = rendered(town, who)
+    there = rendered(
         elsewhere,
         replace(who, poses=geometry.compose(pose, who.poses)),
         light=replace(PLAIN, sun=sun),
@@ -369,9 +375,9 @@ def test_a_world_moved_as_a_whole_looks_the_same(road_map, town):
 
 
 def digest():
-    town = scenery.of(crossroads(), 5)
+    town = scenery.build_scenery(crossroads(), 5)
     snapshot = Snapshot(2.5, actors((Shape.CAR, 12.0, 0.0, 0.1), (Shape.BICYCLE, 8.0, 2.0, 0.0)), ALL_GREEN)
-    frames = camera.frames(town, snapshot, EGO, 0, camera.rig(192, 108), appearance.of(3))
+    frames = camera.render_frames(town, snapshot, EGO, 0, camera.rig(192, 108), appearance.sample_appearance(3))
     return hashlib.sha256(b"".join(frame.pixels.tobytes() for frame in frames)).hexdigest()
 
 
@@ -386,19 +392,19 @@ def test_the_same_seed_gives_the_same_bytes_in_this_process_and_in_another():
 
 
 def test_seeds_differ_in_light_and_in_scenery(road_map, town):
-    assert difference(picture(town), picture(town, light=appearance.of(2))).mean() > 3
-    assert difference(picture(town), picture(scenery.of(road_map, 6))).mean() > 3
+    assert difference(rendered(town), rendered(town, light=appearance.sample_appearance(2))).mean() > 3
+    assert difference(rendered(town), rendered(scenery.build_scenery(road_map, 6))).mean() > 3
 
 
 def test_noise_follows_the_time_and_the_camera_alone(town):
     noisy = replace(PLAIN, noise=3)
-    first, again, later = (picture(town, light=noisy, time_s=t) for t in (5.0, 5.0, 5.1))
+    first, again, later = (rendered(town, light=noisy, time_s=t) for t in (5.0, 5.0, 5.1))
     assert difference(first, again).max() == 0
     assert 0.5 < np.abs(first - later).mean() < 6
 
 
 def test_a_look_stays_within_what_a_car_on_springs_does():
-    looks = [appearance.of(seed) for seed in range(200)]
+    looks = [appearance.sample_appearance(seed) for seed in range(200)]
     for name in ("pitch_rad", "roll_rad"):
         values = np.degrees([getattr(one, name) for one in looks])
         assert np.abs(values).max() <= 0.7 + 1e-9

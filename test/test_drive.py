@@ -125,7 +125,7 @@ def log(seconds, speed_mps, collisions=(), events=(), off_steps=0):
     states[:, 0] = 0.1 * speed_mps * np.arange(count)
     states[:, VX] = speed_mps
     off_road = np.arange(count) > count - 1 - off_steps
-    possible_m = 10.0 * seconds
+    limit_distance_m = 10.0 * seconds
     return DriveLog(
         np.arange(count),
         states,
@@ -134,7 +134,7 @@ def log(seconds, speed_mps, collisions=(), events=(), off_steps=0):
         tuple(events),
         tuple(collisions),
         speed_mps * seconds,
-        possible_m,
+        limit_distance_m,
         VehicleConfig(),
     )
 

@@ -12,7 +12,7 @@ import shapely
 
 from reflectdrive_ros import geometry
 from reflectdrive_ros.sim import sumo
-from reflectdrive_ros.sim.network import lanelets, networks
+from reflectdrive_ros.sim.network import lanelets, routing
 from reflectdrive_ros.sim.network.roads import RoadError
 
 pytest.importorskip("lanelet2")
@@ -51,7 +51,7 @@ def test_a_car_can_drive_far_on_a_drawn_map(name):
     drawn = road_map(name)
     starts = list(drawn.edges_after)
     walks = [
-        networks.random_walk(drawn, np.random.default_rng(seed), 3000.0, starts[seed % len(starts)])
+        routing.random_walk(drawn, np.random.default_rng(seed), 3000.0, starts[seed % len(starts)])
         for seed in range(60)
     ]
     lines = {lane.edge: lane.lane.centerline for lane in drawn.lanes.values()}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from reflectdrive_ros.config import ConfigError, InputsConfig
-from reflectdrive_ros.osm import OsmError, checked
+from reflectdrive_ros.osm import OsmError, check_osm
 from reflectdrive_ros.ros.lanelet_file import from_file
 from reflectdrive_ros.sim.network import lanelets
 from reflectdrive_ros.sim.network.roads import RoadError
@@ -17,13 +17,13 @@ DEGREES_ONLY = re.sub(r'<tag k="local_[xy]" v="[^"]*"/>', "", CARGO)
 
 def test_a_good_map_is_told_by_its_nodes(tmp_path):
     (tmp_path / "map.osm").write_text(CARGO)
-    nodes = checked(tmp_path / "map.osm")
-    assert (nodes.count, nodes.placed) == (CARGO.count("<node "), True)
+    nodes = check_osm(tmp_path / "map.osm")
+    assert (nodes.count, nodes.has_local_coordinates) == (CARGO.count("<node "), True)
     assert (nodes.lat, nodes.lon) == pytest.approx((35.2494, 139.9131), abs=1e-3)
     (tmp_path / "degrees.osm").write_text(DEGREES_ONLY)
-    assert not checked(tmp_path / "degrees.osm").placed
+    assert not check_osm(tmp_path / "degrees.osm").has_local_coordinates
     (tmp_path / "empty.osm").write_text("<osm/>")
-    assert not checked(tmp_path / "empty.osm").placed
+    assert not check_osm(tmp_path / "empty.osm").has_local_coordinates
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_number_that_lanelet2_must_not_read_is_one_sentence_of_every_reader(tm
     assert replaced != text
     file.write_text(replaced)
     with pytest.raises(OsmError) as told:
-        checked(file)
+        check_osm(file)
     assert sentence in str(told.value)
     with pytest.raises(ConfigError) as of_the_node:
         from_file(InputsConfig(lanelet_map=str(file)))

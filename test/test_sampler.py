@@ -12,9 +12,9 @@ from reflectdrive_ros.data.scene import FAMILIES, NOW
 from reflectdrive_ros.domain import Command, ForecastSource
 from reflectdrive_ros.scoring.scorer import score
 from reflectdrive_ros.sim import sampler
-from reflectdrive_ros.sim.expert import expert, scenario_tags, scene_extraction
+from reflectdrive_ros.sim.expert import sampling_planner, scenario_tags, scene_extraction
 from reflectdrive_ros.sim.network import towns
-from reflectdrive_ros.sim.traffic import traffic
+from reflectdrive_ros.sim.traffic import traffic_log
 from reflectdrive_ros.sim.traffic.actors import Shape
 from reflectdrive_ros.sim.traffic.scripted_actors import PULL_OUT_MPS
 
@@ -37,7 +37,7 @@ def shard(folder):
 @pytest.fixture(scope="module")
 def log(folder):
     road_map = towns.make("claims-log", 7, folder)
-    return traffic.record(road_map, 7, 30.0, 15.0)
+    return traffic_log.record(road_map, 7, 30.0, 15.0)
 
 
 def test_shares_add_up_to_a_whole():
@@ -92,7 +92,7 @@ def test_the_expert_neither_hits_nor_leaves_the_road_and_is_worth_imitating(shar
     cards = [score(scene.scored(), scene.expert[None]) for scene in shard[1]]
     assert all(card.nc[0] == 1.0 and card.dac[0] == 1.0 for card in cards)
     assert np.mean([card.score[0] for card in cards]) > 0.92
-    straight_on = [expert.ease(scene.scored()) for scene in shard[1]]
+    straight_on = [sampling_planner.straight_ahead_score(scene.scored()) for scene in shard[1]]
     assert np.mean(straight_on) < 0.5
 
 
@@ -108,7 +108,7 @@ def test_the_route_passes_the_ego_and_leads_on(shard):
     for scene in shard[1]:
         along, offset = geometry.ego_on_route(scene.route)
         assert abs(offset) < 4.0
-        assert geometry.arc_lengths(scene.route)[-1] - along >= scene_extraction.AHEAD_M - 1.0
+        assert geometry.arc_lengths(scene.route)[-1] - along >= scene_extraction.MIN_ROUTE_AHEAD_M - 1.0
 
 
 def test_a_turn_is_commanded_where_the_expert_turns(shard):
@@ -125,39 +125,40 @@ def test_red_lights_hold_the_expert_and_would_cost_who_ignores_them(shard):
         assert score(scene.scored(), scene.expert[None]).tlc[0] == 1.0
 
 
-def staged_moments(log, family):
+def scripted_scenes(log, family):
     """Up to 20 moments of a family in which somebody is put on stage."""
-    moments = scenario_tags.find(log)
-    places = np.argwhere(moments.found[family] & (moments.staged[family] >= 0))
+    candidates = scenario_tags.find_candidates(log)
+    places = np.argwhere(candidates.masks[family] & (candidates.scripted[family] >= 0))
     assert len(places)
     for row, column in places[:: max(1, len(places) // 20)]:
         step, ego, parked = (
-            int(table) for table in (moments.steps[row], moments.egos[column], moments.staged[family][row, column])
+            int(table)
+            for table in (candidates.steps[row], candidates.egos[column], candidates.scripted[family][row, column])
         )
         try:
-            yield step, parked, scene_extraction.at(log, step, ego, family, 5, VehicleConfig(), parked)
+            yield step, parked, scene_extraction.extract_scene(log, step, ego, family, 5, VehicleConfig(), parked)
         except scene_extraction.NoScene:
             continue
 
 
 def test_an_open_door_belongs_to_a_parked_car(log):
-    found = list(staged_moments(log, "parked_door"))
+    found = list(scripted_scenes(log, "parked_door"))
     assert len(found) >= 3
     for step, parked, made in found:
-        assert made.staged.shape is Shape.DOOR
+        assert made.scripted.shape is Shape.DOOR
         gap = geometry.box_separation(
-            made.staged.poses[NOW], made.staged.size[:2], log.poses[step, parked], log.sizes[parked, :2]
+            made.scripted.poses[NOW], made.scripted.size[:2], log.poses[step, parked], log.sizes[parked, :2]
         )
         assert abs(gap) < 0.02
         assert made.scene.tracks.present[-1, NOW]
 
 
 def test_a_parked_car_pulls_out_into_the_lane_and_touches_nobody_but_perhaps_the_ego(log):
-    found = list(staged_moments(log, "cut_in"))
+    found = list(scripted_scenes(log, "cut_in"))
     assert len(found) >= 3
     for step, parked, made in found:
         tracks = made.scene.tracks
-        np.testing.assert_allclose(made.staged.poses[0], log.poses[step, parked])
+        np.testing.assert_allclose(made.scripted.poses[0], log.poses[step, parked])
         jumps = np.hypot(*np.diff(tracks.poses[-1, :, :2], axis=0).T)
         assert (jumps < 0.1 * PULL_OUT_MPS[1] * 1.3).all()
         _, offsets = geometry.project(made.scene.route, tracks.poses[-1, :, :2])
@@ -169,14 +170,17 @@ def test_a_parked_car_pulls_out_into_the_lane_and_touches_nobody_but_perhaps_the
 
 
 def test_a_lead_that_brakes_is_ahead_and_slows_down(log):
-    moments = scenario_tags.find(log)
-    steps, egos = np.nonzero(moments.found["lead_brakes"])
+    candidates = scenario_tags.find_candidates(log)
+    steps, egos = np.nonzero(candidates.masks["lead_brakes"])
     assert len(steps)
     for row, column in list(zip(steps, egos, strict=True))[:20]:
-        step, ego = int(moments.steps[row]), int(moments.egos[column])
+        step, ego = int(candidates.steps[row]), int(candidates.egos[column])
         seen = geometry.compose(geometry.invert(log.poses[step, ego]), log.poses[step])
         ahead = (seen[:, 0] > 5.0) & (seen[:, 0] < 40.0) & (np.abs(seen[:, 1]) < 2.0)
-        slower = log.speeds_mps[step] - log.speeds_mps[step + scenario_tags.LATER] > scenario_tags.BRAKED_MPS - 1e-3
+        slower = (
+            log.speeds_mps[step] - log.speeds_mps[step + scenario_tags.REACTION_STEPS]
+            > scenario_tags.MIN_SPEED_LOSS_MPS - 1e-3
+        )
         assert (ahead & slower).any()
 
 
@@ -186,14 +190,16 @@ def test_knowing_the_future_is_worth_more_than_believing_in_constant_velocity(sh
     knowing, believing = [], []
     for scene in scenes:
         told = scene.scored(ForecastSource.CONSTANT_VELOCITY)
-        believing.append(score(scene.scored(), expert.drive(told, scene.speed_limit_mps).waypoints[None]).score[0])
+        believing.append(
+            score(scene.scored(), sampling_planner.plan_expert(told, scene.speed_limit_mps).waypoints[None]).score[0]
+        )
         knowing.append(score(scene.scored(), scene.expert[None]).score[0])
     assert np.mean(knowing) >= np.mean(believing)
 
 
 def test_the_expert_stops_at_a_wall_and_keeps_the_limit_on_a_free_road(shard):
     scene = max(shard[1], key=lambda one: one.ego.speed_mps)
-    driven = expert.drive(scene.scored(), scene.speed_limit_mps, stop_m=60.0)
-    assert driven.waypoints[-1, 0] < 60.0
-    reach = np.hypot(*np.diff(driven.waypoints[:, :2], axis=0).T).max() / 0.5
+    plan = sampling_planner.plan_expert(scene.scored(), scene.speed_limit_mps, stop_m=60.0)
+    assert plan.waypoints[-1, 0] < 60.0
+    reach = np.hypot(*np.diff(plan.waypoints[:, :2], axis=0).T).max() / 0.5
     assert reach < max(scene.ego.speed_mps, scene.speed_limit_mps) * 1.1 + 0.5

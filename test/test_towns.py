@@ -14,8 +14,8 @@ import shapely
 from reflectdrive_ros import geometry
 from reflectdrive_ros.config import VehicleConfig
 from reflectdrive_ros.sim import sumo
-from reflectdrive_ros.sim.network import networks, roads, towns
-from reflectdrive_ros.sim.network.roads import RoadError, Special, Turn
+from reflectdrive_ros.sim.network import roads, routing, towns
+from reflectdrive_ros.sim.network.roads import RoadError, RoadType, Turn
 
 SEEDS = (0, 1, 2, 3, 11)  # 3 and 11 have boulevards
 CAR = VehicleConfig()
@@ -159,20 +159,23 @@ def test_a_car_gets_from_every_road_to_every_other(seed):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_town_has_something_of_everything(seed):
     lanes = town(seed).lanes
-    assert {lane.special for lane in lanes.values()} == set(Special)
+    assert {lane.road_type for lane in lanes.values()} == set(RoadType)
     assert {lane.turn for lane in lanes.values()} >= {Turn.STRAIGHT, Turn.LEFT, Turn.RIGHT}
-    assert any(not lane.lane.successors and lane.special is Special.LANE_DROP for lane in lanes.values())
-    narrow = [lane.width_m for lane in lanes.values() if lane.special is Special.NARROW and not lane.across_junction]
+    assert any(not lane.lane.successors and lane.road_type is RoadType.LANE_DROP for lane in lanes.values())
+    narrow = [lane.width_m for lane in lanes.values() if lane.road_type is RoadType.NARROW and not lane.across_junction]
     assert max(narrow) <= 2.8
     assert len({signal.tls for signal in town(seed).signals}) >= 2
 
 
 def test_rare_roads_are_driven_more_where_they_are_sought():
     road_map = town(SEEDS[0])
-    rare = {lane.edge for lane in road_map.lanes.values() if lane.special in networks.SOUGHT}
+    rare = {lane.edge for lane in road_map.lanes.values() if lane.road_type in routing.RARE_ROAD_TYPES}
 
-    def share(sought):
-        walks = [networks.random_walk(road_map, np.random.default_rng(k), 1000.0, sought=sought) for k in range(60)]
+    def share(rare_road_weight):
+        walks = [
+            routing.random_walk(road_map, np.random.default_rng(k), 1000.0, rare_road_weight=rare_road_weight)
+            for k in range(60)
+        ]
         return np.mean([edge in rare for walk in walks for edge in walk])
 
     assert share(5.0) > 1.3 * share(1.0) > 0.0
@@ -182,10 +185,10 @@ def test_rare_roads_are_driven_more_where_they_are_sought():
 def test_only_winding_roads_are_uncomfortable_at_the_limit(seed):
     road_map = town(seed)
     on_roads = [key for key, lane in road_map.lanes.items() if lane.across_junction is None]
-    winding = [key for key in on_roads if road_map.lanes[key].special is Special.WINDING]
+    winding = [key for key in on_roads if road_map.lanes[key].road_type is RoadType.WINDING]
     assert max(lateral_at_limit(road_map, key) for key in winding) > 2.6
     assert max(lateral_at_limit(road_map, key) for key in winding) < 5.5
-    plain = [key for key in on_roads if road_map.lanes[key].special is Special.PLAIN]
+    plain = [key for key in on_roads if road_map.lanes[key].road_type is RoadType.PLAIN]
     assert max(lateral_at_limit(road_map, key) for key in plain) < 3.2
 
 
@@ -240,7 +243,7 @@ def test_another_seed_or_name_is_another_town(tmp_path):
 def test_a_car_can_wander_for_a_kilometre_from_anywhere(seed):
     road_map = town(seed)
     for index, start in enumerate(road_map.edges_after):
-        walk = networks.random_walk(road_map, np.random.default_rng(index), 1000.0, start)
+        walk = routing.random_walk(road_map, np.random.default_rng(index), 1000.0, start)
         assert walk[0] == start
         assert all(b in road_map.edges_after[a] for a, b in pairwise(walk))
         lengths = [next(lane_length(road_map, k) for k, v in road_map.lanes.items() if v.edge == e) for e in walk]
@@ -248,7 +251,7 @@ def test_a_car_can_wander_for_a_kilometre_from_anywhere(seed):
 
 
 def test_walks_differ_and_repeat_by_seed():
-    walks = [networks.random_walk(town(0), np.random.default_rng(seed), 800.0, "e0") for seed in (1, 2, 3, 4, 1)]
+    walks = [routing.random_walk(town(0), np.random.default_rng(seed), 800.0, "e0") for seed in (1, 2, 3, 4, 1)]
     assert len(set(walks)) > 2
     assert walks[0] == walks[4]
 
@@ -257,12 +260,12 @@ def lines_of(seed, count=40):
     """Lines from anywhere along walks: (keys, line, walk, where they start)."""
     road_map, generator = town(seed), np.random.default_rng(seed)
     for _ in range(count):
-        walk = networks.random_walk(road_map, generator, 600.0)
+        walk = routing.random_walk(road_map, generator, 600.0)
         first = [key for key, lane in road_map.lanes.items() if lane.edge == walk[0]]
         key = first[int(generator.integers(len(first)))]
         line = road_map.lanes[key].lane.centerline
         point = line[int(generator.integers(len(line)))]
-        yield *networks.line_ahead(road_map, key, walk, point), walk, point
+        yield *routing.line_ahead(road_map, key, walk, point), walk, point
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -297,10 +300,10 @@ def test_a_car_that_follows_its_line_stays_on_the_road(seed):
 
 def test_a_line_leaves_the_lane_that_ends():
     road_map = town(3)
-    key = next(k for k, v in road_map.lanes.items() if v.special is Special.LANE_DROP and not v.lane.successors)
+    key = next(k for k, v in road_map.lanes.items() if v.road_type is RoadType.LANE_DROP and not v.lane.successors)
     lane = road_map.lanes[key]
-    walk = networks.random_walk(road_map, np.random.default_rng(0), 500.0, lane.edge)
-    keys, line = networks.line_ahead(road_map, key, walk, lane.lane.centerline[0])
+    walk = routing.random_walk(road_map, np.random.default_rng(0), 500.0, lane.edge)
+    keys, line = routing.line_ahead(road_map, key, walk, lane.lane.centerline[0])
     assert keys[0] == key
     assert keys[1] in lane.lane.beside
     (at,), _ = geometry.project(line, lane.lane.centerline[-1:])
@@ -311,29 +314,29 @@ def test_a_line_leaves_the_lane_that_ends():
 def test_without_edges_a_line_follows_the_road_from_every_lane():
     road_map = town(3)
     for key, lane in road_map.lanes.items():
-        _, line = networks.line_ahead(road_map, key, (), lane.lane.centerline[0])
+        _, line = routing.line_ahead(road_map, key, (), lane.lane.centerline[0])
         assert len(line) > 170, lane.sumo_id
 
 
 def test_a_line_from_inside_a_junction_goes_on_to_its_edge():
     road_map = town(0)
     for way in list(joints(road_map))[::7]:
-        walk = networks.random_walk(road_map, np.random.default_rng(0), 400.0, road_map.lanes[way[-1]].edge)
+        walk = routing.random_walk(road_map, np.random.default_rng(0), 400.0, road_map.lanes[way[-1]].edge)
         inside = road_map.lanes[way[1]].lane.centerline
-        keys, line = networks.line_ahead(road_map, way[1], walk, inside[len(inside) // 2])
+        keys, line = routing.line_ahead(road_map, way[1], walk, inside[len(inside) // 2])
         assert keys[: len(way) - 1] == way[1:]
         assert len(line) > 170
 
 
 def test_a_line_takes_less_than_three_milliseconds():
     road_map, generator = town(11), np.random.default_rng(0)
-    walk = networks.random_walk(road_map, generator, 600.0)
+    walk = routing.random_walk(road_map, generator, 600.0)
     key = next(key for key, lane in road_map.lanes.items() if lane.edge == walk[0])
     point = road_map.lanes[key].lane.centerline[0]
     best = np.inf
     for _ in range(20):
         begun = time.perf_counter()
-        networks.line_ahead(road_map, key, walk, point)
+        routing.line_ahead(road_map, key, walk, point)
         best = min(best, time.perf_counter() - begun)
     assert best < 3e-3
 
@@ -347,9 +350,9 @@ def test_edges_that_cannot_be_driven_are_named():
     wrong = next(edge for edge in edges if edge not in road_map.edges_after[edges[0]] and edge != edges[0])
     key = next(key for key, lane in road_map.lanes.items() if lane.edge == edges[0])
     with pytest.raises(RoadError, match=f"does not lead along {wrong}"):
-        networks.line_ahead(road_map, key, [edges[0], wrong], road_map.lanes[key].lane.centerline[0])
+        routing.line_ahead(road_map, key, [edges[0], wrong], road_map.lanes[key].lane.centerline[0])
     with pytest.raises(RoadError, match="no road edge 'nowhere'"):
-        networks.random_walk(road_map, np.random.default_rng(0), 100.0, "nowhere")
+        routing.random_walk(road_map, np.random.default_rng(0), 100.0, "nowhere")
 
 
 def test_a_file_that_is_no_network_is_named(tmp_path):
@@ -367,17 +370,17 @@ def test_a_network_with_hardly_a_road_has_no_drivable_route(tmp_path):
         "edges": '<edge id="ab" from="a" to="b"/><edge id="ba" from="b" to="a"/>',
     }
     with pytest.raises(RoadError, match="lonely has no drivable route: 2 edges for cars"):
-        towns.converted("lonely", plain, tmp_path, ())
+        towns.convert_network("lonely", plain, tmp_path, ())
 
 
 def test_what_netconvert_refuses_is_said_in_its_words(tmp_path):
     with pytest.raises(RoadError, match="odd cannot be made a SUMO network: netconvert failed: "):
-        towns.converted("odd", {"nodes": "<node"}, tmp_path, ())
+        towns.convert_network("odd", {"nodes": "<node"}, tmp_path, ())
     assert not list(tmp_path.iterdir())
 
 
 def test_a_machine_without_sumo_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(sumo, "home", lambda: None)
+    monkeypatch.setattr(sumo, "find_home", lambda: None)
     monkeypatch.setenv("PATH", "")
     with pytest.raises(sumo.SumoMissing, match=r"^SUMO is not installed: pip install 'reflectdrive\[sim\]'$"):
         sumo.binary("netconvert")

@@ -10,11 +10,11 @@ import pytest
 import shapely
 
 from reflectdrive_ros import geometry
-from reflectdrive_ros.sim.network import networks, towns
-from reflectdrive_ros.sim.traffic import demand, traffic
+from reflectdrive_ros.sim.network import routing, towns
+from reflectdrive_ros.sim.traffic import demand, traffic_log
 from reflectdrive_ros.sim.traffic.actors import Lamp, Shape
 from reflectdrive_ros.sim.traffic.demand import Demand
-from reflectdrive_ros.sim.traffic.traffic import Simulation, TrafficError, record
+from reflectdrive_ros.sim.traffic.traffic_log import Simulation, TrafficError, record
 
 pytest.importorskip("libsumo", reason="the proving ground needs reflectdrive[sim]")
 
@@ -97,13 +97,13 @@ def test_bodies_move_along_their_heading_and_without_jolts(log, drivers):
 
 def test_traffic_goes_on_for_as_long_as_one_looks(town):
     """Routes are made longer on the way, again and again, from what SUMO drives and not from what was asked of it."""
-    with Simulation(town, Demand.of(town, SEED), SEED) as traffic:
-        traffic.warm_up(300.0)
-        traffic.step()
-        there = ~np.isnan(traffic.poses[: traffic.cast.drivers, 0])
+    with Simulation(town, Demand.sample(town, SEED), SEED) as simulation:
+        simulation.warm_up(300.0)
+        simulation.step()
+        there = ~np.isnan(simulation.poses[: simulation.roster.drivers, 0])
         assert there.mean() > 0.9
-        assert (traffic.speeds_mps[: traffic.cast.drivers][there] > 1.0).mean() > 0.3
-        assert traffic.counts["left_the_map"] == 0
+        assert (simulation.speeds_mps[: simulation.roster.drivers][there] > 1.0).mean() > 0.3
+        assert simulation.counts["left_the_map"] == 0
 
 
 def test_nobody_vanishes_who_is_not_counted(log, drivers, walkers):
@@ -222,7 +222,7 @@ def test_the_route_that_is_told_is_driven(town, monkeypatch):
     """Routes begin so short that they are made longer on the way."""
     monkeypatch.setattr(demand, "ROUTE_M", 300.0)
     log = record(town, 2, 70.0, warm_up_s=5.0, density=0.3)
-    begun = Demand.of(town, 2, 0.3)
+    begun = Demand.sample(town, 2, 0.3)
     longer = sum(len(told) > len(one.edges) for told, one in zip(log.edges, begun.drivers, strict=False))
     assert longer > 0.5 * log.drivers
     driven_on = 0
@@ -241,10 +241,11 @@ def test_the_route_that_is_told_is_driven(town, monkeypatch):
 FINGERPRINT = """
 import hashlib, sys
 from pathlib import Path
-from reflectdrive_ros.sim.network import towns; from reflectdrive_ros.sim.traffic import traffic
+from reflectdrive_ros.sim.network import towns
+from reflectdrive_ros.sim.traffic import traffic_log
 
 def fingerprint(folder):
-    log = traffic.record(towns.make("again", 7, Path(folder)), 7, 6.0, 3.0)
+    log = traffic_log.record(towns.make("again", 7, Path(folder)), 7, 6.0, 3.0)
     digest = hashlib.sha256()
     for array in (log.ids, log.sizes, log.poses, log.speeds_mps, log.braking, log.indicator, log.lane, log.lamps):
         digest.update(array.tobytes())
@@ -271,7 +272,7 @@ def test_between_two_looks_a_body_speeds_up_evenly_and_who_stands_or_is_away_sta
     poses[:, 0, 0] = np.cumsum(0.2 * speeds[:, 0])
     poses[:, 2] = np.nan
     poses[:, 1, 2] = (np.pi - 0.1, -np.pi + 0.1, -np.pi + 0.1, -np.pi + 0.1)  # turns on the spot, past pi
-    between, rates = traffic._between(poses, speeds)
+    between, rates = traffic_log._interpolate_halfway(poses, speeds)
     np.testing.assert_array_equal(between[::2], poses)
     np.testing.assert_allclose(np.diff(rates[1:5, 0]), 0.2, atol=1e-9)
     np.testing.assert_allclose(np.diff(between[:, 0, 0]), 0.1 * rates[1:, 0], atol=1e-9)
@@ -285,21 +286,21 @@ def test_between_two_looks_a_body_speeds_up_evenly_and_who_stands_or_is_away_sta
 
 @pytest.fixture
 def live(town):
-    with Simulation(town, Demand.of(town, SEED), SEED) as traffic:
-        yield traffic
+    with Simulation(town, Demand.sample(town, SEED), SEED) as simulation:
+        yield simulation
 
 
-def follower_of(traffic, town):
+def follower_of(simulation, town):
     """A driver on a straight stretch with somebody who follows: rows of both."""
     for step in range(400):
-        traffic.step()
+        simulation.step()
         if step < 100 or step % 10:
             continue
-        lanes, speeds = traffic.lane[: traffic.cast.drivers], traffic.speeds_mps[: traffic.cast.drivers]
+        lanes, speeds = simulation.lane[: simulation.roster.drivers], simulation.speeds_mps[: simulation.roster.drivers]
         for leader in np.flatnonzero((lanes >= 0) & (speeds > 4.0)):
             if town.lanes[int(lanes[leader])].across_junction is not None:
                 continue
-            ahead = geometry.compose(geometry.invert(traffic.poses[: len(lanes)]), traffic.poses[leader])
+            ahead = geometry.compose(geometry.invert(simulation.poses[: len(lanes)]), simulation.poses[leader])
             behind = (lanes == lanes[leader]) & (ahead[:, 0] > 22.0) & (ahead[:, 0] < 45.0) & (speeds > 4.0)
             between = (lanes == lanes[leader]) & (ahead[:, 0] > 0.0) & (ahead[:, 0] < 20.0)
             if behind.any() and not between.any():
@@ -312,23 +313,23 @@ def test_a_follower_stops_behind_the_ego(live, town):
     key, pose = int(live.lane[leader]), live.poses[leader].copy()
     line = town.lanes[key].lane.centerline
     (along,), _ = geometry.project(line, pose[None, :2])
-    edges = networks.random_walk(town, np.random.default_rng(0), 500.0, town.lanes[key].edge)
+    edges = routing.random_walk(town, np.random.default_rng(0), 500.0, town.lanes[key].edge)
     live.add_ego(edges, key, float(along) + 2.6, 0.0)
     (stands,) = geometry.sample(line, np.array([along]))
     for _ in range(150):
         live.move_ego(stands, 0.0)
         live.step()
         if not np.isnan(live.poses[follower, 0]):
-            sizes = np.array([[5.176, 2.297], live.cast.sizes[follower, :2]])
+            sizes = np.array([[5.176, 2.297], live.roster.sizes[follower, :2]])
             assert not geometry.boxes_overlap(stands, sizes[0], live.poses[follower], sizes[1])
-    assert live.cast.ids[leader] not in live.snapshot().actors.ids  # made room
+    assert live.roster.ids[leader] not in live.snapshot().actors.ids  # made room
 
 
 def test_the_ego_goes_where_it_is_told_and_stays(live, town):
     for _ in range(20):
         live.step()
     key = next(key for key, lane in town.lanes.items() if lane.across_junction is None and lane.lane.successors)
-    edges = networks.random_walk(town, np.random.default_rng(0), 100.0, town.lanes[key].edge)
+    edges = routing.random_walk(town, np.random.default_rng(0), 100.0, town.lanes[key].edge)
     live.add_ego(edges, key, 10.0, 8.0)
     (pose,) = geometry.sample(town.lanes[key].lane.centerline, np.array([7.4]))
     for _ in range(300):  # straight on, over kerbs and past the end of its route
@@ -343,14 +344,14 @@ def test_the_ego_goes_where_it_is_told_and_stays(live, town):
 
 def test_two_at_once_are_refused(live, town):
     with pytest.raises(TrafficError, match="running in this process already"):
-        Simulation(town, Demand.of(town, 2), 2)
+        Simulation(town, Demand.sample(town, 2), 2)
 
 
 def test_a_network_that_sumo_refuses_is_named(town, tmp_path):
-    demand = Demand.of(town, SEED)
+    demand = Demand.sample(town, SEED)
     damaged = tmp_path / "damaged.net.xml"
     damaged.write_text(town.net_file.read_text()[:20000])
     with pytest.raises(TrafficError, match=r"traffic-town.*seed 1"):
         Simulation(replace(town, net_file=damaged), demand, SEED)
-    with Simulation(town, demand, SEED) as traffic:  # and the next one starts
-        traffic.step()
+    with Simulation(town, demand, SEED) as simulation:  # and the next one starts
+        simulation.step()

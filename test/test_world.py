@@ -15,9 +15,9 @@ from reflectdrive_ros.scoring import drivable, metrics
 from reflectdrive_ros.scoring.contacts import SAMPLES, AgentTracks
 from reflectdrive_ros.scoring.simulate import STATE_SIZE, STEPS, VX, simulate
 from reflectdrive_ros.sim import drive_log, incidents, instructions, local_map
-from reflectdrive_ros.sim.ego import Ego, moving_at, stepped
-from reflectdrive_ros.sim.network import navigation, networks, towns
-from reflectdrive_ros.sim.network.roads import Special
+from reflectdrive_ros.sim.ego import Ego, ego_at_speed, step_ego
+from reflectdrive_ros.sim.network import navigation, routing, towns
+from reflectdrive_ros.sim.network.roads import RoadType
 from reflectdrive_ros.sim.traffic.actors import Actors, Lamp, Shape, Snapshot
 from reflectdrive_ros.sim.world import START_NS, World, WorldOptions
 
@@ -67,17 +67,17 @@ def standing(pose, shape=Shape.CAR, size=(4.5, 1.8, 1.5), speed_mps=0.0, number=
 def test_the_first_step_is_that_of_the_score():
     bend = np.stack([np.arange(1, 41) * 0.9, 0.002 * np.arange(1, 41) ** 2, 0.004 * np.arange(1, 41)], axis=1)
     motion = np.array([8.0, 0.0, 0.5, 0.0, 0.02, 0.0, 0.05, 0.0])
-    after = stepped(Ego(PLACE, motion), Plan(0, PLACE, Trajectory(bend, 0.1)), 0, VEHICLE)
+    after = step_ego(Ego(PLACE, motion), Plan(0, PLACE, Trajectory(bend, 0.1)), 0, VEHICLE)
     state = simulate(bend[None], motion, VEHICLE)[0, 1]
     np.testing.assert_allclose(after.map_from_ego, geometry.compose(PLACE, state[:3]), atol=2e-3)
     np.testing.assert_allclose(after.motion, state[VX:], atol=2e-2)
 
 
 def test_a_straight_plan_moves_the_ego_as_the_score_says():
-    plan, ego = straight(8.0, seconds=8.0), moving_at(PLACE, 8.0)
+    plan, ego = straight(8.0, seconds=8.0), ego_at_speed(PLACE, 8.0)
     states = simulate(plan.trajectory.poses[None, :40], ego.motion, VEHICLE)[0]
     for step in range(STEPS):
-        ego = stepped(ego, plan, step * STEP_NS, VEHICLE)
+        ego = step_ego(ego, plan, step * STEP_NS, VEHICLE)
         there = geometry.compose(PLACE, states[step + 1, :3])
         assert np.hypot(*(ego.map_from_ego - there)[:2]) < 0.05
         assert ego.speed_mps == pytest.approx(8.0, abs=0.05)
@@ -86,9 +86,9 @@ def test_a_straight_plan_moves_the_ego_as_the_score_says():
 def test_a_plan_is_followed_back_to_where_it_runs_after_it_was_made():
     """A car beside its plan comes to it: an old plan is a line on the road, not one that moves along with the car."""
     beside = geometry.compose(PLACE, np.array([0.0, 0.5, 0.0]))
-    plan, ego = straight(8.0), moving_at(beside, 8.0)
+    plan, ego = straight(8.0), ego_at_speed(beside, 8.0)
     for step in range(50):
-        ego = stepped(ego, plan, step * STEP_NS, VEHICLE)
+        ego = step_ego(ego, plan, step * STEP_NS, VEHICLE)
     assert abs(geometry.compose(geometry.invert(PLACE), ego.map_from_ego)[1]) < 0.1
 
 
@@ -96,15 +96,15 @@ def test_a_plan_is_followed_back_to_where_it_runs_after_it_was_made():
 def test_who_stands_stays(plan):
     ego = Ego(PLACE)
     for step in range(20):
-        ego = stepped(ego, plan, step * STEP_NS, VEHICLE)
+        ego = step_ego(ego, plan, step * STEP_NS, VEHICLE)
     np.testing.assert_array_equal(ego.map_from_ego, PLACE)
 
 
 @pytest.mark.parametrize("plan", [None, straight(12.0, seconds=0.5), straight(12.0, stamp_ns=10**12)])
 def test_without_a_plan_for_now_the_car_stops(plan):
-    ego = moving_at(PLACE, 12.0)
+    ego = ego_at_speed(PLACE, 12.0)
     for step in range(90):
-        ego = stepped(ego, plan, step * STEP_NS, VEHICLE)
+        ego = step_ego(ego, plan, step * STEP_NS, VEHICLE)
     assert abs(ego.speed_mps) < 0.1
     ahead, aside, _ = geometry.compose(geometry.invert(PLACE), ego.map_from_ego)
     assert 12.0**2 / (2 * 5.0) < ahead < 12.0**2 / (2 * 2.0)
@@ -124,39 +124,39 @@ def test_without_a_plan_for_now_the_car_stops(plan):
     ],
 )
 def test_a_turn_is_announced_kept_while_it_lasts_and_over_after_it(road_map, edges, command, words):
-    way = navigation.way(road_map, crossing.lane_of(road_map, "sc"), edges)
-    junction_m = way.starts_m[1]
+    route = navigation.build_route(road_map, crossing.lane_of(road_map, "sc"), edges)
+    junction_m = route.starts_m[1]
 
     def said(at_m):
-        return instructions.of(road_map, way.lanes_from(at_m), way.along_lane(at_m))
+        return instructions.next_instruction(road_map, route.lanes_from(at_m), route.distance_along_lane(at_m))
 
     assert said(junction_m - 60.0) == (Command.FOLLOW, "follow the road")
     assert said(junction_m - 31.0) == (command, f"{words} in 30 m")
     assert said(junction_m - 12.0) == (command, f"{words} in 10 m")
     assert said(junction_m + 3.0) == (command, words)
-    assert said(way.starts_m[-1] + 1.0) == (Command.FOLLOW, "follow the road")
+    assert said(route.starts_m[-1] + 1.0) == (Command.FOLLOW, "follow the road")
 
 
 def test_a_bend_without_a_choice_is_the_road(road_map):
     """At the end of an arm the only way on is back, and that is said; nothing else is a choice there."""
-    way = navigation.way(road_map, crossing.lane_of(road_map, "sc"), ("sc", "cn", "nc"))
-    command, words = instructions.of(road_map, way.lanes_from(way.starts_m[3] - 20.0), 166.0)
+    route = navigation.build_route(road_map, crossing.lane_of(road_map, "sc"), ("sc", "cn", "nc"))
+    command, words = instructions.next_instruction(road_map, route.lanes_from(route.starts_m[3] - 20.0), 166.0)
     assert (command, words) == (Command.LEFT, "turn back in 20 m")
 
 
 def test_a_dead_end_is_told_of(town):
     """All around its turning circle, and only there."""
-    circle = next(lane for lane in town.lanes.values() if lane.special is Special.DEAD_END and around(lane) > 1.3)
+    circle = next(lane for lane in town.lanes.values() if lane.road_type is RoadType.DEAD_END and around(lane) > 1.3)
     into = next(
         edge for edge, after in town.edges_after.items() if circle.edge in after and circle.edge[:-1] not in edge
     )
     edges = [into, circle.edge]
     while len(edges) < 4:
         edges.append(next(edge for edge in town.edges_after[edges[-1]] if edge not in edges))
-    way = navigation.way(town, navigation.lanes_by_edge(town)[into][0], edges)
+    route = navigation.build_route(town, navigation.lanes_by_edge(town)[into][0], edges)
     said = [
-        instructions.of(town, way.lanes_from(at_m), way.along_lane(at_m))
-        for at_m in np.arange(way.starts_m[1] - 15.0, way.starts_m[-1], 3.0)
+        instructions.next_instruction(town, route.lanes_from(at_m), route.distance_along_lane(at_m))
+        for at_m in np.arange(route.starts_m[1] - 15.0, route.starts_m[-1], 3.0)
     ]
     assert {command for command, _ in said} == {Command.LEFT}
     assert {words for _, words in said} == {"turn back in 20 m", "turn back in 10 m", "turn back"}
@@ -170,55 +170,55 @@ def around(lane):
 
 def test_a_route_needs_a_lane(road_map):
     with pytest.raises(ValueError, match="no lane of the route"):
-        instructions.of(road_map, (), 0.0)
+        instructions.next_instruction(road_map, (), 0.0)
 
 
 def test_the_way_changes_to_the_lane_that_turns_and_is_on_it_before_the_junction(road_map):
     right = crossing.lane_of(road_map, "wc", 0)
-    way = navigation.way(road_map, right, ("wc", "cn"), begin_m=60.0)
-    assert way.lanes[:2] == (right, crossing.lane_of(road_map, "wc", 1))
-    assert way.lanes[-1] == crossing.lane_of(road_map, "cn")
-    lanes = [road_map.lanes[key].lane.centerline for key in way.lanes[:2]]
-    for at_m, lane in ((way.starts_m[0] + 60.0, lanes[0]), (way.starts_m[2] - 10.0, lanes[1])):
-        _, (aside,) = geometry.project(lane, way.pose(at_m)[None, :2])
+    route = navigation.build_route(road_map, right, ("wc", "cn"), begin_m=60.0)
+    assert route.lanes[:2] == (right, crossing.lane_of(road_map, "wc", 1))
+    assert route.lanes[-1] == crossing.lane_of(road_map, "cn")
+    lanes = [road_map.lanes[key].lane.centerline for key in route.lanes[:2]]
+    for at_m, lane in ((route.starts_m[0] + 60.0, lanes[0]), (route.starts_m[2] - 10.0, lanes[1])):
+        _, (aside,) = geometry.project(lane, route.pose_at(at_m)[None, :2])
         assert abs(aside) < 0.1
-    turns = np.abs(geometry.wrap(np.diff(geometry.headings_along(way.line))))
+    turns = np.abs(geometry.wrap(np.diff(geometry.headings_along(route.line))))
     assert turns.max() < 0.35  # no kink where the lanes join
 
 
 def test_a_longer_way_goes_on_where_it_ended(road_map):
-    way = navigation.way(road_map, crossing.lane_of(road_map, "sc"), ("sc", "cw"))
-    longer = navigation.extended(way, ("cw", "wc", "cn"))
-    assert longer.lanes[: len(way.lanes)] == way.lanes
-    assert longer.length_m > way.length_m + 300.0
-    at_m = way.starts_m[-1] + 20.0
-    np.testing.assert_allclose(longer.pose(at_m)[:2], way.pose(at_m)[:2], atol=0.2)
+    route = navigation.build_route(road_map, crossing.lane_of(road_map, "sc"), ("sc", "cw"))
+    longer = navigation.extend_route(route, ("cw", "wc", "cn"))
+    assert longer.lanes[: len(route.lanes)] == route.lanes
+    assert longer.length_m > route.length_m + 300.0
+    at_m = route.starts_m[-1] + 20.0
+    np.testing.assert_allclose(longer.pose_at(at_m)[:2], route.pose_at(at_m)[:2], atol=0.2)
     assert longer.speed_limit_mps(at_m) == pytest.approx(13.9)
 
 
 def test_a_long_way_through_a_town_stays_on_its_roads(town):
     """The box of a car whose rear axle is on the line: nearly everywhere inside, and the line never bends sharply."""
     rng = np.random.default_rng(3)
-    edges = networks.random_walk(town, rng, 4000.0)
-    way = navigation.way(town, navigation.lanes_by_edge(town)[edges[0]][0], edges)
-    poses = geometry.sample(way.line, np.arange(way.starts_m[0], way.length_m - 5.0, 1.0))
+    edges = routing.random_walk(town, rng, 4000.0)
+    route = navigation.build_route(town, navigation.lanes_by_edge(town)[edges[0]][0], edges)
+    poses = geometry.sample(route.line, np.arange(route.starts_m[0], route.length_m - 5.0, 1.0))
     centers = geometry.compose(poses, np.array([VEHICLE.rear_axle_to_center_m, 0.0, 0.0]))
     road = drivable.joined([*town.roads.values(), *town.junctions.values()])
     assert drivable.contains(road, geometry.box_corners(centers, SIZE)).all(axis=1).mean() > 0.98
-    assert np.abs(geometry.wrap(np.diff(geometry.headings_along(way.line)))).max() < 0.5
+    assert np.abs(geometry.wrap(np.diff(geometry.headings_along(route.line)))).max() < 0.5
 
 
 def test_the_areas_hold_the_car_and_its_route(road_map):
     key = crossing.lane_of(road_map, "wc", 1)
-    way = navigation.way(road_map, key, ("wc", "cn"))
-    for at_m in (way.starts_m[0] + 20.0, way.starts_m[1] + 5.0, way.starts_m[-1] + 30.0):
-        map_from_ego = way.pose(at_m)
-        areas = local_map.areas(road_map, map_from_ego, way.lanes)
+    route = navigation.build_route(road_map, key, ("wc", "cn"))
+    for at_m in (route.starts_m[0] + 20.0, route.starts_m[1] + 5.0, route.starts_m[-1] + 30.0):
+        map_from_ego = route.pose_at(at_m)
+        areas = local_map.areas(road_map, map_from_ego, route.lanes)
         center = np.array([[[VEHICLE.rear_axle_to_center_m, 0.0, 0.0]]])
         flags = metrics.ego_areas(center, SIZE, areas, None)
         assert not flags.off_road.any()
         assert not flags.off_route.any()
-        line = geometry.compose(geometry.invert(map_from_ego), way.stretch(at_m))
+        line = geometry.compose(geometry.invert(map_from_ego), route.local_line(at_m))
         near = line[(np.hypot(*line[:, :2].T) < 100.0) & (geometry.arc_lengths(line) > navigation.BEHIND_M)]
         on_line = metrics.ego_areas(near[None], np.array([0.1, 0.1]), areas, None)
         assert not on_line.off_road.any()
@@ -226,8 +226,8 @@ def test_the_areas_hold_the_car_and_its_route(road_map):
 
 
 def test_the_lane_beside_is_on_the_route_and_the_way_back_is_not(road_map):
-    way = navigation.way(road_map, crossing.lane_of(road_map, "wc", 1), ("wc", "ce"))
-    on_route = local_map.route_with_neighbours(road_map, way.lanes)
+    route = navigation.build_route(road_map, crossing.lane_of(road_map, "wc", 1), ("wc", "ce"))
+    on_route = local_map.route_with_neighbours(road_map, route.lanes)
     assert {road_map.lanes[key].edge for key in on_route if road_map.lanes[key].across_junction is None} == {"wc", "ce"}
     assert crossing.lane_of(road_map, "wc", 0) in on_route
     across = [road_map.lanes[key] for key in on_route if road_map.lanes[key].across_junction]
@@ -235,16 +235,16 @@ def test_the_lane_beside_is_on_the_route_and_the_way_back_is_not(road_map):
 
 
 def test_red_is_told_of_the_connectors_of_the_route_only(road_map):
-    way = navigation.way(road_map, crossing.lane_of(road_map, "sc"), ("sc", "cw"))
+    route = navigation.build_route(road_map, crossing.lane_of(road_map, "sc"), ("sc", "cw"))
     lamps = np.full((STEPS + 1, len(road_map.signals)), int(Lamp.RED))
     lamps[10:] = Lamp.AMBER
-    lights = local_map.red_lights(road_map, lamps, way.pose(100.0), way.lanes)
-    connectors = [key for key in way.lanes if road_map.lanes[key].across_junction]
+    lights = local_map.red_lights(road_map, lamps, route.pose_at(100.0), route.lanes)
+    connectors = [key for key in route.lanes if road_map.lanes[key].across_junction]
     assert len(lights.connectors) == len(connectors)
     assert lights.red[:, :10].all()
     assert not lights.red[:, 10:].any()
     with pytest.raises(ValueError, match="lamps_over_time"):
-        local_map.red_lights(road_map, lamps[:5], way.pose(100.0), way.lanes)
+        local_map.red_lights(road_map, lamps[:5], route.pose_at(100.0), route.lanes)
 
 
 # --- incidents --------------------------------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ def watched(road_map, space, ego, plan, steps, actors=None, lamps=None, route=fr
     for step in range(steps + 1):
         progress = float(geometry.compose(geometry.invert(start), ego.map_from_ego)[0])
         recorder.watch(step * STEP_NS, ego, snapshot, route, progress, 13.9)
-        ego = stepped(ego, plan, step * STEP_NS, VEHICLE)
+        ego = step_ego(ego, plan, step * STEP_NS, VEHICLE)
     return recorder.log()
 
 
@@ -267,7 +267,7 @@ def test_driving_through_a_parked_car_is_one_collision_and_ours(road_map, space)
     key = crossing.lane_of(road_map, "sc")
     place = crossing.pose_on(road_map, key, 50.0)
     parked = standing(crossing.pose_on(road_map, key, 80.0))
-    log = watched(road_map, space, moving_at(place, 8.0), straight(8.0, 0, place), 60, parked)
+    log = watched(road_map, space, ego_at_speed(place, 8.0), straight(8.0, 0, place), 60, parked)
     (hit,) = log.collisions
     assert hit.at_fault
     assert (hit.actor, hit.shape) == (7, Shape.CAR)
@@ -281,7 +281,7 @@ def test_driving_through_a_parked_car_is_one_collision_and_ours(road_map, space)
 def test_who_is_touched_again_after_a_while_is_hit_again(road_map, space):
     key = crossing.lane_of(road_map, "sc")
     recorder = drive_log.Recorder(road_map, space, VEHICLE)
-    ego = moving_at(crossing.pose_on(road_map, key, 50.0), 1.0)
+    ego = ego_at_speed(crossing.pose_on(road_map, key, 50.0), 1.0)
     lamps = np.full(len(road_map.signals), int(Lamp.GREEN))
     for step in range(40):
         touching = step < 5 or step >= 30
@@ -296,7 +296,7 @@ def test_whose_fault_a_contact_is_follows_the_score(road_map):
     place = crossing.pose_on(road_map, crossing.lane_of(road_map, "sc"), 90.0)
     judged = []
     while len(judged) < 60:
-        ego = moving_at(geometry.compose(place, [0.0, rng.uniform(-1.5, 1.5), 0.0]), rng.choice([0.0, 5.0]))
+        ego = ego_at_speed(geometry.compose(place, [0.0, rng.uniform(-1.5, 1.5), 0.0]), rng.choice([0.0, 5.0]))
         offset = np.array([rng.uniform(-5.0, 6.0), rng.uniform(-2.5, 2.5), rng.uniform(-np.pi, np.pi)])
         shape = Shape(int(rng.choice([Shape.CAR, Shape.PEDESTRIAN, Shape.CONE])))
         other = standing(
@@ -326,7 +326,7 @@ def by_the_score(ego, other, road_map):
 
 def test_a_plan_off_the_road_is_told_once_with_its_length(road_map, space):
     place = geometry.compose(crossing.pose_on(road_map, crossing.lane_of(road_map, "sc"), 50.0), [0.0, 0.0, -0.1])
-    log = watched(road_map, space, moving_at(place, 6.0), straight(6.0, 0, place), 40)
+    log = watched(road_map, space, ego_at_speed(place, 6.0), straight(6.0, 0, place), 40)
     assert [event.kind for event in log.events] == ["off_road"]
     assert 0 < log.off_road_s < 4.0
     assert log.off_road_m == pytest.approx(6.0 * log.off_road_s, abs=0.1)
@@ -337,14 +337,14 @@ def test_a_plan_off_the_road_is_told_once_with_its_length(road_map, space):
 @pytest.mark.parametrize(("lamp", "told"), [(Lamp.RED, 1), (Lamp.GREEN, 0), (Lamp.AMBER, 0)])
 def test_a_stop_line_crossed_at_red_is_told(road_map, space, lamp, told):
     key = crossing.lane_of(road_map, "sc")
-    way = navigation.way(road_map, key, ("sc", "cn"))
+    route = navigation.build_route(road_map, key, ("sc", "cn"))
     place = crossing.pose_on(road_map, key, 160.0)
     lamps = np.full(len(road_map.signals), int(Lamp.GREEN if lamp is Lamp.RED else Lamp.RED))
     for index, signal in enumerate(road_map.signals):
-        if set(signal.connectors) & set(way.lanes):  # the others show the opposite: only our way's light counts
+        if set(signal.connectors) & set(route.lanes):  # the others show the opposite: only our way's light counts
             lamps[index] = lamp
-    ego, plan = moving_at(place, 10.0), straight(10.0, 0, place)
-    log = watched(road_map, space, ego, plan, 60, lamps=lamps, route=frozenset(way.lanes))
+    ego, plan = ego_at_speed(place, 10.0), straight(10.0, 0, place)
+    log = watched(road_map, space, ego, plan, 60, lamps=lamps, route=frozenset(route.lanes))
     assert log.count("red_light") == told
 
 

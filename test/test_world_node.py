@@ -45,7 +45,7 @@ def world():
 
 def said(world):
     """Everything that is sent at the beginning, by key."""
-    sender, pictures = Sender(), world.pictures(RIG)
+    sender, pictures = Sender(), world.render_images(RIG)
     everything = (*sender.introduction(world, pictures), *sender.messages(world), *sender.pictures(pictures))
     return dict(everything), pictures
 

@@ -27,7 +27,7 @@ from ..domain import Array
 from ..provenance import write_numbers
 from ..sim.network import towns
 from ..sim.network.roads import RoadError, RoadMap
-from ..sim.render import appearance, camera, scenery
+from ..sim.render import appearance, camera, scenery, visible_scene
 from ..sim.traffic.actors import Actors, Shape, Snapshot
 from .scoring import one_core
 
@@ -111,10 +111,10 @@ def busy_street(road_map: RoadMap) -> tuple[Array, Snapshot]:
 def figures(road_map: RoadMap, runs: int, console: Console) -> dict[str, Any]:
     """The measurements, milliseconds and pictures per second."""
     begun = time.perf_counter()
-    town = scenery.of(road_map, SEED)
+    town = scenery.build_scenery(road_map, SEED)
     numbers: dict[str, Any] = {"runs": runs, "ms_scenery": 1e3 * (time.perf_counter() - begun)}
     ego, snapshot = busy_street(road_map)
-    light = appearance.of(1)
+    light = appearance.sample_appearance(1)
     numbers["actors"] = len(snapshot.actors)
     numbers["things"] = len(town.poses)
     per_byte_ms = copy_ms() / COPIED_BYTES
@@ -123,10 +123,10 @@ def figures(road_map: RoadMap, runs: int, console: Console) -> dict[str, Any]:
         spent: list[tuple[float, float]] = []
         for _ in track(range(runs + 2), f"{width}x{height}", console=console, disable=not console.is_terminal):
             start = time.perf_counter()
-            view = camera.view(town, snapshot, ego, light)
+            view = visible_scene.gather_visible(town, snapshot, ego, light)
             gathered = time.perf_counter()
             for eye in rig:
-                camera.picture(view, eye)
+                camera.render_image(view, eye)
             spent.append((gathered - start, time.perf_counter() - gathered))
         views, pictures = zip(*spent[2:], strict=True)  # the first two pay for what is kept
         size = f"{width}x{height}"

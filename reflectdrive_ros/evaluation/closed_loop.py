@@ -129,7 +129,7 @@ class Eyes:
         self._seen: deque[tuple[CameraFrame, ...]] = deque(maxlen=round(config.cameras.pair_interval_s / DT_S) + 1)
 
     def look(self) -> tuple[CameraFrame, ...]:
-        self._seen.append(self._world.pictures(self._rig))
+        self._seen.append(self._world.render_images(self._rig))
         return (*self._seen[0], *self._seen[-1])
 
 
@@ -243,7 +243,7 @@ def numbers(results: Sequence[DriveResult]) -> dict[str, Any]:
         "drives": len(results),
         "km": round(km, 3),
         "seconds": round(seconds, 1),
-        "route_completion": share(sum(log.progress_m for log in logs), sum(log.possible_m for log in logs)),
+        "route_completion": share(sum(log.progress_m for log in logs), sum(log.limit_distance_m for log in logs)),
         "collisions": sum(len(log.collisions) for log in logs),
         "at_fault": sum(log.at_fault for log in logs),
         "collisions_per_km": per_km(sum(len(log.collisions) for log in logs)),

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..config import ConfigError, InputsConfig
 from ..files import shown
-from ..osm import OsmError, checked
+from ..osm import OsmError, check_osm
 from .lanelet_map import LaneletMap, MapSource
 from .lanelets import lanelets_of
 
@@ -44,7 +44,7 @@ def from_file(settings: InputsConfig) -> LaneletMap:
         raise ConfigError(f"inputs.lanelet_map is {path}, which is no .osm file: give the map's .osm file")
     io, projection = bindings(settings)
     try:
-        checked(path)
+        check_osm(path)
     except OsmError as fault:
         raise ConfigError(f"inputs.lanelet_map {path} cannot be used: it {fault}") from None
     except OSError as fault:

@@ -65,7 +65,7 @@ def world_recording(world: World, config: Config, seconds: float) -> Recording:
         pilot = Pilot(patient, time.perf_counter)
         sender = world_messages.Sender(config.output.map_frame)
         for tick in range(ticks):
-            stamp_ns, pictures = world.stamp_ns, world.pictures(rig) if rig else ()
+            stamp_ns, pictures = world.stamp_ns, world.render_images(rig) if rig else ()
             introduced = [] if tick else list(sender.introduction(world, pictures))
             for key, message in (*introduced, *sender.messages(world), *sender.pictures(pictures)):
                 if key in names:

@@ -159,7 +159,7 @@ def objects(actors: Actors, stamp_ns: int, map_from_ego: Array, frame: str) -> P
     """Who is within SEEN_M of the ego."""
     message = PredictedObjects(header=header(stamp_ns, frame))
     gap = np.hypot(*(actors.poses[:, :2] - map_from_ego[:2]).T) if len(actors) else np.zeros(0)
-    near = actors.only(np.flatnonzero(gap < SEEN_M))
+    near = actors.select(np.flatnonzero(gap < SEEN_M))
     message.objects = [
         sensor_messages.predicted_object(
             uuid.UUID(int=int(key) & (2**128 - 1)).bytes, LABELS[Shape(int(shape))], pose, speed, size

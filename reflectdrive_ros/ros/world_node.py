@@ -146,7 +146,7 @@ class WorldNode(Node):
         if (
             self._rig
         ):  # drawn after the rest is sent: a picture that overtook its odometry would be planned from without
-            self._send(self._sender.pictures(self.world.pictures(self._rig)))
+            self._send(self._sender.pictures(self.world.render_images(self._rig)))
         if pace.lock_step:
             with self._arrived:
                 self._arrived.wait_for(lambda: self._plan is not None and self._plan.stamp_ns >= stamp_ns, LOCK_STEP_S)
@@ -159,7 +159,7 @@ class WorldNode(Node):
 
     def introduce(self) -> None:
         """Tell what does not change, and give it the time to arrive: pictures may overtake it."""
-        pictures = self.world.pictures(self._rig) if self._rig else ()
+        pictures = self.world.render_images(self._rig) if self._rig else ()
         self._send(self._sender.introduction(self.world, pictures))
         time.sleep(INTRODUCTION_S)
 

@@ -16,12 +16,12 @@ from .ego import Ego
 from .network.roads import RoadMap
 from .traffic.actors import Shape, Snapshot
 
-APART_S = 1.0  # who was touched and let go for this long may be hit again
+RECONTACT_S = 1.0  # who was touched and let go for this long may be hit again
 BACK_ON_ROAD_S = 0.5  # an excursion ends when the car has been back for this long
 STUCK_S = 60.0
 STUCK_M = 2.0  # less progress than this in STUCK_S is being stuck
 COMFORT_EVERY_S = 1.0  # comfort is judged in windows as long as a plan, one begins each second
-LEAST_COMFORT_STATES = 15  # the jerk's window; a shorter drive is not judged
+MIN_COMFORT_STATES = 15  # the jerk's window; a shorter drive is not judged
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class DriveLog:
     events: tuple[Event, ...]
     collisions: tuple[Collision, ...]
     progress_m: float  # along the route
-    possible_m: float  # what the speed limit would have allowed meanwhile
+    limit_distance_m: float  # what the speed limit would have allowed meanwhile
     vehicle: VehicleConfig
 
     @property
@@ -92,7 +92,7 @@ class DriveLog:
     @property
     def route_completion(self) -> float:
         """Progress as a share of what the speed limits allow; curves, lights and others take theirs from everybody."""
-        return min(self.progress_m / self.possible_m, 1.0) if self.possible_m > 0 else 0.0
+        return min(self.progress_m / self.limit_distance_m, 1.0) if self.limit_distance_m > 0 else 0.0
 
     @property
     def at_fault(self) -> int:
@@ -105,7 +105,7 @@ class DriveLog:
     def comfort(self) -> float:
         """Share of the drive within the score's comfort bounds, in windows of 4 s; 1 for a drive too short to tell."""
         length = min(STEPS + 1, len(self.states))
-        if length < LEAST_COMFORT_STATES:
+        if length < MIN_COMFORT_STATES:
             return 1.0
         firsts = np.arange(0, len(self.states) - length + 1, round(COMFORT_EVERY_S / DT_S))
         windows = self.states[firsts[:, None] + np.arange(length)]
@@ -126,7 +126,7 @@ class Recorder:
         self._progress: list[float] = []
         self._events: list[Event] = []
         self._collisions: list[Collision] = []
-        self._touched: dict[int, float] = {}  # actor -> when last
+        self._last_contact_s: dict[int, float] = {}  # actor -> when last
         self._left_road_s = -np.inf  # when last seen off the road
         self._stuck = False
         self._possible_m = 0.0
@@ -145,7 +145,7 @@ class Recorder:
         time_s = DT_S * len(self._stamps)
         gaps = incidents.clearances(ego, snapshot.actors, self._vehicle)
         outside = incidents.off_road(ego, self._space, self._vehicle)
-        events = self._contacts(time_s, ego, snapshot, np.flatnonzero(gaps <= 0.0))
+        events = self._find_collisions(time_s, ego, snapshot, np.flatnonzero(gaps <= 0.0))
         if outside:
             if time_s - self._left_road_s > BACK_ON_ROAD_S:
                 events.append(Event("off_road", time_s, "a corner of the car left the drivable space"))
@@ -153,14 +153,14 @@ class Recorder:
         before = self._before
         if before is not None:
             self._possible_m += speed_limit_mps * DT_S
-            if self._lines.run_at_red(before, ego, snapshot, route, self._front_m):
+            if self._lines.crossed_at_red(before, ego, snapshot, route, self._front_m):
                 events.append(Event("red_light", time_s, "the car crossed a stop line at red"))
         self._stamps.append(stamp_ns)
         self._states.append(ego.states())
         self._clearances.append(float(gaps.min(initial=incidents.CLEARANCE_MAX_M)))
         self._off_road.append(outside)
         self._progress.append(progress_m)
-        events += self._stands(time_s)
+        events += self._check_progress(time_s)
         self._before = ego
         self._events += events
         return tuple(events)
@@ -190,20 +190,20 @@ class Recorder:
             self._vehicle,
         )
 
-    def _contacts(self, time_s: float, ego: Ego, snapshot: Snapshot, touching: Array) -> list[Event]:
+    def _find_collisions(self, time_s: float, ego: Ego, snapshot: Snapshot, touching: Array) -> list[Event]:
         events = []
         for index in touching:
             actor = int(snapshot.actors.ids[index])
-            if time_s - self._touched.get(actor, -np.inf) > APART_S:
+            if time_s - self._last_contact_s.get(actor, -np.inf) > RECONTACT_S:
                 shape = Shape(int(snapshot.actors.shapes[index]))
                 fault = incidents.at_fault(ego, snapshot.actors, int(index), self._road_map, self._vehicle)
                 self._collisions.append(Collision(time_s, actor, shape, fault))
                 whose = "at fault" if fault else "not at fault"
                 events.append(Event("collision", time_s, f"the car touched a {shape.name.lower()}, {whose}"))
-            self._touched[actor] = time_s
+            self._last_contact_s[actor] = time_s
         return events
 
-    def _stands(self, time_s: float) -> list[Event]:
+    def _check_progress(self, time_s: float) -> list[Event]:
         steps = round(STUCK_S / DT_S)
         stuck = len(self._progress) > steps and self._progress[-1] - self._progress[-1 - steps] < STUCK_M
         fresh = stuck and not self._stuck

@@ -16,7 +16,7 @@ from ..domain import Array, EgoState, Plan, checked
 from ..scoring.simulate import AX, DT_S, HEADING, STATE_SIZE, STEERING, STEPS, VX, YAW_RATE, X, Y, follow
 
 BRAKING_MPS2 = 3.0  # without a plan: firm, and within what passengers bear
-SLOWEST_MPS = 1.0  # the turning circle of a slower car is not told by its yaw rate
+MIN_CURVATURE_SPEED_MPS = 1.0  # the turning circle of a slower car is not told by its yaw rate
 MOTION = slice(VX, STATE_SIZE)
 
 
@@ -55,26 +55,26 @@ class Ego:
         return np.concatenate([self.map_from_ego, self.motion])
 
 
-def moving_at(map_from_ego: Array, speed_mps: float) -> Ego:
+def ego_at_speed(map_from_ego: Array, speed_mps: float) -> Ego:
     """A car that goes straight on at a steady speed."""
     return Ego(map_from_ego, np.array([speed_mps, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]))
 
 
-def stepped(ego: Ego, plan: Plan | None, stamp_ns: int, vehicle: VehicleConfig) -> Ego:
+def step_ego(ego: Ego, plan: Plan | None, stamp_ns: int, vehicle: VehicleConfig) -> Ego:
     """The car 0.1 s after `stamp_ns`.
 
     It follows what is left of the plan and stands still at its end. Without a plan, or with one that is over or comes
     from the future, it brakes to a stop on the curve that it is on.
     """
-    reference = None if plan is None else ahead(plan, stamp_ns, ego.map_from_ego)
+    reference = None if plan is None else remaining_reference(plan, stamp_ns, ego.map_from_ego)
     if reference is None:
-        reference = braking(ego)
+        reference = braking_reference(ego)
     after = follow(reference[None], ego.motion, vehicle)[0, 1]
     moved = geometry.compose(ego.map_from_ego, after[[X, Y, HEADING]])
     return Ego(moved, after[MOTION])
 
 
-def ahead(plan: Plan, stamp_ns: int, map_from_ego: Array) -> Array | None:
+def remaining_reference(plan: Plan, stamp_ns: int, map_from_ego: Array) -> Array | None:
     """Where a plan wants the car to be at 0, 0.1, .. 4 s from now: (41, 3) in the ego frame of now, headings unwrapped.
 
     The first is the origin only while the car is exactly where the plan has it. None for a plan with nothing left.
@@ -89,10 +89,10 @@ def ahead(plan: Plan, stamp_ns: int, map_from_ego: Array) -> Array | None:
     return poses
 
 
-def braking(ego: Ego) -> Array:
+def braking_reference(ego: Ego) -> Array:
     """(41, 3) poses at 0, 0.1, .. 4 s of a car that brakes on its present curve, ego frame."""
     distances = kinematics.braking_distances(ego.speed_mps, BRAKING_MPS2, DT_S * np.arange(STEPS + 1))
-    curvature = float(ego.motion[YAW_RATE - VX]) / max(ego.speed_mps, SLOWEST_MPS)
+    curvature = float(ego.motion[YAW_RATE - VX]) / max(ego.speed_mps, MIN_CURVATURE_SPEED_MPS)
     poses = kinematics.arc(curvature, distances)
     poses[:, 2] = np.unwrap(poses[:, 2])
     return poses

@@ -51,10 +51,10 @@ def at_fault(ego: Ego, actors: Actors, index: int, road_map: RoadMap, vehicle: V
     width = np.array([0.0, vehicle.width_m])
     if geometry.boxes_overlap(bumper, width, actors.poses[index], actors.sizes[index, :2]):
         return True
-    return astray(ego, road_map, vehicle)
+    return between_lanes(ego, road_map, vehicle)
 
 
-def astray(ego: Ego, road_map: RoadMap, vehicle: VehicleConfig) -> bool:
+def between_lanes(ego: Ego, road_map: RoadMap, vehicle: VehicleConfig) -> bool:
     """Whether the car is over two lanes and within neither, or off the road."""
     around = local_map.areas(road_map, ego.map_from_ego, (), NEAR_M)
     center = np.array([[[vehicle.rear_axle_to_center_m, 0.0, 0.0]]])
@@ -76,7 +76,9 @@ class StopLines:
         lines = np.array([signal.stop_line for signal in road_map.signals]).reshape(-1, 2, 2)
         self._left, self._across = lines[:, 0], lines[:, 1] - lines[:, 0]
 
-    def run_at_red(self, before: Ego, after: Ego, snapshot: Snapshot, route: frozenset[int], front_m: float) -> bool:
+    def crossed_at_red(
+        self, before: Ego, after: Ego, snapshot: Snapshot, route: frozenset[int], front_m: float
+    ) -> bool:
         """Whether the front (`front_m` ahead of the rear axle) crosses a stop line forwards that is red for its way.
 
         Where a line has a light for each way, that of the route counts; off the route, all of them must be red.

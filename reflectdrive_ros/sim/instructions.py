@@ -15,7 +15,7 @@ import numpy as np
 
 from .. import geometry
 from ..domain import Command
-from .network.roads import RoadLane, RoadMap, Special, Turn
+from .network.roads import RoadLane, RoadMap, RoadType, Turn
 
 NOTICE_M = 40.0  # a turn is announced this far ahead
 FAR_M = 200.0  # the largest roundabout is left by then
@@ -31,31 +31,31 @@ SENTENCES = {
 }
 
 
-def of(road_map: RoadMap, lane_keys: Sequence[int], along_m: float) -> tuple[Command, str]:
+def next_instruction(road_map: RoadMap, lane_keys: Sequence[int], along_m: float) -> tuple[Command, str]:
     """Command and sentence for a car that is `along_m` metres along the first lane of its route.
 
     `lane_keys` is the route's lanes from the present one on, lane changes included. Raises ValueError without a lane.
     """
     if len(lane_keys) == 0:
-        raise ValueError("instructions.of got no lane of the route, expected the present one at least")
-    starts = _starts(road_map, lane_keys, along_m)
+        raise ValueError("instructions.next_instruction got no lane of the route, expected the present one at least")
+    starts = _lane_starts(road_map, lane_keys, along_m)
     lane_keys = lane_keys[: len(starts)]
-    choices, circles = _choices(road_map), _turning_circles(road_map)
+    choices, circles = _junction_choices(road_map), _turning_circles(road_map)
     for place, (start_m, key) in enumerate(zip(starts, lane_keys, strict=True)):
         if start_m > NOTICE_M:
             break
         lane = road_map.lanes[key]
-        if lane.special is Special.ROUNDABOUT:
+        if lane.road_type is RoadType.ROUNDABOUT:
             return _roundabout(road_map, lane_keys[place:], starts[place:])
         if key in circles:
-            return (Command.LEFT if circles[key] > 0 else Command.RIGHT), SENTENCES[Turn.BACK] + _distance(start_m)
+            return (Command.LEFT if circles[key] > 0 else Command.RIGHT), SENTENCES[Turn.BACK] + _distance_text(start_m)
         if key in choices:
-            command = COMMANDS.get(lane.turn, Command.LEFT if _turned(lane) > 0 else Command.RIGHT)
-            return command, SENTENCES[lane.turn] + _distance(start_m)
+            command = COMMANDS.get(lane.turn, Command.LEFT if _heading_change(lane) > 0 else Command.RIGHT)
+            return command, SENTENCES[lane.turn] + _distance_text(start_m)
     return Command.FOLLOW, "follow the road"
 
 
-def _starts(road_map: RoadMap, lane_keys: Sequence[int], along_m: float) -> list[float]:
+def _lane_starts(road_map: RoadMap, lane_keys: Sequence[int], along_m: float) -> list[float]:
     """How far ahead the lanes within FAR_M begin; one that is changed to begins where the one before does."""
     starts = [-along_m]
     for key, after in pairwise(lane_keys):
@@ -70,21 +70,21 @@ def _starts(road_map: RoadMap, lane_keys: Sequence[int], along_m: float) -> list
 def _roundabout(road_map: RoadMap, lane_keys: Sequence[int], starts: Sequence[float]) -> tuple[Command, str]:
     """`lane_keys` begins with the first lane in the roundabout."""
     ring = 0
-    while ring < len(lane_keys) and road_map.lanes[lane_keys[ring]].special is Special.ROUNDABOUT:
+    while ring < len(lane_keys) and road_map.lanes[lane_keys[ring]].road_type is RoadType.ROUNDABOUT:
         ring += 1
     if ring == len(lane_keys):  # the exit lies beyond what is known of the route
-        return Command.STRAIGHT, "take the roundabout" + _distance(starts[0])
-    exits = {road_map.lanes[key].edge: place for place, key in enumerate(lane_keys[:ring]) if _may_leave(road_map, key)}
-    side, leaving = ("right", Command.RIGHT) if _rings_turn_left(road_map) else ("left", Command.LEFT)
+        return Command.STRAIGHT, "take the roundabout" + _distance_text(starts[0])
+    exits = {road_map.lanes[key].edge: place for place, key in enumerate(lane_keys[:ring]) if _has_exit(road_map, key)}
+    side, leaving = ("right", Command.RIGHT) if _roundabouts_turn_left(road_map) else ("left", Command.LEFT)
     leave_m = 0.0  # on the way out
     if exits:
         last = list(exits.values())[-1]
         leave_m = starts[last] + float(geometry.arc_lengths(road_map.lanes[lane_keys[last]].lane.centerline)[-1])
     command = leaving if len(exits) < 2 else Command.STRAIGHT
-    return command, f"take the roundabout, leave to the {side}" + _distance(leave_m)
+    return command, f"take the roundabout, leave to the {side}" + _distance_text(leave_m)
 
 
-def _may_leave(road_map: RoadMap, key: int) -> bool:
+def _has_exit(road_map: RoadMap, key: int) -> bool:
     """Whether the ring's road of this lane has a way out at its end."""
     lane = road_map.lanes[key]
     if lane.across_junction is not None:
@@ -93,27 +93,27 @@ def _may_leave(road_map: RoadMap, key: int) -> bool:
     return any(edge not in _ring_edges(road_map) for edge in onwards)
 
 
-def _turned(lane: RoadLane) -> float:
+def _heading_change(lane: RoadLane) -> float:
     """Radians that a lane turns from begin to end, left positive."""
     headings = np.unwrap(geometry.headings_along(lane.lane.centerline))
     return float(headings[-1] - headings[0])
 
 
-def _distance(metres: float) -> str:
+def _distance_text(metres: float) -> str:
     rounded = ROUNDING_M * round(metres / ROUNDING_M)
     return f" in {rounded:.0f} m" if rounded > 0 else ""
 
 
 @lru_cache(maxsize=4)
 def _ring_edges(road_map: RoadMap) -> frozenset[str]:
-    return frozenset(lane.edge for lane in road_map.lanes.values() if lane.special is Special.ROUNDABOUT)
+    return frozenset(lane.edge for lane in road_map.lanes.values() if lane.road_type is RoadType.ROUNDABOUT)
 
 
 @lru_cache(maxsize=4)
-def _rings_turn_left(road_map: RoadMap) -> bool:
+def _roundabouts_turn_left(road_map: RoadMap) -> bool:
     """As they do where cars keep to the right."""
     ring = [lane for lane in road_map.lanes.values() if lane.edge in _ring_edges(road_map) and not lane.across_junction]
-    return sum(map(_turned, ring)) >= 0
+    return sum(map(_heading_change, ring)) >= 0
 
 
 @lru_cache(maxsize=4)
@@ -122,14 +122,18 @@ def _turning_circles(road_map: RoadMap) -> Mapping[int, float]:
     lanes = road_map.lanes
     found: dict[int, float] = {}
     for key, lane in lanes.items():
-        if lane.special is Special.DEAD_END and lane.across_junction is None and abs(_turned(lane)) > CIRCLE_RAD:
+        if (
+            lane.road_type is RoadType.DEAD_END
+            and lane.across_junction is None
+            and abs(_heading_change(lane)) > CIRCLE_RAD
+        ):
             around = (*lane.lane.predecessors, key, *lane.lane.successors)
-            found.update(dict.fromkeys(around, _turned(lane)))
+            found.update(dict.fromkeys(around, _heading_change(lane)))
     return found
 
 
 @lru_cache(maxsize=4)
-def _choices(road_map: RoadMap) -> frozenset[int]:
+def _junction_choices(road_map: RoadMap) -> frozenset[int]:
     """Lanes across junctions that are one of several ways on, and those that turn back."""
     lanes = road_map.lanes
     ways: dict[str, dict[int, frozenset[str]]] = {}
@@ -137,17 +141,17 @@ def _choices(road_map: RoadMap) -> frozenset[int]:
         if lane.across_junction is None:
             for key in lane.lane.successors:
                 if lanes[key].across_junction is not None:
-                    ways.setdefault(lane.edge, {})[key] = _roads_after(lanes, key)
+                    ways.setdefault(lane.edge, {})[key] = _next_roads(lanes, key)
     found = set()
     for across in ways.values():
         onwards = {road for key, roads in across.items() if lanes[key].turn is not Turn.BACK for road in roads}
         for key in across:
             if len(onwards) > 1 or lanes[key].turn is Turn.BACK:
-                found.update(_across(lanes, key))
+                found.update(_junction_chain(lanes, key))
     return frozenset(found)
 
 
-def _across(lanes: Mapping[int, RoadLane], key: int) -> list[int]:
+def _junction_chain(lanes: Mapping[int, RoadLane], key: int) -> list[int]:
     """A lane across a junction with those that continue it inside the junction."""
     chain, todo = [key], [key]
     while todo:
@@ -158,10 +162,10 @@ def _across(lanes: Mapping[int, RoadLane], key: int) -> list[int]:
     return chain
 
 
-def _roads_after(lanes: Mapping[int, RoadLane], key: int) -> frozenset[str]:
+def _next_roads(lanes: Mapping[int, RoadLane], key: int) -> frozenset[str]:
     return frozenset(
         lanes[after].edge
-        for inner in _across(lanes, key)
+        for inner in _junction_chain(lanes, key)
         for after in lanes[inner].lane.successors
         if lanes[after].across_junction is None
     )

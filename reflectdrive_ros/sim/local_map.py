@@ -47,7 +47,7 @@ def areas(road_map: RoadMap, map_from_ego: Array, route_lanes: Collection[int], 
     roads = near[(near >= layers.roads_from) & (near < layers.junctions_from)]
     junctions = near[near >= layers.junctions_from]
     lane_rings, road_rings, junction_rings = (
-        _moved(ego_from_map, [layers.rings[index] for index in part]) for part in (lanes, roads, junctions)
+        _transform_rings(ego_from_map, [layers.rings[index] for index in part]) for part in (lanes, roads, junctions)
     )
     on_route = route_with_neighbours(road_map, route_lanes)
     return MapAreas(
@@ -58,7 +58,7 @@ def areas(road_map: RoadMap, map_from_ego: Array, route_lanes: Collection[int], 
     )
 
 
-def _moved(ego_from_map: Array, rings: Sequence[Array]) -> tuple[Array, ...]:
+def _transform_rings(ego_from_map: Array, rings: Sequence[Array]) -> tuple[Array, ...]:
     """Rings in the ego frame, moved all at once."""
     if not rings:
         return ()
@@ -104,7 +104,7 @@ def red_lights(
             continue
         for key in signal.connectors:
             if key in on_route:
-                for ring in (ring for part in road_map.lanes[key].lane.polygons for ring in _rings(part)):
+                for ring in (ring for part in road_map.lanes[key].lane.polygons for ring in _simple_rings(part)):
                     rings.append(geometry.transform_points(ego_from_map, ring))
                     red.append(shown)
     return RedLights(tuple(rings), np.array(red) if red else np.zeros((0, STEPS + 1), bool))
@@ -114,10 +114,13 @@ def red_lights(
 def _layers(road_map: RoadMap) -> _Layers:
     """Built once per map, in some tens of milliseconds."""
     lanes = [
-        (key, ring) for key, lane in road_map.lanes.items() for part in lane.lane.polygons for ring in _rings(part)
+        (key, ring)
+        for key, lane in road_map.lanes.items()
+        for part in lane.lane.polygons
+        for ring in _simple_rings(part)
     ]
-    roads = [ring for road in road_map.roads.values() for ring in _rings(road)]
-    junctions = [ring for junction in road_map.junctions.values() for ring in _rings(junction)]
+    roads = [ring for road in road_map.roads.values() for ring in _simple_rings(road)]
+    junctions = [ring for junction in road_map.junctions.values() for ring in _simple_rings(junction)]
     rings = (*(ring for _, ring in lanes), *roads, *junctions)
     return _Layers(
         shapely.STRtree([shapely.Polygon(ring) for ring in rings]),
@@ -128,10 +131,10 @@ def _layers(road_map: RoadMap) -> _Layers:
     )
 
 
-def _rings(area: Any) -> list[Array]:
+def _simple_rings(area: Any) -> list[Array]:
     """An area as simple rings without holes, as the score takes them: one that goes around something is cut there."""
     if not isinstance(area, shapely.Polygon):
-        return [ring for part in shapely.get_parts(area) for ring in _rings(part) if part.area > SLIVER_M2]
+        return [ring for part in shapely.get_parts(area) for ring in _simple_rings(part) if part.area > SLIVER_M2]
     if not len(area.interiors):
         return [np.asarray(shapely.get_coordinates(area.exterior)[:-1])]
     left, low, right, high = area.bounds
@@ -139,5 +142,5 @@ def _rings(area: Any) -> list[Array]:
     return [
         ring
         for half in (shapely.box(left, low, cut, high), shapely.box(cut, low, right, high))
-        for ring in _rings(shapely.intersection(area, half))
+        for ring in _simple_rings(shapely.intersection(area, half))
     ]

@@ -11,41 +11,41 @@ from ..config import VehicleConfig
 from ..domain import Array
 from ..lanes import lanes_at
 from . import incidents
-from .ego import Ego, moving_at
+from .ego import Ego, ego_at_speed
 from .network import navigation
-from .network.navigation import SPEED_LIMIT_MPS, Way
-from .network.networks import random_walk
+from .network.navigation import DEFAULT_SPEED_LIMIT_MPS, EgoRoute
 from .network.roads import RoadError, RoadMap
+from .network.routing import random_walk
 from .traffic.actors import Snapshot
 
-TRIES = 400
+MAX_TRIES = 400
 WALK_M = 3000.0
-LEAST_WALK_M = 400.0  # a way that ends sooner is no drive
-ON_LINE_M = 0.05  # a lane change that should have begun already is no start
-ROOM_M = 8.0  # nobody is nearer
+MIN_ROUTE_M = 400.0  # a way that ends sooner is no drive
+MAX_OFFSET_M = 0.05  # a lane change that should have begun already is no start
+MIN_CLEARANCE_M = 8.0  # nobody is nearer
 FROM_START_M, TO_END_M = 12.0, 25.0  # of the lane
-AT_REST = 0.3  # share of drives that begin standing
+STANDING_SHARE = 0.3  # share of drives that begin standing
 SHARE_OF_LIMIT = (0.3, 0.7)  # speeds of the others
 BRAKING_MPS2 = 1.5  # every start leaves room to stop before others, and before the junction, this gently
-BESIDE_M = 4.0  # who is this far to the side is not in the way
+MAX_LATERAL_M = 4.0  # who is this far to the side is not in the way
 LATERAL_MPS2 = 1.5
 LOOK_AHEAD_M = 30.0
 
 
 @dataclass(frozen=True, eq=False)
-class Start:
-    """A place to begin: the ego, its way, where on it the rear axle is, and how far its front is along the lane."""
+class StartState:
+    """A place to begin: the ego, its route, where on it the rear axle is, and how far its front is along the lane."""
 
     ego: Ego
-    way: Way
+    route: EgoRoute
     at_m: float
     edges: tuple[str, ...]
     front_m: float
 
 
-def found(
+def sample_start(
     road_map: RoadMap, snapshot: Snapshot, space: object, generator: np.random.Generator, vehicle: VehicleConfig
-) -> Start:
+) -> StartState:
     """A start on a lane with nobody near, at rest or at a moderate speed. Raises RoadError when there is none."""
     front = vehicle.rear_axle_to_center_m + 0.5 * vehicle.length_m
     lanes = {
@@ -54,38 +54,40 @@ def found(
         if lane.across_junction is None and road_map.edges_after.get(lane.edge)
     }
     roomy = [key for key, length in lanes.items() if length > FROM_START_M + TO_END_M]
-    for _ in range(TRIES if roomy else 0):
+    for _ in range(MAX_TRIES if roomy else 0):
         key = roomy[int(generator.integers(len(roomy)))]
         front_m = float(generator.uniform(FROM_START_M, lanes[key] - TO_END_M))
-        at_rest, share = generator.random() < AT_REST, float(generator.uniform(*SHARE_OF_LIMIT))
+        at_rest, share = generator.random() < STANDING_SHARE, float(generator.uniform(*SHARE_OF_LIMIT))
         edges = random_walk(road_map, generator, WALK_M, road_map.lanes[key].edge)
         pose = geometry.sample(road_map.lanes[key].lane.centerline, np.array([front_m - front]))[0]
-        ego = moving_at(pose, 0.0)
+        ego = ego_at_speed(pose, 0.0)
         gaps = incidents.clearances(ego, snapshot.actors, vehicle)
-        if gaps.min(initial=np.inf) < ROOM_M or incidents.off_road(ego, space, vehicle):
+        if gaps.min(initial=np.inf) < MIN_CLEARANCE_M or incidents.off_road(ego, space, vehicle):
             continue
-        way = navigation.way(road_map, key, edges, begin_m=front_m)
-        at_m = float(way.starts_m[0]) + front_m - front
-        _, aside = way.place(at_m, pose)
-        if way.length_m - at_m < LEAST_WALK_M or abs(aside) > ON_LINE_M:
+        route = navigation.build_route(road_map, key, edges, begin_m=front_m)
+        at_m = float(route.starts_m[0]) + front_m - front
+        _, aside = route.project(at_m, pose)
+        if route.length_m - at_m < MIN_ROUTE_M or abs(aside) > MAX_OFFSET_M:
             continue
-        limit = road_map.lanes[key].lane.speed_limit_mps or SPEED_LIMIT_MPS
-        speed = 0.0 if at_rest else min(share * limit, _safe_mps(way, at_m, ego, snapshot, lanes[key] - front_m))
-        return Start(moving_at(pose, speed), way, at_m, edges, front_m)
+        limit = road_map.lanes[key].lane.speed_limit_mps or DEFAULT_SPEED_LIMIT_MPS
+        speed = 0.0 if at_rest else min(share * limit, _safe_speed(route, at_m, ego, snapshot, lanes[key] - front_m))
+        return StartState(ego_at_speed(pose, speed), route, at_m, edges, front_m)
     raise RoadError(f"{road_map.name} has no free place on a lane for the ego to start from")
 
 
-def _safe_mps(way: Way, at_m: float, ego: Ego, snapshot: Snapshot, to_junction_m: float) -> float:
+def _safe_speed(route: EgoRoute, at_m: float, ego: Ego, snapshot: Snapshot, to_junction_m: float) -> float:
     """A speed from which it can stop gently before others and the junction, and take the next metres of the road."""
     ahead = geometry.transform_points(geometry.invert(ego.map_from_ego), snapshot.actors.poses[:, :2])
-    in_way = ahead[(ahead[:, 0] > 0) & (np.abs(ahead[:, 1]) < BESIDE_M)]
-    room = min(float(in_way[:, 0].min(initial=np.inf)) - 2 * ROOM_M, to_junction_m)
-    line = geometry.sample(way.line, at_m + np.arange(0.0, LOOK_AHEAD_M, 2.0))
+    in_way = ahead[(ahead[:, 0] > 0) & (np.abs(ahead[:, 1]) < MAX_LATERAL_M)]
+    room = min(float(in_way[:, 0].min(initial=np.inf)) - 2 * MIN_CLEARANCE_M, to_junction_m)
+    line = geometry.sample(route.line, at_m + np.arange(0.0, LOOK_AHEAD_M, 2.0))
     curvature = np.abs(geometry.wrap(np.diff(line[:, 2]))).max() / 2.0
     return float(min(np.sqrt(2 * BRAKING_MPS2 * max(room, 0.0)), np.sqrt(LATERAL_MPS2 / max(curvature, 1e-3))))
 
 
-def way_from(road_map: RoadMap, map_from_ego: Array, generator: np.random.Generator) -> tuple[Way, float] | None:
+def route_from_pose(
+    road_map: RoadMap, map_from_ego: Array, generator: np.random.Generator
+) -> tuple[EgoRoute, float] | None:
     """A way that goes on from the lane that a pose lies on, and where on it the pose is; None where there is none."""
     candidates = {key: lane.lane for key, lane in road_map.lanes.items()}
     for key in sorted(lanes_at(candidates, map_from_ego)):
@@ -93,21 +95,21 @@ def way_from(road_map: RoadMap, map_from_ego: Array, generator: np.random.Genera
             edges = random_walk(road_map, generator, WALK_M, road_map.lanes[road].edge)
             if len(edges) < 2:
                 continue
-            way = navigation.way(road_map, road, edges)
-            at_m, _ = way.place(float(way.starts_m[0]), map_from_ego, behind_m=60.0, ahead_m=float("inf"))
-            return way, at_m
+            route = navigation.build_route(road_map, road, edges)
+            at_m, _ = route.project(float(route.starts_m[0]), map_from_ego, behind_m=60.0, ahead_m=float("inf"))
+            return route, at_m
     return None
 
 
 def _next_roads(road_map: RoadMap, key: int) -> list[int]:
     """The lane itself if it is a road's, else the roads' lanes that it leads to."""
-    found: list[int] = []
+    roads: list[int] = []
     todo = [key]
     while todo:
         key = todo.pop()
         lane = road_map.lanes[key]
         if lane.across_junction is None:
-            found.append(key)
+            roads.append(key)
         else:
             todo.extend(lane.lane.successors)
-    return found
+    return roads

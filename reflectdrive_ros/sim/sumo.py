@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-LONGEST_RUN_S = 60.0  # a town takes netconvert less than a second
+TIMEOUT_S = 60.0  # a town takes netconvert less than a second
 
 
 class SumoMissing(RuntimeError):
@@ -28,7 +28,7 @@ class SumoFailed(RuntimeError):
     """A program of SUMO ended with an error; the message gives its last word."""
 
 
-def home() -> Path | None:
+def find_home() -> Path | None:
     """The folder that SUMO calls SUMO_HOME: that of the PyPI package first, as it is the version we test with."""
     package = importlib.util.find_spec("sumo")
     if package is not None and package.origin is not None:
@@ -39,7 +39,7 @@ def home() -> Path | None:
 
 def binary(name: str) -> str:
     """Path of a program of SUMO, as `netconvert`. Raises SumoMissing."""
-    folder = home()
+    folder = find_home()
     found = shutil.which(name, path=str(folder / "bin")) if folder is not None else None
     found = found or shutil.which(name)
     if found is None:
@@ -47,10 +47,10 @@ def binary(name: str) -> str:
     return found
 
 
-def run(name: str, arguments: Sequence[str], timeout_s: float = LONGEST_RUN_S) -> None:
+def run(name: str, arguments: Sequence[str], timeout_s: float = TIMEOUT_S) -> None:
     """Runs a program of SUMO to its end, quietly. Raises SumoMissing, or SumoFailed with its last error line."""
     program = binary(name)
-    folder = home()
+    folder = find_home()
     environment = dict(os.environ) if folder is None else {**os.environ, "SUMO_HOME": str(folder)}
     try:
         done = subprocess.run(
@@ -65,7 +65,7 @@ def run(name: str, arguments: Sequence[str], timeout_s: float = LONGEST_RUN_S) -
 
 def libsumo() -> Any:
     """The module that runs SUMO inside this process. Raises SumoMissing."""
-    folder = home()
+    folder = find_home()
     if folder is not None:
         os.environ.setdefault("SUMO_HOME", str(folder))  # libsumo looks there for its schemas
     try:

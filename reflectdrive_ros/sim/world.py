@@ -42,13 +42,13 @@ from ..scoring.scorer import WAYPOINTS, RedLights, Scene, ScoreCard, score
 from ..scoring.simulate import DT_S, HORIZON_S, STEPS
 from . import instructions, local_map, start
 from .drive_log import DriveLog, Event, Recorder
-from .ego import Ego, stepped
+from .ego import Ego, step_ego
 from .network import lanelets, navigation, towns
-from .network.navigation import Way
-from .network.networks import random_walk
+from .network.navigation import EgoRoute
 from .network.roads import RoadMap
+from .network.routing import random_walk
 from .render import appearance, camera, scenery
-from .render.appearance import Look
+from .render.appearance import Appearance
 from .render.camera import Camera
 from .render.scenery import Scenery
 from .traffic.actors import Snapshot
@@ -58,14 +58,14 @@ from .traffic.simulation import Simulation
 START_NS = 1_000_000_000_000
 STEP_NS = 100_000_000
 WARM_UP_S = 15.0
-SEEN_M = 100.0  # how far a perception would see
-MORE_WAY_M = 600.0  # the way is made longer when less than this is left
+PERCEPTION_RANGE_M = 100.0  # how far a perception would see
+MIN_ROUTE_LEFT_M = 600.0  # the way is made longer when less than this is left
 WALK_M = 3000.0
-LOST_M = 6.0  # a car this far from its way, or turned against it, for LOST_S is on another one
-LOST_S = 2.0
-LOST_RAD = np.pi / 2
-CLEARED_AFTER_S = 2.0  # who was hit is taken off the road, or the town jams behind the wreck
-GRID_KEPT_M, GRID_KEPT_RAD = 10.0, 0.3  # a drivable grid rides along for this long
+OFF_ROUTE_M = 6.0  # a car this far from its way, or turned against it, for LOST_S is on another one
+OFF_ROUTE_S = 2.0
+OFF_ROUTE_RAD = np.pi / 2
+REMOVE_AFTER_S = 2.0  # who was hit is taken off the road, or the town jams behind the wreck
+GRID_REUSE_M, GRID_REUSE_RAD = 10.0, 0.3  # a drivable grid rides along for this long
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class World:
             self.road_map = towns.make(options.name, options.seed, place)
         self._generator = np.random.default_rng([options.seed, 51])
         self._space = drivable.joined([*self.road_map.roads.values(), *self.road_map.junctions.values()])
-        demand = Demand.of(self.road_map, options.seed, options.density)
+        demand = Demand.sample(self.road_map, options.seed, options.density)
         self._traffic = Simulation(self.road_map, demand, options.seed)
         try:
             self._begin()
@@ -111,14 +111,14 @@ class World:
     def _begin(self) -> None:
         for _ in range(round(WARM_UP_S / DT_S)):
             self._traffic.step()
-        first = start.found(self.road_map, self._traffic.snapshot(), self._space, self._generator, self.vehicle)
+        first = start.sample_start(self.road_map, self._traffic.snapshot(), self._space, self._generator, self.vehicle)
         self._ego: Ego = first.ego
-        self._way: Way = first.way
+        self._route: EgoRoute = first.route
         self._at_m = first.at_m
-        self._traffic.add_ego(first.edges, first.way.lanes[0], first.front_m, first.ego.speed_mps)
+        self._traffic.add_ego(first.edges, first.route.lanes[0], first.front_m, first.ego.speed_mps)
         self._traffic.step()
         self._driven_m = -self._at_m  # progress on earlier ways, less where this one began
-        self._lost_steps = 0
+        self._off_route_steps = 0
         self._ended = False
         self._cleared: set[int] = set()
         self._grid: tuple[Array, DrivableGrid] | None = None
@@ -137,22 +137,24 @@ class World:
     @property
     def route(self) -> Array:
         """(L, 3) in the map frame, from 30 m behind the ego to 250 m ahead, as far as the network goes."""
-        return self._way.stretch(self._at_m)
+        return self._route.local_line(self._at_m)
 
     @property
     def command(self) -> Command:
-        return self._said()[0]
+        return self._next_instruction()[0]
 
     @property
     def instruction(self) -> str:
-        return self._said()[1]
+        return self._next_instruction()[1]
 
-    def _said(self) -> tuple[Command, str]:
-        return instructions.of(self.road_map, self._way.lanes_from(self._at_m), self._way.along_lane(self._at_m))
+    def _next_instruction(self) -> tuple[Command, str]:
+        return instructions.next_instruction(
+            self.road_map, self._route.lanes_from(self._at_m), self._route.distance_along_lane(self._at_m)
+        )
 
     @property
     def speed_limit_mps(self) -> float:
-        return self._way.speed_limit_mps(self._at_m)
+        return self._route.speed_limit_mps(self._at_m)
 
     @property
     def drive(self) -> DriveLog:
@@ -161,19 +163,21 @@ class World:
 
     @cached_property
     def scenery(self) -> Scenery:
-        return scenery.of(self.road_map, self.options.seed)
+        return scenery.build_scenery(self.road_map, self.options.seed)
 
     @cached_property
-    def look(self) -> Look:
-        return appearance.of(self.options.seed)
+    def appearance(self) -> Appearance:
+        return appearance.sample_appearance(self.options.seed)
 
-    def pictures(self, rig: Sequence[Camera]) -> tuple[CameraFrame, ...]:
+    def render_images(self, rig: Sequence[Camera]) -> tuple[CameraFrame, ...]:
         """What the cameras see now, left to right."""
-        return camera.frames(self.scenery, self.snapshot, self._ego.map_from_ego, self.stamp_ns, tuple(rig), self.look)
+        return camera.render_frames(
+            self.scenery, self.snapshot, self._ego.map_from_ego, self.stamp_ns, tuple(rig), self.appearance
+        )
 
     def observation(self, cameras: tuple[CameraFrame, ...] = (), *, drivable: bool = False) -> Observation:
         """What a planner may know now; `cameras` are handed through, oldest instant first."""
-        command, instruction = self._said()
+        command, instruction = self._next_instruction()
         ego_from_map = geometry.invert(self._ego.map_from_ego)
         return Observation(
             stamp_ns=self.stamp_ns,
@@ -218,20 +222,20 @@ class World:
         """Who is near enough to be seen, in the ego frame."""
         actors = self.snapshot.actors
         away = np.hypot(*(actors.poses[:, :2] - self._ego.map_from_ego[:2]).T)
-        near = actors.only(np.flatnonzero(away < SEEN_M))
+        near = actors.select(np.flatnonzero(away < PERCEPTION_RANGE_M))
         poses = geometry.compose(geometry.invert(self._ego.map_from_ego), near.poses)
         heading = np.stack([np.cos(poses[:, 2]), np.sin(poses[:, 2])], axis=1)
         return Agents(poses, near.speeds_mps[:, None] * heading, near.sizes[:, :2], near.kinds)
 
     def _route_lanes(self) -> tuple[int, ...]:
-        return self._way.lanes_between(self._at_m - navigation.BEHIND_M, self._at_m + navigation.AHEAD_M)
+        return self._route.lanes_between(self._at_m - navigation.BEHIND_M, self._at_m + navigation.AHEAD_M)
 
     def _drivable_grid(self) -> DrivableGrid:
         """Made where the ego is, and kept while it is near there: making one takes 0.1 s."""
         map_from_ego = self._ego.map_from_ego
         if self._grid is not None:
             made_from_now = geometry.compose(geometry.invert(self._grid[0]), map_from_ego)
-            if np.hypot(*made_from_now[:2]) < GRID_KEPT_M and abs(made_from_now[2]) < GRID_KEPT_RAD:
+            if np.hypot(*made_from_now[:2]) < GRID_REUSE_M and abs(made_from_now[2]) < GRID_REUSE_RAD:
                 now_from_grid = geometry.compose(geometry.invert(made_from_now), self._grid[1].ego_from_grid)
                 return replace(self._grid[1], ego_from_grid=now_from_grid)
         around = self.areas()
@@ -252,14 +256,14 @@ class World:
         return tuple(event for _ in range(steps) for event in self._step(plan))
 
     def _step(self, plan: Plan | None) -> tuple[Event, ...]:
-        self._ego = stepped(self._ego, plan, self.stamp_ns, self.vehicle)
+        self._ego = step_ego(self._ego, plan, self.stamp_ns, self.vehicle)
         self._traffic.move_ego(self._ego.box_center(self.vehicle), self._ego.speed_mps)
         self._traffic.step()
         self.stamp_ns += STEP_NS
         self.snapshot = self._traffic.snapshot()
         lost = self._navigate()
         events = (*lost, *self._watch())
-        self._clear()
+        self._remove_hit_actors()
         return events
 
     def _watch(self) -> tuple[Event, ...]:
@@ -269,40 +273,40 @@ class World:
 
     def _navigate(self) -> tuple[Event, ...]:
         """Where the ego is on its way; a new way where it has left the old one for good."""
-        self._at_m, offset = self._way.place(self._at_m, self._ego.map_from_ego)
-        turned = abs(float(geometry.wrap(self._way.pose(self._at_m)[2] - self._ego.map_from_ego[2])))
-        self._lost_steps = self._lost_steps + 1 if abs(offset) > LOST_M or turned > LOST_RAD else 0
+        self._at_m, offset = self._route.project(self._at_m, self._ego.map_from_ego)
+        turned = abs(float(geometry.wrap(self._route.pose_at(self._at_m)[2] - self._ego.map_from_ego[2])))
+        self._off_route_steps = self._off_route_steps + 1 if abs(offset) > OFF_ROUTE_M or turned > OFF_ROUTE_RAD else 0
         events: list[Event] = []
         time_s = self._recorder.time_s + DT_S
-        if self._lost_steps >= round(LOST_S / DT_S):
-            self._lost_steps = 0
-            if self._find_new_way():
+        if self._off_route_steps >= round(OFF_ROUTE_S / DT_S):
+            self._off_route_steps = 0
+            if self._replace_route():
                 events.append(Event("off_route", time_s, "the car left its route; it has a new one from its lane"))
-        if self._way.length_m - self._at_m < MORE_WAY_M and not self._ended:
-            more = random_walk(self.road_map, self._generator, WALK_M, self._way.last_edge)
+        if self._route.length_m - self._at_m < MIN_ROUTE_LEFT_M and not self._ended:
+            more = random_walk(self.road_map, self._generator, WALK_M, self._route.last_edge)
             if len(more) > 1:
-                self._way = navigation.extended(self._way, more)
+                self._route = navigation.extend_route(self._route, more)
         front_m = self.vehicle.rear_axle_to_center_m + 0.5 * self.vehicle.length_m
-        if self._way.length_m - self._at_m <= front_m and not self._ended:
+        if self._route.length_m - self._at_m <= front_m and not self._ended:
             self._ended = True
             events.append(Event("end_of_route", time_s, "the route ends here: no road leads on"))
         for event in events:
             self._recorder.add(event)
         return tuple(events)
 
-    def _find_new_way(self) -> bool:
+    def _replace_route(self) -> bool:
         """A way from the lane that the ego is on, if it is on one that leads on."""
-        new = start.way_from(self.road_map, self._ego.map_from_ego, self._generator)
+        new = start.route_from_pose(self.road_map, self._ego.map_from_ego, self._generator)
         if new is None:
             return False
         self._driven_m += self._at_m
-        self._way, self._at_m = new
+        self._route, self._at_m = new
         self._driven_m -= self._at_m
         return True
 
-    def _clear(self) -> None:
+    def _remove_hit_actors(self) -> None:
         """Takes those off the road who were hit some time ago."""
-        for actor in self._recorder.recently_hit(CLEARED_AFTER_S):
+        for actor in self._recorder.recently_hit(REMOVE_AFTER_S):
             if actor not in self._cleared:
                 self._cleared.add(actor)
                 self._traffic.remove(actor)

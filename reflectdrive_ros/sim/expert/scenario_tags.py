@@ -15,13 +15,13 @@ from numpy.lib.stride_tricks import sliding_window_view
 from ... import geometry
 from ...data.scene import FUTURE_STEPS, HISTORY_STEPS
 from ...domain import Array
-from ..network.roads import RoadMap, Special, Turn
+from ..network.roads import RoadMap, RoadType, Turn
 from ..traffic.actors import Lamp, Shape
-from ..traffic.traffic import TrafficLog
+from ..traffic.traffic_log import TrafficLog
 
 STRIDE = 5  # steps between moments that are looked at
-SOON = 40  # steps: what a plan of 4 s meets
-LATER = 25  # steps: a lead has braked, a neighbour has changed lanes
+HORIZON_STEPS = 40  # steps: what a plan of 4 s meets
+REACTION_STEPS = 25  # steps: a lead has braked, a neighbour has changed lanes
 EGO_LENGTH_M, EGO_WIDTH_M = (3.9, 5.3), (1.6, 2.1)  # cars of this size may play the ego
 MOVING_MPS = 3.0
 LEAD_M = (6.0, 38.0)
@@ -32,9 +32,9 @@ ONCOMING_M = (6.0, 60.0)
 PARKED_M = (9.0, 32.0)
 LANE_END_M = 90.0
 STOP_LINE_M = (6.0, 48.0)
-PULL_OUT_BEFORE_MPS = 4.0  # nobody pulls out in front of a car that is hardly moving
+MIN_PULL_OUT_EGO_MPS = 4.0  # nobody pulls out in front of a car that is hardly moving
 CROSSING_M = (4.0, 36.0)
-BRAKED_MPS = 2.5  # a lead that loses so much within LATER brakes
+MIN_SPEED_LOSS_MPS = 2.5  # a lead that loses so much within LATER brakes
 LATERAL_MPS2 = 2.6
 CURVE_RAD = 0.3
 STRAIGHT_RAD = 0.06
@@ -42,16 +42,16 @@ BACK_RAD = 2.2
 
 
 @dataclass(frozen=True, eq=False)
-class Moments:
+class Candidates:
     """Moments (log step, actor) by family; a moment may be in several."""
 
     steps: Array  # (M,) steps of the log that were looked at
     egos: Array  # (E,) actors that may play the ego
-    found: Mapping[str, Array]  # family -> (M, E) bool
-    staged: Mapping[str, Array]  # family -> (M, E) parked actor that is needed to make it one, -1: none is
+    masks: Mapping[str, Array]  # family -> (M, E) bool
+    scripted: Mapping[str, Array]  # family -> (M, E) parked actor that is needed to make it one, -1: none is
 
 
-def find(log: TrafficLog) -> Moments:
+def find_candidates(log: TrafficLog) -> Candidates:
     """All moments of a log from which 2 s of the past and 5 s of the future are known."""
     steps = np.arange(HISTORY_STEPS, log.steps - FUTURE_STEPS - 1, STRIDE)
     egos = np.flatnonzero(
@@ -60,20 +60,20 @@ def find(log: TrafficLog) -> Moments:
         & _within(log.sizes[:, 1], EGO_WIDTH_M)
         & np.array([len(edges) > 0 for edges in log.edges], bool)
     )
-    looks = _looks(log, steps, egos)
-    others = _others(log, steps, egos)
-    found = {**_by_road(looks), **_by_others(log, steps, egos, looks, others)}
-    parked = _parked(log, others)
+    looks = _road_context(log, steps, egos)
+    others = _relative_actors(log, steps, egos)
+    masks = {**_tags_by_road(looks), **_tags_by_actors(log, steps, egos, looks, others)}
+    parked = _parked_ahead(log, others)
     beside_parked = looks.moving & (parked >= 0) & (looks.bend < 0.15) & ~looks.junction_soon
-    staged = {"parked_door": parked, "cut_in": np.where(found["cut_in"], -1, parked)}
-    found["parked_door"] = beside_parked
-    found["cut_in"] = found["cut_in"] | (beside_parked & (looks.speed > PULL_OUT_BEFORE_MPS))
+    scripted = {"parked_door": parked, "cut_in": np.where(masks["cut_in"], -1, parked)}
+    masks["parked_door"] = beside_parked
+    masks["cut_in"] = masks["cut_in"] | (beside_parked & (looks.speed > MIN_PULL_OUT_EGO_MPS))
     # Plain roads are those where nothing else happens.
     busy = ("lead_brakes", "crossing_pedestrian", "red_light")
-    plain = ~np.any([found[name] for name in busy] + [found["cut_in"] & (staged["cut_in"] < 0)], axis=0)
-    found["straight"] &= plain
-    found["curve"] &= plain
-    return Moments(steps, egos, {name: mask & looks.known for name, mask in found.items()}, staged)
+    plain = ~np.any([masks[name] for name in busy] + [masks["cut_in"] & (scripted["cut_in"] < 0)], axis=0)
+    masks["straight"] &= plain
+    masks["curve"] &= plain
+    return Candidates(steps, egos, {name: mask & looks.known for name, mask in masks.items()}, scripted)
 
 
 def _within(values: Array, bounds: tuple[float, float]) -> Array:
@@ -84,7 +84,7 @@ def _within(values: Array, bounds: tuple[float, float]) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class _Looks:
+class _RoadContext:
     """(M, E) each: what a car is about to meet of the road."""
 
     known: Array  # it was there 2 s ago and is on a known lane now
@@ -93,54 +93,54 @@ class _Looks:
     bend: Array  # rad, how far it turns within SOON
     lateral: Array  # m/s^2, the most within SOON
     turn: Mapping[Turn, Array]  # it takes such a turn across a junction within SOON, or is in it
-    special: Mapping[Special, Array]
+    road_type: Mapping[RoadType, Array]
     junction_soon: Array
     lane_ends: Array  # its lane ends, or does not lead where it goes
     to_stop_line: Array  # m to a red light's stop line on its lane, inf where there is none
 
 
-def _looks(log: TrafficLog, steps: Array, egos: Array) -> _Looks:
+def _road_context(log: TrafficLog, steps: Array, egos: Array) -> _RoadContext:
     road_map = log.road_map
     lanes = road_map.lanes
     count = max(lanes, default=0) + 2  # one more for "no lane", which -1 reads
     turn_of, special_of = np.full(count, -1), np.full(count, -1)
-    kinds = list(Special)
+    kinds = list(RoadType)
     leads_on = np.ones(count, bool)
     for key, entry in lanes.items():
-        special_of[key] = kinds.index(entry.special)
+        special_of[key] = kinds.index(entry.road_type)
         if entry.across_junction is not None:
             turn_of[key] = entry.turn
         leads_on[key] = bool(entry.lane.successors)
     lane = log.lane[:, egos].astype(int)
     poses, speeds = log.poses[:, egos], log.speeds_mps[:, egos]
-    heading = _steady_headings(poses[..., 2])
-    ahead = heading[np.minimum(steps + SOON, log.steps - 1)]
+    heading = _unwrap_headings(poses[..., 2])
+    ahead = heading[np.minimum(steps + HORIZON_STEPS, log.steps - 1)]
     bend = np.abs(np.where(np.isfinite(ahead), ahead, heading[steps]) - heading[steps])
     rate = np.abs(np.diff(heading, axis=0, append=heading[-1:])) * 10.0
     lateral = np.nan_to_num(speeds * np.minimum(rate, 1.5))
     present = np.isfinite(poses[..., 0])
-    return _Looks(
+    return _RoadContext(
         known=present[steps] & present[steps - HISTORY_STEPS] & (lane[steps] >= 0),
         moving=np.nan_to_num(speeds[steps]) > MOVING_MPS,
         speed=np.nan_to_num(speeds[steps]),
         bend=np.nan_to_num(bend),
-        lateral=_soon(lateral, steps, np.max),
-        turn={turn: _soon(turn_of[lane] == turn, steps, np.any) for turn in Turn},
-        special={kind: _soon(special_of[lane] == number, steps, np.any) for number, kind in enumerate(kinds)},
-        junction_soon=_soon(turn_of[lane] >= 0, steps, np.any),
-        lane_ends=(_to_lane_end(road_map, lane[steps], poses[steps], leads_on) < LANE_END_M)
-        | _must_change(road_map, lane)[steps],
-        to_stop_line=_to_red_light(log, steps, lane[steps], poses[steps]),
+        lateral=_reduce_ahead(lateral, steps, np.max),
+        turn={turn: _reduce_ahead(turn_of[lane] == turn, steps, np.any) for turn in Turn},
+        road_type={kind: _reduce_ahead(special_of[lane] == number, steps, np.any) for number, kind in enumerate(kinds)},
+        junction_soon=_reduce_ahead(turn_of[lane] >= 0, steps, np.any),
+        lane_ends=(_distance_to_lane_end(road_map, lane[steps], poses[steps], leads_on) < LANE_END_M)
+        | _must_change_lane(road_map, lane)[steps],
+        to_stop_line=_distance_to_red_light(log, steps, lane[steps], poses[steps]),
     )
 
 
-def _soon(values: Array, steps: Array, reduce: object) -> Array:
+def _reduce_ahead(values: Array, steps: Array, reduce: object) -> Array:
     """(M, E) of a table (T, E) over the SOON steps from each of `steps` on."""
-    windows = sliding_window_view(values, SOON, axis=0)
+    windows = sliding_window_view(values, HORIZON_STEPS, axis=0)
     return np.asarray(reduce(windows[np.minimum(steps, len(windows) - 1)], axis=-1))  # type: ignore[operator]
 
 
-def _steady_headings(headings: Array) -> Array:
+def _unwrap_headings(headings: Array) -> Array:
     """(T, E) unwrapped, NaN where absent."""
     filled = np.where(np.isfinite(headings), headings, 0.0)
     step = geometry.wrap(np.diff(filled, axis=0))
@@ -149,7 +149,7 @@ def _steady_headings(headings: Array) -> Array:
     return np.where(np.isfinite(headings), total, np.nan)
 
 
-def _ends_of(road_map: RoadMap) -> Array:
+def _lane_ends(road_map: RoadMap) -> Array:
     """(K, 2) last point of each lane, NaN for "no lane"."""
     ends = np.full((max(road_map.lanes, default=0) + 2, 2), np.nan)
     for key, lane in road_map.lanes.items():
@@ -157,17 +157,17 @@ def _ends_of(road_map: RoadMap) -> Array:
     return ends
 
 
-def _to_lane_end(road_map: RoadMap, lane: Array, poses: Array, leads_on: Array) -> Array:
+def _distance_to_lane_end(road_map: RoadMap, lane: Array, poses: Array, leads_on: Array) -> Array:
     """(M, E) m to the end of a lane that leads nowhere, inf on all others."""
-    way = np.linalg.norm(_ends_of(road_map)[lane] - poses[..., :2], axis=-1)
+    way = np.linalg.norm(_lane_ends(road_map)[lane] - poses[..., :2], axis=-1)
     return np.where(leads_on[lane] | ~np.isfinite(way), np.inf, way)
 
 
-def _must_change(road_map: RoadMap, lane: Array) -> Array:
+def _must_change_lane(road_map: RoadMap, lane: Array) -> Array:
     """(T, E) bool: the car is on a lane that does not lead where it goes, and changes from it within a few seconds."""
-    onward = {key: {road_map.lanes[after].edge for after in _beyond(road_map, key)} for key in road_map.lanes}
+    onward = {key: {road_map.lanes[after].edge for after in _next_road_lanes(road_map, key)} for key in road_map.lanes}
     edges = {key: entry.edge for key, entry in road_map.lanes.items() if entry.across_junction is None}
-    found = np.zeros(lane.shape, bool)
+    masks = np.zeros(lane.shape, bool)
     for column, keys in enumerate(lane.T.tolist()):
         changes = [step for step in range(1, len(keys)) if keys[step] != keys[step - 1]]
         for step in changes:
@@ -177,27 +177,27 @@ def _must_change(road_map: RoadMap, lane: Array) -> Array:
             goes_to = next((edges[key] for key in keys[step:] if key in edges and edges[key] != edges[after]), None)
             if goes_to is not None and goes_to not in onward[before]:
                 begin = step
-                while begin > max(step - SOON, 0) and keys[begin - 1] == before:
+                while begin > max(step - HORIZON_STEPS, 0) and keys[begin - 1] == before:
                     begin -= 1
-                found[begin:step, column] = True
-    return found
+                masks[begin:step, column] = True
+    return masks
 
 
-def _beyond(road_map: RoadMap, key: int) -> list[int]:
+def _next_road_lanes(road_map: RoadMap, key: int) -> list[int]:
     """The road lanes that a lane leads to, across the junction."""
-    found, todo = [], list(road_map.lanes[key].lane.successors)
+    masks, todo = [], list(road_map.lanes[key].lane.successors)
     while todo:
         lane = todo.pop()
         if road_map.lanes[lane].across_junction is None:
-            found.append(lane)
+            masks.append(lane)
         else:
             todo += road_map.lanes[lane].lane.successors
-    return found
+    return masks
 
 
-def _to_red_light(log: TrafficLog, steps: Array, lane: Array, poses: Array) -> Array:
+def _distance_to_red_light(log: TrafficLog, steps: Array, lane: Array, poses: Array) -> Array:
     """(M, E) m from the middle of a car to the stop line of its lane while that is red for every way on."""
-    ends = _ends_of(log.road_map)
+    ends = _lane_ends(log.road_map)
     held = np.zeros((len(steps), len(ends)), bool)
     free = np.zeros_like(held)
     for index, signal in enumerate(log.road_map.signals):
@@ -209,9 +209,9 @@ def _to_red_light(log: TrafficLog, steps: Array, lane: Array, poses: Array) -> A
     return np.where(red & np.isfinite(way), way, np.inf)
 
 
-def _by_road(looks: _Looks) -> dict[str, Array]:
-    back = looks.turn[Turn.BACK] | (looks.special[Special.DEAD_END] & (looks.bend > BACK_RAD))
-    ring = looks.special[Special.ROUNDABOUT]
+def _tags_by_road(looks: _RoadContext) -> dict[str, Array]:
+    back = looks.turn[Turn.BACK] | (looks.road_type[RoadType.DEAD_END] & (looks.bend > BACK_RAD))
+    ring = looks.road_type[RoadType.ROUNDABOUT]
     calm = looks.moving & ~ring & ~back & ~looks.lane_ends
     crossing = looks.turn[Turn.LEFT] | looks.turn[Turn.RIGHT]
     rolling = looks.speed > 1.0
@@ -231,7 +231,7 @@ def _by_road(looks: _Looks) -> dict[str, Array]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Others:
+class _RelativeActors:
     """(M, E, N) each: everybody as a car sees them, NaN where absent."""
 
     ahead: Array  # m, between the middles
@@ -239,35 +239,37 @@ class _Others:
     turned: Array  # rad, heading against the car's
 
 
-def _others(log: TrafficLog, steps: Array, egos: Array) -> _Others:
-    return _seen_from(log.poses[steps][:, egos], log.poses[steps])
+def _relative_actors(log: TrafficLog, steps: Array, egos: Array) -> _RelativeActors:
+    return _relative_to(log.poses[steps][:, egos], log.poses[steps])
 
 
-def _seen_from(ego: Array, poses: Array) -> _Others:
+def _relative_to(ego: Array, poses: Array) -> _RelativeActors:
     """Actors (M, N, 3) seen from egos (M, E, 3)."""
     delta = poses[:, None, :, :2].astype(np.float32) - ego[:, :, None, :2].astype(np.float32)
     cos, sin = (f(ego[..., 2]).astype(np.float32)[:, :, None] for f in (np.cos, np.sin))
     turned = np.abs(poses[:, None, :, 2].astype(np.float32) - ego[:, :, None, 2].astype(np.float32))
-    return _Others(
+    return _RelativeActors(
         ahead=delta[..., 0] * cos + delta[..., 1] * sin,
         left=delta[..., 1] * cos - delta[..., 0] * sin,
         turned=np.minimum(turned, np.float32(2 * np.pi) - turned),
     )
 
 
-def _by_others(log: TrafficLog, steps: Array, egos: Array, looks: _Looks, others: _Others) -> dict[str, Array]:
+def _tags_by_actors(
+    log: TrafficLog, steps: Array, egos: Array, looks: _RoadContext, others: _RelativeActors
+) -> dict[str, Array]:
     ahead, left, turned = others.ahead, others.left, others.turned
     vehicle = np.isin(log.shapes, (Shape.CAR, Shape.VAN, Shape.TRUCK, Shape.BUS, Shape.MOTORCYCLE))
     moved = np.array([len(edges) > 0 for edges in log.edges], bool)
     same_way, oncoming = turned < 0.4, turned > np.pi - 0.4
-    now, later = log.speeds_mps[steps], log.speeds_mps[np.minimum(steps + LATER, log.steps - 1)]
-    brakes = (now - np.nan_to_num(later, nan=np.inf)) > BRAKED_MPS
+    now, later = log.speeds_mps[steps], log.speeds_mps[np.minimum(steps + REACTION_STEPS, log.steps - 1)]
+    brakes = (now - np.nan_to_num(later, nan=np.inf)) > MIN_SPEED_LOSS_MPS
     quick = looks.moving & (looks.speed > 4.5)
     straight_on = looks.bend < 0.3
 
     lead = vehicle & moved & _within(ahead, LEAD_M) & (np.abs(left) < 1.5) & same_way
     beside = _within(ahead, CUT_IN_M) & _within(np.abs(left), CUT_IN_LEFT_M) & (turned < 2.0)  # a side road counts
-    cut_in = vehicle & moved & beside & _comes_in(log, steps, egos)
+    cut_in = vehicle & moved & beside & _cuts_in(log, steps, egos)
     rides = (log.shapes == Shape.BICYCLE) & moved & _within(ahead, BICYCLE_M) & (np.abs(left) < 2.6) & (turned < 0.8)
     meets = vehicle & moved & _within(ahead, ONCOMING_M) & (np.abs(left) < 5.0) & oncoming
     first = ~lead.any(axis=2)
@@ -275,41 +277,41 @@ def _by_others(log: TrafficLog, steps: Array, egos: Array, looks: _Looks, others
         "lead_brakes": quick & straight_on & (lead & brakes[:, None]).any(axis=2),
         "cut_in": looks.moving & cut_in.any(axis=2),
         "bicycle": looks.moving & rides.any(axis=2),
-        "narrow_oncoming": looks.moving & looks.special[Special.NARROW] & meets.any(axis=2),
+        "narrow_oncoming": looks.moving & looks.road_type[RoadType.NARROW] & meets.any(axis=2),
         "red_light": quick & _within(looks.to_stop_line, STOP_LINE_M) & first,
-        "crossing_pedestrian": (looks.speed > 2.0) & _crossing(log, steps, egos, others),
+        "crossing_pedestrian": (looks.speed > 2.0) & _pedestrian_crosses(log, steps, egos, others),
     }
 
 
-def _comes_in(log: TrafficLog, steps: Array, egos: Array) -> Array:
+def _cuts_in(log: TrafficLog, steps: Array, egos: Array) -> Array:
     """(M, E, N) who is on none of the car's coming lanes now, and soon on the one that the car is then on."""
     last = log.steps - 1
     now = log.lane[steps]
     mine = [log.lane[np.minimum(steps + after, last)][:, egos] for after in range(0, 70, 10)]
     stranger = np.all([now[:, None] != lane[..., None] for lane in mine], axis=0)
-    found = np.zeros(stranger.shape, bool)
+    masks = np.zeros(stranger.shape, bool)
     for after in (1, 2, 3):
         then = log.lane[np.minimum(steps + 10 * after, last)]
-        found |= (then[:, None] == mine[after][..., None]) & (then[:, None] >= 0)
-    return np.asarray(stranger & found)
+        masks |= (then[:, None] == mine[after][..., None]) & (then[:, None] >= 0)
+    return np.asarray(stranger & masks)
 
 
-def _crossing(log: TrafficLog, steps: Array, egos: Array, others: _Others) -> Array:
+def _pedestrian_crosses(log: TrafficLog, steps: Array, egos: Array, others: _RelativeActors) -> Array:
     """(M, E) someone on foot will be in front of where the car is now heading, within 3.5 s."""
     people = np.flatnonzero(log.shapes == Shape.PEDESTRIAN)
-    found = np.zeros(others.ahead.shape[:2], bool)
+    masks = np.zeros(others.ahead.shape[:2], bool)
     if len(people) == 0:
-        return found
+        return masks
     near = _within(others.ahead[..., people], CROSSING_M) & (np.abs(others.left[..., people]) < 9.0)
     ego = log.poses[steps][:, egos]
     for after in (10, 20, 30, 35):
-        seen = _seen_from(ego, log.poses[np.minimum(steps + after, log.steps - 1)][:, people])
+        seen = _relative_to(ego, log.poses[np.minimum(steps + after, log.steps - 1)][:, people])
         walks = np.nan_to_num(log.speeds_mps[np.minimum(steps + after, log.steps - 1)][:, people]) > 0.3
-        found |= (near & _within(seen.ahead, CROSSING_M) & (np.abs(seen.left) < 1.4) & walks[:, None]).any(axis=2)
-    return found
+        masks |= (near & _within(seen.ahead, CROSSING_M) & (np.abs(seen.left) < 1.4) & walks[:, None]).any(axis=2)
+    return masks
 
 
-def _parked(log: TrafficLog, others: _Others) -> Array:
+def _parked_ahead(log: TrafficLog, others: _RelativeActors) -> Array:
     """(M, E) a parked car ahead on the right, whose door may open or that may pull out, -1: none."""
     cars = np.array([len(edges) == 0 for edges in log.edges], bool) & np.isin(log.shapes, (Shape.CAR, Shape.VAN))
     fits = cars & _within(others.ahead, PARKED_M) & _within(-others.left, (1.8, 3.6)) & (others.turned < 0.25)

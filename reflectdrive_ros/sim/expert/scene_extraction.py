@@ -19,22 +19,22 @@ from ...scoring.areas import MapAreas
 from ...scoring.scorer import Reference
 from ...scoring.simulate import STEPS
 from .. import instructions, local_map
-from ..network import networks, towns
+from ..network import routing, towns
 from ..network.roads import RoadError
 from ..traffic import scripted_actors
 from ..traffic.actors import Lamp
-from ..traffic.scripted_actors import Staged
-from ..traffic.traffic import TrafficLog
+from ..traffic.scripted_actors import ScriptedActor
+from ..traffic.traffic_log import TrafficLog
 
 STEP_NS = 100_000_000
 OFFSET_M, HEADING_RAD, SPEED_SHARE = 0.22, 0.025, 0.06  # spread of how the driver departs from the log
-SEEN_M = 90.0  # others who never come closer are left out
-OTHERS_MAX = 64
-ROUTE_EDGES_MIN = 4  # a route that ends sooner is drawn on
-AHEAD_M = 60.0  # of route that a scene needs at least
-COMMANDED = {"turn_left": Command.LEFT, "turn_right": Command.RIGHT}
-MATCHED_STEPS = 150  # of the log ahead tell which lap of its route a car is on
-WAVE_STEPS = 3  # over which rates are taken
+ACTOR_RANGE_M = 90.0  # others who never come closer are left out
+MAX_ACTORS = 64
+MIN_ROUTE_EDGES = 4  # a route that ends sooner is drawn on
+MIN_ROUTE_AHEAD_M = 60.0  # of route that a scene needs at least
+TAG_COMMANDS = {"turn_left": Command.LEFT, "turn_right": Command.RIGHT}
+MATCH_STEPS = 150  # of the log ahead tell which lap of its route a car is on
+DIFFERENCE_STEPS = 3  # over which rates are taken
 
 
 class NoScene(ValueError):
@@ -42,39 +42,41 @@ class NoScene(ValueError):
 
 
 @dataclass(frozen=True, eq=False)
-class Moment:
+class ExtractedScene:
     """See the top of this file."""
 
     scene: DrivingScene  # without expert, yardstick and pictures
     stop_m: float | None  # from the rear axle along the route to a red light's stop line
-    staged: Staged | None  # who is not in the log
+    scripted: ScriptedActor | None  # who is not in the log
 
 
-def at(
+def extract_scene(
     log: TrafficLog, step: int, ego: int, family: str, seed: int, vehicle: VehicleConfig, parked: int = -1
-) -> Moment:
+) -> ExtractedScene:
     """The moment of actor `ego` at a step of the log; `parked` is the actor that opens its door or pulls out.
 
     Raises NoScene.
     """
     generator = np.random.default_rng(seed)
-    state, history = _driver(log, step, ego, vehicle, generator)
+    state, history = _perturb_ego(log, step, ego, vehicle, generator)
     map_from_ego = state.map_from_ego
     keys, line, along_m = _route(log, step, ego, map_from_ego, generator)
-    staged = None
+    scripted = None
     if parked >= 0 and family == "cut_in":
-        staged = scripted_actors.pull_out(log, step, parked, line, generator)
+        scripted = scripted_actors.pull_out(log, step, parked, line, generator)
     elif parked >= 0:
-        staged = scripted_actors.door(log, step, parked)
-    tracks = _tracks(log, step, ego, map_from_ego, staged)
+        scripted = scripted_actors.open_door(log, step, parked)
+    tracks = _actor_tracks(log, step, ego, map_from_ego, scripted)
     here = tracks.present[:, NOW]
     box = geometry.compose(np.zeros(3), np.array([vehicle.rear_axle_to_center_m, 0.0, 0.0]))
     size = np.array([vehicle.length_m, vehicle.width_m])
     if geometry.boxes_overlap(tracks.poses[here, NOW], tracks.sizes[here] + 0.1, box, size).any():
         raise NoScene("overlap_start")
     lamps = log.lamps[step : step + STEPS + 1]
-    command, instruction = instructions.of(log.road_map, keys, along_m)
-    if COMMANDED.get(family, command) is not command or (family in COMMANDED and instruction.startswith("turn back")):
+    command, instruction = instructions.next_instruction(log.road_map, keys, along_m)
+    if TAG_COMMANDS.get(family, command) is not command or (
+        family in TAG_COMMANDS and instruction.startswith("turn back")
+    ):
         raise NoScene("turn_not_commanded")  # a corner where no other way leads on is no turn
     areas = local_map.areas(log.road_map, map_from_ego, keys)  # last: preparing it costs most
     if off_road(areas, geometry.box_corners(box, size)):
@@ -100,7 +102,7 @@ def at(
         expert=np.zeros((8, 3)),
         reference=Reference(0.0),
     )
-    return Moment(scene, _stop(log, step, keys, line, map_from_ego), staged)
+    return ExtractedScene(scene, _red_light_distance(log, step, keys, line, map_from_ego), scripted)
 
 
 def off_road(areas: MapAreas, corners: Array) -> bool:
@@ -109,7 +111,7 @@ def off_road(areas: MapAreas, corners: Array) -> bool:
     return not bool(((bits & areas.drivable_bits[:, None]) != 0).any(axis=0).all())
 
 
-def _driver(
+def _perturb_ego(
     log: TrafficLog, step: int, ego: int, vehicle: VehicleConfig, generator: np.random.Generator
 ) -> tuple[EgoState, Array]:
     """The ego's state, and its rear axle (21, 3) from 2 s ago till now in its present frame."""
@@ -128,12 +130,14 @@ def _driver(
         axis=-1,
     )
     map_poses = geometry.compose(rear, astray)
-    yaw_rate = float(geometry.wrap(rear[-1, 2] - rear[-1 - WAVE_STEPS, 2])) / (0.1 * WAVE_STEPS)
+    yaw_rate = float(geometry.wrap(rear[-1, 2] - rear[-1 - DIFFERENCE_STEPS, 2])) / (0.1 * DIFFERENCE_STEPS)
     state = EgoState(
         stamp_ns=(1 + step) * STEP_NS + 10**12,
         map_from_ego=map_poses[-1],
         speed_mps=speed,
-        acceleration_mps2=float(np.clip((speeds[-1] - speeds[-1 - WAVE_STEPS]) / (0.1 * WAVE_STEPS), -5.0, 3.0)),
+        acceleration_mps2=float(
+            np.clip((speeds[-1] - speeds[-1 - DIFFERENCE_STEPS]) / (0.1 * DIFFERENCE_STEPS), -5.0, 3.0)
+        ),
         yaw_rate_rps=yaw_rate,
         steering_rad=float(
             np.clip(steering_from_curvature(yaw_rate / max(speed, 1.0), vehicle.wheel_base_m), -0.6, 0.6)
@@ -150,14 +154,14 @@ def _route(
     road_map = log.road_map
     key = int(log.lane[step, ego])
     edges = list(_edges_ahead(log, step, ego))
-    if len(edges) < ROUTE_EDGES_MIN:
-        edges += networks.random_walk(road_map, generator, 400.0, edges[-1])[1:]
+    if len(edges) < MIN_ROUTE_EDGES:
+        edges += routing.random_walk(road_map, generator, 400.0, edges[-1])[1:]
     try:
-        keys, line = networks.line_ahead(road_map, key, edges, map_from_ego[:2])
+        keys, line = routing.line_ahead(road_map, key, edges, map_from_ego[:2])
     except RoadError:
         raise NoScene("route_unknown") from None
     (along,), (offset,) = geometry.project(line, map_from_ego[None, :2])
-    if geometry.arc_lengths(line)[-1] - along < AHEAD_M or abs(offset) > 4.0:
+    if geometry.arc_lengths(line)[-1] - along < MIN_ROUTE_AHEAD_M or abs(offset) > 4.0:
         raise NoScene("route_ends")
     (on_lane,), _ = geometry.project(road_map.lanes[key].lane.centerline, map_from_ego[None, :2])
     return keys, line, float(on_lane)
@@ -169,7 +173,7 @@ def _edges_ahead(log: TrafficLog, step: int, ego: int) -> tuple[str, ...]:
     A route may pass an edge more than once: what the log holds of the way ahead tells which time it is.
     """
     edges = log.edges[ego]
-    lanes = [log.road_map.lanes[key] for key in log.lane[step : step + MATCHED_STEPS, ego].tolist() if key >= 0]
+    lanes = [log.road_map.lanes[key] for key in log.lane[step : step + MATCH_STEPS, ego].tolist() if key >= 0]
     met = [lane.edge for lane in lanes if lane.across_junction is None]
     driven = [edge for place, edge in enumerate(met) if place == 0 or met[place - 1] != edge]
     if not driven:
@@ -185,28 +189,28 @@ def _edges_ahead(log: TrafficLog, step: int, ego: int) -> tuple[str, ...]:
     return tuple(edges[start:])
 
 
-def _tracks(log: TrafficLog, step: int, ego: int, map_from_ego: Array, staged: Staged | None) -> Tracks:
+def _actor_tracks(log: TrafficLog, step: int, ego: int, map_from_ego: Array, scripted: ScriptedActor | None) -> Tracks:
     """Everybody who comes near, seen from the ego's present place; who is staged comes last."""
     window = slice(step - HISTORY_STEPS, step + FUTURE_STEPS + 1)
     poses = log.poses[window].transpose(1, 0, 2)  # (N, 71, 3)
     present = np.isfinite(poses[..., 0])
     present[ego] = False
-    if staged is not None and staged.instead_of is not None:
-        present[staged.instead_of] = False
+    if scripted is not None and scripted.replaces_row is not None:
+        present[scripted.replaces_row] = False
     way = np.where(present, np.hypot(poses[..., 0] - map_from_ego[0], poses[..., 1] - map_from_ego[1]), np.inf)
     nearest = way.min(axis=1)
-    near = np.argsort(nearest, kind="stable")[: OTHERS_MAX - 1]
-    near = np.sort(near[nearest[near] < SEEN_M])
+    near = np.argsort(nearest, kind="stable")[: MAX_ACTORS - 1]
+    near = np.sort(near[nearest[near] < ACTOR_RANGE_M])
     there, speeds = present[near], log.speeds_mps[window].T[near]
     places, sizes, kinds = poses[near], log.sizes[near][:, :2], log.kinds[near]
-    if staged is not None:
-        _check_nobody_meets(staged, places, there, sizes, speeds)
-        places, there = np.concatenate([places, staged.poses[None]]), np.concatenate([there, staged.present[None]])
+    if scripted is not None:
+        _check_scripted_overlap(scripted, places, there, sizes, speeds)
+        places, there = np.concatenate([places, scripted.poses[None]]), np.concatenate([there, scripted.present[None]])
         sizes, speeds = (
-            np.concatenate([sizes, staged.size[None, :2]]),
-            np.concatenate([speeds, staged.speeds_mps[None]]),
+            np.concatenate([sizes, scripted.size[None, :2]]),
+            np.concatenate([speeds, scripted.speeds_mps[None]]),
         )
-        kinds = np.append(kinds, staged.kind)
+        kinds = np.append(kinds, scripted.kind)
     seen = geometry.compose(geometry.invert(map_from_ego), np.where(there[..., None], places, 0.0))
     return Tracks(
         poses=np.where(there[..., None], seen, 0.0),
@@ -217,19 +221,19 @@ def _tracks(log: TrafficLog, step: int, ego: int, map_from_ego: Array, staged: S
     )
 
 
-def _check_nobody_meets(staged: Staged, poses: Array, present: Array, sizes: Array, speeds: Array) -> None:
+def _check_scripted_overlap(scripted: ScriptedActor, poses: Array, present: Array, sizes: Array, speeds: Array) -> None:
     """Raises NoScene where recorded traffic would drive through who is staged. A door touches the car it belongs to."""
-    together = present & staged.present
-    if staged.instead_of is None:
+    together = present & scripted.present
+    if scripted.replaces_row is None:
         together &= speeds.max(axis=1, initial=0.0)[:, None] > 0.1
     touched = geometry.boxes_overlap(
-        np.where(present[..., None], poses, 0.0), sizes[:, None], staged.poses, staged.size[:2]
+        np.where(present[..., None], poses, 0.0), sizes[:, None], scripted.poses, scripted.size[:2]
     )
     if (touched & together).any():
         raise NoScene("stage_taken")
 
 
-def _stop(log: TrafficLog, step: int, keys: list[int], line: Array, map_from_ego: Array) -> float | None:
+def _red_light_distance(log: TrafficLog, step: int, keys: list[int], line: Array, map_from_ego: Array) -> float | None:
     """Metres from the rear axle along the route to the first stop line that is red now or in a second."""
     on_route = set(keys)
     (here,), _ = geometry.project(line, map_from_ego[None, :2])

@@ -1,4 +1,4 @@
-"""Where people can walk and bicycles can ride: read from the network itself, as cars know nothing of it."""
+"""Lane permissions of pedestrians and bicycles, read from the SUMO network file; `RoadMap` holds car lanes only."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 
 from .roads import RoadMap
 
-TRIES = 4  # a walk may end where a sidewalk does
-CROSSES = 4.0  # people like to cross the road so much more than to walk round the corner
+MAX_TRIES = 4  # a sampled walk may end early at the end of a sidewalk
+CROSSING_WEIGHT = 4.0  # of walking on over a zebra crossing, relative to turning at a corner
 
 
-def cycling(road_map: RoadMap) -> RoadMap:
-    """The road map with only those ways from edge to edge that a bicycle can go, and go on from."""
+def restrict_to_bicycles(road_map: RoadMap) -> RoadMap:
+    """The road map with only those edge transitions that a bicycle may use and that do not end in a dead end."""
     net = road_map.net_file.read_text()
-    ridden = {lane for lane, rule in re.findall(r'<lane id="([^":][^"]*)"([^>]*)>', net) if _for_bicycles(rule)}
+    ridden = {lane for lane, rule in re.findall(r'<lane id="([^":][^"]*)"([^>]*)>', net) if _allows_bicycles(rule)}
     pairs = set()
     for start, end, start_lane, end_lane in re.findall(
         r'<connection from="([^":][^"]*)" to="([^":][^"]*)" fromLane="(\d+)" toLane="(\d+)"', net
@@ -30,8 +30,8 @@ def cycling(road_map: RoadMap) -> RoadMap:
     return replace(road_map, edges_after={edge: tuple(ways) for edge, ways in after.items()})
 
 
-def _for_bicycles(rule: str) -> bool:
-    """Whether the attributes of a lane let bicycles in."""
+def _allows_bicycles(rule: str) -> bool:
+    """Whether the XML attributes of a lane allow bicycles."""
     allow = re.search(r'\ballow="([^"]*)"', rule)
     if allow:
         return "bicycle" in allow[1].split() or allow[1] == "all"
@@ -41,15 +41,15 @@ def _for_bicycles(rule: str) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Sidewalks:
-    """Sidewalks, and which of them meet at a corner or over a zebra crossing."""
+    """Sidewalks and their connections at corners and zebra crossings."""
 
     lengths_m: Mapping[str, float]  # of road edges with a sidewalk
-    corner_before: Mapping[str, str]  # edge -> SUMO's corner at its begin
+    corner_before: Mapping[str, str]  # edge -> SUMO walking area at its start
     corner_after: Mapping[str, str]
-    joined: Mapping[str, str]  # corner -> one name for all that zebra crossings join
+    joined: Mapping[str, str]  # walking area -> common name of all that zebra crossings join
 
     @staticmethod
-    def of(road_map: RoadMap) -> Sidewalks:
+    def read(road_map: RoadMap) -> Sidewalks:
         net = road_map.net_file.read_text()
         lane = r'<lane id="([^":][^"]*)_\d+"[^>]*\ballow="pedestrian"[^>]*\blength="([^"]*)"'
         lengths = {edge: float(length) for edge, length in re.findall(lane, net)}
@@ -74,16 +74,16 @@ class Sidewalks:
             usable, before, after, {corner: name(corner) for corner in (*before.values(), *after.values())}
         )
 
-    def walk(self, generator: np.random.Generator, length_m: float) -> tuple[str, ...]:
-        """Edges along whose sidewalks somebody wanders so far, or as far as they lead; empty where none lead on."""
+    def sample_walk(self, generator: np.random.Generator, length_m: float) -> tuple[str, ...]:
+        """Sample edges with connected sidewalks, `length_m` in all or as far as possible; empty where none connect."""
         best: tuple[tuple[str, ...], float] = ((), 0.0)
-        for _ in range(TRIES if self.lengths_m else 0):
-            best = max(best, self._try(generator, length_m), key=lambda one: one[1])
+        for _ in range(MAX_TRIES if self.lengths_m else 0):
+            best = max(best, self._sample_walk(generator, length_m), key=lambda one: one[1])
             if best[1] >= length_m:
                 break
         return best[0] if len(best[0]) > 1 else ()
 
-    def _try(self, generator: np.random.Generator, length_m: float) -> tuple[tuple[str, ...], float]:
+    def _sample_walk(self, generator: np.random.Generator, length_m: float) -> tuple[tuple[str, ...], float]:
         edges = list(self.lengths_m)
         room = np.array(list(self.lengths_m.values()))
         edge = edges[int(generator.choice(len(edges), p=room / room.sum()))]
@@ -99,7 +99,7 @@ class Sidewalks:
             ]
             if not onward:
                 break
-            wish = np.array([1.0 if corner == here else CROSSES for _, _, corner in onward])
+            wish = np.array([1.0 if corner == here else CROSSING_WEIGHT for _, _, corner in onward])
             edge, forward, _ = onward[int(generator.choice(len(onward), p=wish / wish.sum()))]
             way.append(edge)
             walked_m += self.lengths_m[edge]

@@ -1,8 +1,8 @@
-"""A drawn Lanelet2 map (.osm) as a SUMO network, so that traffic drives on real roads.
+"""Conversion of a Lanelet2 map (.osm) to a SUMO network.
 
-Lanelets that overlap others are ways across a junction and become connections with their own shape; all others become
-lanes, those side by side lanes of one edge. Who gives way to whom is left to netconvert. Lanelets for both ways become
-two lanes if they are wide enough, else a lane in the direction in which they were drawn.
+Lanelets that overlap others become connections across a junction with their own shape; all others become lanes, and
+adjacent ones lanes of one edge. Priorities are left to netconvert. A two-way lanelet becomes two lanes if it is wide
+enough, else one lane in its drawn direction.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import numpy as np
 
 from ... import geometry
 from ...domain import Array
-from ...osm import OsmError, checked
+from ...osm import OsmError, check_osm
 from .roads import RoadError, RoadMap
-from .towns import converted, shape_text
+from .towns import convert_network, shape_text
 
 KMH = 1 / 3.6
-STEP_M = 2.0  # of points along a lane
-NARROWEST_M = 2.3  # of a lane that a car can use
-WIDEST_M = 6.0
-ALIKE_M = 0.5  # lanes whose widths differ less may be one
-LONGEST_WAY = 6  # lanelets across one junction
+STEP_M = 2.0  # between points of a lane
+MIN_LANE_WIDTH_M = 2.3  # of a lane for cars
+MAX_LANE_WIDTH_M = 6.0
+MERGE_WIDTH_TOLERANCE_M = 0.5  # largest width difference of merged lanelets
+MAX_JUNCTION_LANELETS = 6  # lanelets across one junction
 OPTIONS = (
     "--junctions.endpoint-shape",  # the map says where junctions end
     "--no-turnarounds",
@@ -35,8 +35,8 @@ OPTIONS = (
 
 
 @dataclass(frozen=True, eq=False)
-class _Piece:
-    """A lanelet in one direction."""
+class _DirectedLanelet:
+    """A lanelet in one driving direction."""
 
     name: str
     line: Array  # (V, 2) along its middle
@@ -50,36 +50,36 @@ class _Piece:
 
 
 def load(osm: Path, folder: Path) -> RoadMap:
-    """The map of an .osm file; its SUMO network is written to `folder`.
+    """Load an .osm map; its SUMO network is written to `folder`.
 
     Raises RoadError for a file that is missing, cannot be read, holds no road lanelets or no drivable route, and where
     lanelet2 is not installed.
     """
-    drawn = _read(osm)
-    plain = _plain_xml(_joined(_pieces(drawn, osm)))
+    drawn = _read_map(osm)
+    plain = _plain_xml(_merge_chains(_directed_lanelets(drawn, osm)))
     folder.mkdir(parents=True, exist_ok=True)
-    road_map = converted(osm.stem, plain, folder, OPTIONS)
+    road_map = convert_network(osm.stem, plain, folder, OPTIONS)
     return replace(road_map, crossings=_rings(drawn, "crosswalk"), walkways=_rings(drawn, "walkway"))
 
 
 # --- the drawn map ---------------------------------------------------------------------------------------------------
 
 
-def _read(osm: Path) -> Any:
+def _read_map(osm: Path) -> Any:
     if not osm.is_file():
         raise RoadError(f"{osm} does not exist: give the .osm file of a Lanelet2 map")
     try:
-        from lanelet2 import io, projection  # late: only who drives on drawn maps needs it
+        from lanelet2 import io, projection  # imported late: an optional dependency
     except ImportError as fault:
         raise RoadError(f"lanelet2 cannot be imported ({fault}): pip install lanelet2") from None
     try:
-        nodes = checked(osm)
+        nodes = check_osm(osm)
     except OsmError as fault:
         raise RoadError(f"{osm} cannot be read as a Lanelet2 map: it {fault}") from None
     except OSError as fault:
         raise RoadError(f"{osm} cannot be read: {fault.strerror}") from None
-    tagged = nodes.placed
-    # Where the tags tell the place, degrees only have to get through: UTM refuses what is far from its origin.
+    tagged = nodes.has_local_coordinates
+    # With local coordinates degrees are unused; Mercator, unlike UTM, accepts any of them.
     project = projection.MercatorProjector if tagged else projection.UtmProjector
     origin = io.Origin(0.0, 0.0) if tagged else io.Origin(round(nodes.lat, 2), round(nodes.lon, 2))
     try:
@@ -89,14 +89,14 @@ def _read(osm: Path) -> Any:
                 point.x, point.y = float(point.attributes["local_x"]), float(point.attributes["local_y"])
     except (RuntimeError, KeyError, ValueError) as fault:
         raise RoadError(f"{osm} cannot be read as a Lanelet2 map: {' '.join(str(fault).split())}") from None
-    for lanelet in drawn.laneletLayer:  # routing on one without a border ends the process
+    for lanelet in drawn.laneletLayer:  # routing on a lanelet without a border crashes the process
         if min(len(lanelet.leftBound), len(lanelet.rightBound)) < 2:
             raise RoadError(f"{osm} lacks a border of lanelet {lanelet.id}, or its points: give the whole map")
     return drawn
 
 
-def _pieces(drawn: Any, osm: Path) -> dict[str, _Piece]:
-    """All that vehicles may drive, by name: the lanelet's id, with an `r` where it is driven against its drawing."""
+def _directed_lanelets(drawn: Any, osm: Path) -> dict[str, _DirectedLanelet]:
+    """Lanelets for vehicles by name: the id, with an `r` where driven against the drawn direction."""
     from lanelet2 import routing, traffic_rules
 
     rules = traffic_rules.create(traffic_rules.Locations.Germany, traffic_rules.Participants.Vehicle)
@@ -106,15 +106,15 @@ def _pieces(drawn: Any, osm: Path) -> dict[str, _Piece]:
         raise RoadError(f"{osm} holds no road lanelets: give a map with lanelets for vehicles")
     pieces = {}
     for lanelet in roads:
-        line, width_m = _middle(_points(lanelet.leftBound), _points(lanelet.rightBound))
-        both_ways = not rules.isOneWay(lanelet) and width_m >= 2 * NARROWEST_M
-        if geometry.arc_lengths(line)[-1] < 0.5 or width_m < NARROWEST_M / 2:
+        line, width_m = _centerline(_points(lanelet.leftBound), _points(lanelet.rightBound))
+        both_ways = not rules.isOneWay(lanelet) and width_m >= 2 * MIN_LANE_WIDTH_M
+        if geometry.arc_lengths(line)[-1] < 0.5 or width_m < MIN_LANE_WIDTH_M / 2:
             continue
         left = graph.left(lanelet) or graph.adjacentLeft(lanelet)
-        piece = _Piece(
+        piece = _DirectedLanelet(
             name=_name(lanelet),
             line=line,
-            width_m=min(width_m, WIDEST_M),
+            width_m=min(width_m, MAX_LANE_WIDTH_M),
             limit_mps=float(np.clip(rules.speedLimit(lanelet).speedLimit, 10.0, 130.0)) * KMH,
             after=tuple(_name(other) for other in graph.following(lanelet)),
             left=str(left.id) if left is not None and not both_ways else None,
@@ -127,9 +127,9 @@ def _pieces(drawn: Any, osm: Path) -> dict[str, _Piece]:
             continue
         back = lanelet.invert()
         after = tuple(_name(other) for other in graph.following(back))
-        half = replace(piece, width_m=min(width_m / 2, WIDEST_M), line=_shifted(line, -width_m / 4))
+        half = replace(piece, width_m=min(width_m / 2, MAX_LANE_WIDTH_M), line=_offset_line(line, -width_m / 4))
         pieces[piece.name] = half
-        pieces[_name(back)] = replace(half, name=_name(back), line=_shifted(line[::-1], -width_m / 4), after=after)
+        pieces[_name(back)] = replace(half, name=_name(back), line=_offset_line(line[::-1], -width_m / 4), after=after)
     known = {name: replace(p, after=tuple(a for a in p.after if a in pieces)) for name, p in pieces.items()}
     return {name: replace(p, left=p.left if p.left in pieces else None) for name, p in known.items()}
 
@@ -147,10 +147,10 @@ def _points(line: Any) -> Array:
     return np.array([(point.x, point.y) for point in line])
 
 
-def _middle(left: Array, right: Array) -> tuple[Array, float]:
-    """The line (V, 2) in the middle of two bounds, in driving direction, and the usual distance between them.
+def _centerline(left: Array, right: Array) -> tuple[Array, float]:
+    """Centre line (V, 2) of two bounds in driving direction, and their median distance.
 
-    lanelet2 tells the sides apart by degrees, which maps in a frame of their own leave empty: here by the points alone.
+    The sides are told apart by the points: lanelet2 uses degrees, which maps with local coordinates leave empty.
     """
     if np.hypot(*(left[0] - right[-1])) + np.hypot(*(left[-1] - right[0])) < np.hypot(*(left[0] - right[0])) + np.hypot(
         *(left[-1] - right[-1])
@@ -160,18 +160,18 @@ def _middle(left: Array, right: Array) -> tuple[Array, float]:
     if np.dot(x, np.roll(y, -1)) > np.dot(np.roll(x, -1), y):  # anticlockwise: left would be right
         left, right = left[::-1], right[::-1]
     count = max(int(np.ceil(max(geometry.arc_lengths(bound)[-1] for bound in (left, right)) / STEP_M)) + 1, 2)
-    sides = [_evenly(bound, count) for bound in (left, right)]
+    sides = [_resample(bound, count) for bound in (left, right)]
     return 0.5 * (sides[0] + sides[1]), float(np.median(np.hypot(*(sides[0] - sides[1]).T)))
 
 
-def _evenly(line: Array, count: int) -> Array:
-    """(count, 2) points from end to end of a line, equally far apart."""
+def _resample(line: Array, count: int) -> Array:
+    """(count, 2) equidistant points from end to end of a line."""
     along = geometry.arc_lengths(line)
     at = np.linspace(0.0, along[-1], count)
     return np.column_stack([np.interp(at, along, line[:, axis]) for axis in (0, 1)])
 
 
-def _shifted(line: Array, left_m: float) -> Array:
+def _offset_line(line: Array, left_m: float) -> Array:
     heading = np.unwrap(geometry.headings_along(line))
     return np.asarray(line + left_m * np.stack([-np.sin(heading), np.cos(heading)], axis=-1))
 
@@ -182,52 +182,56 @@ def _rings(drawn: Any, subtype: str) -> tuple[Array, ...]:
     return tuple(np.concatenate([_points(one.leftBound), _points(one.rightBound)[::-1]]) for one in found)
 
 
-def _joined(pieces: Mapping[str, _Piece]) -> dict[str, _Piece]:
-    """Lanelets that only follow each other, made one: maps cut roads finely, for SUMO each cut is a junction."""
+def _merge_chains(pieces: Mapping[str, _DirectedLanelet]) -> dict[str, _DirectedLanelet]:
+    """Merge chains of lanelets without branches: SUMO would make a junction at each joint."""
     reached = Counter(name for piece in pieces.values() for name in piece.after)
     grouped = {name for name, piece in pieces.items() if piece.left} | {piece.left for piece in pieces.values()}
     alone = {name for name, piece in pieces.items() if not piece.overlapped & pieces.keys()} - grouped
-    joined = dict(pieces)
+    merged = dict(pieces)
     for name in pieces:
-        while name in joined and len(joined[name].after) == 1:
-            one, other = joined[name], joined[joined[name].after[0]]
-            alike = abs(one.width_m - other.width_m) < ALIKE_M and one.limit_mps == other.limit_mps and not one.light
+        while name in merged and len(merged[name].after) == 1:
+            one, other = merged[name], merged[merged[name].after[0]]
+            alike = (
+                abs(one.width_m - other.width_m) < MERGE_WIDTH_TOLERANCE_M
+                and one.limit_mps == other.limit_mps
+                and not one.light
+            )
             if not (alike and {name, other.name} <= alone and reached[other.name] == 1 and other is not one):
                 break
             line = np.concatenate([one.line, other.line[1:]])
-            joined[name] = replace(one, line=line, after=other.after, light=other.light)
-            del joined[other.name]
-    return joined
+            merged[name] = replace(one, line=line, after=other.after, light=other.light)
+            del merged[other.name]
+    return merged
 
 
 # --- lanes, edges and junctions --------------------------------------------------------------------------------------
 
 
-def _plain_xml(pieces: Mapping[str, _Piece]) -> dict[str, str]:
-    """SUMO's plain XML: edges of lanes side by side, junctions where they meet, connections across them."""
-    crossing = _across_junctions(pieces)
+def _plain_xml(pieces: Mapping[str, _DirectedLanelet]) -> dict[str, str]:
+    """SUMO plain XML: edges of adjacent lanes, junctions where edges meet, connections across them."""
+    crossing = _junction_lanelets(pieces)
     edges = _edges({name: piece for name, piece in pieces.items() if name not in crossing})
     lane_of = {name: (edge, index) for edge, names in edges.items() for index, name in enumerate(names)}
-    ways = [way for name in lane_of for way in _ways_on(pieces, crossing, name)]
-    nodes = _Together()
+    ways = [way for name in lane_of for way in _paths_across(pieces, crossing, name)]
+    nodes = _UnionFind()
     for edge in edges:
-        nodes.join(f"{edge}.begin", f"{edge}.begin")
-        nodes.join(f"{edge}.end", f"{edge}.end")
+        nodes.union(f"{edge}.begin", f"{edge}.begin")
+        nodes.union(f"{edge}.end", f"{edge}.end")
     for way in ways:
         begin, end = f"{lane_of[way[0]][0]}.end", f"{lane_of[way[-1]][0]}.begin"
-        nodes.join(begin, end)
+        nodes.union(begin, end)
         for name in way[1:-1]:
-            nodes.join(begin, name)
+            nodes.union(begin, name)
             for other in pieces[name].overlapped & crossing:
-                nodes.join(begin, other)
+                nodes.union(begin, other)
     places: dict[str, list[Array]] = {}
     lights = set()
     leaves_on: dict[str, str] = {}  # edge -> the edge that its end was made
     edge_lines, connection_lines = [], []
     for edge, names in edges.items():
-        start, end = nodes.of(f"{edge}.begin"), nodes.of(f"{edge}.end")
+        start, end = nodes.find(f"{edge}.begin"), nodes.find(f"{edge}.end")
         lanes = [pieces[name] for name in names]
-        middle = _middle_of(lanes)
+        middle = _mean_line(lanes)
         places.setdefault(start, []).append(middle[0])
         places.setdefault(end, []).append(middle[-1])
         if any(lane.light for lane in lanes):
@@ -235,17 +239,17 @@ def _plain_xml(pieces: Mapping[str, _Piece]) -> dict[str, str]:
         if start != end:
             edge_lines.append(_edge_xml(edge, start, end, lanes))
             continue
-        # SUMO knows no edge that ends where it begins: a joint in its middle makes two of it.
+        # SUMO has no edge from a node to itself: split it in the middle.
         leaves_on[edge] = joint = f"{edge}.joint"
         places[joint] = [middle[len(middle) // 2]]
-        halves = [(_part(lane, 0.0, 0.5), _part(lane, 0.5, 1.0)) for lane in lanes]
+        halves = [(_slice_lane(lane, 0.0, 0.5), _slice_lane(lane, 0.5, 1.0)) for lane in lanes]
         edge_lines.append(_edge_xml(edge, start, joint, [half for half, _ in halves]))
         edge_lines.append(_edge_xml(joint, joint, end, [half for _, half in halves]))
         for index in range(len(lanes)):
             connection_lines.append(f'<connection from="{edge}" to="{joint}" fromLane="{index}" toLane="{index}"/>')
     for way in ways:
         (source, from_lane), (target, to_lane) = lane_of[way[0]], lane_of[way[-1]]
-        across = _fitted([pieces[name].line for name in way]) if len(way) > 2 else None
+        across = _connector_shape([pieces[name].line for name in way]) if len(way) > 2 else None
         shape = "" if across is None else f' shape="{shape_text(across)}"'
         source = leaves_on.get(source, source)
         ends = f'from="{source}" to="{target}" fromLane="{from_lane}" toLane="{to_lane}"'
@@ -262,15 +266,15 @@ def _plain_xml(pieces: Mapping[str, _Piece]) -> dict[str, str]:
     }
 
 
-def _fitted(lines: Sequence[Array]) -> Array:
-    """The lines between the first and the last, joined and shifted so that they begin and end where those do."""
+def _connector_shape(lines: Sequence[Array]) -> Array:
+    """The inner lines joined and shifted so that they start and end at the outer lines."""
     line = geometry.distinct_points(np.concatenate(lines[1:-1]), closer_than=0.1)
     share = (geometry.arc_lengths(line) / geometry.arc_lengths(line)[-1])[:, None]
     return np.asarray(line + (1 - share) * (lines[0][-1] - line[0]) + share * (lines[-1][0] - line[-1]))
 
 
-def _part(lane: _Piece, begin: float, end: float) -> _Piece:
-    """The stretch of a lane between two shares of its length."""
+def _slice_lane(lane: _DirectedLanelet, begin: float, end: float) -> _DirectedLanelet:
+    """The part of a lane between two fractions of its length."""
     along = geometry.arc_lengths(lane.line)
     count = max(int((end - begin) * len(lane.line)), 2)
     at = np.linspace(begin, end, count) * along[-1]
@@ -278,12 +282,12 @@ def _part(lane: _Piece, begin: float, end: float) -> _Piece:
     return replace(lane, line=line)
 
 
-def _middle_of(lanes: Sequence[_Piece]) -> Array:
+def _mean_line(lanes: Sequence[_DirectedLanelet]) -> Array:
     count = max(len(lane.line) for lane in lanes)
-    return np.asarray(np.mean([_evenly(lane.line, count) for lane in lanes], axis=0))
+    return np.asarray(np.mean([_resample(lane.line, count) for lane in lanes], axis=0))
 
 
-def _edge_xml(name: str, start: str, end: str, lanes: Sequence[_Piece]) -> str:
+def _edge_xml(name: str, start: str, end: str, lanes: Sequence[_DirectedLanelet]) -> str:
     inner = []
     for index, lane in enumerate(lanes):
         changes = "" if lane.change_left or index == len(lanes) - 1 else ' changeLeft="emergency"'
@@ -296,19 +300,19 @@ def _edge_xml(name: str, start: str, end: str, lanes: Sequence[_Piece]) -> str:
     limit_mps = min(lane.limit_mps for lane in lanes)
     return (
         f'<edge id="{name}" from="{start}" to="{end}" numLanes="{len(lanes)}" speed="{limit_mps:.3f}"'
-        f' spreadType="center" shape="{shape_text(_middle_of(lanes))}">{"".join(inner)}</edge>'
+        f' spreadType="center" shape="{shape_text(_mean_line(lanes))}">{"".join(inner)}</edge>'
     )
 
 
-def _across_junctions(pieces: Mapping[str, _Piece]) -> set[str]:
-    """Names of the lanelets that overlap another and lie between others; at the rim of a map they are roads."""
+def _junction_lanelets(pieces: Mapping[str, _DirectedLanelet]) -> set[str]:
+    """Names of the lanelets that overlap another and have both predecessors and successors."""
     entered = {name for piece in pieces.values() for name in piece.after}
     return {
         name for name, piece in pieces.items() if piece.after and name in entered and piece.overlapped & pieces.keys()
     }
 
 
-def _edges(roads: Mapping[str, _Piece]) -> dict[str, tuple[str, ...]]:
+def _edges(roads: Mapping[str, _DirectedLanelet]) -> dict[str, tuple[str, ...]]:
     """Edge -> its lanes, from the right."""
     right_of = {piece.left: name for name, piece in roads.items() if piece.left in roads}
     edges = {}
@@ -322,27 +326,27 @@ def _edges(roads: Mapping[str, _Piece]) -> dict[str, tuple[str, ...]]:
     return edges
 
 
-def _ways_on(pieces: Mapping[str, _Piece], crossing: set[str], name: str) -> Iterator[tuple[str, ...]]:
-    """From a lane, across a junction, to each lane beyond: their names in order, with both ends."""
+def _paths_across(pieces: Mapping[str, _DirectedLanelet], crossing: set[str], name: str) -> Iterator[tuple[str, ...]]:
+    """Name paths from a lane across a junction to each lane after it, both ends included."""
     todo: list[tuple[str, ...]] = [(name, other) for other in pieces[name].after]
     while todo:
         way = todo.pop(0)
         if way[-1] not in crossing:
             yield way
-        elif len(way) <= LONGEST_WAY:
+        elif len(way) <= MAX_JUNCTION_LANELETS:
             todo += [(*way, other) for other in pieces[way[-1]].after if other not in way]
 
 
-class _Together:
-    """Names that belong together, called after the first of them."""
+class _UnionFind:
+    """Disjoint sets of names; each set is called after its first member."""
 
     def __init__(self) -> None:
         self._first: dict[str, str] = {}
 
-    def of(self, name: str) -> str:
+    def find(self, name: str) -> str:
         while (first := self._first.setdefault(name, name)) != name:
             name = first
         return name
 
-    def join(self, one: str, other: str) -> None:
-        self._first[self.of(other)] = self.of(one)
+    def union(self, one: str, other: str) -> None:
+        self._first[self.find(other)] = self.find(one)

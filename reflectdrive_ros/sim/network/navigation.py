@@ -1,7 +1,6 @@
-"""The ego's way: lanes and one line along a walk through the network, made once and kept.
+"""The ego's route: lanes and one line along a sequence of road edges, built once and extended at its end.
 
-A line that was drawn anew at each step would start each lane change again from where the car is, and never finish it.
-So the way is drawn from lane to lane as it is planned, and the ego only moves along it; more is added at its far end.
+The line is not rebuilt at each step: a lane change would then restart at the car's position and never finish.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from .roads import RoadError, RoadLane, RoadMap
 
 BEHIND_M = 30.0
 AHEAD_M = 250.0
-CHANGE_M = 45.0  # a lane change takes this much road where there is as much ..
-CHANGE_LEAST_M = 15.0  # .. and at least so much
-SETTLE_M = 5.0  # after a junction, before the lane is left again
-DENSE_M = 4.0  # longest step between points of the line
-SPEED_LIMIT_MPS = 13.9  # where a map tells none
+LANE_CHANGE_M = 45.0  # length of a lane change where the road is long enough ..
+MIN_LANE_CHANGE_M = 15.0  # .. and its minimum
+JUNCTION_EXIT_M = 5.0  # from the end of a junction to the start of the next lane change
+MAX_SPACING_M = 4.0  # between points of the line
+DEFAULT_SPEED_LIMIT_MPS = 13.9  # where the map has none
 
 
 @dataclass(frozen=True, eq=False)
-class Way:
-    """Lanes that follow each other (or lie beside each other, where the lane is changed), and the line along them."""
+class EgoRoute:
+    """Consecutive lanes (adjacent ones at a lane change) and the line along them, map frame."""
 
     road_map: RoadMap
     lanes: tuple[int, ...]
-    starts_m: Array  # (K,) where on the line each lane begins; lanes beside each other begin together
+    starts_m: Array  # (K,) arc length at which each lane starts; adjacent lanes start together
     line: Array  # (L, 2) map frame
     along_m: Array  # (L,) arc lengths
 
@@ -44,23 +43,23 @@ class Way:
     def last_edge(self) -> str:
         return self.road_map.lanes[self.lanes[-1]].edge
 
-    def place(self, at_m: float, point: Array, behind_m: float = 5.0, ahead_m: float = 40.0) -> tuple[float, float]:
-        """Arc length and signed offset (left positive) of a point near a known place on the line."""
+    def project(self, at_m: float, point: Array, behind_m: float = 5.0, ahead_m: float = 40.0) -> tuple[float, float]:
+        """Arc length and signed offset (left positive) of a point near a known arc length `at_m`."""
         first = max(0, int(np.searchsorted(self.along_m, at_m - behind_m, side="right")) - 1)
         last = max(first + 2, int(np.searchsorted(self.along_m, at_m + ahead_m)) + 1)
         (along,), (offset,) = geometry.project(self.line[first:last], np.asarray(point, float)[None, :2])
         return float(self.along_m[first] + along), float(offset)
 
-    def pose(self, at_m: float) -> Array:
-        """(3,) on the line."""
+    def pose_at(self, at_m: float) -> Array:
+        """(3,) pose on the line at an arc length."""
         return np.asarray(geometry.sample(self.line, np.array([at_m]))[0])
 
     def lanes_from(self, at_m: float) -> tuple[int, ...]:
-        """The present lane and all that follow."""
+        """The lane at an arc length and all lanes after it."""
         return self.lanes[self._index(at_m) :]
 
-    def along_lane(self, at_m: float) -> float:
-        """Metres along the present lane."""
+    def distance_along_lane(self, at_m: float) -> float:
+        """Metres from the start of the lane at an arc length."""
         return at_m - float(self.starts_m[self._index(at_m)])
 
     def lanes_between(self, from_m: float, to_m: float) -> tuple[int, ...]:
@@ -69,15 +68,15 @@ class Way:
         return self.lanes[first : max(last, first + 1)]
 
     def speed_limit_mps(self, at_m: float) -> float:
-        """That of the road; across a junction, that of the road before: the connector's is how fast it can be taken."""
+        """Limit of the road; on a connector, that of the road before it (its own limit is a turning speed)."""
         for index in range(self._index(at_m), -1, -1):
             lane = self.road_map.lanes[self.lanes[index]]
             if lane.across_junction is None:
-                return lane.lane.speed_limit_mps or SPEED_LIMIT_MPS
-        return SPEED_LIMIT_MPS
+                return lane.lane.speed_limit_mps or DEFAULT_SPEED_LIMIT_MPS
+        return DEFAULT_SPEED_LIMIT_MPS
 
-    def stretch(self, at_m: float) -> Array:
-        """(L, 3) the line from BEHIND_M behind to AHEAD_M ahead, as far as it goes, heading along it."""
+    def local_line(self, at_m: float) -> Array:
+        """(L, 3) poses of the line from BEHIND_M behind to AHEAD_M ahead of an arc length, cut at its ends."""
         ends = np.clip([at_m - BEHIND_M, at_m + AHEAD_M], 0.0, self.length_m)
         inner = self.line[(self.along_m > ends[0] + 0.05) & (self.along_m < ends[1] - 0.05)]
         tips = geometry.sample(self.line, ends)[:, :2]
@@ -88,37 +87,37 @@ class Way:
         return max(0, int(np.searchsorted(self.starts_m, at_m, side="right")) - 1)
 
 
-def way(road_map: RoadMap, start_lane: int, edges: Sequence[str], begin_m: float = 0.0) -> Way:
-    """The way from a road's lane along road edges, the first of which is that lane's own.
+def build_route(road_map: RoadMap, start_lane: int, edges: Sequence[str], begin_m: float = 0.0) -> EgoRoute:
+    """Build the route from a road lane along road edges; the first edge is the lane's own.
 
-    A first lane change begins `begin_m` along the start lane. Raises RoadError where edges do not follow each other.
+    A lane change on the first lane starts at `begin_m`. Raises RoadError if the edges are not connected.
     """
     path = lane_path(road_map, start_lane, edges)
     line, starts_m = _line(road_map, path, begin_m)
-    behind, behind_m = _behind(road_map, start_lane)
-    return _made(road_map, path, np.concatenate([behind, line]), starts_m + behind_m)
+    behind, behind_m = _line_behind(road_map, start_lane)
+    return _assemble_route(road_map, path, np.concatenate([behind, line]), starts_m + behind_m)
 
 
-def extended(old: Way, edges: Sequence[str]) -> Way:
-    """The way with more edges at its end; the first of them is the way's last. Raises RoadError likewise."""
-    path = lane_path(old.road_map, old.lanes[-1], edges)
-    cut_m = float(old.starts_m[-1])
-    kept = old.line[old.along_m < cut_m - 0.01]
-    line, starts_m = _line(old.road_map, path, 0.0)
-    return _made(
-        old.road_map,
-        (*old.lanes[:-1], *path),
+def extend_route(route: EgoRoute, edges: Sequence[str]) -> EgoRoute:
+    """The route with more edges at its end; the first of them is the route's last. Raises RoadError likewise."""
+    path = lane_path(route.road_map, route.lanes[-1], edges)
+    cut_m = float(route.starts_m[-1])
+    kept = route.line[route.along_m < cut_m - 0.01]
+    line, starts_m = _line(route.road_map, path, 0.0)
+    return _assemble_route(
+        route.road_map,
+        (*route.lanes[:-1], *path),
         np.concatenate([kept, line]),
-        np.concatenate([old.starts_m[:-1], starts_m + cut_m]),
+        np.concatenate([route.starts_m[:-1], starts_m + cut_m]),
     )
 
 
-def _made(road_map: RoadMap, lanes: Sequence[int], points: Array, starts_m: Array) -> Way:
-    dense = shapely.get_coordinates(shapely.segmentize(shapely.LineString(points), DENSE_M))
-    line = _onwards(dense)
-    # What was left out at the joints shortens the line by some centimetres: the starts are found again on it.
+def _assemble_route(road_map: RoadMap, lanes: Sequence[int], points: Array, starts_m: Array) -> EgoRoute:
+    dense = shapely.get_coordinates(shapely.segmentize(shapely.LineString(points), MAX_SPACING_M))
+    line = _drop_reversals(dense)
+    # Dropped points shorten the line by centimetres: scale the lane starts to its length.
     drawn, kept = geometry.arc_lengths(dense), geometry.arc_lengths(line)
-    return Way(road_map, tuple(lanes), starts_m * (kept[-1] / drawn[-1]), line, kept)
+    return EgoRoute(road_map, tuple(lanes), starts_m * (kept[-1] / drawn[-1]), line, kept)
 
 
 def lane_path(road_map: RoadMap, start_lane: int, edges: Sequence[str]) -> tuple[int, ...]:
@@ -128,26 +127,26 @@ def lane_path(road_map: RoadMap, start_lane: int, edges: Sequence[str]) -> tuple
     """
     lanes = road_map.lanes
     if not edges or lanes[start_lane].edge != edges[0]:
-        raise RoadError(f"lane {lanes[start_lane].sumo_id} does not lie on the first edge of its way")
-    onwards: list[dict[int, tuple[float, tuple[int, ...]]]] = []  # from the last but one edge back, by lane
+        raise RoadError(f"lane {lanes[start_lane].sumo_id} does not lie on the first edge of its route")
+    onwards: list[dict[int, tuple[float, tuple[int, ...]]]] = []  # by lane, from the second-last edge backwards
     costs = dict.fromkeys(lanes_by_edge(road_map)[edges[-1]], 0.0)
     for edge, after in zip(edges[-2::-1], edges[:0:-1], strict=True):
         leaving = {}
         for key in lanes_by_edge(road_map)[edge]:
-            ways = [(costs[chain[-1]], chain) for chain in _chains(road_map, key, after) if chain[-1] in costs]
+            ways = [(costs[chain[-1]], chain) for chain in _junction_chains(road_map, key, after) if chain[-1] in costs]
             if ways:
                 leaving[key] = min(ways)
         if not leaving:
             raise RoadError(f"no lane of road {edge} of {road_map.name} leads to road {after}")
         onwards.append(leaving)
         costs = {
-            key: min(_changes(lanes[key], lanes[other]) + cost for other, (cost, _) in leaving.items())
+            key: min(_count_lane_changes(lanes[key], lanes[other]) + cost for other, (cost, _) in leaving.items())
             for key in lanes_by_edge(road_map)[edge]
         }
     path = [start_lane]
     for leaving in reversed(onwards):
         here = lanes[path[-1]]
-        best = min(leaving, key=lambda other: (_changes(here, lanes[other]) + leaving[other][0], other))
+        best = min(leaving, key=lambda other: (_count_lane_changes(here, lanes[other]) + leaving[other][0], other))
         if best != path[-1]:
             path.append(best)
         path.extend(leaving[best][1])
@@ -156,19 +155,19 @@ def lane_path(road_map: RoadMap, start_lane: int, edges: Sequence[str]) -> tuple
 
 @lru_cache(maxsize=4)
 def lanes_by_edge(road_map: RoadMap) -> Mapping[str, tuple[int, ...]]:
-    """Keys of the lanes of each edge, those across junctions too."""
+    """Lane keys by edge, connectors included."""
     found: dict[str, list[int]] = {}
     for key, lane in road_map.lanes.items():
         found.setdefault(lane.edge, []).append(key)
     return {edge: tuple(keys) for edge, keys in found.items()}
 
 
-def _changes(one: RoadLane, other: RoadLane) -> float:
+def _count_lane_changes(one: RoadLane, other: RoadLane) -> float:
     return float(abs(one.index - other.index))
 
 
-def _chains(road_map: RoadMap, key: int, edge: str) -> list[tuple[int, ...]]:
-    """Ways from a road's lane across the junction to the lanes of an edge: connectors, then the lane there."""
+def _junction_chains(road_map: RoadMap, key: int, edge: str) -> list[tuple[int, ...]]:
+    """Lane chains from a road lane across the junction to an edge: connectors, then the lane on the edge."""
     found: list[tuple[int, ...]] = []
     todo: list[tuple[int, ...]] = [(after,) for after in road_map.lanes[key].lane.successors]
     while todo:
@@ -186,18 +185,18 @@ def _chains(road_map: RoadMap, key: int, edge: str) -> list[tuple[int, ...]]:
 
 
 def _line(road_map: RoadMap, path: Sequence[int], begin_m: float) -> tuple[Array, Array]:
-    """(L, 2) along a path of lanes, and (K,) where each begins."""
+    """(L, 2) along a path of lanes, and (K,) the arc length at which each starts."""
     pieces, starts, at = [], [], 0.0
-    for place, stretch in enumerate(_stretches(road_map, path)):
-        piece = _change(road_map, stretch, begin_m if place == 0 else SETTLE_M)
+    for place, stretch in enumerate(_group_lane_changes(road_map, path)):
+        piece = _lane_change_line(road_map, stretch, begin_m if place == 0 else JUNCTION_EXIT_M)
         pieces.append(piece)
         starts += [at] * len(stretch)
         at += float(geometry.arc_lengths(piece)[-1])
     return np.concatenate(pieces), np.array(starts)
 
 
-def _stretches(road_map: RoadMap, path: Sequence[int]) -> list[list[int]]:
-    """The path cut at the lanes' ends: those between which the lane is changed stay together."""
+def _group_lane_changes(road_map: RoadMap, path: Sequence[int]) -> list[list[int]]:
+    """The path as groups of lanes; the lanes of one lane change form one group."""
     stretches: list[list[int]] = []
     for key in path:
         edge = road_map.lanes[key].edge
@@ -208,15 +207,15 @@ def _stretches(road_map: RoadMap, path: Sequence[int]) -> list[list[int]]:
     return stretches
 
 
-def _change(road_map: RoadMap, stretch: Sequence[int], begin_m: float) -> Array:
-    """The first lane's centreline, or the line that leaves it at `begin_m` for the last one's."""
+def _lane_change_line(road_map: RoadMap, stretch: Sequence[int], begin_m: float) -> Array:
+    """The first lane's centreline, or a blend to the last one's that starts at `begin_m`."""
     lines = [road_map.lanes[key].lane.centerline for key in (stretch[0], stretch[-1])]
     if len(stretch) == 1:
         return np.asarray(lines[0])
     length = float(geometry.arc_lengths(lines[0])[-1])
     changes = abs(road_map.lanes[stretch[0]].index - road_map.lanes[stretch[-1]].index)
-    begin = min(begin_m, max(length - CHANGE_LEAST_M, 0.5 * length)) / length
-    end = min(begin + CHANGE_M * changes / length, 1.0)
+    begin = min(begin_m, max(length - MIN_LANE_CHANGE_M, 0.5 * length)) / length
+    end = min(begin + LANE_CHANGE_M * changes / length, 1.0)
     share = np.linspace(0.0, 1.0, max(2, int(np.ceil(length / 2.0))))
     u = np.clip((share - begin) / (end - begin), 0.0, 1.0)
     weight = (3 * u**2 - 2 * u**3)[:, None]
@@ -224,26 +223,26 @@ def _change(road_map: RoadMap, stretch: Sequence[int], begin_m: float) -> Array:
     return np.asarray((1 - weight) * sides[0] + weight * sides[1])
 
 
-def _behind(road_map: RoadMap, lane: int) -> tuple[Array, float]:
-    """Points that lead up to a lane, for at least BEHIND_M where the network goes back that far; and their length."""
+def _line_behind(road_map: RoadMap, lane: int) -> tuple[Array, float]:
+    """Points along the predecessors of a lane, for BEHIND_M where the network goes back that far; and their length."""
     pieces: list[Array] = []
     length, first = 0.0, lane
     while length < BEHIND_M and road_map.lanes[first].lane.predecessors:
         heading = geometry.headings_along(road_map.lanes[first].lane.centerline)[0]
         before = road_map.lanes[first].lane.predecessors
-        first = min(before, key=lambda key: (_bend(road_map.lanes[key].lane.centerline, heading), key))
+        first = min(before, key=lambda key: (_heading_difference(road_map.lanes[key].lane.centerline, heading), key))
         pieces.insert(0, road_map.lanes[first].lane.centerline)
         length += float(geometry.arc_lengths(pieces[0])[-1])
     return (np.concatenate(pieces), length) if pieces else (np.zeros((0, 2)), 0.0)
 
 
-def _bend(line: Array, heading: float) -> float:
-    """How far a line's beginning is turned against where it ends."""
+def _heading_difference(line: Array, heading: float) -> float:
+    """Absolute difference between a line's first heading and a given one, rad."""
     return abs(float(geometry.wrap(geometry.headings_along(line)[0] - heading)))
 
 
-def _onwards(line: Array) -> Array:
-    """The line without points that repeat the one before or turn back, as where lanes overlap at a joint."""
+def _drop_reversals(line: Array) -> Array:
+    """The line without repeated or backward points, which occur where lanes overlap at a joint."""
     kept = list(geometry.distinct_points(line, closer_than=0.05)[:2])
     for point in line:
         step = point - kept[-1]

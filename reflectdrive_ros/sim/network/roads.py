@@ -1,7 +1,7 @@
-"""A road network as the proving ground knows it: lanes, junctions, walkways, signals, all in one map frame.
+"""The road network of the proving ground: lanes, junctions, walkways and signals in one map frame.
 
-Towns that are made (`towns.py`) and maps that were drawn (`lanelets.py`) both become a SUMO network, and are read back
-from it here: what the traffic drives on, the cameras show and the score judges is one and the same geometry.
+Generated towns (`towns.py`) and Lanelet2 maps (`lanelets.py`) are converted to a SUMO network and read back from it
+here, so traffic, rendering and scoring use the same geometry.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ...lanes import Lane
 
 
 class RoadError(ValueError):
-    """A network cannot be made or used; the message says which, why and what to do."""
+    """A network cannot be built or used; the message names it, the reason and what to do."""
 
 
 class Turn(IntEnum):
-    """Which way a lane leads across a junction."""
+    """Direction of a connector lane across a junction."""
 
     STRAIGHT = 0
     LEFT = 1
@@ -35,39 +35,39 @@ class Turn(IntEnum):
     BACK = 3
 
 
-class Special(Enum):
-    """What a stretch of road was made to be; scenes are sought there."""
+class RoadType(Enum):
+    """Type of a road; SUMO stores it as the edge type. Rare types are sampled more often for scenes."""
 
     PLAIN = "plain"
     ROUNDABOUT = "roundabout"
-    WINDING = "winding"  # curves that take more than a comfortable lateral acceleration at the limit
-    NARROW = "narrow"  # two ways, barely two cars wide
+    WINDING = "winding"  # curves exceed a comfortable lateral acceleration at the limit
+    NARROW = "narrow"  # two-way, barely two cars wide
     LANE_DROP = "lane_drop"  # a lane ends ahead
-    DEAD_END = "dead_end"  # the only way on is back
+    DEAD_END = "dead_end"  # ends in a turning loop
 
 
 @dataclass(frozen=True, eq=False)
 class RoadLane:
-    """A lane that cars may drive, and how SUMO calls it."""
+    """A lane for cars, with its SUMO names."""
 
     lane: Lane  # centreline (V, 2), one polygon or more, successors, predecessors, beside; keys of RoadMap.lanes
     sumo_id: str
-    edge: str  # SUMO's edge; of a lane across a junction the internal one, which begins with ":"
+    edge: str  # SUMO edge; for a connector the internal edge, whose id starts with ":"
     index: int  # on its edge, 0 is the rightmost
     width_m: float
-    across_junction: str | None  # id of the junction that the lane crosses, None on a road
-    turn: Turn  # of lanes across a junction; STRAIGHT where there is one way on, however it bends
-    special: Special
+    across_junction: str | None  # id of the junction of a connector, None for a road lane
+    turn: Turn  # of connectors; STRAIGHT where only one edge follows, whatever its curvature
+    road_type: RoadType
 
 
 @dataclass(frozen=True, eq=False)
 class Signal:
-    """One traffic light: it holds back a lane at its end."""
+    """One traffic light at the end of a lane."""
 
     tls: str  # SUMO's traffic light
     link: int  # index into its state string
     lane: int  # key of the lane that ends at the light
-    connectors: tuple[int, ...]  # keys of the lanes across the junction that it guards
+    connectors: tuple[int, ...]  # keys of the connectors that it controls
     stop_line: Array  # (2, 2) m, left and right end
 
 
@@ -75,16 +75,16 @@ class Signal:
 class RoadMap:
     """A whole network. Rings are (V, 2), not closed; all metres in the map frame (x east, y north)."""
 
-    name: str  # as `train-00042`, or the name of a drawn map
+    name: str  # such as `train-00042`, or the name of a map file
     net_file: Path  # for SUMO
     lanes: Mapping[int, RoadLane]
     roads: Mapping[str, Any]  # SUMO edge -> shapely Polygon of its drivable lanes together
     junctions: Mapping[str, Any]  # junction -> shapely Polygon
-    walkways: tuple[Array, ...]  # rings of sidewalks and corners where people walk beside the road
-    crossings: tuple[Array, ...]  # rings of zebra crossings; they lie on the road
+    walkways: tuple[Array, ...]  # rings of sidewalks and street corners
+    crossings: tuple[Array, ...]  # rings of zebra crossings, on the road
     cycleways: tuple[Array, ...]  # rings of lanes for bicycles only
     signals: tuple[Signal, ...]
-    edges_after: Mapping[str, tuple[str, ...]]  # road edge -> edges a car can go on to, left to right unordered
+    edges_after: Mapping[str, tuple[str, ...]]  # road edge -> edges that a car can reach next, unordered
 
     @property
     def by_sumo_id(self) -> Mapping[str, int]:
@@ -92,21 +92,21 @@ class RoadMap:
         return {lane.sumo_id: key for key, lane in self.lanes.items()}
 
 
-DEFAULT_WIDTH_M = 3.2  # of a lane that does not say; SUMO's own
-SHOULDER_MOST_M = 1.0
-FAR_M = 8.0  # what is further than this from where cars cross a junction is no road: a wide curve goes round an island
-SLIVER_M = 0.3  # what is left of a junction beside where people walk, and is narrower than twice this, is no road
-SEAM_M = 0.05  # lanes drawn side by side leave hairline slits; each road is grown by this
-OVERLAP_M = 0.4  # a road reaches this far into its junctions, whose edges are cut askew
-FEWEST_EDGES = 8  # a network with fewer road edges has nowhere to drive to
+DEFAULT_WIDTH_M = 3.2  # where the file has none; SUMO's default
+MAX_SHOULDER_M = 1.0
+MAX_FROM_PATH_M = 8.0  # junction surface further than this from every connector is no road, such as an island
+SLIVER_M = 0.3  # parts of a junction narrower than twice this are no road
+SEAM_M = 0.05  # roads are grown by this to close gaps between adjacent lanes
+OVERLAP_M = 0.4  # a road extends this far into its junctions
+MIN_EDGES = 8  # road edges of a usable network
 TURNS = {"s": Turn.STRAIGHT, "l": Turn.LEFT, "L": Turn.LEFT, "r": Turn.RIGHT, "R": Turn.RIGHT, "t": Turn.BACK}
-SPECIALS = {special.value: special for special in Special}
+ROAD_TYPES = {road_type.value: road_type for road_type in RoadType}
 
 
 def read(net_file: Path, name: str) -> RoadMap:
     """A SUMO network (.net.xml) as a RoadMap; lanes are numbered in the order of the file.
 
-    Raises RoadError for a file that is no network, and for one with fewer than FEWEST_EDGES edges for cars.
+    Raises RoadError for a file that is no network, and for one with fewer than MIN_EDGES edges for cars.
     """
     try:
         net = ElementTree.parse(net_file).getroot()
@@ -121,12 +121,12 @@ def read(net_file: Path, name: str) -> RoadMap:
         if _allows(lane, "passenger")
     ]
     road_edges = {edge.get("id", "") for edge, _ in cars if edge.get("function") != "internal"}
-    if len(road_edges) < FEWEST_EDGES:
-        raise RoadError(f"{name} has no drivable route: {len(road_edges)} edges for cars, expected {FEWEST_EDGES}")
+    if len(road_edges) < MIN_EDGES:
+        raise RoadError(f"{name} has no drivable route: {len(road_edges)} edges for cars, expected {MIN_EDGES}")
     keys = {lane.get("id", ""): key for key, (_, lane) in enumerate(cars)}
     links = [link for link in map(_link, net.iter("connection")) if link.source in keys and link.target in keys]
     lanes = _lanes(cars, keys, links, edges)
-    walking = _shapes(edges, lambda edge, _: edge.get("function") == "walkingarea")
+    walking = _lane_shapes(edges, lambda edge, _: edge.get("function") == "walkingarea")
     areas = [shapely.Polygon(ring).buffer(0) for ring in walking if len(ring) > 2]
     return RoadMap(
         name=name,
@@ -134,9 +134,9 @@ def read(net_file: Path, name: str) -> RoadMap:
         lanes=lanes,
         roads=_roads(edges, road_edges),
         junctions=_junctions(net, lanes, areas),
-        walkways=(*_rings(areas), *_rings(_strips(edges, _is_sidewalk))),
-        crossings=_rings(_strips(edges, lambda edge, _: edge.get("function") == "crossing")),
-        cycleways=_rings(_strips(edges, _is_cycleway)),
+        walkways=(*_rings(areas), *_rings(_lane_polygons(edges, _is_sidewalk))),
+        crossings=_rings(_lane_polygons(edges, lambda edge, _: edge.get("function") == "crossing")),
+        cycleways=_rings(_lane_polygons(edges, _is_cycleway)),
         signals=_signals(net, lanes, keys),
         edges_after=_edges_after(links, lanes, keys, road_edges),
     )
@@ -144,7 +144,7 @@ def read(net_file: Path, name: str) -> RoadMap:
 
 @dataclass(frozen=True)
 class _Link:
-    """A lane leads on to another, through a lane across the junction or, from such a lane, directly."""
+    """A connection between two lanes, through a connector or, from a connector, directly."""
 
     source: str
     via: str | None
@@ -178,8 +178,8 @@ def _is_cycleway(edge: Element, lane: Element) -> bool:
 
 
 def _is_shoulder(lane: Element) -> bool:
-    """A narrow strip for nobody is asphalt beside the lanes, a wide one the green between two ways."""
-    return lane.get("disallow") == "all" and _width(lane) <= SHOULDER_MOST_M
+    """Whether a lane without users is a shoulder; a wide one is the median between two directions."""
+    return lane.get("disallow") == "all" and _width(lane) <= MAX_SHOULDER_M
 
 
 def _points(shape: str | None) -> Array:
@@ -203,7 +203,7 @@ def _lanes(
     ways_on: dict[str, set[str]] = {}  # edge -> edges after it
     for link in links:
         ways_on.setdefault(_edge_of(link.source), set()).add(_edge_of(link.target))
-    ends: dict[int, set[Special]] = {}  # what a lane across a junction leads from and to
+    ends: dict[int, set[RoadType]] = {}  # road types that a connector joins
     for link in links:
         source, target = keys[link.source], keys[link.target]
         if link.via is not None and link.via in keys:
@@ -211,17 +211,19 @@ def _lanes(
         successors[source].append(target)
         predecessors[target].append(source)
         crossing = source if link.source.startswith(":") else target
-        # A bend of the road is no turn: nobody has to be told where there is one way on.
+        # With a single following edge there is no turn to announce.
         bend = len(ways_on[_edge_of(link.source)]) == 1 and crossing == target and link.turn is not Turn.BACK
         turns.setdefault(crossing, Turn.STRAIGHT if bend else link.turn)
-        if link.source.startswith(":") and link.via is not None:  # cut in two where traffic waits in the middle
+        if (
+            link.source.startswith(":") and link.via is not None
+        ):  # SUMO splits a connector where traffic waits in the junction
             turns[target] = turns[crossing]
         for lane_id in (link.source, link.target):
             if not lane_id.startswith(":"):
-                ends.setdefault(crossing, set()).add(_special(edges[_edge_of(lane_id)]))
+                ends.setdefault(crossing, set()).add(_road_type(edges[_edge_of(lane_id)]))
     lines = [geometry.distinct_points(_points(lane.get("shape")), closer_than=1e-3) for _, lane in cars]
-    lines = [line if len(line) > 1 else _speck(lane) for line, (_, lane) in zip(lines, cars, strict=True)]
-    polygons = _buffered(lines, [_width(lane) / 2 for _, lane in cars])
+    lines = [line if len(line) > 1 else _stub_line(lane) for line, (_, lane) in zip(lines, cars, strict=True)]
+    polygons = _buffer_lines(lines, [_width(lane) / 2 for _, lane in cars])
     lanes = {}
     for key, (edge, lane) in enumerate(cars):
         edge_id = edge.get("id", "")
@@ -232,7 +234,7 @@ def _lanes(
                 polygons=(polygons[key],),
                 successors=tuple(dict.fromkeys(successors[key])),
                 predecessors=tuple(dict.fromkeys(predecessors[key])),
-                beside=() if inside else _beside(edge_id, lane, keys),
+                beside=() if inside else _adjacent_lanes(edge_id, lane, keys),
                 speed_limit_mps=float(lane.get("speed", "13.89")),
             ),
             sumo_id=lane.get("id", ""),
@@ -241,7 +243,7 @@ def _lanes(
             width_m=_width(lane),
             across_junction=edge_id[1:].rsplit("_", 1)[0] if inside else None,
             turn=turns.get(key, Turn.STRAIGHT),
-            special=_special_across(ends.get(key, set())) if inside else _special(edge),
+            road_type=_junction_road_type(ends.get(key, set())) if inside else _road_type(edge),
         )
     return lanes
 
@@ -250,69 +252,69 @@ def _edge_of(lane_id: str) -> str:
     return lane_id.rsplit("_", 1)[0]
 
 
-def _special(edge: Element) -> Special:
-    return SPECIALS.get(edge.get("type", ""), Special.PLAIN)
+def _road_type(edge: Element) -> RoadType:
+    return ROAD_TYPES.get(edge.get("type", ""), RoadType.PLAIN)
 
 
-def _special_across(ends: set[Special]) -> Special:
-    """A roundabout begins where it is entered; anything else goes on only between two edges of its kind."""
-    if Special.ROUNDABOUT in ends:
-        return Special.ROUNDABOUT
-    return next(iter(ends)) if len(ends) == 1 else Special.PLAIN
+def _junction_road_type(ends: set[RoadType]) -> RoadType:
+    """Road type of a connector: ROUNDABOUT if either end is one, else the common type of both ends, else PLAIN."""
+    if RoadType.ROUNDABOUT in ends:
+        return RoadType.ROUNDABOUT
+    return next(iter(ends)) if len(ends) == 1 else RoadType.PLAIN
 
 
-def _beside(edge_id: str, lane: Element, keys: Mapping[str, int]) -> tuple[int, ...]:
+def _adjacent_lanes(edge_id: str, lane: Element, keys: Mapping[str, int]) -> tuple[int, ...]:
     index = int(lane.get("index", "0"))
     sides = ((index - 1, lane.get("changeRight")), (index + 1, lane.get("changeLeft")))
     allowed = [other for other, who in sides if who is None or who == "all" or "passenger" in who.split()]
     return tuple(keys[f"{edge_id}_{other}"] for other in allowed if f"{edge_id}_{other}" in keys)
 
 
-def _speck(lane: Element) -> Array:
-    """A line of 1 cm for a lane that has no length: edges that are swallowed by their junctions."""
+def _stub_line(lane: Element) -> Array:
+    """A line of 1 cm for a lane of no length, which lies within its junction."""
     x, y = _points(lane.get("shape"))[0]
     return np.array([[x, y], [x + 0.01, y]])
 
 
-def _buffered(lines: Sequence[Array], half_widths: Sequence[float], ahead_m: float = 0.0) -> list[Any]:
-    """One polygon for each line, flat at its ends, which may be drawn out by `ahead_m`."""
-    drawn = [shapely.LineString(_drawn_out(line, ahead_m) if ahead_m else line) for line in lines]
+def _buffer_lines(lines: Sequence[Array], half_widths: Sequence[float], ahead_m: float = 0.0) -> list[Any]:
+    """One polygon per line with flat ends, which are extended by `ahead_m`."""
+    drawn = [shapely.LineString(_extend_ends(line, ahead_m) if ahead_m else line) for line in lines]
     return list(shapely.buffer(drawn, half_widths, cap_style="flat", join_style="mitre", mitre_limit=2.0))
 
 
-def _drawn_out(line: Array, ahead_m: float) -> Array:
+def _extend_ends(line: Array, ahead_m: float) -> Array:
     first, last = line[0] - line[1], line[-1] - line[-2]
     begin = line[0] + ahead_m * first / max(np.hypot(*first), 1e-9)
     end = line[-1] + ahead_m * last / max(np.hypot(*last), 1e-9)
     return np.concatenate([begin[None], line, end[None]])
 
 
-def _shapes(edges: Mapping[str, Element], wanted: Callable[[Element, Element], bool]) -> list[Array]:
+def _lane_shapes(edges: Mapping[str, Element], wanted: Callable[[Element, Element], bool]) -> list[Array]:
     return [_points(lane.get("shape")) for edge in edges.values() for lane in edge.iter("lane") if wanted(edge, lane)]
 
 
-def _strips(edges: Mapping[str, Element], wanted: Callable[[Element, Element], bool]) -> list[Any]:
-    """Polygons of the lanes that are `wanted`."""
+def _lane_polygons(edges: Mapping[str, Element], wanted: Callable[[Element, Element], bool]) -> list[Any]:
+    """Polygons of the lanes that `wanted` selects."""
     chosen = [lane for edge in edges.values() for lane in edge.iter("lane") if wanted(edge, lane)]
     lines = [geometry.distinct_points(_points(lane.get("shape")), closer_than=1e-3) for lane in chosen]
     kept = [(line, _width(lane) / 2) for line, lane in zip(lines, chosen, strict=True) if len(line) > 1]
-    return _buffered([line for line, _ in kept], [half for _, half in kept])
+    return _buffer_lines([line for line, _ in kept], [half for _, half in kept])
 
 
 def _rings(polygons: Iterable[Any]) -> tuple[Array, ...]:
-    """(V, 2) of each polygon's outside, not closed."""
-    whole = [_one(polygon) for polygon in polygons if not polygon.is_empty]
+    """Exterior rings (V, 2), not closed."""
+    whole = [_largest_part(polygon) for polygon in polygons if not polygon.is_empty]
     return tuple(shapely.get_coordinates(polygon.exterior)[:-1] for polygon in whole)
 
 
-def _one(area: Any) -> Any:
-    """The largest part of an area, without holes: scorers take rings."""
+def _largest_part(area: Any) -> Any:
+    """The largest part of an area without its holes; the scorer takes rings."""
     largest = max(shapely.get_parts(area), key=lambda part: float(part.area))
     return shapely.Polygon(largest.exterior)
 
 
 def _roads(edges: Mapping[str, Element], road_edges: set[str]) -> dict[str, Any]:
-    """Each edge's lanes for cars with its shoulders as one polygon."""
+    """Car lanes and shoulders of each edge as one polygon."""
     chosen = [
         (edge_id, lane)
         for edge_id, edge in edges.items()
@@ -321,16 +323,16 @@ def _roads(edges: Mapping[str, Element], road_edges: set[str]) -> dict[str, Any]
         if _allows(lane, "passenger") or _is_shoulder(lane)
     ]
     lines = [geometry.distinct_points(_points(lane.get("shape")), closer_than=1e-3) for _, lane in chosen]
-    lines = [line if len(line) > 1 else _speck(lane) for line, (_, lane) in zip(lines, chosen, strict=True)]
+    lines = [line if len(line) > 1 else _stub_line(lane) for line, (_, lane) in zip(lines, chosen, strict=True)]
     halves = [_width(lane) / 2 + SEAM_M for _, lane in chosen]
     parts: dict[str, list[Any]] = {}
-    for (edge_id, _), polygon in zip(chosen, _buffered(lines, halves, OVERLAP_M), strict=True):
+    for (edge_id, _), polygon in zip(chosen, _buffer_lines(lines, halves, OVERLAP_M), strict=True):
         parts.setdefault(edge_id, []).append(polygon)
-    return {edge_id: _one(shapely.union_all(polygons)) for edge_id, polygons in parts.items()}
+    return {edge_id: _largest_part(shapely.union_all(polygons)) for edge_id, polygons in parts.items()}
 
 
 def _junctions(net: Element, lanes: Mapping[int, RoadLane], walking: Sequence[Any]) -> dict[str, Any]:
-    """Each junction's surface without the corners where people walk, with all that cars cross it on."""
+    """Surface of each junction without its walking areas, united with its connectors."""
     across: dict[str, list[Any]] = {}
     for lane in lanes.values():
         if lane.across_junction is not None:
@@ -347,12 +349,12 @@ def _junctions(net: Element, lanes: Mapping[int, RoadLane], walking: Sequence[An
             surface = shapely.Polygon(ring).buffer(0)
             people = [walking[index] for index in corners.query(surface, predicate="intersects")]
             surface = surface.difference(shapely.union_all(people)) if people else surface
-            driven = driven.union(_without_slivers(surface.intersection(driven.buffer(FAR_M))))
-        junctions[junction_id] = _one(driven.buffer(SEAM_M, join_style="mitre", mitre_limit=2.0))
+            driven = driven.union(_remove_slivers(surface.intersection(driven.buffer(MAX_FROM_PATH_M))))
+        junctions[junction_id] = _largest_part(driven.buffer(SEAM_M, join_style="mitre", mitre_limit=2.0))
     return junctions
 
 
-def _without_slivers(area: Any) -> Any:
+def _remove_slivers(area: Any) -> Any:
     eroded = area.buffer(-SLIVER_M, join_style="mitre", mitre_limit=2.0)
     return eroded.buffer(SLIVER_M, join_style="mitre", mitre_limit=2.0)
 
@@ -363,15 +365,15 @@ def _signals(net: Element, lanes: Mapping[int, RoadLane], keys: Mapping[str, int
         lane_id, via = f"{connection.get('from')}_{connection.get('fromLane')}", connection.get("via", "")
         if connection.get("tl") is not None and lane_id in keys and via in keys:
             light = (connection.get("tl", ""), int(connection.get("linkIndex", "0")), keys[lane_id])
-            signals.setdefault(light, []).extend(_crossed(lanes, keys[via]))
+            signals.setdefault(light, []).extend(_junction_chain(lanes, keys[via]))
     return tuple(
         Signal(tls, link, lane, tuple(connectors), _stop_line(lanes[lane]))
         for (tls, link, lane), connectors in signals.items()
     )
 
 
-def _crossed(lanes: Mapping[int, RoadLane], first: int) -> list[int]:
-    """The lanes across a junction from one on: SUMO cuts a way where traffic waits in the middle."""
+def _junction_chain(lanes: Mapping[int, RoadLane], first: int) -> list[int]:
+    """The connectors from `first` on; SUMO splits one where traffic waits in the junction."""
     crossed = [first]
     while (after := lanes[crossed[-1]].lane.successors) and lanes[after[0]].across_junction is not None:
         crossed.append(after[0])

@@ -1,4 +1,4 @@
-"""Middle lines of made-up streets: gentle curves for a limit, and winding ones that are not comfortable at theirs."""
+"""Centre lines of generated streets: gentle curves, and winding roads that are uncomfortable at their limit."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ...domain import Array
 
 KMH = 1 / 3.6
 LIMITS_KMH = (30, 40, 50, 60, 70, 80)
-COMFORTABLE_MPS2 = 2.4  # lateral acceleration at the limit, except where a road is made to wind
+COMFORTABLE_MPS2 = 2.4  # lateral acceleration at the speed limit, except on winding roads
 WINDING_MPS2 = (2.9, 3.9)
-VERTEX_M = 2.5  # curves are drawn this finely
+SPACING_M = 2.5  # between points of a curve
 
 
-def bent(
+def sample_gentle_curve(
     start: Array,
     stop: Array,
     slopes: tuple[float, float],
@@ -22,25 +22,25 @@ def bent(
     limit_mps: float,
     generator: np.random.Generator,
 ) -> tuple[Array, float]:
-    """A curve between two points with given slopes to the chord at its ends, and the limit it can be driven at."""
+    """A curve between two points with given end slopes to the chord, and the speed limit for a comfortable drive."""
     sagitta, skew = generator.uniform(-bend, bend), generator.uniform(-0.8, 0.8)
     length = float(np.hypot(*(stop - start)))
-    t = np.linspace(0.0, 1.0, max(int(length / VERTEX_M), 8))
+    t = np.linspace(0.0, 1.0, max(int(length / SPACING_M), 8))
     wave = np.sin(np.pi * t) ** 2 * (1 + skew * np.cos(np.pi * t))
     leaving = slopes[0] * t * (1 - t) ** 2 - slopes[1] * t**2 * (1 - t)
-    line = _beside_chord(start, stop, t, length * (leaving + sagitta * wave))
+    line = _offset_from_chord(start, stop, t, length * (leaving + sagitta * wave))
     for _ in range(20):
-        if _tightest_curve(line) < COMFORTABLE_MPS2 / (30 * KMH) ** 2:
+        if _max_curvature(line) < COMFORTABLE_MPS2 / (30 * KMH) ** 2:
             break
         sagitta *= 0.8
-        line = _beside_chord(start, stop, t, length * (leaving + sagitta * wave))
-    fast = np.sqrt(COMFORTABLE_MPS2 / max(_tightest_curve(line), 1e-6))
+        line = _offset_from_chord(start, stop, t, length * (leaving + sagitta * wave))
+    fast = np.sqrt(COMFORTABLE_MPS2 / max(_max_curvature(line), 1e-6))
     allowed = [limit * KMH for limit in LIMITS_KMH if limit * KMH <= min(limit_mps, fast) + 1e-6]
     return line, max(allowed, default=30 * KMH)
 
 
-def winding(start: Array, stop: Array, generator: np.random.Generator) -> tuple[Array, float]:
-    """A road whose curves ask for WINDING_MPS2 at its limit."""
+def sample_winding_curve(start: Array, stop: Array, generator: np.random.Generator) -> tuple[Array, float]:
+    """A road whose curves need a lateral acceleration of WINDING_MPS2 at its speed limit, and that limit."""
     length = float(np.hypot(*(stop - start)))
     limit_mps = int(generator.choice((30, 40) if length < 130 else (30, 40, 50))) * KMH
     wanted = generator.uniform(*WINDING_MPS2) / limit_mps**2
@@ -52,18 +52,18 @@ def winding(start: Array, stop: Array, generator: np.random.Generator) -> tuple[
     wave *= np.clip(np.minimum(t, 1 - t) * length / 22.0, 0, 1) ** 2
     height = 3.0
     for _ in range(12):
-        line = _beside_chord(start, stop, t, height * wave)
-        height *= float(np.clip(wanted / _tightest_curve(line), 0.6, 1.6))
-    return _beside_chord(start, stop, t, height * wave), limit_mps
+        line = _offset_from_chord(start, stop, t, height * wave)
+        height *= float(np.clip(wanted / _max_curvature(line), 0.6, 1.6))
+    return _offset_from_chord(start, stop, t, height * wave), limit_mps
 
 
-def _beside_chord(start: Array, stop: Array, t: Array, offset_m: Array) -> Array:
+def _offset_from_chord(start: Array, stop: Array, t: Array, offset_m: Array) -> Array:
     along = stop - start
     left = np.array([-along[1], along[0]]) / np.hypot(*along)
     return np.asarray(start + t[:, None] * along + offset_m[:, None] * left)
 
 
-def _tightest_curve(line: Array) -> float:
+def _max_curvature(line: Array) -> float:
     """1/m."""
     steps = np.diff(line, axis=0)
     lengths = np.hypot(steps[:, 0], steps[:, 1])

@@ -1,8 +1,8 @@
-"""The plan of a made-up town: where its junctions lie, which streets join them, and how each is built.
+"""Plan of a generated town: positions of its junctions, the streets between them and their cross sections.
 
-A town is a torn and shaken grid, turned by a random angle. Its style says how far apart the junctions lie and what
-streets there are. Every town has at least one roundabout, one winding road, one narrow road, one lane that ends, one
-dead end and two junctions with lights: scenes are sought there.
+A town is a rotated grid with random offsets and some streets removed. Its style sets the spacing of junctions and the
+mix of streets. Every town has at least one roundabout, winding road, narrow road, lane drop and dead end, and two
+signalised junctions.
 """
 
 from __future__ import annotations
@@ -15,24 +15,27 @@ import numpy as np
 
 from ... import geometry
 from ...domain import Array
-from .roads import Special
-from .street_lines import KMH, bent, winding
+from .roads import RoadType
+from .street_lines import KMH, sample_gentle_curve, sample_winding_curve
 from .town_styles import KINDS, STYLES, Style
 
 FRONT_M = 4.05  # from the rear axle to the front of the car: its outer corner swings out in curves
 HALF_CAR_M = 1.15
-ARM_M = {False: 23.0, True: 32.0}  # room that an arm takes on the ring, of one lane and of two
-LIGHTS_LEAST = 2
-LANE_DROP_M = 95.0  # a road on which a lane ends is at least this long, if there is one
+ARM_WIDTH_M = {False: 23.0, True: 32.0}  # room that an arm takes on the ring, of one lane and of two
+MIN_TRAFFIC_LIGHTS = 2
+MIN_LANE_DROP_STREET_M = 95.0  # a road on which a lane ends is at least this long, if there is one
 LOOP_RADIUS_M = 8.5  # of the turning loop at a dead end
 RING_RADIUS_M = (11.0, 20.0)
-RING_GAP_RAD = {3: np.radians(100), 4: np.radians(76)}  # least angle between the arms of a roundabout, by their number
-SIZES = ((4, 3), (3, 4), (4, 4), (5, 3), (3, 5), (5, 4), (4, 5))
+MIN_ARM_ANGLE_RAD = {
+    3: np.radians(100),
+    4: np.radians(76),
+}  # least angle between the arms of a roundabout, by their number
+GRID_SIZES = ((4, 3), (3, 4), (4, 4), (5, 3), (3, 5), (5, 4), (4, 5))
 
 
 @dataclass(frozen=True, eq=False)
 class Street:
-    """From one junction to another. `line` is its middle; both ways lie to the right of it, each in its direction."""
+    """A street between two junctions. `line` is its centre; each direction lies to the right of it."""
 
     name: str
     start: str
@@ -42,19 +45,19 @@ class Street:
     lanes: int  # each way
     width_m: float
     limit_mps: float
-    special: Special = Special.PLAIN
+    road_type: RoadType = RoadType.PLAIN
     one_way: bool = False
     verge_m: float = 0.0
     shoulder_m: float = 0.3
     sidewalk_m: float = 0.0  # 0 for none
     cycleway_m: float = 0.0
     ends_lane: str = ""  # "right" or "left": forwards, that lane ends where the street does
-    lost_lane: str = ""  # forwards, that lane has ended before: there is one fewer
+    lost_lane: str = ""  # forwards, that lane has ended before this street
 
 
 @dataclass(frozen=True, eq=False)
 class Ring:
-    """A roundabout, or the turning loop of a dead end: one way round, anticlockwise, through its junctions in order."""
+    """A roundabout or the turning loop of a dead end: one-way, anticlockwise, through its junctions in order."""
 
     name: str
     center: Array  # (2,)
@@ -63,7 +66,7 @@ class Ring:
     junctions: tuple[str, ...]
     lanes: int
     width_m: float
-    special: Special
+    road_type: RoadType
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,12 +88,12 @@ class StreetPlan:
 
 @dataclass(eq=False)
 class _Draft:
-    """The town while it is thought out: places by number, links between them, and what each is to be."""
+    """A town being planned: positions by number, links between them, their kinds and road types."""
 
     places: dict[int, Array]
     links: list[tuple[int, int]]
     kinds: dict[tuple[int, int], str]
-    specials: dict[tuple[int, int], Special] = field(default_factory=dict)
+    road_types: dict[tuple[int, int], RoadType] = field(default_factory=dict)
     roundabouts: dict[int, float] = field(default_factory=dict)  # radius m
     dead_ends: list[int] = field(default_factory=list)
 
@@ -107,19 +110,19 @@ class _Draft:
         return float(np.hypot(*(self.places[link[0]] - self.places[link[1]])))
 
 
-def drawn(generator: np.random.Generator) -> StreetPlan:
-    """A new town."""
+def sample_plan(generator: np.random.Generator) -> StreetPlan:
+    """Sample the plan of a town."""
     style = STYLES[int(generator.integers(len(STYLES)))]
-    draft = _grid(style, generator)
+    draft = _sample_grid(style, generator)
     _add_dead_ends(draft, generator)
     _choose_roundabouts(draft, style, generator)
-    _choose_specials(draft, style, generator)
-    return _built(draft, style, generator)
+    _choose_road_types(draft, style, generator)
+    return _build_plan(draft, style, generator)
 
 
-def _grid(style: Style, generator: np.random.Generator) -> _Draft:
-    """Junctions on a shaken grid; some links are torn out, as long as it holds together and no end hangs loose."""
-    columns, rows = SIZES[int(generator.integers(len(SIZES)))]
+def _sample_grid(style: Style, generator: np.random.Generator) -> _Draft:
+    """Junctions on a grid with random offsets; links are removed while it stays connected with degrees of 2 or more."""
+    columns, rows = GRID_SIZES[int(generator.integers(len(GRID_SIZES)))]
     across = np.cumsum(generator.uniform(*style.spacing_m, columns))
     up = np.cumsum(generator.uniform(*style.spacing_m, rows))
     shake = 0.1 * style.spacing_m[0]
@@ -147,12 +150,12 @@ def _grid(style: Style, generator: np.random.Generator) -> _Draft:
         link = list(kinds)[index]
         fewer = [other for other in links if other != link]
         degrees = np.bincount(np.ravel(fewer), minlength=len(places))
-        if generator.random() < style.torn and degrees.min() >= 2 and _connected(len(places), fewer):
+        if generator.random() < style.torn and degrees.min() >= 2 and _is_connected(len(places), fewer):
             links = fewer
     return _Draft(places, links, {link: kinds[link] for link in links})
 
 
-def _connected(count: int, links: Iterable[tuple[int, int]]) -> bool:
+def _is_connected(count: int, links: Iterable[tuple[int, int]]) -> bool:
     group = list(range(count))
     for a, b in links:
         if group[a] != group[b]:
@@ -162,7 +165,7 @@ def _connected(count: int, links: Iterable[tuple[int, int]]) -> bool:
 
 
 def _add_dead_ends(draft: _Draft, generator: np.random.Generator) -> None:
-    """One or two short streets that lead out of town, where there is room between the other links."""
+    """Add one or two short dead-end streets that lead outwards, where there is room between the other links."""
     middle = np.mean(list(draft.places.values()), axis=0)
     rooms = []
     for place in draft.places:
@@ -180,16 +183,16 @@ def _add_dead_ends(draft: _Draft, generator: np.random.Generator) -> None:
         draft.places[end] = draft.places[place] + reach * np.array([np.cos(way), np.sin(way)])
         draft.links.append((place, end))
         draft.kinds[place, end] = "lane" if generator.random() < 0.6 else "street"
-        draft.specials[place, end] = Special.DEAD_END
+        draft.road_types[place, end] = RoadType.DEAD_END
         draft.dead_ends.append(end)
 
 
 def _choose_roundabouts(draft: _Draft, style: Style, generator: np.random.Generator) -> None:
-    """Junctions of three or more links that leave well apart become roundabouts; its boulevards become avenues."""
+    """Turn junctions with three or more well separated links into roundabouts; their boulevards become avenues."""
     wanted = int(generator.integers(style.roundabouts[0], style.roundabouts[1] + 1))
     candidates = [place for place in draft.places if len(draft.links_at(place)) >= 3]
     order = [candidates[index] for index in generator.permutation(len(candidates))]
-    for place in sorted(order, key=lambda place: _tightest(draft.bearings(place)) < np.radians(60)):
+    for place in sorted(order, key=lambda place: _smallest_angle(draft.bearings(place)) < np.radians(60)):
         if len(draft.roundabouts) == wanted:
             break
         if any(tuple(sorted((place, other))) in draft.links for other in draft.roundabouts):
@@ -198,21 +201,21 @@ def _choose_roundabouts(draft: _Draft, style: Style, generator: np.random.Genera
             if draft.kinds[link] == "boulevard":
                 draft.kinds[link] = "avenue"
         two = any(draft.kinds[link] == "avenue" for link in draft.links_at(place))
-        least_m = ARM_M[two] / (2 * np.sin(_tightest(_spread(draft.bearings(place))) / 2))
+        least_m = ARM_WIDTH_M[two] / (2 * np.sin(_smallest_angle(_spread_arms(draft.bearings(place))) / 2))
         draft.roundabouts[place] = float(max(least_m, generator.uniform(*RING_RADIUS_M)))
 
 
-def _tightest(bearings: Array) -> float:
-    """The least angle between neighbours."""
+def _smallest_angle(bearings: Array) -> float:
+    """The smallest angle between neighbouring bearings, rad."""
     ascending = np.sort(bearings)
     return float(np.diff(np.concatenate([ascending, ascending[:1] + 2 * np.pi])).min())
 
 
-def _spread(bearings: Array) -> Array:
-    """Where the arms of a roundabout meet its ring: pushed apart where the bearings of the streets are too close."""
+def _spread_arms(bearings: Array) -> Array:
+    """Angles at which the arms of a roundabout meet its ring: the street bearings, pushed apart where too close."""
     order = np.argsort(bearings)
     angles = bearings[order]
-    wanted = RING_GAP_RAD.get(len(angles), 0.85 * 2 * np.pi / len(angles))
+    wanted = MIN_ARM_ANGLE_RAD.get(len(angles), 0.85 * 2 * np.pi / len(angles))
     for _ in range(60):
         lacking = wanted - (np.roll(angles, -1) - angles + 2 * np.pi * (np.arange(len(angles)) == len(angles) - 1))
         push = 0.25 * np.maximum(lacking, 0.0)
@@ -222,29 +225,29 @@ def _spread(bearings: Array) -> Array:
     return spread
 
 
-def _choose_specials(draft: _Draft, style: Style, generator: np.random.Generator) -> None:
-    """Winding and narrow roads among the free links, and lanes that end on long roads of two lanes or more."""
-    free = [link for link in draft.links if link not in draft.specials and not set(link) & set(draft.roundabouts)]
+def _choose_road_types(draft: _Draft, style: Style, generator: np.random.Generator) -> None:
+    """Choose winding and narrow roads among the free links, and lane drops on long roads of two or more lanes."""
+    free = [link for link in draft.links if link not in draft.road_types and not set(link) & set(draft.roundabouts)]
     free = [free[index] for index in generator.permutation(len(free))] or list(draft.links)
-    winding = int(generator.integers(style.winding[0], style.winding[1] + 1))
-    for link in sorted(free, key=draft.length, reverse=True)[: winding + 2][:winding]:
-        draft.specials[link] = Special.WINDING
+    sample_winding_curve = int(generator.integers(style.winding[0], style.winding[1] + 1))
+    for link in sorted(free, key=draft.length, reverse=True)[: sample_winding_curve + 2][:sample_winding_curve]:
+        draft.road_types[link] = RoadType.WINDING
         draft.kinds[link] = "country" if style.name == "country" else "street"
     narrow = int(generator.integers(style.narrow[0], style.narrow[1] + 1))
-    for link in [link for link in free if link not in draft.specials][:narrow]:
-        draft.specials[link] = Special.NARROW
+    for link in [link for link in free if link not in draft.road_types][:narrow]:
+        draft.road_types[link] = RoadType.NARROW
         draft.kinds[link] = "lane"
-    plain = [link for link in draft.links if link not in draft.specials]
+    plain = [link for link in draft.links if link not in draft.road_types]
     plain = [plain[index] for index in generator.permutation(len(plain))]
 
     def doubts(link: tuple[int, int]) -> tuple[bool, int]:
         narrow = KINDS[draft.kinds[link]].lanes[1] < 2
-        return _straight_length(draft, link) < LANE_DROP_M, narrow + (
+        return _straight_length(draft, link) < MIN_LANE_DROP_STREET_M, narrow + (
             narrow and bool(set(link) & set(draft.roundabouts))
         )
 
     for link in sorted(plain, key=doubts)[: int(generator.integers(1, 3))]:
-        draft.specials[link] = Special.LANE_DROP
+        draft.road_types[link] = RoadType.LANE_DROP
         if KINDS[draft.kinds[link]].lanes[1] < 2:
             draft.kinds[link] = "avenue"
 
@@ -256,7 +259,7 @@ def _straight_length(draft: _Draft, link: tuple[int, int]) -> float:
 # --- from the draft to streets ---------------------------------------------------------------------------------------
 
 
-def _built(draft: _Draft, style: Style, generator: np.random.Generator) -> StreetPlan:
+def _build_plan(draft: _Draft, style: Style, generator: np.random.Generator) -> StreetPlan:
     junctions: dict[str, Junction] = {}
     rings = []
     joints: dict[tuple[int, int], str] = {}  # (place, other place) -> junction where the link begins
@@ -264,22 +267,22 @@ def _built(draft: _Draft, style: Style, generator: np.random.Generator) -> Stree
         others = [sum(link) - place for link in draft.links_at(place)]
         bearings = draft.bearings(place)
         if place in draft.roundabouts or place in draft.dead_ends:
-            ring, names = _ring(draft, place, bearings, generator)
+            ring, names = _build_ring(draft, place, bearings, generator)
             rings.append(ring)
             for name, angle in zip(ring.junctions, ring.angles, strict=True):
                 spot = ring.center + ring.radius_m * np.array([np.cos(angle), np.sin(angle)])
                 junctions[name] = Junction(spot, "priority", 6.0)
             joints.update({(place, other): name for other, name in zip(others, names, strict=True)})
         else:
-            control = _control(style, len(others), generator)
+            control = _sample_control(style, len(others), generator)
             junctions[f"n{place}"] = Junction(at, control, float(generator.uniform(*style.corner_m)))
             joints.update({(place, other): f"n{place}" for other in others})
     _add_lights(junctions, draft, generator)
     streets: list[Street] = []
     for number, link in enumerate(draft.links):
         begin, finish = joints[link], joints[link[1], link[0]]
-        streets += _streets(draft, style, number, link, (begin, finish), junctions, generator)
-    streets = _some_one_way(streets, rings, style, generator)
+        streets += _build_streets(draft, style, number, link, (begin, finish), junctions, generator)
+    streets = _make_one_way_streets(streets, rings, style, generator)
     busy = [name for name in junctions if name.startswith("n") and sum(name in (s.start, s.end) for s in streets) > 2]
     turn_back = {
         (street.name, name)
@@ -296,7 +299,7 @@ def _built(draft: _Draft, style: Style, generator: np.random.Generator) -> Stree
     return StreetPlan(style.name, junctions, streets, rings, frozenset(turn_back), frozenset(crossings))
 
 
-def _control(style: Style, arms: int, generator: np.random.Generator) -> str:
+def _sample_control(style: Style, arms: int, generator: np.random.Generator) -> str:
     lot = generator.random()
     if arms > 2 and lot < style.lights:
         return "traffic_light"
@@ -306,38 +309,38 @@ def _control(style: Style, arms: int, generator: np.random.Generator) -> str:
 
 
 def _add_lights(junctions: dict[str, Junction], draft: _Draft, generator: np.random.Generator) -> None:
-    """Where the lot gave a town fewer than LIGHTS_LEAST junctions with lights, crossroads get them."""
+    """Signalise further junctions until there are MIN_TRAFFIC_LIGHTS of them."""
     lit = sum(junction.control == "traffic_light" for junction in junctions.values())
-    if lit >= LIGHTS_LEAST:
+    if lit >= MIN_TRAFFIC_LIGHTS:
         return
     unlit = [
         name
         for name, arms in ((f"n{place}", len(draft.links_at(place))) for place in draft.places)
         if name in junctions and arms > 2 and junctions[name].control != "traffic_light"
     ]
-    for index in generator.permutation(len(unlit))[: LIGHTS_LEAST - lit]:
+    for index in generator.permutation(len(unlit))[: MIN_TRAFFIC_LIGHTS - lit]:
         junctions[unlit[index]] = replace(junctions[unlit[index]], control="traffic_light")
 
 
-def _ring(draft: _Draft, place: int, bearings: Array, generator: np.random.Generator) -> tuple[Ring, list[str]]:
-    """The ring at a place, and the names of its junctions in the order of the bearings."""
+def _build_ring(draft: _Draft, place: int, bearings: Array, generator: np.random.Generator) -> tuple[Ring, list[str]]:
+    """The ring at a position, and the names of its junctions in the order of the bearings."""
     dead_end = place in draft.dead_ends
     two = any(draft.kinds[link] == "avenue" for link in draft.links_at(place)) and not dead_end
     radius_m = LOOP_RADIUS_M if dead_end else draft.roundabouts[place]
     inner_m = radius_m - (1.8 if two else 0.0)
     width_m = 2 * (HALF_CAR_M + FRONT_M**2 / 2 / inner_m + (0.7 if dead_end else generator.uniform(0.15, 0.4)))
     order = np.argsort(bearings)
-    angles = [float(angle) for angle in (bearings if dead_end else _spread(bearings))[order]]
+    angles = [float(angle) for angle in (bearings if dead_end else _spread_arms(bearings))[order]]
     center = draft.places[place]
     if dead_end:  # the loop lies beyond the end of its street; a second junction, because an edge joins two
         angles = [angles[0], angles[0] + np.pi]
     names = [f"r{place}x{index}" for index in range(len(angles))]
-    special = Special.DEAD_END if dead_end else Special.ROUNDABOUT
-    ring = Ring(f"r{place}", center, radius_m, tuple(angles), tuple(names), 2 if two else 1, width_m, special)
+    road_type = RoadType.DEAD_END if dead_end else RoadType.ROUNDABOUT
+    ring = Ring(f"r{place}", center, radius_m, tuple(angles), tuple(names), 2 if two else 1, width_m, road_type)
     return ring, [names[int(rank)] for rank in np.argsort(order)]
 
 
-def _streets(
+def _build_streets(
     draft: _Draft,
     style: Style,
     number: int,
@@ -346,23 +349,25 @@ def _streets(
     junctions: dict[str, Junction],
     generator: np.random.Generator,
 ) -> list[Street]:
-    """The street of a link; two, one after the other, where a lane ends between them."""
-    kind_name, special = draft.kinds[link], draft.specials.get(link, Special.PLAIN)
+    """The street of a link; two consecutive ones where a lane ends between them."""
+    kind_name, road_type = draft.kinds[link], draft.road_types.get(link, RoadType.PLAIN)
     kind = KINDS[kind_name]
     start, stop = junctions[ends[0]].at, junctions[ends[1]].at
     width_m = float(generator.uniform(*kind.width_m))
     shoulder_m = 0.6 if kind_name == "country" else 0.3
     limit_mps = int(generator.choice(kind.limit_kmh)) * KMH
-    if special is Special.WINDING:
-        line, limit_mps = winding(start, stop, generator)
+    if road_type is RoadType.WINDING:
+        line, limit_mps = sample_winding_curve(start, stop, generator)
         width_m, shoulder_m = max(width_m, 3.2), 0.8
     else:
-        bend = 0.02 if special in (Special.NARROW, Special.DEAD_END, Special.LANE_DROP) else style.bend
-        line, limit_mps = bent(start, stop, _slopes(draft, link, start, stop), bend, limit_mps, generator)
-    if special is Special.NARROW:
+        bend = 0.02 if road_type in (RoadType.NARROW, RoadType.DEAD_END, RoadType.LANE_DROP) else style.bend
+        line, limit_mps = sample_gentle_curve(
+            start, stop, _end_slopes(draft, link, start, stop), bend, limit_mps, generator
+        )
+    if road_type is RoadType.NARROW:
         width_m, shoulder_m, limit_mps = float(generator.uniform(2.5, 2.8)), 0.45, 30 * KMH
-    walks = special not in (Special.NARROW, Special.WINDING) and generator.random() < style.sidewalks
-    at_ring = bool(set(link) & set(draft.roundabouts))  # whose junctions lie close together: arms are kept slim
+    walks = road_type not in (RoadType.NARROW, RoadType.WINDING) and generator.random() < style.sidewalks
+    at_ring = bool(set(link) & set(draft.roundabouts))  # junctions of a ring lie close together: keep the arms narrow
     cycles = not at_ring and kind_name in ("avenue", "boulevard", "street") and generator.random() < style.cycleways
     street = Street(
         name=f"e{number}",
@@ -373,17 +378,17 @@ def _streets(
         lanes=int(generator.integers(kind.lanes[0], kind.lanes[1] + 1)),
         width_m=round(width_m, 2),
         limit_mps=limit_mps,
-        special=special,
+        road_type=road_type,
         verge_m=round(float(generator.uniform(*kind.verge_m)), 1),
         shoulder_m=shoulder_m,
         sidewalk_m=round(float(generator.uniform(1.6, 1.8 if at_ring else 2.6)), 1) if walks else 0.0,
-        cycleway_m=round(float(generator.uniform(1.3, 1.8)), 1) if cycles and special is Special.PLAIN else 0.0,
+        cycleway_m=round(float(generator.uniform(1.3, 1.8)), 1) if cycles and road_type is RoadType.PLAIN else 0.0,
     )
-    return [street] if special is not Special.LANE_DROP else _with_lane_drop(street, junctions, generator)
+    return [street] if road_type is not RoadType.LANE_DROP else _split_at_lane_drop(street, junctions, generator)
 
 
-def _slopes(draft: _Draft, link: tuple[int, int], start: Array, stop: Array) -> tuple[float, float]:
-    """How a street leaves the chord at its ends: it meets a roundabout's ring at a right angle."""
+def _end_slopes(draft: _Draft, link: tuple[int, int], start: Array, stop: Array) -> tuple[float, float]:
+    """Slopes of a street to its chord at its ends: it meets a roundabout's ring at a right angle."""
     chord = np.arctan2(*(stop - start)[::-1])
     slopes = [0.0, 0.0]
     for end, (place, outwards) in enumerate(zip(link, (start, draft.places[link[1]]), strict=True)):
@@ -393,36 +398,36 @@ def _slopes(draft: _Draft, link: tuple[int, int], start: Array, stop: Array) -> 
     return slopes[0], slopes[1]
 
 
-def _with_lane_drop(street: Street, junctions: dict[str, Junction], generator: np.random.Generator) -> list[Street]:
+def _split_at_lane_drop(street: Street, junctions: dict[str, Junction], generator: np.random.Generator) -> list[Street]:
     middle = int(generator.uniform(0.55, 0.65) * len(street.line))
     joint = f"{street.name}d"
     junctions[joint] = Junction(street.line[middle], "priority", 3.0)
     side = "left" if street.verge_m and generator.random() < 0.5 else "right"
     first = replace(street, end=joint, line=street.line[: middle + 1], ends_lane=side)
     rest = street.line[middle:]
-    second = replace(street, name=f"{street.name}b", start=joint, line=rest, special=Special.PLAIN, lost_lane=side)
+    second = replace(street, name=f"{street.name}b", start=joint, line=rest, road_type=RoadType.PLAIN, lost_lane=side)
     return [first, second]
 
 
-def _some_one_way(
+def _make_one_way_streets(
     streets: Sequence[Street], rings: Sequence[Ring], style: Style, generator: np.random.Generator
 ) -> list[Street]:
-    """Some quiet streets lose one way, as long as a car can still go from every street to every other."""
+    """Make some quiet streets one-way while every street stays reachable from every other."""
     chosen = list(streets)
     for index, street in enumerate(streets):
-        quiet = street.kind in ("lane", "street") and street.special is Special.PLAIN and not street.verge_m
+        quiet = street.kind in ("lane", "street") and street.road_type is RoadType.PLAIN and not street.verge_m
         if not quiet or generator.random() > style.one_way:
             continue
-        width_m = max(street.width_m, 3.3)  # there is no other way to swing into
+        width_m = max(street.width_m, 3.3)  # no opposite lane to swing into
         single = replace(street, one_way=True, width_m=width_m, lanes=1 + int(generator.random() < 0.3))
         tried = [*chosen[:index], single, *chosen[index + 1 :]]
-        if _all_meet(tried, rings):
+        if _is_strongly_connected(tried, rings):
             chosen = tried
     return chosen
 
 
-def _all_meet(streets: Sequence[Street], rings: Sequence[Ring]) -> bool:
-    """Whether every way leads to every other without turning back."""
+def _is_strongly_connected(streets: Sequence[Street], rings: Sequence[Ring]) -> bool:
+    """Whether every direction of every street reaches every other without U-turns."""
     ways = [(s.name, s.start, s.end) for s in streets]
     ways += [(s.name, s.end, s.start) for s in streets if not s.one_way]
     ways += [(f"{ring.name} {a}", a, b) for ring in rings for a, b in pairwise([*ring.junctions, ring.junctions[0]])]
@@ -433,10 +438,10 @@ def _all_meet(streets: Sequence[Street], rings: Sequence[Ring]) -> bool:
     for way, others in enumerate(after):
         for other in others:
             before[other].append(way)
-    return all(len(_reached(table)) == len(ways) for table in (after, before))
+    return all(len(_reachable(table)) == len(ways) for table in (after, before))
 
 
-def _reached(table: Sequence[Sequence[int]]) -> set[int]:
+def _reachable(table: Sequence[Sequence[int]]) -> set[int]:
     reached, todo = {0}, [0]
     while todo:
         for other in table[todo.pop()]:

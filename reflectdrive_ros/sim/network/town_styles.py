@@ -1,4 +1,4 @@
-"""What kinds of towns and streets there are to make."""
+"""Parameters of the town styles and street kinds that `street_plan` samples from."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Style:
-    """What kind of town it is. Pairs are ranges, shares are of streets or junctions."""
+    """Parameters of one town style. Pairs are ranges; shares are of streets or junctions."""
 
     name: str
     spacing_m: tuple[float, float]
-    torn: float  # of the streets of the grid that are left out
+    torn: float  # share of the grid's streets that are removed
     bend: float  # largest sagitta of a street as a share of its length
     kinds: Mapping[str, float]  # weights of KINDS
     lights: float

@@ -1,4 +1,4 @@
-"""Made-up towns: a street plan becomes SUMO's plain XML, netconvert makes a network of it, and that is read back.
+"""Generated towns: a street plan is written as SUMO plain XML, converted by netconvert and read back.
 
 The same name and seed give the same network, byte for byte.
 """
@@ -18,8 +18,8 @@ import numpy as np
 from ...domain import Array
 from .. import sumo
 from . import roads, u_turns
-from .roads import RoadError, RoadMap, Special
-from .street_plan import Ring, Street, StreetPlan, drawn
+from .roads import RoadError, RoadMap, RoadType
+from .street_plan import Ring, Street, StreetPlan, sample_plan
 from .town_styles import KINDS
 
 NETCONVERT = (
@@ -42,19 +42,19 @@ RING_LIMIT_MPS = 30 / 3.6
 
 
 def make(name: str, seed: int, folder: Path) -> RoadMap:
-    """The town of a name and seed; its network is written to `folder`/`name`.net.xml.
+    """Generate the town of a name and seed; its network is written to `folder`/`name`.net.xml.
 
     Raises RoadError when there is no drivable route in it, SumoMissing without SUMO.
     """
     digest = hashlib.sha256(f"{name} {seed}".encode()).digest()
-    plan = drawn(np.random.default_rng(int.from_bytes(digest[:8], "big")))
+    plan = sample_plan(np.random.default_rng(int.from_bytes(digest[:8], "big")))
     folder.mkdir(parents=True, exist_ok=True)
-    return converted(name, plain_xml(plan), folder, TOWN_OPTIONS)
+    return convert_network(name, plain_xml(plan), folder, TOWN_OPTIONS)
 
 
 @lru_cache(maxsize=4)
 def town_hash(road_map: RoadMap) -> str:
-    """16 hex digits that tell one geometry from another, to the millimetre; names do not count."""
+    """Hash (16 hex digits) of the lane geometry in millimetres; names are not included."""
     digest = hashlib.sha256()
     for lane in road_map.lanes.values():
         millimetres = np.round(1000 * lane.lane.centerline).astype(np.int64)
@@ -63,8 +63,8 @@ def town_hash(road_map: RoadMap) -> str:
     return digest.hexdigest()[:16]
 
 
-def converted(name: str, plain: Mapping[str, str], folder: Path, options: Sequence[str]) -> RoadMap:
-    """Plain XML by its kind (`nodes`, `edges`, `connections`, `types`) as a network in `folder`, read back."""
+def convert_network(name: str, plain: Mapping[str, str], folder: Path, options: Sequence[str]) -> RoadMap:
+    """Convert plain XML (`nodes`, `edges`, `connections`, `types`) to a network in `folder` and read it back."""
     net_file = folder / f"{name}.net.xml"
     with tempfile.TemporaryDirectory() as scratch:
         arguments = [*NETCONVERT, *options]
@@ -77,8 +77,8 @@ def converted(name: str, plain: Mapping[str, str], folder: Path, options: Sequen
             sumo.run("netconvert", [*arguments, f"--output-file={made}"])
         except sumo.SumoFailed as fault:
             raise RoadError(f"{name} cannot be made a SUMO network: {fault}") from None
-        net = ElementTree.parse(made)  # without the comment that tells the time and the paths of this run
-    u_turns.redraw(net.getroot())
+        net = ElementTree.parse(made)  # drops the comment with the time and paths of this run
+    u_turns.redraw_u_turns(net.getroot())
     net.write(net_file)
     return roads.read(net_file, name)
 
@@ -89,29 +89,30 @@ FILE_OPTIONS = {"nodes": "node-files", "edges": "edge-files", "connections": "co
 def plain_xml(plan: StreetPlan) -> dict[str, str]:
     """A street plan in SUMO's plain XML."""
     nodes = [
-        f'<node id="{name}" x="{_number(junction.at[0])}" y="{_number(junction.at[1])}" type="{junction.control}"'
+        f'<node id="{name}" x="{_metres_text(junction.at[0])}" y="{_metres_text(junction.at[1])}"'
+        f' type="{junction.control}"'
         f' radius="{junction.corner_m:.1f}"/>'
         for name, junction in plan.junctions.items()
     ]
     edges, connections = [], []
     for street in plan.streets:
-        edges.append(_edge(street, backwards=False))
+        edges.append(_edge_xml(street, backwards=False))
         if not street.one_way:
-            edges.append(_edge(street, backwards=True))
-            connections += _no_turning_back(street, plan)
+            edges.append(_edge_xml(street, backwards=True))
+            connections += _forbid_u_turns(street, plan)
         if street.ends_lane:
-            connections += _past_lane_end(street)
+            connections += _lane_drop_connections(street)
     for ring in plan.rings:
         edges += _ring_edges(ring)
         connections += _ring_connections(ring, plan.streets)
-        if ring.special is Special.ROUNDABOUT:
+        if ring.road_type is RoadType.ROUNDABOUT:
             around = " ".join(_ring_edge_names(ring))
             edges.append(f'<roundabout nodes="{" ".join(ring.junctions)}" edges="{around}"/>')
     two_ways = {street.name: not street.one_way for street in plan.streets}
     for street_name, junction in sorted(plan.crossings):
         both = f"{street_name} -{street_name}" if two_ways[street_name] else street_name
         connections.append(f'<crossing node="{junction}" edges="{both}" priority="true" width="3.5"/>')
-    types = {special.value for special in Special} | set(KINDS)
+    types = {road_type.value for road_type in RoadType} | set(KINDS)
     return {
         "types": "\n".join(f'<type id="{name}"/>' for name in sorted(types)),
         "nodes": "\n".join(nodes),
@@ -120,46 +121,46 @@ def plain_xml(plan: StreetPlan) -> dict[str, str]:
     }
 
 
-def _number(metres: float) -> str:
+def _metres_text(metres: float) -> str:
     return f"{metres:.3f}"
 
 
 def shape_text(line: Array) -> str:
-    """Points (V, 2) as SUMO writes them."""
-    return " ".join(f"{_number(x)},{_number(y)}" for x, y in line)
+    """Points (V, 2) in SUMO's shape format."""
+    return " ".join(f"{_metres_text(x)},{_metres_text(y)}" for x, y in line)
 
 
-def _edge(street: Street, *, backwards: bool) -> str:
+def _edge_xml(street: Street, *, backwards: bool) -> str:
     name, ends, line = street.name, (street.start, street.end), street.line
     if backwards:
         name, ends, line = f"-{name}", ends[::-1], line[::-1]
-    special = Special.PLAIN if backwards and street.ends_lane else street.special
-    kind = street.kind if special is Special.PLAIN else special.value
-    lanes = _lanes(street, backwards=backwards)
+    road_type = RoadType.PLAIN if backwards and street.ends_lane else street.road_type
+    kind = street.kind if road_type is RoadType.PLAIN else road_type.value
+    lanes = _lane_attributes(street, backwards=backwards)
     return (
         f'<edge id="{name}" from="{ends[0]}" to="{ends[1]}" type="{kind}" numLanes="{len(lanes)}"'
         f' speed="{street.limit_mps:.3f}" priority="{KINDS[street.kind].priority}"'
-        f' spreadType="{"center" if street.one_way else "right"}" shape="{shape_text(line)}">{_numbered(lanes)}</edge>'
+        f' spreadType="{"center" if street.one_way else "right"}" shape="{shape_text(line)}">{_lanes_xml(lanes)}</edge>'
     )
 
 
-def _numbered(lanes: Iterable[str]) -> str:
+def _lanes_xml(lanes: Iterable[str]) -> str:
     return "".join(f'<lane index="{index}" {what}/>' for index, what in enumerate(lanes))
 
 
-def _beside_road(street: Street) -> list[str]:
-    """Right of the lanes for cars: where people walk, where they cycle, the shoulder."""
+def _roadside_lanes(street: Street) -> list[str]:
+    """Lanes to the right of the car lanes: sidewalk, cycleway, shoulder."""
     lanes = [f'width="{street.sidewalk_m}" allow="pedestrian"'] if street.sidewalk_m else []
     lanes += [f'width="{street.cycleway_m}" allow="bicycle"'] if street.cycleway_m else []
     return [*lanes, f'width="{street.shoulder_m}" disallow="all"']
 
 
-def _lanes(street: Street, *, backwards: bool) -> list[str]:
-    """All lanes of one way, from right to left."""
+def _lane_attributes(street: Street, *, backwards: bool) -> list[str]:
+    """All lanes of one direction, from right to left."""
     lost = "" if backwards else street.lost_lane
     count, verge_m = street.lanes - bool(lost), street.verge_m + (street.width_m if lost == "left" else 0.0)
     others = "pedestrian bicycle" if street.cycleway_m else "pedestrian"
-    lanes = _beside_road(street) + [f'width="{street.width_m}" disallow="{others}"'] * count
+    lanes = _roadside_lanes(street) + [f'width="{street.width_m}" disallow="{others}"'] * count
     if street.one_way:
         lanes.append(f'width="{street.shoulder_m}" disallow="all"')
     if verge_m:
@@ -167,8 +168,8 @@ def _lanes(street: Street, *, backwards: bool) -> list[str]:
     return lanes
 
 
-def _no_turning_back(street: Street, plan: StreetPlan) -> list[str]:
-    """netconvert lets cars turn back everywhere; they may where the plan says so."""
+def _forbid_u_turns(street: Street, plan: StreetPlan) -> list[str]:
+    """Delete the U-turns that netconvert adds everywhere, except where the plan allows them."""
     ways = ((street.end, street.name, f"-{street.name}"), (street.start, f"-{street.name}", street.name))
     return [
         f'<delete from="{one}" to="{other}"/>'
@@ -177,9 +178,9 @@ def _no_turning_back(street: Street, plan: StreetPlan) -> list[str]:
     ]
 
 
-def _past_lane_end(street: Street) -> list[str]:
-    """The lanes that go on beyond the end of one, to the street that continues as `name`b."""
-    first = len(_beside_road(street))
+def _lane_drop_connections(street: Street) -> list[str]:
+    """Connections of the remaining lanes at a lane drop to the continuing street, `name`b."""
+    first = len(_roadside_lanes(street))
     ended = int(street.ends_lane == "right")
     lanes = range(first, first + street.lanes - 1)
     ends = f'from="{street.name}" to="{street.name}b"'
@@ -199,23 +200,23 @@ def _ring_edges(ring: Ring) -> list[str]:
         angles = np.linspace(begin, finish, max(3, int((finish - begin) / RING_STEP_RAD)))
         line = ring.center + ring.radius_m * np.stack([np.cos(angles), np.sin(angles)], axis=-1)
         edges.append(
-            f'<edge id="{name}" from="{start}" to="{end}" type="{ring.special.value}" numLanes="{ring.lanes}"'
+            f'<edge id="{name}" from="{start}" to="{end}" type="{ring.road_type.value}" numLanes="{ring.lanes}"'
             f' speed="{RING_LIMIT_MPS:.3f}" priority="12" spreadType="center" shape="{shape_text(line)}">'
-            f"{_numbered(lanes)}</edge>"
+            f"{_lanes_xml(lanes)}</edge>"
         )
     return edges
 
 
 def _ring_connections(ring: Ring, streets: Iterable[Street]) -> list[str]:
-    """A roundabout is left on the rightmost lane; a turning loop is left after one round."""
+    """Deleted connections: a roundabout is left on its rightmost lane only, a turning loop after one round."""
     around = _ring_edge_names(ring)
-    if ring.special is Special.DEAD_END:
+    if ring.road_type is RoadType.DEAD_END:
         return [f'<delete from="{around[-1]}" to="{around[0]}"/>']
     deleted = []
     for street in streets:
         for name, junction in ((street.name, street.start), (f"-{street.name}", street.end)):
             if junction in ring.junctions and not (street.one_way and name.startswith("-")):
-                first = len(_beside_road(street))
+                first = len(_roadside_lanes(street))
                 ends = f'from="{around[ring.junctions.index(junction) - 1]}" to="{name}" fromLane="0"'
                 deleted += [f'<delete {ends} toLane="{first + lane}"/>' for lane in range(1, street.lanes)]
     return deleted

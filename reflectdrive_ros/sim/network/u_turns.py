@@ -1,4 +1,4 @@
-"""Ways back across a junction, redrawn: those of netconvert meet their lanes at an angle that no car can drive."""
+"""U-turn connectors with a drivable shape; those of netconvert meet their lanes at too sharp an angle."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 from ... import geometry
 from ...domain import Array
 
-HANDLE = 2 / 3  # of the distance between the lanes: a cubic curve with such handles is almost half a circle
+HANDLE_SHARE = 2 / 3  # of the distance between the lanes: a cubic curve with such handles is almost half a circle
 POINTS = 33
 
 
-def redraw(net: Element) -> None:
-    """Gives every connection that turns back, in a SUMO network, a round shape; it may be cut into several lanes."""
+def redraw_u_turns(net: Element) -> None:
+    """Replace the shape of every U-turn connection of a network by a near half circle across its lanes."""
     lanes = {lane.get("id", ""): lane for lane in net.iter("lane")}
     links = [link for link in net.iter("connection") if link.get("via") is not None]
     onwards = {_lane_id(link, "from"): link.get("via", "") for link in links}
@@ -25,7 +25,7 @@ def redraw(net: Element) -> None:
         parts = [link.get("via", "")]
         while parts[-1] in onwards:
             parts.append(onwards[parts[-1]])
-        curve = _half_circle(_points(lanes[source])[-2:], _points(lanes[target])[:2])
+        curve = _u_turn_curve(_points(lanes[source])[-2:], _points(lanes[target])[:2])
         along = geometry.arc_lengths(curve)
         shares = np.cumsum([0.0, *(float(lanes[part].get("length", "1")) for part in parts)])
         for part, begin, end in zip(parts, shares[:-1] / shares[-1], shares[1:] / shares[-1], strict=True):
@@ -43,10 +43,10 @@ def _points(lane: Element) -> Array:
     return np.array([[float(number) for number in point.split(",")[:2]] for point in lane.get("shape", "").split()])
 
 
-def _half_circle(leaving: Array, reaching: Array) -> Array:
-    """(POINTS, 2) from the end of one lane to the begin of another; of each lane two points (2, 2) are given."""
+def _u_turn_curve(leaving: Array, reaching: Array) -> Array:
+    """(POINTS, 2) cubic Bezier from the end of one lane to the start of another; each given as (2, 2)."""
     start, stop = leaving[1], reaching[0]
-    reach = HANDLE * np.hypot(*(stop - start))
+    reach = HANDLE_SHARE * np.hypot(*(stop - start))
     ahead = [step / np.hypot(*step) for step in (leaving[1] - leaving[0], reaching[1] - reaching[0])]
     controls = np.stack([start, start + reach * ahead[0], stop - reach * ahead[1], stop])
     t = np.linspace(0.0, 1.0, POINTS)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...domain import Array
 from ..traffic.actors import Actors, Shape
-from .polygons import Faces, Material, Shaper, Template, decal, ragged
+from .polygons import Material, Polygons, Template, TemplateBuilder, gather_ranges, inset_quad
 
 # Slots of every body. A slot is a colour.
 PAINT, TRIM, GLASS, TYRE, TAIL, BRAKE, HEAD, LEFT, RIGHT, PLATE, CLOTH, LEGS, SKIN, SECOND, STRIPE, HUB = range(
@@ -38,13 +38,13 @@ BLINK_HZ, BLINK_SHARE = 1.5, 0.6
 STRIDE_M = 1.4  # two steps
 
 
-def bodies(actors: Actors, time_s: float, lights_on: bool) -> Faces:
-    """All actors' faces in the frame of their poses, actor by actor; `thing` is the actor's index."""
-    albedo, material = _colours(actors, time_s, lights_on)
-    wardrobe, sizes, poses = _wardrobe(), actors.sizes, actors.poses
-    rows, begins = ragged(wardrobe.first_face, _models(actors, time_s))
+def build_actor_meshes(actors: Actors, time_s: float, lights_on: bool) -> Polygons:
+    """All actors' faces in the frame of their poses, actor by actor; `object_index` is the actor's index."""
+    albedo, material = _slot_colours(actors, time_s, lights_on)
+    wardrobe, sizes, poses = _template_library(), actors.sizes, actors.poses
+    rows, begins = gather_ranges(wardrobe.first_polygon, _template_indices(actors, time_s))
     actor = np.repeat(np.arange(len(actors)), np.diff(begins))
-    places, first = ragged(wardrobe.first, rows)
+    places, first = gather_ranges(wardrobe.first, rows)
     of_point = np.repeat(actor, np.diff(first))
     x, y, z = (wardrobe.points[places] * sizes[of_point]).T
     cos, sin = np.cos(poses[:, 2]), np.sin(poses[:, 2])
@@ -56,19 +56,19 @@ def bodies(actors: Actors, time_s: float, lights_on: bool) -> Faces:
     scale = np.where(length > 1e-9, 1.0 / np.maximum(length, 1e-9), 0.0)
     c, s = cos[actor], sin[actor]
     slot = wardrobe.slot[rows]
-    return Faces(
+    return Polygons(
         points,
-        wardrobe.spread[places] * sizes[of_point, 1],
+        wardrobe.billboard[places] * sizes[of_point, 1],
         first,
         np.stack([(c * x - s * y) * scale, (s * x + c * y) * scale, z * scale], axis=1),
         albedo[actor, slot],
         material[actor, slot],
         actor,
-        wardrobe.rank[rows],
+        wardrobe.draw_order[rows],
     )
 
 
-def _mixed(ids: Array, salt: int) -> Array:
+def _hash_ids(ids: Array, salt: int) -> Array:
     """(A,) int64 from 0 to 2^31, as if random, from ids alone (splitmix64)."""
     salted = np.uint64(salt * 0xD1B54A32D192ED03 & 0xFFFFFFFFFFFFFFFF)
     z = ids.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + salted
@@ -77,23 +77,23 @@ def _mixed(ids: Array, salt: int) -> Array:
     return np.asarray((z ^ (z >> np.uint64(33))).astype(np.int64) & 0x7FFFFFFF)
 
 
-def _models(actors: Actors, time_s: float) -> Array:
+def _template_indices(actors: Actors, time_s: float) -> Array:
     """(A,) which template of the wardrobe each wears."""
-    models = _wardrobe().of_shape[actors.shapes]
-    models[actors.shapes == Shape.CAR] += (_mixed(actors.ids, 1) % len(_CARS))[actors.shapes == Shape.CAR]
+    models = _template_library().of_shape[actors.shapes]
+    models[actors.shapes == Shape.CAR] += (_hash_ids(actors.ids, 1) % len(_CARS))[actors.shapes == Shape.CAR]
     walking = np.isin(actors.shapes, _WALKING)
-    models[walking] += 1 + _phases(actors, time_s)[walking]
+    models[walking] += 1 + _walk_phases(actors, time_s)[walking]
     return np.asarray(models)
 
 
-def _phases(actors: Actors, time_s: float) -> Array:
+def _walk_phases(actors: Actors, time_s: float) -> Array:
     """(A,) of PHASES, how far the legs have swung; -1 of those who stand."""
     speed = np.abs(actors.speeds_mps)
     cycles = time_s * speed / STRIDE_M + actors.ids % PHASES / PHASES
     return np.where(speed < 0.15, -1, (PHASES * cycles).astype(np.int64) % PHASES)
 
 
-def _colours(actors: Actors, time_s: float, lights_on: bool) -> tuple[Array, Array]:
+def _slot_colours(actors: Actors, time_s: float, lights_on: bool) -> tuple[Array, Array]:
     """Albedo (A, slots, 3) and material (A, slots) of every slot."""
     count = len(actors)
     albedo = np.zeros((count, SLOTS, 3))
@@ -106,17 +106,17 @@ def _colours(actors: Actors, time_s: float, lights_on: bool) -> tuple[Array, Arr
     )  # fmt: skip
     material = np.tile(SLOT_MATERIAL, (count, 1))
     weights = np.cumsum([weight for _, weight in PAINTS]) / sum(weight for _, weight in PAINTS)
-    pick = np.searchsorted(weights, (_mixed(actors.ids, 2) % 1000 + 0.5) / 1000)
+    pick = np.searchsorted(weights, (_hash_ids(actors.ids, 2) % 1000 + 0.5) / 1000)
     albedo[:, PAINT] = np.array([paint for paint, _ in PAINTS])[pick]
     big = np.isin(actors.shapes, (Shape.VAN, Shape.TRUCK))
     albedo[big, PAINT] = 0.35 * albedo[big, PAINT] + 0.65 * 230
-    albedo[:, SECOND] = np.array([paint for paint, _ in PAINTS])[_mixed(actors.ids, 3) % len(PAINTS)]
-    albedo[:, CLOTH] = np.array(CLOTHES)[_mixed(actors.ids, 4) % len(CLOTHES)]
-    albedo[:, LEGS] = np.array(CLOTHES)[_mixed(actors.ids, 5) % 5]
-    albedo[:, SKIN] = np.array(SKINS)[_mixed(actors.ids, 6) % len(SKINS)]
+    albedo[:, SECOND] = np.array([paint for paint, _ in PAINTS])[_hash_ids(actors.ids, 3) % len(PAINTS)]
+    albedo[:, CLOTH] = np.array(CLOTHES)[_hash_ids(actors.ids, 4) % len(CLOTHES)]
+    albedo[:, LEGS] = np.array(CLOTHES)[_hash_ids(actors.ids, 5) % 5]
+    albedo[:, SKIN] = np.array(SKINS)[_hash_ids(actors.ids, 6) % len(SKINS)]
     albedo[actors.shapes == Shape.CONE, PAINT] = (236, 92, 24)
     albedo[actors.shapes == Shape.BARRIER, PAINT] = (206, 30, 34)
-    blinking = (time_s * BLINK_HZ + _mixed(actors.ids, 7) % 97 / 97) % 1.0 < BLINK_SHARE
+    blinking = (time_s * BLINK_HZ + _hash_ids(actors.ids, 7) % 97 / 97) % 1.0 < BLINK_SHARE
     everyone = np.full(count, lights_on)
     for slot, on, colour in (
         (HEAD, everyone, (255, 250, 226)),
@@ -135,21 +135,21 @@ def _colours(actors: Actors, time_s: float, lights_on: bool) -> tuple[Array, Arr
 
 
 @dataclass(frozen=True, eq=False)
-class _Wardrobe:
+class _TemplateLibrary:
     """All templates one after the other, so that everybody is dressed at once."""
 
     points: Array  # (P, 3)
-    spread: Array  # (P,)
+    billboard: Array  # (P,)
     first: Array  # (F + 1,)
     normals: Array  # (F, 3) as long as the face is large
     slot: Array  # (F,)
-    rank: Array  # (F, 2)
-    first_face: Array  # (M + 1,) of each template
+    draw_order: Array  # (F, 2)
+    first_polygon: Array  # (M + 1,) of each template
     of_shape: Array  # (shapes,) first template of each Shape: of a car's variants, of who stands and then walks
 
 
 @cache
-def _wardrobe() -> _Wardrobe:
+def _template_library() -> _TemplateLibrary:
     templates: list[Template] = []
     of_shape = []
     for shape in Shape:
@@ -160,13 +160,13 @@ def _wardrobe() -> _Wardrobe:
     first = np.concatenate([template.first[:-1] + start for template, start in zip(templates, starts, strict=False)])
     points = np.concatenate([template.points for template in templates])
     a, b, c = (points[first + k] for k in range(3))
-    return _Wardrobe(
+    return _TemplateLibrary(
         points,
-        np.concatenate([template.spread for template in templates]),
+        np.concatenate([template.billboard for template in templates]),
         np.append(first, starts[-1]),
         np.cross(b - a, c - b),
         np.concatenate([template.slot for template in templates]),
-        np.concatenate([template.rank for template in templates]),
+        np.concatenate([template.draw_order for template in templates]),
         np.cumsum([0, *(len(template.slot) for template in templates)]),
         np.array(of_shape),
     )
@@ -174,12 +174,12 @@ def _wardrobe() -> _Wardrobe:
 
 def _car(phase: int, waist: float, cabin: tuple[float, float, float, float], bonnet: float) -> Template:
     """`cabin`: where the rear window begins and the roof begins and ends and the windscreen ends, along the length."""
-    s = Shaper()
+    s = TemplateBuilder()
     s.box((-0.47, 0.47), (-0.44, 0.44), (0.06, 0.24), TYRE, (0, 0))  # the dark underneath
     profile = [(-0.5, 0.2), (0.5, 0.19), (0.5, bonnet - 0.08), (cabin[3], waist), (-0.46, waist), (-0.5, waist - 0.06)]
     s.prism(np.array(profile), (-0.5, 0.5), (PAINT, PAINT, PAINT), (1, 1))
-    _lamps(s, (0.5 * waist + 0.09, waist - 0.08), (bonnet - 0.24, bonnet - 0.1), 0.34)
-    _wheels(s, (-0.31, 0.31), 0.17, 0.22)
+    _add_lamps(s, (0.5 * waist + 0.09, waist - 0.08), (bonnet - 0.24, bonnet - 0.1), 0.34)
+    _add_wheels(s, (-0.31, 0.31), 0.17, 0.22)
     slots = (PAINT,) * 5
     walls = s.frustum(
         (cabin[0], cabin[3]), (-0.47, 0.47), (waist, 1.0), (cabin[1], cabin[2]), (-0.39, 0.39), slots, (2, 2)
@@ -187,40 +187,48 @@ def _car(phase: int, waist: float, cabin: tuple[float, float, float, float], bon
     for wall, u, v in zip(
         walls[:4], ((0.08, 0.92), (0.06, 0.94), (0.1, 0.9), (0.1, 0.9)), ((0.14, 0.9),) * 4, strict=True
     ):
-        s.face(decal(wall, u, v), GLASS, (2, 2))
+        s.face(inset_quad(wall, u, v), GLASS, (2, 2))
     for wall in walls[2:4]:
-        s.face(decal(wall, (0.47, 0.52), (0.1, 0.92)), PAINT, (2, 2))
-    s.face(decal(walls[0], (0.38, 0.62), (0.9, 0.98)), BRAKE, (2, 2))
+        s.face(inset_quad(wall, (0.47, 0.52), (0.1, 0.92)), PAINT, (2, 2))
+    s.face(inset_quad(walls[0], (0.38, 0.62), (0.9, 0.98)), BRAKE, (2, 2))
     return s.template()
 
 
-def _lamps(s: Shaper, tail: tuple[float, float], head: tuple[float, float], inner: float, rank: int = 1) -> None:
+def _add_lamps(
+    s: TemplateBuilder, tail: tuple[float, float], head: tuple[float, float], inner: float, draw_order: int = 1
+) -> None:
     """Lamps, plates and indicators on the rear (x = -0.5) and the front (x = 0.5) of a body."""
     for x, z, slots in ((-0.502, tail, (TAIL, TAIL)), (0.502, head, (HEAD, HEAD))):
         way = 1 if x < 0 else -1
         for side, slot, turn in ((1, slots[0], LEFT), (-1, slots[1], RIGHT)):
-            _plate(s, x, (side * (inner - 0.12), side * (inner + 0.06)), z, slot, way, rank)
-            _plate(s, x, (side * (inner + 0.06), side * 0.49), z, turn, way, rank)
+            _add_plate(s, x, (side * (inner - 0.12), side * (inner + 0.06)), z, slot, way, draw_order)
+            _add_plate(s, x, (side * (inner + 0.06), side * 0.49), z, turn, way, draw_order)
         middle = 0.5 * (z[0] + z[1])
-        _plate(s, x, (-0.14, 0.14), (middle - 0.1, middle - 0.02), PLATE, way, rank)
+        _add_plate(s, x, (-0.14, 0.14), (middle - 0.1, middle - 0.02), PLATE, way, draw_order)
     for side, turn in ((1, LEFT), (-1, RIGHT)):  # seen from beside
         for (rear, front), (low, high) in (((-0.5, -0.455), tail), ((0.455, 0.5), head)):
-            s.face(_flank(side, (rear, low), (front, low), (front, high), (rear, high)), turn, (rank, rank))
+            s.face(
+                _side_ring(side, (rear, low), (front, low), (front, high), (rear, high)), turn, (draw_order, draw_order)
+            )
 
 
-def _plate(s: Shaper, x: float, y: tuple[float, float], z: tuple[float, float], slot: int, way: int, rank: int) -> None:
+def _add_plate(
+    s: TemplateBuilder, x: float, y: tuple[float, float], z: tuple[float, float], slot: int, way: int, draw_order: int
+) -> None:
     """A rectangle across the body that looks back (way 1) or ahead (way -1)."""
     low, high = (max(y), min(y)) if way > 0 else (min(y), max(y))
-    s.face(np.array([(x, low, z[0]), (x, high, z[0]), (x, high, z[1]), (x, low, z[1])]), slot, (rank, rank))
+    s.face(np.array([(x, low, z[0]), (x, high, z[0]), (x, high, z[1]), (x, low, z[1])]), slot, (draw_order, draw_order))
 
 
-def _flank(side: int, *corners: tuple[float, float]) -> Array:
+def _side_ring(side: int, *corners: tuple[float, float]) -> Array:
     """A ring of x and z, counter-clockwise on paper, on the left (1) or right (-1) side of a body."""
     ring = np.array([(x, side * 0.502, z) for x, z in corners])
     return ring[::-1] if side > 0 else ring
 
 
-def _wheels(s: Shaper, along: tuple[float, ...], radius_x: float, radius_z: float, rank: int = 1) -> None:
+def _add_wheels(
+    s: TemplateBuilder, along: tuple[float, ...], radius_x: float, radius_z: float, draw_order: int = 1
+) -> None:
     angle = 2 * np.pi * (np.arange(10) + 0.5) / 10
     for share, slot in ((1.0, TYRE), (0.55, HUB)):
         for side in (-1, 1):
@@ -232,11 +240,11 @@ def _wheels(s: Shaper, along: tuple[float, ...], radius_x: float, radius_z: floa
                         radius_z + share * radius_z * np.sin(angle),
                     ]
                 )
-                s.face(ring[::-1] if side > 0 else ring, slot, (rank, rank))
+                s.face(ring[::-1] if side > 0 else ring, slot, (draw_order, draw_order))
 
 
 def _van(phase: int) -> Template:
-    s = Shaper()
+    s = TemplateBuilder()
     s.box((-0.47, 0.47), (-0.45, 0.45), (0.04, 0.2), TYRE, (0, 0))
     profile = [
         (-0.5, 0.15),
@@ -262,21 +270,21 @@ def _van(phase: int) -> Template:
         )
         s.face(ring[::-1] if side > 0 else ring, GLASS, (1, 1))
     for y in ((-0.42, -0.03), (0.03, 0.42)):
-        _plate(s, -0.502, y, (0.58, 0.88), GLASS, 1, 1)
-    _lamps(s, (0.3, 0.5), (0.28, 0.38), 0.38)
-    _plate(s, -0.503, (-0.12, 0.12), (0.93, 0.97), BRAKE, 1, 1)
-    _wheels(s, (-0.31, 0.33), 0.14, 0.15)
+        _add_plate(s, -0.502, y, (0.58, 0.88), GLASS, 1, 1)
+    _add_lamps(s, (0.3, 0.5), (0.28, 0.38), 0.38)
+    _add_plate(s, -0.503, (-0.12, 0.12), (0.93, 0.97), BRAKE, 1, 1)
+    _add_wheels(s, (-0.31, 0.33), 0.14, 0.15)
     return s.template()
 
 
 def _truck(phase: int) -> Template:
-    s = Shaper()
+    s = TemplateBuilder()
     s.box((-0.49, 0.49), (-0.4, 0.4), (0.08, 0.26), TYRE, (0, 0))
-    for rank, x in (((1, 3), (0.24, 0.5)), ((3, 1), (-0.5, 0.22))):  # seen from ahead the cargo is behind the cab
-        cab = rank == (1, 3)
+    for draw_order, x in (((1, 3), (0.24, 0.5)), ((3, 1), (-0.5, 0.22))):  # seen from ahead the cargo is behind the cab
+        cab = draw_order == (1, 3)
         high = 0.8 if cab else 1.0
         s.box(x, (-0.5, 0.5), (0.14 if cab else 0.28, high), PAINT if cab else SECOND, (3, 1) if cab else (1, 3))
-    _plate(s, 0.502, (-0.45, 0.45), (0.48, 0.72), GLASS, -1, 3)
+    _add_plate(s, 0.502, (-0.45, 0.45), (0.48, 0.72), GLASS, -1, 3)
     for side in (-1, 1):
         ring = np.array(
             [(0.3, side * 0.502, 0.48), (0.47, side * 0.502, 0.48), (0.47, side * 0.502, 0.7), (0.3, side * 0.502, 0.7)]
@@ -291,30 +299,30 @@ def _truck(phase: int) -> Template:
             ]
         )
         s.face(ring[::-1] if side > 0 else ring, STRIPE, (3, 3))
-    _lamps(s, (0.17, 0.26), (0.22, 0.3), 0.36, 3)
-    _plate(s, -0.502, (-0.01, 0.01), (0.3, 0.98), TRIM, 1, 3)
-    _wheels(s, (-0.36, -0.22, 0.36), 0.09, 0.14, 3)
+    _add_lamps(s, (0.17, 0.26), (0.22, 0.3), 0.36, 3)
+    _add_plate(s, -0.502, (-0.01, 0.01), (0.3, 0.98), TRIM, 1, 3)
+    _add_wheels(s, (-0.36, -0.22, 0.36), 0.09, 0.14, 3)
     return s.template()
 
 
 def _bus(phase: int) -> Template:
-    s = Shaper()
+    s = TemplateBuilder()
     s.box((-0.48, 0.48), (-0.45, 0.45), (0.03, 0.14), TYRE, (0, 0))
     walls = s.box((-0.5, 0.5), (-0.5, 0.5), (0.1, 1.0), PAINT, (1, 1))
-    s.face(decal(walls[0], (0.1, 0.9), (0.55, 0.88)), GLASS, (1, 1))
-    s.face(decal(walls[1], (0.05, 0.95), (0.3, 0.82)), GLASS, (1, 1))
-    s.face(decal(walls[1], (0.2, 0.8), (0.86, 0.96)), TRIM, (1, 1))
+    s.face(inset_quad(walls[0], (0.1, 0.9), (0.55, 0.88)), GLASS, (1, 1))
+    s.face(inset_quad(walls[1], (0.05, 0.95), (0.3, 0.82)), GLASS, (1, 1))
+    s.face(inset_quad(walls[1], (0.2, 0.8), (0.86, 0.96)), TRIM, (1, 1))
     for wall in walls[2:4]:
         for k in range(6):
-            s.face(decal(wall, (0.03 + 0.16 * k, 0.17 + 0.16 * k), (0.42, 0.82)), GLASS, (1, 1))
-        s.face(decal(wall, (0.0, 1.0), (0.2, 0.27)), SECOND, (1, 1))
-    _lamps(s, (0.18, 0.34), (0.14, 0.2), 0.38)
-    _plate(s, -0.503, (-0.2, 0.2), (0.91, 0.95), BRAKE, 1, 1)
-    _wheels(s, (-0.28, 0.3), 0.08, 0.15)
+            s.face(inset_quad(wall, (0.03 + 0.16 * k, 0.17 + 0.16 * k), (0.42, 0.82)), GLASS, (1, 1))
+        s.face(inset_quad(wall, (0.0, 1.0), (0.2, 0.27)), SECOND, (1, 1))
+    _add_lamps(s, (0.18, 0.34), (0.14, 0.2), 0.38)
+    _add_plate(s, -0.503, (-0.2, 0.2), (0.91, 0.95), BRAKE, 1, 1)
+    _add_wheels(s, (-0.28, 0.3), 0.08, 0.15)
     return s.template()
 
 
-def _rider(s: Shaper, phase: int, seat: float) -> None:
+def _add_rider(s: TemplateBuilder, phase: int, seat: float) -> None:
     """Someone on a saddle."""
     swing = 0.09 * np.sin(2 * np.pi * max(phase, 0) / 8)  # feet on pedals
     for side, lift in ((-1, swing), (1, -swing)):
@@ -329,7 +337,7 @@ def _rider(s: Shaper, phase: int, seat: float) -> None:
     s.disc((0.04, 0.0, seat + 0.49), (0.22, 0.05), PAINT)
 
 
-def _two_wheels(s: Shaper, radius: float, thickness: float, spokes: bool) -> None:
+def _add_inline_wheels(s: TemplateBuilder, radius: float, thickness: float, spokes: bool) -> None:
     """Wheels in line; from beside rings or discs, from ahead and behind as thin as they are."""
     angle = 2 * np.pi * np.arange(13) / 12
     for x in (-0.33, 0.33):
@@ -347,8 +355,8 @@ def _two_wheels(s: Shaper, radius: float, thickness: float, spokes: bool) -> Non
 
 
 def _bicycle(phase: int) -> Template:
-    s = Shaper()
-    _two_wheels(s, 0.2, 0.04, True)
+    s = TemplateBuilder()
+    _add_inline_wheels(s, 0.2, 0.04, True)
     for ends in (
         ((-0.33, 0.2), (-0.1, 0.48)),
         ((-0.1, 0.48), (0.25, 0.46)),
@@ -361,26 +369,26 @@ def _bicycle(phase: int) -> Template:
         s.face(bar, PAINT, (1, 1))
         s.face(bar[::-1], PAINT, (1, 1))
     s.box((0.21, 0.27), (-0.45, 0.45), (0.56, 0.6), TRIM, (1, 1))
-    _plate(s, -0.45, (-0.1, 0.1), (0.36, 0.42), TAIL, 1, 1)
-    _rider(s, phase, 0.5)
+    _add_plate(s, -0.45, (-0.1, 0.1), (0.36, 0.42), TAIL, 1, 1)
+    _add_rider(s, phase, 0.5)
     return s.template()
 
 
 def _motorcycle(phase: int) -> Template:
-    s = Shaper()
-    _two_wheels(s, 0.21, 0.09, False)
+    s = TemplateBuilder()
+    _add_inline_wheels(s, 0.21, 0.09, False)
     s.box((-0.36, 0.28), (-0.24, 0.24), (0.22, 0.5), PAINT, (1, 1))
     s.box((0.2, 0.26), (-0.5, 0.5), (0.58, 0.62), TRIM, (1, 1))
-    _plate(s, -0.38, (-0.22, 0.22), (0.36, 0.52), TAIL, 1, 2)
-    _plate(s, -0.38, (0.22, 0.4), (0.4, 0.5), LEFT, 1, 2)
-    _plate(s, -0.38, (-0.4, -0.22), (0.4, 0.5), RIGHT, 1, 2)
-    _plate(s, 0.29, (-0.18, 0.18), (0.42, 0.54), HEAD, -1, 2)
-    _rider(s, -1, 0.5)
+    _add_plate(s, -0.38, (-0.22, 0.22), (0.36, 0.52), TAIL, 1, 2)
+    _add_plate(s, -0.38, (0.22, 0.4), (0.4, 0.5), LEFT, 1, 2)
+    _add_plate(s, -0.38, (-0.4, -0.22), (0.4, 0.5), RIGHT, 1, 2)
+    _add_plate(s, 0.29, (-0.18, 0.18), (0.42, 0.54), HEAD, -1, 2)
+    _add_rider(s, -1, 0.5)
     return s.template()
 
 
 def _pedestrian(phase: int) -> Template:
-    s = Shaper()
+    s = TemplateBuilder()
     swing = 0.42 * np.sin(2 * np.pi * phase / 8) if phase >= 0 else 0.0
     for side, ahead in ((-1, swing), (1, -swing)):
         y = (side * 0.2 - 0.14, side * 0.2 + 0.14)
@@ -394,7 +402,7 @@ def _pedestrian(phase: int) -> Template:
 
 
 def _cone(phase: int) -> Template:
-    s = Shaper()
+    s = TemplateBuilder()
     s.box((-0.5, 0.5), (-0.5, 0.5), (0.0, 0.06), TRIM, (0, 0))
     for band, slot in (((0.06, 0.4), PAINT), ((0.4, 0.65), STRIPE), ((0.65, 1.0), PAINT)):
         low, high = (0.36 * (1 - band[0]) + 0.05, 0.36 * (1 - band[1]) + 0.05)
@@ -403,30 +411,30 @@ def _cone(phase: int) -> Template:
 
 
 def _barrier(phase: int) -> Template:
-    s = Shaper()
+    s = TemplateBuilder()
     for y in (-0.4, 0.4):
         s.box((-0.5, 0.5), (y - 0.06, y + 0.06), (0.0, 0.6), TRIM, (0, 0))
     walls = s.box((-0.3, 0.3), (-0.5, 0.5), (0.45, 1.0), STRIPE, (1, 1))
     for wall in walls[:2]:
         for k in range(4):
             a, b = (
-                decal(wall, (0.25 * k, 0.25 * k + 0.125), (0.0, 1.0)),
-                decal(wall, (0.25 * k + 0.1, 0.25 * k + 0.225), (0.0, 1.0)),
+                inset_quad(wall, (0.25 * k, 0.25 * k + 0.125), (0.0, 1.0)),
+                inset_quad(wall, (0.25 * k + 0.1, 0.25 * k + 0.225), (0.0, 1.0)),
             )
             s.face(np.array([a[0], a[1], b[2], b[3]]), PAINT, (1, 1))
     for wall in walls[2:4]:
-        s.face(decal(wall, (0.0, 1.0), (0.3, 0.7)), PAINT, (1, 1))
+        s.face(inset_quad(wall, (0.0, 1.0), (0.3, 0.7)), PAINT, (1, 1))
     return s.template()
 
 
 def _door(phase: int) -> Template:
-    s = Shaper()
+    s = TemplateBuilder()
     walls = s.box((-0.5, 0.5), (-0.5, 0.5), (0.2, 0.62), PAINT, (0, 0))
     frame = s.frustum((-0.5, 0.5), (-0.5, 0.5), (0.62, 1.0), (-0.42, 0.42), (-0.42, 0.42), (TRIM,) * 5, (1, 1))
     for wall in frame[:4]:
-        s.face(decal(wall, (0.08, 0.92), (0.08, 0.9)), GLASS, (1, 1))
+        s.face(inset_quad(wall, (0.08, 0.92), (0.08, 0.9)), GLASS, (1, 1))
     for wall in walls[:4]:
-        s.face(decal(wall, (0.0, 1.0), (0.0, 0.12)), TRIM, (0, 0))
+        s.face(inset_quad(wall, (0.0, 1.0), (0.0, 0.12)), TRIM, (0, 0))
     return s.template()
 
 

@@ -11,7 +11,7 @@ from .polygons import Material
 
 
 @dataclass(frozen=True, eq=False)
-class Look:
+class Appearance:
     """How a drive looks; colours are linear RGB, 1 is white paper in full light."""
 
     seed: int
@@ -45,7 +45,7 @@ class Look:
         return np.asarray(albedo * self.tints[material] * light)
 
 
-def of(seed: int) -> Look:
+def sample_appearance(seed: int) -> Appearance:
     """Sunny, overcast, dusk or near night, with a palette and a camera of its own; the same for the same seed."""
     rng = np.random.default_rng([seed, 0x100C])
     weather = rng.choice(4, p=[0.45, 0.33, 0.14, 0.08])
@@ -74,7 +74,7 @@ def of(seed: int) -> Look:
     tints[Material.GRASS] = np.array([1 + 0.35 * season, 1.0 + 0.05 * season, 1.0]) * rng.uniform(0.8, 1.1)
     tints[Material.FOLIAGE] = np.array([1 + 0.3 * season, 1.0, 0.9]) * rng.uniform(0.75, 1.1)
     tints[Material.WALL] = 1 + rng.normal(0, 0.04, 3)
-    return Look(
+    return Appearance(
         seed=seed,
         sun=sun,
         sun_rgb=sun_rgb * level,

@@ -1,7 +1,7 @@
 """Pictures of the proving ground: three pinhole cameras with PandaSet's geometry, drawn polygon by polygon.
 
 A picture is a drawing, not a photograph; it shows every thing a driver needs. `view` gathers once per instant what the
-cameras share: what is near, in the ego frame, lit. `picture` then draws it for one camera, far things first.
+cameras share: what is near, in the ego frame, lit. `render_image` then draws it for one camera, far things first.
 """
 
 from __future__ import annotations
@@ -18,32 +18,25 @@ import numpy as np
 from ... import geometry
 from ...domain import Array, CameraFrame
 from ..traffic.actors import Snapshot
-from . import actor_meshes
-from .appearance import Look
-from .painter_order import order_of
-from .polygons import TOGETHER, Faces, Material, cut_and_projected, joined, ragged
+from .appearance import Appearance
+from .painter_order import sort_for_painting
+from .polygons import BATCHED_MATERIALS, Material, clip_and_project, gather_ranges
 from .scenery import Scenery
+from .visible_scene import VisibleScene, gather_visible
 
 NEAR_M = 0.3
-GROUND_REACH_M, ACTOR_REACH_M = 140.0, 150.0
-STANDING_REACH_M = (100.0, 170.0)  # of small things, traffic lights too, and of large ones
-REACH_PER_SIZE = 14.0
 SUPERSAMPLING = 2
 SUBPIXEL_BITS = 4
-FAINT_PX = 0.7  # faces that stay smaller both ways are left out
-LEAST_GROUND_PX2, LEAST_PX2, LEAST_INLAY_PX2 = 2.0, 4.0, 25.0  # and so are those on less, unless they shine
-FURTHEST_PX = 1 << 20
+MIN_EXTENT_PX = 0.7  # faces that stay smaller both ways are left out
+MIN_GROUND_PX2, MIN_STANDING_PX2, MIN_INLAY_PX2 = 2.0, 4.0, 25.0  # and so are those on less, unless they shine
+MAX_COORDINATE_PX = 1 << 20
 RANKS = 16  # more than any thing has parts
-LAMP_RGB = np.array([(1.0, 0.10, 0.08), (1.0, 0.72, 0.08), (0.10, 1.0, 0.45)])  # as Lamp
 LAND_RGB = np.array([0.26, 0.37, 0.16])
-SHADOW_SHIFT_M = 0.35  # of an actor's shadow away from a sun at the horizon, in heights
 SKYLINE_STEPS = 8192
 GRAIN_M, TEXEL_M = 1.0, 0.125  # of the ground
 _HILLS = ((3, 0.006, 0.4), (7, 0.006, 2.0), (17, 0.003, 1.0))  # waves around the horizon, height (tangent), shift
 _WOODS = ((5, 0.005, 1.3), (31, 0.002, 0.2), (97, 0.0015, 0.7), (211, 0.0012, 2.2))
-BESIDE = 0.35  # the side cameras see 104 degrees round; tangent of the rest, with something to spare
-EYES = np.array([1.2, 0.0])  # between the cameras, ego frame
-_MAY_BE_FILLED_TOGETHER = np.array([material in TOGETHER for material in Material])
+_IS_BATCHED = np.array([material in BATCHED_MATERIALS for material in Material])
 
 # PandaSet's, for 640x360: name, focal length px, principal point px, place in the ego frame m, yaw, pitch up, roll deg
 _PANDASET = (
@@ -65,31 +58,7 @@ class Camera:
 
 
 @dataclass(frozen=True, eq=False)
-class View:
-    """What may be seen around the ego at one instant, ego frame; lit and faded by distance, colours 0..1."""
-
-    time_s: float
-    look: Look
-    map_from_ego: Array  # (3,)
-    ground: Faces
-    ground_rgb: Array  # (F, 3)
-    ground_planes: Array  # (F,) how far along its normal each face's plane lies
-    ground_centres: Array  # (F, 2)
-    ground_radii: Array  # (F,)
-    shadows: Array  # (A, 12, 2) rings on the ground
-    shadow_radii: Array  # (A,)
-    standing: Faces
-    standing_rgb: Array  # (F, 3)
-    standing_planes: Array  # (F,) as of the ground; without end below where a face is seen from both sides
-    first_face: Array  # (T + 1,) of each standing thing
-    corners: Array  # (T, 4, 2) their footprints
-    centres: Array  # (T, 2)
-    radii: Array  # (T,)
-    faces_us: Array  # (T,) bool, whether a thing's front is turned to the cameras
-
-
-@dataclass(frozen=True, eq=False)
-class _Eye:
+class _Projection:
     """A camera on a car that stands a little askew on its springs, at the resolution of drawing."""
 
     camera_from_ego: Array  # (4, 4)
@@ -129,145 +98,44 @@ def _ego_from_camera(place: tuple[float, ...], angles_deg: tuple[float, ...]) ->
     return matrix
 
 
-def view(scenery: Scenery, snapshot: Snapshot, map_from_ego: Array, look: Look) -> View:
-    """What the cameras share at one instant, `map_from_ego` (3,) being the rear axle."""
-    map_from_ego = np.asarray(map_from_ego, float)
-    ego_from_map = geometry.invert(map_from_ego)
-    sun = geometry.rotate(look.sun[:2], -map_from_ego[2])
-
-    near = _about(scenery.ground_centres, scenery.ground_radii, ego_from_map, GROUND_REACH_M)
-    ground = _in_frame(scenery.ground.only(near), ego_from_map)
-    lit = look.lit(ground.albedo, ground.material, scenery.ground.normals[near])
-
-    radii = 0.5 * np.hypot(*scenery.sizes[:, :2].T)
-    reach = np.clip(REACH_PER_SIZE * scenery.sizes.max(axis=1), *STANDING_REACH_M)
-    things = _about(scenery.poses[:, :2], radii, ego_from_map, reach)
-    rows, first_face = ragged(scenery.first_face, things)
-    still = scenery.standing.only(rows)
-    still.thing[:] = np.repeat(np.arange(len(things)), np.diff(first_face))
-
-    actors = snapshot.actors
-    radii = 0.5 * np.hypot(*actors.sizes[:, :2].T) + actors.sizes[:, 2]  # with its shadow
-    actors = actors.only(_about(actors.poses[:, :2], radii, ego_from_map, ACTOR_REACH_M))
-    moving = actor_meshes.bodies(actors, snapshot.time_s, look.lights_on)
-
-    poses = geometry.compose(ego_from_map, np.concatenate([scenery.poses[things], actors.poses]))
-    sizes = np.concatenate([scenery.sizes[things], actors.sizes])
-    standing = joined([still, moving], [len(things), len(actors)])
-    rgb = look.lit(standing.albedo, standing.material, standing.normals)
-    _switch_lamps(scenery, snapshot, rows, rgb)
-    standing = _in_frame(standing, ego_from_map)
-    count = np.bincount(standing.thing, minlength=len(poses))
-    towards = EYES - poses[:, :2]
-    distance = np.maximum(np.hypot(*towards.T), 1e-3)
-    right = np.column_stack([-towards[:, 1], towards[:, 0]]) / distance[:, None]
-    spread = np.flatnonzero(standing.spread)  # few are
-    of_point = standing.thing[np.searchsorted(standing.first, spread, side="right") - 1]
-    standing.points[spread, :2] += standing.spread[spread, None] * right[of_point]
-    ahead = np.einsum("tk,tk->t", towards, np.column_stack([np.cos(poses[:, 2]), np.sin(poses[:, 2])]))
-    faded = 1.0 - np.exp(-distance / look.visibility_m)
-    rgb += (faded[standing.thing] * (standing.material != Material.GLOW))[:, None] * (look.horizon_rgb - rgb)
-    return View(
-        snapshot.time_s,
-        look,
-        map_from_ego,
-        ground,
-        lit,
-        _planes(ground),
-        geometry.transform_points(ego_from_map, scenery.ground_centres[near]),
-        scenery.ground_radii[near],
-        _shadows(poses[len(things) :], actors.sizes, sun),
-        0.7 * np.hypot(*actors.sizes[:, :2].T),
-        standing,
-        rgb,
-        _planes(standing),
-        np.concatenate([[0], np.cumsum(count)]),
-        geometry.box_corners(poses, sizes[:, :2]),
-        poses[:, :2],
-        0.5 * np.hypot(*sizes[:, :2].T) + 1.0,
-        ahead > 0,
-    )
-
-
-def picture(view: View, camera: Camera) -> Array:
+def render_image(visible: VisibleScene, camera: Camera) -> Array:
     """(H, W, 3) uint8 RGB, what a camera sees."""
-    eye = _eye(camera, view.look)
-    image = _backdrop(camera, view.look).copy()
-    _draw_skyline(image, view, eye)
-    _draw_ground(image, view, eye)
-    _draw_standing(image, view, eye)
+    eye = _projection(camera, visible.appearance)
+    image = _sky_and_land(camera, visible.appearance).copy()
+    _draw_skyline(image, visible, eye)
+    _draw_ground(image, visible, eye)
+    _draw_standing(image, visible, eye)
     small = cv2.resize(image, (camera.width, camera.height), interpolation=cv2.INTER_AREA)
-    return np.asarray(cv2.add(small, _grain(view, camera), dtype=cv2.CV_8U))
+    return np.asarray(cv2.add(small, _noise_window(visible, camera), dtype=cv2.CV_8U))
 
 
-def frames(
+def render_frames(
     scenery: Scenery,
     snapshot: Snapshot,
     map_from_ego: Array,
     stamp_ns: int,
     cameras: Iterable[Camera],
-    look: Look,
+    appearance: Appearance,
 ) -> tuple[CameraFrame, ...]:
     """One frame per camera; they say where the cameras should be, not how the car sways."""
-    seen = view(scenery, snapshot, map_from_ego, look)
+    visible = gather_visible(scenery, snapshot, map_from_ego, appearance)
     return tuple(
-        CameraFrame(stamp_ns, camera.name, picture(seen, camera), camera.pixels_from_camera, camera.camera_from_ego)
+        CameraFrame(
+            stamp_ns, camera.name, render_image(visible, camera), camera.pixels_from_camera, camera.camera_from_ego
+        )
         for camera in cameras
     )
-
-
-# --- what is near ----------------------------------------------------------------------------------------------------
-
-
-def _about(centres: Array, radii: Array, ego_from_map: Array, reach_m: Array | float) -> Array:
-    """Indices of circles (N, 2) of the map that the rig may see: within reach, and not behind its outer edges."""
-    at = geometry.transform_points(ego_from_map, centres)
-    near = np.hypot(*(at - EYES).T) - radii < reach_m
-    return np.flatnonzero(near & (at[:, 0] + BESIDE * np.abs(at[:, 1]) > -radii * np.hypot(1.0, BESIDE) - 1.0))
-
-
-def _in_frame(faces: Faces, ego_from_map: Array) -> Faces:
-    """The faces moved in place; they must be a copy."""
-    faces.points[:, :2] = geometry.transform_points(ego_from_map, faces.points[:, :2])
-    faces.normals[:, :2] = geometry.rotate(faces.normals[:, :2], ego_from_map[2])
-    return faces
-
-
-def _planes(faces: Faces) -> Array:
-    along = np.einsum("fk,fk->f", faces.normals, faces.points[faces.first[:-1]])
-    along[~faces.normals.any(axis=1)] = -np.inf
-    return np.asarray(along)
-
-
-def _switch_lamps(scenery: Scenery, snapshot: Snapshot, rows: Array, rgb: Array) -> None:
-    """Lets the lamps that are on shine; `rows` are the standing faces that `rgb` begins with, rising."""
-    if len(snapshot.lamps) == 0 or len(rows) == 0:
-        return
-    on = snapshot.lamps[scenery.lamp_signal] == scenery.lamp_shows
-    faces, shows = scenery.lamp_faces[on], scenery.lamp_shows[on]
-    at = np.minimum(np.searchsorted(rows, faces), len(rows) - 1)
-    here = rows[at] == faces
-    rgb[at[here]] = LAMP_RGB[shows[here]]
-
-
-def _shadows(poses: Array, sizes: Array, sun: Array) -> Array:
-    """(A, 12, 2) rounded rings under boxes, drawn out away from the sun."""
-    angle = 2 * np.pi * (np.arange(12) + 0.5) / 12
-    circle = np.column_stack([np.cos(angle), np.sin(angle)])
-    rounded = np.sign(circle) * np.sqrt(np.abs(circle)) * 0.53
-    rings = geometry.transform_points(poses[:, None], rounded * sizes[:, None, :2])
-    return np.asarray(rings - SHADOW_SHIFT_M * sizes[:, None, 2:] * sun)
 
 
 # --- drawing ---------------------------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=8)
-def _eye(camera: Camera, look: Look) -> _Eye:
+def _projection(camera: Camera, appearance: Appearance) -> _Projection:
     pixels = np.diag([SUPERSAMPLING, SUPERSAMPLING, 1.0]) @ camera.pixels_from_camera
     pixels[:2, 2] -= 0.5  # OpenCV's pixels are at whole numbers
     width, height = SUPERSAMPLING * camera.width, SUPERSAMPLING * camera.height
-    camera_from_ego = _swayed(camera.camera_from_ego, look)
+    camera_from_ego = _tilt_camera(camera.camera_from_ego, appearance)
     ego_from_camera = geometry.invert_matrix(camera_from_ego)
     edges = [ego_from_camera[:3, :3] @ [(edge - pixels[0, 2]) / pixels[0, 0], 0.0, 1.0] for edge in (0.0, width)]
     sides = np.array([(edges[0][1], -edges[0][0]), (-edges[1][1], edges[1][0])])
@@ -275,64 +143,64 @@ def _eye(camera: Camera, look: Look) -> _Eye:
     reach = np.sqrt(GRAIN_M * ego_from_camera[2, 3] * pixels[1, 1])  # a row of pixels is as deep as the grain is wide
     ahead = ego_from_camera[:2, 3] + reach * ego_from_camera[:2, 2] / np.hypot(*ego_from_camera[:2, 2])
     row = pixels_from_ground @ np.array([*ahead, 1.0])
-    land = look.lit(LAND_RGB[None], np.array([Material.FOLIAGE]), np.array([[0.0, 0.0, 1.0]]))[0]
+    land = appearance.lit(LAND_RGB[None], np.array([Material.FOLIAGE]), np.array([[0.0, 0.0, 1.0]]))[0]
     faded = np.array([[0.75], [0.45]])
-    return _Eye(
+    return _Projection(
         camera_from_ego,
         ego_from_camera,
         pixels,
         sides / np.hypot(*sides.T)[:, None],
         np.linalg.inv(pixels_from_ground),
         int(np.clip(row[1] / row[2], 0, height - 2)) // 2 * 2,
-        _bytes((1 - faded) * 0.8 * land + faded * look.horizon_rgb, look),
+        _to_bytes((1 - faded) * 0.8 * land + faded * appearance.horizon_rgb, appearance),
     )
 
 
-def _swayed(camera_from_ego: Array, look: Look) -> Array:
+def _tilt_camera(camera_from_ego: Array, appearance: Appearance) -> Array:
     """Where the camera is while the car stands a little askew on its springs."""
-    pitch, roll = look.pitch_rad, look.roll_rad
+    pitch, roll = appearance.pitch_rad, appearance.roll_rad
     nod = np.array([[np.cos(pitch), 0, np.sin(pitch)], [0, 1, 0], [-np.sin(pitch), 0, np.cos(pitch)]])
     lean = np.array([[1, 0, 0], [0, np.cos(roll), -np.sin(roll)], [0, np.sin(roll), np.cos(roll)]])
     ground_from_body = np.eye(4)
     ground_from_body[:3, :3] = nod @ lean
-    ground_from_body[2, 3] = look.height_m
+    ground_from_body[2, 3] = appearance.height_m
     return np.asarray(camera_from_ego @ geometry.invert_matrix(ground_from_body))
 
 
 @lru_cache(maxsize=8)
-def _backdrop(camera: Camera, look: Look) -> Array:
+def _sky_and_land(camera: Camera, appearance: Appearance) -> Array:
     """(H, W, 3) uint8, supersampled: the sky, and land as far as the eye reaches."""
-    up = _swayed(camera.camera_from_ego, look)[:3, 2]  # the vertical in camera axes
+    up = _tilt_camera(camera.camera_from_ego, appearance)[:3, 2]  # the vertical in camera axes
     inverse = np.linalg.inv(camera.pixels_from_camera)
     across = (np.arange(camera.width) + 0.5) * inverse[0, 0] + inverse[0, 2]
     down = (np.arange(camera.height) + 0.5) * inverse[1, 1] + inverse[1, 2]
     rise = (up[0] * across[None, :] + up[1] * down[:, None] + up[2]).astype(np.float32)  # tangent of the elevation
-    land = look.lit(LAND_RGB[None], np.array([Material.GRASS]), np.array([[0.0, 0.0, 1.0]]))[0]
+    land = appearance.lit(LAND_RGB[None], np.array([Material.GRASS]), np.array([[0.0, 0.0, 1.0]]))[0]
     steps = np.linspace(-1.0, 1.0, 1024)
     distance = 2.1 / np.maximum(-steps, 1e-3)
-    faded = np.where(steps < 0, 1 - np.exp(-distance / look.visibility_m), 0.0)[:, None]
+    faded = np.where(steps < 0, 1 - np.exp(-distance / appearance.visibility_m), 0.0)[:, None]
     sky = np.clip(steps / 0.45, 0, 1)[:, None] ** 0.7
     colours = np.where(
         steps[:, None] < 0,
-        (1 - faded) * land + faded * look.horizon_rgb,
-        (1 - sky) * look.horizon_rgb + sky * look.zenith_rgb,
+        (1 - faded) * land + faded * appearance.horizon_rgb,
+        (1 - sky) * appearance.horizon_rgb + sky * appearance.zenith_rgb,
     )
-    table = _bytes(colours, look)
+    table = _to_bytes(colours, appearance)
     small = table[np.clip((rise + 1) * 512, 0, 1023).astype(np.intp)]
     return np.asarray(cv2.resize(small, None, fx=SUPERSAMPLING, fy=SUPERSAMPLING, interpolation=cv2.INTER_LINEAR))
 
 
-def _bytes(rgb: Array, look: Look) -> Array:
+def _to_bytes(rgb: Array, appearance: Appearance) -> Array:
     """What the camera makes of light, uint8."""
-    return np.asarray(np.clip(255 * rgb * look.gain_rgb, 0, 255).astype(np.uint8))
+    return np.asarray(np.clip(255 * rgb * appearance.gain_rgb, 0, 255).astype(np.uint8))
 
 
-def _fill(image: Array, ring_px: Array, first: Array, rgb: Array, together: Array | None = None) -> None:
+def _fill_polygons(image: Array, ring_px: Array, first: Array, rgb: Array, together: Array | None = None) -> None:
     """Fills rings of pixels (Q, 2) with their colours (F, 3), one after the other.
 
     `together` (F,) marks those that may be filled in one go with the one before, as they do not overlap.
     """
-    fixed = np.minimum(np.maximum(ring_px, -FURTHEST_PX), FURTHEST_PX)
+    fixed = np.minimum(np.maximum(ring_px, -MAX_COORDINATE_PX), MAX_COORDINATE_PX)
     fixed *= 1 << SUBPIXEL_BITS
     fixed = np.rint(fixed, out=fixed).astype(np.int32)
     begins, colours = first.tolist(), rgb.tolist()
@@ -342,11 +210,11 @@ def _fill(image: Array, ring_px: Array, first: Array, rgb: Array, together: Arra
         cv2.fillPoly(image, rings[start:end], colours[start], cv2.LINE_8, SUBPIXEL_BITS)
 
 
-def _with_the_one_before(material: Array, rgb: Array) -> Array:
+def _continues_batch(material: Array, rgb: Array) -> Array:
     """(F,) bool, where a face may be filled in one go with the face before it."""
     together = np.zeros(len(material), bool)
     kind = ((material * 256 + rgb[:, 0]) * 256 + rgb[:, 1]) * 256 + rgb[:, 2]
-    together[1:] = _MAY_BE_FILLED_TOGETHER[material[1:]] & (kind[1:] == kind[:-1])
+    together[1:] = _IS_BATCHED[material[1:]] & (kind[1:] == kind[:-1])
     return together
 
 
@@ -358,39 +226,39 @@ def _visible(ring_px: Array, first: Array, shape: tuple[int, ...]) -> tuple[Arra
     low = np.minimum.reduceat(ring_px, first[some])
     extent = np.maximum.reduceat(ring_px, first[some]) - low
     meets = (low > -1 - extent).all(axis=1) & (low[:, 0] < shape[1]) & (low[:, 1] < shape[0])
-    meets &= (extent > FAINT_PX).any(axis=1)
+    meets &= (extent > MIN_EXTENT_PX).any(axis=1)
     return some[meets], extent[meets]
 
 
-def _in_sight(centres: Array, radii: Array, eye: _Eye) -> Array:
+def _in_view(centres: Array, radii: Array, eye: _Projection) -> Array:
     """Indices of circles on the ground (N, 2) that reach into what the camera can see."""
     inwards = eye.sides @ centres.T - (eye.sides @ eye.place[:2])[:, None]
     return np.flatnonzero(np.minimum(inwards[0], inwards[1]) > -radii - 1.0)
 
 
-def _draw_ground(image: Array, view: View, eye: _Eye) -> None:
-    keep = _in_sight(view.ground_centres, view.ground_radii, eye)
-    keep = keep[view.ground.normals[keep] @ eye.place > view.ground_planes[keep]]
-    at, first = ragged(view.ground.first, keep)
-    rings, first = _projected(view.ground.points[at], first, eye)
+def _draw_ground(image: Array, visible: VisibleScene, eye: _Projection) -> None:
+    keep = _in_view(visible.ground_centres, visible.ground_radii, eye)
+    keep = keep[visible.ground.normals[keep] @ eye.place > visible.ground_planes[keep]]
+    at, first = gather_ranges(visible.ground.first, keep)
+    rings, first = _project(visible.ground.points[at], first, eye)
     shown, extent = _visible(rings, first, image.shape)
-    shown = shown[extent[:, 0] * extent[:, 1] > LEAST_GROUND_PX2]
-    picked, begins = ragged(first, shown)
-    rgb = _bytes(view.ground_rgb[keep[shown]], view.look)
-    together = _with_the_one_before(view.ground.material[keep[shown]], rgb)
-    _fill(image, rings[picked], begins, rgb, together)
-    _darken(image, view, eye)
+    shown = shown[extent[:, 0] * extent[:, 1] > MIN_GROUND_PX2]
+    picked, begins = gather_ranges(first, shown)
+    rgb = _to_bytes(visible.ground_rgb[keep[shown]], visible.appearance)
+    together = _continues_batch(visible.ground.material[keep[shown]], rgb)
+    _fill_polygons(image, rings[picked], begins, rgb, together)
+    _shade_ground(image, visible, eye)
 
 
-def _projected(points: Array, first: Array, eye: _Eye) -> tuple[Array, Array]:
+def _project(points: Array, first: Array, eye: _Projection) -> tuple[Array, Array]:
     """Faces of the ego frame as rings of pixels, cut where they are too near."""
     in_camera = points @ eye.camera_from_ego[:3, :3].T
     in_camera += eye.camera_from_ego[:3, 3]
-    return cut_and_projected(in_camera, first, eye.pixels, NEAR_M)
+    return clip_and_project(in_camera, first, eye.pixels, NEAR_M)
 
 
 @lru_cache(maxsize=1)
-def _horizon() -> Array:
+def _skyline_heights() -> Array:
     """(2, SKYLINE_STEPS) tangents of the elevation of hills and woods all around."""
     angle = 2 * np.pi * np.arange(SKYLINE_STEPS) / SKYLINE_STEPS
     return np.stack(
@@ -401,30 +269,30 @@ def _horizon() -> Array:
     )
 
 
-def _draw_skyline(image: Array, view: View, eye: _Eye) -> None:
+def _draw_skyline(image: Array, visible: VisibleScene, eye: _Projection) -> None:
     """Woods and hills all around, too far to come nearer."""
     forward = eye.camera_from_ego[2, :2]
     bearing = np.arctan2(forward[1], forward[0]) + np.linspace(1.1, -1.1, 64)
     around = np.concatenate([bearing, bearing[[-1, 0]]])
     directions = np.empty((2, len(around), 3))
     directions[..., 0], directions[..., 1], directions[..., 2] = np.cos(around), np.sin(around), -0.01
-    step = np.rint((bearing + view.map_from_ego[2]) * (SKYLINE_STEPS / (2 * np.pi))).astype(np.intp) % SKYLINE_STEPS
-    directions[:, : len(bearing), 2] = _horizon()[:, step]
+    step = np.rint((bearing + visible.map_from_ego[2]) * (SKYLINE_STEPS / (2 * np.pi))).astype(np.intp) % SKYLINE_STEPS
+    directions[:, : len(bearing), 2] = _skyline_heights()[:, step]
     first = len(around) * np.arange(3)
     in_camera = directions.reshape(-1, 3) @ eye.camera_from_ego[:3, :3].T
-    rings, first = cut_and_projected(in_camera, first, eye.pixels, 0.05)
-    _fill(image, rings, first, eye.skyline_rgb)
+    rings, first = clip_and_project(in_camera, first, eye.pixels, 0.05)
+    _fill_polygons(image, rings, first, eye.skyline_rgb)
 
 
-def _darken(image: Array, view: View, eye: _Eye) -> None:
+def _shade_ground(image: Array, visible: VisibleScene, eye: _Projection) -> None:
     """Lays the grain of the ground and the actors' shadows on it."""
     top = eye.grain_from_px
     band = image[top:]
     grain_from_map = np.diag([1 / TEXEL_M, 1 / TEXEL_M, 1.0])
     half = np.array([[2.0, 0.0, 0.5], [0.0, 2.0, top + 0.5], [0.0, 0.0, 1.0]])  # the grain is laid at half the size
-    turn = geometry.matrix_from_pose(view.map_from_ego)[np.ix_((0, 1, 3), (0, 1, 3))]
+    turn = geometry.matrix_from_pose(visible.map_from_ego)[np.ix_((0, 1, 3), (0, 1, 3))]
     cover = cv2.warpPerspective(
-        _grain_of_ground(),
+        _ground_texture(),
         grain_from_map @ turn @ eye.ground_from_pixels @ half,
         (band.shape[1] // 2, len(band) // 2),
         flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
@@ -433,21 +301,21 @@ def _darken(image: Array, view: View, eye: _Eye) -> None:
     cover = cv2.resize(cover, (band.shape[1], len(band)), interpolation=cv2.INTER_LINEAR)
     mask = cv2.cvtColor(cover, cv2.COLOR_GRAY2RGB)
     cv2.multiply(band, mask, dst=band, scale=1 / 245)
-    _draw_shadows(image, view, eye)
+    _draw_shadows(image, visible, eye)
 
 
-def _draw_shadows(image: Array, view: View, eye: _Eye) -> None:
-    seen = _in_sight(view.shadows.mean(axis=1), view.shadow_radii, eye)
+def _draw_shadows(image: Array, visible: VisibleScene, eye: _Projection) -> None:
+    seen = _in_view(visible.shadows.mean(axis=1), visible.shadow_radii, eye)
     count = len(seen)
     if count == 0:
         return
     points = np.zeros((count, 12, 3))
-    points[..., :2] = view.shadows[seen]
-    rings, first = _projected(points.reshape(-1, 3), 12 * np.arange(count + 1), eye)
+    points[..., :2] = visible.shadows[seen]
+    rings, first = _project(points.reshape(-1, 3), 12 * np.arange(count + 1), eye)
     shown, _ = _visible(rings, first, image.shape)
     if len(shown) == 0:
         return
-    picked, begins = ragged(first, shown)
+    picked, begins = gather_ranges(first, shown)
     rings = rings[picked]
     blur = max(3, image.shape[1] // 160 | 1)
     top = int(np.clip(rings[:, 1].min() - blur, 0, len(image)))
@@ -456,14 +324,14 @@ def _draw_shadows(image: Array, view: View, eye: _Eye) -> None:
     if len(band) == 0:
         return
     mask = np.full(band.shape[:2], 255, np.uint8)
-    shade = 255 * (0.3 + 0.45 * view.look.shade)
-    _fill(mask, rings - [0, top], begins, np.full((len(shown), 1), shade))
+    shade = 255 * (0.3 + 0.45 * visible.appearance.shade)
+    _fill_polygons(mask, rings - [0, top], begins, np.full((len(shown), 1), shade))
     cv2.blur(mask, (blur, blur), dst=mask)
     cv2.multiply(band, cv2.cvtColor(mask, cv2.COLOR_GRAY2RGB), dst=band, scale=1 / 255)
 
 
 @lru_cache(maxsize=1)
-def _grain_of_ground() -> Array:
+def _ground_texture() -> Array:
     """(512, 512) uint8 around 245, blotches of a metre or so; it repeats."""
     rng = np.random.default_rng(11)
     sheet = np.zeros((512, 512))
@@ -475,44 +343,46 @@ def _grain_of_ground() -> Array:
     return np.asarray(np.clip(245 + sheet, 215, 255).astype(np.uint8))
 
 
-def _draw_standing(image: Array, view: View, eye: _Eye) -> None:
-    things = _in_sight(view.centres, view.radii, eye)
+def _draw_standing(image: Array, visible: VisibleScene, eye: _Projection) -> None:
+    things = _in_view(visible.centres, visible.radii, eye)
     if len(things) == 0:
         return
-    things = things[order_of(view.corners[things], eye.place[:2])]
-    rows, thing_first = ragged(view.first_face, things)
+    things = things[sort_for_painting(visible.corners[things], eye.place[:2])]
+    rows, thing_first = gather_ranges(visible.first_polygon, things)
     place = np.repeat(np.arange(len(things)), np.diff(thing_first))
-    side = np.where(view.faces_us[things][place], 0, 1)
-    turned = view.standing.normals[rows] @ eye.place > view.standing_planes[rows]
+    side = np.where(visible.faces_ego[things][place], 0, 1)
+    turned = visible.standing.normals[rows] @ eye.place > visible.standing_planes[rows]
     rows, place, side = rows[turned], place[turned], side[turned]
-    rows = rows[np.argsort(RANKS * place + view.standing.rank[rows, side], kind="stable")]
-    points, first = ragged(view.standing.first, rows)
-    rings, first = _projected(view.standing.points[points], first, eye)
+    rows = rows[np.argsort(RANKS * place + visible.standing.draw_order[rows, side], kind="stable")]
+    points, first = gather_ranges(visible.standing.first, rows)
+    rings, first = _project(visible.standing.points[points], first, eye)
     shown, extent = _visible(rings, first, image.shape)
-    material = view.standing.material[rows[shown]]
-    least = np.where(material == Material.INLAY, LEAST_INLAY_PX2, LEAST_PX2)
+    material = visible.standing.material[rows[shown]]
+    least = np.where(material == Material.INLAY, MIN_INLAY_PX2, MIN_STANDING_PX2)
     tells = (extent[:, 0] * extent[:, 1] > least) | (material == Material.GLOW)
     shown, material = shown[tells], material[tells]
     if len(shown) == 0:
         return
-    picked, begins = ragged(first, shown)
-    rgb = _bytes(view.standing_rgb[rows[shown]], view.look)
-    together = _with_the_one_before(material, rgb)
-    together[1:] &= np.diff(view.standing.thing[rows[shown]]) == 0
-    _fill(image, rings[picked], begins, rgb, together)
+    picked, begins = gather_ranges(first, shown)
+    rgb = _to_bytes(visible.standing_rgb[rows[shown]], visible.appearance)
+    together = _continues_batch(material, rgb)
+    together[1:] &= np.diff(visible.standing.object_index[rows[shown]]) == 0
+    _fill_polygons(image, rings[picked], begins, rgb, together)
 
 
 # --- the sensor ------------------------------------------------------------------------------------------------------
 
 
-def _grain(view: View, camera: Camera) -> Array:
+def _noise_window(visible: VisibleScene, camera: Camera) -> Array:
     """(H, W, 3) int8 noise, a window of a fixed sheet; where, follows from the look, the time and the camera."""
-    lot = zlib.crc32(f"{view.look.seed} {round(1000 * view.time_s)} {camera.name}".encode())
+    lot = zlib.crc32(f"{visible.appearance.seed} {round(1000 * visible.time_s)} {camera.name}".encode())
     x, y = lot % 64, lot // 64 % 64
-    return _sheet(camera.width, camera.height, view.look.noise)[y : y + camera.height, x : x + camera.width]
+    return _noise_sheet(camera.width, camera.height, visible.appearance.noise)[
+        y : y + camera.height, x : x + camera.width
+    ]
 
 
 @lru_cache(maxsize=16)
-def _sheet(width: int, height: int, sigma: int) -> Array:
+def _noise_sheet(width: int, height: int, sigma: int) -> Array:
     noise = np.random.default_rng(7).normal(0.0, sigma, (height + 64, width + 64, 3))
     return np.asarray(np.rint(np.clip(noise, -127, 127)).astype(np.int8))

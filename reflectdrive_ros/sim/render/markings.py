@@ -14,10 +14,10 @@ from .polygons import Material
 
 WHITE, YELLOW = (0.86, 0.86, 0.84), (0.88, 0.70, 0.16)
 LINE_M = 0.15
-STRIPE_M, STRIPE_EVERY_M = 0.5, 1.0  # of a zebra crossing
+STRIPE_M, STRIPE_SPACING_M = 0.5, 1.0  # of a zebra crossing
 STOP_LINE_M = 0.45
 ARROWS_BEFORE_M = (9.0, 30.0)  # the end of the lane
-Painted = tuple[Array, tuple[float, float, float], Material]  # a ring (V, 2), its colour, of pieces or of one line
+Marking = tuple[Array, tuple[float, float, float], Material]  # a ring (V, 2), its colour, of pieces or of one line
 
 # An arrow that points along +x, from its tail at 0; rings of convex parts.
 _SHAFT = np.array([(0.0, -0.08), (2.6, -0.08), (2.6, 0.08), (0.0, 0.08)])
@@ -31,40 +31,41 @@ _ARROWS = {
 }
 
 
-def painted(road_map: RoadMap, rng: np.random.Generator) -> list[Painted]:
+def place_markings(road_map: RoadMap, rng: np.random.Generator) -> list[Marking]:
     """All paint of a town, in the order it is laid."""
     centre = YELLOW if rng.random() < 0.4 else WHITE
     double = bool(rng.random() < 0.5)
     dash_m, gap_m = ((3.0, 4.5), (3.0, 6.0), (2.0, 3.0))[rng.integers(3)]
-    paint: list[Painted] = []
+    paint: list[Marking] = []
     by_edge = lanes_by_edge(road_map)
     names = [edge for edge in by_edge if edge in road_map.roads]
     tree = shapely.STRtree([road_map.roads[edge] for edge in names])
-    faced = _sides_that_face_traffic(by_edge, names, tree)
+    faced = _left_side_faces_traffic(by_edge, names, tree)
     for edge, lanes in by_edge.items():
         rightmost, leftmost = lanes[0], lanes[-1]
-        line = offset(rightmost.lane.centerline, -0.5 * rightmost.width_m + 0.12)
+        line = offset_line(rightmost.lane.centerline, -0.5 * rightmost.width_m + 0.12)
         paint += [
-            (ring, WHITE, Material.PAINT) for ring in _outside_others(ribbon(line, LINE_M, piece=4), edge, names, tree)
+            (ring, WHITE, Material.PAINT)
+            for ring in _drop_crossed_pieces(strip_rings(line, LINE_M, piece=4), edge, names, tree)
         ]
         for lane in lanes[:-1]:
-            boundary = offset(lane.lane.centerline, 0.5 * lane.width_m)
-            paint += [(ring, WHITE, Material.STRIPES) for ring in dashes(boundary, LINE_M, dash_m, gap_m)]
-        inside = offset(leftmost.lane.centerline, 0.5 * leftmost.width_m - 0.12)
+            boundary = offset_line(lane.lane.centerline, 0.5 * lane.width_m)
+            paint += [(ring, WHITE, Material.STRIPES) for ring in dash_rings(boundary, LINE_M, dash_m, gap_m)]
+        inside = offset_line(leftmost.lane.centerline, 0.5 * leftmost.width_m - 0.12)
         if not faced[edge]:
-            pieces = _outside_others(ribbon(inside, LINE_M, piece=4), edge, names, tree)
+            pieces = _drop_crossed_pieces(strip_rings(inside, LINE_M, piece=4), edge, names, tree)
             paint += [(ring, WHITE, Material.PAINT) for ring in pieces]
         elif len(lanes) > 1 or double:
-            paint += [(ring, centre, Material.PAINT) for ring in ribbon(inside, LINE_M)]
+            paint += [(ring, centre, Material.PAINT) for ring in strip_rings(inside, LINE_M)]
         else:  # both ways paint the same dashes or line, each its half
-            middle = offset(leftmost.lane.centerline, 0.5 * leftmost.width_m)
-            paint += [(ring, centre, Material.STRIPES) for ring in dashes(middle, LINE_M, dash_m, gap_m)]
+            middle = offset_line(leftmost.lane.centerline, 0.5 * leftmost.width_m)
+            paint += [(ring, centre, Material.STRIPES) for ring in dash_rings(middle, LINE_M, dash_m, gap_m)]
         if len(lanes) > 1:
             paint += [(ring, WHITE, Material.PAINT) for lane in lanes for ring in _arrows(road_map, lane)]
     for ring in road_map.crossings:
-        paint += [(stripe, WHITE, Material.STRIPES) for stripe in zebra(ring)]
+        paint += [(stripe, WHITE, Material.STRIPES) for stripe in zebra_stripes(ring)]
     for signal in road_map.signals:
-        paint += [(ring, WHITE, Material.PAINT) for ring in ribbon(_before(signal.stop_line), STOP_LINE_M)]
+        paint += [(ring, WHITE, Material.PAINT) for ring in strip_rings(_shift_back(signal.stop_line), STOP_LINE_M)]
     return paint
 
 
@@ -78,7 +79,7 @@ def lanes_by_edge(road_map: RoadMap) -> dict[str, list[RoadLane]]:
     return {edge: sorted(lanes, key=lambda lane: lane.index) for edge, lanes in edges.items()}
 
 
-def _outside_others(pieces: Iterator[Array], edge: str, names: list[str], tree: shapely.STRtree) -> list[Array]:
+def _drop_crossed_pieces(pieces: Iterator[Array], edge: str, names: list[str], tree: shapely.STRtree) -> list[Array]:
     """Pieces of a road's edge line but for those that other roads run across, as on drawn maps."""
     rings = list(pieces)
     middles = shapely.points(np.array([ring.mean(axis=0) for ring in rings]).reshape(-1, 2))
@@ -87,20 +88,20 @@ def _outside_others(pieces: Iterator[Array], edge: str, names: list[str], tree: 
     return [ring for k, ring in enumerate(rings) if k not in crossed]
 
 
-def _sides_that_face_traffic(
+def _left_side_faces_traffic(
     by_edge: dict[str, list[RoadLane]], names: list[str], tree: shapely.STRtree
 ) -> dict[str, bool]:
     """Whether another road lies right beside the left of each road: then its left line is a centre line."""
     faced = {}
     for edge, lanes in by_edge.items():
-        line = offset(lanes[-1].lane.centerline, 0.5 * lanes[-1].width_m + 0.6)
+        line = offset_line(lanes[-1].lane.centerline, 0.5 * lanes[-1].width_m + 0.6)
         middle = geometry.sample(line, geometry.arc_lengths(line)[-1:] * 0.5)[0, :2]
         hits = tree.query(shapely.Point(middle), predicate="within")
         faced[edge] = any(names[k] != edge for k in hits)
     return faced
 
 
-def offset(line: Array, left_m: float) -> Array:
+def offset_line(line: Array, left_m: float) -> Array:
     """(V, 2) the line moved to its left, at equal distance from every stretch; a negative distance moves it right."""
     line = geometry.distinct_points(line)[:, :2]
     heading = geometry.headings_along(line)
@@ -111,18 +112,18 @@ def offset(line: Array, left_m: float) -> Array:
     return np.asarray(line + reach[:, None] * np.column_stack([np.cos(angle), np.sin(angle)]))
 
 
-def ribbon(line: Array, width_m: float, piece: int = 12) -> Iterator[Array]:
+def strip_rings(line: Array, width_m: float, piece: int = 12) -> Iterator[Array]:
     """Rings of a strip along a line, cut into pieces of a few points, so that what is far away is left out early."""
     line = geometry.distinct_points(line)[:, :2]
     if len(line) < 2:
         return
-    left, right = offset(line, 0.5 * width_m), offset(line, -0.5 * width_m)
+    left, right = offset_line(line, 0.5 * width_m), offset_line(line, -0.5 * width_m)
     for begin in range(0, len(line) - 1, piece):
         some = slice(begin, begin + piece + 1)
         yield np.concatenate([left[some], right[some][::-1]])
 
 
-def dashes(line: Array, width_m: float, dash_m: float, gap_m: float) -> Array:
+def dash_rings(line: Array, width_m: float, dash_m: float, gap_m: float) -> Array:
     """(D, 4, 2) rings along a line."""
     length = float(geometry.arc_lengths(line)[-1])
     begin = np.arange(0.5 * gap_m, length - dash_m, dash_m + gap_m)
@@ -135,20 +136,20 @@ def dashes(line: Array, width_m: float, dash_m: float, gap_m: float) -> Array:
     return np.stack([left[:count], left[count:], right[count:], right[:count]], axis=1)
 
 
-def zebra(ring: Array) -> Array:
+def zebra_stripes(ring: Array) -> Array:
     """(S, 4, 2) stripes of a crossing, side by side along the way that people walk."""
     box = np.array(shapely.minimum_rotated_rectangle(shapely.Polygon(ring)).exterior.coords)[:4]
     sides = np.diff(np.concatenate([box, box[:1]]), axis=0)
     length = np.hypot(*sides.T)
     along = int(length[1] > length[0])
-    begins = np.arange(0.5 * STRIPE_EVERY_M, length[along] - STRIPE_M, STRIPE_EVERY_M)
+    begins = np.arange(0.5 * STRIPE_SPACING_M, length[along] - STRIPE_M, STRIPE_SPACING_M)
     corner, walk, wide = box[along], sides[along] / length[along], sides[along + 1]
     near = corner + begins[:, None] * walk
     far = near + STRIPE_M * walk
     return np.stack([near, far, far + wide, near + wide], axis=1)
 
 
-def _before(stop_line: Array) -> Array:
+def _shift_back(stop_line: Array) -> Array:
     """The stop line moved back by half its width, so that it ends where the lane does."""
     left, right = stop_line
     back = np.array([right[1] - left[1], left[0] - right[0]])

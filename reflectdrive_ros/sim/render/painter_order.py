@@ -12,20 +12,20 @@ import numpy as np
 
 from ...domain import Array
 
-SURE_WITHIN_M = 50.0  # beyond, distance alone decides
+EXACT_WITHIN_M = 50.0  # beyond, distance alone decides
 
 
-def order_of(corners: Array, eye: Array) -> Array:
+def sort_for_painting(corners: Array, eye: Array) -> Array:
     """(T,) indices of footprints (T, 4, 2), counter-clockwise, in the order of painting as seen from `eye` (2,)."""
     relative = corners - eye
     distance = np.hypot(*relative.mean(axis=1).T)
     by_distance = np.argsort(-distance, kind="stable")
-    near = by_distance[distance[by_distance] < SURE_WITHIN_M]
+    near = by_distance[distance[by_distance] < EXACT_WITHIN_M]
     far = by_distance[: len(by_distance) - len(near)]
-    return np.concatenate([far, near[_sorted(relative[near])]])
+    return np.concatenate([far, near[_topological_order(relative[near])]])
 
 
-def _sorted(corners: Array) -> Array:
+def _topological_order(corners: Array) -> Array:
     """Order of painting of footprints relative to the eye, given farthest first."""
     count = len(corners)
     if count < 2:

@@ -33,37 +33,37 @@ class Material(IntEnum):
     STRIPES = 11  # paint in pieces that lie apart: filled together, too
 
 
-TOGETHER = (Material.INLAY, Material.STRIPES, Material.KERB)
+BATCHED_MATERIALS = (Material.INLAY, Material.STRIPES, Material.KERB)
 
 
 @dataclass(frozen=True, eq=False)
-class Faces:
+class Polygons:
     """Polygons in one frame. A face whose normal is zero is seen from both sides."""
 
     points: Array  # (P, 3) m
-    spread: Array  # (P,) m, how far a point stands to the right of its place, as seen by whoever looks
+    billboard: Array  # (P,) m, how far a point stands to the right of its place, as seen by whoever looks
     first: Array  # (F + 1,) index of each face's first point
     normals: Array  # (F, 3)
     albedo: Array  # (F, 3) 0..1
     material: Array  # (F,) Material
-    thing: Array  # (F,) index of the thing that a face belongs to
-    rank: Array  # (F, 2) order of drawing within a thing, seen from ahead of it and from behind it
+    object_index: Array  # (F,) index of the thing that a face belongs to
+    draw_order: Array  # (F, 2) order of drawing within a thing, seen from ahead of it and from behind it
 
     def __len__(self) -> int:
         return len(self.first) - 1
 
-    def only(self, keep: Array) -> Faces:
+    def select(self, keep: Array) -> Polygons:
         """Those of indices (K,), in their order."""
-        points, first = ragged(self.first, keep)
-        return Faces(
+        points, first = gather_ranges(self.first, keep)
+        return Polygons(
             self.points[points],
-            self.spread[points],
+            self.billboard[points],
             first,
             self.normals[keep],
             self.albedo[keep],
             self.material[keep],
-            self.thing[keep],
-            self.rank[keep],
+            self.object_index[keep],
+            self.draw_order[keep],
         )
 
     def circles(self) -> tuple[Array, Array]:
@@ -73,14 +73,14 @@ class Faces:
         return 0.5 * (low + high), 0.5 * np.hypot(*(high - low).T)
 
 
-def ragged(first: Array, keep: Array) -> tuple[Array, Array]:
+def gather_ranges(first: Array, keep: Array) -> tuple[Array, Array]:
     """Point indices of the faces `keep` (K,), and where each face begins among them (K + 1,)."""
     count = first[keep + 1] - first[keep]
     begins = np.concatenate([[0], np.cumsum(count)])
     return np.repeat(first[keep] - begins[:-1], count) + np.arange(begins[-1]), begins
 
 
-def normals_of(points: Array, first: Array) -> Array:
+def polygon_normals(points: Array, first: Array) -> Array:
     """(F, 3) unit normals by the right hand rule on each face's first three points; zero where those are on a line."""
     a, b, c = (points[first[:-1] + k].T for k in range(3))
     (ux, uy, uz), (vx, vy, vz) = b - a, c - b
@@ -90,41 +90,41 @@ def normals_of(points: Array, first: Array) -> Array:
     return np.asarray(normal)
 
 
-def joined(parts: Sequence[Faces], things: Sequence[int]) -> Faces:
+def concat_polygons(parts: Sequence[Polygons], things: Sequence[int]) -> Polygons:
     """All faces in one, where part k holds `things[k]` things."""
     parts_and_before = list(zip(parts, np.concatenate([[0], np.cumsum(things)])[:-1], strict=True))
     shift = np.concatenate([[0], np.cumsum([len(part.points) for part in parts])])
-    return Faces(
+    return Polygons(
         np.concatenate([part.points for part in parts]),
-        np.concatenate([part.spread for part in parts]),
+        np.concatenate([part.billboard for part in parts]),
         np.concatenate([*(part.first[:-1] + s for part, s in zip(parts, shift[:-1], strict=True)), shift[-1:]]),
         np.concatenate([part.normals for part in parts]),
         np.concatenate([part.albedo for part in parts]),
         np.concatenate([part.material for part in parts]),
-        np.concatenate([part.thing + before for part, before in parts_and_before]),
-        np.concatenate([part.rank for part in parts]),
+        np.concatenate([part.object_index + before for part, before in parts_and_before]),
+        np.concatenate([part.draw_order for part in parts]),
     )
 
 
-def flat(rings: Sequence[Array], albedo: Array, material: Array, height_m: float = 0.0) -> Faces:
+def flat_polygons(rings: Sequence[Array], albedo: Array, material: Array, height_m: float = 0.0) -> Polygons:
     """Faces that lie on the ground, or at a height above it, one per ring (V, 2); albedo (F, 3), material (F,)."""
     count = np.array([len(ring) for ring in rings], np.int64)
     xy = np.concatenate([*rings, np.zeros((0, 2))])
     up = np.tile([0.0, 0.0, 1.0], (len(rings), 1))
-    faces = len(rings)
-    return Faces(
+    polygons = len(rings)
+    return Polygons(
         np.column_stack([xy, np.full(len(xy), height_m)]),
         np.zeros(len(xy)),
         np.concatenate([[0], np.cumsum(count)]).astype(np.int64),
         up,
-        np.broadcast_to(albedo, (faces, 3)).astype(float),
-        np.broadcast_to(material, (faces,)).astype(np.int64),
-        np.zeros(faces, np.int64),
-        np.zeros((faces, 2), np.int64),
+        np.broadcast_to(albedo, (polygons, 3)).astype(float),
+        np.broadcast_to(material, (polygons,)).astype(np.int64),
+        np.zeros(polygons, np.int64),
+        np.zeros((polygons, 2), np.int64),
     )
 
 
-def cut_and_projected(points: Array, first: Array, pixels_from_camera: Array, near_m: float) -> tuple[Array, Array]:
+def clip_and_project(points: Array, first: Array, pixels_from_camera: Array, near_m: float) -> tuple[Array, Array]:
     """Faces in camera axes as rings of pixels (Q, 2), cut at the near plane, and where each begins (F + 1,).
 
     Each edge gives its start where that is in front of the plane, and the point where it meets the plane where it does.
@@ -158,17 +158,19 @@ class Template:
     """A shape of unit size: x and y from -0.5 to 0.5, z from 0 to 1, x ahead. Slots get their colours when placed."""
 
     points: Array  # (P, 3)
-    spread: Array  # (P,) in widths
+    billboard: Array  # (P,) in widths
     first: Array  # (F + 1,)
     slot: Array  # (F,)
-    rank: Array  # (F, 2)
+    draw_order: Array  # (F, 2)
 
-    def placed(self, poses: Array, sizes: Array, albedo: Array, material: Array, base_m: Array | float = 0.0) -> Faces:
+    def placed(
+        self, poses: Array, sizes: Array, albedo: Array, material: Array, base_m: Array | float = 0.0
+    ) -> Polygons:
         """One thing per pose (T, 3), box centres; sizes (T, 3); albedo (T, slots, 3), material (T, slots) or (slots,).
 
         `base_m` is the height of their feet above the ground.
         """
-        things, per_thing, corners = len(poses), len(self.first) - 1, len(self.spread)
+        things, per_thing, corners = len(poses), len(self.first) - 1, len(self.billboard)
         local = self.points * sizes[:, None]
         cos, sin = np.cos(poses[:, 2:]), np.sin(poses[:, 2:])
         points = np.stack(
@@ -181,21 +183,21 @@ class Template:
         ).reshape(-1, 3)
         starts = (self.first[:-1] + corners * np.arange(things)[:, None]).reshape(-1)
         first = np.concatenate([starts, [len(points)]]).astype(np.int64)
-        spread = (self.spread * sizes[:, 1:2]).reshape(-1)
+        billboard = (self.billboard * sizes[:, 1:2]).reshape(-1)
         material = np.broadcast_to(material, albedo.shape[:2])
-        return Faces(
+        return Polygons(
             points,
-            spread,
+            billboard,
             first,
-            normals_of(points, first),
+            polygon_normals(points, first),
             albedo[:, self.slot].reshape(-1, 3),
             material[:, self.slot].reshape(-1),
             np.repeat(np.arange(things), per_thing),
-            np.tile(self.rank, (things, 1)),
+            np.tile(self.draw_order, (things, 1)),
         )
 
 
-class Shaper:
+class TemplateBuilder:
     """Collects the faces of a template. Faces of one rank are drawn as they come; a convex part has one rank."""
 
     def __init__(self) -> None:
@@ -204,15 +206,17 @@ class Shaper:
         self._slot: list[int] = []
         self._rank: list[tuple[int, int]] = []
 
-    def face(self, ring: Array, slot: int, rank: tuple[int, int] = (0, 0), spread: Array | None = None) -> Array:
+    def face(
+        self, ring: Array, slot: int, draw_order: tuple[int, int] = (0, 0), billboard: Array | None = None
+    ) -> Array:
         ring = np.asarray(ring, float)
         self._rings.append(ring)
-        self._spread.append(np.zeros(len(ring)) if spread is None else np.asarray(spread, float))
+        self._spread.append(np.zeros(len(ring)) if billboard is None else np.asarray(billboard, float))
         self._slot.append(slot)
-        self._rank.append(rank)
+        self._rank.append(draw_order)
         return ring
 
-    def solid(self, rings: Sequence[Array], slots: Sequence[int], rank: tuple[int, int] = (0, 0)) -> list[Array]:
+    def solid(self, rings: Sequence[Array], slots: Sequence[int], draw_order: tuple[int, int] = (0, 0)) -> list[Array]:
         """The faces of a convex body, turned so that each looks outward."""
         centre = np.concatenate(rings).mean(axis=0)
         outward = []
@@ -221,14 +225,19 @@ class Shaper:
             normal = np.cross(ring[1] - ring[0], ring[2] - ring[1])
             if normal @ (ring.mean(axis=0) - centre) < 0:
                 ring = ring[[1, 0, 3, 2]] if len(ring) == 4 else ring[::-1]  # a quad keeps its foot first, for decals
-            outward.append(self.face(ring, slot, rank))
+            outward.append(self.face(ring, slot, draw_order))
         return outward
 
     def box(
-        self, x: tuple[float, float], y: tuple[float, float], z: tuple[float, float], slot: int, rank: tuple[int, int]
+        self,
+        x: tuple[float, float],
+        y: tuple[float, float],
+        z: tuple[float, float],
+        slot: int,
+        draw_order: tuple[int, int],
     ) -> list[Array]:
         """A box without its underside: rear, front, right, left, top."""
-        return self.frustum(x, y, z, x, y, (slot,) * 5, rank)
+        return self.frustum(x, y, z, x, y, (slot,) * 5, draw_order)
 
     def frustum(
         self,
@@ -238,7 +247,7 @@ class Shaper:
         top_x: tuple[float, float],
         top_y: tuple[float, float],
         slots: Sequence[int],
-        rank: tuple[int, int],
+        draw_order: tuple[int, int],
     ) -> list[Array]:
         """A box with another rectangle on top; rear, front, right, left, top."""
         low = [np.array([x[i], y[j], z[0]]) for i in (0, 1) for j in (0, 1)]
@@ -250,16 +259,18 @@ class Shaper:
             np.array([low[1], low[3], high[3], high[1]]),
             np.array([high[0], high[1], high[3], high[2]]),
         ]
-        return self.solid(rings, slots, rank)
+        return self.solid(rings, slots, draw_order)
 
-    def prism(self, profile: Array, y: tuple[float, float], slots: Sequence[int], rank: tuple[int, int]) -> list[Array]:
+    def prism(
+        self, profile: Array, y: tuple[float, float], slots: Sequence[int], draw_order: tuple[int, int]
+    ) -> list[Array]:
         """A convex side view (V, 2) of x and z drawn out from y[0] to y[1]; right side, left side, then the rim."""
         profile = np.asarray(profile, float)
         right = np.column_stack([profile[:, 0], np.full(len(profile), y[0]), profile[:, 1]])
         left = right + np.array([0.0, y[1] - y[0], 0.0])
         following = np.roll(np.arange(len(profile)), -1)
         rim = [np.array([right[i], right[j], left[j], left[i]]) for i, j in enumerate(following)]
-        return self.solid([right, left, *rim], [*slots[:2], *([slots[2]] * len(rim))], rank)
+        return self.solid([right, left, *rim], [*slots[:2], *([slots[2]] * len(rim))], draw_order)
 
     def disc(self, at: tuple[float, float, float], radius: tuple[float, float], slot: int, corners: int = 8) -> None:
         """Round for whoever looks: radius in widths and in heights."""
@@ -279,7 +290,7 @@ class Shaper:
         )
 
 
-def decal(ring: Array, u: tuple[float, float], v: tuple[float, float]) -> Array:
+def inset_quad(ring: Array, u: tuple[float, float], v: tuple[float, float]) -> Array:
     """(4, 3) a quad within a quad (4, 3): u along its first side, v towards the opposite side, each 0..1."""
     a, b, c, d = ring
 

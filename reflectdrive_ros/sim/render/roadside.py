@@ -16,7 +16,7 @@ from ... import geometry
 from ...domain import Array
 from ..network.roads import RoadMap, Turn
 from . import markings
-from .polygons import Faces, Material, Shaper, Template, decal, joined
+from .polygons import Material, Polygons, Template, TemplateBuilder, concat_polygons, inset_quad
 
 CLEARANCE_M = 0.35
 LAMP_POST_M = np.array([0.3, 0.3, 7.5])
@@ -33,17 +33,17 @@ LEAVES = ((0.16, 0.32, 0.11), (0.21, 0.37, 0.13), (0.13, 0.27, 0.12), (0.28, 0.3
 
 
 @dataclass(frozen=True, eq=False)
-class Standing:
-    faces: Faces
+class RoadsideObjects:
+    polygons: Polygons
     poses: Array  # (T, 3)
     sizes: Array  # (T, 3)
-    lamp_faces: Array
+    lamp_polygons: Array
     lamp_signal: Array
     lamp_shows: Array
 
 
 @dataclass(frozen=True, eq=False)
-class _Group:
+class _ObjectGroup:
     """Things of one template."""
 
     template: Template
@@ -54,24 +54,24 @@ class _Group:
     base_m: float = 0.0  # how high above the ground they hang
 
 
-def of(road_map: RoadMap, rng: np.random.Generator) -> Standing:
+def place_roadside(road_map: RoadMap, rng: np.random.Generator) -> RoadsideObjects:
     """All that stands in a town."""
-    kept_clear = _KeptClear(road_map)
+    kept_clear = _ClearSpace(road_map)
     lights = _traffic_lights(road_map, kept_clear)
-    wanted = _wishes(road_map, rng)
-    groups = [*lights[0], *_settled(wanted, kept_clear, rng)]
+    wanted = _sample_candidates(road_map, rng)
+    groups = [*lights[0], *_place_candidates(wanted, kept_clear, rng)]
     placed = [
         group.template.placed(group.poses, group.sizes, group.albedo, group.material, group.base_m) for group in groups
     ]
     if not placed:
         empty = _tree().placed(np.zeros((0, 3)), np.zeros((0, 3)), np.zeros((0, 4, 3)), np.zeros(4, np.int64))
         none = np.zeros(0, np.int64)
-        return Standing(empty, np.zeros((0, 3)), np.zeros((0, 3)), none, none, none)
+        return RoadsideObjects(empty, np.zeros((0, 3)), np.zeros((0, 3)), none, none, none)
     poses, sizes = (np.concatenate([getattr(group, name) for group in groups]) for name in ("poses", "sizes"))
-    return Standing(joined(placed, [len(group.poses) for group in groups]), poses, sizes, *lights[1:])
+    return RoadsideObjects(concat_polygons(placed, [len(group.poses) for group in groups]), poses, sizes, *lights[1:])
 
 
-class _KeptClear:
+class _ClearSpace:
     """Where nothing may stand."""
 
     def __init__(self, road_map: RoadMap) -> None:
@@ -96,18 +96,18 @@ class _KeptClear:
 
 
 @dataclass(frozen=True)
-class _Wish:
+class _Candidate:
     kind: str
     pose: Array
     size: Array
 
 
-def _wishes(road_map: RoadMap, rng: np.random.Generator) -> list[_Wish]:
+def _sample_candidates(road_map: RoadMap, rng: np.random.Generator) -> list[_Candidate]:
     """What a town would like to have along its roads, in order of importance."""
     dense = rng.uniform(0.3, 1.0)
     green = rng.uniform(0.4, 1.0)
     tall = rng.uniform(0.0, 1.0)
-    wishes: list[_Wish] = []
+    wishes: list[_Candidate] = []
     for lanes in markings.lanes_by_edge(road_map).values():
         lane = lanes[0]
         length = float(geometry.arc_lengths(lane.lane.centerline)[-1])
@@ -137,11 +137,13 @@ def _wishes(road_map: RoadMap, rng: np.random.Generator) -> list[_Wish]:
             kinds, along, aside, turn, sizes = zip(*places, strict=True)
             beside = np.column_stack([np.zeros(len(kinds)), -0.5 * lane.width_m - np.array(aside), turn])
             poses = geometry.compose(geometry.sample(lane.lane.centerline, np.array(along)), beside)
-            wishes += [_Wish(*wish) for wish in zip(kinds, poses, sizes, strict=True)]
+            wishes += [_Candidate(*wish) for wish in zip(kinds, poses, sizes, strict=True)]
     return wishes
 
 
-def _settled(wishes: list[_Wish], kept_clear: _KeptClear, rng: np.random.Generator) -> list[_Group]:
+def _place_candidates(
+    wishes: list[_Candidate], kept_clear: _ClearSpace, rng: np.random.Generator
+) -> list[_ObjectGroup]:
     """Those wishes that find room, by template."""
     if not wishes:
         return []
@@ -153,7 +155,9 @@ def _settled(wishes: list[_Wish], kept_clear: _KeptClear, rng: np.random.Generat
     lamps = np.flatnonzero([wish.kind == "street_lamp" for wish in wishes])
     free[lamps[1::2]] &= ~free[lamps[::2]]  # the second place is for where the first is taken
     order = order[free[order]]
-    order = order[_apart(poses[order], np.where(trunk[order, None], 0.5 * sizes[order, :2], sizes[order, :2]))]
+    order = order[
+        _without_overlaps(poses[order], np.where(trunk[order, None], 0.5 * sizes[order, :2], sizes[order, :2]))
+    ]
     kinds = np.array([wish.kind for wish in wishes])[order]
     groups = []
     for kind in sorted(set(kinds.tolist())):
@@ -166,12 +170,12 @@ def _settled(wishes: list[_Wish], kept_clear: _KeptClear, rng: np.random.Generat
             if some.any():
                 floors = int(kind[5:]) if kind.startswith("house") else 0
                 groups.append(
-                    _Group(make(floors, variant), material, poses[rows][some], sizes[rows][some], albedo[some])
+                    _ObjectGroup(make(floors, variant), material, poses[rows][some], sizes[rows][some], albedo[some])
                 )
     return groups
 
 
-def _apart(poses: Array, sizes: Array) -> Array:
+def _without_overlaps(poses: Array, sizes: Array) -> Array:
     """Indices of boxes that touch none kept before them."""
     boxes = shapely.polygons(geometry.box_corners(poses, sizes + 0.6))
     first, second = shapely.STRtree(boxes).query(boxes, predicate="intersects")
@@ -191,7 +195,7 @@ def _apart(poses: Array, sizes: Array) -> Array:
 @cache
 def _house(floors: int, variant: int) -> Template:
     """Slots: wall, roof, glass, door. It turns its front, +y, to the road."""
-    s = Shaper()
+    s = TemplateBuilder()
     eaves = 0.8 if variant < 2 else 1.0
     walls = s.box((-0.5, 0.5), (-0.5, 0.5), (0.0, eaves), 0, (0, 0))
     columns = (4, 5, 4)[variant]
@@ -201,9 +205,9 @@ def _house(floors: int, variant: int) -> Template:
             for k in range(count):
                 glass = (k + 0.32) / count, (k + 0.68) / count
                 if floor == 0 and k == count // 2 and count == columns:
-                    s.face(decal(wall, glass, (0.0, 0.75 / floors)), 3)
+                    s.face(inset_quad(wall, glass, (0.0, 0.75 / floors)), 3)
                 else:
-                    s.face(decal(wall, glass, (low, high)), 2)
+                    s.face(inset_quad(wall, glass, (low, high)), 2)
     if variant < 2:
         y = 0.54
         ridge = [np.array([x, 0.0, 1.0]) for x in (-0.52, 0.52)]
@@ -224,7 +228,7 @@ def _house(floors: int, variant: int) -> Template:
 @cache
 def _tree(floors: int = 0, variant: int = 0) -> Template:
     """Slots: trunk, leaves in shade, leaves, leaves in light."""
-    s = Shaper()
+    s = TemplateBuilder()
     s.face(
         np.array([(0, 0, 0.0), (0, 0, 0.0), (0, 0, 0.5), (0, 0, 0.5)]),
         0,
@@ -252,7 +256,7 @@ def _tree(floors: int = 0, variant: int = 0) -> Template:
 
 @cache
 def _hedge(floors: int, variant: int) -> Template:
-    s = Shaper()
+    s = TemplateBuilder()
     s.frustum((-0.5, 0.5), (-0.5, 0.5), (0.0, 1.0), (-0.48, 0.48), (-0.4, 0.4), (0, 0, 0, 0, 1), (0, 0))
     return s.template()
 
@@ -260,7 +264,7 @@ def _hedge(floors: int, variant: int) -> Template:
 @cache
 def _street_lamp(floors: int, variant: int) -> Template:
     """A post, with an arm towards +x."""
-    s = Shaper()
+    s = TemplateBuilder()
     s.face(
         np.array([(0, 0, 0.0), (0, 0, 0.0), (0, 0, 1.0), (0, 0, 1.0)]), 0, (0, 0), np.array([-0.25, 0.25, 0.18, -0.18])
     )
@@ -311,7 +315,7 @@ OFF_RGB = ((0.25, 0.04, 0.04), (0.25, 0.18, 0.03), (0.03, 0.2, 0.08))
 BOX_RGB, POST_RGB = (0.05, 0.05, 0.05), (0.3, 0.31, 0.32)
 
 
-def _head(s: Shaper, low: float, high: float) -> None:
+def _add_signal_head(s: TemplateBuilder, low: float, high: float) -> None:
     """A box that looks back, along -x, with three lamps. Slots: box 1, red 2, amber 3, green 4."""
     s.box((-0.3, 0.3), (-0.5, 0.5), (low, high), 1, (1, 1))
     angle = 2 * np.pi * (np.arange(10) + 0.5) / 10
@@ -327,29 +331,29 @@ def _head(s: Shaper, low: float, high: float) -> None:
 
 @cache
 def _post_with_head() -> Template:
-    s = Shaper()
+    s = TemplateBuilder()
     ring = np.array([(0.3, 0, 0.0), (0.3, 0, 0.0), (0.3, 0, 1.0), (0.3, 0, 1.0)])
     s.face(ring, 0, (0, 2), np.array([-0.15, 0.15, 0.15, -0.15]))
-    _head(s, *LOW_HEAD)
+    _add_signal_head(s, *LOW_HEAD)
     return s.template()
 
 
 @cache
 def _hanging_head() -> Template:
-    s = Shaper()
-    _head(s, 0.0, 1.0)
+    s = TemplateBuilder()
+    _add_signal_head(s, 0.0, 1.0)
     return s.template()
 
 
 @cache
-def _bar() -> Template:
+def _arm() -> Template:
     """An arm over the road, or the pole that holds it."""
-    s = Shaper()
+    s = TemplateBuilder()
     s.box((-0.5, 0.5), (-0.5, 0.5), (0.0, 1.0), 0, (0, 0))
     return s.template()
 
 
-def _traffic_lights(road_map: RoadMap, kept_clear: _KeptClear) -> tuple[list[_Group], Array, Array, Array]:
+def _traffic_lights(road_map: RoadMap, kept_clear: _ClearSpace) -> tuple[list[_ObjectGroup], Array, Array, Array]:
     """A post beside each road's stop line, and heads that hang beyond the junction, one per signal.
 
     With which of their faces shine when.
@@ -357,23 +361,23 @@ def _traffic_lights(road_map: RoadMap, kept_clear: _KeptClear) -> tuple[list[_Gr
     roads: dict[str, list[int]] = {}
     for k, signal in enumerate(road_map.signals):
         roads.setdefault(road_map.lanes[signal.lane].edge, []).append(k)
-    posts, heads, arms, poles = _Placed(), _Placed(), _Placed(), _Placed()
+    posts, heads, arms, poles = _LightGroup(), _LightGroup(), _LightGroup(), _LightGroup()
     for signals in roads.values():
         by_lane: dict[int, list[int]] = {}
         for k in signals:
             by_lane.setdefault(road_map.signals[k].lane, []).append(k)
         for same in by_lane.values():
-            same.sort(key=lambda k: _TURN_ORDER[_turn(road_map, k)])
+            same.sort(key=lambda k: _TURN_ORDER[_turn_of(road_map, k)])
         lanes = sorted(by_lane, key=lambda key: road_map.lanes[key].index)
         left, right = road_map.signals[by_lane[lanes[0]][0]].stop_line
         aside = (right - left) / max(float(np.hypot(*(right - left))), 1e-6)
         ahead = np.array([-aside[1], aside[0]])
         heading = float(np.arctan2(ahead[1], ahead[0]))
-        straight = min(by_lane[lanes[0]], key=lambda k: abs(_TURN_ORDER[_turn(road_map, k)]))
+        straight = min(by_lane[lanes[0]], key=lambda k: abs(_TURN_ORDER[_turn_of(road_map, k)]))
         place = kept_clear.first_free(right, aside, heading)
         if place is not None:
             posts.add(place, POST_M, straight)
-        beyond = _far_side(road_map, right, ahead)
+        beyond = _far_side_distance(road_map, right, ahead)
         ends = []
         for key in lanes:
             left, right = road_map.signals[by_lane[key][0]].stop_line
@@ -391,32 +395,32 @@ def _traffic_lights(road_map: RoadMap, kept_clear: _KeptClear) -> tuple[list[_Gr
             middle = place[:2] + 0.5 * (low + high) * aside + 0.35 * ahead
             arms.add(np.array([*middle, heading]), np.array([0.12, long, 0.14]), -1)
             poles.add(place + np.array([*(0.35 * ahead), 0.0]), POLE_M, -1)
-    groups, faces, shows, before = [], [], [], 0
+    groups, polygons, shows, before = [], [], [], 0
     for placed, template, base in (
         (posts, _post_with_head(), 0.0),
         (heads, _hanging_head(), HEAD_ABOVE_M),
-        (arms, _bar(), HEAD_ABOVE_M + 0.7),
-        (poles, _bar(), 0.0),
+        (arms, _arm(), HEAD_ABOVE_M + 0.7),
+        (poles, _arm(), 0.0),
     ):
         if placed.poses:
             groups.append(placed.group(template, base))
         lamps = np.flatnonzero(template.slot >= 2)
         per_thing = len(template.slot)
-        faces.append((before + lamps + per_thing * np.arange(len(placed.poses))[:, None]).reshape(-1))
+        polygons.append((before + lamps + per_thing * np.arange(len(placed.poses))[:, None]).reshape(-1))
         shows.append(np.tile(template.slot[lamps] - 2, len(placed.poses)))
         before += per_thing * len(placed.poses)
     of_signal = np.repeat(np.array([*posts.signals, *heads.signals], np.int64), 3)
-    return groups, np.concatenate(faces), of_signal, np.concatenate(shows)
+    return groups, np.concatenate(polygons), of_signal, np.concatenate(shows)
 
 
 _TURN_ORDER = {Turn.BACK: -2, Turn.LEFT: -1, Turn.STRAIGHT: 0, Turn.RIGHT: 1}
 
 
-def _turn(road_map: RoadMap, signal: int) -> Turn:
+def _turn_of(road_map: RoadMap, signal: int) -> Turn:
     return road_map.lanes[road_map.signals[signal].connectors[0]].turn
 
 
-def _far_side(road_map: RoadMap, stop: Array, ahead: Array) -> float:
+def _far_side_distance(road_map: RoadMap, stop: Array, ahead: Array) -> float:
     """How far beyond its stop line a road's junction ends."""
     way = shapely.LineString([stop, stop + 60.0 * ahead])
     near = shapely.Point(stop)
@@ -431,7 +435,7 @@ def _far_side(road_map: RoadMap, stop: Array, ahead: Array) -> float:
     return float(np.clip(reach + 1.0, *FAR_SIDE_M))
 
 
-class _Placed:
+class _LightGroup:
     """Traffic lights of one sort, as they are found a place."""
 
     def __init__(self) -> None:
@@ -444,8 +448,8 @@ class _Placed:
         self.sizes.append(size)
         self.signals.append(signal)
 
-    def group(self, template: Template, base_m: float) -> _Group:
+    def group(self, template: Template, base_m: float) -> _ObjectGroup:
         count = len(self.poses)
         albedo = np.tile([POST_RGB, BOX_RGB, *OFF_RGB], (count, 1, 1))
         material = np.full(5, int(Material.METAL))
-        return _Group(template, material, np.array(self.poses), np.array(self.sizes), albedo, base_m)
+        return _ObjectGroup(template, material, np.array(self.poses), np.array(self.sizes), albedo, base_m)

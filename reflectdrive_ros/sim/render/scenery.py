@@ -15,7 +15,7 @@ from ... import geometry
 from ...domain import Array
 from ..network.roads import RoadMap
 from . import markings, roadside
-from .polygons import Faces, Material, flat, joined
+from .polygons import Material, Polygons, concat_polygons, flat_polygons
 
 ASPHALT, PAVING, KERB, CYCLEWAY, GRASS = (
     (0.30, 0.30, 0.31),
@@ -25,7 +25,7 @@ ASPHALT, PAVING, KERB, CYCLEWAY, GRASS = (
     (0.26, 0.38, 0.16),
 )
 KERB_HEIGHT_M, KERB_WIDTH_M = 0.12, 0.25
-PATCH_EVERY_M = 35.0
+PATCH_SPACING_M = 35.0
 SQUARE = np.array([[1.0, 1.0], [-1.0, 1.0], [-1.0, -1.0], [1.0, -1.0]])
 
 
@@ -33,64 +33,66 @@ SQUARE = np.array([[1.0, 1.0], [-1.0, 1.0], [-1.0, -1.0], [1.0, -1.0]])
 class Scenery:
     """The still part of a town, map frame."""
 
-    ground: Faces  # in the order it is laid; one thing
+    ground: Polygons  # in the order it is laid; one thing
     ground_centres: Array  # (F, 2)
     ground_radii: Array  # (F,)
-    standing: Faces
-    first_face: Array  # (T + 1,) of each standing thing; its faces follow each other
+    standing: Polygons
+    first_polygon: Array  # (T + 1,) of each standing thing; its faces follow each other
     poses: Array  # (T, 3) centres of what stands
     sizes: Array  # (T, 3) m
-    lamp_faces: Array  # (N,) which standing faces are lamps of traffic lights
+    lamp_polygons: Array  # (N,) which standing faces are lamps of traffic lights
     lamp_signal: Array  # (N,) of which of RoadMap.signals
     lamp_shows: Array  # (N,) the Lamp at which it shines
 
 
-def of(road_map: RoadMap, seed: int) -> Scenery:
+def build_scenery(road_map: RoadMap, seed: int) -> Scenery:
     """The scenery of a town. The same map and seed give the same."""
     rng = np.random.default_rng([seed, 0x5CE])
-    ground = _ground(road_map, rng)
-    standing = roadside.of(road_map, rng)
+    ground = _ground_polygons(road_map, rng)
+    standing = roadside.place_roadside(road_map, rng)
     centres, radii = ground.circles()
-    begins = np.searchsorted(standing.faces.thing, np.arange(len(standing.poses) + 1))
+    begins = np.searchsorted(standing.polygons.object_index, np.arange(len(standing.poses) + 1))
     return Scenery(
         ground,
         centres,
         radii,
-        standing.faces,
+        standing.polygons,
         begins,
         standing.poses,
         standing.sizes,
-        standing.lamp_faces,
+        standing.lamp_polygons,
         standing.lamp_signal,
         standing.lamp_shows,
     )
 
 
-def _ground(road_map: RoadMap, rng: np.random.Generator) -> Faces:
+def _ground_polygons(road_map: RoadMap, rng: np.random.Generator) -> Polygons:
     surfaces = [*road_map.roads.values(), *road_map.junctions.values()]
     asphalt = [ring for surface in surfaces for ring in rings_of(surface)]
-    paint = markings.painted(road_map, rng)
+    paint = markings.place_markings(road_map, rng)
     tones = 1 + 0.05 * rng.uniform(-1, 1, (len(asphalt), 1))
-    patches, patch_tones = _patches(road_map, rng)
-    outline = _outline(surfaces, road_map)
+    patches, patch_tones = _repair_patches(road_map, rng)
+    outline = _drivable_outline(surfaces, road_map)
     kerb = [
-        ring for line in outline for ring in markings.ribbon(markings.offset(line, -0.5 * KERB_WIDTH_M), KERB_WIDTH_M)
+        ring
+        for line in outline
+        for ring in markings.strip_rings(markings.offset_line(line, -0.5 * KERB_WIDTH_M), KERB_WIDTH_M)
     ]
     cycleways, walkways = list(road_map.cycleways), list(road_map.walkways)
     parts = [
-        flat(asphalt, np.array(ASPHALT) * tones, np.array(Material.ASPHALT)),
-        flat(patches, np.array(ASPHALT) * patch_tones, np.array(Material.ASPHALT)),
-        flat(cycleways, np.array(CYCLEWAY), np.array(Material.CYCLEWAY)),
-        flat(
+        flat_polygons(asphalt, np.array(ASPHALT) * tones, np.array(Material.ASPHALT)),
+        flat_polygons(patches, np.array(ASPHALT) * patch_tones, np.array(Material.ASPHALT)),
+        flat_polygons(cycleways, np.array(CYCLEWAY), np.array(Material.CYCLEWAY)),
+        flat_polygons(
             [ring for ring, _, _ in paint],
             np.array([rgb for _, rgb, _ in paint]).reshape(-1, 3),
             np.array([material for _, _, material in paint], np.int64),
         ),
-        _kerb_faces(outline),
-        flat(walkways, np.array(PAVING), np.array(Material.PAVING), KERB_HEIGHT_M),
-        flat(kerb, np.array(KERB), np.array(Material.KERB), KERB_HEIGHT_M),
+        _kerb_polygons(outline),
+        flat_polygons(walkways, np.array(PAVING), np.array(Material.PAVING), KERB_HEIGHT_M),
+        flat_polygons(kerb, np.array(KERB), np.array(Material.KERB), KERB_HEIGHT_M),
     ]
-    return joined(parts, [0] * len(parts))
+    return concat_polygons(parts, [0] * len(parts))
 
 
 def rings_of(surface: Any) -> list[Array]:
@@ -109,7 +111,7 @@ def rings_of(surface: Any) -> list[Array]:
     return rings
 
 
-def _outline(surfaces: list[Any], road_map: RoadMap) -> list[Array]:
+def _drivable_outline(surfaces: list[Any], road_map: RoadMap) -> list[Array]:
     """Lines (V, 2) around all that is driven on, cycleways too; the drivable space lies to their left."""
     grown = [surface.buffer(0.05) for surface in surfaces]
     grown += [shapely.Polygon(ring).buffer(0.05) for ring in road_map.cycleways]
@@ -121,7 +123,7 @@ def _outline(surfaces: list[Any], road_map: RoadMap) -> list[Array]:
     return lines
 
 
-def _kerb_faces(outline: list[Array]) -> Faces:
+def _kerb_polygons(outline: list[Array]) -> Polygons:
     """Upright faces along the outline that look onto the road."""
     a = np.concatenate([line[:-1] for line in outline])
     b = np.concatenate([line[1:] for line in outline])
@@ -132,7 +134,7 @@ def _kerb_faces(outline: list[Array]) -> Faces:
     quads[:, 0, :2], quads[:, 1, :2], quads[:, 2, :2], quads[:, 3, :2] = a, b, b, a
     quads[:, 2:, 2] = KERB_HEIGHT_M
     count = len(a)
-    return Faces(
+    return Polygons(
         quads.reshape(-1, 3),
         np.zeros(4 * count),
         4 * np.arange(count + 1),
@@ -144,14 +146,14 @@ def _kerb_faces(outline: list[Array]) -> Faces:
     )
 
 
-def _patches(road_map: RoadMap, rng: np.random.Generator) -> tuple[list[Array], Array]:
+def _repair_patches(road_map: RoadMap, rng: np.random.Generator) -> tuple[list[Array], Array]:
     """Where the road was mended: rings within lanes, and their tones (N, 1)."""
     rings, tones = [], []
     for lanes in markings.lanes_by_edge(road_map).values():
         for lane in lanes:
             line = lane.lane.centerline
             length = float(geometry.arc_lengths(line)[-1])
-            count = rng.poisson(length / PATCH_EVERY_M)
+            count = rng.poisson(length / PATCH_SPACING_M)
             for pose in geometry.sample(line, rng.uniform(0, length, count)):
                 half = np.array([rng.uniform(0.4, 4.0), rng.uniform(0.3, 0.9)])
                 aside = rng.uniform(-0.4, 0.4) * max(lane.width_m - 2 * half[1], 0.0)

@@ -83,7 +83,7 @@ class Actors:
         table = np.array([KIND_OF_SHAPE[shape] for shape in Shape])
         return np.asarray(table[self.shapes])
 
-    def only(self, keep: Array) -> Actors:
+    def select(self, keep: Array) -> Actors:
         """Those of a mask or of indices."""
         return Actors(
             self.ids[keep],
@@ -95,7 +95,7 @@ class Actors:
             self.indicator[keep],
         )
 
-    def with_more(self, others: Actors) -> Actors:
+    def concatenate(self, others: Actors) -> Actors:
         return Actors(
             *(
                 np.concatenate([getattr(self, name), getattr(others, name)])

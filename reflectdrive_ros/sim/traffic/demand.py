@@ -15,22 +15,22 @@ import numpy as np
 from ... import geometry
 from ...domain import Array
 from ..network import lane_permissions
-from ..network.networks import random_walk
 from ..network.roads import RoadMap
+from ..network.routing import random_walk
 from . import kerbside
 from .actors import Shape
 from .kerbside import Kerbside
 
 DRIVERS_PER_LANE_KM = 11.0
-FEWEST_DRIVERS, MOST_DRIVERS = 20, 130
+MIN_DRIVERS, MAX_DRIVERS = 20, 130
 WALKERS_PER_LANE_KM = 4.5
-FEWEST_WALKERS, MOST_WALKERS = 8, 60
+MIN_WALKERS, MAX_WALKERS = 8, 60
 SIDEWALK_PER_WALKER_M = 20.0
 ROUTE_M = 1500.0  # `Simulation` goes on with it before it ends
 LAPS = 4
 WALK_M = 800.0  # 7 minutes for who walks fast; who finds no such way goes to and fro
 IDS_PER_SEED = 4096  # so that the looks of a road user, which follow from the id, differ from seed to seed
-SHARES: Mapping[Shape, float] = {
+SHAPE_SHARES: Mapping[Shape, float] = {
     Shape.CAR: 0.74,
     Shape.VAN: 0.06,
     Shape.TRUCK: 0.05,
@@ -63,43 +63,43 @@ class Demand:
     next_id: int  # ids from here on are free
 
     @staticmethod
-    def of(road_map: RoadMap, seed: int, density: float = 1.0, sought: float = 1.0) -> Demand:
+    def sample(road_map: RoadMap, seed: int, density: float = 1.0, rare_road_weight: float = 1.0) -> Demand:
         """Draws the road users; `density` 1 is an ordinary afternoon.
 
-        Drivers take rare roads `sought` times as often as others. Raises RoadError where no route leads on.
+        Drivers take rare roads `rare_road_weight` times as often as others. Raises RoadError where no route leads on.
         """
         generator = np.random.default_rng([seed, 41])
         first = int(generator.integers(1, 2**24)) * IDS_PER_SEED
-        starts, weights, lane_km = _starts(road_map)
-        cycling = lane_permissions.cycling(road_map)
-        cycle_starts, cycle_weights, _ = _starts(cycling)
+        starts, weights, lane_km = _start_edges(road_map)
+        cycling = lane_permissions.restrict_to_bicycles(road_map)
+        cycle_starts, cycle_weights, _ = _start_edges(cycling)
         drivers = []
-        for number in range(int(np.clip(round(DRIVERS_PER_LANE_KM * density * lane_km), FEWEST_DRIVERS, MOST_DRIVERS))):
-            shape = list(SHARES)[int(generator.choice(len(SHARES), p=list(SHARES.values())))]
+        for number in range(int(np.clip(round(DRIVERS_PER_LANE_KM * density * lane_km), MIN_DRIVERS, MAX_DRIVERS))):
+            shape = list(SHAPE_SHARES)[int(generator.choice(len(SHAPE_SHARES), p=list(SHAPE_SHARES.values())))]
             if shape is Shape.BICYCLE and cycle_starts:
                 start = cycle_starts[int(generator.choice(len(cycle_starts), p=cycle_weights))]
-                edges = random_walk(cycling, generator, ROUTE_M, start, sought)
+                edges = random_walk(cycling, generator, ROUTE_M, start, rare_road_weight)
             else:
                 shape = Shape.CAR if shape is Shape.BICYCLE else shape
                 start = starts[int(generator.choice(len(starts), p=weights))]
-                edges = random_walk(road_map, generator, ROUTE_M, start, sought)
-            drivers.append(RoadUser(first + number, shape, *_drawn(shape, generator, edges)))
+                edges = random_walk(road_map, generator, ROUTE_M, start, rare_road_weight)
+            drivers.append(RoadUser(first + number, shape, *_sample_type(shape, generator, edges)))
         walkers: list[RoadUser] = []
-        sidewalks = lane_permissions.Sidewalks.of(road_map)
-        most = min(MOST_WALKERS, round(sum(sidewalks.lengths_m.values()) / SIDEWALK_PER_WALKER_M))
-        for _ in range(min(most, round(max(WALKERS_PER_LANE_KM * density * lane_km, FEWEST_WALKERS)))):
-            if edges := sidewalks.walk(generator, WALK_M):
-                person = _drawn(Shape.PEDESTRIAN, generator, edges)
+        sidewalks = lane_permissions.Sidewalks.read(road_map)
+        most = min(MAX_WALKERS, round(sum(sidewalks.lengths_m.values()) / SIDEWALK_PER_WALKER_M))
+        for _ in range(min(most, round(max(WALKERS_PER_LANE_KM * density * lane_km, MIN_WALKERS)))):
+            if edges := sidewalks.sample_walk(generator, WALK_M):
+                person = _sample_type(Shape.PEDESTRIAN, generator, edges)
                 walkers.append(RoadUser(first + len(drivers) + len(walkers), Shape.PEDESTRIAN, *person))
         next_id = first + len(drivers) + len(walkers)
-        beside = kerbside.of(road_map, generator, next_id)
+        beside = kerbside.place_kerbside(road_map, generator, next_id)
         return Demand(seed, tuple(drivers), tuple(walkers), beside, cycling, next_id + len(beside.standing))
 
     def route_file(self) -> str:
         """The text of a route file for SUMO; ids are those of the road users."""
         lines = ["<routes>"]
         for driver in self.drivers:
-            lines.append(_element("vType", {"id": f"t{driver.id}", **driver.attributes}))
+            lines.append(_xml_element("vType", {"id": f"t{driver.id}", **driver.attributes}))
             # Bicycles begin where they keep: at the right, out of the way.
             lane, aside = ("first", "right") if driver.shape is Shape.BICYCLE else ("random", "center")
             lines.append(
@@ -107,23 +107,23 @@ class Demand:
                 f' departPosLat="{aside}" departSpeed="max"><route edges="{" ".join(driver.edges)}"/></vehicle>'
             )
         for walker in self.walkers:
-            lines.append(_element("vType", {"id": f"t{walker.id}", **walker.attributes}))
+            lines.append(_xml_element("vType", {"id": f"t{walker.id}", **walker.attributes}))
             lines.append(
                 f'<person id="{walker.id}" type="t{walker.id}" depart="0" departPos="random">'
-                f"{self._walks(walker.edges)}</person>"
+                f"{self._walk_xml(walker.edges)}</person>"
             )
         return "\n".join([*lines, "</routes>\n"])
 
-    def _walks(self, edges: tuple[str, ...]) -> str:
+    def _walk_xml(self, edges: tuple[str, ...]) -> str:
         there, back = (f'<walk edges="{" ".join(way)}"/>' for way in (edges, edges[::-1]))
         return (there + back) * LAPS
 
 
-def _element(tag: str, attributes: Mapping[str, str]) -> str:
+def _xml_element(tag: str, attributes: Mapping[str, str]) -> str:
     return f"<{tag} {' '.join(f'{name}={quoteattr(value)}' for name, value in attributes.items())}/>"
 
 
-def _starts(road_map: RoadMap) -> tuple[list[str], Array, float]:
+def _start_edges(road_map: RoadMap) -> tuple[list[str], Array, float]:
     """Road edges that lead on, how likely somebody is on each (by room), and kilometres of lane in all."""
     room: dict[str, float] = {}
     for lane in road_map.lanes.values():
@@ -136,7 +136,7 @@ def _starts(road_map: RoadMap) -> tuple[list[str], Array, float]:
 # --- bodies and tempers ----------------------------------------------------------------------------------------------
 
 
-def _drawn(
+def _sample_type(
     shape: Shape, generator: np.random.Generator, edges: tuple[str, ...]
 ) -> tuple[tuple[float, float, float], tuple[str, ...], Mapping[str, str]]:
     """Size, the route as it is, and SUMO's attributes of one road user."""
@@ -144,7 +144,7 @@ def _drawn(
     def between(low: float, high: float) -> float:
         return round(float(generator.uniform(low, high)), 3)
 
-    size, habits = _BODIES[shape](between)
+    size, habits = _TYPE_SAMPLERS[shape](between)
     attributes = {
         **habits,
         "length": str(size[0]),
@@ -155,11 +155,13 @@ def _drawn(
     return size, edges, attributes
 
 
-Between = Callable[[float, float], float]
-Body = tuple[tuple[float, float, float], dict[str, str]]
+SampleRange = Callable[[float, float], float]
+TypeParameters = tuple[tuple[float, float, float], dict[str, str]]
 
 
-def _motor(between: Between, vehicle_class: str, accel: float, decel: float, speed_factor: float) -> dict[str, str]:
+def _driver_attributes(
+    between: SampleRange, vehicle_class: str, accel: float, decel: float, speed_factor: float
+) -> dict[str, str]:
     return {
         "vClass": vehicle_class,
         "carFollowModel": "IDM",  # brakes and starts like people do; Krauss brakes at the last moment and trembles
@@ -178,43 +180,43 @@ def _motor(between: Between, vehicle_class: str, accel: float, decel: float, spe
     }
 
 
-def _car(between: Between) -> Body:
+def _car(between: SampleRange) -> TypeParameters:
     size = (between(4.0, 5.0), between(1.7, 1.95), between(1.45, 1.9))
-    return size, _motor(between, "passenger", between(1.4, 2.6), between(2.5, 4.0), between(0.85, 1.15))
+    return size, _driver_attributes(between, "passenger", between(1.4, 2.6), between(2.5, 4.0), between(0.85, 1.15))
 
 
-def _van(between: Between) -> Body:
+def _van(between: SampleRange) -> TypeParameters:
     size = (between(5.2, 6.6), between(1.95, 2.15), between(2.2, 2.8))
-    return size, _motor(between, "delivery", between(1.2, 2.0), between(2.5, 3.5), between(0.85, 1.05))
+    return size, _driver_attributes(between, "delivery", between(1.2, 2.0), between(2.5, 3.5), between(0.85, 1.05))
 
 
-def _truck(between: Between) -> Body:
+def _truck(between: SampleRange) -> TypeParameters:
     size = (between(7.0, 10.5), between(2.3, 2.5), between(3.0, 3.8))
-    return size, _motor(between, "truck", between(0.7, 1.2), between(2.0, 3.0), between(0.8, 0.95))
+    return size, _driver_attributes(between, "truck", between(0.7, 1.2), between(2.0, 3.0), between(0.8, 0.95))
 
 
-def _bus(between: Between) -> Body:
+def _bus(between: SampleRange) -> TypeParameters:
     size = (between(10.5, 12.2), 2.5, between(3.0, 3.3))
-    return size, _motor(between, "bus", between(0.8, 1.2), between(2.0, 3.0), between(0.8, 0.95))
+    return size, _driver_attributes(between, "bus", between(0.8, 1.2), between(2.0, 3.0), between(0.8, 0.95))
 
 
-def _motorcycle(between: Between) -> Body:
+def _motorcycle(between: SampleRange) -> TypeParameters:
     size = (between(2.0, 2.3), between(0.75, 0.9), between(1.5, 1.8))
-    return size, _motor(between, "motorcycle", between(2.0, 3.5), between(3.0, 4.5), between(0.9, 1.15))
+    return size, _driver_attributes(between, "motorcycle", between(2.0, 3.5), between(3.0, 4.5), between(0.9, 1.15))
 
 
-def _bicycle(between: Between) -> Body:
+def _bicycle(between: SampleRange) -> TypeParameters:
     size = (between(1.6, 1.85), between(0.55, 0.7), between(1.55, 1.85))
-    habits = _motor(between, "bicycle", between(0.8, 1.3), between(2.0, 3.0), 1.0)
+    habits = _driver_attributes(between, "bicycle", between(0.8, 1.3), between(2.0, 3.0), 1.0)
     return size, {**habits, "maxSpeed": str(between(3.5, 6.5)), "minGap": "0.8", "latAlignment": "right"}
 
 
-def _pedestrian(between: Between) -> Body:
+def _pedestrian(between: SampleRange) -> TypeParameters:
     size = (between(0.4, 0.6), between(0.45, 0.6), between(1.5, 1.95))
     return size, {"vClass": "pedestrian", "maxSpeed": str(between(0.9, 1.8)), "minGap": "0.25"}
 
 
-_BODIES: Mapping[Shape, Callable[[Between], Body]] = {
+_TYPE_SAMPLERS: Mapping[Shape, Callable[[SampleRange], TypeParameters]] = {
     Shape.CAR: _car,
     Shape.VAN: _van,
     Shape.TRUCK: _truck,

@@ -1,7 +1,7 @@
 """What makes driving hard: leads that brake, cut-ins, cars that break down, opened doors, people who just step out.
 
 Drawn by seed, and only where the drivers near by can still answer it. People who step out and open doors are unknown
-to SUMO; as long as they are in the way, `_hold_back` keeps its drivers before them as a person at the wheel would.
+to SUMO; as long as they are in the way, `_limit_speeds` keeps its drivers before them as a person at the wheel would.
 """
 
 from __future__ import annotations
@@ -15,21 +15,27 @@ import numpy as np
 from ..network.roads import RoadMap
 from .actors import Actors, Shape
 from .demand import Demand
-from .kerbside import Blockable, Door, MidBlock
+from .kerbside import Door, LanePoint, MidBlockCrossing
 
-EVERY_S: Mapping[str, float] = {"lead_brakes": 1.5, "cut_ins": 1.5, "steps_out": 3.5, "doors": 6.0, "breakdowns": 25.0}
-MOST_STEPPERS, MOST_DOORS = 10, 24
+INTERVALS_S: Mapping[str, float] = {
+    "lead_brakes": 1.5,
+    "cut_ins": 1.5,
+    "steps_out": 3.5,
+    "doors": 6.0,
+    "breakdowns": 25.0,
+}
+MAX_PEDESTRIANS, MAX_DOORS = 10, 24
 BRAKING_MPS2 = 3.0  # what a driver who is surprised is asked for at most
 REACTION_S = 0.5
-SPACE_M = 2.0  # left between a bumper and what is in the way
-FAR_M = 60.0  # an event further from everybody would be seen by nobody
-RUDE_S = 4.0
+STOP_GAP_M = 2.0  # left between a bumper and what is in the way
+MAX_DISTANCE_M = 60.0  # an event further from everybody would be seen by nobody
+FORCED_CHANGE_S = 4.0
 STEP_S = 0.1
 EGO = "ego"
 
 
 @dataclass(frozen=True)
-class Seen:
+class DriverStates:
     """SUMO's drivers now."""
 
     ids: tuple[str, ...]
@@ -39,10 +45,10 @@ class Seen:
 
 
 @dataclass
-class _Stepper:
+class _MidBlockPedestrian:
     """A person at the kerb, who goes to and fro."""
 
-    place: MidBlock
+    place: MidBlockCrossing
     pace_mps: float
     walked_m: float | None = None  # None: waits
     back: bool = False
@@ -61,27 +67,29 @@ class Events:
         self._generator = generator
         self._step_s = step_s
         self._sumo_ids = {key: lane.sumo_id for key, lane in road_map.lanes.items()}
-        self._lane_count = _lane_counts(road_map)
+        self._lane_count = _lane_indices(road_map)
         places, doors = demand.kerbside.mid_blocks, demand.kerbside.doors
-        chosen = generator.permutation(len(places))[:MOST_STEPPERS]
-        self._steppers = [_Stepper(places[index], float(generator.uniform(1.0, 2.2))) for index in sorted(chosen)]
-        self._doors: list[Door] = [doors[index] for index in sorted(generator.permutation(len(doors))[:MOST_DOORS])]
+        chosen = generator.permutation(len(places))[:MAX_PEDESTRIANS]
+        self._pedestrians = [
+            _MidBlockPedestrian(places[index], float(generator.uniform(1.0, 2.2))) for index in sorted(chosen)
+        ]
+        self._doors: list[Door] = [doors[index] for index in sorted(generator.permutation(len(doors))[:MAX_DOORS])]
         self._door_poses = np.array([door.pose for door in self._doors]).reshape(-1, 3)
         self._door_open_until_s = np.zeros(len(self._doors))
         self._release_s: dict[str, float] = {}  # braking leads, and when they go on
         self._slow_mps: dict[str, tuple[float, float]] = {}  # braking leads: from when they keep which speed
-        self._rude_s: dict[str, float] = {}  # who cuts in, and until when
+        self._forced_until_s: dict[str, float] = {}  # who cuts in, and until when
         self._held: set[str] = set()
         self._broken_s: dict[str, float] = {}
-        self._next_s = {name: float(generator.uniform(0, every)) for name, every in EVERY_S.items()}
-        self.counts = dict.fromkeys(EVERY_S, 0)
-        self.actors = self._cast(demand, generator)
+        self._next_s = {name: float(generator.uniform(0, every)) for name, every in INTERVALS_S.items()}
+        self.counts = dict.fromkeys(INTERVALS_S, 0)
+        self.actors = self._make_actors(demand, generator)
         self.poses = np.array(self.actors.poses)  # (E, 3), NaN for a door that is shut
         self.speeds_mps = np.zeros(len(self.actors))
-        self._show(0.0)
+        self._update_actors(0.0)
 
-    def _cast(self, demand: Demand, generator: np.random.Generator) -> Actors:
-        people, doors = len(self._steppers), len(self._doors)
+    def _make_actors(self, demand: Demand, generator: np.random.Generator) -> Actors:
+        people, doors = len(self._pedestrians), len(self._doors)
         count = people + doors
         tall = generator.uniform(1.5, 1.95, people)
         sizes = np.array([[0.5, 0.55, height] for height in tall] + [[0.12, 0.75, 1.2]] * doors).reshape(-1, 3)
@@ -99,9 +107,9 @@ class Events:
     def broken_down(self) -> tuple[str, ...]:
         return tuple(self._broken_s)
 
-    def act(self, sumo: Any, seen: Seen, time_s: float) -> None:
+    def act(self, sumo: Any, states: DriverStates, time_s: float) -> None:
         """Starts, carries on and ends events for the step that follows."""
-        self._forget_gone(seen)
+        self._drop_departed(states)
         for name, start in (
             ("lead_brakes", self._lead_brakes),
             ("cut_ins", self._cut_in),
@@ -109,38 +117,38 @@ class Events:
             ("doors", self._open_door),
             ("breakdowns", self._break_down),
         ):
-            if time_s >= self._next_s[name] and seen.ids:
-                done = start(sumo, seen, time_s)
+            if time_s >= self._next_s[name] and states.ids:
+                done = start(sumo, states, time_s)
                 self.counts[name] += done
                 # What found no occasion is tried again soon, not at once: looking costs time.
-                wait = EVERY_S[name] * self._generator.uniform(0.5, 1.5) if done else 0.5
+                wait = INTERVALS_S[name] * self._generator.uniform(0.5, 1.5) if done else 0.5
                 self._next_s[name] = time_s + float(wait)
-        self._carry_on(sumo, time_s)
-        self._hold_back(sumo, seen, time_s)
-        self._show(time_s)
+        self._end_events(sumo, time_s)
+        self._limit_speeds(sumo, states, time_s)
+        self._update_actors(time_s)
 
-    def _forget_gone(self, seen: Seen) -> None:
-        here = set(seen.ids)
-        for known in (self._release_s, self._slow_mps, self._rude_s, self._broken_s):
+    def _drop_departed(self, states: DriverStates) -> None:
+        here = set(states.ids)
+        for known in (self._release_s, self._slow_mps, self._forced_until_s, self._broken_s):
             for key in [key for key in known if key not in here]:
                 del known[key]
         self._held &= here
 
     # --- drivers ------------------------------------------------------------------------------------------------------
 
-    def _picked(self, seen: Seen, faster_than_mps: float) -> list[tuple[str, str, float]]:
+    def _free_drivers(self, states: DriverStates, faster_than_mps: float) -> list[tuple[str, str, float]]:
         """Moving drivers on roads, shuffled, nobody who is part of an event already."""
-        busy = self._release_s.keys() | self._rude_s.keys() | self._broken_s.keys() | self._held
+        busy = self._release_s.keys() | self._forced_until_s.keys() | self._broken_s.keys() | self._held
         free = [
             one
-            for one in zip(seen.ids, seen.lanes, seen.speeds_mps, strict=True)
+            for one in zip(states.ids, states.lanes, states.speeds_mps, strict=True)
             if one[2] > faster_than_mps and not one[1].startswith(":") and one[0] not in busy
         ]
         return [free[index] for index in self._generator.permutation(len(free))]
 
-    def _lead_brakes(self, sumo: Any, seen: Seen, time_s: float) -> bool:
+    def _lead_brakes(self, sumo: Any, states: DriverStates, time_s: float) -> bool:
         """A driver who has somebody behind him brakes hard for a few seconds."""
-        for key, _, speed in self._picked(seen, 5.0):
+        for key, _, speed in self._free_drivers(states, 5.0):
             follower, gap = sumo.vehicle.getFollower(key, 0.0)
             if follower and gap < 45.0:
                 slow = speed * float(self._generator.uniform(0.0, 0.4))
@@ -151,12 +159,12 @@ class Events:
                 return True
         return False
 
-    def _cut_in(self, sumo: Any, seen: Seen, time_s: float) -> bool:
+    def _cut_in(self, sumo: Any, states: DriverStates, time_s: float) -> bool:
         """A driver changes to the lane beside him closely before somebody there."""
         on_lane: dict[str, list[str]] = {}
-        for key, lane in zip(seen.ids, seen.lanes, strict=True):
+        for key, lane in zip(states.ids, states.lanes, strict=True):
             on_lane.setdefault(lane, []).append(key)
-        for key, lane, _ in self._picked(seen, 4.0):
+        for key, lane, _ in self._free_drivers(states, 4.0):
             edge, index = lane.rsplit("_", 1)
             beside = [n for n in (int(index) - 1, int(index) + 1) if n in self._lane_count.get(edge, ())]
             if not beside:
@@ -167,26 +175,26 @@ class Events:
             gaps = [at - length - sumo.vehicle.getLanePosition(other) for other in on_lane.get(f"{edge}_{target}", ())]
             if any(-length - 8.0 < gap < 4.0 for gap in gaps) or not any(4.0 <= gap < 30.0 for gap in gaps):
                 continue
-            self._change_rudely(sumo, key, target, time_s)
+            self._force_lane_change(sumo, key, target, time_s)
             return True
         return False
 
-    def push_in(self, sumo: Any, key: str, time_s: float) -> None:
+    def force_merge(self, sumo: Any, key: str, time_s: float) -> None:
         """Makes a driver who stands on a lane that does not lead where he must go change over."""
         here = sumo.vehicle.getLaneID(key)
         for lane in sumo.vehicle.getBestLanes(key):
-            if lane[0] == here and lane[3] != 0 and key not in self._rude_s:
+            if lane[0] == here and lane[3] != 0 and key not in self._forced_until_s:
                 index = int(here.rsplit("_", 1)[1]) + int(np.sign(lane[3]))
-                self._change_rudely(sumo, key, index, time_s)
+                self._force_lane_change(sumo, key, index, time_s)
 
-    def _change_rudely(self, sumo: Any, key: str, lane: int, time_s: float) -> None:
+    def _force_lane_change(self, sumo: Any, key: str, lane: int, time_s: float) -> None:
         sumo.vehicle.setLaneChangeMode(key, 0b010101010101)  # asks only that nobody is hit
-        sumo.vehicle.changeLane(key, lane, RUDE_S)
-        self._rude_s[key] = time_s + RUDE_S
+        sumo.vehicle.changeLane(key, lane, FORCED_CHANGE_S)
+        self._forced_until_s[key] = time_s + FORCED_CHANGE_S
 
-    def _break_down(self, sumo: Any, seen: Seen, time_s: float) -> bool:
+    def _break_down(self, sumo: Any, states: DriverStates, time_s: float) -> bool:
         """A car stops in its lane and blinks."""
-        for key, lane, speed in self._picked(seen, 3.0):
+        for key, lane, speed in self._free_drivers(states, 3.0):
             edge, index = lane.rsplit("_", 1)
             stop = sumo.vehicle.getLanePosition(key) + speed**2 / 4.0 + 8.0
             if stop < sumo.lane.getLength(lane) - 25.0 and sumo.vehicle.getLength(key) < 7.0:
@@ -196,63 +204,65 @@ class Events:
                 return True
         return False
 
-    def _carry_on(self, sumo: Any, time_s: float) -> None:
+    def _end_events(self, sumo: Any, time_s: float) -> None:
         for key in [key for key, (when, _) in self._slow_mps.items() if time_s >= when]:
             sumo.vehicle.setSpeed(key, self._slow_mps.pop(key)[1])
         for key in [key for key, when in self._release_s.items() if time_s >= when]:
             sumo.vehicle.setSpeed(key, -1)
             del self._release_s[key]
-        for key in [key for key, when in self._rude_s.items() if time_s >= when]:
+        for key in [key for key, when in self._forced_until_s.items() if time_s >= when]:
             sumo.vehicle.setLaneChangeMode(key, 1621)  # SUMO's own
-            del self._rude_s[key]
+            del self._forced_until_s[key]
         for key in [key for key, when in self._broken_s.items() if time_s >= when + 10.0]:
             del self._broken_s[key]
 
     # --- people and doors ---------------------------------------------------------------------------------------------
 
-    def _step_out(self, sumo: Any, seen: Seen, time_s: float) -> bool:
-        for index in self._generator.permutation(len(self._steppers)):
-            stepper = self._steppers[index]
-            if stepper.walked_m is None and self._answerable(sumo, seen, stepper.place.lanes):
-                stepper.walked_m = 0.0
+    def _step_out(self, sumo: Any, states: DriverStates, time_s: float) -> bool:
+        for index in self._generator.permutation(len(self._pedestrians)):
+            pedestrian = self._pedestrians[index]
+            if pedestrian.walked_m is None and self._can_be_avoided(sumo, states, pedestrian.place.lanes):
+                pedestrian.walked_m = 0.0
                 return True
         return False
 
-    def _open_door(self, sumo: Any, seen: Seen, time_s: float) -> bool:
+    def _open_door(self, sumo: Any, states: DriverStates, time_s: float) -> bool:
         for index in self._generator.permutation(len(self._doors)):
-            if self._door_open_until_s[index] < time_s and self._answerable(sumo, seen, (self._doors[index].place,)):
+            if self._door_open_until_s[index] < time_s and self._can_be_avoided(
+                sumo, states, (self._doors[index].place,)
+            ):
                 self._door_open_until_s[index] = time_s + float(self._generator.uniform(3.0, 7.0))
                 return True
         return False
 
-    def _answerable(self, sumo: Any, seen: Seen, places: tuple[Blockable, ...]) -> bool:
+    def _can_be_avoided(self, sumo: Any, states: DriverStates, places: tuple[LanePoint, ...]) -> bool:
         """Whether somebody comes near who must answer, and everybody who comes can."""
         at = {self._sumo_ids[place.lane]: place.along_m for place in places}
         near = False
-        drivers = [*zip(seen.ids, seen.lanes, seen.speeds_mps, strict=True)]
-        if seen.ego is not None:
-            drivers.append((EGO, *seen.ego))
+        drivers = [*zip(states.ids, states.lanes, states.speeds_mps, strict=True)]
+        if states.ego is not None:
+            drivers.append((EGO, *states.ego))
         for key, lane, speed in drivers:
             if lane in at:
                 gap = at[lane] - sumo.vehicle.getLanePosition(key)
-                if -sumo.vehicle.getLength(key) - 3.0 < gap < _stopping_m(speed) + SPACE_M + 2.0:
+                if -sumo.vehicle.getLength(key) - 3.0 < gap < _stopping_distance(speed) + STOP_GAP_M + 2.0:
                     return False
-                near = near or 0.0 < gap < FAR_M
+                near = near or 0.0 < gap < MAX_DISTANCE_M
         return near
 
-    def _hold_back(self, sumo: Any, seen: Seen, time_s: float) -> None:
+    def _limit_speeds(self, sumo: Any, states: DriverStates, time_s: float) -> None:
         """Drivers before a blocked place drive no faster than lets them stop there."""
         blocked: dict[str, list[float]] = {}
-        for place in self._blocked(time_s):
+        for place in self._blocked_points(time_s):
             blocked.setdefault(self._sumo_ids[place.lane], []).append(place.along_m)
         held = set()
-        for key, lane, speed in zip(seen.ids, seen.lanes, seen.speeds_mps, strict=True):
+        for key, lane, speed in zip(states.ids, states.lanes, states.speeds_mps, strict=True):
             if lane not in blocked:
                 continue
             at = sumo.vehicle.getLanePosition(key)
             gaps = [along - at for along in blocked[lane] if along > at]
             if gaps:
-                safe = _safe_mps(min(gaps) - SPACE_M)
+                safe = _safe_speed(min(gaps) - STOP_GAP_M)
                 if speed > safe - 1.0:
                     sumo.vehicle.setSpeed(key, safe)
                     held.add(key)
@@ -260,14 +270,14 @@ class Events:
             sumo.vehicle.setSpeed(key, -1)
         self._held = held
 
-    def _blocked(self, time_s: float) -> list[Blockable]:
+    def _blocked_points(self, time_s: float) -> list[LanePoint]:
         """Places where somebody is or will soon be in the way; a lane is free again as soon as it is passed."""
         places = []
-        for stepper in self._steppers:
-            if stepper.walked_m is not None:
-                reach = stepper.length_m - stepper.walked_m if stepper.back else stepper.walked_m
-                for place, at in zip(stepper.place.lanes, stepper.place.at_m, strict=True):
-                    passed = reach < at - 2.0 if stepper.back else reach > at + 2.0
+        for pedestrian in self._pedestrians:
+            if pedestrian.walked_m is not None:
+                reach = pedestrian.length_m - pedestrian.walked_m if pedestrian.back else pedestrian.walked_m
+                for place, at in zip(pedestrian.place.lanes, pedestrian.place.at_m, strict=True):
+                    passed = reach < at - 2.0 if pedestrian.back else reach > at + 2.0
                     if not passed:
                         places.append(place)
         places += [
@@ -275,26 +285,26 @@ class Events:
         ]
         return places
 
-    def _show(self, time_s: float) -> None:
+    def _update_actors(self, time_s: float) -> None:
         self.speeds_mps[:] = 0.0
-        for row, stepper in enumerate(self._steppers):
-            if stepper.walked_m is None and time_s > 0.0:
+        for row, pedestrian in enumerate(self._pedestrians):
+            if pedestrian.walked_m is None and time_s > 0.0:
                 continue
-            start, end = stepper.place.start, stepper.place.end
-            if stepper.back:
+            start, end = pedestrian.place.start, pedestrian.place.end
+            if pedestrian.back:
                 start, end = end, start
-            if stepper.walked_m is not None:
-                stepper.walked_m = min(stepper.walked_m + stepper.pace_mps * self._step_s, stepper.length_m)
-                self.speeds_mps[row] = stepper.pace_mps
-            share = (stepper.walked_m or 0.0) / stepper.length_m
+            if pedestrian.walked_m is not None:
+                pedestrian.walked_m = min(pedestrian.walked_m + pedestrian.pace_mps * self._step_s, pedestrian.length_m)
+                self.speeds_mps[row] = pedestrian.pace_mps
+            share = (pedestrian.walked_m or 0.0) / pedestrian.length_m
             self.poses[row] = *(start + share * (end - start)), np.arctan2(*(end - start)[::-1])
             if share >= 1.0:
-                stepper.walked_m, stepper.back = None, not stepper.back
+                pedestrian.walked_m, pedestrian.back = None, not pedestrian.back
         is_open = self._door_open_until_s > time_s
-        self.poses[len(self._steppers) :] = np.where(is_open[:, None], self._door_poses, np.nan)
+        self.poses[len(self._pedestrians) :] = np.where(is_open[:, None], self._door_poses, np.nan)
 
 
-def _lane_counts(road_map: RoadMap) -> dict[str, set[int]]:
+def _lane_indices(road_map: RoadMap) -> dict[str, set[int]]:
     """Indices of the lanes of each road edge."""
     found: dict[str, set[int]] = {}
     for lane in road_map.lanes.values():
@@ -303,11 +313,11 @@ def _lane_counts(road_map: RoadMap) -> dict[str, set[int]]:
     return found
 
 
-def _stopping_m(speed_mps: float) -> float:
+def _stopping_distance(speed_mps: float) -> float:
     return speed_mps * REACTION_S + speed_mps**2 / (2 * BRAKING_MPS2)
 
 
-def _safe_mps(gap_m: float) -> float:
+def _safe_speed(gap_m: float) -> float:
     """The speed from which one can still stop within a gap."""
     if gap_m <= 0.0:
         return 0.0

@@ -1,7 +1,7 @@
-"""What stands beside the lanes: parked cars and their doors, cones and barriers, places where people step on the road.
+"""Static objects beside the lanes: parked cars and their doors, cones, barriers and mid-block crossing points.
 
-SUMO knows nothing of these, so a car that drives in the middle of its lane must clear them by `CLEAR_M`; an open door
-and a person on the road are made known to its drivers by `events.py`.
+SUMO does not model them, so they keep `LANE_CLEARANCE_M` from the middle of each lane; `events.py` makes SUMO's drivers
+react to open doors and to people on the road.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from ...domain import Array
 from ..network.roads import RoadLane, RoadMap
 from .actors import Actors, Shape
 
-CLEAR_M = 1.6  # from the middle of the lane: 0.3 m beside the widest vehicle
-JUNCTION_M = 14.0  # nothing stands nearer to the ends of a lane
-FASTEST_MPS = 17.0  # nobody parks beside faster traffic
+LANE_CLEARANCE_M = 1.6  # from the middle of the lane: 0.3 m beside the widest vehicle
+JUNCTION_DISTANCE_M = 14.0  # nothing stands nearer to the ends of a lane
+MAX_PARKING_SPEED_MPS = 17.0  # nobody parks beside faster traffic
 PARKED_SHARE = 0.4  # of the roads where one may park
-BEND_RAD = 0.12  # over 12 m; parked cars would cut sharper bends
-DOOR_M = 0.75
-WALKER_M = 0.4  # a person keeps this distance to a parked car, from the middle of the body
-NEAR_BODY_M = 6.0
+MAX_BEND_RAD = 0.12  # over 12 m; parked cars would cut sharper bends
+DOOR_WIDTH_M = 0.75
+PEDESTRIAN_CLEARANCE_M = 0.4  # a person keeps this distance to a parked car, from the middle of the body
+PARKED_RANGE_M = 6.0
 WALK_AROUND_M = 2.5  # and begins to turn aside so early
-MID_BLOCK_LONGEST_M = 16.0
-MID_BLOCK_FROM_START_M = 32.0  # so that who comes out of the junction can still brake
+MAX_MID_BLOCK_M = 16.0
+MIN_MID_BLOCK_ALONG_M = 32.0  # so that who comes out of the junction can still brake
 
 
 @dataclass(frozen=True, eq=False)
-class Blockable:
+class LanePoint:
     """Where a lane can be blocked for a while."""
 
     lane: int  # key of RoadMap.lanes
@@ -38,12 +38,12 @@ class Blockable:
 
 
 @dataclass(frozen=True, eq=False)
-class MidBlock:
+class MidBlockCrossing:
     """A way straight across the road, from kerb to kerb, where there is no crossing."""
 
     start: Array  # (2,) m
     end: Array  # (2,) m
-    lanes: tuple[Blockable, ...]  # that it crosses, as they are met
+    lanes: tuple[LanePoint, ...]  # that it crosses, as they are met
     at_m: tuple[float, ...]  # distance from the start to the middle of each
 
 
@@ -52,28 +52,28 @@ class Door:
     """The driver's door of a parked car, when it is open."""
 
     pose: Array  # (3,) centre of the panel, it reaches into the road
-    place: Blockable
+    place: LanePoint
 
 
 @dataclass(frozen=True, eq=False)
 class Kerbside:
-    """What `of` finds room for."""
+    """What `place_kerbside` finds room for."""
 
     standing: Actors
     doors: tuple[Door, ...]
-    mid_blocks: tuple[MidBlock, ...]
+    mid_blocks: tuple[MidBlockCrossing, ...]
 
-    def around_parked(self, people: Array) -> Array:
+    def avoid_parked(self, people: Array) -> Array:
         """Places (P, 2) of people on the sidewalk, moved aside where a parked body stands on it."""
         if not len(people) or not len(self.standing):
             return people
         poses, sizes = self.standing.poses, self.standing.sizes
         apart = people[:, None] - poses[:, :2]
-        person, body = np.nonzero((apart**2).sum(axis=-1) < NEAR_BODY_M**2)
+        person, body = np.nonzero((apart**2).sum(axis=-1) < PARKED_RANGE_M**2)
         heading = poses[body, 2]
         local = geometry.rotate(apart[person, body], -heading)
         near = np.clip((WALK_AROUND_M + 0.5 * sizes[body, 0] - np.abs(local[:, 0])) / WALK_AROUND_M, 0.0, 1.0)
-        half = 0.5 * sizes[body, 1] + WALKER_M
+        half = 0.5 * sizes[body, 1] + PEDESTRIAN_CLEARANCE_M
         inside = np.where(np.abs(local[:, 1]) < half, half + local[:, 1], 0.0) * near * near * (3.0 - 2.0 * near)
         aside = inside[:, None] * np.stack([np.sin(heading), -np.cos(heading)], axis=-1)  # away from the road
         largest_last = np.argsort(inside, kind="stable")
@@ -82,45 +82,47 @@ class Kerbside:
         return np.asarray(people + most)
 
 
-def of(road_map: RoadMap, generator: np.random.Generator, first_id: int) -> Kerbside:
+def place_kerbside(road_map: RoadMap, generator: np.random.Generator, first_id: int) -> Kerbside:
     """Draws what stands beside the lanes of a town."""
-    taken = _Taken(road_map)
+    taken = _OccupiedSpace(road_map)
     bodies: list[tuple[Array, Array, Shape]] = []  # pose (3,), size (3,), shape
     doors: list[Door] = []
-    mid_blocks: list[MidBlock] = []
-    for key, lane in _outer_lanes(road_map):
+    mid_blocks: list[MidBlockCrossing] = []
+    for key, lane in _rightmost_lanes(road_map):
         length = float(geometry.arc_lengths(lane.lane.centerline)[-1])
-        if length < 2 * JUNCTION_M + 10.0:
+        if length < 2 * JUNCTION_DISTANCE_M + 10.0:
             continue
-        parks = (lane.lane.speed_limit_mps or 0.0) <= FASTEST_MPS and generator.random() < PARKED_SHARE
-        along, end = JUNCTION_M + float(generator.uniform(0, 10)), length - JUNCTION_M
+        parks = (lane.lane.speed_limit_mps or 0.0) <= MAX_PARKING_SPEED_MPS and generator.random() < PARKED_SHARE
+        along, end = JUNCTION_DISTANCE_M + float(generator.uniform(0, 10)), length - JUNCTION_DISTANCE_M
         while parks and along < end:
             for _ in range(int(generator.integers(1, 6))):
                 size = generator.uniform((3.9, 1.68, 1.42), (4.9, 1.92, 1.85))
-                aside = max(CLEAR_M, lane.width_m / 2 + float(generator.uniform(0.0, 0.2))) + size[1] / 2
-                pose = _beside(lane, along + size[0] / 2, aside, generator.normal(0.0, 0.015))
+                aside = max(LANE_CLEARANCE_M, lane.width_m / 2 + float(generator.uniform(0.0, 0.2))) + size[1] / 2
+                pose = _pose_beside(lane, along + size[0] / 2, aside, generator.normal(0.0, 0.015))
                 if along + size[0] > end or not taken.free(lane, along, pose, size):
                     break
                 bodies.append((pose, size, Shape.CAR))
-                doors.append(_door(key, pose, size, along + size[0] * 0.6))
+                doors.append(_open_door(key, pose, size, along + size[0] * 0.6))
                 along += size[0] + float(generator.uniform(0.7, 1.6))
-            place = _mid_block(road_map, taken, lane, along + 0.6) if along > MID_BLOCK_FROM_START_M else None
+            place = _find_mid_block(road_map, taken, lane, along + 0.6) if along > MIN_MID_BLOCK_ALONG_M else None
             if place and along < end:
                 mid_blocks.append(place)
             along += float(generator.uniform(6, 45))
-        place = _mid_block(road_map, taken, lane, float(generator.uniform(0.4, 0.8)) * length)
+        place = _find_mid_block(road_map, taken, lane, float(generator.uniform(0.4, 0.8)) * length)
         if place and generator.random() < 0.4:
             mid_blocks.append(place)
         if generator.random() < 0.12:
-            bodies += _site(taken, lane, float(generator.uniform(JUNCTION_M, length - JUNCTION_M)), generator)
+            bodies += _place_road_works(
+                taken, lane, float(generator.uniform(JUNCTION_DISTANCE_M, length - JUNCTION_DISTANCE_M)), generator
+            )
     for lane in road_map.lanes.values():
         if lane.across_junction is None and not lane.lane.successors and lane.lane.beside:
-            bodies += _closed_end(road_map, taken, lane)
+            bodies += _close_lane_end(road_map, taken, lane)
     ids = first_id + np.arange(len(bodies))
-    return Kerbside(_standing(ids, bodies), tuple(doors), tuple(mid_blocks))
+    return Kerbside(_static_actors(ids, bodies), tuple(doors), tuple(mid_blocks))
 
 
-def _outer_lanes(road_map: RoadMap) -> list[tuple[int, RoadLane]]:
+def _rightmost_lanes(road_map: RoadMap) -> list[tuple[int, RoadLane]]:
     """The rightmost lane of each road."""
     outer: dict[str, tuple[int, RoadLane]] = {}
     for key, lane in road_map.lanes.items():
@@ -129,7 +131,7 @@ def _outer_lanes(road_map: RoadMap) -> list[tuple[int, RoadLane]]:
     return list(outer.values())
 
 
-class _Taken:
+class _OccupiedSpace:
     """The ground where nothing may stand: lanes, crossings, cycle lanes, and what stands already."""
 
     def __init__(self, road_map: RoadMap) -> None:
@@ -143,7 +145,7 @@ class _Taken:
     def free(self, lane: RoadLane, along: float, pose: Array, size: Array) -> bool:
         """Whether a body has room at a place that is not bent; it is then taken."""
         ends = geometry.sample(lane.lane.centerline, np.array([along - 3.0, along + size[0] + 3.0]))
-        if abs(geometry.wrap(ends[1, 2] - ends[0, 2])) > BEND_RAD:
+        if abs(geometry.wrap(ends[1, 2] - ends[0, 2])) > MAX_BEND_RAD:
             return False
         corners = geometry.box_corners(pose, size[:2])
         box = shapely.polygons(corners)
@@ -158,25 +160,25 @@ class _Taken:
         return True
 
 
-def _beside(lane: RoadLane, along: float, aside_m: float, turned: float = 0.0) -> Array:
+def _pose_beside(lane: RoadLane, along: float, aside_m: float, turned: float = 0.0) -> Array:
     """(3,) pose to the right of a lane's middle."""
     pose = geometry.sample(lane.lane.centerline, np.array([along]))[0]
     return geometry.compose(pose, np.array([0.0, -aside_m, turned]))
 
 
-def _door(lane: int, pose: Array, size: Array, along: float) -> Door:
+def _open_door(lane: int, pose: Array, size: Array, along: float) -> Door:
     """Hinged 0.9 m behind the front axle's middle, open by 65 degrees."""
     hinge = geometry.compose(pose, np.array([0.18 * size[0], size[1] / 2, 0.0]))
-    return Door(geometry.compose(hinge, np.array([-0.16, DOOR_M / 2, 0.0])), Blockable(lane, along))
+    return Door(geometry.compose(hinge, np.array([-0.16, DOOR_WIDTH_M / 2, 0.0])), LanePoint(lane, along))
 
 
-def _mid_block(road_map: RoadMap, taken: _Taken, lane: RoadLane, along: float) -> MidBlock | None:
+def _find_mid_block(road_map: RoadMap, taken: _OccupiedSpace, lane: RoadLane, along: float) -> MidBlockCrossing | None:
     """The way across the road at a place of its outer lane; None where a junction or crossing is near."""
     length = float(geometry.arc_lengths(lane.lane.centerline)[-1])
-    if not MID_BLOCK_FROM_START_M <= along <= length - JUNCTION_M:
+    if not MIN_MID_BLOCK_ALONG_M <= along <= length - JUNCTION_DISTANCE_M:
         return None
-    start = _beside(lane, along, lane.width_m / 2 + 0.5)[:2]
-    far = _beside(lane, along, -MID_BLOCK_LONGEST_M)[:2]
+    start = _pose_beside(lane, along, lane.width_m / 2 + 0.5)[:2]
+    far = _pose_beside(lane, along, -MAX_MID_BLOCK_M)[:2]
     ray = shapely.LineString([start, far])
     met: list[tuple[float, float, int]] = []
     for index in taken.tree.query(ray, predicate="intersects"):
@@ -195,33 +197,33 @@ def _mid_block(road_map: RoadMap, taken: _Taken, lane: RoadLane, along: float) -
             break
         kept.append(one)
     reach = kept[-1][1] + 0.6 if kept else 0.0
-    if not kept or reach > MID_BLOCK_LONGEST_M - 1.0:
+    if not kept or reach > MAX_MID_BLOCK_M - 1.0:
         return None
     direction = (far - start) / np.hypot(*(far - start))
     places = []
     for near, distant, key in kept:
         middle = start + direction * (near + distant) / 2
         (at,), _ = geometry.project(road_map.lanes[key].lane.centerline, middle[None])
-        places.append(Blockable(key, float(at)))
-    return MidBlock(start, start + direction * reach, tuple(places), tuple((a + b) / 2 for a, b, _ in kept))
+        places.append(LanePoint(key, float(at)))
+    return MidBlockCrossing(start, start + direction * reach, tuple(places), tuple((a + b) / 2 for a, b, _ in kept))
 
 
-def _site(
-    taken: _Taken, lane: RoadLane, along: float, generator: np.random.Generator
+def _place_road_works(
+    taken: _OccupiedSpace, lane: RoadLane, along: float, generator: np.random.Generator
 ) -> list[tuple[Array, Array, Shape]]:
     """A small road works at the kerb: a barrier between cones."""
     bodies = []
     for step in range(int(generator.integers(3, 7))):
         shape, size = (Shape.BARRIER, (1.5, 0.35, 1.0)) if step == 2 else (Shape.CONE, (0.38, 0.38, 0.75))
-        aside = max(CLEAR_M, lane.width_m / 2 - 0.1) + size[1] / 2
+        aside = max(LANE_CLEARANCE_M, lane.width_m / 2 - 0.1) + size[1] / 2
         at = along + 1.9 * step
-        pose = _beside(lane, at, aside)
+        pose = _pose_beside(lane, at, aside)
         if taken.free(lane, at, pose, np.array(size)):
             bodies.append((pose, np.array(size), shape))
     return bodies
 
 
-def _closed_end(road_map: RoadMap, taken: _Taken, lane: RoadLane) -> list[tuple[Array, Array, Shape]]:
+def _close_lane_end(road_map: RoadMap, taken: _OccupiedSpace, lane: RoadLane) -> list[tuple[Array, Array, Shape]]:
     """Barriers and cones beyond the end of a lane that leads nowhere."""
     length = float(geometry.arc_lengths(lane.lane.centerline)[-1])
     bodies = []
@@ -232,13 +234,13 @@ def _closed_end(road_map: RoadMap, taken: _Taken, lane: RoadLane) -> list[tuple[
         (1.2, 2.0 * outwards, Shape.CONE, (0.38, 0.38, 0.75)),
         (2.4, 0.6 * outwards, Shape.CONE, (0.38, 0.38, 0.75)),
     ):
-        pose = _beside(lane, length + ahead, aside)
+        pose = _pose_beside(lane, length + ahead, aside)
         if taken.free(lane, length, pose, np.array(size)):
             bodies.append((pose, np.array(size), shape))
     return bodies
 
 
-def _standing(ids: Array, bodies: list[tuple[Array, Array, Shape]]) -> Actors:
+def _static_actors(ids: Array, bodies: list[tuple[Array, Array, Shape]]) -> Actors:
     if not bodies:
         return Actors.none()
     count = len(bodies)

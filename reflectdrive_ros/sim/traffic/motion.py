@@ -16,22 +16,22 @@ from ...domain import Array
 GAIN_S = 0.1  # gains are per step of this length
 ALONG_GAIN = 0.1  # of what prediction and SUMO differ by
 CATCH_UP_MPS2 = 1.5  # a jump along the way must not be felt as a jolt
-ASIDE_GAIN = 0.5
+LATERAL_GAIN = 0.5
 COURSE_GAIN = 0.3  # towards SUMO's heading
-TIGHTEST_M = 3.0  # circle that a front bumper can drive
-SLIP = 0.35  # aside, of the way ahead, at most
-STANDS_MPS = 0.05
-BRAKES_MPS2 = 9.0  # who is on a lane that leads nowhere is stopped by SUMO from one step to the next
-LOST_M = 8.0  # a body this far from SUMO's place is put there
-WALKER_HOOK_M = 0.4  # a walker turns as a short trailer does
-WALKER_CATCHES_UP_MPS = 2.4
+MIN_TURN_RADIUS_M = 3.0  # circle that a front bumper can drive
+MAX_SLIP = 0.35  # aside, of the way ahead, at most
+STANDING_MPS = 0.05
+MAX_BRAKING_MPS2 = 9.0  # who is on a lane that leads nowhere is stopped by SUMO from one step to the next
+RESET_M = 8.0  # a body this far from SUMO's place is put there
+PEDESTRIAN_HITCH_M = 0.4  # a walker turns as a short trailer does
+PEDESTRIAN_CATCH_UP_MPS = 2.4
 
 
-class Driven:
+class VehicleMotion:
     """Vehicles; rows of all arrays are fixed, NaN where absent."""
 
     def __init__(self, lengths_m: Array) -> None:
-        self._hook_m = 0.5 * lengths_m
+        self._hitch_m = 0.5 * lengths_m
         self._front = np.full((len(lengths_m), 2), np.nan)
         self._course = np.zeros(len(lengths_m))
         self._front_mps = np.zeros(len(lengths_m))
@@ -45,38 +45,38 @@ class Driven:
         self._course[rows[new]] = headings[new]
         self._front[rows[new]] = fronts[new]
         self.poses[rows[new], 2] = headings[new]
-        self.poses[rows[new], :2] = fronts[new] - self._hook_m[rows[new], None] * _direction(headings[new])
+        self.poses[rows[new], :2] = fronts[new] - self._hitch_m[rows[new], None] * _direction(headings[new])
 
-        speeds = np.where(speeds_mps < STANDS_MPS, 0.0, speeds_mps)
-        speeds = np.where(new, speeds, np.maximum(speeds, self._front_mps[rows] - BRAKES_MPS2 * dt_s))
+        speeds = np.where(speeds_mps < STANDING_MPS, 0.0, speeds_mps)
+        speeds = np.where(new, speeds, np.maximum(speeds, self._front_mps[rows] - MAX_BRAKING_MPS2 * dt_s))
         self._front_mps[rows] = speeds
         way = speeds * dt_s
-        turn = _gain(COURSE_GAIN, dt_s) * geometry.wrap(headings - self._course[rows])
-        turn = np.clip(turn, -way / TIGHTEST_M, way / TIGHTEST_M)
+        turn = _scaled_gain(COURSE_GAIN, dt_s) * geometry.wrap(headings - self._course[rows])
+        turn = np.clip(turn, -way / MIN_TURN_RADIUS_M, way / MIN_TURN_RADIUS_M)
         course = self._course[rows] + turn
         predicted = self._front[rows] + way[:, None] * _direction(course)
         missed = geometry.rotate(fronts - predicted, -course)  # along, aside
         jolt = CATCH_UP_MPS2 * dt_s**2
         catch_up = self._catch_up_m[rows]
-        catch_up = catch_up + np.clip(_gain(ALONG_GAIN, dt_s) * missed[:, 0] - catch_up, -jolt, jolt)
+        catch_up = catch_up + np.clip(_scaled_gain(ALONG_GAIN, dt_s) * missed[:, 0] - catch_up, -jolt, jolt)
         # Who creeps neither slips sideways nor backwards.
         catch_up = np.clip(catch_up, -0.5 * way, 0.5 * way)
-        aside = np.clip(_gain(ASIDE_GAIN, dt_s) * missed[:, 1], -SLIP * way, SLIP * way)
+        aside = np.clip(_scaled_gain(LATERAL_GAIN, dt_s) * missed[:, 1], -MAX_SLIP * way, MAX_SLIP * way)
         front = predicted + geometry.rotate(np.stack([catch_up, aside], axis=-1), course)
-        lost = np.hypot(missed[:, 0], missed[:, 1]) > LOST_M
+        lost = np.hypot(missed[:, 0], missed[:, 1]) > RESET_M
         front[lost], course[lost] = fronts[lost], headings[lost]
         self._course[rows], self._catch_up_m[rows] = course, catch_up
 
         before = self.poses[rows]
         self._front[:] = self.poses[:] = np.nan
         self._front[rows] = front
-        self.poses[rows] = _dragged(before, front, self._hook_m[rows])
+        self.poses[rows] = _drag_trailers(before, front, self._hitch_m[rows])
         self.speeds_mps[:] = 0.0
         self.speeds_mps[rows] = np.hypot(*(self.poses[rows, :2] - before[:, :2]).T) / dt_s
         self.speeds_mps[rows[new]] = speeds_mps[new]
 
 
-class Walking:
+class PedestrianMotion:
     """People on foot; rows of all arrays are fixed, NaN where absent."""
 
     def __init__(self, count: int) -> None:
@@ -88,13 +88,13 @@ class Walking:
         """One step towards SUMO's places (R, 2) and headings (R,) of the rows that are there now."""
         new = np.isnan(self.poses[rows, 0])
         self.poses[rows[new], :2] = places[new]
-        self._trail[rows[new], :2] = places[new] - WALKER_HOOK_M * _direction(headings[new])
+        self._trail[rows[new], :2] = places[new] - PEDESTRIAN_HITCH_M * _direction(headings[new])
         self._trail[rows[new], 2] = headings[new]
         before, trail = self.poses[rows, :2], self._trail[rows]
         step = places - before
-        most = WALKER_CATCHES_UP_MPS * dt_s
+        most = PEDESTRIAN_CATCH_UP_MPS * dt_s
         step *= np.minimum(1.0, most / np.maximum(np.hypot(*step.T), 1e-9))[:, None]
-        trail = _dragged(trail, before + step, np.full(len(rows), WALKER_HOOK_M))
+        trail = _drag_trailers(trail, before + step, np.full(len(rows), PEDESTRIAN_HITCH_M))
         self.poses[:] = self._trail[:] = np.nan
         self._trail[rows] = trail
         self.poses[rows] = np.column_stack([before + step, trail[:, 2]])
@@ -102,7 +102,7 @@ class Walking:
         self.speeds_mps[rows] = np.hypot(*step.T) / dt_s
 
 
-def _gain(per_step: float, dt_s: float) -> float:
+def _scaled_gain(per_step: float, dt_s: float) -> float:
     """What gain over `dt_s` does as much as the given one in steps of GAIN_S."""
     return float(1.0 - (1.0 - per_step) ** (dt_s / GAIN_S))
 
@@ -111,10 +111,10 @@ def _direction(heading: Array) -> Array:
     return np.stack([np.cos(heading), np.sin(heading)], axis=-1)
 
 
-def _dragged(poses: Array, hooks: Array, reach_m: Array) -> Array:
+def _drag_trailers(poses: Array, hitches: Array, reach_m: Array) -> Array:
     """Poses (R, 3) of trailers after their hooks, `reach_m` ahead, went to places (R, 2)."""
-    line = hooks - poses[:, :2]
+    line = hitches - poses[:, :2]
     length = np.maximum(np.hypot(line[:, 0], line[:, 1]), 1e-6)
     moved = np.abs(length - reach_m) > 1e-6
-    dragged = np.column_stack([hooks - (reach_m / length)[:, None] * line, np.arctan2(line[:, 1], line[:, 0])])
+    dragged = np.column_stack([hitches - (reach_m / length)[:, None] * line, np.arctan2(line[:, 1], line[:, 0])])
     return np.asarray(np.where(moved[:, None], dragged, poses))

@@ -13,7 +13,7 @@ from ... import geometry
 from ...data.scene import NOW, TRACK_STEPS
 from ...domain import Array
 from .actors import KIND_OF_SHAPE, Actors, Shape, Snapshot
-from .traffic import TrafficLog
+from .traffic_log import TrafficLog
 
 STEP_S = 0.1
 TIMES_S = STEP_S * (np.arange(TRACK_STEPS) - NOW)
@@ -21,7 +21,7 @@ DOOR_SIZE_M = (1.05, 0.14, 1.15)  # across the parked car's side
 DOOR_HINGE = 0.12  # of the car's length, ahead of its middle
 DOOR_OPEN_S = 1.2  # it opened so long ago
 DOOR_ID = 1_000_000_000
-STARTS_S = (-1.2, 0.2)  # when a car pulls out
+PULL_OUT_START_S = (-1.2, 0.2)  # when a car pulls out
 PULL_OUT_MPS2 = (1.3, 2.2)
 PULL_OUT_MPS = (4.0, 8.0)
 PULL_OUT_M = (9.0, 13.0)  # of road until it is in the lane
@@ -29,7 +29,7 @@ LEFT = 1
 
 
 @dataclass(frozen=True, eq=False)
-class Staged:
+class ScriptedActor:
     """One actor over the steps of a scene, in the map frame."""
 
     id: int
@@ -39,7 +39,7 @@ class Staged:
     speeds_mps: Array  # (71,)
     present: Array  # (71,) bool
     indicator: int
-    instead_of: int | None  # row of the log that it takes the place of
+    replaces_row: int | None  # row of the log that it takes the place of
 
     @property
     def kind(self) -> int:
@@ -48,10 +48,10 @@ class Staged:
     def into(self, snapshot: Snapshot, step: int, log: TrafficLog) -> Snapshot:
         """A snapshot with the actor in it, `step` steps after the moment (before it where negative)."""
         actors, row = snapshot.actors, NOW + step
-        if self.instead_of is not None:
-            actors = actors.only(actors.ids != log.ids[self.instead_of])
+        if self.replaces_row is not None:
+            actors = actors.select(actors.ids != log.ids[self.replaces_row])
         if self.present[row]:
-            actors = actors.with_more(
+            actors = actors.concatenate(
                 Actors(
                     ids=np.array([self.id]),
                     poses=self.poses[row : row + 1],
@@ -65,11 +65,11 @@ class Staged:
         return Snapshot(snapshot.time_s, actors, snapshot.lamps)
 
 
-def door(log: TrafficLog, step: int, parked: int) -> Staged:
+def open_door(log: TrafficLog, step: int, parked: int) -> ScriptedActor:
     """The open door on the left of a parked car."""
     length, width = log.sizes[parked, :2]
     hinge = np.array([DOOR_HINGE * length, 0.5 * width + 0.5 * DOOR_SIZE_M[0], 0.5 * np.pi])
-    return Staged(
+    return ScriptedActor(
         id=DOOR_ID + int(log.ids[parked]),
         shape=Shape.DOOR,
         size=np.array(DOOR_SIZE_M),
@@ -77,13 +77,13 @@ def door(log: TrafficLog, step: int, parked: int) -> Staged:
         speeds_mps=np.zeros(TRACK_STEPS),
         present=TIMES_S > -DOOR_OPEN_S,
         indicator=0,
-        instead_of=None,
+        replaces_row=None,
     )
 
 
-def pull_out(log: TrafficLog, step: int, parked: int, lane: Array, generator: np.random.Generator) -> Staged:
+def pull_out(log: TrafficLog, step: int, parked: int, lane: Array, generator: np.random.Generator) -> ScriptedActor:
     """A parked car that leaves its place and drives on along a lane (L, 2+) to its left."""
-    low, high = np.array([STARTS_S, PULL_OUT_MPS2, PULL_OUT_MPS, PULL_OUT_M]).T
+    low, high = np.array([PULL_OUT_START_S, PULL_OUT_MPS2, PULL_OUT_MPS, PULL_OUT_M]).T
     start_s, rate, speed, length_m = generator.uniform(low, high)
     since = np.maximum(TIMES_S - start_s, 0.0)
     speeds = np.minimum(rate * since, speed)
@@ -96,7 +96,7 @@ def pull_out(log: TrafficLog, step: int, parked: int, lane: Array, generator: np
     on_lane = geometry.sample(lane, begin + travelled)
     poses = geometry.compose(on_lane, np.stack([np.zeros_like(aside), aside, np.arctan(slope)], axis=-1))
     poses[since == 0.0] = place
-    return Staged(
+    return ScriptedActor(
         id=int(log.ids[parked]),
         shape=Shape(int(log.shapes[parked])),
         size=log.sizes[parked],
@@ -104,5 +104,5 @@ def pull_out(log: TrafficLog, step: int, parked: int, lane: Array, generator: np
         speeds_mps=speeds,
         present=np.ones(TRACK_STEPS, bool),
         indicator=LEFT,
-        instead_of=parked,
+        replaces_row=parked,
     )

@@ -1,6 +1,6 @@
 """Live traffic: SUMO moves everybody, and is asked after each step where they are.
 
-All arrays run over one `Cast`, so a road user keeps his row from the first step to the last. What stands beside the
+All arrays run over one `Roster`, so a road user keeps his row from the first step to the last. What stands beside the
 lanes and what steps out between parked cars is ours (`kerbside.py`, `events.py`); SUMO does not know of it.
 """
 
@@ -17,24 +17,24 @@ import numpy as np
 
 from ... import geometry
 from ...domain import Array
-from ..network.networks import random_walk
-from ..network.roads import RoadMap, Special
+from ..network.roads import RoadMap, RoadType
+from ..network.routing import random_walk
 from ..sumo import libsumo
 from .actors import Actors, Lamp, Shape, Snapshot
 from .demand import ROUTE_M, Demand
-from .events import EGO, STEP_S, Events, Seen
-from .motion import Driven, Walking
+from .events import EGO, STEP_S, DriverStates, Events
+from .motion import PedestrianMotion, VehicleMotion
 
 LATERAL_RESOLUTION_M = 0.8  # bicycles and cars share a lane and pass each other
 EGO_SIZE = (5.176, 2.297, 1.777)
 CURVE_MPS2 = 3.0  # sideways; SUMO turns as fast as tyres hold
-CURVE_OVER_M = 5.0  # bends are taken over this length, as a car does
-EGO_ROOM_M = 15.0  # nobody else is nearer when the ego is put on the road
-ENTRY_S = 5.0  # who found no room until then stays at home
-CHECK_EVERY_S = 2.0  # between looks at routes and stuck vehicles
+CURVE_SPAN_M = 5.0  # bends are taken over this length, as a car does
+EGO_CLEARANCE_M = 15.0  # nobody else is nearer when the ego is put on the road
+ENTRY_DEADLINE_S = 5.0  # who found no room until then stays at home
+MAINTENANCE_S = 2.0  # between looks at routes and stuck vehicles
 STUCK_S = 90.0
-MERGES_RUDELY_S = 8.0  # who has waited so long at the end of a lane pushes in
-EDGES_LEFT = 5  # a route shorter than this is made longer
+FORCED_MERGE_S = 8.0  # who has waited so long at the end of a lane pushes in
+MIN_EDGES_LEFT = 5  # a route shorter than this is made longer
 LAMPS: Mapping[str, Lamp] = {
     "r": Lamp.RED,
     "s": Lamp.RED,
@@ -51,7 +51,7 @@ class TrafficError(RuntimeError):
 
 
 @dataclass(frozen=True, eq=False)
-class Cast:
+class Roster:
     """Everybody who may ever appear, in the order of all arrays: drivers, walkers, who steps out, doors, standing."""
 
     ids: Array  # (N,) int64
@@ -76,7 +76,7 @@ class Simulation:
         self._generator = np.random.default_rng([seed, 42])
         self._events = Events(road_map, demand, np.random.default_rng([seed, 43]), step_s)
         self._counts = dict.fromkeys(("collisions", "removed_stuck", "without_room", "left_the_map"), 0)
-        self._seen = Seen((), (), ())
+        self._states = DriverStates((), (), ())
         self._kerbside = demand.kerbside
         self._cycling = demand.cycling
         self._with_ego = False
@@ -97,7 +97,7 @@ class Simulation:
     def _prepare(self, demand: Demand) -> None:
         people = (*demand.drivers, *demand.walkers)
         extra, standing = self._events.actors, demand.kerbside.standing
-        self.cast = Cast(
+        self.roster = Roster(
             ids=np.concatenate([np.array([one.id for one in people], np.int64), extra.ids, standing.ids]),
             shapes=np.concatenate(
                 [np.array([int(one.shape) for one in people], np.int64), extra.shapes, standing.shapes]
@@ -106,19 +106,19 @@ class Simulation:
             drivers=len(demand.drivers),
             walkers=len(demand.walkers),
         )
-        count = len(self.cast.ids)
-        self._row = {str(key): row for row, key in enumerate(self.cast.ids[: len(people)].tolist())}
+        count = len(self.roster.ids)
+        self._row = {str(key): row for row, key in enumerate(self.roster.ids[: len(people)].tolist())}
         self.poses = np.full((count, 3), np.nan)  # box centres, NaN where absent
         self.speeds_mps = np.zeros(count)
         self.braking = np.zeros(count, bool)
         self.indicator = np.zeros(count, np.int8)
         self.lane = np.full(count, -1, np.int32)
         self.poses[len(people) + len(extra) :] = standing.poses
-        self._driven = Driven(self.cast.sizes[: len(demand.drivers), 0])
-        self._walking = Walking(len(demand.walkers))
+        self._vehicle_motion = VehicleMotion(self.roster.sizes[: len(demand.drivers), 0])
+        self._pedestrian_motion = PedestrianMotion(len(demand.walkers))
 
     def _start(self, demand: Demand) -> None:
-        with tempfile.TemporaryDirectory() as folder, self._told("does not start"):
+        with tempfile.TemporaryDirectory() as folder, self._wrap_errors("does not start"):
             routes = Path(folder) / "traffic.rou.xml"
             routes.write_text(demand.route_file())
             options = {
@@ -138,12 +138,12 @@ class Simulation:
             Simulation._running = self._open = True
             for lane in self.road_map.lanes.values():
                 limit = _curve_limit_mps(lane.lane.centerline)
-                tight = lane.across_junction is not None or lane.special is Special.ROUNDABOUT
+                tight = lane.across_junction is not None or lane.road_type is RoadType.ROUNDABOUT
                 if tight and limit < (lane.lane.speed_limit_mps or np.inf):
                     self._sumo.lane.setMaxSpeed(lane.sumo_id, limit)
 
     @contextmanager
-    def _told(self, what: str) -> Iterator[None]:
+    def _wrap_errors(self, what: str) -> Iterator[None]:
         """SUMO's exceptions as ours."""
         try:
             yield
@@ -156,23 +156,23 @@ class Simulation:
 
     def step(self) -> None:
         """One step of traffic. Raises TrafficError."""
-        with self._told("broke off"):
-            self._events.act(self._sumo, self._seen, self.time_s)
+        with self._wrap_errors("broke off"):
+            self._events.act(self._sumo, self._states, self.time_s)
             self._advance()
-            self._look()
-            self._mend()
+            self._read_states()
+            self._maintain()
 
     def warm_up(self, seconds: float) -> None:
         """Traffic that nobody looks at and in which nothing special happens: it costs half as much as steps.
 
         Bodies appear at the next step, where the traffic has got to by then. Raises TrafficError.
         """
-        with self._told("broke off"):
+        with self._wrap_errors("broke off"):
             for _ in range(round(seconds / self.step_s)):
                 self._advance()
-                if self._checks:
-                    self._seen = self._drivers()
-                    self._mend()
+                if self._maintenance_due:
+                    self._states = self._driver_states()
+                    self._maintain()
 
     def _advance(self) -> None:
         self._sumo.simulationStep()
@@ -180,49 +180,52 @@ class Simulation:
         self.time_s = round(self._steps * self.step_s, 3)
         self._count_collisions()
         self._counts["left_the_map"] += self._sumo.simulation.getArrivedNumber()
-        if self._steps == round(ENTRY_S / self.step_s):
-            self._send_home()
+        if self._steps == round(ENTRY_DEADLINE_S / self.step_s):
+            self._remove_pending()
 
     @property
-    def _checks(self) -> bool:
+    def _maintenance_due(self) -> bool:
         """Whether it is time to look at routes and stuck vehicles."""
-        return self._steps % round(CHECK_EVERY_S / self.step_s) == 0
+        return self._steps % round(MAINTENANCE_S / self.step_s) == 0
 
-    def _mend(self) -> None:
-        if self._checks:
+    def _maintain(self) -> None:
+        if self._maintenance_due:
             self._lengthen_routes()
             self._help_stuck()
 
-    def _drivers(self) -> Seen:
+    def _driver_states(self) -> DriverStates:
         vehicle = self._sumo.vehicle
         keys = [key for key in vehicle.getIDList() if key != EGO]
         ego = (vehicle.getLaneID(EGO), vehicle.getSpeed(EGO)) if self._with_ego else None
-        return Seen(tuple(keys), tuple(map(vehicle.getLaneID, keys)), tuple(map(vehicle.getSpeed, keys)), ego)
+        return DriverStates(tuple(keys), tuple(map(vehicle.getLaneID, keys)), tuple(map(vehicle.getSpeed, keys)), ego)
 
-    def _look(self) -> None:
+    def _read_states(self) -> None:
         """Reads where everybody is, and moves the bodies there."""
         vehicle, person = self._sumo.vehicle, self._sumo.person
-        self._seen = self._drivers()
-        driving = self._seen.ids
+        self._states = self._driver_states()
+        driving = self._states.ids
         rows = np.array([self._row[key] for key in driving], int)
         fronts = np.array([*map(vehicle.getPosition, driving)], float).reshape(-1, 2)
-        speeds = np.array(self._seen.speeds_mps, float)
-        self._driven.follow(rows, fronts, _heading([*map(vehicle.getAngle, driving)]), speeds, self.step_s)
+        speeds = np.array(self._states.speeds_mps, float)
+        self._vehicle_motion.follow(rows, fronts, _headings([*map(vehicle.getAngle, driving)]), speeds, self.step_s)
 
         walking = list(person.getIDList())
-        feet = np.array([self._row[key] for key in walking], int) - self.cast.drivers
-        places = self._kerbside.around_parked(np.array([*map(person.getPosition, walking)], float).reshape(-1, 2))
-        self._walking.follow(feet, places, _heading([*map(person.getAngle, walking)]), self.step_s)
+        feet = np.array([self._row[key] for key in walking], int) - self.roster.drivers
+        places = self._kerbside.avoid_parked(np.array([*map(person.getPosition, walking)], float).reshape(-1, 2))
+        self._pedestrian_motion.follow(feet, places, _headings([*map(person.getAngle, walking)]), self.step_s)
 
-        drivers, people = self.cast.drivers, self.cast.drivers + self.cast.walkers
+        drivers, people = self.roster.drivers, self.roster.drivers + self.roster.walkers
         scripted = slice(people, people + len(self._events.actors))
-        self.poses[:drivers], self.speeds_mps[:drivers] = self._driven.poses, self._driven.speeds_mps
-        self.poses[drivers:people], self.speeds_mps[drivers:people] = self._walking.poses, self._walking.speeds_mps
+        self.poses[:drivers], self.speeds_mps[:drivers] = self._vehicle_motion.poses, self._vehicle_motion.speeds_mps
+        self.poses[drivers:people], self.speeds_mps[drivers:people] = (
+            self._pedestrian_motion.poses,
+            self._pedestrian_motion.speeds_mps,
+        )
         self.poses[scripted], self.speeds_mps[scripted] = self._events.poses, self._events.speeds_mps
 
         signals = np.array(list(map(vehicle.getSignals, driving)), int)
         self.lane[:], self.braking[:], self.indicator[:] = -1, False, 0
-        self.lane[rows] = [self._lane_keys.get(lane, -1) for lane in self._seen.lanes]
+        self.lane[rows] = [self._lane_keys.get(lane, -1) for lane in self._states.lanes]
         self.braking[rows] = signals & BRAKE_BIT > 0
         self.indicator[rows] = (signals & LEFT_BIT > 0).astype(np.int8) - (signals & RIGHT_BIT > 0)
         self.indicator[[self._row[key] for key in self._events.broken_down]] = 2
@@ -234,7 +237,7 @@ class Simulation:
                 self._collided.add(pair)
                 self._counts["collisions"] += 1
 
-    def _send_home(self) -> None:
+    def _remove_pending(self) -> None:
         """Those that found no room to start; later they would appear from nowhere."""
         for key in self._sumo.simulation.getPendingVehicles():
             self._sumo.vehicle.remove(key)
@@ -242,13 +245,13 @@ class Simulation:
 
     def _lengthen_routes(self) -> None:
         vehicle = self._sumo.vehicle
-        for key, lane in zip(self._seen.ids, self._seen.lanes, strict=True):
+        for key, lane in zip(self._states.ids, self._states.lanes, strict=True):
             if lane.startswith(":"):
                 continue
             ahead = vehicle.getRoute(key)[vehicle.getRouteIndex(key) :]
-            if len(ahead) > EDGES_LEFT:
+            if len(ahead) > MIN_EDGES_LEFT:
                 continue
-            ways = self._cycling if self.cast.shapes[self._row[key]] == Shape.BICYCLE else self.road_map
+            ways = self._cycling if self.roster.shapes[self._row[key]] == Shape.BICYCLE else self.road_map
             more = random_walk(ways, self._generator, ROUTE_M, ahead[-1])[1:]
             if not more:  # the road leads out of the map, and so does the driver
                 continue
@@ -258,36 +261,36 @@ class Simulation:
     def _help_stuck(self) -> None:
         """Who cannot merge is made to push in; who is stuck for good, and not at a red light, is taken away."""
         vehicle = self._sumo.vehicle
-        for key in self._seen.ids:
+        for key in self._states.ids:
             waited_s = vehicle.getWaitingTime(key)
-            if waited_s < MERGES_RUDELY_S or key in self._events.broken_down:
+            if waited_s < FORCED_MERGE_S or key in self._events.broken_down:
                 continue
-            self._events.push_in(self._sumo, key, self.time_s)
+            self._events.force_merge(self._sumo, key, self.time_s)
             if waited_s < STUCK_S:
                 continue
             lights = vehicle.getNextTLS(key)
             if not lights or lights[0][3] not in "ru":
-                self._take_away(key)
+                self._remove_driver(key)
                 self._counts["removed_stuck"] += 1
 
     def remove(self, actor: int) -> None:
         """Takes a driver or walker off the road; whoever is no part of SUMO's traffic stays. Raises TrafficError."""
         key = str(actor)
-        with self._told("cannot take somebody off the road"):
+        with self._wrap_errors("cannot take somebody off the road"):
             if key in self._sumo.vehicle.getIDList():
-                self._take_away(key)
+                self._remove_driver(key)
             elif key in self._sumo.person.getIDList():
                 self._sumo.person.remove(key)
 
-    def _take_away(self, key: str) -> None:
+    def _remove_driver(self, key: str) -> None:
         """Removes a driver at once, from SUMO and from what is seen."""
         self._sumo.vehicle.remove(key)
         self.poses[self._row[key]] = np.nan
-        at = self._seen.ids.index(key)
+        at = self._states.ids.index(key)
         ids, lanes, speeds = (
-            (*some[:at], *some[at + 1 :]) for some in (self._seen.ids, self._seen.lanes, self._seen.speeds_mps)
+            (*some[:at], *some[at + 1 :]) for some in (self._states.ids, self._states.lanes, self._states.speeds_mps)
         )
-        self._seen = Seen(ids, lanes, speeds, self._seen.ego)
+        self._states = DriverStates(ids, lanes, speeds, self._states.ego)
 
     # --- what is seen -------------------------------------------------------------------------------------------------
 
@@ -300,7 +303,7 @@ class Simulation:
     def edges(self) -> tuple[tuple[str, ...], ...]:
         """(N) road edges that each of the cast drives along, empty for those who do not drive."""
         routes = tuple(self._routes.values())
-        return (*routes, *((),) * (len(self.cast.ids) - len(routes)))
+        return (*routes, *((),) * (len(self.roster.ids) - len(routes)))
 
     def lamps(self) -> Array:
         """(S,) Lamp of RoadMap.signals, int8."""
@@ -312,11 +315,11 @@ class Simulation:
         """Everybody but the ego, now."""
         here = np.flatnonzero(~np.isnan(self.poses[:, 0]))
         actors = Actors(
-            ids=self.cast.ids[here],
+            ids=self.roster.ids[here],
             poses=self.poses[here],
             speeds_mps=self.speeds_mps[here],
-            sizes=self.cast.sizes[here],
-            shapes=self.cast.shapes[here],
+            sizes=self.roster.sizes[here],
+            shapes=self.roster.shapes[here],
             braking=self.braking[here],
             indicator=self.indicator[here].astype(np.int64),
         )
@@ -331,11 +334,11 @@ class Simulation:
         """
         lane = self.road_map.lanes[lane_key]
         place = geometry.sample(lane.lane.centerline, np.array([along_m]))[0, :2]
-        with self._told("has no place for the ego"):
-            for key in self._seen.ids:
+        with self._wrap_errors("has no place for the ego"):
+            for key in self._states.ids:
                 gap = np.hypot(*(self.poses[self._row[key], :2] - place))
-                if gap < EGO_ROOM_M + 0.5 * self.cast.sizes[self._row[key], 0]:
-                    self._take_away(key)
+                if gap < EGO_CLEARANCE_M + 0.5 * self.roster.sizes[self._row[key], 0]:
+                    self._remove_driver(key)
             length, width, height = EGO_SIZE
             self._sumo.vehicletype.copy("DEFAULT_VEHTYPE", EGO)
             self._sumo.vehicletype.setLength(EGO, length)
@@ -356,16 +359,16 @@ class Simulation:
         x, y, heading = np.asarray(map_from_ego_centre, float)
         front = np.array([x, y]) + 0.5 * EGO_SIZE[0] * np.array([np.cos(heading), np.sin(heading)])
         compass = float(90.0 - np.rad2deg(heading)) % 360.0
-        with self._told("does not move the ego"):
+        with self._wrap_errors("does not move the ego"):
             self._sumo.vehicle.moveToXY(EGO, "", -1, float(front[0]), float(front[1]), compass, keepRoute=2)
             self._sumo.vehicle.setSpeed(EGO, max(float(speed_mps), 0.0))
 
     @property
     def ego_pose(self) -> Array:
         """(3,) centre of the ego's box as SUMO has it now."""
-        with self._told("has lost the ego"):
+        with self._wrap_errors("has lost the ego"):
             front = np.array(self._sumo.vehicle.getPosition(EGO))
-            (heading,) = _heading([self._sumo.vehicle.getAngle(EGO)])
+            (heading,) = _headings([self._sumo.vehicle.getAngle(EGO)])
         return np.array([*(front - 0.5 * EGO_SIZE[0] * np.array([np.cos(heading), np.sin(heading)])), heading])
 
     # --- the end ------------------------------------------------------------------------------------------------------
@@ -385,7 +388,7 @@ class Simulation:
         self.close()
 
 
-def _heading(compass_deg: Sequence[float]) -> Array:
+def _headings(compass_deg: Sequence[float]) -> Array:
     """Headings, counter-clockwise from +x, of angles clockwise from north."""
     return np.asarray(np.pi / 2 - np.deg2rad(np.array(compass_deg, float)))
 
@@ -395,7 +398,7 @@ def _curve_limit_mps(centreline: Array) -> float:
     length = float(geometry.arc_lengths(centreline)[-1])
     if length < 2.0:
         return float("inf")
-    at = np.linspace(0.0, length, max(3, int(np.ceil(2 * length / CURVE_OVER_M)) + 1))
+    at = np.linspace(0.0, length, max(3, int(np.ceil(2 * length / CURVE_SPAN_M)) + 1))
     points = geometry.sample(centreline, at)[:, :2]
     heading = geometry.headings_along(points)[:-1]
     bend = np.abs(geometry.wrap(np.diff(heading))).max() / (at[1] - at[0])

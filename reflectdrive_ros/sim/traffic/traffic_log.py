@@ -17,15 +17,15 @@ from .simulation import Simulation, TrafficError
 
 __all__ = ["Simulation", "TrafficError", "TrafficLog", "record"]
 
-EVENTFUL_S = 5.0  # before a recording begins, so that it begins amid events
-LOOK_EVERY = 2  # steps of a log: SUMO moves on by so many at once, what lies between is drawn in
+EVENT_WARM_UP_S = 5.0  # before a recording begins, so that it begins amid events
+SAMPLE_EVERY = 2  # steps of a log: SUMO moves on by so many at once, what lies between is drawn in
 DENSITIES = (0.8, 1.4)  # of an ordinary afternoon, drawn by seed
-SOUGHT = 5.0  # drivers take rare roads so much more often: who looks for scenes there needs fewer towns
+RARE_ROAD_WEIGHT = 5.0  # drivers take rare roads so much more often: who looks for scenes there needs fewer towns
 
 
 @dataclass(frozen=True, eq=False)
 class TrafficLog:
-    """One recording; T instants, N road users in the order of `simulation.Cast`, S signals."""
+    """One recording; T instants, N road users in the order of `simulation.Roster`, S signals."""
 
     road_map: RoadMap
     seed: int
@@ -78,15 +78,15 @@ def record(
     """Runs traffic of a town and keeps all of it. Raises RoadError, TrafficError, SumoMissing."""
     if density is None:
         density = float(np.random.default_rng([seed, 44]).uniform(*DENSITIES))
-    demand = Demand.of(road_map, seed, density, SOUGHT)
+    demand = Demand.sample(road_map, seed, density, RARE_ROAD_WEIGHT)
     steps = round(duration_s / STEP_S)
-    looks = -(-steps // LOOK_EVERY) + 1
-    with Simulation(road_map, demand, seed, LOOK_EVERY * STEP_S) as traffic:
-        eventful_s = min(EVENTFUL_S, warm_up_s)
+    looks = -(-steps // SAMPLE_EVERY) + 1
+    with Simulation(road_map, demand, seed, SAMPLE_EVERY * STEP_S) as traffic:
+        eventful_s = min(EVENT_WARM_UP_S, warm_up_s)
         traffic.warm_up(warm_up_s - eventful_s)
         for _ in range(round(eventful_s / traffic.step_s)):
             traffic.step()
-        count = len(traffic.cast.ids)
+        count = len(traffic.roster.ids)
         poses = np.empty((looks, count, 3))
         speeds = np.empty((looks, count))
         braking = np.empty((looks, count), bool)
@@ -98,31 +98,31 @@ def record(
             traffic.step()
             poses[look], speeds[look], braking[look] = traffic.poses, traffic.speeds_mps, traffic.braking
             indicator[look], lane[look], lamps[look] = traffic.indicator, traffic.lane, traffic.lamps()
-        at = np.arange(steps) // LOOK_EVERY  # the look before
-        after = -(-np.arange(steps) // LOOK_EVERY)
-        poses, speeds = _between(poses, speeds)
+        at = np.arange(steps) // SAMPLE_EVERY  # the look before
+        after = -(-np.arange(steps) // SAMPLE_EVERY)
+        poses, speeds = _interpolate_halfway(poses, speeds)
         return TrafficLog(
             road_map=road_map,
             seed=seed,
             dt_s=STEP_S,
             times_s=STEP_S * np.arange(steps),
-            ids=traffic.cast.ids,
-            shapes=traffic.cast.shapes,
-            sizes=traffic.cast.sizes,
+            ids=traffic.roster.ids,
+            shapes=traffic.roster.shapes,
+            sizes=traffic.roster.sizes,
             poses=poses[:steps],
             speeds_mps=speeds[:steps].astype(np.float32),
             braking=braking[after],
             indicator=indicator[after],
             lane=lane[at],
             lamps=lamps[at],
-            drivers=traffic.cast.drivers,
-            walkers=traffic.cast.walkers,
+            drivers=traffic.roster.drivers,
+            walkers=traffic.roster.walkers,
             edges=traffic.edges,
             counts={name: count - before[name] for name, count in traffic.counts.items()},
         )
 
 
-def _between(poses: Array, speeds: Array) -> tuple[Array, Array]:
+def _interpolate_halfway(poses: Array, speeds: Array) -> tuple[Array, Array]:
     """Poses (2 T - 1, N, 3) and speeds (2 T - 1, N) of bodies also half-way between the looks, on the straight line.
 
     They were seen at (T, N, 3); speeds (T, N) are those of the way since the look before. The half-way place divides

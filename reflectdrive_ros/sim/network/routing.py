@@ -1,7 +1,7 @@
-"""Ways through a road map: where a car can wander, and the line that it follows to keep to its way.
+"""Random routes through a road map, and the lanes and reference line along a route.
 
-A way is a sequence of road edges, as SUMO has it. Which lanes it takes, and where it changes them, is decided here:
-as few changes as possible, on long stretches rather than short ones.
+A route is a sequence of SUMO road edges. Lanes are chosen by dynamic programming with as few lane changes as possible;
+a change on a long edge is cheaper than one on a short edge.
 """
 
 from __future__ import annotations
@@ -15,38 +15,40 @@ import numpy as np
 
 from ... import geometry
 from ...domain import Array
-from .roads import RoadError, RoadMap, Special, Turn
+from .roads import RoadError, RoadMap, RoadType, Turn
 
 BEHIND_M = 30.0
 AHEAD_M = 150.0
-SPACING_M = 1.0  # between the points of a line
-FORESIGHT_M = 200.0  # lanes are chosen with a view to what comes this far beyond the end of the line
-CHANGE_S = 4.0  # a lane change takes this long at the limit
-CHANGE_LEAST_M = 25.0
-CHANGE_LEAD_M = 3.0  # from the car, or from the begin of a lane, to where a change begins
-NO_WAY_ON = 100.0  # what it costs to end on a lane that ends, in lane changes
-WISH = {Turn.STRAIGHT: 1.0, Turn.LEFT: 1.4, Turn.RIGHT: 1.2, Turn.BACK: 0.08}  # of a wandering car, by turn
-SOUGHT = (Special.NARROW, Special.LANE_DROP, Special.DEAD_END)  # a town has few of them
+SPACING_M = 1.0  # between the points of a reference line
+LOOKAHEAD_M = 200.0  # beyond the end of the line, edges this far ahead count in the choice of lanes
+LANE_CHANGE_S = 4.0  # duration of a lane change at the speed limit
+MIN_LANE_CHANGE_M = 25.0
+LANE_CHANGE_LEAD_M = 3.0  # from the car, or from the start of the lane, to the start of the change
+DEAD_END_COST = 100.0  # cost of ending on a lane without successors, in lane changes
+TURN_WEIGHTS = {Turn.STRAIGHT: 1.0, Turn.LEFT: 1.4, Turn.RIGHT: 1.2, Turn.BACK: 0.08}  # of random walks, by turn
+RARE_ROAD_TYPES = (RoadType.NARROW, RoadType.LANE_DROP, RoadType.DEAD_END)  # a town has few roads of these types
 
 
 @dataclass(frozen=True, eq=False)
-class _Ways:
-    """What is asked of a road map again and again."""
+class _RoutingGraph:
+    """Lookup tables of one road map, cached."""
 
     edge_lanes: Mapping[str, tuple[int, ...]]  # of each road edge, from the right
     edge_length_m: Mapping[str, float]
-    onward: Mapping[int, tuple[tuple[tuple[int, ...], int], ...]]  # lane -> (lanes across the junction, lane beyond)
-    turns: Mapping[tuple[str, str], Turn]  # of edges that follow each other
+    connections: Mapping[
+        int, tuple[tuple[tuple[int, ...], int], ...]
+    ]  # lane -> (connector lanes, lane after the junction)
+    turns: Mapping[tuple[str, str], Turn]  # by (edge, next edge)
 
 
 @lru_cache(maxsize=8)
-def _ways(road_map: RoadMap) -> _Ways:
+def _routing_graph(road_map: RoadMap) -> _RoutingGraph:
     lanes = road_map.lanes
     edge_lanes: dict[str, list[int]] = {}
     for key, lane in lanes.items():
         if lane.across_junction is None:
             edge_lanes.setdefault(lane.edge, []).append(key)
-    onward: dict[int, tuple[tuple[tuple[int, ...], int], ...]] = {}
+    connections: dict[int, tuple[tuple[tuple[int, ...], int], ...]] = {}
     turns: dict[tuple[str, str], Turn] = {}
     for key, lane in lanes.items():
         found = []
@@ -57,13 +59,13 @@ def _ways(road_map: RoadMap) -> _Ways:
             if lanes[crossed[-1]].across_junction is None:
                 found.append((tuple(crossed[:-1]), crossed[-1]))
                 turns.setdefault((lane.edge, lanes[crossed[-1]].edge), lanes[first].turn)
-        onward[key] = tuple(found)
-    return _Ways(
+        connections[key] = tuple(found)
+    return _RoutingGraph(
         edge_lanes={edge: tuple(sorted(keys, key=lambda key: lanes[key].index)) for edge, keys in edge_lanes.items()},
         edge_length_m={
             edge: float(geometry.arc_lengths(lanes[keys[0]].lane.centerline)[-1]) for edge, keys in edge_lanes.items()
         },
-        onward=onward,
+        connections=connections,
         turns=turns,
     )
 
@@ -73,14 +75,14 @@ def random_walk(
     generator: np.random.Generator,
     length_m: float,
     start_edge: str | None = None,
-    sought: float = 1.0,
+    rare_road_weight: float = 1.0,
 ) -> tuple[str, ...]:
-    """Road edges that follow each other, `length_m` long or as far as roads lead; from anywhere if no start is given.
+    """Sample consecutive road edges of at least `length_m` in all, or until no edge follows; the start may be random.
 
-    Turns are taken more often than a driver would, so that ways differ; turning back is rare where there is a choice.
-    Roads of the SOUGHT kinds are taken `sought` times as often. Raises RoadError for a start that is no road edge.
+    Turns are more frequent than in real traffic, so that routes differ; U-turns are rare where there is a choice.
+    Roads of RARE_ROAD_TYPES are `rare_road_weight` times as likely. Raises RoadError for a start that is no road edge.
     """
-    ways = _ways(road_map)
+    ways = _routing_graph(road_map)
     if start_edge is None:
         names = sorted(ways.edge_lanes)
         start_edge = names[int(generator.integers(len(names)))]
@@ -88,99 +90,100 @@ def random_walk(
         raise RoadError(f"{road_map.name} has no road edge '{start_edge}' to start from")
     walk, walked_m = [start_edge], ways.edge_length_m[start_edge]
     while walked_m < length_m and (after := road_map.edges_after[walk[-1]]):
-        wishes = np.array([_wish(ways, road_map, walk, edge, sought) for edge in after])
+        wishes = np.array([_edge_weight(ways, road_map, walk, edge, rare_road_weight) for edge in after])
         walk.append(after[int(generator.choice(len(after), p=wishes / wishes.sum()))])
         walked_m += ways.edge_length_m[walk[-1]]
     return tuple(walk)
 
 
-def _wish(ways: _Ways, road_map: RoadMap, walk: Sequence[str], edge: str, sought: float) -> float:
-    """How much a wandering car would like to go on to `edge`: where it has not just been."""
-    special = road_map.lanes[ways.edge_lanes[edge][0]].special
-    around = special is Special.ROUNDABOUT and edge in walk[-12:]
-    liked = 0.02 if around else sought if special in SOUGHT else 1.0
-    return WISH[ways.turns.get((walk[-1], edge), Turn.STRAIGHT)] * liked
+def _edge_weight(
+    ways: _RoutingGraph, road_map: RoadMap, walk: Sequence[str], edge: str, rare_road_weight: float
+) -> float:
+    """Sampling weight of `edge` as the next edge of a walk; low inside a roundabout just driven through."""
+    road_type = road_map.lanes[ways.edge_lanes[edge][0]].road_type
+    around = road_type is RoadType.ROUNDABOUT and edge in walk[-12:]
+    liked = 0.02 if around else rare_road_weight if road_type in RARE_ROAD_TYPES else 1.0
+    return TURN_WEIGHTS[ways.turns.get((walk[-1], edge), Turn.STRAIGHT)] * liked
 
 
 def line_ahead(
     road_map: RoadMap, lane_key: int, edges_ahead: Sequence[str], point_xy: Array
 ) -> tuple[list[int], Array]:
-    """The lanes from `lane_key` on along `edges_ahead`, and the line (L, 3) along them, a point every metre.
+    """Lane keys from `lane_key` along `edges_ahead`, and the reference line (L, 3) along them, one point per metre.
 
-    The line begins BEHIND_M behind the place on the lane that is nearest to `point_xy` (2,), and ends AHEAD_M ahead of
-    it; lane changes are gradual. `edges_ahead` are road edges; the one that the lane is on may stand first or be left
-    out. Beyond the last of them, the line goes on along the road. Raises RoadError where the edges cannot be driven
-    from that lane.
+    The line starts BEHIND_M behind the projection of `point_xy` (2,) onto the lane and ends AHEAD_M ahead of it; lane
+    changes are gradual. The lane's own edge may come first in `edges_ahead` or be left out. After the last edge the
+    line follows the road. Raises RoadError if the edges cannot be reached from that lane.
     """
-    ways = _ways(road_map)
+    ways = _routing_graph(road_map)
     (at,), _ = geometry.project(road_map.lanes[lane_key].lane.centerline, np.asarray(point_xy, float)[None])
-    path = _lanes_along(road_map, ways, lane_key, _still_ahead(road_map, ways, lane_key, edges_ahead), float(at))
-    return path, _line(road_map, path, float(at))
+    path = _plan_lanes(road_map, ways, lane_key, _remaining_edges(road_map, ways, lane_key, edges_ahead), float(at))
+    return path, _reference_line(road_map, path, float(at))
 
 
-def _still_ahead(road_map: RoadMap, ways: _Ways, lane_key: int, edges: Sequence[str]) -> list[str]:
-    """The edges after the one that the lane is on; of a lane across a junction, from the one that it leads to."""
+def _remaining_edges(road_map: RoadMap, ways: _RoutingGraph, lane_key: int, edges: Sequence[str]) -> list[str]:
+    """The edges after the lane's own; for a connector lane, from the edge that it leads to."""
     lane = road_map.lanes[lane_key]
     if lane.across_junction is None:
         return list(edges[1:] if edges and edges[0] == lane.edge else edges)
-    beyond = {road_map.lanes[end].edge for _, end in ways.onward[lane_key]}
+    beyond = {road_map.lanes[end].edge for _, end in ways.connections[lane_key]}
     first = next((index for index, edge in enumerate(edges) if edge in beyond), 0)
     return list(edges[first:])
 
 
-def _lanes_along(road_map: RoadMap, ways: _Ways, start: int, edges: Sequence[str], at_m: float) -> list[int]:
-    """The cheapest lanes along the edges, found from the far end; changes are steps to a neighbour."""
-    rows, lengths_m = [_side_by_side(road_map, start)], [_length(road_map, start) - at_m]
+def _plan_lanes(road_map: RoadMap, ways: _RoutingGraph, start: int, edges: Sequence[str], at_m: float) -> list[int]:
+    """Cheapest lanes along the edges, by dynamic programming from the last edge; a change steps to an adjacent lane."""
+    rows, lengths_m = [_adjacent_lanes(road_map, start)], [_lane_length(road_map, start) - at_m]
     for edge in edges:
-        if sum(lengths_m) > AHEAD_M + FORESIGHT_M:
+        if sum(lengths_m) > AHEAD_M + LOOKAHEAD_M:
             break
         rows.append(ways.edge_lanes.get(edge, ()))
         lengths_m.append(ways.edge_length_m.get(edge, 0.0))
-    # An end that leads nowhere is a poor last lane, but a lane all the same.
-    keep: dict[int, float] = {key: 0.0 if ways.onward[key] else NO_WAY_ON for key in rows[-1]}
+    # A lane without successors is allowed as the last one, at a high cost.
+    keep: dict[int, float] = {key: 0.0 if ways.connections[key] else DEAD_END_COST for key in rows[-1]}
     steps: list[dict[int, tuple[tuple[int, ...], int]]] = [{}]
-    enter = [_with_changes(road_map, rows[-1], keep, lengths_m[-1])]
+    enter = [_lane_change_costs(road_map, rows[-1], keep, lengths_m[-1])]
     for row, length_m in zip(rows[-2::-1], lengths_m[-2::-1], strict=True):
         keep, step = {}, {}
         for key in row:
-            options = [(enter[0][end][0], crossed, end) for crossed, end in ways.onward[key] if end in enter[0]]
+            options = [(enter[0][end][0], crossed, end) for crossed, end in ways.connections[key] if end in enter[0]]
             if options:
                 keep[key], crossed, end = min(options)
                 step[key] = (crossed, end)
         steps.insert(0, step)
-        enter.insert(0, _with_changes(road_map, row, keep, length_m))
+        enter.insert(0, _lane_change_costs(road_map, row, keep, length_m))
     if start not in enter[0]:
         where = f"{road_map.name}: lane {road_map.lanes[start].sumo_id}"
         raise RoadError(f"{where} does not lead along {' '.join(edges[:3])}: start from an edge before them")
     path = [start]
     for leave, step in zip(enter, steps, strict=True):
-        path += _between(road_map, path[-1], leave[path[-1]][1])
+        path += _lanes_between(road_map, path[-1], leave[path[-1]][1])
         if step:
             crossed, end = step[path[-1]]
             path += [*crossed, end]
-    return _long_enough(road_map, ways, path, at_m)
+    return _fit_to_horizon(road_map, ways, path, at_m)
 
 
-def _side_by_side(road_map: RoadMap, key: int) -> tuple[int, ...]:
-    """The lane and all that can be changed to from it."""
+def _adjacent_lanes(road_map: RoadMap, key: int) -> tuple[int, ...]:
+    """The lane and all lanes that lane changes reach from it."""
     found = [key]
     for lane in found:
         found += [other for other in road_map.lanes[lane].lane.beside if other not in found]
     return tuple(found)
 
 
-def _length(road_map: RoadMap, key: int) -> float:
+def _lane_length(road_map: RoadMap, key: int) -> float:
     return float(geometry.arc_lengths(road_map.lanes[key].lane.centerline)[-1])
 
 
-def _with_changes(
+def _lane_change_costs(
     road_map: RoadMap, row: Sequence[int], keep: Mapping[int, float], length_m: float
 ) -> dict[int, tuple[float, int]]:
-    """Lane of a row -> (cost, lane to leave the row on). Changes in a hurry cost more."""
+    """Lane of a row -> (cost, lane on which to leave the row). A change on a short edge costs more."""
     price = 1.0 + 30.0 / max(length_m, 1.0)
     best = {}
     for key in row:
-        reach = _side_by_side(road_map, key)
+        reach = _adjacent_lanes(road_map, key)
         index = road_map.lanes[key].index
         options = [
             (keep[other] + price * abs(road_map.lanes[other].index - index), other) for other in reach if other in keep
@@ -190,8 +193,8 @@ def _with_changes(
     return best
 
 
-def _between(road_map: RoadMap, one: int, other: int) -> list[int]:
-    """The lanes from one, left out, to another beside it."""
+def _lanes_between(road_map: RoadMap, one: int, other: int) -> list[int]:
+    """The lanes passed from `one` (excluded) to `other` (included) on the same edge."""
     passed: list[int] = []
     while one != other:
         ahead = 1 if road_map.lanes[other].index > road_map.lanes[one].index else -1
@@ -201,41 +204,41 @@ def _between(road_map: RoadMap, one: int, other: int) -> list[int]:
     return passed
 
 
-def _long_enough(road_map: RoadMap, ways: _Ways, path: Sequence[int], at_m: float) -> list[int]:
-    """The path cut, or drawn out straight on, to what lies within AHEAD_M."""
-    kept, ahead_m = [path[0]], _length(road_map, path[0]) - at_m
+def _fit_to_horizon(road_map: RoadMap, ways: _RoutingGraph, path: Sequence[int], at_m: float) -> list[int]:
+    """The path cut at AHEAD_M, or extended straight on to it."""
+    kept, ahead_m = [path[0]], _lane_length(road_map, path[0]) - at_m
     for before, key in pairwise(path):
         changed = key in road_map.lanes[before].lane.beside
         if ahead_m > AHEAD_M and not changed:
             return kept
         kept.append(key)
-        ahead_m += 0.0 if changed else _length(road_map, key)
+        ahead_m += 0.0 if changed else _lane_length(road_map, key)
     while ahead_m <= AHEAD_M:
-        options = ways.onward[kept[-1]]
-        if not options:  # the lane ends: on to the one beside it, if that leads anywhere
-            going_on = [key for key in road_map.lanes[kept[-1]].lane.beside if ways.onward[key]]
+        options = ways.connections[kept[-1]]
+        if not options:  # the lane ends: change to an adjacent lane with a successor
+            going_on = [key for key in road_map.lanes[kept[-1]].lane.beside if ways.connections[key]]
             if not going_on:
                 break
             kept.append(going_on[0])
             continue
-        crossed, end = min(options, key=lambda option: (_turn(road_map, option[0]), option[1]))
+        crossed, end = min(options, key=lambda option: (_turn_of(road_map, option[0]), option[1]))
         kept += [*crossed, end]
-        ahead_m += sum(_length(road_map, key) for key in (*crossed, end))
+        ahead_m += sum(_lane_length(road_map, key) for key in (*crossed, end))
     return kept
 
 
-def _turn(road_map: RoadMap, crossed: Sequence[int]) -> Turn:
+def _turn_of(road_map: RoadMap, crossed: Sequence[int]) -> Turn:
     return road_map.lanes[crossed[0]].turn if crossed else Turn.STRAIGHT
 
 
-def _line(road_map: RoadMap, path: Sequence[int], at_m: float) -> Array:
-    """(L, 3) along a path of lanes, from BEHIND_M behind a place on its first lane to AHEAD_M ahead of it.
+def _reference_line(road_map: RoadMap, path: Sequence[int], at_m: float) -> Array:
+    """(L, 3) along a path of lanes, from BEHIND_M behind a position on its first lane to AHEAD_M ahead of it.
 
-    Lanes are changed at once, and what that jumps sideways is given back little by little: a change that has no room
-    before a junction ends beyond it.
+    Each lane change is a lateral jump whose offset decays with a quintic blend; a change without enough room before a
+    junction ends after it.
     """
     segments, jumps = _segments(road_map, path, at_m)
-    behind = _behind(road_map, path[0], at_m)
+    behind = _line_behind(road_map, path[0], at_m)
     behind_m = float(geometry.arc_lengths(behind)[-1])
     segments[0] = np.concatenate([behind, segments[0]])
     points: list[Array] = []
@@ -244,9 +247,9 @@ def _line(road_map: RoadMap, path: Sequence[int], at_m: float) -> Array:
     for segment in segments:
         length_m = float(geometry.arc_lengths(segment)[-1])
         at = np.linspace(0.0, length_m, max(int(np.ceil(length_m / SPACING_M)) + 1, 2))
-        places = _at(segment, at)
+        places = _interpolate(segment, at)
         steps = np.gradient(places, axis=0)
-        once = slice(1 if points else 0, None)  # a segment begins beside where the last one ended
+        once = slice(1 if points else 0, None)  # a segment starts beside the end of the previous one
         points.append(places[once])
         headings.append(np.arctan2(steps[once, 1], steps[once, 0]))
         along.append(from_m + at[once])
@@ -257,25 +260,24 @@ def _line(road_map: RoadMap, path: Sequence[int], at_m: float) -> Array:
         begin_m += float(geometry.arc_lengths(segments[index])[-1])
         for later in range(index + 1, len(segments)):
             u = np.clip((along[later] - begin_m) / change_m, 0.0, 1.0)
-            offset_m[later] += jump_m * (1.0 - u**3 * (10 - 15 * u + 6 * u**2))  # no jump of curvature at its ends
+            offset_m[later] += jump_m * (1.0 - u**3 * (10 - 15 * u + 6 * u**2))  # continuous curvature at both ends
     heading, sideways = np.concatenate(headings), np.concatenate(offset_m)
     line = np.concatenate(points) + sideways[:, None] * np.stack([-np.sin(heading), np.cos(heading)], axis=-1)
     line = geometry.distinct_points(line, closer_than=0.05)
     wanted = behind_m + at_m + np.arange(-BEHIND_M, AHEAD_M + SPACING_M / 2, SPACING_M)
-    points_m = _at(line, wanted[(wanted >= 0.0) & (wanted <= geometry.arc_lengths(line)[-1])])
+    points_m = _interpolate(line, wanted[(wanted >= 0.0) & (wanted <= geometry.arc_lengths(line)[-1])])
     steps = np.gradient(points_m, axis=0)
     return np.column_stack([points_m, np.arctan2(steps[:, 1], steps[:, 0])])
 
 
-def _at(line: Array, along_m: Array) -> Array:
+def _interpolate(line: Array, along_m: Array) -> Array:
     """(N, 2) points of a line at distances along it."""
     here = geometry.arc_lengths(line)
     return np.column_stack([np.interp(along_m, here, line[:, axis]) for axis in (0, 1)])
 
 
 def _segments(road_map: RoadMap, path: Sequence[int], at_m: float) -> tuple[list[Array], list[tuple[float, float]]]:
-    """The path as lines (V, 2) that end where lanes are changed; how far each next one lies to the right of the one
-    before it, and the way that the change takes."""
+    """The path as lines (V, 2) that end at lane changes, and per change (offset to the right m, length m)."""
     lanes = road_map.lanes
     segments, jumps = [lanes[path[0]].lane.centerline], []
     from_m, key = at_m, path[0]
@@ -288,32 +290,32 @@ def _segments(road_map: RoadMap, path: Sequence[int], at_m: float) -> tuple[list
             continue  # one long change over several lanes
         one, new = lanes[key].lane, lanes[other].lane
         length_m = float(geometry.arc_lengths(one.centerline)[-1])
-        begin_m = min(from_m + CHANGE_LEAD_M, length_m - 0.1)
+        begin_m = min(from_m + LANE_CHANGE_LEAD_M, length_m - 0.1)
         before = len(segments[-1]) - len(one.centerline)
-        head = _until(one.centerline, begin_m)
+        head = _cut_at(one.centerline, begin_m)
         segments[-1] = np.concatenate([segments[-1][:before], head])
         (new_m,), (jump_m,) = geometry.project(new.centerline, head[-1:])
-        segments.append(_until(new.centerline[::-1], float(geometry.arc_lengths(new.centerline)[-1] - new_m))[::-1])
-        usual_m = abs(jump_m) / 3.2 * max(CHANGE_LEAST_M, CHANGE_S * (one.speed_limit_mps or 13.9))
-        jumps.append((float(jump_m), max(min(usual_m, length_m - begin_m), CHANGE_LEAST_M)))
+        segments.append(_cut_at(new.centerline[::-1], float(geometry.arc_lengths(new.centerline)[-1] - new_m))[::-1])
+        usual_m = abs(jump_m) / 3.2 * max(MIN_LANE_CHANGE_M, LANE_CHANGE_S * (one.speed_limit_mps or 13.9))
+        jumps.append((float(jump_m), max(min(usual_m, length_m - begin_m), MIN_LANE_CHANGE_M)))
         from_m, key = begin_m, other
     return segments, jumps
 
 
-def _until(line: Array, end_m: float) -> Array:
-    """The begin of a line, `end_m` long."""
+def _cut_at(line: Array, end_m: float) -> Array:
+    """The first `end_m` metres of a line."""
     inside = line[geometry.arc_lengths(line) < end_m - 0.01]
-    return np.concatenate([inside, _at(line, np.array([max(end_m, 0.0)]))])
+    return np.concatenate([inside, _interpolate(line, np.array([max(end_m, 0.0)]))])
 
 
-def _behind(road_map: RoadMap, key: int, at_m: float) -> Array:
-    """(V, 2) along the lanes that lead to a lane, straight on where several do; drawn out where none does."""
+def _line_behind(road_map: RoadMap, key: int, at_m: float) -> Array:
+    """(V, 2) along the predecessors of a lane, straight ones first; extrapolated where there is none."""
     first = road_map.lanes[key].lane.centerline
     pieces = [first[:1]]
     while at_m < BEHIND_M and (before := road_map.lanes[key].lane.predecessors):
         key = min(before, key=lambda other: (road_map.lanes[other].turn, other))
         pieces.insert(0, road_map.lanes[key].lane.centerline)
-        at_m += _length(road_map, key)
+        at_m += _lane_length(road_map, key)
     if at_m < BEHIND_M:
         start = road_map.lanes[key].lane.centerline[:2]
         back = (start[0] - start[1]) / np.hypot(*(start[0] - start[1]))

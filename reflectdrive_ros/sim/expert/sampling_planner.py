@@ -20,32 +20,44 @@ from ...scoring.contacts import AgentTracks
 from ...scoring.scorer import WAYPOINTS, Scene, ScoreCard, judge, score
 from ...scoring.simulate import DT_S, HORIZON_S, STATE_SIZE, STEPS, VX, X
 
-STEP_S = 0.25  # in which a driver changes his mind
-LOOKS = round(HORIZON_S / STEP_S)
-SAMPLES_LOOKED_AT = (STEP_S / DT_S * np.arange(1, LOOKS + 1)).astype(np.intp)  # of the agents' tracks
+DECISION_STEP_S = 0.25  # in which a driver changes his mind
+DECISIONS = round(HORIZON_S / DECISION_STEP_S)
+TRACK_SAMPLES = (DECISION_STEP_S / DT_S * np.arange(1, DECISIONS + 1)).astype(np.intp)  # of the agents' tracks
 PATH_STEP_M = 0.5
-ROUNDS_M = ((0.0,), (0.25, -0.25, 0.5, -0.5), (1.0, -1.0, 1.6, -1.6, 2.4, -2.4))  # beside the route: see `drive`
+OFFSET_ROUNDS_M = (
+    (0.0,),
+    (0.25, -0.25, 0.5, -0.5),
+    (1.0, -1.0, 1.6, -1.6, 2.4, -2.4),
+)  # beside the route: see `plan_expert`
 RETURN_M = (10.0, 25.0)  # over which the path reaches its place beside the route: at least this ..
 RETURN_S = (1.5, 3.5)  # .. and at least the way of this time
-RATES_MPS2 = (-6.0, -4.0, -3.0, -2.2, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0)
+ACCELERATIONS_MPS2 = (-6.0, -4.0, -3.0, -2.2, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0)
 JERK_MPS3 = 2.5  # how fast a wish becomes an acceleration; an emergency is quicker
 BRAKING_JERK_MPS3 = 6.0
-FOLLOWERS = ((0.35, 1.5), (0.6, 1.2), (0.85, 1.5), (1.0, 1.0), (1.0, 1.8))  # share of the allowed speed, headway s
+FOLLOW_PARAMETERS = (
+    (0.35, 1.5),
+    (0.6, 1.2),
+    (0.85, 1.5),
+    (1.0, 1.0),
+    (1.0, 1.8),
+)  # share of the allowed speed, headway s
 STOPS_M = (2.0, 5.0, 9.0, 14.0, 20.0, 28.0)  # after the front bumper's place now
 CURVE_BRAKING_MPS2 = 1.4
 MIN_GAP_M = 2.0
 ACCELERATION_MPS2 = 1.6
 BRAKING_MPS2 = 2.2
-GOOD = 0.9  # a score this good is not worth going around for
-NEARLY = 0.04  # of the score may be paid for comfort and room
+GOOD_SCORE = 0.9  # a score this good is not worth going around for
+DISCOMFORT_WEIGHT = 0.04  # of the score may be paid for comfort and room
 CLEARANCE_M = 0.8
-KERB_M = 0.3  # a car so much wider should stay on the road too: people leave room, and so may who learns from them
-KERB_PRICE = 1.5
+EDGE_MARGIN_M = (
+    0.3  # a car so much wider should stay on the road too: people leave room, and so may who learns from them
+)
+EDGE_WEIGHT = 1.5
 LATERAL_MPS2 = 2.4
 
 
 @dataclass(frozen=True, eq=False)
-class Driven:
+class ExpertPlan:
     """What the expert does."""
 
     waypoints: Array  # (8, 3) at 0.5 .. 4 s, ego frame
@@ -54,25 +66,27 @@ class Driven:
     dac: float
 
 
-def drive(
+def plan_expert(
     scene: Scene, speed_limit_mps: float, stop_m: float | None = None, lateral_mps2: float = LATERAL_MPS2
-) -> Driven:
+) -> ExpertPlan:
     """The best way to drive a scene whose agents are the ones that come true.
 
     `stop_m` is how far ahead of the rear axle the route crosses a stop line that is red. `lateral_mps2` is what the
     driver takes in curves.
     """
     route = geometry.distinct_points(scene.centerline[:, :2], 0.05)
-    found: list[_Choice] = []
-    for offsets_m in ROUNDS_M:
-        found.append(_choose(scene, _ways(scene, route, offsets_m, speed_limit_mps, stop_m, lateral_mps2)))
-        if found[-1].driven.score >= GOOD:
+    found: list[_Selection] = []
+    for offsets_m in OFFSET_ROUNDS_M:
+        found.append(
+            _select_best(scene, _sample_candidates(scene, route, offsets_m, speed_limit_mps, stop_m, lateral_mps2))
+        )
+        if found[-1].plan.score >= GOOD_SCORE:
             break
-    return max(found, key=lambda choice: choice.worth).driven
+    return max(found, key=lambda choice: choice.utility).plan
 
 
 @dataclass(frozen=True, eq=False)
-class _Ways:
+class _Candidates:
     """N ways to drive."""
 
     poses: Array  # (N, 8, 3)
@@ -81,65 +95,65 @@ class _Ways:
 
 
 @dataclass(frozen=True, eq=False)
-class _Choice:
-    driven: Driven
-    worth: float  # the score less the price of discomfort
+class _Selection:
+    plan: ExpertPlan
+    utility: float  # the score less the price of discomfort
 
 
-def _choose(scene: Scene, ways: _Ways) -> _Choice:
+def _select_best(scene: Scene, ways: _Candidates) -> _Selection:
     """The best way."""
     card = score(scene, ways.poses)
-    worth = card.score - NEARLY * _price(ways, card)
+    utility = card.score - DISCOMFORT_WEIGHT * _discomfort(ways, card)
     # The room to the kerb takes time to ask for: only of those that would win if they had all of it.
-    first = int(np.argmax(worth))
-    least = worth[first] - NEARLY * _kerb_price(scene, card, np.array([first]))[0]
-    rivals = np.flatnonzero(worth >= least)
-    worth[rivals] -= NEARLY * _kerb_price(scene, card, rivals)
-    k = int(rivals[np.argmax(worth[rivals])])
-    driven = Driven(ways.poses[k], float(card.score[k]), float(card.nc[k]), float(card.dac[k]))
-    return _Choice(driven, float(worth[k]))
+    first = int(np.argmax(utility))
+    least = utility[first] - DISCOMFORT_WEIGHT * _edge_penalty(scene, card, np.array([first]))[0]
+    rivals = np.flatnonzero(utility >= least)
+    utility[rivals] -= DISCOMFORT_WEIGHT * _edge_penalty(scene, card, rivals)
+    k = int(rivals[np.argmax(utility[rivals])])
+    plan = ExpertPlan(ways.poses[k], float(card.score[k]), float(card.nc[k]), float(card.dac[k]))
+    return _Selection(plan, float(utility[k]))
 
 
-def _price(ways: _Ways, card: ScoreCard) -> Array:
+def _discomfort(ways: _Candidates, card: ScoreCard) -> Array:
     """(N,) about 0 for a smooth drive in the middle of a free lane, about 1 for one that nobody would like."""
     rough = np.sqrt((ways.accelerations**2).mean(axis=1)) / 3.0
-    jerk = np.sqrt((np.diff(ways.accelerations, axis=1) ** 2).mean(axis=1)) / (STEP_S * 8.0)
+    jerk = np.sqrt((np.diff(ways.accelerations, axis=1) ** 2).mean(axis=1)) / (DECISION_STEP_S * 8.0)
     narrow = np.clip(1.0 - card.clearance_m.min(axis=1) / CLEARANCE_M, 0.0, 1.0)
     return np.asarray(0.4 * rough + 0.2 * jerk + 0.8 * narrow + 0.15 * np.abs(ways.offsets_m))
 
 
-def _kerb_price(scene: Scene, card: ScoreCard, some: Array) -> Array:
+def _edge_penalty(scene: Scene, card: ScoreCard, some: Array) -> Array:
     """(K,) what the ways of indices (K,) pay for being near the edge of the road."""
-    size = np.array([scene.vehicle.length_m + KERB_M, scene.vehicle.width_m + 2.0 * KERB_M])
+    size = np.array([scene.vehicle.length_m + EDGE_MARGIN_M, scene.vehicle.width_m + 2.0 * EDGE_MARGIN_M])
     wide = metrics.ego_areas(metrics.centers(card.states[some], scene.vehicle), size, scene.areas, scene.grid)
-    return np.asarray(KERB_PRICE * (wide.off_road.mean(axis=1) + 0.3 * wide.off_road.any(axis=1)))
+    return np.asarray(EDGE_WEIGHT * (wide.off_road.mean(axis=1) + 0.3 * wide.off_road.any(axis=1)))
 
 
-def _ways(
+def _sample_candidates(
     scene: Scene,
     route: Array,
     offsets_m: tuple[float, ...],
     limit_mps: float,
     stop_m: float | None,
     lateral_mps2: float,
-) -> _Ways:
+) -> _Candidates:
     speed = max(float(scene.motion[0]), 0.0)
     reach = max(speed * 4.5, 0.5 * (speed + limit_mps) * 4.5) + 15.0
-    paths = _paths(route, offsets_m, speed, reach)
-    travelled, accelerations = _driven(scene, paths, limit_mps, stop_m, lateral_mps2)
-    per_waypoint = LOOKS // WAYPOINTS
+    paths = _sample_paths(route, offsets_m, speed, reach)
+    travelled, accelerations = _simulate_policies(scene, paths, limit_mps, stop_m, lateral_mps2)
+    per_waypoint = DECISIONS // WAYPOINTS
     at = travelled[..., per_waypoint - 1 :: per_waypoint]
-    poses = np.stack([_on(paths[..., axis], at) for axis in range(3)], axis=-1)
+    poses = np.stack([_interpolate(paths[..., axis], at) for axis in range(3)], axis=-1)
     poses[..., 2] = geometry.wrap(poses[..., 2])
     ends = np.repeat(offsets_m, len(RETURN_M))[:, None]
-    return _Ways(
+    return _Candidates(
         poses.reshape(-1, *poses.shape[2:]),
         np.broadcast_to(ends, poses.shape[:2]).ravel(),
-        accelerations.reshape(-1, LOOKS),
+        accelerations.reshape(-1, DECISIONS),
     )
 
 
-def _paths(route: Array, offsets_m: tuple[float, ...], speed: float, reach_m: float) -> Array:
+def _sample_paths(route: Array, offsets_m: tuple[float, ...], speed: float, reach_m: float) -> Array:
     """Paths (K, P, 3) from the ego, a pose every PATH_STEP_M, that end up beside the route (left positive)."""
     start, d0 = geometry.ego_on_route(route)
     along = np.arange(0.0, reach_m, PATH_STEP_M)
@@ -158,13 +172,13 @@ def _paths(route: Array, offsets_m: tuple[float, ...], speed: float, reach_m: fl
             points[0] = 0.0
             gradient = np.gradient(points, along, axis=0)
             heading = np.unwrap(np.arctan2(gradient[:, 1], gradient[:, 0]))
-            driven = geometry.arc_lengths(points)
-            columns = [np.interp(along, driven, column) for column in (*points.T, heading)]
+            plan = geometry.arc_lengths(points)
+            columns = [np.interp(along, plan, column) for column in (*points.T, heading)]
             paths.append(np.stack(columns, axis=-1))
     return np.array(paths)
 
 
-def _on(values: Array, at_m: Array) -> Array:
+def _interpolate(values: Array, at_m: Array) -> Array:
     """(K, W, ..) values (K, P) of paths, given every PATH_STEP_M, at places (K, W, ..) along them; held at the end."""
     place = np.clip(at_m / PATH_STEP_M, 0.0, values.shape[1] - 1.001)
     index = place.astype(np.intp)
@@ -176,24 +190,24 @@ def _on(values: Array, at_m: Array) -> Array:
 RATE, FOLLOW, STOP = range(3)
 
 
-def _wishes(scene: Scene, stop_m: float | None) -> tuple[Array, Array, Array]:
+def _speed_policies(scene: Scene, stop_m: float | None) -> tuple[Array, Array, Array]:
     """What W drivers want, (W,) each: to speed up at a rate, to follow the one ahead at a share of the allowed speed
     and a headway, or to stop at a place."""
-    wishes = [(RATE, rate, 0.0) for rate in RATES_MPS2]
-    wishes += [(FOLLOW, share, headway) for share, headway in FOLLOWERS]
+    wishes = [(RATE, rate, 0.0) for rate in ACCELERATIONS_MPS2]
+    wishes += [(FOLLOW, share, headway) for share, headway in FOLLOW_PARAMETERS]
     wishes += [(STOP, place, 0.0) for place in STOPS_M]
     if stop_m is not None:
-        wishes.append((STOP, max(stop_m - _front(scene) - 1.0, 0.3), 0.0))
+        wishes.append((STOP, max(stop_m - _front_m(scene) - 1.0, 0.3), 0.0))
     kinds, values, headways = zip(*wishes, strict=True)
     return np.array(kinds), np.array(values), np.array(headways)
 
 
-def _front(scene: Scene) -> float:
+def _front_m(scene: Scene) -> float:
     """Metres from the rear axle to the front bumper."""
     return float(scene.vehicle.rear_axle_to_center_m + 0.5 * scene.vehicle.length_m)
 
 
-def _driven(
+def _simulate_policies(
     scene: Scene,
     paths: Array,
     limit_mps: float,
@@ -201,23 +215,23 @@ def _driven(
     lateral_mps2: float,
 ) -> tuple[Array, Array]:
     """Metres along K paths by W drivers (K, W, LOOKS) at 0.25 .. 4 s, and their accelerations."""
-    allowed = np.stack([_allowed(path, limit_mps, lateral_mps2) for path in paths])
-    ahead = [_gaps(scene, path) for path in paths]
+    allowed = np.stack([_speed_profile(path, limit_mps, lateral_mps2) for path in paths])
+    ahead = [_lead_positions(scene, path) for path in paths]
     gaps, lead_speeds = (np.stack(column)[:, None] for column in zip(*ahead, strict=True))  # (K, 1, LOOKS)
     if stop_m is not None:  # the stop line is a wall, as far as it can be seen from here
         lead_speeds = np.where(gaps >= stop_m - 0.5, 0.0, lead_speeds)
         gaps = np.minimum(gaps, stop_m - 0.5)
-    front = _front(scene)
-    kinds, wishes, headways = _wishes(scene, stop_m)
+    front = _front_m(scene)
+    kinds, wishes, headways = _speed_policies(scene, stop_m)
     at_rate, following = kinds == RATE, kinds == FOLLOW
     shape = len(paths), len(kinds)
     s, v = np.zeros(shape), np.full(shape, max(float(scene.motion[0]), 0.0))
     a = np.full(shape, float(np.clip(scene.motion[2], -4.0, 2.0)))
     share = np.where(following, wishes, 1.0)
     softly = 2.0 * np.sqrt(ACCELERATION_MPS2 * BRAKING_MPS2)
-    travelled, accelerations = np.empty((*shape, LOOKS)), np.empty((*shape, LOOKS))
-    for k in range(LOOKS):
-        curve = _on(allowed, s + 0.5 * v)
+    travelled, accelerations = np.empty((*shape, DECISIONS)), np.empty((*shape, DECISIONS))
+    for k in range(DECISIONS):
+        curve = _interpolate(allowed, s + 0.5 * v)
         free = ACCELERATION_MPS2 * (1.0 - np.square(np.square(v / np.maximum(share * curve, 0.5))))
         room = np.maximum(gaps[..., k] - s - front, 0.1)
         distance = MIN_GAP_M + np.maximum(v * headways + v * (v - lead_speeds[..., k]) / softly, 0.0)
@@ -227,17 +241,17 @@ def _driven(
         rate = np.where(v > curve, np.minimum(wishes, (curve - v) / 0.6), wishes)  # curves are kept whatever the wish
         wish = np.where(at_rate, rate, np.where(following, follow, stop))
         wish = np.minimum(np.maximum(wish, -7.0), 2.2)
-        quickest = np.where(a < 0.0, 2.0, 1.0) * JERK_MPS3 * STEP_S  # brakes are let go sooner than pressed
-        a = a + np.minimum(np.maximum(wish - a, -BRAKING_JERK_MPS3 * STEP_S), quickest)
-        after = np.maximum(v + a * STEP_S, 0.0)
-        a = np.where(after == 0.0, np.maximum(a, -v / STEP_S), a)
-        s = s + 0.5 * (v + after) * STEP_S
+        quickest = np.where(a < 0.0, 2.0, 1.0) * JERK_MPS3 * DECISION_STEP_S  # brakes are let go sooner than pressed
+        a = a + np.minimum(np.maximum(wish - a, -BRAKING_JERK_MPS3 * DECISION_STEP_S), quickest)
+        after = np.maximum(v + a * DECISION_STEP_S, 0.0)
+        a = np.where(after == 0.0, np.maximum(a, -v / DECISION_STEP_S), a)
+        s = s + 0.5 * (v + after) * DECISION_STEP_S
         v = after
         travelled[..., k], accelerations[..., k] = s, a
     return travelled, accelerations
 
 
-def _allowed(path: Array, limit_mps: float, lateral_mps2: float) -> Array:
+def _speed_profile(path: Array, limit_mps: float, lateral_mps2: float) -> Array:
     """(P,) m/s: the limit, and slow enough for every curve ahead."""
     length = PATH_STEP_M * np.arange(len(path))
     span = 4
@@ -250,16 +264,16 @@ def _allowed(path: Array, limit_mps: float, lateral_mps2: float) -> Array:
     return np.asarray(np.sqrt(squared - 2.0 * CURVE_BRAKING_MPS2 * length))
 
 
-def _gaps(scene: Scene, path: Array) -> tuple[Array, Array]:
+def _lead_positions(scene: Scene, path: Array) -> tuple[Array, Array]:
     """At each look (LOOKS,) where along the path the first one in the way has its rear (inf: nobody), and its speed."""
     agents: AgentTracks = scene.agents
-    none = np.full(LOOKS, np.inf), np.zeros(LOOKS)
+    none = np.full(DECISIONS, np.inf), np.zeros(DECISIONS)
     if not len(agents):
         return none
     margin = agents.sizes.max() + 3.0
     low, high = path[:, :2].min(axis=0) - margin, path[:, :2].max(axis=0) + margin
-    poses = agents.poses[:, SAMPLES_LOOKED_AT]
-    present = agents.present[:, SAMPLES_LOOKED_AT]
+    poses = agents.poses[:, TRACK_SAMPLES]
+    present = agents.present[:, TRACK_SAMPLES]
     agent, step = np.nonzero(((poses[..., :2] >= low) & (poses[..., :2] <= high)).all(axis=-1) & present)
     half = 0.5 * scene.vehicle.width_m + 0.25
     thin = path[::4]
@@ -272,18 +286,18 @@ def _gaps(scene: Scene, path: Array) -> tuple[Array, Array]:
     along, lateral = (each.reshape(-1, 4) for each in geometry.project(thin, corners.reshape(-1, 2)))
     end = geometry.arc_lengths(thin)[-1]
     beside = (lateral.min(axis=-1) > half) | (lateral.max(axis=-1) < -half)
-    gone = (along.max(axis=-1) <= _front(scene)) | (along.min(axis=-1) >= end - 1e-6)
+    gone = (along.max(axis=-1) <= _front_m(scene)) | (along.min(axis=-1) >= end - 1e-6)
     rear = np.full(poses.shape[:2], np.inf)
     rear[agent, step] = np.where(beside | gone, np.inf, along.min(axis=-1))
     first = np.argmin(rear, axis=0)
-    steps = np.arange(LOOKS)
+    steps = np.arange(DECISIONS)
     at = np.minimum(rear[first, steps], end)
     turn = poses[first, steps, 2] - np.interp(at, PATH_STEP_M * np.arange(len(path)), path[:, 2])
-    speed = agents.speeds_mps[:, SAMPLES_LOOKED_AT][first, steps] * np.cos(turn)
+    speed = agents.speeds_mps[:, TRACK_SAMPLES][first, steps] * np.cos(turn)
     return rear[first, steps], np.where(np.isfinite(rear[first, steps]), np.maximum(speed, 0.0), 0.0)
 
 
-def ease(scene: Scene) -> float:
+def straight_ahead_score(scene: Scene) -> float:
     """PDMS of going straight on at the present speed, whatever the wheels do now: how hard a scene is not."""
     states = np.zeros((1, STEPS + 1, STATE_SIZE))
     states[..., VX] = float(scene.motion[0])
