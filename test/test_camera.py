@@ -186,9 +186,7 @@ def test_the_rig_is_pandasets():
     for each, yaw_deg, place in ((left, 57.8, (1.52, 0.64, 1.92)), (right, -57.8, (1.49, -0.60, 1.99))):
         ego_from_camera = geometry.invert_matrix(each.camera_from_ego)
         np.testing.assert_allclose(ego_from_camera[:3, 3], place)
-        np.testing.assert_allclose(
-            each.camera_from_ego[:3, :3] @ each.camera_from_ego[:3, :3].T, np.eye(3), atol=1e-12
-        )
+        np.testing.assert_allclose(each.camera_from_ego[:3, :3] @ each.camera_from_ego[:3, :3].T, np.eye(3), atol=1e-12)
         assert np.degrees(np.arctan2(*ego_from_camera[1::-1, 2])) == pytest.approx(yaw_deg)
     small = camera.rig(192, 108)[1]
     np.testing.assert_allclose(small.pixels_from_camera[:2], 0.3 * front.pixels_from_camera[:2])
