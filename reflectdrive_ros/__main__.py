@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 from . import __version__
-from .stopping import exit_code, raising, say_stopped, stopped
+from .stopping import exit_code, print_stop, raise_on_signal, report_stop
 
 # command -> (module with add_arguments(parser) and run(args) -> exit code, what it does). Modules are imported when
 # their command is asked for: a laptop without ROS can score, a car without scipy can plan.
@@ -61,20 +61,20 @@ def main(argv: list[str] | None = None) -> int:
     """
     if isinstance(sys.stdout, io.TextIOWrapper):  # an ASCII terminal shows "?" for what it has no character for
         sys.stdout.reconfigure(errors="replace")
-    with raising() as request:
+    with raise_on_signal() as request:
         try:
-            return flushed(sys.argv[1:] if argv is None else argv)
+            return run_and_flush(sys.argv[1:] if argv is None else argv)
         except KeyboardInterrupt as stop:
-            return stopped(stop)
+            return report_stop(stop)
         except OSError:
             if request.number is None:
                 raise
-            say_stopped()  # the terminal was closed, and what was being closed could not print
+            print_stop()  # the terminal was closed, and what was being closed could not print
             discard_output()
             return exit_code(request.number)
 
 
-def flushed(given: list[str]) -> int:
+def run_and_flush(given: list[str]) -> int:
     try:
         try:
             return run(given)
@@ -150,14 +150,14 @@ def add_command(
 ) -> None:
     parser = commands.add_parser(name, help=doc, description=doc)
     if wanted:
-        loaded = loaded_module(name, f"{__package__}.{module}")
+        loaded = load_module(name, f"{__package__}.{module}")
         parser.description = loaded.__doc__
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
         loaded.add_arguments(parser)
         parser.set_defaults(run=loaded.run)
 
 
-def loaded_module(command: str, module: str) -> ModuleType:
+def load_module(command: str, module: str) -> ModuleType:
     """The command's module. Ends the program with a sentence when a library of an extra is missing."""
     try:
         return importlib.import_module(module)

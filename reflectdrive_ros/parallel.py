@@ -25,20 +25,20 @@ from typing import Any, Generic, TypeVar
 import cv2
 import numpy as np
 
-from .stopping import in_worker, starting_workers
+from .stopping import block_terminal_signals, install_worker_handlers
 
 ATTEMPTS = 3
-PATIENCE_S = 2.0  # that a worker gets to end when it is told to
-LOADED = f"{__package__}.data.codec"  # OpenCV, SciPy, shapely and the types of scenes: a second of imports
+TERMINATE_TIMEOUT_S = 2.0  # that a worker gets to end when it is told to
+PRELOADED_MODULE = f"{__package__}.data.codec"  # OpenCV, SciPy, shapely and the types of scenes: a second of imports
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-ARITHMETIC = "AVX2" if platform.machine() in ("x86_64", "AMD64") else platform.machine()  # what results follow from
+SIMD_BASELINE = "AVX2" if platform.machine() in ("x86_64", "AMD64") else platform.machine()  # what results follow from
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 Work = Callable[[Task, Callable[[int], None]], Result]
 
 
-class CrewError(RuntimeError):
+class WorkerPoolError(RuntimeError):
     """No worker can be started; the message says so, its own words stand above."""
 
 
@@ -51,7 +51,7 @@ class Outcome(Generic[Task, Result]):
     reason: str = ""  # why it failed
 
 
-def share_out(
+def map_restartable(
     tasks: Sequence[Task], work: Work[Task, Result], workers: int, on_progress: Callable[[int, int], None]
 ) -> Generator[Outcome[Task, Result], None, None]:
     """Does `work(task, report)` for every task, and yields outcomes as they come.
@@ -79,7 +79,7 @@ def share_out(
                     worker.ready = True
                     continue
                 if kind == "dead" and not worker.ready:
-                    raise CrewError("a worker process could not be started")
+                    raise WorkerPoolError("a worker process could not be started")
                 place = worker.place
                 if place is None:  # died while it had nothing to do
                     crew[crew.index(worker)] = _Worker(work)
@@ -114,10 +114,10 @@ class _Worker:
 
     def __init__(self, work: Work[Any, Any]) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([LOADED])
+        context.set_forkserver_preload([PRELOADED_MODULE])
         self.pipe, other = context.Pipe()
         self.process = context.Process(target=_serve, args=(other, work), daemon=True)
-        with starting_workers(), _surroundings({**ONE_THREAD, **alike()}):
+        with block_terminal_signals(), _environment({**ONE_THREAD, **portable_simd_environment()}):
             self.process.start()
         other.close()  # or its end would never be heard
         self.ready = False
@@ -133,22 +133,22 @@ class _Worker:
         try:
             kind, content = self.pipe.recv()
         except (EOFError, OSError):
-            self.process.join(PATIENCE_S)
+            self.process.join(TERMINATE_TIMEOUT_S)
             code = self.process.exitcode
             return "dead", f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
         return kind, content
 
     def end(self) -> None:
         """After `terminate`: scratch folders are removed meanwhile."""
-        self.process.join(PATIENCE_S)
+        self.process.join(TERMINATE_TIMEOUT_S)
         self.process.kill()
         self.process.join()
         self.pipe.close()
 
 
-def alike() -> dict[str, str]:
+def portable_simd_environment() -> dict[str, str]:
     """Variables that make NumPy and OpenBLAS of a new process reckon as on any machine of this kind."""
-    if ARITHMETIC != "AVX2":
+    if SIMD_BASELINE != "AVX2":
         return {}
     found = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])
     newer = [name for name in found if name == "X86_V4" or name.startswith("AVX512")]
@@ -157,7 +157,7 @@ def alike() -> dict[str, str]:
 
 
 @contextmanager
-def _surroundings(variables: Mapping[str, str]) -> Iterator[None]:
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
     """Environment variables of processes started here; as many workers as cores are enough threads."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
@@ -173,8 +173,8 @@ def _surroundings(variables: Mapping[str, str]) -> Iterator[None]:
 
 def _serve(pipe: Connection, work: Work[Any, Any]) -> None:
     """A worker's life."""
-    in_worker()
-    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+    install_worker_handlers()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     cv2.setNumThreads(1)
     try:
         pipe.send(("ready", None))
@@ -197,7 +197,7 @@ def _serve(pipe: Connection, work: Work[Any, Any]) -> None:
         pipe.send(answer)
 
 
-def _end_with_the_parent() -> None:
+def _exit_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

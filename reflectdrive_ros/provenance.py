@@ -67,7 +67,7 @@ def _commit() -> str:
         return ""
 
 
-VECTORS = {"avx512_vnni": "AVX-512 VNNI", "avx512f": "AVX-512", "avx2": "AVX2"}  # flags of x86, the best first
+SIMD_EXTENSIONS = {"avx512_vnni": "AVX-512 VNNI", "avx512f": "AVX-512", "avx2": "AVX2"}  # flags of x86, the best first
 
 
 def _device() -> str:
@@ -82,5 +82,5 @@ def _device() -> str:
         flags = set(next(line.split(":", 1)[1].split() for line in lines if line.startswith("flags")))
     except (OSError, StopIteration):
         pass  # not Linux, or an Arm core that does not name itself
-    vectors = next((f" with {name}" for flag, name in VECTORS.items() if flag in flags), "")
+    vectors = next((f" with {name}" for flag, name in SIMD_EXTENSIONS.items() if flag in flags), "")
     return f"{model}{vectors}, {len(os.sched_getaffinity(0))} cores"

@@ -9,7 +9,7 @@
         process.start()
     in_worker()                      # first line of a worker process, which its parent ends
 
-`stopped` says one sentence and gives the exit code: 130 for SIGINT, 143 for SIGTERM, 129 for SIGHUP.
+`report_stop` says one sentence and gives the exit code: 130 for SIGINT, 143 for SIGTERM, 129 for SIGHUP.
 """
 
 from __future__ import annotations
@@ -23,9 +23,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-OF_TERMINAL = (signal.SIGINT, signal.SIGHUP)  # a terminal sends them to the parent too, which then ends its workers
-REPEATED_S = 5.0  # a second signal within this time is the first once more: a launcher passes on the terminal's Ctrl-C
+TERMINATION_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+TERMINAL_SIGNALS = (
+    signal.SIGINT,
+    signal.SIGHUP,
+)  # a terminal sends them to the parent too, which then ends its workers
+REPEAT_WINDOW_S = (
+    5.0  # a second signal within this time is the first once more: a launcher passes on the terminal's Ctrl-C
+)
 
 
 class Stopped(KeyboardInterrupt):
@@ -44,7 +49,7 @@ class Request:
 
 
 @contextmanager
-def raising() -> Iterator[Request]:
+def raise_on_signal() -> Iterator[Request]:
     """A signal raises Stopped in the main thread while the block runs. In another thread it changes nothing.
 
     Signals that follow within REPEATED_S are dropped, so that they do not break into what the first one closes. Python
@@ -54,17 +59,17 @@ def raising() -> Iterator[Request]:
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
         nonlocal last_s
-        if time.monotonic() - last_s < REPEATED_S:
+        if time.monotonic() - last_s < REPEAT_WINDOW_S:
             return
         last_s, request.number = time.monotonic(), number
         raise Stopped(number)
 
-    with _handled_by(on_signal):
+    with _install_handlers(on_signal):
         yield request
 
 
 @contextmanager
-def deferring() -> Iterator[Request]:
+def defer_signals() -> Iterator[Request]:
     """The first signal is kept in the request, for the block to ask for; a later one raises Stopped."""
     request = Request()
 
@@ -73,38 +78,38 @@ def deferring() -> Iterator[Request]:
             raise Stopped(number)
         request.number = number
 
-    with _handled_by(on_signal):
+    with _install_handlers(on_signal):
         yield request
 
 
-def in_worker() -> None:
+def install_worker_handlers() -> None:
     """Handlers of a worker process: it ends when its parent sends SIGTERM, after its `with` blocks and `finally`."""
-    for number in OF_TERMINAL:
+    for number in TERMINAL_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, OF_TERMINAL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, TERMINAL_SIGNALS)
 
 
 @contextmanager
-def starting_workers() -> Iterator[None]:
+def block_terminal_signals() -> Iterator[None]:
     """Processes that are started here do not end by Ctrl-C in the middle of their imports, with a traceback each.
 
-    They inherit the blocked signals until `in_worker`; the parent gets its own at the end of the block.
+    They inherit the blocked signals until `install_worker_handlers`; the parent gets its own at the end of the block.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, OF_TERMINAL)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, TERMINAL_SIGNALS)
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def stopped(stop: KeyboardInterrupt, consequence: str = "") -> int:
+def report_stop(stop: KeyboardInterrupt, consequence: str = "") -> int:
     """One sentence on stderr, with what follows for the user; returns the exit code of the signal."""
-    say_stopped(consequence)
+    print_stop(consequence)
     return exit_code(stop.number if isinstance(stop, Stopped) else signal.SIGINT)
 
 
-def say_stopped(consequence: str = "") -> None:
+def print_stop(consequence: str = "") -> None:
     with suppress(OSError, ValueError):  # after SIGHUP there may be no terminal
         sys.stderr.write(f"stopped{'; ' if consequence else ''}{consequence}\n")
 
@@ -115,12 +120,14 @@ def exit_code(number: int) -> int:
 
 
 @contextmanager
-def _handled_by(on_signal: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def _install_handlers(on_signal: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
         yield
         return
     # nohup ignores SIGHUP, and that is kept; a shell that starts a command in the background ignores SIGINT for it
-    numbers = [each for each in ENDING if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN]
+    numbers = [
+        each for each in TERMINATION_SIGNALS if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN
+    ]
     before = {each: signal.signal(each, on_signal) for each in numbers}
     try:
         yield

@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from ..documents import read_json
-from ..evaluation.open_loop import with_interval
+from ..evaluation.open_loop import format_difference
 from ..files import shown
-from .decoding import expert_in_words
+from .decoding import expert_sentence
 
 Numbers = Mapping[str, Any]
 SCORES = {"pdms": "PDMS", "nc": "NC", "dac": "DAC", "ttc": "TTC", "comfort": "C", "ep": "EP"}
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Exit code 0; 2 with one sentence on stderr when a file cannot be read or written."""
     try:
-        text = rendered(read(args.bench))
+        text = render(read(args.bench))
         args.out.write_text(text, encoding="utf-8")
     except (ResultsError, OSError) as fault:
         Console(stderr=True).print(escape(str(fault)), soft_wrap=True, highlight=False)
@@ -64,7 +64,7 @@ def read(folder: Path) -> dict[str, Numbers]:
     return found
 
 
-def rendered(files: Mapping[str, Numbers]) -> str:
+def render(files: Mapping[str, Numbers]) -> str:
     """The whole page; the same for the same files."""
     sections = [HEAD, *(section(files) for section in SECTIONS)]
     return "\n".join(part for part in sections if part)
@@ -77,13 +77,13 @@ def open_loop(files: Mapping[str, Numbers]) -> str:
     """Every driver of every set, best known set first."""
     parts = []
     for name in ("test", "hard", "val"):
-        some = _scored(files, name)
+        some = _scored_files(files, name)
         if not some:
             continue
         rows: dict[str, Sequence[str]] = {}
         for stem, numbers in some.items():
             for driver, row in numbers["drivers"].items():
-                told = _way(stem, name, driver)
+                told = _row_name(stem, name, driver)
                 rows[told] = _score_row(told, row)
         blind = files.get("blind")
         if name == "test" and blind:
@@ -94,13 +94,13 @@ def open_loop(files: Mapping[str, Numbers]) -> str:
     return "## Open loop\n\n" + "\n".join(parts) if parts else ""
 
 
-def _way(stem: str, scenes: str, driver: str) -> str:
+def _row_name(stem: str, scenes: str, driver: str) -> str:
     """A driver with the way it drove: what `eval-test-WAY.json` calls it. The expert has one way."""
     way = stem.removeprefix(f"eval-{scenes}").removeprefix("-")
     return driver if not way or driver == "expert" else f"{driver}, {way}"
 
 
-def _scored(files: Mapping[str, Numbers], scenes: str) -> dict[str, Numbers]:
+def _scored_files(files: Mapping[str, Numbers], scenes: str) -> dict[str, Numbers]:
     """Files of planners on a set."""
     return {stem: numbers for stem, numbers in files.items() if numbers.get("set") == scenes and "drivers" in numbers}
 
@@ -117,16 +117,16 @@ def _scores(row: Numbers) -> Sequence[str]:
 
 def families(files: Mapping[str, Numbers]) -> str:
     """PDMS by family of each driver on `test`."""
-    some = _scored(files, "test")
+    some = _scored_files(files, "test")
     drivers = {
-        _way(stem, "test", name): row["families"]
+        _row_name(stem, "test", name): row["families"]
         for stem, numbers in some.items()
         for name, row in numbers["drivers"].items()
     }
     if not drivers:
         return ""
     names = sorted({family for row in drivers.values() for family in row})
-    rows = [(family, *(_known(row.get(family, {}).get("pdms")) for row in drivers.values())) for family in names]
+    rows = [(family, *(_format(row.get(family, {}).get("pdms")) for row in drivers.values())) for family in names]
     return f"## By family\n\nPDMS on `test`.\n\n{_table(('family', *(f'`{name}`' for name in drivers)), rows)}"
 
 
@@ -145,7 +145,7 @@ def decoding(files: Mapping[str, Numbers]) -> str:
         f"PDMS on {numbers['scenes']} scenes of `{numbers['set']}`: the likeliest goal's plan, the best of all goals "
         "by the true score (an oracle), and the one that the planner itself chooses."
     )
-    expert = f"{expert_in_words(numbers['expert'])}\n\n" if "expert" in numbers else ""
+    expert = f"{expert_sentence(numbers['expert'])}\n\n" if "expert" in numbers else ""
     return f"## Decoding\n\n{told}\n\n{_table(heads, rows)}\n{expert}{_sources({'decoding': numbers}, (), files)}"
 
 
@@ -159,21 +159,21 @@ def repair(files: Mapping[str, Numbers]) -> str:
         "avoidable: the expert's plan does not; in reach: some plan that a car can follow and that differs in one "
         "waypoint, within the reach of the search, does not. Iterations: the mean over all scenes."
     )
-    tables = "\n".join(_repaired(numbers) for numbers in some.values())
+    tables = "\n".join(_repair_table(numbers) for numbers in some.values())
     return f"## Repair\n\n{told}\n\n{tables}\n{_sources(some, (), files)}"
 
 
-def _repaired(numbers: Numbers) -> str:
+def _repair_table(numbers: Numbers) -> str:
     """Where nothing was repaired there are no times."""
     rows = []
     for way, row in numbers["rows"].items():
-        counts = (f"{row[key]:.1f}" for key in ("repaired", "unsafe", "avoidable", "in_reach"))
-        difference = with_interval(row["difference"], row["difference_95"])
+        counts = (f"{row[key]:.1f}" for key in ("repaired", "unsafe", "avoidable", "locally_repairable"))
+        difference = format_difference(row["difference"], row["difference_95"])
         rows.append((way, *_scores(row), difference, f"{row['iterations']:.2f}", *counts))
     counted = ("PDMS less configured", "iterations", "repaired %", "unsafe %", "avoidable %", "in reach %")
     heads = ("plans", *SCORES.values(), "95 % of PDMS", *counted)
     times = [
-        f"{_known(numbers[f'{name}_ms_p50'])} ms (p95 {_known(numbers[f'{name}_ms_p95'])})"
+        f"{_format(numbers[f'{name}_ms_p50'])} ms (p95 {_format(numbers[f'{name}_ms_p95'])})"
         for name in ("iteration", "repaired_step", "repaired_step_wall")
     ]
     told = (
@@ -194,7 +194,7 @@ def ablations(files: Mapping[str, Numbers]) -> str:
         by_seed = (f"{numbers['runs'][f'{variant}-{seed}']['pdms']:.1f}" for seed in range(numbers["seeds"]))
         scores = [f"{row[key]:.1f}" for key in SCORES]
         worth = numbers["differences"].get(variant.removeprefix("no-"), {})
-        differences = (paired(worth.get(key, ())) for key in ("pdms", "dac", "pdms_drafted"))
+        differences = (format_paired(worth.get(key, ())) for key in ("pdms", "dac", "pdms_drafted"))
         others = (f"{row['goal_error_m']:.2f}", f"{row['pdms_drafted']:.1f}")
         rows.append((variant, scores[0], " ".join(by_seed), *scores[1:], *others, *differences))
     _, *parts = SCORES.values()
@@ -202,7 +202,7 @@ def ablations(files: Mapping[str, Numbers]) -> str:
     heads = ("trained", "PDMS", "by seed", *parts, "goal error, m", "PDMS drafted", *worths)
     told = (
         f"The same budget each: {numbers['steps']} steps of {numbers['batch']} scenes, of "
-        f"{numbers['scenes_trained_on']}, after {numbers['eyes_steps']} steps of eyes that are shared. Plans are those "
+        f"{numbers['scenes_trained_on']}, after {numbers['vision_steps']} steps of eyes that are shared. Plans are those "
         "of the likeliest goal as the network writes them, told the route, on "
         f"{numbers['validation_scenes']} scenes of `val`; drafted: before they are edited. Differences are those of "
         "runs with one seed, their mean (least .. largest). The paper, without editing and adding one after the "
@@ -211,7 +211,7 @@ def ablations(files: Mapping[str, Numbers]) -> str:
     return f"## Ablations\n\n{told}\n\n{_table(heads, rows)}\n{_sources({'ablations': numbers}, (), files)}"
 
 
-def paired(differences: Sequence[float]) -> str:
+def format_paired(differences: Sequence[float]) -> str:
     """Nothing where nothing is compared."""
     if not differences:
         return ""
@@ -241,8 +241,8 @@ def closed_loop(files: Mapping[str, Numbers]) -> str:
             f"`{stem}`",
             f"`{planner}`",
             str(row["drives"]),
-            *(_known(row.get(key)) for key in CLOSED),
-            *(_known(row.get("planning_ms", {}).get(kind, {}).get("mean")) for kind in ("full", "lite")),
+            *(_format(row.get(key)) for key in CLOSED),
+            *(_format(row.get("planning_ms", {}).get(kind, {}).get("mean")) for kind in ("full", "lite")),
         )
         for stem, numbers in some.items()
         for planner, row in numbers["planners"].items()
@@ -278,7 +278,7 @@ def speed(files: Mapping[str, Numbers]) -> str:
         return ""
     keys = ("full_ms_p50", "full_ms_p99", "roofline_full_ms", "lite_ms_p50", "lite_ms_p99", "roofline_lite_ms")
     rows = [
-        (f"`{stem}`", *(_known(numbers.get(key), 2) for key in keys), numbers["device"])
+        (f"`{stem}`", *(_format(numbers.get(key), 2) for key in keys), numbers["device"])
         for stem, numbers in some.items()
     ]
     heads = ("file", "full p50", "p99", "bound", "lite p50", "p99", "bound", "device")
@@ -299,7 +299,7 @@ SECTIONS: tuple[Callable[[Mapping[str, Numbers]], str], ...] = (
 # --- pieces ----------------------------------------------------------------------------------------------------------
 
 
-def _known(value: float | None, digits: int = 1) -> str:
+def _format(value: float | None, digits: int = 1) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 

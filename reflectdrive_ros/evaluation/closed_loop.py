@@ -33,7 +33,7 @@ from rich.table import Table
 from .. import arguments
 from ..config import Config, ConfigError
 from ..domain import Array, CameraFrame
-from ..parallel import CrewError, share_out
+from ..parallel import WorkerPoolError, map_restartable
 from ..planning import BLIND, LEARNED, planner_named
 from ..provenance import write_numbers
 from ..runtime import cli_args
@@ -45,7 +45,7 @@ from ..sim.drive_log import DriveLog
 from ..sim.render import camera
 from ..sim.sumo import SumoMissing
 from ..sim.world import World, WorldOptions
-from .driving_scores import RANDOM_WEIGHTS, Driver, drivers_of, prolonged
+from .driving_scores import RANDOM_WEIGHTS, Driver, extend, make_drivers
 
 SCORE_EVERY_S = 1.0
 SEEDS = 10
@@ -93,7 +93,7 @@ def drive(
     planning_ms: dict[str, list[float]] = {}
     with World(options, config.vehicle) as world:
         engine = Engine(config, clock=lambda: world.stamp_ns * 1e-9, network=network)
-        eyes = Eyes(world, config) if pictures else None
+        eyes = CameraHistory(world, config) if pictures else None
         every = round(SCORE_EVERY_S / DT_S)
         for step in range(round(duration_s / DT_S)):
             observation = world.observation(eyes.look() if eyes else (), drivable=config.inputs.drivable_type != "none")
@@ -104,7 +104,7 @@ def drive(
             verdicts[report.verdict.name] += 1
             sources[report.source.name] += 1
             if step % every == 0:
-                scores.append(float(world.score(prolonged(report.plan.trajectory)).score[0]))
+                scores.append(float(world.score(extend(report.plan.trajectory)).score[0]))
             events = world.step(report.plan)
             if any(event.kind == "end_of_route" for event in events):
                 break
@@ -120,7 +120,7 @@ def drive(
         )
 
 
-class Eyes:
+class CameraHistory:
     """The pictures of two instants that a planner sees, the older first; at the beginning both are the same."""
 
     def __init__(self, world: World, config: Config) -> None:
@@ -155,7 +155,7 @@ class Drives:
         return [seed for name, seed in self.failures if name == planner]
 
 
-def drives(
+def run_drives(
     planners: Sequence[str],
     seeds: Sequence[int],
     config: Config,
@@ -169,7 +169,7 @@ def drives(
     Raises ConfigError for an unknown planner, ModelFileError for a model that cannot be used, SumoMissing.
     """
     sumo.binary("sumo")  # what is missing for all is told once, not by every drive
-    drivers = drivers_of(planners, ("",), random_weights)
+    drivers = make_drivers(planners, ("",), random_weights)
     for driver in drivers.values():
         asked = replace(config, planner=driver.planner)
         planner_named(asked)
@@ -179,7 +179,7 @@ def drives(
     found: dict[Job, DriveResult] = {}
     failures: dict[Job, str] = {}
     told = track(
-        _driven(jobs, drivers, config, duration_s), "driving", total=len(jobs), console=console, transient=True
+        _iterate_drives(jobs, drivers, config, duration_s), "driving", total=len(jobs), console=console, transient=True
     )
     for job, result in told:
         if isinstance(result, DriveResult):
@@ -193,16 +193,16 @@ def drives(
     )
 
 
-def _driven(
+def _iterate_drives(
     jobs: Sequence[Job], drivers: Mapping[str, Driver], config: Config, duration_s: float
 ) -> Iterator[tuple[Job, DriveResult | str]]:
     """Drives as they end, or why one broke off: SUMO may take its process down with it."""
-    work = partial(_one, drivers=drivers, config=config, duration_s=duration_s)
-    for outcome in share_out(jobs, work, os.cpu_count() or 1, lambda place, count: None):
+    work = partial(_run_drive, drivers=drivers, config=config, duration_s=duration_s)
+    for outcome in map_restartable(jobs, work, os.cpu_count() or 1, lambda place, count: None):
         yield outcome.task, outcome.reason if outcome.result is None else outcome.result
 
 
-def _one(
+def _run_drive(
     job: Job, report: Callable[[int], None], *, drivers: Mapping[str, Driver], config: Config, duration_s: float
 ) -> DriveResult:
     name, seed = job
@@ -223,7 +223,7 @@ MEASURES: Mapping[str, str] = {
 }
 
 
-def numbers(results: Sequence[DriveResult]) -> dict[str, Any]:
+def drive_metrics(results: Sequence[DriveResult]) -> dict[str, Any]:
     """What drives come to together: rates over all their kilometres, shares in percent over all their time.
 
     What no drive can tell is None.
@@ -257,8 +257,8 @@ def numbers(results: Sequence[DriveResult]) -> dict[str, Any]:
         "comfort": share(float(np.dot([log.comfort for log in logs], _seconds(logs))), sum(_seconds(logs))),
         "mean_speed_mps": round(1000.0 * km / max(seconds, 1e-9), 3) if logs else None,
         "pdms": round(100.0 * float(scores.mean()), 2) if len(scores) else None,
-        "verdicts": _summed(result.verdicts for result in results),
-        "sources": _summed(result.sources for result in results),
+        "verdicts": _sum_counts(result.verdicts for result in results),
+        "sources": _sum_counts(result.sources for result in results),
         "planning_ms": _planning_ms(results),
     }
 
@@ -278,7 +278,7 @@ def _seconds(logs: Sequence[DriveLog]) -> list[float]:
     return [max(log.duration_s, DT_S) for log in logs]
 
 
-def _summed(counts: Iterator[Mapping[str, int]]) -> dict[str, int]:
+def _sum_counts(counts: Iterator[Mapping[str, int]]) -> dict[str, int]:
     total: Counter[str] = Counter()
     for count in counts:
         total.update(count)
@@ -292,7 +292,7 @@ def add_arguments(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--closed-loop", action="store_true", help="drive in the proving ground instead of a scene set")
     parser.add_argument(
         "--seeds",
-        type=arguments.count(100_000),
+        type=arguments.positive_int(100_000),
         default=SEEDS,
         metavar="N",
         help=f"closed loop: so many worlds (default: {SEEDS})",
@@ -317,11 +317,11 @@ def run_closed_loop(args: argparse.Namespace) -> int:
     try:
         config = cli_args.configuration(args)
         seeds = range(args.first_seed, args.first_seed + args.seeds)
-        driven = drives(args.planner, seeds, config, args.duration, errors, args.random_weights)
-        content = {"random_weights": args.random_weights, **table_numbers(driven)}
+        driven = run_drives(args.planner, seeds, config, args.duration, errors, args.random_weights)
+        content = {"random_weights": args.random_weights, **table_metrics(driven)}
         if args.json is not None:
             write_numbers(Path(args.json), content, weights_sha256=cli_args.weights_of(config, args.planner))
-    except (ConfigError, CrewError, ModelFileError, SumoMissing) as fault:
+    except (ConfigError, WorkerPoolError, ModelFileError, SumoMissing) as fault:
         errors.print(escape(str(fault)), soft_wrap=True)
         return 2
     except OSError as fault:
@@ -333,31 +333,33 @@ def run_closed_loop(args: argparse.Namespace) -> int:
     return 1 if driven.failures else 0
 
 
-def table_numbers(driven: Drives) -> dict[str, Any]:
-    """`numbers` of each row under `planners`, with those of each drive; those of the first once more at the top.
+def table_metrics(driven: Drives) -> dict[str, Any]:
+    """`drive_metrics` of each row under `planners`, with those of each drive; those of the first once more at the top.
 
     `broken_off` is how many drives of a row did not come to their end; `failures` says why, by planner and seed.
     """
     by_planner = {}
     for planner in driven.planners:
         results = driven.of(planner)
-        singles = [{"seed": one.seed, "town": one.town, **numbers([one]), **_told(one.log)} for one in results]
+        singles = [
+            {"seed": one.seed, "town": one.town, **drive_metrics([one]), **_event_rows(one.log)} for one in results
+        ]
         broken_off = len(driven.broken_off(planner))
-        by_planner[planner] = {"broken_off": broken_off, **numbers(results), "worlds": singles}
+        by_planner[planner] = {"broken_off": broken_off, **drive_metrics(results), "worlds": singles}
     first = driven.planners[0]
     return {
         "planner": first,
-        **numbers_without_worlds(by_planner[first]),
+        **without_worlds(by_planner[first]),
         "planners": by_planner,
         "failures": {f"{planner}, seed {seed}": why for (planner, seed), why in driven.failures.items()},
     }
 
 
-def numbers_without_worlds(summary: Mapping[str, Any]) -> dict[str, Any]:
+def without_worlds(summary: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in summary.items() if key != "worlds"}
 
 
-def _told(log: DriveLog) -> dict[str, Any]:
+def _event_rows(log: DriveLog) -> dict[str, Any]:
     return {"events": [{"kind": one.kind, "time_s": round(one.time_s, 1), "text": one.text} for one in log.events]}
 
 
@@ -369,9 +371,9 @@ def _table(driven: Drives) -> Table:
         table.add_column(heading, justify="right")
     for planner in driven.planners:
         results, broken_off = driven.of(planner), driven.broken_off(planner)
-        rows = [(f"{one.seed}", numbers([one]), 0) for one in results]
-        rows += [(f"{seed}", numbers([]), 1) for seed in broken_off]
-        rows += [("all", numbers(results), len(broken_off))]
+        rows = [(f"{one.seed}", drive_metrics([one]), 0) for one in results]
+        rows += [(f"{seed}", drive_metrics([]), 1) for seed in broken_off]
+        rows += [("all", drive_metrics(results), len(broken_off))]
         for index, (world, row, count) in enumerate(rows):
             cells = ("-" if row[key] is None else f"{row[key]:.1f}" for key in MEASURES)
             name, last = planner if index == 0 else "", index == len(rows) - 1

@@ -17,11 +17,11 @@ from ..data.sets import MakeShard, Wanted
 from ..data.shards import Index, SetError
 from ..sim import sumo
 
-FAULTS = (SetError, sumo.SumoMissing)
-PIXELS = (288, 162)  # of an image: the resolution that the shipped network reads
+SCENE_SET_ERRORS = (SetError, sumo.SumoMissing)
+IMAGE_SIZE = (288, 162)  # of an image: the resolution that the shipped network reads
 
 
-def the_sampler(width: int, height: int, *, pictures: bool, first: int = 0) -> tuple[MakeShard, dict[str, Any]]:
+def make_sampler(width: int, height: int, *, pictures: bool, first: int = 0) -> tuple[MakeShard, dict[str, Any]]:
     """The proving ground as a maker of shards, and what its scenes follow from."""
     from ..sim import sampler
 
@@ -29,7 +29,7 @@ def the_sampler(width: int, height: int, *, pictures: bool, first: int = 0) -> t
     return partial(sampler.Shard, options=options), sets.made_by(asdict(options), first)
 
 
-def made(
+def ensure_scene_set(
     folder: Path, wanted: Wanted, make_shard: MakeShard, workers: int, console: Console
 ) -> tuple[Index, float | None]:
     """The index of a set, which is made or completed first where it must be; and scenes made per second, None if none.

@@ -27,29 +27,29 @@ from ..ros.lanelet_map import LaneletMap
 from . import plan_measures
 from . import scores as replay_scores
 from .plan_measures import PlanMeasures
-from .record import AllPlans, DriveRecord, ReplayFrame, ReplayRecord, driven_poses, stage_times
+from .record import AllPlans, DriveRecord, ReplayFrame, ReplayRecord, interpolate_driven_path, stage_times
 from .recorded_world import (
-    Cameras,
-    Part,
-    Planned,
-    frames_of,
-    front_stamp_ns,
-    known_map,
-    odometry,
-    routes,
-    sightings,
-    space,
+    BagCameras,
+    BagSlice,
+    PlanOutput,
+    build_frames,
+    drivable_grids,
+    find_map,
+    front_image_stamp_ns,
+    read_odometry,
+    read_routes,
+    read_sightings,
 )
 from .scores import Sighting
 
-LEG = 600  # plans
+CHUNK_PLANS = 600  # plans
 MARGIN_NS = 10_000_000_000  # of reading, around a leg: the driving score looks 5 s ahead
-FRAMES_MAX, PICTURES_MAX, PATH_MAX = 3200, 400, 40_000  # plans, instants with pictures, poses that a record keeps
+FRAMES_MAX, IMAGES_MAX, PATH_MAX = 3200, 400, 40_000  # plans, instants with pictures, poses that a record keeps
 
 Kept = TypeVar("Kept")
 
 
-class Evenly(Generic[Kept]):
+class DecimatingBuffer(Generic[Kept]):
     """Every first, second, fourth, .. of what is added, so that no more than `most` are kept."""
 
     def __init__(self, most: int) -> None:
@@ -66,7 +66,7 @@ class Evenly(Generic[Kept]):
             self.stride *= 2
 
 
-class Legs:
+class ReplayChunks:
     """Of one bag. A plan that does not tell when it was made (`at_ns`) keeps its leg open to the end."""
 
     def __init__(
@@ -75,19 +75,22 @@ class Legs:
         """`drawn`: whether pictures are wanted, for a report."""
         self._reader, self._sources, self._config, self._drawn = reader, sources, config, drawn
         self._scoring = scoring and "objects" in sources
-        self._leg: list[Planned] = []
+        self._leg: list[PlanOutput] = []
         self._last: ReplayFrame | None = None  # of the leg before
         self._until_ns: int | None = None  # to where the path is known
         self._scored_ns: int | None = None
         self._plans = 0
-        self._frames, self._path = Evenly[ReplayFrame](FRAMES_MAX), Evenly[tuple[int, Array]](PATH_MAX)
-        self._pictured = Evenly[int](PICTURES_MAX)  # numbers of plans
+        self._frames, self._path = (
+            DecimatingBuffer[ReplayFrame](FRAMES_MAX),
+            DecimatingBuffer[tuple[int, Array]](PATH_MAX),
+        )
+        self._pictured = DecimatingBuffer[int](IMAGES_MAX)  # numbers of plans
         self._measures: list[PlanMeasures] = []
         self._timings: dict[str, list[Array]] = {}
 
-    def add(self, plan: Planned) -> None:
+    def add(self, plan: PlanOutput) -> None:
         self._leg.append(plan)
-        if len(self._leg) >= LEG and plan.at_ns is not None and self._leg[0].at_ns is not None:
+        if len(self._leg) >= CHUNK_PLANS and plan.at_ns is not None and self._leg[0].at_ns is not None:
             self._close(plan.at_ns)
 
     def record(self, details: dict[str, Any], drive: DriveRecord | None = None) -> ReplayRecord:
@@ -107,7 +110,7 @@ class Legs:
             driven_stamps_ns=np.array([stamp for stamp, _ in path], np.int64),
             details=details,
             drive=drive,
-            counted=AllPlans(plan_measures.joined(self._measures), timings),
+            counted=AllPlans(plan_measures.concat_measures(self._measures), timings),
         )
 
     def _close(self, end_ns: int | None) -> None:
@@ -117,9 +120,9 @@ class Legs:
         if start_ns is not None and plans and plans[0].at_ns is not None:
             start_ns = min(start_ns, plans[0].at_ns - MARGIN_NS)
         last_ns = plans[-1].at_ns if end_ns is None and plans else end_ns
-        part = Part(self._reader, self._sources, start_ns, None if last_ns is None else last_ns + MARGIN_NS)
+        part = BagSlice(self._reader, self._sources, start_ns, None if last_ns is None else last_ns + MARGIN_NS)
         egos = {}
-        for received_ns, ego in odometry(part, self._config):
+        for received_ns, ego in read_odometry(part, self._config):
             egos[ego.stamp_ns] = ego
             known = self._until_ns is not None and received_ns < self._until_ns
             if not known and (end_ns is None or received_ns < end_ns):
@@ -130,7 +133,7 @@ class Legs:
         shown = {}
         for k, plan in enumerate(plans):
             self._pictured.add(self._plans + k)
-            stamp_ns = front_stamp_ns(plan) if self._drawn else None
+            stamp_ns = front_image_stamp_ns(plan) if self._drawn else None
             if (self._plans + k) % self._pictured.stride == 0 and stamp_ns is not None:
                 shown[k] = stamp_ns
         pictures = self._cameras.pictures(part, shown) if shown else {}
@@ -140,9 +143,9 @@ class Legs:
             driven_path=np.array([egos[stamp].map_from_ego for stamp in stamps]).reshape(-1, 3),
             driven_stamps_ns=np.array(stamps, np.int64),
         )
-        seen = sightings(part, self._config, lambda stamps_ns: driven_poses(path, stamps_ns))
+        seen = read_sightings(part, self._config, lambda stamps_ns: interpolate_driven_path(path, stamps_ns))
         seen.sort(key=lambda sighting: sighting.stamp_ns)
-        frames = frames_of(plans, egos, pictures, seen, part, self._config)
+        frames = build_frames(plans, egos, pictures, seen, part, self._config)
         self._plans += len(frames)
         for frame in frames:
             self._frames.add(frame)
@@ -151,7 +154,7 @@ class Legs:
     def _count(self, leg: ReplayRecord, seen: Sequence[Sighting]) -> None:
         scores: dict[str, Array] = {}
         if self._scoring:
-            scores = replay_scores.scored(leg, seen, self._space, self._config, self._scored_ns)
+            scores = replay_scores.score_replay(leg, seen, self._space, self._config, self._scored_ns)
             done = np.flatnonzero(np.isfinite(scores["nc"]))
             self._scored_ns = leg.frames[int(done[-1])].stamp_ns if len(done) else self._scored_ns
         before = [] if self._last is None else [self._last]  # a plan is also held against the one before it
@@ -159,14 +162,14 @@ class Legs:
         scores = {name: np.concatenate([unknown, values]) for name, values in scores.items()}
         measures = replace(leg, frames=[*before, *leg.frames], scores=scores).plans.measures
         self._last = leg.frames[-1]
-        self._measures.append(plan_measures.from_plan(measures, len(before)))
+        self._measures.append(plan_measures.drop_before(measures, len(before)))
         for stage, values in stage_times(leg.frames).items():
             self._timings.setdefault(stage, []).append(values)
 
     @cached_property
     def _empty(self) -> ReplayRecord:
         """The record without its plans."""
-        found = routes(Part(self._reader, self._sources), self._config, self._map)
+        found = read_routes(BagSlice(self._reader, self._sources), self._config, self._map)
         return ReplayRecord(
             planner=self._config.planner,
             bag=Path(self._reader.path).name,
@@ -179,13 +182,13 @@ class Legs:
         )
 
     @cached_property
-    def _cameras(self) -> Cameras:
-        return Cameras(Part(self._reader, self._sources), self._config)
+    def _cameras(self) -> BagCameras:
+        return BagCameras(BagSlice(self._reader, self._sources), self._config)
 
     @cached_property
     def _space(self) -> Any:
-        return space(self._map)
+        return drivable_grids(self._map)
 
     @cached_property
     def _map(self) -> LaneletMap | None:
-        return known_map(Part(self._reader, self._sources), self._config)
+        return find_map(BagSlice(self._reader, self._sources), self._config)

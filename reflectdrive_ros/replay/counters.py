@@ -15,13 +15,13 @@ import numpy as np
 from ..domain import Array
 from ..ros.inputs import InputStatus, Level
 
-SENTENCES_MAX = 20  # of a kind that are told
-Unsent = Callable[[Iterable[InputStatus]], None]  # takes the diagnostics of a step that sent no plan
+MESSAGES_MAX = 20  # of a kind that are told
+OnDiagnostics = Callable[[Iterable[InputStatus]], None]  # takes the diagnostics of a step that sent no plan
 NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
 
 
 @dataclass(frozen=True)
-class Sent:
+class PublishedPlan:
     """One plan as it went out, with what was said of it."""
 
     stamp_ns: int
@@ -32,7 +32,7 @@ class Sent:
     at_ns: int | None = None  # when, as the bag counts; None where only the end of the bag tells all
 
 
-class Tally:
+class ReplayCounters:
     """What is counted over all plans of a replay.
 
     `plans_sha256` is one hash over every number of every trajectory: equal runs have equal hashes.
@@ -42,32 +42,32 @@ class Tally:
         """`deadline_ms`: what a step may take, to count those that took longer."""
         self.plans = 0
         self._deadline_ms, self._over_deadline = deadline_ms, 0
-        self._diagnostics: dict[tuple[Level, str], Sentences] = {}
+        self._diagnostics: dict[tuple[Level, str], MessageCounter] = {}
         self._lock = threading.Lock()  # the thread that reads ahead in the bag tells of damaged messages
         self._digest = hashlib.sha256()
-        self._last: Sent | None = None
-        self._steps, self._why_full, self._notes = Counter[str](), Sentences(), Sentences()
+        self._last: PublishedPlan | None = None
+        self._steps, self._why_full, self._notes = Counter[str](), MessageCounter(), MessageCounter()
 
-    def add(self, sent: Sent) -> None:
+    def add(self, sent: PublishedPlan) -> None:
         self._digest.update(np.array(sent.stamp_ns, np.int64).tobytes())
         self._digest.update(sent.points.tobytes())
         self._steps[sent.status.step_kind] += 1
         for line in sent.statuses:
             if line.name == "planner":
-                for sentences, key in ((self._why_full, "why_full"), (self._notes, "notes")):
+                for sentences, key in ((self._why_full, "full_step_reason"), (self._notes, "notes")):
                     if line.values.get(key):
                         sentences.add(line.values[key])
         self._over_deadline += sent.stages_ms.get("total", 0.0) > self._deadline_ms
-        self.diagnosed(sent.statuses)
+        self.count_diagnostics(sent.statuses)
         self._last = sent
         self.plans += 1
 
-    def diagnosed(self, statuses: Iterable[InputStatus]) -> None:
+    def count_diagnostics(self, statuses: Iterable[InputStatus]) -> None:
         """Count the warnings and errors of one step; `add` does it for the steps that sent a plan."""
         with self._lock:
             for line in statuses:
                 if line.level > Level.OK:
-                    self._diagnostics.setdefault((line.level, line.name), Sentences()).add(line.message)
+                    self._diagnostics.setdefault((line.level, line.name), MessageCounter()).add(line.message)
 
     def details(self) -> dict[str, Any]:
         """The hash; per input what arrived, was lost, came twice, came late or was refused, as the last diagnostics
@@ -80,7 +80,7 @@ class Tally:
             "plans_sha256": self._digest.hexdigest(),
             "inputs": {line.name: {key: int(line.values[key]) for key in counters} for line in counting},
             "steps": dict(self._steps.most_common()),
-            "why_full": self._why_full.counted(),
+            "full_step_reason": self._why_full.counted(),
             "notes": self._notes.counted(),
             "deadline_ms": self._deadline_ms,
             "over_deadline": self._over_deadline,
@@ -93,10 +93,10 @@ class Tally:
             for (level, name), sentences in self._diagnostics.items()
             for message, count in sentences.counted().items()
         ]
-        return [line for *_, line in sorted(lines, key=lambda each: (-each[0], -each[1]))[:SENTENCES_MAX]]
+        return [line for *_, line in sorted(lines, key=lambda each: (-each[0], -each[1]))[:MESSAGES_MAX]]
 
 
-class Sentences:
+class MessageCounter:
     """Sentences, and how often they were said; those that differ in numbers only are one, with the range of each."""
 
     def __init__(self) -> None:
@@ -114,7 +114,7 @@ class Sentences:
 
     def counted(self) -> dict[str, int]:
         """The most frequent ones."""
-        return {self._whole(words): count for words, count in self._said.most_common(SENTENCES_MAX)}
+        return {self._whole(words): count for words, count in self._said.most_common(MESSAGES_MAX)}
 
     def _whole(self, words: tuple[str, ...]) -> str:
         told = [low if low == high else f"{low} to {high}" for low, high in self._ranges[words]]

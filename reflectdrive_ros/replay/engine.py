@@ -43,18 +43,20 @@ from ..runtime.model_file import ModelFileError
 from ..runtime.prefetch import AHEAD
 from . import golden
 from .bag_folders import holds_bags
-from .bag_topics import chosen, known_sources, mapped
-from .chunks import Legs
-from .counters import Sent, Tally, Unsent
+from .bag_topics import ambiguous_choices, known_sources, map_topics
+from .chunks import ReplayChunks
+from .counters import OnDiagnostics, PublishedPlan, ReplayCounters
 from .golden import GoldenError
 from .plan_measures import PLANS_FILE, SCORES, write_measures
 from .record import ReplayRecord, summary
 from .report import write_report
 
-TURN_S = 0.0005  # for which a thread keeps Python to itself; at Python's own 5 ms a core waits that long for work
-RESULTS = Path("out") / "replays"  # of several bags
+SWITCH_INTERVAL_S = (
+    0.0005  # for which a thread keeps Python to itself; at Python's own 5 ms a core waits that long for work
+)
+RESULTS_FOLDER = Path("out") / "replays"  # of several bags
 PLANS_PREFIX = "/planning/reflectdrive"
-LEFT_BEHIND = ("summary.json", "report.html", PLANS_FILE)
+RESULT_FILES = ("summary.json", "report.html", PLANS_FILE)
 
 Item = TypeVar("Item")
 
@@ -66,19 +68,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, help="folder for what is left behind (default: out/<bag>, out/replays)")
     parser.add_argument(
         "--jobs",
-        type=arguments.processes(),
+        type=arguments.process_count(),
         default=1,
         metavar="N",
         help="of several bags so many at once (default: 1)",
     )
     parser.add_argument("--node", action="store_true", help="through the real node over DDS, in recorded time")
     parser.add_argument(
-        "--rate", type=arguments.Real(0.05, 20.0), default=1.0, help="with --node: speed of playing (default: 1.0)"
+        "--rate",
+        type=arguments.FloatRange(0.05, 20.0),
+        default=1.0,
+        help="with --node: speed of playing (default: 1.0)",
     )
     parser.add_argument("--planner", help="recipe to use instead of the configured one")
     cli_args.add_model_arguments(parser)
     parser.add_argument("--config", type=Path, help="configuration file (YAML)")
-    cli_args.add_settings_argument(parser, "--set")
+    cli_args.add_settings_argument(parser, "--setting")
+    arguments.add_renamed_options(parser, {"set": "--setting"})
     parser.add_argument(
         "--topic", action="append", default=[], metavar="KEY=NAME", help="topic of the bag for an input; KEY=: none"
     )
@@ -106,7 +112,11 @@ def run(args: argparse.Namespace, *, owned: bool = False) -> int:
     try:
         config = cli_args.configuration(args)
         several = len(args.bags) > 1 or holds_bags(args.bags[0])
-        with nullcontext() if owned else locked(args.out or (RESULTS if several else Path("out") / args.bags[0].name)):
+        with (
+            nullcontext()
+            if owned
+            else locked(args.out or (RESULTS_FOLDER if several else Path("out") / args.bags[0].name))
+        ):
             if several:
                 from .many import replay_many
 
@@ -127,25 +137,25 @@ def run_one(args: argparse.Namespace, config: Config, errors: Console) -> int:
     elif args.update_golden:
         raise GoldenError("--update-golden writes the file of --golden: name it")
     record, out = replay(args, config, errors)
-    numbers = written(record, out, args, args.json)
+    numbers = write_results(record, out, args, args.json)
     different = golden_differences(record, args)
     console = Console() if sys.stdout.isatty() else Console(width=110)
     console.print(table(numbers))
     shown = out / ("summary.json" if args.no_report else "report.html")
     console.print(escape(f"{shown.stem}: {shown}"), soft_wrap=True)
-    for line in [*why_no_plan(numbers), *(f"differs from the golden: {line}" for line in different)]:
+    for line in [*no_plan_lines(numbers), *(f"differs from the golden: {line}" for line in different)]:
         errors.print(escape(line), soft_wrap=True)
-    return 1 if different or not planned(numbers) else 0
+    return 1 if different or not has_own_plan(numbers) else 0
 
 
-def planned(numbers: Mapping[str, Any]) -> bool:
+def has_own_plan(numbers: Mapping[str, Any]) -> bool:
     """Whether a plan of the planner's own went out, at once or carried forward: the stops are not."""
     return bool(numbers["plans"] > numbers["sources"]["STOP"])
 
 
-def why_no_plan(numbers: Mapping[str, Any]) -> list[str]:
+def no_plan_lines(numbers: Mapping[str, Any]) -> list[str]:
     """Where the planner made no plan that went out: a line that says so, and one for each error of the diagnostics."""
-    if planned(numbers):
+    if has_own_plan(numbers):
         return []
     said = numbers["diagnostics"]
     said = [line for line in said if line["level"] == "ERROR"] or said
@@ -181,28 +191,31 @@ def replay_bag(
     with BagReader(bag) as reader, BagReader(bag) as again:
         if reader.notice:
             errors.print(escape(reader.notice), soft_wrap=True)
-        found = mapped(config, reader, args.topic, driven_route=args.route == "driven")
+        found = map_topics(config, reader, args.topic, driven_route=args.route == "driven")
         config, sources = found.config, found.sources
-        for line in chosen(found.details()):
+        for line in ambiguous_choices(found.details()):
             errors.print(escape(line), soft_wrap=True)
-        tally = Tally(config.engine.deadline_ms)
+        tally = ReplayCounters(config.engine.deadline_ms)
         out.mkdir(parents=True, exist_ok=True)
         stop_ns = reader.end_ns + 1 if args.duration is None else reader.start_ns + round(args.duration * 1e9)
         route = None
         if args.route == "driven":
-            route = outputs.route_path(driven(reader, sources, config), config.output.map_frame)
-        plans: Iterable[Sent]
+            route = outputs.route_path(recorded_path(reader, sources, config), config.output.map_frame)
+        plans: Iterable[PublishedPlan]
         if args.node:
-            from .node import through_node
+            from .node import replay_node
 
-            unsent = tally.diagnosed
-            plans, mode = through_node(reader, sources, config, stop_ns, args.rate, route, out, errors, unsent), "node"
+            unsent = tally.count_diagnostics
+            plans, mode = replay_node(reader, sources, config, stop_ns, args.rate, route, out, errors, unsent), "node"
         else:
-            plans, mode = through_engine(reader, sources, config, stop_ns, route, tell, tally.diagnosed), "engine"
-        for name in LEFT_BEHIND:  # of an earlier replay: they do not belong to the plans that come now
+            plans, mode = (
+                replay_engine(reader, sources, config, stop_ns, route, tell, tally.count_diagnostics),
+                "engine",
+            )
+        for name in RESULT_FILES:  # of an earlier replay: they do not belong to the plans that come now
             (out / name).unlink(missing_ok=True)
-        timed = Timed(plans)
-        legs = Legs(again, known_sources(reader) | sources, config, drawn=not args.no_report)
+        timed = TimedPlans(plans)
+        legs = ReplayChunks(again, known_sources(reader) | sources, config, drawn=not args.no_report)
         with PlansBag(out / "plans", config.output.map_frame) as kept:
             for sent in timed:
                 kept.write(sent)
@@ -215,32 +228,32 @@ def replay_bag(
                 "route": args.route,
                 "topics": found.details(),
                 **tally.details(),
-                "took_s": round(timed.took_s, 3),
-                "times_real_time": round((min(stop_ns, reader.end_ns) - reader.start_ns) * 1e-9 / timed.took_s, 2),
+                "planning_s": round(timed.planning_s, 3),
+                "realtime_factor": round((min(stop_ns, reader.end_ns) - reader.start_ns) * 1e-9 / timed.planning_s, 2),
                 "notice": reader.notice,
                 **provenance(weights_sha256=cli_args.weights_of(config, [config.planner])),
             }
         )
-        whole_s = round(time.perf_counter() - begun, 3)  # plans were written and measured, too
-        return dataclasses.replace(record, details={**record.details, "whole_s": whole_s})
+        wall_s = round(time.perf_counter() - begun, 3)  # plans were written and measured, too
+        return dataclasses.replace(record, details={**record.details, "wall_s": wall_s})
 
 
-class Timed:
+class TimedPlans:
     """Plans, and how long it took to make them; what is done with them in between does not count."""
 
-    def __init__(self, plans: Iterable[Sent]) -> None:
-        self._plans, self.took_s = plans, 0.0
+    def __init__(self, plans: Iterable[PublishedPlan]) -> None:
+        self._plans, self.planning_s = plans, 0.0
 
-    def __iter__(self) -> Iterator[Sent]:
+    def __iter__(self) -> Iterator[PublishedPlan]:
         begun = time.perf_counter()
         for plan in self._plans:
-            self.took_s += time.perf_counter() - begun
+            self.planning_s += time.perf_counter() - begun
             yield plan
             begun = time.perf_counter()
-        self.took_s += time.perf_counter() - begun
+        self.planning_s += time.perf_counter() - begun
 
 
-def written(record: ReplayRecord, out: Path, args: argparse.Namespace, copy: Path | None) -> dict[str, Any]:
+def write_results(record: ReplayRecord, out: Path, args: argparse.Namespace, copy: Path | None) -> dict[str, Any]:
     """plans.csv, report.html and summary.json, the last of them last; returns the summary. `copy`: a second file."""
     numbers = summary(record)
     write_measures(record.plans.measures, out / PLANS_FILE)
@@ -258,7 +271,7 @@ def golden_differences(record: ReplayRecord, args: argparse.Namespace) -> list[s
         return []
     if args.update_golden:
         whole = not args.node and args.duration is None and not record.details["notice"]
-        golden.update(record, args.golden, whole)
+        golden.write(record, args.golden, whole)
         return []
     return golden.differences(record, args.golden)
 
@@ -266,15 +279,15 @@ def golden_differences(record: ReplayRecord, args: argparse.Namespace) -> list[s
 # --- through the engine ----------------------------------------------------------------------------------------------
 
 
-def through_engine(
+def replay_engine(
     reader: BagReader,
     sources: dict[str, str],
     config: Config,
     stop_ns: int,
     route: Any | None,
     tell: Callable[[float], None],
-    unsent: Unsent,
-) -> Iterator[Sent]:
+    unsent: OnDiagnostics,
+) -> Iterator[PublishedPlan]:
     """Every plan the pilot makes of the bag, in order; deterministic. `route`: a nav_msgs/Path instead of the bag's.
 
     `unsent` hears the diagnostics of each step without a plan; those of the end where no step was due at all.
@@ -284,11 +297,11 @@ def through_engine(
     if route is not None:
         pilot.put("route", route, 0)
     count, steps, before = 0, 0, sys.getswitchinterval()
-    sys.setswitchinterval(TURN_S)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
-        for seen in made_ahead(steps_due(pilot, reader, sources, stop_ns, tell, unsent), AHEAD):
+        for seen in prefetch_items(due_steps(pilot, reader, sources, stop_ns, tell, unsent), AHEAD):
             steps += 1
-            if sent := answered(pilot, seen, config, count + 1):
+            if sent := publish_plan(pilot, seen, config, count + 1):
                 count += 1
                 yield sent
             else:
@@ -299,7 +312,7 @@ def through_engine(
         sys.setswitchinterval(before)
 
 
-class Seen(NamedTuple):
+class DueStep(NamedTuple):
     """A step that is due: while those before it are planned, the network may read what this one looks at."""
 
     look: Look
@@ -307,14 +320,14 @@ class Seen(NamedTuple):
     now_ns: int
 
 
-def steps_due(
+def due_steps(
     pilot: Pilot,
     reader: BagReader,
     sources: dict[str, str],
     stop_ns: int,
     tell: Callable[[float], None],
-    damaged: Unsent,
-) -> Iterator[Seen]:
+    damaged: OnDiagnostics,
+) -> Iterator[DueStep]:
     """What the pilot's inputs know each time a step is due, message by message. `damaged` hears of those left out."""
     keys = {name: key for key, name in sources.items()}
     length_ns = max(min(stop_ns, reader.end_ns) - reader.start_ns, 1)
@@ -326,11 +339,11 @@ def steps_due(
             damaged([InputStatus(keys[message.topic], Level.ERROR, f"left out: {fault}", {})])
         if pilot.due(now_ns):
             pilot.settle()
-            yield Seen(pilot.look(now_ns), tuple(pilot.inputs.statuses(now_ns)), now_ns)
+            yield DueStep(pilot.look(now_ns), tuple(pilot.inputs.statuses(now_ns)), now_ns)
             tell((now_ns - reader.start_ns) / length_ns)
 
 
-def made_ahead(items: Iterator[Item], most: int) -> Iterator[Item]:
+def prefetch_items(items: Iterator[Item], most: int) -> Iterator[Item]:
     """The items, up to `most` of them made by another thread before they are asked for; with what it raises."""
     hand = ThreadPoolExecutor(1, thread_name_prefix="reader")
     try:
@@ -342,7 +355,7 @@ def made_ahead(items: Iterator[Item], most: int) -> Iterator[Item]:
         hand.shutdown(cancel_futures=True)
 
 
-def answered(pilot: Pilot, seen: Seen, config: Config, number: int) -> Sent | None:
+def publish_plan(pilot: Pilot, seen: DueStep, config: Config, number: int) -> PublishedPlan | None:
     """The plan of a step; None where not even a stop can be sent."""
     step = pilot.answer(seen.look)
     if step.report is None:
@@ -354,10 +367,10 @@ def answered(pilot: Pilot, seen: Seen, config: Config, number: int) -> Sent | No
     age_s = float("nan") if image_ns is None else (step.report.plan.stamp_ns - image_ns) * 1e-9
     status = outputs.status(step.report, config, pilot.model_sha256, number, age_s, total_ms)
     statuses = (*seen.statuses, pilot.planner_status(seen.now_ns))
-    return Sent(step.report.plan.stamp_ns, points, status, step.timings_ms, statuses, seen.now_ns)
+    return PublishedPlan(step.report.plan.stamp_ns, points, status, step.timings_ms, statuses, seen.now_ns)
 
 
-def driven(reader: BagReader, sources: dict[str, str], config: Config) -> Array:
+def recorded_path(reader: BagReader, sources: dict[str, str], config: Config) -> Array:
     """(M, 3) where the car went, map frame, one pose per metre."""
     from ..ros import convert
 
@@ -405,7 +418,7 @@ class PlansBag:
         if kind is not None:
             shutil.rmtree(self._bag.path, ignore_errors=True)
 
-    def write(self, sent: Sent) -> None:
+    def write(self, sent: PublishedPlan) -> None:
         trajectory = outputs.trajectory_bytes(sent.stamp_ns, sent.points, self._frame)
         self._bag.write(self._names["trajectory"], sent.stamp_ns, trajectory)
         self._bag.write(self._names["status"], sent.stamp_ns, sent.status)
@@ -465,7 +478,7 @@ def table(numbers: dict[str, Any]) -> Table:
             f"{stage} p50 / p99": f"{values['p50']:.2f} / {values['p99']:.2f} ms"
             for stage, values in numbers["latency_ms"].items()
         },
-        "speed, memory": f"planned {numbers['times_real_time']:.1f} times real time, {numbers['whole_s']:.1f} s with "
+        "speed, memory": f"planned {numbers['realtime_factor']:.1f} times real time, {numbers['wall_s']:.1f} s with "
         f"writing and measuring the plans, {numbers['memory_mb_max']:.0f} MB at most",
         "lost inputs": str(sum(values["lost"] for values in numbers["inputs"].values())),
         "plans SHA-256": numbers["plans_sha256"][:16],

@@ -33,17 +33,17 @@ from ..provenance import provenance
 from ..ros.bag import BagError
 from ..runtime import cli_args
 from ..runtime.model_file import ModelFileError
-from ..stopping import in_worker, starting_workers, stopped
+from ..stopping import block_terminal_signals, install_worker_handlers, report_stop
 from . import engine, plan_measures
-from .bag_folders import bags_in, folder_names, is_bag
-from .bag_topics import chosen
+from .bag_folders import find_bags, folder_names, is_bag
+from .bag_topics import ambiguous_choices
 from .index import COLUMNS, cells, write_index
-from .plan_measures import PLANS_FILE, MeasuresError, PlanMeasures, joined, read_measures
+from .plan_measures import PLANS_FILE, MeasuresError, PlanMeasures, concat_measures, read_measures
 
 MADE_BY = "made_by.json"
-STEP = 0.01  # of a bag: how often a process tells how far it is
-PATIENCE_S = 5.0  # with a process that is to end
-PROGRAM = Path(__file__).resolve().parents[1]
+PROGRESS_STEP = 0.01  # of a bag: how often a process tells how far it is
+TERMINATE_TIMEOUT_S = 5.0  # with a process that is to end
+PACKAGE_FOLDER = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ def replay_many(args: argparse.Namespace, config: Config, errors: Console) -> in
         raise ConfigError("--golden compares one bag: give one")
     if args.node and args.jobs > 1:
         raise ConfigError("--node plays in recorded time: replay one bag after the other, with --jobs 1")
-    out = args.out or engine.RESULTS
-    bags, failures = found(args.bags)
+    out = args.out or engine.RESULTS_FOLDER
+    bags, failures = find_bags_in(args.bags)
     out.mkdir(parents=True, exist_ok=True)
     for name in ("summary.json", "index.html"):  # of an earlier run: not yet true
         (out / name).unlink(missing_ok=True)
@@ -81,36 +81,36 @@ def replay_many(args: argparse.Namespace, config: Config, errors: Console) -> in
             jobs.append(job)
     kept = [job for job in jobs if is_done(job)]
     try:
-        failures |= replayed([job for job in jobs if job not in kept], args, config, errors)
+        failures |= run_jobs([job for job in jobs if job not in kept], args, config, errors)
     except KeyboardInterrupt as stop:
-        return stopped(stop, "the same command goes on from here")
+        return report_stop(stop, "the same command goes on from here")
     results, parts = [], []
     for job in jobs:
         if str(job.bag) in failures:
             continue
         try:
-            numbers, measures = result_of(job)
+            numbers, measures = read_result(job)
         except MeasuresError as fault:
             failures[str(job.bag)] = str(fault)
             continue
         results.append({"name": job.out.name, "state": "kept" if job in kept else "replayed", **numbers})
         parts.append(measures)
-    summary = summed(results, parts, failures, config, args)
+    summary = aggregate(results, parts, failures, config, args)
     if not args.no_report:
         write_index(summary, out / "index.html")
     for target in [*([args.json] if args.json else []), out / "summary.json"]:
         replace_text(target, json.dumps(summary, indent=2) + "\n")
-    tell(summary, out, errors, report=not args.no_report)
-    return 0 if not failures and all(engine.planned(one) for one in results) else 1
+    print_summary(summary, out, errors, report=not args.no_report)
+    return 0 if not failures and all(engine.has_own_plan(one) for one in results) else 1
 
 
-def found(given: Sequence[Path]) -> tuple[list[Path], dict[str, str]]:
+def find_bags_in(given: Sequence[Path]) -> tuple[list[Path], dict[str, str]]:
     """The bags that are given, each once, in order; and a sentence for each path that is none and holds none."""
     bags: dict[Path, Path] = {}
     failures: dict[str, str] = {}
     for path in given:
         if path.is_dir() and not is_bag(path):
-            inside = bags_in(path)
+            inside = find_bags(path)
             if not inside:
                 failures[str(path)] = f"{path} holds no bag: a bag is a folder with metadata.yaml, .mcap or .db3 files"
         else:  # what is no bag says so when it is opened
@@ -147,9 +147,9 @@ def _state(file: Path) -> list[int]:
 def program_sha256() -> str:
     """One hash over the source of this package."""
     digest = hashlib.sha256()
-    for file in sorted(PROGRAM.rglob("*")):
+    for file in sorted(PACKAGE_FOLDER.rglob("*")):
         if file.suffix in (".py", ".html", ".js"):
-            digest.update(f"{file.relative_to(PROGRAM)}\n".encode())
+            digest.update(f"{file.relative_to(PACKAGE_FOLDER)}\n".encode())
             digest.update(hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()
 
@@ -162,7 +162,7 @@ def is_done(job: Job) -> bool:
         return False
 
 
-def result_of(job: Job) -> tuple[dict[str, Any], PlanMeasures]:
+def read_result(job: Job) -> tuple[dict[str, Any], PlanMeasures]:
     """Summary and measures as they lie in the job's place. Raises MeasuresError where somebody took them away."""
     file = job.out / "summary.json"
     try:
@@ -172,7 +172,7 @@ def result_of(job: Job) -> tuple[dict[str, Any], PlanMeasures]:
     return numbers, read_measures(job.out / PLANS_FILE)
 
 
-def put_in_place(part: Path, job: Job) -> None:
+def install_result(part: Path, job: Job) -> None:
     """The finished folder where it belongs, instead of an earlier one."""
     replace_text(part / MADE_BY, json.dumps(job.made_by, indent=1) + "\n")
     old = job.out.with_name(f".{job.out.name}.old")
@@ -192,7 +192,7 @@ def replace_text(path: Path, text: str) -> None:
 # --- the processes ---------------------------------------------------------------------------------------------------
 
 
-def replayed(jobs: Sequence[Job], args: argparse.Namespace, config: Config, errors: Console) -> dict[str, str]:
+def run_jobs(jobs: Sequence[Job], args: argparse.Namespace, config: Config, errors: Console) -> dict[str, str]:
     """Every job done, `args.jobs` at a time; a sentence for each bag that could not be replayed."""
     context = multiprocessing.get_context("spawn")  # a fork would inherit threads of the middleware
     options = argparse.Namespace(**{name: value for name, value in vars(args).items() if name != "run"})
@@ -207,15 +207,15 @@ def replayed(jobs: Sequence[Job], args: argparse.Namespace, config: Config, erro
                 while waiting and len(running) < args.jobs:
                     job = waiting.pop()
                     ours, theirs = context.Pipe(duplex=False)
-                    process = context.Process(target=_one, args=(job, options, config, theirs), daemon=True)
-                    with starting_workers():
+                    process = context.Process(target=_run_job, args=(job, options, config, theirs), daemon=True)
+                    with block_terminal_signals():
                         process.start()
                     theirs.close()
                     running[ours] = (job, process, progress.add_task(escape(job.out.name), total=1.0))
                 ready = wait(list(running))
                 for ours in [one for one in running if one in ready]:
                     job, process, bar = running[ours]
-                    said = _said(ours, process)
+                    said = _receive(ours, process)
                     if isinstance(said, float):
                         shares[job.out] = said
                         progress.update(bar, completed=said)
@@ -230,12 +230,12 @@ def replayed(jobs: Sequence[Job], args: argparse.Namespace, config: Config, erro
         for _, process, _ in running.values():
             process.terminate()
         for _, process, _ in running.values():
-            process.join(PATIENCE_S)
+            process.join(TERMINATE_TIMEOUT_S)
             process.kill()
     return failures
 
 
-def _said(ours: Connection, process: SpawnProcess) -> float | str:
+def _receive(ours: Connection, process: SpawnProcess) -> float | str:
     """What a process tells next: the share done, or at the end a sentence, empty when all went well."""
     try:
         said: float | str = ours.recv()
@@ -249,24 +249,24 @@ def _said(ours: Connection, process: SpawnProcess) -> float | str:
     return said
 
 
-def _one(job: Job, args: argparse.Namespace, config: Config, said: Connection) -> None:
+def _run_job(job: Job, args: argparse.Namespace, config: Config, said: Connection) -> None:
     """One bag from beginning to end, in a process of its own."""
-    in_worker()
+    install_worker_handlers()
     part = job.out.with_name(f".{job.out.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     told = 0.0
 
-    def tell(share: float) -> None:
+    def report_progress(share: float) -> None:
         nonlocal told
-        if share >= told + STEP:
+        if share >= told + PROGRESS_STEP:
             told = share
             said.send(min(share, 1.0))
 
     sentence = ""
     try:
-        record = engine.replay_bag(job.bag, part, args, config, Console(file=io.StringIO()), tell)
-        engine.written(record, part, args, None)
-        put_in_place(part, job)
+        record = engine.replay_bag(job.bag, part, args, config, Console(file=io.StringIO()), report_progress)
+        engine.write_results(record, part, args, None)
+        install_result(part, job)
     except (BagError, ConfigError, ModelFileError) as fault:
         sentence = str(fault)
     except BrokenPipeError:  # nobody waits for us any more
@@ -282,7 +282,7 @@ def _one(job: Job, args: argparse.Namespace, config: Config, said: Connection) -
 # --- the sum ---------------------------------------------------------------------------------------------------------
 
 
-def summed(
+def aggregate(
     results: Sequence[Mapping[str, Any]],
     parts: Sequence[PlanMeasures],
     failures: Mapping[str, str],
@@ -290,7 +290,7 @@ def summed(
     args: argparse.Namespace,
 ) -> dict[str, Any]:
     """Numbers over the plans of all bags, every plan alike, then those of each bag, ready for JSON."""
-    total = joined(parts)
+    total = concat_measures(parts)
     return {
         "planner": config.planner,
         "model_sha256": config.model.sha256,
@@ -308,7 +308,7 @@ def summed(
     }
 
 
-def tell(summary: Mapping[str, Any], out: Path, errors: Console, *, report: bool) -> None:
+def print_summary(summary: Mapping[str, Any], out: Path, errors: Console, *, report: bool) -> None:
     """The table, then what went wrong and where to look."""
     console = Console() if sys.stdout.isatty() else Console(width=180)
     table = Table(title=f"{len(summary['bags'])} bags · {summary['planner']}", title_justify="left", box=SIMPLE_HEAD)
@@ -328,23 +328,23 @@ def tell(summary: Mapping[str, Any], out: Path, errors: Console, *, report: bool
     shown = out / ("index.html" if report else "summary.json")
     for name, told in engine.deadline_row(summary).items():
         console.print(escape(f"{name}: {told}"), soft_wrap=True)
-    for told, bags in topics_used(summary["bags"]).items():
+    for told, bags in topic_groups(summary["bags"]).items():
         console.print(escape(f"topics of {', '.join(bags)}: {told}"), soft_wrap=True)
     console.print(escape(f"{shown.stem}: {shown}"), soft_wrap=True)
     for one in summary["bags"]:
         notice = [one["notice"]] if one["notice"] else []
-        choices = [f"{one['name']}: {line}" for line in chosen(one["topics"])]
-        for line in [*notice, *choices, *engine.why_no_plan(one)]:
+        choices = [f"{one['name']}: {line}" for line in ambiguous_choices(one["topics"])]
+        for line in [*notice, *choices, *engine.no_plan_lines(one)]:
             errors.print(escape(line), soft_wrap=True)
     for bag, sentence in summary["failures"].items():
         named = sentence if bag in sentence else f"{bag}: {sentence}"
         errors.print(escape(f"not replayed: {named}"), soft_wrap=True)
 
 
-def topics_used(bags: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+def topic_groups(bags: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     """The topics in a line, and the bags in which just these were used."""
-    found: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for one in bags:
         told = ", ".join(f"{key} = {entry['name']}" for key, entry in one["topics"].items())
-        found.setdefault(told, []).append(one["name"])
-    return found
+        groups.setdefault(told, []).append(one["name"])
+    return groups

@@ -22,9 +22,9 @@ from ..scoring.simulate import DT_S, HORIZON_S, STEPS, simulate
 from . import plan_measures
 from .plan_measures import PlanMeasures
 
-COMPARED_S = np.arange(0.5, 4.01, 0.5)  # after the plan's stamp: where it is held against the driven path
-SIMULATED_AT_ONCE = 256  # plans
-STANDING_M = 0.5  # a plan shorter than this has no direction to be compared with
+COMPARISON_TIMES_S = np.arange(0.5, 4.01, 0.5)  # after the plan's stamp: where it is held against the driven path
+SIMULATION_BATCH = 256  # plans
+MIN_PLAN_LENGTH_M = 0.5  # a plan shorter than this has no direction to be compared with
 
 
 class Diagnostic(NamedTuple):
@@ -36,7 +36,7 @@ class Diagnostic(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class ReplayPicture:
+class ReplayImage:
     """A camera picture as the planner had it, with what is needed to draw on it."""
 
     name: str
@@ -73,7 +73,7 @@ class ReplayFrame:
     agent_poses: Array = field(default_factory=lambda: np.zeros((0, 3)))  # (A, 3) box centres
     agent_sizes: Array = field(default_factory=lambda: np.zeros((0, 2)))  # (A, 2) length m, width m
     agent_kinds: Array = field(default_factory=lambda: np.zeros(0, np.int64))  # (A,) AgentKind
-    pictures: tuple[ReplayPicture, ...] = ()  # left to right; empty where the planner is blind
+    pictures: tuple[ReplayImage, ...] = ()  # left to right; empty where the planner is blind
     diagnostics: tuple[Diagnostic, ...] = ()
     acceleration_mps2: float = 0.0  # of the ego, along its heading; 0 where the recording does not tell
     yaw_rate_rps: float = 0.0  # of the ego
@@ -167,7 +167,7 @@ class ReplayRecord:
         return self.counted or AllPlans(_measures(self), stage_times(self.frames))
 
 
-def driven_poses(record: ReplayRecord, stamps_ns: Array) -> Array:
+def interpolate_driven_path(record: ReplayRecord, stamps_ns: Array) -> Array:
     """(N, 3) where the recorded car was at the stamps, between its odometry messages; held at both ends."""
     # from the first stamp on: nanoseconds since 1970 do not fit into a double
     known = (record.driven_stamps_ns - record.driven_stamps_ns[0]) * 1e-9
@@ -235,22 +235,22 @@ def stage_times(frames: Sequence[ReplayFrame]) -> dict[str, Array]:
 
 
 def _displacements(record: ReplayRecord, frame: ReplayFrame) -> Array | None:
-    """(8,) metres between plan and driven path at `COMPARED_S`; None when either ends sooner."""
+    """(8,) metres between plan and driven path at `COMPARISON_TIMES_S`; None when either ends sooner."""
     times = frame.dt_s * np.arange(1, len(frame.plan_poses) + 1)
-    stamps = frame.stamp_ns + np.round(COMPARED_S * 1e9).astype(np.int64)
-    if len(record.driven_path) < 2 or len(times) == 0 or times[-1] < COMPARED_S[-1] - 1e-6:
+    stamps = frame.stamp_ns + np.round(COMPARISON_TIMES_S * 1e9).astype(np.int64)
+    if len(record.driven_path) < 2 or len(times) == 0 or times[-1] < COMPARISON_TIMES_S[-1] - 1e-6:
         return None
     if stamps[-1] > record.driven_stamps_ns[-1] or frame.stamp_ns < record.driven_stamps_ns[0]:
         return None
     knots, poses = np.concatenate([[0.0], times]), np.concatenate([frame.map_from_ego[None], frame.plan_poses])
-    planned = np.stack([np.interp(COMPARED_S, knots, poses[:, axis]) for axis in (0, 1)], axis=-1)
-    return np.asarray(np.linalg.norm(planned - driven_poses(record, stamps)[:, :2], axis=1))
+    planned = np.stack([np.interp(COMPARISON_TIMES_S, knots, poses[:, axis]) for axis in (0, 1)], axis=-1)
+    return np.asarray(np.linalg.norm(planned - interpolate_driven_path(record, stamps)[:, :2], axis=1))
 
 
 def _shift(before: ReplayFrame, after: ReplayFrame) -> float | None:
     """The farthest that the later plan lies to the side of the earlier one, where they run beside each other."""
     line = geometry.distinct_points(np.concatenate([before.map_from_ego[None], before.plan_poses]), 1e-3)
-    if len(line) < 2 or geometry.arc_lengths(line)[-1] < STANDING_M or len(after.plan_poses) == 0:
+    if len(line) < 2 or geometry.arc_lengths(line)[-1] < MIN_PLAN_LENGTH_M or len(after.plan_poses) == 0:
         return None
     along, lateral = geometry.project(line, after.plan_poses[:, :2])
     beside = (along > 0) & (along < geometry.arc_lengths(line)[-1] - 1e-6)
@@ -262,15 +262,15 @@ def _comfortable(frames: Sequence[ReplayFrame], vehicle: VehicleConfig) -> Array
     that ends before the score does."""
     flags = np.full(len(frames), np.nan)
     long = [k for k, frame in enumerate(frames) if len(frame.plan_poses) * frame.dt_s >= HORIZON_S - 1e-6]
-    for first in range(0, len(long), SIMULATED_AT_ONCE):
-        some = long[first : first + SIMULATED_AT_ONCE]
-        motions = np.array([motion_of_frame(frames[k], vehicle) for k in some])
-        states = simulate(np.array([ahead_poses(frames[k]) for k in some]), motions, vehicle)
+    for first in range(0, len(long), SIMULATION_BATCH):
+        some = long[first : first + SIMULATION_BATCH]
+        motions = np.array([ego_motion(frames[k], vehicle) for k in some])
+        states = simulate(np.array([plan_poses_in_ego(frames[k]) for k in some]), motions, vehicle)
         flags[some] = metrics.comfort_flags(states, vehicle, metrics.COMFORT_SANE).all(axis=1)
     return flags
 
 
-def motion_of_frame(frame: ReplayFrame, vehicle: VehicleConfig) -> Array:
+def ego_motion(frame: ReplayFrame, vehicle: VehicleConfig) -> Array:
     """(8,) how the car moved when the plan was made, as the score has it."""
     # odometry tells how the car turns, not its steering: a car that begins a curve with straight wheels would jerk
     steering = np.arctan2(vehicle.wheel_base_m * frame.yaw_rate_rps, max(abs(frame.speed_mps), 1.0))
@@ -278,7 +278,7 @@ def motion_of_frame(frame: ReplayFrame, vehicle: VehicleConfig) -> Array:
     return motion_of(EgoState(frame.stamp_ns, frame.map_from_ego, *motion))
 
 
-def ahead_poses(frame: ReplayFrame) -> Array:
+def plan_poses_in_ego(frame: ReplayFrame) -> Array:
     """(40, 3) the plan's first 4 s at the score's interval, ego frame, headings unwrapped."""
     poses = geometry.compose(geometry.invert(frame.map_from_ego), frame.plan_poses)
     poses = np.concatenate([np.zeros((1, 3)), poses])
