@@ -262,7 +262,7 @@ def test_the_results_page_tells_the_file():
         "device": "two cores",
     }
     page = results.render({"ablations": {**budget, "validation_scenes": 500, **measured, **made}})
-    assert "500 steps of 8 scenes, of 90, after 1800 steps of eyes" in page
+    assert "500 steps of 8 scenes, of 90, after 1800 shared steps of vision pretraining" in page
     assert "| full | 50.0 | 40.0 60.0 | 50.0 |" in page
     assert "| no-field | 47.5 | 38.0 57.0 |" in page
     assert "+2.50 (+2.00 .. +3.00)" in page

@@ -52,7 +52,7 @@ def test_a_planner_that_looks_sees_two_instants_half_a_second_apart():
         eyes = closed_loop.CameraHistory(world, SMALL)
         begun_ns = world.stamp_ns
         for _ in range(7):
-            frames = eyes.look()
+            frames = eyes.capture()
             world.step(None)
     assert [frame.name for frame in frames] == ["front_left", "front", "front_right"] * 2
     assert [(frame.stamp_ns - begun_ns) * 1e-9 for frame in frames] == pytest.approx([0.1] * 3 + [0.6] * 3)

@@ -22,7 +22,7 @@ WITHOUT = (
     ("library", "words", "extra"),
     [
         ("torch", ["train", "sft", "x.yaml"], "train"),
-        ("torch", ["bench", "blind"], "train"),
+        ("torch", ["bench", "ego-mlp"], "train"),
         ("onnx_ir", ["export", "x", "--out", "y"], "export"),
     ],
 )

@@ -1,11 +1,11 @@
-"""`reflectdrive bench decoding --model FILE --scenes test`: what each part of the decoding is worth, on one set of scenes.
+"""`reflectdrive bench decoding --model FILE --scenes test`: the effect of each decoding parameter on PDMS.
 
-Every row changes one number of ReflectDrive-2's decoding, on the same scenes: rounds of drafting, rounds of editing,
-the number of goals and how far apart they must be. The plan is that of the likeliest goal; `best` is the best of all
-goals by the true score (an oracle), `chosen` the one that the planner itself chooses with everybody's present
-velocity. A difference to the first row, the configured decoding, has its interval by the bootstrap over scenes.
+Every row changes one parameter of ReflectDrive-2's decoding on the same scenes: draft rounds, edit rounds, number of
+goals, goal spacing. `single` is the plan of the likeliest goal, `best` the best of all goals by the true score (an
+upper bound), `chosen` the plan that the planner selects with objects at constant velocity. Differences to the first
+row, the configured decoding, have bootstrap intervals over scenes.
 
-What no decoding can do better than stands below: the expert's own plan, as it is, and in tokens.
+Below the table stand the scores of the expert's plan, exact and rounded to tokens: the upper bounds of any decoding.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CONFIGURED = "configured"
 
 @dataclass(frozen=True)
 class Row:
-    """PDMS of one scene by one way of decoding, 0 to 1."""
+    """PDMS of one scene with one decoding variant, 0 to 1."""
 
     single: float
     best: float
@@ -57,7 +57,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Ceiling:
-    """PDMS of the expert's own plan of one scene, 0 to 1: as it is; in tokens; the same read without the road."""
+    """PDMS of the expert's plan in one scene, 0 to 1: exact; in tokens; in tokens without the road frame."""
 
     exact: float
     tokens: float
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def measure(folder: Path, config: Config, limit: int, errors: Console) -> tuple[dict[str, list[Row]], list[Ceiling]]:
-    """Rows of the same scenes by every way of decoding, and their experts'. Raises SetError if there is no scene."""
+    """Scores of every decoding variant and of the expert on the same scenes. Raises SetError if there is no scene."""
     ways = variants(config)
     rows: dict[str, list[Row]] = {name: [] for name in ways}
     ceilings = []
@@ -115,7 +115,7 @@ def measure(folder: Path, config: Config, limit: int, errors: Console) -> tuple[
 
 
 def variants(config: Config) -> dict[str, Config]:
-    """Ways of decoding by name: the configured one first, then one number changed at a time."""
+    """Configurations by name: the given one first, then one parameter changed at a time."""
     found = {CONFIGURED: config}
 
     def changed(**values: Any) -> Config:
@@ -136,7 +136,7 @@ def variants(config: Config) -> dict[str, Config]:
 def decode_variants(
     scene: DrivingScene, ways: Mapping[str, Config], networks: Mapping[Any, Network]
 ) -> Iterator[tuple[str, Row]]:
-    """What each way makes of one scene; each network reads the scene once."""
+    """The score of each variant in one scene; each network encodes the scene once."""
     observation = scene.observation()
     scored, road = scene.scored(), RoadFrame.of(observation.route)
     known = {
@@ -156,7 +156,7 @@ def decode_variants(
 
 
 def expert_ceiling(scene: DrivingScene, codebook: Codebook) -> Ceiling:
-    """What the expert's own plan scores."""
+    """The scores of the expert's plan in one scene."""
     rounded, plans = codebook.decode(codebook.encode(scene.expert[:, :2])), [scene.expert]
     for road in (RoadFrame.of(scene.route), None):
         plans.append(poses_on_road(driven(rounded, scene.ego, codebook.bin_m, road), road))
@@ -173,7 +173,7 @@ def expert_sentence(expert: Mapping[str, float]) -> str:
 
 
 def summary(rows: list[Row], plain: list[Row]) -> dict[str, Any]:
-    """Means in percent, and the difference of the single plan to the configured decoding with its interval."""
+    """Means in percent, and the mean difference of `single` to the configured decoding with its 95 % interval."""
     table = 100.0 * np.array([[row.single, row.best, row.chosen] for row in rows])
     difference = table[:, 0] - 100.0 * np.array([row.single for row in plain])
     found = dict(zip(("single", "best", "chosen"), (round(float(mean), 3) for mean in table.mean(0)), strict=True))

@@ -1,5 +1,5 @@
-"""`reflectdrive eval`: PDM scores of planners, beside the recorded human on real traffic (`--scenes real_tracks`), beside
-the expert on proving-ground scenes (`--scenes test`), or in closed loop (`--closed-loop`).
+"""`reflectdrive eval`: PDM scores of planners, beside the recorded human on real traffic (`--scenes
+real_tracks`), beside the expert on proving-ground scenes (`--scenes test`), or in closed loop (`--closed-loop`).
 
 On recordings, each start is planned once from the planner's initial state. The scorer simulates the plan with its own
 vehicle model; other agents follow their recorded tracks and do not react. Scores are the PDM score of NAVSIM v1.1 by
@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
             return open_loop.run(args, config, console, errors)
         if args.limit is not None or args.families is not None:
             raise real_tracks.TracksError(
-                f"{REAL_TRACKS} is scored whole: --limit and --families are for the sets of the proving ground ({', '.join(sets.SIZES)})"
+                f"{REAL_TRACKS} is scored whole: --limit and --families are for sets of the proving ground, as test"
             )
         if learned := sorted(set(args.planner) & set(LEARNED)):
             raise real_tracks.TracksError(f"{REAL_TRACKS} has no images for {', '.join(learned)}: use --scenes test")

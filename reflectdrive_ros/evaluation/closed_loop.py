@@ -1,14 +1,14 @@
-"""`reflectdrive eval --closed-loop`: planners drive in the proving ground, and what they do there has consequences.
+"""`reflectdrive eval --closed-loop`: planners drive in closed loop in the proving ground.
 
-Each drive is one made town with traffic that reacts. The engine plans at 10 Hz and the ego follows its plans; time is
-simulated, so a planner is never late here and a drive follows from its seed alone, on any machine. The towns have
-names of their own: none of them is in a scene set.
+Each drive is one generated town with reactive traffic. The engine plans at 10 Hz and the ego follows its plans. Time
+is simulated: a planner is never late, and a drive depends on its seed only, not on the machine. No town of a closed
+loop is part of a scene set.
 
-With `--random-weights` each planner that has a network drives once more with random weights. A drive that breaks off
-stands in the table and makes the exit code 1.
+With `--random-weights` each learned planner drives once more with random weights. A drive that fails is listed in the
+table and sets exit code 1.
 
-Route completion is the way along the route as a share of what the speed limits would have allowed meanwhile. Nobody
-reaches 100 %: curves, lights and other cars take their time from everybody. Lengths count along the driven line.
+Route completion is the progress along the route divided by the distance that the speed limits allow in the same time.
+It stays below 100 % because of curves, traffic lights and other vehicles. Distances are measured along the driven path.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class DriveResult:
     log: DriveLog
     scores: Array  # (S,) PDM score of the plans that were driven, one each SCORE_EVERY_S, 0..1
     verdicts: Mapping[str, int]  # of the planner's own plans
-    sources: Mapping[str, int]  # of the plans that were driven
+    sources: Mapping[str, int]  # of the executed plans
     planning_ms: Mapping[str, Sequence[float]] = field(default_factory=dict)  # processor time of steps, by their kind
 
 
@@ -77,9 +77,9 @@ def drive(
 ) -> DriveResult:
     """Drives for `duration_s` of simulated time, or until the route ends.
 
-    `pictures`: whether cameras are drawn; None: if the settings require them and the planner is not a blind one. The
-    drivable space is told where `inputs.drivable_type` is set, whatever to: the world knows its own road. With
-    `random_weights` the planner's network has learned nothing.
+    `pictures`: whether camera images are rendered; None: if the settings require cameras and the planner uses them. The
+    drivable area is given where `inputs.drivable_type` is not `none`. With `random_weights` the planner's network has
+    random weights.
     Raises ConfigError for an unknown planner, ModelFileError for a model that cannot be used, RoadError, SumoMissing
     and TrafficError as the world does.
     """
@@ -93,10 +93,12 @@ def drive(
     planning_ms: dict[str, list[float]] = {}
     with World(options, config.vehicle) as world:
         engine = Engine(config, clock=lambda: world.stamp_ns * 1e-9, network=network)
-        eyes = CameraHistory(world, config) if pictures else None
+        cameras = CameraHistory(world, config) if pictures else None
         every = round(SCORE_EVERY_S / DT_S)
         for step in range(round(duration_s / DT_S)):
-            observation = world.observation(eyes.look() if eyes else (), drivable=config.inputs.drivable_type != "none")
+            observation = world.observation(
+                cameras.capture() if cameras else (), drivable=config.inputs.drivable_type != "none"
+            )
             begun_s = time.process_time()
             report = engine.step(observation)
             kind = "none" if report.step is None else report.step.value
@@ -121,14 +123,14 @@ def drive(
 
 
 class CameraHistory:
-    """The pictures of two instants that a planner sees, the older first; at the beginning both are the same."""
+    """Renders the camera images of two instants, the older first; at the start both are the same."""
 
     def __init__(self, world: World, config: Config) -> None:
         self._world = world
         self._rig = camera.rig(config.cameras.width, config.cameras.height)
         self._seen: deque[tuple[CameraFrame, ...]] = deque(maxlen=round(config.cameras.pair_interval_s / DT_S) + 1)
 
-    def look(self) -> tuple[CameraFrame, ...]:
+    def capture(self) -> tuple[CameraFrame, ...]:
         self._seen.append(self._world.pictures(self._rig))
         return (*self._seen[0], *self._seen[-1])
 
@@ -141,17 +143,17 @@ Job = tuple[str, int]  # name of the planner's row, seed
 
 @dataclass(frozen=True, eq=False)
 class Drives:
-    """What came of every planner on every seed."""
+    """The results of every planner on every seed."""
 
     planners: tuple[str, ...]  # names of the rows
-    results: tuple[DriveResult, ...]  # of the drives that came to their end
-    failures: Mapping[Job, str]  # why the other drives broke off
+    results: tuple[DriveResult, ...]  # of the completed drives
+    failures: Mapping[Job, str]  # why the other drives failed
 
     def of(self, planner: str) -> list[DriveResult]:
         return [result for result in self.results if result.planner == planner]
 
     def broken_off(self, planner: str) -> list[int]:
-        """Seeds of the drives that did not come to their end."""
+        """Seeds of the failed drives."""
         return [seed for name, seed in self.failures if name == planner]
 
 
@@ -163,17 +165,16 @@ def run_drives(
     console: Console,
     random_weights: bool = False,
 ) -> Drives:
-    """Every planner on every seed, spread over the cores; with `random_weights` once more with a network that has
-    learned nothing.
+    """Drives every planner on every seed, in parallel; with `random_weights` learned planners also with random weights.
 
     Raises ConfigError for an unknown planner, ModelFileError for a model that cannot be used, SumoMissing.
     """
-    sumo.binary("sumo")  # what is missing for all is told once, not by every drive
+    sumo.binary("sumo")  # report a missing SUMO once, not from every drive
     drivers = make_drivers(planners, ("",), random_weights)
     for driver in drivers.values():
         asked = replace(config, planner=driver.planner)
         planner_named(asked)
-        if driver.planner in LEARNED:  # a fault of the model is told once, not by every drive
+        if driver.planner in LEARNED:  # report a fault of the model once, not from every drive
             check_cameras(asked, cli_args.network_for(config, driver.planner, driver.random_weights))
     jobs = [(name, seed) for name in drivers for seed in seeds]
     found: dict[Job, DriveResult] = {}
@@ -196,7 +197,7 @@ def run_drives(
 def _iterate_drives(
     jobs: Sequence[Job], drivers: Mapping[str, Driver], config: Config, duration_s: float
 ) -> Iterator[tuple[Job, DriveResult | str]]:
-    """Drives as they end, or why one broke off: SUMO may take its process down with it."""
+    """Results in order of completion, or the reason of a failure: SUMO may crash its process."""
     work = partial(_run_drive, drivers=drivers, config=config, duration_s=duration_s)
     for outcome in map_restartable(jobs, work, os.cpu_count() or 1, lambda place, count: None):
         yield outcome.task, outcome.reason if outcome.result is None else outcome.result
@@ -224,9 +225,9 @@ MEASURES: Mapping[str, str] = {
 
 
 def drive_metrics(results: Sequence[DriveResult]) -> dict[str, Any]:
-    """What drives come to together: rates over all their kilometres, shares in percent over all their time.
+    """Totals over drives: rates per kilometre, shares in percent of the total time.
 
-    What no drive can tell is None.
+    A value that no drive defines is None.
     """
     logs = [result.log for result in results]
     km = sum(log.distance_m for log in logs) / 1000.0
@@ -264,7 +265,7 @@ def drive_metrics(results: Sequence[DriveResult]) -> dict[str, Any]:
 
 
 def _planning_ms(results: Sequence[DriveResult]) -> dict[str, Any]:
-    """Processor time of planning steps: the mean over all, and mean and number by their kind."""
+    """Processor time of planning steps in ms: the mean over all, and mean and count by step kind."""
     times: dict[str, list[float]] = {}
     for result in results:
         for kind, some in result.planning_ms.items():
@@ -289,7 +290,7 @@ def _sum_counts(counts: Iterator[Mapping[str, int]]) -> dict[str, int]:
 
 
 def add_arguments(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("--closed-loop", action="store_true", help="drive in the proving ground instead of a scene set")
+    parser.add_argument("--closed-loop", action="store_true", help="drive in closed loop in the proving ground")
     parser.add_argument(
         "--seeds",
         type=arguments.positive_int(100_000),
@@ -336,7 +337,7 @@ def run_closed_loop(args: argparse.Namespace) -> int:
 def table_metrics(driven: Drives) -> dict[str, Any]:
     """`drive_metrics` of each row under `planners`, with those of each drive; those of the first once more at the top.
 
-    `broken_off` is how many drives of a row did not come to their end; `failures` says why, by planner and seed.
+    `broken_off` is the number of failed drives of a row; `failures` gives the reasons by planner and seed.
     """
     by_planner = {}
     for planner in driven.planners:

@@ -1,7 +1,7 @@
-"""Scenes with known official scores: reads them, and scores them as NAVSIM does.
+"""Scenes with official NAVSIM scores: reads them and scores them by the official rules.
 
-A file of scenes has one JSON object a line (gzipped or not); its fields are described in `test/data/golden/SCHEMA.md`.
-Everything there is in a global frame; what comes out here is in the ego frame of each scene.
+A file of scenes has one JSON object per line (optionally gzipped), described in `test/data/golden/SCHEMA.md`. File
+coordinates are global; parsed scenes are in the ego frame of each scene.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ VEHICLE = VehicleConfig(max_steering_rad=np.pi / 3)  # nuPlan's Pacifica
 KINDS = {"vehicle": AgentKind.VEHICLE, "pedestrian": AgentKind.PEDESTRIAN, "bicycle": AgentKind.BICYCLE}
 STATIC_TYPES = ("traffic_cone", "barrier", "czone_sign", "generic_object")
 FRAME_STEPS = 5  # 10 Hz samples between two annotated frames
-NOW, BEFORE = 3, 2  # places in ego_frames
-FRAMES_V1, FRAMES_V2 = 11, 9  # annotated frames that each version sees: 5 s and 4 s
+NOW, BEFORE = 3, 2  # indices into ego_frames
+FRAMES_V1, FRAMES_V2 = 11, 9  # annotated frames used by each version: 5 s and 4 s
 MAX_SPAN_US = 60_000_000  # from the first frame to the last; ours span 6.5 s
 SCENES_BYTES = 4096 * MEGABYTE  # of a file of scenes, unpacked; a million trajectories have 2 GB
 LINE_BYTES = 64 * MEGABYTE  # of one scene; ours have 0.1 MB
@@ -83,12 +83,12 @@ FIELDS = {  # of a scene, as described in SCHEMA.md
 
 
 class GoldenError(ValueError):
-    """A file of scenes cannot be used; the message says where and why."""
+    """A file of scenes cannot be used; the message names the line and the reason."""
 
 
 @dataclass(frozen=True, eq=False)
 class GoldenScene:
-    """One scene as both versions of the official code see it, and what is to be scored in it."""
+    """One scene in the form of both official versions, with the trajectories to score."""
 
     scene_id: str
     kind: str
@@ -98,7 +98,7 @@ class GoldenScene:
     candidates: Array  # (N, 8, 3) at 0.5 .. 4 s, ego frame
     candidate_kinds: tuple[str, ...]
     human: Array  # (8, 3) what the human did, for v2's filter
-    previous: tuple[Array | None, ...]  # N plans (8, 3) made 0.5 s earlier, in the ego frame of then
+    previous: tuple[Array | None, ...]  # N plans (8, 3) made 0.5 s earlier, in the ego frame of that time
     previous_motion: Array  # (8,) of then
     previous_start_us: int
 
@@ -235,7 +235,7 @@ def _red_lights(entry: Mapping[str, Any], ego_from_map: Array) -> RedLights:
 
 
 def _agents(entry: Mapping[str, Any], ego_from_map: Array, frames: int) -> AgentTracks:
-    """Tracks at 10 Hz, linear between annotated frames; one seen in a single frame stands there always (section 2)."""
+    """Tracks at 10 Hz, linear between annotated frames; an agent in one frame only is static throughout (section 2)."""
     count, times = len(entry["tracks"]), np.arange(SAMPLES) / FRAME_STEPS
     poses, present = np.zeros((count, SAMPLES, 3)), np.zeros((count, SAMPLES), bool)
     speeds, sizes, kinds = np.zeros((count, SAMPLES)), np.ones((count, 2)), np.zeros(count, np.int64)
@@ -259,7 +259,7 @@ def _agents(entry: Mapping[str, Any], ego_from_map: Array, frames: int) -> Agent
 
 
 def _drop_agents_touching_ego(agents: AgentTracks) -> AgentTracks:
-    """v2's log replay forgets whoever touches the ego at t = 0 (section 2)."""
+    """Without agents that overlap the ego at t = 0, as in the log replay of v2 (section 2)."""
     ego = np.array([VEHICLE.rear_axle_to_center_m, 0.0, 0.0])
     touching = geometry.boxes_overlap(
         ego, np.array([VEHICLE.length_m, VEHICLE.width_m]), agents.poses[:, 0], agents.sizes
@@ -288,21 +288,21 @@ SCORING_V1, SCORING_V2 = ScoringConfig(form="pdms"), ScoringConfig(form="epdms")
 
 @dataclass(frozen=True, eq=False)
 class OfficialScores:
-    """All that the official scripts of both versions say of a scene's candidates."""
+    """Scores of a scene's candidates by the official scripts of both versions."""
 
     first: ScoreCard  # v1.1
     raw: ScoreCard  # v2 without the human filter
     filtered: ScoreCard  # v2 with it
-    ec: tuple[float | None, ...]  # extended comfort, where there is a plan made before
+    ec: tuple[float | None, ...]  # extended comfort; None without a previous plan
 
 
 def score_official(golden: GoldenScene) -> OfficialScores:
-    """PDMS of v1.1 and EPDMS of v2 of every candidate, quirks included."""
+    """PDMS of v1.1 and EPDMS of v2 of every candidate, with the deviations of the official code."""
     first = score(golden.first, golden.candidates, SCORING_V1, official=True)
     raw = score(golden.second, golden.candidates, SCORING_V2, official=True)
     alone = replace(golden.second, reference=None, history=None)
     human = score(alone, golden.human[None], SCORING_V2, official=True)
-    human = replace(human, comfort=np.ones(1))  # without a past, the official comfort is 1
+    human = replace(human, comfort=np.ones(1))  # without history, the official comfort is 1
     return OfficialScores(first, raw, forgiven(raw, human, SCORING_V2), extended_comfort(golden, raw.states))
 
 
@@ -319,7 +319,7 @@ def extended_comfort(golden: GoldenScene, states: Array) -> tuple[float | None, 
 
 
 def score_rows(golden: GoldenScene, scores: OfficialScores, *, states: bool = False) -> Iterator[dict[str, Any]]:
-    """One JSON object per candidate with the keys of `scores.jsonl`; `states` adds what the simulated car did."""
+    """One JSON object per candidate with the keys of `scores.jsonl`; `states` adds the simulated states."""
     ec = np.array([1.0 if value is None else value for value in scores.ec])
     with_ec = {
         name: total(replace(card, ec=ec), SCORING_V2) for name, card in (("raw", scores.raw), ("filt", scores.filtered))
@@ -372,7 +372,7 @@ def simulated_states(golden: GoldenScene, states: Array) -> Array:
 
 
 def state_error(mine: Array, official: Array) -> float:
-    """Largest difference between simulated states (.., 9) of `simulated_states`, headings compared around the circle."""
+    """The largest difference between simulated states (.., 9) of `simulated_states`; headings are wrapped."""
     difference = np.abs(mine - official)
     difference[..., 2] = np.abs(geometry.wrap(mine[..., 2] - official[..., 2]))
     return float(difference.max())
@@ -384,7 +384,7 @@ EXPERTS = ("human", "pdm_reference")
 
 
 def codebook_ceiling(scenes: Iterable[GoldenScene], book: Codebook) -> dict[str, dict[str, float]]:
-    """What rounding to a codebook costs the experts: mean official PDMS and EPDMS (no filter, no EC), in percent.
+    """The effect of rounding experts to a codebook: mean official PDMS and EPDMS (no filter, no EC), in percent.
 
     By form ("pdms", "epdms"): `exact`, the human's and the reference's trajectories as they are; `rounded`, their
     points rounded and headings found by `tokens.poses_from_points`; `steps`, the same with the direction of each step

@@ -1,4 +1,4 @@
-"""What is counted over all plans of a replay, in memory that does not grow with it."""
+"""Counters over all plans of a replay, in constant memory."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ import numpy as np
 from ..domain import Array
 from ..ros.inputs import InputStatus, Level
 
-MESSAGES_MAX = 20  # of a kind that are told
-OnDiagnostics = Callable[[Iterable[InputStatus]], None]  # takes the diagnostics of a step that sent no plan
+MESSAGES_MAX = 20  # reported per kind
+OnDiagnostics = Callable[[Iterable[InputStatus]], None]  # receives the diagnostics of a step without a plan
 NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
 
 
 @dataclass(frozen=True)
 class PublishedPlan:
-    """One plan as it went out, with what was said of it."""
+    """One published plan with its status and diagnostics."""
 
     stamp_ns: int
     points: Array  # (T,) of outputs.POINT
     status: Any  # reflectdrive/PlannerStatus
     stages_ms: dict[str, float]
     statuses: tuple[InputStatus, ...]
-    at_ns: int | None = None  # when, as the bag counts; None where only the end of the bag tells all
+    at_ns: int | None = None  # publication time on the clock of the bag; None if it is known only at the end
 
 
 class ReplayCounters:
-    """What is counted over all plans of a replay.
+    """Counts steps, notes, diagnostics and deadline misses of a replay.
 
-    `plans_sha256` is one hash over every number of every trajectory: equal runs have equal hashes.
+    `plans_sha256` is one hash over all numbers of all trajectories.
     """
 
     def __init__(self, deadline_ms: float) -> None:
-        """`deadline_ms`: what a step may take, to count those that took longer."""
+        """`deadline_ms`: limit of a step; longer steps are counted."""
         self.plans = 0
         self._deadline_ms, self._over_deadline = deadline_ms, 0
         self._diagnostics: dict[tuple[Level, str], MessageCounter] = {}
-        self._lock = threading.Lock()  # the thread that reads ahead in the bag tells of damaged messages
+        self._lock = threading.Lock()  # the reader thread reports damaged messages
         self._digest = hashlib.sha256()
         self._last: PublishedPlan | None = None
         self._steps, self._why_full, self._notes = Counter[str](), MessageCounter(), MessageCounter()
@@ -63,7 +63,7 @@ class ReplayCounters:
         self.plans += 1
 
     def count_diagnostics(self, statuses: Iterable[InputStatus]) -> None:
-        """Count the warnings and errors of one step; `add` does it for the steps that sent a plan."""
+        """Counts warnings and errors of one step; `add` calls it for steps with a plan."""
         with self._lock:
             for line in statuses:
                 if line.level > Level.OK:
@@ -84,10 +84,10 @@ class ReplayCounters:
             "notes": self._notes.counted(),
             "deadline_ms": self._deadline_ms,
             "over_deadline": self._over_deadline,
-            "diagnostics": self._said(),
+            "diagnostics": self._messages(),
         }
 
-    def _said(self) -> list[dict[str, Any]]:
+    def _messages(self) -> list[dict[str, Any]]:
         lines = [
             (level, count, {"level": level.name, "name": name, "message": message, "count": count})
             for (level, name), sentences in self._diagnostics.items()
@@ -97,15 +97,15 @@ class ReplayCounters:
 
 
 class MessageCounter:
-    """Sentences, and how often they were said; those that differ in numbers only are one, with the range of each."""
+    """Counts messages; messages that differ only in numbers are merged, with the range of each number."""
 
     def __init__(self) -> None:
-        self._said = Counter[tuple[str, ...]]()  # by the words between numbers
+        self._counts = Counter[tuple[str, ...]]()  # by the words between numbers
         self._ranges: dict[tuple[str, ...], list[tuple[str, str]]] = {}
 
     def add(self, sentence: str) -> None:
         words, numbers = (tuple(NUMBER.split(sentence)[first::2]) for first in (0, 1))
-        self._said[words] += 1
+        self._counts[words] += 1
         before = self._ranges.get(words) or [(number, number) for number in numbers]
         self._ranges[words] = [
             (min(low, number, key=float), max(high, number, key=float))
@@ -113,8 +113,8 @@ class MessageCounter:
         ]
 
     def counted(self) -> dict[str, int]:
-        """The most frequent ones."""
-        return {self._whole(words): count for words, count in self._said.most_common(MESSAGES_MAX)}
+        """Counts of the most frequent messages."""
+        return {self._whole(words): count for words, count in self._counts.most_common(MESSAGES_MAX)}
 
     def _whole(self, words: tuple[str, ...]) -> str:
         told = [low if low == high else f"{low} to {high}" for low, high in self._ranges[words]]

@@ -1,8 +1,8 @@
-"""`reflectdrive replay BAG ..`: bags through the engine, or through the real node, and a report of what it planned.
+"""`reflectdrive replay BAG ..`: replays bags through the engine or the real node, and writes a report of the plans.
 
-Engine only (the default): messages go through the same pilot as on the car, in the order received, as fast as they go.
-Lateness is not judged, because this machine's speed is not the car's; everything else is, and the plans are equal bit
-for bit on every run. With `--node` the node runs in its own process and the bag is published over DDS in recorded time.
+By default messages are processed by the planning core of the node, in the order received and as fast as possible.
+Deadlines are not enforced, because this machine is not the vehicle's computer; the plans are bit-identical on every
+run. With `--node` the node runs in its own process and the bag is published over DDS in recorded time.
 """
 
 from __future__ import annotations
@@ -51,9 +51,7 @@ from .plan_measures import PLANS_FILE, SCORES, write_measures
 from .record import ReplayRecord, summary
 from .report import write_report
 
-SWITCH_INTERVAL_S = (
-    0.0005  # for which a thread keeps Python to itself; at Python's own 5 ms a core waits that long for work
-)
+SWITCH_INTERVAL_S = 0.0005  # of Python threads; with the default of 5 ms a core waits that long for work
 RESULTS_FOLDER = Path("out") / "replays"  # of several bags
 PLANS_PREFIX = "/planning/reflectdrive"
 RESULT_FILES = ("summary.json", "report.html", PLANS_FILE)
@@ -65,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "bags", type=Path, nargs="+", metavar="BAG", help="rosbag2 folder or file (mcap or sqlite3), or folder of bags"
     )
-    parser.add_argument("--out", type=Path, help="folder for what is left behind (default: out/<bag>, out/replays)")
+    parser.add_argument("--out", type=Path, help="output folder (default: out/<bag>, out/replays)")
     parser.add_argument(
         "--jobs",
         type=arguments.process_count(),
@@ -103,8 +101,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, *, owned: bool = False) -> int:
-    """Exit code 0; 1 when no plan of the planner went out, plans differ from the golden, or a bag of several cannot be
-    replayed; 2 with one sentence when something given cannot be used.
+    """Exit code 0; 1 when no plan of the planner was published, plans differ from the golden, or one of several bags
+    cannot be replayed; 2 with one sentence when an argument cannot be used.
 
     `owned`: whether the caller holds the lock of --out.
     """
@@ -149,12 +147,12 @@ def run_one(args: argparse.Namespace, config: Config, errors: Console) -> int:
 
 
 def has_own_plan(numbers: Mapping[str, Any]) -> bool:
-    """Whether a plan of the planner's own went out, at once or carried forward: the stops are not."""
+    """Whether a plan of the planner was published, new or carried forward; stop plans do not count."""
     return bool(numbers["plans"] > numbers["sources"]["STOP"])
 
 
 def no_plan_lines(numbers: Mapping[str, Any]) -> list[str]:
-    """Where the planner made no plan that went out: a line that says so, and one for each error of the diagnostics."""
+    """If no plan of the planner was published: one line that says so, and one per error of the diagnostics."""
     if has_own_plan(numbers):
         return []
     said = numbers["diagnostics"]
@@ -167,15 +165,15 @@ def no_plan_lines(numbers: Mapping[str, Any]) -> list[str]:
 
 
 def replay(args: argparse.Namespace, config: Config, errors: Console) -> tuple[ReplayRecord, Path]:
-    """Run the one bag and write its plans; returns the record and the folder for what is made of it."""
+    """Replays one bag and writes its plans; returns the record and the output folder."""
     out = args.out or Path("out") / args.bags[0].name
     with Progress(console=errors, transient=True, disable=args.node) as progress:  # the node's replay shows its own
         task = progress.add_task("replaying", total=1.0)
 
-        def tell(share: float) -> None:
+        def on_progress(share: float) -> None:
             progress.update(task, completed=share)
 
-        return replay_bag(args.bags[0], out, args, config, errors, tell), out
+        return replay_bag(args.bags[0], out, args, config, errors, on_progress), out
 
 
 def replay_bag(
@@ -184,9 +182,9 @@ def replay_bag(
     args: argparse.Namespace,
     config: Config,
     errors: Console,
-    tell: Callable[[float], None],
+    on_progress: Callable[[float], None],
 ) -> ReplayRecord:
-    """Run the bag and write the plans into `out`; returns the record. `tell` hears which share is done."""
+    """Replays a bag and writes its plans into `out`; returns the record. `on_progress` receives the share done."""
     begun = time.perf_counter()
     with BagReader(bag) as reader, BagReader(bag) as again:
         if reader.notice:
@@ -209,19 +207,19 @@ def replay_bag(
             plans, mode = replay_node(reader, sources, config, stop_ns, args.rate, route, out, errors, unsent), "node"
         else:
             plans, mode = (
-                replay_engine(reader, sources, config, stop_ns, route, tell, tally.count_diagnostics),
+                replay_engine(reader, sources, config, stop_ns, route, on_progress, tally.count_diagnostics),
                 "engine",
             )
         for name in RESULT_FILES:  # of an earlier replay: they do not belong to the plans that come now
             (out / name).unlink(missing_ok=True)
         timed = TimedPlans(plans)
-        legs = ReplayChunks(again, known_sources(reader) | sources, config, drawn=not args.no_report)
+        chunks = ReplayChunks(again, known_sources(reader) | sources, config, drawn=not args.no_report)
         with PlansBag(out / "plans", config.output.map_frame) as kept:
             for sent in timed:
                 kept.write(sent)
                 tally.add(sent)
-                legs.add(sent)
-        record = legs.record(
+                chunks.add(sent)
+        record = chunks.record(
             {
                 "mode": mode,
                 "jobs": args.jobs,  # replays at a time: latencies hold for that
@@ -239,7 +237,7 @@ def replay_bag(
 
 
 class TimedPlans:
-    """Plans, and how long it took to make them; what is done with them in between does not count."""
+    """Iterates over plans and measures the time of planning, without the time spent between plans."""
 
     def __init__(self, plans: Iterable[PublishedPlan]) -> None:
         self._plans, self.planning_s = plans, 0.0
@@ -254,7 +252,7 @@ class TimedPlans:
 
 
 def write_results(record: ReplayRecord, out: Path, args: argparse.Namespace, copy: Path | None) -> dict[str, Any]:
-    """plans.csv, report.html and summary.json, the last of them last; returns the summary. `copy`: a second file."""
+    """Writes plans.csv, report.html and finally summary.json; returns the summary. `copy`: a second summary file."""
     numbers = summary(record)
     write_measures(record.plans.measures, out / PLANS_FILE)
     if not args.no_report:
@@ -285,12 +283,12 @@ def replay_engine(
     config: Config,
     stop_ns: int,
     route: Any | None,
-    tell: Callable[[float], None],
+    on_progress: Callable[[float], None],
     unsent: OnDiagnostics,
 ) -> Iterator[PublishedPlan]:
-    """Every plan the pilot makes of the bag, in order; deterministic. `route`: a nav_msgs/Path instead of the bag's.
+    """All plans of a bag in order; deterministic. `route`: a nav_msgs/Path instead of the route of the bag.
 
-    `unsent` hears the diagnostics of each step without a plan; those of the end where no step was due at all.
+    `unsent` receives the diagnostics of each step without a plan, or the final ones if no step was due.
     """
     engine_config = dataclasses.replace(config, engine=dataclasses.replace(config.engine, deadline_ms=NO_DEADLINE_MS))
     pilot = Pilot(engine_config, time.perf_counter, Engine(engine_config, time.perf_counter, read_ahead=True))
@@ -299,7 +297,7 @@ def replay_engine(
     count, steps, before = 0, 0, sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
-        for seen in prefetch_items(due_steps(pilot, reader, sources, stop_ns, tell, unsent), AHEAD):
+        for seen in prefetch_items(due_steps(pilot, reader, sources, stop_ns, on_progress, unsent), AHEAD):
             steps += 1
             if sent := publish_plan(pilot, seen, config, count + 1):
                 count += 1
@@ -313,7 +311,7 @@ def replay_engine(
 
 
 class DueStep(NamedTuple):
-    """A step that is due: while those before it are planned, the network may read what this one looks at."""
+    """The inputs of a due step; the network may encode its images while earlier steps are planned."""
 
     look: Look
     statuses: tuple[InputStatus, ...]  # of the inputs
@@ -325,10 +323,10 @@ def due_steps(
     reader: BagReader,
     sources: dict[str, str],
     stop_ns: int,
-    tell: Callable[[float], None],
+    on_progress: Callable[[float], None],
     damaged: OnDiagnostics,
 ) -> Iterator[DueStep]:
-    """What the pilot's inputs know each time a step is due, message by message. `damaged` hears of those left out."""
+    """The inputs of each due step, from the messages of a bag in order. `damaged` receives skipped messages."""
     keys = {name: key for key, name in sources.items()}
     length_ns = max(min(stop_ns, reader.end_ns) - reader.start_ns, 1)
     for message in reader.messages(keys, stop_ns=stop_ns):
@@ -340,11 +338,11 @@ def due_steps(
         if pilot.due(now_ns):
             pilot.settle()
             yield DueStep(pilot.look(now_ns), tuple(pilot.inputs.statuses(now_ns)), now_ns)
-            tell((now_ns - reader.start_ns) / length_ns)
+            on_progress((now_ns - reader.start_ns) / length_ns)
 
 
 def prefetch_items(items: Iterator[Item], most: int) -> Iterator[Item]:
-    """The items, up to `most` of them made by another thread before they are asked for; with what it raises."""
+    """Iterates with up to `most` items computed ahead in another thread; its exceptions are raised here."""
     hand = ThreadPoolExecutor(1, thread_name_prefix="reader")
     try:
         coming = deque(hand.submit(next, items, None) for _ in range(most))
@@ -356,7 +354,7 @@ def prefetch_items(items: Iterator[Item], most: int) -> Iterator[Item]:
 
 
 def publish_plan(pilot: Pilot, seen: DueStep, config: Config, number: int) -> PublishedPlan | None:
-    """The plan of a step; None where not even a stop can be sent."""
+    """The plan of a step as the node would publish it; None where not even a stop plan is possible."""
     step = pilot.answer(seen.look)
     if step.report is None:
         return None
@@ -371,7 +369,7 @@ def publish_plan(pilot: Pilot, seen: DueStep, config: Config, number: int) -> Pu
 
 
 def recorded_path(reader: BagReader, sources: dict[str, str], config: Config) -> Array:
-    """(M, 3) where the car went, map frame, one pose per metre."""
+    """(M, 3) poses of the recorded path in the map frame, one per metre."""
     from ..ros import convert
 
     kept: list[Array] = []
@@ -391,7 +389,7 @@ def recorded_path(reader: BagReader, sources: dict[str, str], config: Config) ->
 
 
 class PlansBag:
-    """The plans as a bag: trajectories and status, received at their own stamps."""
+    """Writes plans as a bag: trajectory and status messages at their own stamps."""
 
     def __init__(self, path: Path, frame: str) -> None:
         self._bag, self._frame = BagWriter(path, replace=True), frame
@@ -414,7 +412,7 @@ class PlansBag:
         self._opened.__exit__(kind, fault, trace)
 
     def _remove(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Plans of a part of the bag are no result."""
+        """Removes the bag of an interrupted replay."""
         if kind is not None:
             shutil.rmtree(self._bag.path, ignore_errors=True)
 
@@ -425,7 +423,7 @@ class PlansBag:
 
 
 def planner_rows(numbers: dict[str, Any]) -> dict[str, str]:
-    """What a planner that has learned says of its steps and inputs."""
+    """Table rows with the step kinds and notes of a learned planner."""
     rows = {}
     if set(numbers["steps"]) - {"baseline"}:
         rows["steps"] = ", ".join(f"{count} {name}" for name, count in numbers["steps"].items())
@@ -440,7 +438,7 @@ def topic_rows(numbers: dict[str, Any]) -> dict[str, str]:
 
 
 def deadline_row(numbers: Mapping[str, Any]) -> dict[str, str]:
-    """What the verdicts do not tell: through the engine no plan is late."""
+    """A table row with plans over the deadline, which the engine's verdicts do not count as late."""
     if numbers["mode"] != "engine":
         return {}
     told = f"lateness is not judged here; {numbers['over_deadline']} plans over the deadline of"
@@ -448,7 +446,7 @@ def deadline_row(numbers: Mapping[str, Any]) -> dict[str, str]:
 
 
 def scored_row(scored: dict[str, Any]) -> dict[str, str]:
-    """The driving score of the plans, where the bag tells what it takes."""
+    """A table row with the driving score, where the bag has the data for it."""
     if not scored["plans"]:
         return {}
     parts = ", ".join(f"{name.upper()} {scored[name]:.1f}" for name in SCORES if scored[name] is not None)
@@ -456,7 +454,7 @@ def scored_row(scored: dict[str, Any]) -> dict[str, str]:
 
 
 def table(numbers: dict[str, Any]) -> Table:
-    """The summary on one screen."""
+    """The table of a summary."""
     made = Table(title=f"{numbers['bag']} · {numbers['planner']} · {numbers['mode']}", show_header=False)
     counts = {name: count for name, count in numbers["verdicts"].items() if count}
     sources = {name: count for name, count in numbers["sources"].items() if count}

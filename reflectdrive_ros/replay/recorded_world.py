@@ -1,7 +1,6 @@
-"""The world around each plan of a replay, read back from the bag: pictures, road users, the path really driven.
+"""Reads the surroundings of replayed plans from a bag: images, objects, driven path.
 
-A bag may be longer than memory, so it is read in parts: what belongs to some plans, from some time before them to some
-time after.
+A bag may exceed memory, so it is read in slices around the plans of a chunk.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ IMAGE_WIDTH = 480
 
 
 class PlanOutput(Protocol):
-    """What is needed of a plan that went out."""
+    """The fields of a published plan that this module uses."""
 
     @property
     def stamp_ns(self) -> int: ...
@@ -50,7 +49,7 @@ class PlanOutput(Protocol):
 
 @dataclass(frozen=True)
 class BagSlice:
-    """What was received from start up to stop; None: from the beginning, to the end."""
+    """Messages received from `start_ns` to `stop_ns`; None: without limit."""
 
     reader: BagReader
     sources: Mapping[str, str]  # input -> its topic in this bag
@@ -58,10 +57,10 @@ class BagSlice:
     stop_ns: int | None = None
 
     def messages(self, key: str) -> Iterator[tuple[int, Any]]:
-        """When it was received (ns) and the message, of an input that the bag has; damaged ones are left out."""
+        """Receive time (ns) and message of an input; damaged messages are skipped."""
         names = [self.sources[key]] if key in self.sources else []
         for entry in self.reader.messages(names, self.start_ns, self.stop_ns):
-            with suppress(DamagedMessage):  # the diagnostics say it
+            with suppress(DamagedMessage):  # the diagnostics report it
                 yield entry.received_ns, entry.message()
 
 
@@ -73,7 +72,7 @@ def build_frames(
     part: BagSlice,
     config: Config,
 ) -> list[ReplayFrame]:
-    """Plans with what was around them: egos by stamp, pictures by place among the plans, sightings by time."""
+    """Frames of plans, from egos by stamp, images by plan index and sightings in order of time."""
     stamps = [item.stamp_ns for item in sent]
     agents, accelerations = _agents(seen, stamps), _accelerations(part, config, stamps)
     frames = []
@@ -84,7 +83,7 @@ def build_frames(
 
 
 def read_sightings(part: BagSlice, config: Config, driven: Callable[[Array], Array]) -> list[Sighting]:
-    """Who was where, message by message; what the inputs refused is left out here, too. `driven`: stamps to poses."""
+    """Objects message by message, without those the inputs rejected. `driven` maps stamps to ego poses."""
     limits, seen = config.inputs, []
     for _, content in part.messages("objects"):
         with suppress(BadMessage):
@@ -96,26 +95,26 @@ def read_sightings(part: BagSlice, config: Config, driven: Callable[[Array], Arr
 
 
 def find_map(whole: BagSlice, config: Config) -> LaneletMap | None:
-    """Of the file that is named, else the newest that the bag holds; None where neither is, or it cannot be read."""
+    """The map of the configured file, else the newest of the bag; None if there is none that can be read."""
     if config.inputs.lanelet_map:
         return from_file(config.inputs)
     received = VectorMap(config.output.map_frame, InlineExecutor())
     for _, message in whole.messages("map"):
         received.put(message)
-    with suppress(BadMessage):  # the diagnostics say it, where it was asked for
+    with suppress(BadMessage):  # the diagnostics report it, where it was asked for
         return received.newest()
     return None
 
 
 def drivable_grids(lanelets: LaneletMap | None) -> Callable[[ReplayFrame], DrivableGrid | None]:
-    """The drivable space around each plan, where a map tells it."""
+    """A function that returns the drivable area around a frame; None without a map."""
     if lanelets is None:
         return lambda frame: None
     known = MapSpace(lanelets, InlineExecutor())
 
     def around(frame: ReplayFrame) -> DrivableGrid | None:
         ego = EgoState(frame.stamp_ns, frame.map_from_ego, frame.speed_mps)
-        for _ in range(2):  # the first time it is begun, and there the second time
+        for _ in range(2):  # the first call starts the computation, the second returns it
             with suppress(BadMessage):
                 return known.around(ego)
         return None
@@ -124,7 +123,7 @@ def drivable_grids(lanelets: LaneletMap | None) -> Callable[[ReplayFrame], Driva
 
 
 class InlineExecutor(Executor):
-    """Work is done where it is asked for."""
+    """Runs submitted work immediately in the calling thread."""
 
     def submit(self, work: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
         done: Future[Any] = Future()
@@ -158,14 +157,14 @@ def _frame(item: PlanOutput, ego: EgoState, agents: Agents, pictures: tuple[Repl
 
 
 def read_odometry(part: BagSlice, config: Config) -> Iterator[tuple[int, EgoState]]:
-    """Every usable odometry message with the time it was received."""
+    """Receive time and ego state of every usable odometry message."""
     for received_ns, message in part.messages("odometry"):
-        with suppress(BadMessage):  # the inputs refused it too, and said so
+        with suppress(BadMessage):  # the inputs rejected and reported it
             yield received_ns, convert.ego_state(message, config.output.map_frame)
 
 
 def _accelerations(part: BagSlice, config: Config, stamps: Sequence[int]) -> list[float]:
-    """For each plan the newest acceleration from before it, as the inputs take it; 0 where there is none so new."""
+    """For each plan the newest earlier acceleration within the maximum age, as in the inputs; else 0."""
     known: dict[int, float] = {}
     for _, content in part.messages("acceleration"):
         with suppress(BadMessage):
@@ -182,7 +181,7 @@ def _accelerations(part: BagSlice, config: Config, stamps: Sequence[int]) -> lis
 
 
 def read_routes(part: BagSlice, config: Config, lanelets: LaneletMap | None) -> tuple[tuple[int, Array], ...]:
-    """Every route that can be drawn, (L, 3), with the time it came."""
+    """Receive time and points (L, 3) of every usable route."""
     found, frame, points_max = [], config.output.map_frame, config.inputs.route_points_max
     for received_ns, message in part.messages("route"):
         try:
@@ -199,7 +198,7 @@ def read_routes(part: BagSlice, config: Config, lanelets: LaneletMap | None) -> 
 
 
 def _agents(seen: Sequence[Sighting], stamps: Sequence[int]) -> list[Agents]:
-    """For each plan who was there when it was made: the newest sighting from before it, no older than half a second."""
+    """For each plan the objects of the newest earlier sighting, at most MAX_SIGHTING_AGE_NS old."""
     times = np.array([sighting.stamp_ns for sighting in seen], np.int64)
     newest = np.searchsorted(times, np.array(stamps, np.int64), side="right") - 1
     return [
@@ -208,11 +207,11 @@ def _agents(seen: Sequence[Sighting], stamps: Sequence[int]) -> list[Agents]:
     ]
 
 
-# --- pictures --------------------------------------------------------------------------------------------------------
+# --- images ----------------------------------------------------------------------------------------------------------
 
 
 class BagCameras:
-    """The pictures of a bag; where the cameras stand and what lenses they have is read once."""
+    """Reads the images of a bag; intrinsics and mounting poses are read once."""
 
     def __init__(self, whole: BagSlice, config: Config) -> None:
         self._config = config
@@ -225,7 +224,7 @@ class BagCameras:
             self._transforms.update(convert.static_transforms(message))
 
     def pictures(self, part: BagSlice, shown: Mapping[int, int]) -> dict[int, tuple[ReplayImage, ...]]:
-        """The cameras' pictures, made small, that belong to front pictures: place of a plan -> stamp of its picture."""
+        """Downscaled images by plan index. `shown`: plan index -> stamp of its front image."""
         if not shown:
             return {}
         by_camera = [self._of_camera(part, name, lens, shown) for name, lens in self._lenses.items()]
@@ -234,7 +233,7 @@ class BagCameras:
     def _of_camera(
         self, part: BagSlice, name: str, lens: Intrinsics, shown: Mapping[int, int]
     ) -> dict[int, ReplayImage]:
-        # float32 seconds in the status round a stamp by some nanoseconds, so pictures are looked up by nearness
+        # float32 seconds in the status round a stamp by some nanoseconds, so images are matched by nearest stamp
         tolerance_ns = self._config.cameras.match_tolerance_s * 1e9
         wanted = np.array(list(shown.values()), np.int64)
         best: dict[int, tuple[float, ReplayImage]] = {}
@@ -261,22 +260,22 @@ class BagCameras:
 
 
 def front_image_stamp_ns(item: PlanOutput) -> int | None:
-    """Of the front picture a plan was made from; None where it saw none."""
+    """The stamp of the front image that a plan used; None if it used none."""
     age_s = item.status.age_of_image
     return item.stamp_ns - round(age_s * 1e9) if np.isfinite(age_s) else None
 
 
 class Intrinsics(NamedTuple):
-    """What a camera_info says, for its own picture size."""
+    """Intrinsics of a camera_info, for its image size."""
 
     matrix: Array  # (3, 3)
     width: int
     height: int
-    distortion: tuple[float, ...]  # empty for models that the report cannot draw
+    distortion: tuple[float, ...]  # empty for distortion models that the report does not support
 
 
 def _read_intrinsics(whole: BagSlice, name: str) -> Intrinsics | None:
-    """Of the first usable camera_info."""
+    """Intrinsics of the first usable camera_info."""
     for _, message in whole.messages(f"info:{name}"):
         try:
             matrix = convert.intrinsics(message, name)

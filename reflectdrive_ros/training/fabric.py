@@ -51,6 +51,6 @@ def _check_device(accelerator: str, processes: int, threads: int) -> None:
     most = arguments.process_count().high
     if processes * threads > most:
         raise ConfigError(
-            f"device.devices times device.threads is {processes} x {threads}, more than {arguments.available_cores()} cores can "
-            f"run at a time: set them to {most} together at most"
+            f"device.devices times device.threads is {processes} x {threads}, more than "
+            f"{arguments.available_cores()} cores can run at a time: set them to {most} together at most"
         )
