@@ -64,7 +64,7 @@ def test_of_a_long_drive_some_plans_are_drawn_and_all_are_counted(pandaset, tmp_
 def test_pictures_are_made_for_a_report_alone_and_change_no_number(pandaset, tmp_path, monkeypatch):
     _, with_report = replayed(pandaset, tmp_path / "report", "--duration", "2")
     asked = []
-    monkeypatch.setattr(chunks.Cameras, "pictures", lambda *of: asked.append(of))
+    monkeypatch.setattr(chunks.BagCameras, "pictures", lambda *of: asked.append(of))
     _, without = replayed(pandaset, tmp_path / "numbers", "--duration", "2", "--no-report")
     assert not asked
     assert settled(without) == settled(with_report)

@@ -121,7 +121,7 @@ def test_a_folder_that_is_not_ours_is_left_alone(bags, tmp_path, capsys):
     (tmp_path / "drive" / "thesis.txt").write_text("years of work")
     words = ["--out", str(tmp_path), "--planner", "route_follower", *WORDS]
     assert main(["replay", str(bags / "monday"), *words]) == 1
-    assert "exists and is none of our results" in capsys.readouterr().err
+    assert "exists and is not a replay result" in capsys.readouterr().err
     assert (tmp_path / "drive" / "thesis.txt").read_text() == "years of work"
 
 
