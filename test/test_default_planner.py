@@ -87,7 +87,7 @@ def in_the_world():
         engine, cameras = Engine(CONFIG, lambda: world.stamp_ns * 1e-9), CameraHistory(world, CONFIG)
         reports = []
         for _ in range(WORLD_STEPS):
-            reports.append(engine.step(world.observation(cameras.look())))
+            reports.append(engine.step(world.observation(cameras.capture())))
             world.step(reports[-1].plan)
     return rows_of(reports)
 

@@ -156,7 +156,7 @@ import sys
 from functools import partial
 from pathlib import Path
 import hand_scenes
-from reflectdrive_ros.sim import sets
+from reflectdrive_ros.data import sets
 sets.SHARD = 10
 if __name__ == "__main__":
     folder, tell = Path(sys.argv[1]), partial(print, flush=True)
