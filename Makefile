@@ -74,12 +74,12 @@ RECIPE := out/recipe
 SFT := $(BIN)/reflectdrive train sft --train $(RECIPE)/train --val $(RECIPE)/val
 
 train: setup
-	@cd "$(ROOT)" && $(BIN)/reflectdrive scenes --set train --first 100000 --count 40000 --out $(RECIPE)/train
-	@cd "$(ROOT)" && $(BIN)/reflectdrive scenes --set val --count 500 --out $(RECIPE)/val
+	@cd "$(ROOT)" && $(BIN)/reflectdrive scenes --scenes train --first 100000 --count 40000 --out $(RECIPE)/train
+	@cd "$(ROOT)" && $(BIN)/reflectdrive scenes --scenes val --count 500 --out $(RECIPE)/val
 	@cd "$(ROOT)" && $(SFT) config/train/reflectdrive2_small.yaml --out $(RECIPE)/plans --minutes 70 $(ARGS)
 	@cd "$(ROOT)" && $(SFT) config/train/reflectdrive2_scores.yaml --out $(RECIPE)/goals --minutes 48 \
-		--begin-with $(RECIPE)/plans $(ARGS)
-	@cd "$(ROOT)" && $(BIN)/reflectdrive eval --set test --planner reflectdrive2 --oracle none \
+		--init-from $(RECIPE)/plans $(ARGS)
+	@cd "$(ROOT)" && $(BIN)/reflectdrive eval --scenes test --planner reflectdrive2 --privilege route \
 		--model $(RECIPE)/goals/weights.safetensors --json $(RECIPE)/eval-test.json
 
 # --- docs/results.md: one command a table, an hour in all on two cores -------------------------------------------------
@@ -90,12 +90,12 @@ NUMBERS := docs/bench
 CLOSED := eval --closed-loop --seeds 5 --duration 60 --setting model.threads=1
 
 results: setup
-	@cd "$(ROOT)" && $(RUN) eval --set test --planner constant_velocity route_follower --json $(NUMBERS)/eval-test.json
-	@cd "$(ROOT)" && $(RUN) eval --set test --planner reflectdrive2 --oracle words none constant_velocity logged \
+	@cd "$(ROOT)" && $(RUN) eval --scenes test --planner constant_velocity route_follower --json $(NUMBERS)/eval-test.json
+	@cd "$(ROOT)" && $(RUN) eval --scenes test --planner reflectdrive2 --privilege words route objects logged \
 		--random-weights --workers 2 --json $(NUMBERS)/eval-test-shipped.json
-	@cd "$(ROOT)" && $(RUN) bench decoding --set val --limit 150 --setting model.threads=1 --model $(SMALL)/weights.safetensors \
+	@cd "$(ROOT)" && $(RUN) bench decoding --scenes val --limit 150 --setting model.threads=1 --model $(SMALL)/weights.safetensors \
 		--json $(NUMBERS)/decoding.json
-	@cd "$(ROOT)" && $(RUN) bench repair --planner reflectdrive2 --set val --random-weights --limit 100 --setting model.threads=1 \
+	@cd "$(ROOT)" && $(RUN) bench repair --planner reflectdrive2 --scenes val --random-weights --limit 100 --setting model.threads=1 \
 		--json $(NUMBERS)/repair.json
 	@cd "$(ROOT)" && $(RUN) $(CLOSED) --planner route_follower --json $(NUMBERS)/closed-loop.json
 	@cd "$(ROOT)" && $(RUN) $(CLOSED) --planner reflectdrive2 --random-weights --json $(NUMBERS)/closed-loop-shipped.json

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 from . import __version__
-from .stopping import exit_code, raising, say_stopped, stopped
+from .stopping import exit_code, print_stop, raise_on_signal, report_stop
 
 # command -> (module with add_arguments(parser) and run(args) -> exit code, what it does). Modules are imported when
 # their command is asked for: a laptop without ROS can score, a car without scipy can plan.
@@ -33,11 +33,14 @@ BENCHES: dict[str, tuple[str, str]] = {
     "planner": ("bench.planner", "a network's planning step on a backend, the roofline beside it"),
     "parity": ("bench.parity", "graphs beside eager torch on the same scenes: equal ids, both PDMS"),
     "scoring": ("bench.scoring", "the driving score: time against candidates and agents"),
-    "camera": ("bench.camera", "pictures per second of the proving ground's cameras"),
-    "blind": ("training.ego_mlp", "what a scene set gives away without a look at the road"),
-    "ablations": ("bench.ablations", "what the losses L_field and L_SAP are worth, same budget each"),
-    "decoding": ("bench.decoding", "what each part of ReflectDrive-2's decoding is worth"),
-    "repair": ("bench.repair", "what goals, repair, its iterations and its reach are worth and cost"),
+    "camera": ("bench.camera", "images per second of the proving ground's cameras"),
+    "ego-mlp": (
+        "training.ego_mlp",
+        "a baseline without images: a small network of ego state and command",
+    ),
+    "ablations": ("bench.ablations", "the effect of the losses L_field and L_SAP at equal budgets"),
+    "decoding": ("bench.decoding", "the effect of each part of ReflectDrive-2's decoding"),
+    "repair": ("bench.repair", "effect and cost of goals, repair, its iterations and its search radius"),
     "results": ("bench.results", "writes docs/results.md from the measured JSON files"),
     "node": ("bench.node", "what the node adds to the planner's time, frames lost, memory"),
 }
@@ -55,29 +58,29 @@ UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The exit code of a command; 2 with one sentence on stderr also where there is no place to print or to run.
+    """Runs a command and returns its exit code; 2 with one sentence on stderr where output or working directory fail.
 
-    Ended by a signal: one sentence, and 128 plus the signal's number.
+    A command ended by a signal prints one sentence and returns 128 plus the signal number.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):  # an ASCII terminal shows "?" for what it has no character for
         sys.stdout.reconfigure(errors="replace")
-    with raising() as request:
+    with raise_on_signal() as request:
         try:
-            return flushed(sys.argv[1:] if argv is None else argv)
+            return run_and_flush(sys.argv[1:] if argv is None else argv)
         except KeyboardInterrupt as stop:
-            return stopped(stop)
+            return report_stop(stop)
         except OSError:
             if request.number is None:
                 raise
-            say_stopped()  # the terminal was closed, and what was being closed could not print
+            print_stop()  # the terminal was closed, and what was being closed could not print
             discard_output()
             return exit_code(request.number)
 
 
-def flushed(given: list[str]) -> int:
+def run_and_flush(argv: list[str]) -> int:
     try:
         try:
-            return run(given)
+            return run(argv)
         finally:
             if sys.stdout is not None:  # None: closed by the shell
                 sys.stdout.flush()
@@ -92,11 +95,11 @@ def flushed(given: list[str]) -> int:
         return 2
 
 
-def run(given: list[str]) -> int:
+def run(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="reflectdrive", description=__doc__)
     parser.add_argument("--version", action="version", version=f"reflectdrive {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    chosen = next((word for word in given if not word.startswith("-")), "")
+    chosen = next((word for word in argv if not word.startswith("-")), "")
     for name, (module, doc) in COMMANDS.items():
         add_command(commands, name, module, doc, name == chosen)
     if BENCHES:
@@ -104,8 +107,8 @@ def run(given: list[str]) -> int:
         bench = commands.add_parser("bench", help=doc, description=doc)
         benches = bench.add_subparsers(title="benches", metavar="BENCH", required=True)
         for name, (module, doc) in BENCHES.items():
-            add_command(benches, name, module, doc, chosen == "bench" and name in given)
-    args = parser.parse_args(given)
+            add_command(benches, name, module, doc, chosen == "bench" and name in argv)
+    args = parser.parse_args(argv)
     try:
         os.getcwd()
     except FileNotFoundError:
@@ -118,14 +121,14 @@ def run(given: list[str]) -> int:
 
 
 def discard_output() -> None:
-    """What is still to be printed goes nowhere, so that the interpreter's end does not fail on it."""
+    """Redirects standard output to /dev/null, so that the flush at interpreter exit does not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def json_problem(args: argparse.Namespace) -> str:
-    """Why the file of --json cannot be written; empty where it can, or where there is none. Asked before the work.
+    """Why the file of --json cannot be written, checked before the work; empty where it can be written or is not given.
 
-    The folder may be the one of --out, which the command makes.
+    Its folder may be the one of --out, which the command creates.
     """
     file: Path | None = getattr(args, "json", None)
     if file is None:
@@ -150,15 +153,15 @@ def add_command(
 ) -> None:
     parser = commands.add_parser(name, help=doc, description=doc)
     if wanted:
-        loaded = loaded_module(name, f"{__package__}.{module}")
+        loaded = load_module(name, f"{__package__}.{module}")
         parser.description = loaded.__doc__
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
         loaded.add_arguments(parser)
         parser.set_defaults(run=loaded.run)
 
 
-def loaded_module(command: str, module: str) -> ModuleType:
-    """The command's module. Ends the program with a sentence when a library of an extra is missing."""
+def load_module(command: str, module: str) -> ModuleType:
+    """Imports the module of a command. Exits with one sentence when a library of an extra is missing."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as fault:

@@ -1,6 +1,6 @@
-"""Types of the numbers that commands take: argparse refuses all that lies outside of a range with one sentence.
+"""Argument types with a range check, and the errors for renamed options.
 
-Every numeric option of every command has one of these as its `type` (test/test_arguments.py).
+Every numeric option of every command has `IntRange` or `FloatRange` as its `type` (checked by test/test_arguments.py).
 """
 
 from __future__ import annotations
@@ -8,21 +8,23 @@ from __future__ import annotations
 import argparse
 import math
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-LONGEST = 40  # characters of a refused value that the sentence repeats
+MAX_SHOWN_CHARS = 40  # of a rejected value in the error
 
 
 @dataclass(frozen=True)
-class Whole:
-    """A whole number from `low` to `high`, both included."""
+class IntRange:
+    """Parses an integer from `low` to `high`, both included."""
 
     low: int
     high: int
     unit: str = ""
 
     def __call__(self, text: str) -> int:
-        """Raises argparse.ArgumentTypeError, which argparse tells as exit code 2 and one sentence."""
+        """Raises argparse.ArgumentTypeError: argparse prints one sentence and exits with code 2."""
         try:
             value = int(text)
         except ValueError:
@@ -33,15 +35,15 @@ class Whole:
 
 
 @dataclass(frozen=True)
-class Real:
-    """A finite number from `low` to `high`, both included."""
+class FloatRange:
+    """Parses a finite number from `low` to `high`, both included."""
 
     low: float
     high: float
     unit: str = ""
 
     def __call__(self, text: str) -> float:
-        """Raises argparse.ArgumentTypeError, which argparse tells as exit code 2 and one sentence."""
+        """Raises argparse.ArgumentTypeError: argparse prints one sentence and exits with code 2."""
         try:
             value = float(text)
         except ValueError:
@@ -51,30 +53,54 @@ class Real:
         return value
 
 
-def cores() -> int:
-    """Processor cores that this process may use."""
+def available_cores() -> int:
+    """The number of processor cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
-def count(high: int = 1_000_000) -> Whole:
-    """Of things of which there is at least one."""
-    return Whole(1, high)
+def positive_int(high: int = 1_000_000) -> IntRange:
+    """An integer from 1 to `high`."""
+    return IntRange(1, high)
 
 
-def processes() -> Whole:
-    """Of processes or threads at the same time; more than a few for each core only wait for each other."""
-    return Whole(1, max(8, 4 * cores()))
+def process_count() -> IntRange:
+    """A number of processes or threads, at most four per core or 8."""
+    return IntRange(1, max(8, 4 * available_cores()))
 
 
-def duration(low: float, high: float = 86_400.0) -> Real:
-    return Real(low, high, "seconds")
+def duration(low: float, high: float = 86_400.0) -> FloatRange:
+    """A time in seconds."""
+    return FloatRange(low, high, "seconds")
 
 
-SEED = Whole(0, 2**31 - 1)
-PLACE = Whole(0, 2**31 - 1)  # in an order that begins with 0
-PORT = Whole(1, 65_535)
+SEED = IntRange(0, 2**31 - 1)
+INDEX = IntRange(0, 2**31 - 1)  # counted from 0
+PORT = IntRange(1, 65_535)
 
 
 def _refused(text: str, kind: str, low: str, high: str, unit: str) -> argparse.ArgumentTypeError:
-    shown = text if len(text) <= LONGEST else f"{text[:LONGEST]}.."
+    shown = text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}.."
     return argparse.ArgumentTypeError(f"'{shown}' is no {kind} from {low} to {high}{unit and f' {unit}'}")
+
+
+def add_renamed_options(parser: argparse._ActionsContainer, options: Mapping[str, str]) -> None:
+    """Rejects former option names (without dashes) with one sentence that names the current option; exit code 2."""
+    for former, current in options.items():
+        parser.add_argument(
+            f"--{former}", action=_Renamed, nargs="*", current=current, dest=argparse.SUPPRESS, help=argparse.SUPPRESS
+        )
+
+
+class _Renamed(argparse.Action):
+    def __init__(self, *, current: str, **options: Any) -> None:
+        super().__init__(default=argparse.SUPPRESS, **options)
+        self._current = current
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        parser.error(f"{option_string} is now called {self._current}")

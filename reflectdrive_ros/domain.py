@@ -402,5 +402,5 @@ class StepReport:
     reason: str = ""  # one sentence when the verdict is not OK
     timings_ms: Mapping[str, float] = field(default_factory=dict)  # by stage
     step: StepKind | None = None  # of the planner's own plan; None where it made none
-    why_full: str = ""  # why that step was a full one
+    full_step_reason: str = ""  # why that step was a full one
     notes: tuple[str, ...] = ()  # sentences on inputs that the planner did not use as they came

@@ -1,12 +1,11 @@
-"""Work shared out among processes, any of which may die: a crash in SUMO takes its process, not the whole set.
+"""A pool of worker processes that survives crashes of its workers, for example in SUMO.
 
-Each worker is a fresh process that does one task after the other. It comes from a server process that has nothing but
-the usual libraries loaded: no thread and no state of the parent leaks in, and another worker costs nothing. When one
-dies, a new one takes its place and the task is tried again, a few times. When the parent dies, its workers end within
-milliseconds.
+Each worker processes one task after the other. Workers are forked from a fork server that has only common libraries
+loaded, so no thread or state of the parent is inherited and starting a worker is cheap. A worker that dies is replaced
+and its task is tried again, up to ATTEMPTS times. Workers exit within milliseconds when the parent dies.
 
-All workers reckon alike: NumPy and OpenBLAS have faster ways of their own on newer processors, whose last bits differ,
-and a scene set would be another one there. They are held to what every x86 processor with AVX2 has.
+All workers use the same SIMD instructions: NumPy and OpenBLAS select faster kernels on newer processors whose results
+differ in the last bit, which would change a scene set. Workers are limited to AVX2 on x86.
 """
 
 from __future__ import annotations
@@ -25,130 +24,130 @@ from typing import Any, Generic, TypeVar
 import cv2
 import numpy as np
 
-from .stopping import in_worker, starting_workers
+from .stopping import block_terminal_signals, install_worker_handlers
 
 ATTEMPTS = 3
-PATIENCE_S = 2.0  # that a worker gets to end when it is told to
-LOADED = f"{__package__}.data.codec"  # OpenCV, SciPy, shapely and the types of scenes: a second of imports
+TERMINATE_TIMEOUT_S = 2.0  # before a terminated worker is killed
+PRELOADED_MODULE = f"{__package__}.data.codec"  # OpenCV, SciPy, shapely and the types of scenes: a second of imports
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-ARITHMETIC = "AVX2" if platform.machine() in ("x86_64", "AMD64") else platform.machine()  # what results follow from
+SIMD_BASELINE = "AVX2" if platform.machine() in ("x86_64", "AMD64") else platform.machine()  # results depend on it
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 Work = Callable[[Task, Callable[[int], None]], Result]
 
 
-class CrewError(RuntimeError):
-    """No worker can be started; the message says so, its own words stand above."""
+class WorkerPoolError(RuntimeError):
+    """No worker process can be started; its own error output is above."""
 
 
 @dataclass(frozen=True)
 class Outcome(Generic[Task, Result]):
-    """What became of a task."""
+    """The result of a task or the reason of its failure."""
 
     task: Task
     result: Result | None  # None if it failed
     reason: str = ""  # why it failed
 
 
-def share_out(
+def map_restartable(
     tasks: Sequence[Task], work: Work[Task, Result], workers: int, on_progress: Callable[[int, int], None]
 ) -> Generator[Outcome[Task, Result], None, None]:
-    """Does `work(task, report)` for every task, and yields outcomes as they come.
+    """Runs `work(task, report)` for every task in worker processes and yields outcomes in order of completion.
 
-    `work` and the tasks must be picklable; what `work` reports comes to `on_progress` with the place of its task, 0
-    when it is begun anew. An exception makes its task fail, for it would do so again; a death is tried ATTEMPTS times.
-    An OSError of the system (a full disk) ends it all: it is raised here. Raises CrewError if workers do not start.
-    Close it when you leave it before its end: its workers end with it.
+    `work` and the tasks must be picklable. Values passed to `report` are passed on to `on_progress(index, value)`; 0
+    means that the task was restarted. An exception fails its task; a task whose process dies is tried ATTEMPTS times.
+    Raises OSError of the system from a worker (a full disk), and WorkerPoolError if workers do not start. Close the
+    generator to end its workers early.
     """
     waiting = deque(range(len(tasks)))
     deaths = [0] * len(tasks)
-    crew: list[_Worker] = []
+    pool: list[_Worker] = []
     try:
         for _ in range(min(workers, len(tasks))):
-            crew.append(_Worker(work))  # one by one: those that are there end with the rest
-        while waiting or any(worker.place is not None for worker in crew):
-            for worker in crew:
-                if worker.ready and worker.place is None and waiting:
-                    worker.place = waiting.popleft()
-                    worker.send(tasks[worker.place])
-            for connection in wait([worker.pipe for worker in crew]):
-                worker = next(each for each in crew if each.pipe is connection)
-                kind, content = worker.heard()
+            pool.append(_Worker(work))  # appended one by one, so that `finally` ends them
+        while waiting or any(worker.index is not None for worker in pool):
+            for worker in pool:
+                if worker.ready and worker.index is None and waiting:
+                    worker.index = waiting.popleft()
+                    worker.send(tasks[worker.index])
+            for connection in wait([worker.pipe for worker in pool]):
+                worker = next(each for each in pool if each.pipe is connection)
+                kind, content = worker.receive()
                 if kind == "ready":
                     worker.ready = True
                     continue
                 if kind == "dead" and not worker.ready:
-                    raise CrewError("a worker process could not be started")
-                place = worker.place
-                if place is None:  # died while it had nothing to do
-                    crew[crew.index(worker)] = _Worker(work)
+                    raise WorkerPoolError("a worker process could not be started")
+                index = worker.index
+                if index is None:  # died while idle
+                    pool[pool.index(worker)] = _Worker(work)
                     continue
                 if kind == "progress":
-                    on_progress(place, content)
+                    on_progress(index, content)
                     continue
-                worker.place = None
+                worker.index = None
                 if kind == "system":
                     raise OSError(*content)
                 if kind == "dead":
-                    crew[crew.index(worker)] = _Worker(work)
-                    on_progress(place, 0)
-                    deaths[place] += 1
-                    if deaths[place] < ATTEMPTS:
-                        waiting.appendleft(place)
+                    pool[pool.index(worker)] = _Worker(work)
+                    on_progress(index, 0)
+                    deaths[index] += 1
+                    if deaths[index] < ATTEMPTS:
+                        waiting.appendleft(index)
                         continue
                     content = f"its process died {ATTEMPTS} times ({content})"
                 if kind == "done":
-                    yield Outcome(tasks[place], content)
+                    yield Outcome(tasks[index], content)
                 else:
-                    yield Outcome(tasks[place], None, content)
+                    yield Outcome(tasks[index], None, content)
     finally:
-        for worker in crew:
+        for worker in pool:
             worker.process.terminate()
-        for worker in crew:
+        for worker in pool:
             worker.end()
 
 
 class _Worker:
-    """A process and the pipe to it."""
+    """A worker process and its pipe."""
 
     def __init__(self, work: Work[Any, Any]) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([LOADED])
+        context.set_forkserver_preload([PRELOADED_MODULE])
         self.pipe, other = context.Pipe()
         self.process = context.Process(target=_serve, args=(other, work), daemon=True)
-        with starting_workers(), _surroundings({**ONE_THREAD, **alike()}):
+        with block_terminal_signals(), _environment({**ONE_THREAD, **portable_simd_environment()}):
             self.process.start()
-        other.close()  # or its end would never be heard
+        other.close()  # otherwise the end of the worker is not detected
         self.ready = False
-        self.place: int | None = None  # of the task that it is at
+        self.index: int | None = None  # of its current task
 
     def send(self, task: Any) -> None:
         try:
             self.pipe.send(task)
-        except OSError:  # it died just now; `heard` will tell
+        except OSError:  # it has died; `receive` reports it
             return
 
-    def heard(self) -> tuple[str, Any]:
+    def receive(self) -> tuple[str, Any]:
         try:
             kind, content = self.pipe.recv()
         except (EOFError, OSError):
-            self.process.join(PATIENCE_S)
+            self.process.join(TERMINATE_TIMEOUT_S)
             code = self.process.exitcode
             return "dead", f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
         return kind, content
 
     def end(self) -> None:
-        """After `terminate`: scratch folders are removed meanwhile."""
-        self.process.join(PATIENCE_S)
+        """Waits for a terminated worker, which removes its scratch folders, and kills it after a timeout."""
+        self.process.join(TERMINATE_TIMEOUT_S)
         self.process.kill()
         self.process.join()
         self.pipe.close()
 
 
-def alike() -> dict[str, str]:
-    """Variables that make NumPy and OpenBLAS of a new process reckon as on any machine of this kind."""
-    if ARITHMETIC != "AVX2":
+def portable_simd_environment() -> dict[str, str]:
+    """Environment variables that limit NumPy and OpenBLAS of a new process to the SIMD baseline."""
+    if SIMD_BASELINE != "AVX2":
         return {}
     found = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])
     newer = [name for name in found if name == "X86_V4" or name.startswith("AVX512")]
@@ -157,8 +156,8 @@ def alike() -> dict[str, str]:
 
 
 @contextmanager
-def _surroundings(variables: Mapping[str, str]) -> Iterator[None]:
-    """Environment variables of processes started here; as many workers as cores are enough threads."""
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Sets environment variables while the block runs, for processes started in it."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -172,13 +171,13 @@ def _surroundings(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def _serve(pipe: Connection, work: Work[Any, Any]) -> None:
-    """A worker's life."""
-    in_worker()
-    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+    """The main loop of a worker process."""
+    install_worker_handlers()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     cv2.setNumThreads(1)
     try:
         pipe.send(("ready", None))
-    except BrokenPipeError:  # the parent has ended meanwhile
+    except BrokenPipeError:  # the parent has exited
         return
     while True:
         try:
@@ -192,12 +191,12 @@ def _serve(pipe: Connection, work: Work[Any, Any]) -> None:
                 answer = "failed", f"{type(fault).__name__}: {fault}"
             else:
                 answer = "system", (fault.errno, fault.strerror, fault.filename)
-        except Exception as fault:  # whatever it is, it is this task's: named, and the others go on
+        except Exception as fault:  # fails this task only
             answer = "failed", f"{type(fault).__name__}: {fault}"
         pipe.send(answer)
 
 
-def _end_with_the_parent() -> None:
+def _exit_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

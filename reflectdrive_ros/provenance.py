@@ -1,4 +1,4 @@
-"""Where a number comes from: every JSON that a command writes carries these keys."""
+"""Provenance of measured numbers: keys that every JSON written by a command contains."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from . import __version__
 
 
 def write_numbers(file: Path, numbers: Mapping[str, Any], gpu: str = "", weights_sha256: str = "") -> None:
-    """A command's numbers as JSON, with where they come from. Raises OSError when the file cannot be written.
+    """Writes a command's numbers as JSON with their provenance. Raises OSError when the file cannot be written.
 
-    `gpu` is the name of the one that they were measured on, `weights_sha256` the hash of the network's weights.
+    `gpu` is the name of the GPU they were measured on, `weights_sha256` the hash of the network's weights.
     """
     content = {**numbers, **provenance(weights_sha256=weights_sha256)}
     if gpu:
@@ -30,7 +30,7 @@ def write_numbers(file: Path, numbers: Mapping[str, Any], gpu: str = "", weights
 def provenance(argv: Sequence[str] = (), weights_sha256: str = "") -> dict[str, str]:
     """Keys version, commit, device, date (ISO 8601, UTC) and command; weights_sha256 where a network was used.
 
-    The command is `argv`, or that of this process.
+    `command` is `argv`, or the command line of this process.
     """
     used = {"weights_sha256": weights_sha256.lower()} if weights_sha256 else {}
     return {
@@ -44,7 +44,7 @@ def provenance(argv: Sequence[str] = (), weights_sha256: str = "") -> dict[str, 
 
 
 def _command() -> list[str]:
-    """The command line of this process, as it is typed in a checkout: `reflectdrive ..` or `python -m MODULE ..`."""
+    """The command line of this process as typed in a checkout: `reflectdrive ..` or `python -m MODULE ..`."""
     module = getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", "")
     program = Path(sys.argv[0]).name
     if module.startswith(f"{PACKAGE}.") and module != f"{PACKAGE}.__main__":
@@ -56,9 +56,9 @@ PACKAGE = __name__.partition(".")[0]
 
 
 def _commit() -> str:
-    """The commit of the source tree, with "-dirty" where tracked files differ; empty where it is no git checkout."""
+    """The commit of the source tree, with "-dirty" for modified tracked files; empty outside a git checkout."""
     here = Path(__file__).resolve().parents[1]
-    if not (here / ".git").exists():  # installed: a repository further up is not ours
+    if not (here / ".git").exists():  # installed: a repository of a parent folder is not ours
         return ""
     command = ["git", "-C", str(here), "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
     try:
@@ -67,13 +67,13 @@ def _commit() -> str:
         return ""
 
 
-VECTORS = {"avx512_vnni": "AVX-512 VNNI", "avx512f": "AVX-512", "avx2": "AVX2"}  # flags of x86, the best first
+SIMD_EXTENSIONS = {"avx512_vnni": "AVX-512 VNNI", "avx512f": "AVX-512", "avx2": "AVX2"}  # flags of x86, the best first
 
 
 def _device() -> str:
     """Model, vector instructions and core count of the CPU, as "AMD EPYC 7B13 with AVX2, 2 cores".
 
-    Cloud machines of one model name differ in their instructions, and by half in what they compute.
+    Cloud machines of one model name differ in their SIMD instructions, and in speed by up to half.
     """
     model, flags = platform.processor() or platform.machine(), set[str]()
     try:
@@ -82,5 +82,5 @@ def _device() -> str:
         flags = set(next(line.split(":", 1)[1].split() for line in lines if line.startswith("flags")))
     except (OSError, StopIteration):
         pass  # not Linux, or an Arm core that does not name itself
-    vectors = next((f" with {name}" for flag, name in VECTORS.items() if flag in flags), "")
+    vectors = next((f" with {name}" for flag, name in SIMD_EXTENSIONS.items() if flag in flags), "")
     return f"{model}{vectors}, {len(os.sched_getaffinity(0))} cores"

@@ -1,15 +1,15 @@
-"""SIGINT, SIGTERM and SIGHUP as an exception, so that `with` blocks close files and end child processes on the way out.
+"""Raises SIGINT, SIGTERM and SIGHUP as exceptions, so that `with` blocks close files and end child processes.
 
-    with raising():                  # a command, in its main thread
-        ...                          # a signal raises Stopped here
-    with deferring() as request:     # a loop whose step must not be cut in two
+    with raise_on_signal():                # a command, in its main thread
+        ...                           # a signal raises Stopped here
+    with defer_signals() as request:       # a loop whose step must not be cut in two
         while request.number is None:
             ...
-    with starting_workers():         # around the start of a worker process
+    with block_terminal_signals():         # around the start of a worker process
         process.start()
-    in_worker()                      # first line of a worker process, which its parent ends
+    install_worker_handlers()             # first line of a worker process, which its parent ends
 
-`stopped` says one sentence and gives the exit code: 130 for SIGINT, 143 for SIGTERM, 129 for SIGHUP.
+`report_stop` prints one sentence and returns the exit code: 130 for SIGINT, 143 for SIGTERM, 129 for SIGHUP.
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-OF_TERMINAL = (signal.SIGINT, signal.SIGHUP)  # a terminal sends them to the parent too, which then ends its workers
-REPEATED_S = 5.0  # a second signal within this time is the first once more: a launcher passes on the terminal's Ctrl-C
+TERMINATION_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+TERMINAL_SIGNALS = (
+    signal.SIGINT,
+    signal.SIGHUP,
+)  # the terminal also sends them to the parent, which ends workers
+REPEAT_WINDOW_S = 5.0  # a launcher may forward the Ctrl-C that the terminal also sends
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal ended the command."""
+    """A signal has ended the command."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -38,34 +41,34 @@ class Stopped(KeyboardInterrupt):
 
 @dataclass
 class Request:
-    """Which signal asked for the end; None for none."""
+    """The signal that requested the end; None if there was none."""
 
     number: int | None = None
 
 
 @contextmanager
-def raising() -> Iterator[Request]:
-    """A signal raises Stopped in the main thread while the block runs. In another thread it changes nothing.
+def raise_on_signal() -> Iterator[Request]:
+    """While the block runs, a signal raises Stopped in the main thread. In other threads this has no effect.
 
-    Signals that follow within REPEATED_S are dropped, so that they do not break into what the first one closes. Python
-    drops an exception that is raised inside a destructor: the next signal after REPEATED_S raises again.
+    Signals that follow within REPEAT_WINDOW_S are dropped, so that they do not interrupt cleanup. Python drops an
+    exception raised inside a destructor: the next signal after REPEAT_WINDOW_S raises again.
     """
     request, last_s = Request(), float("-inf")
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
         nonlocal last_s
-        if time.monotonic() - last_s < REPEATED_S:
+        if time.monotonic() - last_s < REPEAT_WINDOW_S:
             return
         last_s, request.number = time.monotonic(), number
         raise Stopped(number)
 
-    with _handled_by(on_signal):
+    with _install_handlers(on_signal):
         yield request
 
 
 @contextmanager
-def deferring() -> Iterator[Request]:
-    """The first signal is kept in the request, for the block to ask for; a later one raises Stopped."""
+def defer_signals() -> Iterator[Request]:
+    """Stores the first signal in the request, which the block polls; a later signal raises Stopped."""
     request = Request()
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
@@ -73,54 +76,56 @@ def deferring() -> Iterator[Request]:
             raise Stopped(number)
         request.number = number
 
-    with _handled_by(on_signal):
+    with _install_handlers(on_signal):
         yield request
 
 
-def in_worker() -> None:
-    """Handlers of a worker process: it ends when its parent sends SIGTERM, after its `with` blocks and `finally`."""
-    for number in OF_TERMINAL:
+def install_worker_handlers() -> None:
+    """Signal handlers of a worker process: it exits on SIGTERM of its parent, after `with` blocks and `finally`."""
+    for number in TERMINAL_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, OF_TERMINAL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, TERMINAL_SIGNALS)
 
 
 @contextmanager
-def starting_workers() -> Iterator[None]:
-    """Processes that are started here do not end by Ctrl-C in the middle of their imports, with a traceback each.
+def block_terminal_signals() -> Iterator[None]:
+    """Blocks terminal signals while worker processes start, so that Ctrl-C does not interrupt their imports.
 
-    They inherit the blocked signals until `in_worker`; the parent gets its own at the end of the block.
+    Workers inherit the blocked signals until `install_worker_handlers`; the parent receives its own after the block.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, OF_TERMINAL)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, TERMINAL_SIGNALS)
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def stopped(stop: KeyboardInterrupt, consequence: str = "") -> int:
-    """One sentence on stderr, with what follows for the user; returns the exit code of the signal."""
-    say_stopped(consequence)
+def report_stop(stop: KeyboardInterrupt, consequence: str = "") -> int:
+    """Prints one sentence with the consequence for the user on stderr; returns the exit code of the signal."""
+    print_stop(consequence)
     return exit_code(stop.number if isinstance(stop, Stopped) else signal.SIGINT)
 
 
-def say_stopped(consequence: str = "") -> None:
+def print_stop(consequence: str = "") -> None:
     with suppress(OSError, ValueError):  # after SIGHUP there may be no terminal
         sys.stderr.write(f"stopped{'; ' if consequence else ''}{consequence}\n")
 
 
 def exit_code(number: int) -> int:
-    """Of a process that a signal ended, as shells count."""
+    """The exit code of a process that a signal ended, by shell convention."""
     return 128 + number
 
 
 @contextmanager
-def _handled_by(on_signal: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def _install_handlers(on_signal: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
         yield
         return
     # nohup ignores SIGHUP, and that is kept; a shell that starts a command in the background ignores SIGINT for it
-    numbers = [each for each in ENDING if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN]
+    numbers = [
+        each for each in TERMINATION_SIGNALS if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN
+    ]
     before = {each: signal.signal(each, on_signal) for each in numbers}
     try:
         yield

@@ -51,7 +51,7 @@ def odometry_later():
 def fields_of(summary):
     """Names of a summary's fields as docs/own_bags.md writes them; a key that is data becomes NAME, KEY or STAGE."""
     named = {"topics": "KEY", "latency_ms": "STAGE"}
-    named |= dict.fromkeys(("verdicts", "sources", "inputs", "steps", "why_full", "notes", "failures"), "NAME")
+    named |= dict.fromkeys(("verdicts", "sources", "inputs", "steps", "full_step_reason", "notes", "failures"), "NAME")
 
     def within(path, value):
         if isinstance(value, dict):

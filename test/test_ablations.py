@@ -50,9 +50,9 @@ for name, value in zip(words[1::2], words[2::2]):
         at[last] = json.loads(value)
 card = {"settings": base, "steps": base["length"]["steps"], "minutes": 1.5}
 card["data"] = {"train": {"scenes": 0, "made_by": {"scene_version": 1}, "used": 12}}
-if "--begin-with" in given:
-    eyes = json.loads((Path(given["--begin-with"]) / "card.json").read_text())
-    card["data"]["begun_with"] = {"steps": eyes["steps"]}
+if "--init-from" in given:
+    eyes = json.loads((Path(given["--init-from"]) / "card.json").read_text())
+    card["data"]["init_from"] = {"steps": eyes["steps"]}
     worth = 50.0 + base["seed"] - 2.0 * (base["loss"]["field"] == 0) - 1.0 * (base["data"]["perturbed_blocks"] == 0)
     card["validation"] = dict.fromkeys(NAMES, worth)
 out.mkdir(exist_ok=True)
@@ -93,7 +93,7 @@ def pair(seed):
 def test_a_card_is_expected_to_tell_what_train_makes_of_the_same_words(place):
     parser = argparse.ArgumentParser()
     ablations.add_arguments(parser)
-    runs = ablations.planned(parser.parse_args(command(place)[2:]))
+    runs = ablations.plan_runs(parser.parse_args(command(place)[2:]))
     training = argparse.ArgumentParser()
     train.add_arguments(training)
     for run in runs:
@@ -122,7 +122,7 @@ def test_trainings_that_are_done_are_only_read(place, capsys):
     one, other = (json.loads(file.read_text()) for file in (first, again))
     assert one["runs"] == other["runs"]
     assert one["runs"]["no-sap-1"]["pdms"] == 50.0
-    budget = {"steps": 500, "eyes_steps": 1800, "batch": 8, "seeds": 2, "scenes_trained_on": 12}
+    budget = {"steps": 500, "vision_steps": 1800, "batch": 8, "seeds": 2, "scenes_trained_on": 12}
     assert {name: one[name] for name in budget} == budget
     assert main(command(place, "--seeds", "3")) == 0
     assert sorted(called(place)) == sorted(pair(2))
@@ -141,7 +141,7 @@ def test_a_training_that_was_stopped_goes_on(place):
     ("more", "named"),
     [
         (("--steps", "600"), "full-0 holds another training (length.steps differ)"),
-        (("--eyes-steps", "900"), "eyes holds another training (length.steps differ)"),
+        (("--vision-steps", "900"), "eyes holds another training (length.steps differ)"),
     ],
 )
 def test_another_budget_is_refused_before_anything_begins(place, capsys, more, named):
@@ -160,7 +160,7 @@ def test_another_set_or_other_eyes_are_refused(place, capsys):
     assert main(command(place, "--seeds", "1")) == 0
     card = place / "out/full-0/card.json"
     whole = json.loads(card.read_text())
-    card.write_text(json.dumps({**whole, "data": {**whole["data"], "begun_with": {"steps": 7}}}))
+    card.write_text(json.dumps({**whole, "data": {**whole["data"], "init_from": {"steps": 7}}}))
     assert main(command(place, "--seeds", "1")) == 2
     assert "(steps of the eyes differ)" in capsys.readouterr().err
     card.write_text(json.dumps({}))
@@ -254,21 +254,21 @@ def test_differences_are_those_of_one_seed():
 
 def test_the_results_page_tells_the_file():
     measured = ablations.numbers(cards(full=[40.0, 60.0], no_field=[38.0, 57.0], no_sap=[41.0, 60.0]), 2)
-    budget = {"steps": 500, "eyes_steps": 1800, "batch": 8, "seeds": 2, "scenes_trained_on": 90}
+    budget = {"steps": 500, "vision_steps": 1800, "batch": 8, "seeds": 2, "scenes_trained_on": 90}
     made = {
         "command": "reflectdrive bench ablations X",
         "commit": "c" * 40,
         "date": "2026-11-22T",
         "device": "two cores",
     }
-    page = results.rendered({"ablations": {**budget, "validation_scenes": 500, **measured, **made}})
-    assert "500 steps of 8 scenes, of 90, after 1800 steps of eyes" in page
+    page = results.render({"ablations": {**budget, "validation_scenes": 500, **measured, **made}})
+    assert "500 steps of 8 scenes, of 90, after 1800 shared steps of vision pretraining" in page
     assert "| full | 50.0 | 40.0 60.0 | 50.0 |" in page
     assert "| no-field | 47.5 | 38.0 57.0 |" in page
     assert "+2.50 (+2.00 .. +3.00)" in page
     assert "-0.50 (-1.00 .. +0.00)" in page
     assert "- `ablations.json`: `reflectdrive bench ablations X`, commit cccccccccccc" in page
-    assert "## Ablations" not in results.rendered({})
+    assert "## Ablations" not in results.render({})
 
 
 TINY = """
@@ -290,7 +290,7 @@ def test_a_tiny_network_is_really_trained_in_each_way(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{ROOT / 'test'}")
     monkeypatch.setattr(ablations, "TRAIN", (sys.executable, "-c", TINY))
     out = tmp_path / "ablations.json"
-    words = command(tmp_path, "--seeds", "1", "--steps", "8", "--eyes-steps", "4", "--json", str(out))
+    words = command(tmp_path, "--seeds", "1", "--steps", "8", "--vision-steps", "4", "--json", str(out))
     assert main(words) == 0
     found = json.loads(out.read_text())
     assert set(found["runs"]) == set(pair(0))
@@ -298,7 +298,7 @@ def test_a_tiny_network_is_really_trained_in_each_way(tmp_path, monkeypatch):
     assert found["scenes_trained_on"] == 12
     networks = {json.loads((tmp_path / f"out/{name}/card.json").read_text())["sha256"] for name in pair(0)}
     assert len(networks) == 3
-    results.rendered({"ablations": found})
+    results.render({"ablations": found})
     monkeypatch.setattr(ablations, "TRAIN", ("false",))
     assert main(words) == 0
     # killed before it had a card: only its state tells that it is another training

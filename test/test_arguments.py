@@ -12,7 +12,7 @@ import pytest
 
 from reflectdrive_ros import arguments
 from reflectdrive_ros.__main__ import BENCHES, COMMANDS, main
-from reflectdrive_ros.arguments import Real, Whole
+from reflectdrive_ros.arguments import FloatRange, IntRange
 from reflectdrive_ros.cli import scenes
 
 # what makes a number's place in the help; `metavar="N"` without a range would be a number that nobody checks
@@ -25,7 +25,7 @@ PROGRAMS = (
     "ros.node",
 )  # without `reflectdrive COMMAND`
 TEXTS = (None, Path, str)
-OTHER = {"--camera": "WxH", "--show": "N FILE"}  # tested below
+OTHER = {"--camera": "WxH", "--show": "N FILE", "--privilege": "NAME"}  # tested below
 
 
 class Parsed(Exception):
@@ -67,7 +67,7 @@ def all_options(monkeypatch):
 
 def beyond(kind):
     """What an option of a range must refuse."""
-    step = 1 if isinstance(kind, Whole) else max(abs(kind.high) * 1e-3, 1e-6)
+    step = 1 if isinstance(kind, IntRange) else max(abs(kind.high) * 1e-3, 1e-6)
     outside = repr(kind.low - step), repr(kind.high + step)
     return ("nan", "NaN", "inf", "-inf", "1e308", "-1e308", "9" * 5000, "", " ", "x", "1,5", "0x10", *outside)
 
@@ -75,7 +75,7 @@ def beyond(kind):
 def test_every_numeric_option_refuses_what_is_no_number_of_its_range(monkeypatch, capsys):
     tried = set()
     for command, parser, action in all_options(monkeypatch):
-        if not isinstance(action.type, (Whole, Real)):
+        if not isinstance(action.type, (IntRange, FloatRange)):
             continue
         name = action.option_strings[-1]
         tried.add(name)
@@ -97,7 +97,7 @@ def test_every_numeric_option_refuses_what_is_no_number_of_its_range(monkeypatch
 def test_no_option_takes_a_number_without_a_range(monkeypatch):
     for command, _, action in all_options(monkeypatch):
         name = action.option_strings[-1] if action.option_strings else action.dest
-        if isinstance(action.type, (Whole, Real)) or name in OTHER:
+        if isinstance(action.type, (IntRange, FloatRange)) or name in OTHER:
             continue
         assert action.type in TEXTS, f"{command} {name}: give it a type of arguments.py"
         assert action.metavar not in NUMERIC_METAVARS, f"{command} {name}: a number without a range"
@@ -123,7 +123,35 @@ def test_a_number_of_scenes_to_show_is_refused_before_a_set_is_made(number, tmp_
 
 
 def test_a_few_processes_for_each_core_are_allowed():
-    assert arguments.processes().high >= 8
-    assert arguments.processes()("8") == 8
+    assert arguments.process_count().high >= 8
+    assert arguments.process_count()("8") == 8
     with pytest.raises(argparse.ArgumentTypeError, match="'1024' is no whole number from 1 to"):
-        arguments.Whole(1, 8)("1024")
+        arguments.IntRange(1, 8)("1024")
+
+
+@pytest.mark.parametrize(
+    ("words", "current"),
+    [
+        (["eval", "--set", "test"], "--scenes"),
+        (["eval", f"--{'oracle'}", "words"], "--privilege"),
+        (["scenes", f"--{'no-pictures'}"], "--no-images"),
+        (["replay", "bag", "--set", "planner=x"], "--setting"),
+        (["demo", "--set=planner=x"], "--setting"),
+        (["bench", "repair", "--set", "val"], "--scenes"),
+        (["train", "sft", "x.yaml", f"--{'begin-with'}", "run"], "--init-from"),
+        (["train", "sft", "x.yaml", f"--{'language'}", "qwen"], "--language-weights"),
+        (["train", "sft", "x.yaml", f"--{'eyes'}", "siglip"], "--vision-weights"),
+    ],
+)
+def test_a_renamed_option_names_the_current_one(words, current, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert f"is now called {current}" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_renamed_privilege_names_the_current_one(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["eval", "--privilege", "constant_velocity"])
+    assert ended.value.code == 2
+    assert "'constant_velocity' is now called 'objects'" in capsys.readouterr().err

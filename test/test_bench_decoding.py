@@ -37,7 +37,7 @@ def given(tmp_path_factory):
 def test_every_way_changes_one_number():
     config = Config()
     ways = decoding.variants(config)
-    assert ways.pop(decoding.PLAIN) == config
+    assert ways.pop(decoding.CONFIGURED) == config
     for name, way in ways.items():
         changed = [
             (part, key)
@@ -52,7 +52,7 @@ def test_every_way_changes_one_number():
 def test_the_table_has_a_row_for_each_way_and_the_oracle_is_never_worse(given, tmp_path, capsys):
     scenes, model = given
     out = tmp_path / "decoding.json"
-    call = ["bench", "decoding", "--set", "val", "--scenes", str(scenes), "--model", str(model), "--json", str(out)]
+    call = ["bench", "decoding", "--scenes", str(scenes), "--model", str(model), "--json", str(out)]
     assert main(call) == 0
     found = json.loads(out.read_text())
     assert found["scenes"] == SCENES
@@ -74,11 +74,11 @@ def test_the_table_has_a_row_for_each_way_and_the_oracle_is_never_worse(given, t
 
 def test_what_the_expert_scores_in_tokens_is_told_with_and_without_the_road():
     scene = hand_scenes.scene(size=(64, 36), agents=0, pictures=False)
-    found = decoding.ceiling(scene, Codebook())
+    found = decoding.expert_ceiling(scene, Codebook())
     assert found.exact >= found.tokens - 0.02  # rounding brings nothing but luck
     points = scene.expert[:, :2]
     np.testing.assert_allclose(Codebook().decode(Codebook().encode(points)), points, atol=0.15 + 1e-9)
-    fine = decoding.ceiling(scene, Codebook(0.02, 9999))
+    fine = decoding.expert_ceiling(scene, Codebook(0.02, 9999))
     assert fine.tokens_without_road == pytest.approx(fine.exact, abs=0.02)
 
 
@@ -86,8 +86,6 @@ def test_a_model_that_is_not_there_is_one_sentence(given, tmp_path, capsys):
     call = [
         "bench",
         "decoding",
-        "--set",
-        "val",
         "--scenes",
         str(given[0]),
         "--model",
@@ -99,5 +97,5 @@ def test_a_model_that_is_not_there_is_one_sentence(given, tmp_path, capsys):
 
 def test_graphs_with_one_way_of_decoding_built_in_are_not_enough(given, capsys):
     scenes, _ = given
-    assert main(["bench", "decoding", "--set", "val", "--scenes", str(scenes)]) == 2
+    assert main(["bench", "decoding", "--scenes", str(scenes)]) == 2
     assert "needs a model's weights" in capsys.readouterr().err

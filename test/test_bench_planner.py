@@ -13,7 +13,7 @@ from tiny_net import tiny_inputs, tiny_net
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.bench import gpu, planner
-from reflectdrive_ros.bench.parity import FULL, LITE, frame
+from reflectdrive_ros.bench.parity import FULL, LITE, run_step
 from reflectdrive_ros.features import ModelInputs
 from reflectdrive_ros.model.token import torch_bench
 from reflectdrive_ros.model.token.cuda_graphs import WAYS
@@ -42,7 +42,7 @@ def test_figures_of_a_small_run(tmp_path):
     assert told["reuse_times_faster_one_goal"] > 1
     assert told["own_reuse_times_faster_one_goal"] > 1
     assert {"version", "commit", "device", "date", "command"} <= set(told)
-    assert told["gpu"] in (gpu.NO_GPU, gpu.NOT_ASKED)
+    assert told["gpu"] in (gpu.NO_GPU, gpu.NOT_REQUESTED)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_frames_that_reuse_nothing_write_the_same_tokens(packed):
     eager = TorchNetwork(net)
     for inputs in scenes():
         afresh = torch_bench.without_reuse(net, eager.tensors(inputs), eager.decoding, 6, packed)
-        np.testing.assert_array_equal(afresh[0].numpy(), frame(eager, inputs, FULL, 6)[0])
+        np.testing.assert_array_equal(afresh[0].numpy(), run_step(eager, inputs, FULL, 6)[0])
 
 
 @pytest.mark.parametrize(("goals", "edited"), [(6, 1), (1, None)])
@@ -73,20 +73,20 @@ def test_frames_that_read_the_scene_in_every_pass_write_the_same_tokens(goals, e
     network = TorchNetwork(tiny_net(words=WORDS))
     for inputs in scenes():
         again = planner.reading_again(network, inputs, goals, edited)
-        np.testing.assert_array_equal(again, frame(network, inputs, FULL, goals, edited=edited)[0])
+        np.testing.assert_array_equal(again, run_step(network, inputs, FULL, goals, edited=edited)[0])
 
 
 def test_a_frame_may_edit_some_of_its_blocks():
     network = TorchNetwork(tiny_net(words=WORDS))
     for inputs in scenes():
         np.testing.assert_array_equal(
-            frame(network, inputs, FULL, 6, edited=2)[0], frame(network, inputs, FULL, 6)[0][:2]
+            run_step(network, inputs, FULL, 6, edited=2)[0], run_step(network, inputs, FULL, 6)[0][:2]
         )
 
 
 def test_a_frame_tells_where_its_time_went():
     network = TorchNetwork(tiny_net(words=WORDS))
-    blocks, (prefill, drafts, edits) = frame(network, next(scenes(1)), LITE, 1)
+    blocks, (prefill, drafts, edits) = run_step(network, next(scenes(1)), LITE, 1)
     assert blocks.shape == (1, 16)
     assert min(prefill, drafts, edits) > 0
 
@@ -127,11 +127,11 @@ def test_the_table_of_tensorrt_is_that_of_the_other_backends(tmp_path, capsys, m
 def test_each_way_has_its_turn_and_is_held_against_the_plain_one():
     """On a CPU all ways are the plain one, so this tries the bench and not the ways."""
     net = tiny_net(words=WORDS)
-    told = gpu.ways(net, TorchNetwork(net), next(scenes(1)), "cpu", 2)
+    told = gpu.cuda_modes(net, TorchNetwork(net), next(scenes(1)), "cpu", 2)
     assert set(told["step_ms_p50"]) | set(told["left_out"]) == set(told["same_ids"]) == {str(way) for way in WAYS}
     assert all(ms > 0 for by_count in told["step_ms_p50"].values() for ms in by_count.values())
     assert set(told["same_ids"].values()) == {1.0}
-    other = gpu.ways(net, TorchNetwork(tiny_net(1, words=WORDS)), next(scenes(1)), "cpu", 1)
+    other = gpu.cuda_modes(net, TorchNetwork(tiny_net(1, words=WORDS)), next(scenes(1)), "cpu", 1)
     assert max(other["same_ids"].values()) < 1.0
 
 

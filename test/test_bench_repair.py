@@ -36,14 +36,14 @@ def test_the_ablation_has_the_papers_shape_and_repair_makes_nothing_less_safe(
     planner,
 ):
     out = tmp_path / "repair.json"
-    call = ["bench", "repair", "--set", "val", "--scenes", str(scenes), "--model", str(tiny_model.file)]
+    call = ["bench", "repair", "--scenes", str(scenes), "--model", str(tiny_model.file)]
     call += ["--sha256", tiny_model.sha256, "--planner", planner, "--picture", str(tmp_path / "repair.png")]
     assert main([*call, "--random-weights", "--json", str(out)]) == 0
     assert cv2.imread(str(tmp_path / "repair.png")) is not None
     found = json.loads(out.read_text())
     rows = found["rows"]
     assert found["scenes"] == SCENES
-    at_random = {repair.with_random_weights(name) for name in repair.RANDOM}
+    at_random = {repair.with_random_weights(name) for name in repair.RANDOM_WEIGHT_VARIANTS}
     assert set(rows) == set(repair.variants(Config())) | at_random
     for with_repair, without in ((BOTH, GOALS), ("repair", "without both")):
         assert rows[with_repair]["unsafe"] <= rows[without]["unsafe"]
@@ -53,12 +53,12 @@ def test_the_ablation_has_the_papers_shape_and_repair_makes_nothing_less_safe(
     assert rows[BOTH]["difference_95"] == [0.0, 0.0]
     assert rows[GOALS]["difference"] == pytest.approx(rows[GOALS]["pdms"] - rows[BOTH]["pdms"], abs=0.002)
     assert rows["iterations 10"]["iterations"] >= rows[BOTH]["iterations"]
-    assert rows["pictures alone"]["iterations"] == 0.0
-    assert all(max(row["avoidable"], row["in_reach"]) <= row["unsafe"] for row in rows.values())
+    assert rows["route only"]["iterations"] == 0.0
+    assert all(max(row["avoidable"], row["locally_repairable"]) <= row["unsafe"] for row in rows.values())
     assert "goals and repair, futures known" in capsys.readouterr().out
 
 
 def test_without_a_model_it_says_so(scenes, capsys):
     no_model = ("--setting", "model.file=''", "--setting", "model.sha256=''")
-    assert main(["bench", "repair", "--set", "val", "--scenes", str(scenes), *no_model]) == 2
+    assert main(["bench", "repair", "--scenes", str(scenes), *no_model]) == 2
     assert "needs a model" in capsys.readouterr().err

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from reflectdrive_ros.replay import compare
-from reflectdrive_ros.replay.compare import blocks_of, difference, paired
+from reflectdrive_ros.replay.compare import assign_blocks, difference, pair_stamps
 
 BEGIN_NS = 1_700_000_000_000_000_000
 INTERVAL_NS = 100_000_000
@@ -34,7 +34,7 @@ def compared(a, b, blocks, seed=0):
 
 
 def test_the_same_stamps_pair_one_to_one():
-    a, b = paired(stamps(5), stamps(5))
+    a, b = pair_stamps(stamps(5), stamps(5))
     assert np.array_equal(a, np.arange(50))
     assert np.array_equal(a, b)
 
@@ -42,20 +42,20 @@ def test_the_same_stamps_pair_one_to_one():
 def test_plans_a_little_apart_pair_and_a_missing_one_leaves_its_partner_alone():
     first = stamps(5)
     second = np.delete(first + 30_000_000, 17)
-    a, b = paired(first, second)
+    a, b = pair_stamps(first, second)
     assert np.array_equal(a, np.delete(np.arange(50), 17))
     assert np.array_equal(b, np.arange(49))
-    assert np.array_equal(paired(second, first), (b, a))
+    assert np.array_equal(pair_stamps(second, first), (b, a))
 
 
 def test_drives_of_another_day_do_not_pair():
     for other in (stamps(5, BEGIN_NS + 86_400 * 10**9), np.zeros(0, np.int64)):
-        assert len(paired(stamps(5), other)[0]) == 0
+        assert len(pair_stamps(stamps(5), other)[0]) == 0
 
 
 def test_a_plan_pairs_once():
     dense = BEGIN_NS + INTERVAL_NS // 2 * np.arange(100)
-    a, b = paired(stamps(5), dense)
+    a, b = pair_stamps(stamps(5), dense)
     assert len(a) == len(set(b.tolist())) == 50
     assert np.array_equal(dense[b], stamps(5)[a])
 
@@ -64,9 +64,9 @@ def test_a_plan_pairs_once():
 
 
 def test_many_bags_are_a_block_each_and_few_are_cut_into_stretches_that_no_two_bags_share():
-    many = blocks_of({f"bag{k}": stamps(25) for k in range(compare.BAGS_MIN)})
+    many = assign_blocks({f"bag{k}": stamps(25) for k in range(compare.BAGS_MIN)})
     assert [set(some.tolist()) for some in many.values()] == [{k} for k in range(compare.BAGS_MIN)]
-    few = blocks_of({"one": stamps(35), "none": stamps(0), "two": stamps(4)})
+    few = assign_blocks({"one": stamps(35), "none": stamps(0), "two": stamps(4)})
     assert sorted(set(few["one"].tolist())) == [0, 1, 2]
     assert np.bincount(few["one"]).min() >= 100  # no stretch is shorter than 10 s
     assert set(few["two"].tolist()) == {3}
@@ -111,7 +111,7 @@ def test_correlated_plans_do_not_make_it_falsely_sure(bags, seconds, at_most):
     """Two planners that differ by noise alone, many times over: about one in twenty comparisons claims a difference.
     Plans taken for independent would claim it more often than not."""
     trials, generator = 400, np.random.default_rng(4)
-    blocks = blocks_of({f"bag{k}": stamps(seconds) for k in range(bags)})
+    blocks = assign_blocks({f"bag{k}": stamps(seconds) for k in range(bags)})
     joined = np.concatenate(list(blocks.values()))
     claims = {"interval": 0, "flips": 0, "shown": 0, "plans": 0}
     drives = errors_of_drives(trials * bags, 10 * seconds, generator).reshape(trials, -1)

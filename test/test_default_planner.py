@@ -20,15 +20,15 @@ from reflectdrive_ros.bench import parity
 from reflectdrive_ros.cli.eval import Console
 from reflectdrive_ros.config import Config
 from reflectdrive_ros.evaluation import driving_scores, privilege
-from reflectdrive_ros.evaluation.closed_loop import Eyes
+from reflectdrive_ros.evaluation.closed_loop import CameraHistory
 from reflectdrive_ros.features import model_inputs
 from reflectdrive_ros.kinematics import speeds
 from reflectdrive_ros.model.card import MOST_LOST
 from reflectdrive_ros.planning import planner_named
 from reflectdrive_ros.planning.planner import Tools
-from reflectdrive_ros.replay.bag_topics import mapped
-from reflectdrive_ros.replay.engine import steps_due
-from reflectdrive_ros.replay.golden import EVERY, TOLERANCES, differing
+from reflectdrive_ros.replay.bag_topics import map_topics
+from reflectdrive_ros.replay.engine import due_steps
+from reflectdrive_ros.replay.golden import POINT_STRIDE, TOLERANCES, compare_arrays
 from reflectdrive_ros.ros.bag import BagReader
 from reflectdrive_ros.ros.planning_core import Pilot
 from reflectdrive_ros.runtime.engine import NO_DEADLINE_MS, Engine
@@ -40,7 +40,7 @@ from reflectdrive_ros.sim.world import World, WorldOptions
 HERE = Path(__file__).parent
 SMALL = HERE.parent / "models" / "reflectdrive2_small"
 GRAPHS = {"fp32": SMALL / "onnx" / "card.json", "int8": SMALL / "int8" / "card.json"}
-SCENES = HERE / "data" / "scenes_val"  # `reflectdrive scenes --set val --count 20`
+SCENES = HERE / "data" / "scenes_val"  # `reflectdrive scenes --scenes val --count 20`
 GOLDENS = {
     "recording": HERE / "golden" / "pandaset_002.reflectdrive2.npz",
     "world": HERE / "golden" / "world_1.reflectdrive2.npz",
@@ -55,7 +55,7 @@ CONFIG = replace(Config(), engine=replace(Config().engine, deadline_ms=NO_DEADLI
 def rows_of(reports):
     """Fields of a golden, each (N, ..) with a row per report of the engine; poses in the ego frame of their plan."""
     plans = [report.plan for report in reports]
-    poses = np.stack([plan.trajectory.poses[EVERY - 1 :: EVERY] for plan in plans])
+    poses = np.stack([plan.trajectory.poses[POINT_STRIDE - 1 :: POINT_STRIDE] for plan in plans])
     unwritten = np.full(16, -1)  # of a plan to stop
     return {
         "stamp_ns": np.array([plan.stamp_ns for plan in plans]),
@@ -65,18 +65,18 @@ def rows_of(reports):
         "tokens": np.stack([unwritten if plan.tokens is None else plan.tokens for plan in plans]),
         "poses_xy": poses[..., :2],
         "poses_heading": poses[..., 2],
-        "speeds": np.stack([speeds(plan.trajectory)[EVERY - 1 :: EVERY] for plan in plans]),
+        "speeds": np.stack([speeds(plan.trajectory)[POINT_STRIDE - 1 :: POINT_STRIDE] for plan in plans]),
     }
 
 
 def on_the_recording(bag):
     """Every plan of the recording's first five seconds, 10 a second, through the pilot as on a vehicle."""
     with BagReader(bag) as reader:
-        found = mapped(CONFIG, reader, [], driven_route=False)
+        found = map_topics(CONFIG, reader, [], driven_route=False)
         config = found.config
         engine = Engine(config, time.perf_counter, read_ahead=True)
         pilot = Pilot(config, time.perf_counter, engine)
-        steps = steps_due(pilot, reader, found.sources, reader.start_ns + RECORDED_NS, lambda _: None, lambda *_: None)
+        steps = due_steps(pilot, reader, found.sources, reader.start_ns + RECORDED_NS, lambda _: None, lambda *_: None)
         answers = [pilot.answer(step.look).report for step in steps]
     return rows_of([report for report in answers if report is not None])
 
@@ -84,10 +84,10 @@ def on_the_recording(bag):
 def in_the_world():
     """Two seconds of driving: the ego follows its plans, the cameras see where that leads."""
     with World(WorldOptions(seed=1, town="closed-loop-00001")) as world:
-        engine, cameras = Engine(CONFIG, lambda: world.stamp_ns * 1e-9), Eyes(world, CONFIG)
+        engine, cameras = Engine(CONFIG, lambda: world.stamp_ns * 1e-9), CameraHistory(world, CONFIG)
         reports = []
         for _ in range(WORLD_STEPS):
-            reports.append(engine.step(world.observation(cameras.look())))
+            reports.append(engine.step(world.observation(cameras.capture())))
             world.step(reports[-1].plan)
     return rows_of(reports)
 
@@ -96,11 +96,11 @@ def on_scenes(network, count=20):
     """Ids (N, 16) of the plans of the first stored scenes, planned from cold, and what they score (N, MEASURES)."""
     planner, tools = planner_named(CONFIG), Tools(CONFIG, network)
     tokens, scores = [], []
-    for scene in parity.scenes_of(SCENES, count, Console(quiet=True)):
-        plan = driving_scores.planned(planner, privilege.observed(scene, "constant_velocity"), tools)
-        points = {"plan": driving_scores.waypoints(plan)[0]}
+    for scene in parity.read_scenes(SCENES, count, Console(quiet=True)):
+        plan = driving_scores.plan_once(planner, privilege.observe(scene, "objects"), tools)
+        points = {"plan": driving_scores.plan_waypoints(plan)[0]}
         tokens.append(plan.tokens)
-        scores.append(driving_scores.rows_of(scene.scored(vehicle=CONFIG.vehicle), points, CONFIG.scoring)["plan"])
+        scores.append(driving_scores.score_plans(scene.scored(vehicle=CONFIG.vehicle), points, CONFIG.scoring)["plan"])
     return {"tokens": np.stack(tokens), "scores": np.array(scores)}
 
 
@@ -117,23 +117,23 @@ def scored():
 
 def test_it_drives_the_recording_as_the_golden_has_it(pandaset):
     found, golden = on_the_recording(pandaset), golden_of("recording")
-    assert differing(found, golden, ALLOWED) == []
+    assert compare_arrays(found, golden, ALLOWED) == []
     assert (found["tokens"] >= 0).all()  # no plan to stop among them
     assert set(found["step"]) == {0, 1}  # full and lite
 
 
 def test_it_drives_a_world_as_the_golden_has_it():
-    assert differing(in_the_world(), golden_of("world"), ALLOWED) == []
+    assert compare_arrays(in_the_world(), golden_of("world"), ALLOWED) == []
 
 
 def test_it_plans_stored_scenes_as_the_golden_has_it_and_scores_the_same(scored):
-    assert differing(scored["fp32"], golden_of("scenes"), {"tokens": 0, "scores": 1e-3}) == []
+    assert compare_arrays(scored["fp32"], golden_of("scenes"), {"tokens": 0, "scores": 1e-3}) == []
 
 
 def test_the_weights_in_torch_plan_what_the_graphs_plan():
     """The graphs were exported once: whatever changes in the network's code since then shows here."""
     network = network_of(replace(named(str(SMALL / "weights.safetensors"), None), threads=1), CONFIG.decoding)
-    (scene,) = parity.scenes_of(SCENES, 1, Console(quiet=True))
+    (scene,) = parity.read_scenes(SCENES, 1, Console(quiet=True))
     inputs = model_inputs(scene.observation(), network.inputs)
     found, expected = (each.prefill_goal(inputs) for each in (network, OrtNetwork.of_file(GRAPHS["fp32"], 1)))
     np.testing.assert_allclose(found.goal_log_probs, expected.goal_log_probs, atol=1e-3)
@@ -153,10 +153,10 @@ def test_on_a_hundred_new_scenes_it_scores_as_known_and_eight_bits_lose_little(t
 
     One scene is a point here. So the loss is not to be shown greater with 95 %, and not to be more than 3 points.
     """
-    assert main(["scenes", "--set", "val", "--count", "100", "--out", str(tmp_path / "val")]) == 0
-    scenes = parity.scenes_of(tmp_path / "val", 100, Console(quiet=True))
+    assert main(["scenes", "--scenes", "val", "--count", "100", "--out", str(tmp_path / "val")]) == 0
+    scenes = parity.read_scenes(tmp_path / "val", 100, Console(quiet=True))
     networks = (OrtNetwork.of_file(GRAPHS[precision], 1) for precision in ("int8", "fp32"))
-    told = parity.compared(*networks, scenes, CONFIG)
+    told = parity.compare_networks(*networks, scenes, CONFIG)
     assert told["scenes"] == 100
     assert told["failures"] == []
     assert told["pdms_reference"] == pytest.approx(PDMS_100, abs=1.0)

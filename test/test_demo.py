@@ -131,7 +131,7 @@ def test_the_same_seed_begins_with_the_same_plan(five_seconds, tmp_path):
     ],
 )
 def test_an_input_that_the_world_does_not_send_is_one_sentence(tmp_path, capsys, setting, sentence):
-    assert run("--out", tmp_path, "--set", f"inputs.{setting}") == 2
+    assert run("--out", tmp_path, "--setting", f"inputs.{setting}") == 2
     assert sentence in " ".join(capsys.readouterr().err.split())
 
 
@@ -204,7 +204,7 @@ def test_a_recording_can_be_played_instead(tmp_path):
 
 
 def test_a_planner_without_its_model_is_one_sentence(tmp_path, capsys):
-    nothing = ("--set", "model.file=''", "--set", "model.sha256=''")
+    nothing = ("--setting", "model.file=''", "--setting", "model.sha256=''")
     assert run("--planner", "reflectdrive2", "--out", tmp_path, *nothing) == 2
     (sentence,) = capsys.readouterr().err.strip().splitlines()
     assert "planner reflectdrive2 needs a model: set model.file and model.sha256, or give --model FILE" in sentence
@@ -214,9 +214,9 @@ def test_a_planner_without_its_model_is_one_sentence(tmp_path, capsys):
 def test_a_planner_that_has_learned_drives_the_world_by_full_and_lite_steps(tmp_path, tiny_model):  # noqa: F811
     settings = ("guard.max_acceleration_mps2=15", "cameras.width=96", "cameras.height=54")
     words = ["--planner", "reflectdrive2", "--model", str(tiny_model.file), "--seconds", "2"]
-    done, numbers = demonstrated(tmp_path, *words, *(word for pair in settings for word in ("--set", pair)))
+    done, numbers = demonstrated(tmp_path, *words, *(word for pair in settings for word in ("--setting", pair)))
     assert done.returncode == 0, done.stderr
     assert numbers["steps"]["full"] > 0
-    assert numbers["why_full"]
+    assert numbers["full_step_reason"]
     assert numbers["planner"] == "reflectdrive2"
     assert "full" in done.stdout

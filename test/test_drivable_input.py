@@ -213,11 +213,11 @@ def test_a_replay_has_the_maps_road_around_every_plan_from_the_first_on(driven):
     from test_lanelet_map import MAP
 
     poses, _ = driven
-    around = recorded_world.space(from_file(InputsConfig(lanelet_map=str(MAP))))
+    around = recorded_world.drivable_grids(from_file(InputsConfig(lanelet_map=str(MAP))))
     grids = [around(frame(0.0, (1.0,), map_from_ego=pose)) for pose in (poses[0], poses[len(poses) // 2], poses[-1])]
     assert all(drivable.clearances(grid, np.zeros(2)) > -1.0 for grid in grids)
     assert around(frame(0.0, (1.0,), map_from_ego=poses[0] + np.array([5e4, 0.0, 0.0]))) is None
-    assert recorded_world.space(None)(frame(0.0, (1.0,))) is None
+    assert recorded_world.drivable_grids(None)(frame(0.0, (1.0,))) is None
 
 
 def test_a_grid_that_rides_along_is_the_grid_made_anew(lanelets, driven):

@@ -49,10 +49,10 @@ def test_a_drive_follows_from_its_seed(drives):
 
 def test_a_planner_that_looks_sees_two_instants_half_a_second_apart():
     with World(WorldOptions(seed=1)) as world:
-        eyes = closed_loop.Eyes(world, SMALL)
+        eyes = closed_loop.CameraHistory(world, SMALL)
         begun_ns = world.stamp_ns
         for _ in range(7):
-            frames = eyes.look()
+            frames = eyes.capture()
             world.step(None)
     assert [frame.name for frame in frames] == ["front_left", "front", "front_right"] * 2
     assert [(frame.stamp_ns - begun_ns) * 1e-9 for frame in frames] == pytest.approx([0.1] * 3 + [0.6] * 3)
@@ -96,7 +96,7 @@ def test_a_learned_planner_drives_with_and_without_lite_steps(tiny_model, moving
     one = closed_loop.drive(moving, "reflectdrive2", settings, 3.0)
     assert set(one.planning_ms) == ({"full", "lite"} if lite else {"full"})
     assert one.sources["PLANNER"] >= 20, one.verdicts
-    told = closed_loop.numbers([one])["planning_ms"]
+    told = closed_loop.drive_metrics([one])["planning_ms"]
     assert sum(told[kind]["steps"] for kind in one.planning_ms) == 30
     assert all(told[kind]["mean"] > 0 for kind in one.planning_ms)
     assert told["mean"] > 0
@@ -107,7 +107,7 @@ def test_a_learned_planner_drives_with_and_without_lite_steps(tiny_model, moving
 def test_a_plan_that_was_carried_is_scored_as_if_it_went_on(left, speed):
     """Straight on at a speed, cut anywhere, is straight on at that speed."""
     way = np.stack([0.1 * speed * np.arange(1, left + 1), np.zeros(left), np.zeros(left)], axis=1)
-    whole = driving_scores.prolonged(Trajectory(way, 0.1))
+    whole = driving_scores.extend(Trajectory(way, 0.1))
     assert whole.horizon_s == pytest.approx(max(4.0, 0.1 * left))
     np.testing.assert_allclose(whole.poses[:, 0], 0.1 * speed * np.arange(1, len(whole.poses) + 1), atol=1e-9)
     np.testing.assert_array_equal(whole.poses[:, 1:], 0.0)
@@ -115,7 +115,7 @@ def test_a_plan_that_was_carried_is_scored_as_if_it_went_on(left, speed):
 
 @pytest.mark.parametrize("dt_s", [0.07, 0.3, 0.5])
 def test_a_carried_plan_of_any_interval_reaches_the_end_of_the_score(dt_s):
-    whole = driving_scores.prolonged(Trajectory(np.zeros((3, 3)), dt_s))
+    whole = driving_scores.extend(Trajectory(np.zeros((3, 3)), dt_s))
     assert 4.0 - 1e-9 <= whole.horizon_s < 4.0 + dt_s
 
 
@@ -146,7 +146,9 @@ def result(one, scores=(1.0,)):
 def test_rates_are_over_all_kilometres_and_shares_over_all_time():
     hits = [Collision(1.0, 3, Shape.CAR, True), Collision(9.0, 4, Shape.CAR, False)]
     events = [Event("red_light", 2.0, ""), Event("off_road", 59.0, "")]
-    numbers = closed_loop.numbers([result(log(100.0, 5.0, hits)), result(log(60.0, 25.0, (), events, 80), [0.5, 0.0])])
+    numbers = closed_loop.drive_metrics(
+        [result(log(100.0, 5.0, hits)), result(log(60.0, 25.0, (), events, 80), [0.5, 0.0])]
+    )
     assert numbers["km"] == pytest.approx(2.0)
     assert numbers["collisions_per_km"] == pytest.approx(1.0)
     assert numbers["at_fault_per_km"] == pytest.approx(0.5)
@@ -161,7 +163,7 @@ def test_rates_are_over_all_kilometres_and_shares_over_all_time():
 
 
 def test_a_car_that_never_moved_has_no_rates():
-    numbers = closed_loop.numbers([result(log(10.0, 0.0))])
+    numbers = closed_loop.drive_metrics([result(log(10.0, 0.0))])
     assert numbers["collisions_per_km"] is None
     assert numbers["mean_speed_mps"] == 0.0
 
@@ -203,7 +205,7 @@ def test_what_cannot_be_driven_is_said_in_one_sentence(capsys, monkeypatch):
 
 def test_a_drive_that_breaks_off_is_named_and_the_others_come_to_their_end():
     rows = {name: driving_scores.Driver(name) for name in ("nobody", "constant_velocity")}
-    found = dict(closed_loop._driven([("nobody", 1), ("constant_velocity", 0)], rows, Config(), 1.0))
+    found = dict(closed_loop._iterate_drives([("nobody", 1), ("constant_velocity", 0)], rows, Config(), 1.0))
     assert isinstance(found["constant_velocity", 0], closed_loop.DriveResult)
     assert "planner is 'nobody'" in found["nobody", 1]
 
@@ -215,7 +217,7 @@ def test_a_drive_that_breaks_off_counts_against_the_table():
         (one,),
         {("route_follower", 4): "its process died", ("constant_velocity", 3): "no free place"},
     )
-    told = closed_loop.table_numbers(driven)
+    told = closed_loop.table_metrics(driven)
     assert told["broken_off"] == told["planners"]["route_follower"]["broken_off"] == 1
     assert told["drives"] == 1
     assert told["planners"]["constant_velocity"]["drives"] == 0
@@ -231,13 +233,13 @@ def test_a_drive_that_breaks_off_counts_against_the_table():
 
 def test_the_traffic_of_world_300_leaves_its_process_alive():
     """SUMO was reported to die of signal 11 in this world; the drive has a process of its own, as all of a table."""
-    rows = driving_scores.drivers_of(["constant_velocity"], [""], random_weights=False)
-    (found,) = dict(closed_loop._driven([("constant_velocity", 300)], rows, Config(), 30.0)).values()
+    rows = driving_scores.make_drivers(["constant_velocity"], [""], random_weights=False)
+    (found,) = dict(closed_loop._iterate_drives([("constant_velocity", 300)], rows, Config(), 30.0)).values()
     assert isinstance(found, closed_loop.DriveResult), found
     assert found.log.duration_s == pytest.approx(30.0)
 
 
-WHOLE = closed_loop._one
+WHOLE = closed_loop._run_drive
 
 
 def _dies_in_world_1(job, report, **settings):
@@ -248,7 +250,7 @@ def _dies_in_world_1(job, report, **settings):
 
 
 def test_where_a_drive_kills_its_process_the_exit_code_is_1(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(closed_loop, "_one", _dies_in_world_1)
+    monkeypatch.setattr(closed_loop, "_run_drive", _dies_in_world_1)
     file = tmp_path / "drive.json"
     assert command("--planner", "constant_velocity", "--seeds", 2, "--duration", 1, "--json", file) == 1
     told = json.loads(file.read_text())
@@ -259,12 +261,12 @@ def test_where_a_drive_kills_its_process_the_exit_code_is_1(tmp_path, capsys, mo
 
 
 def test_random_weights_drive_in_a_row_of_their_own(tiny_model):  # noqa: F811
-    rows = driving_scores.drivers_of(["route_follower", "reflectdrive2"], [""], random_weights=True)
+    rows = driving_scores.make_drivers(["route_follower", "reflectdrive2"], [""], random_weights=True)
     assert list(rows) == ["route_follower", "reflectdrive2", "reflectdrive2 random weights"]
     assert [row.random_weights for row in rows.values()] == [False, False, True]
     settings = config(**tiny_model.settings, cameras__width=96, cameras__height=54)
     name = "reflectdrive2 random weights"
-    one = closed_loop._one((name, 0), lambda count: None, drivers=rows, config=settings, duration_s=0.3)
+    one = closed_loop._run_drive((name, 0), lambda count: None, drivers=rows, config=settings, duration_s=0.3)
     assert one.planner == name
     assert set(one.planning_ms) <= {"full", "lite", "none"}
     assert command("--planner", "route_follower", "--random-weights") == 2

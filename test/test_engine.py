@@ -242,8 +242,8 @@ def test_a_learned_planner_drives_and_tells_what_its_steps_were(learned):
     assert [report.verdict for report in reports] == [Verdict.OK] * 4, [report.reason for report in reports]
     assert [report.source for report in reports] == [PlanSource.PLANNER] * 4
     assert [report.step for report in reports] == [StepKind.FULL, StepKind.LITE] * 2
-    assert [bool(report.why_full) for report in reports] == [True, False] * 2
-    assert reports[2].why_full == "it is a full step's turn"
+    assert [bool(report.full_step_reason) for report in reports] == [True, False] * 2
+    assert reports[2].full_step_reason == "it is a full step's turn"
     for report in reports:
         assert report.plan.trajectory.poses[-1, 0] == pytest.approx(4.0 * SPEED_MPS, abs=0.3)
         assert report.notes == ()

@@ -60,7 +60,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def written(folder):
-    assert command(eval, "--set", "test", "--scenes", folder, "--json", folder.parent / "eval.json") == 0
+    assert command(eval, "--scenes", folder, "--json", folder.parent / "eval.json") == 0
     return json.loads((folder.parent / "eval.json").read_text())
 
 
@@ -76,7 +76,7 @@ def planners(monkeypatch):
         for place, task in enumerate(tasks):
             yield parallel.Outcome(task, work(task, partial(on_progress, place)))
 
-    monkeypatch.setattr(parallel, "share_out", share_out)
+    monkeypatch.setattr(parallel, "map_restartable", share_out)
     monkeypatch.setattr(planning, "PLANNERS", known := dict(planning.PLANNERS))
     return known
 
@@ -85,7 +85,7 @@ def planners(monkeypatch):
 def by_hand(monkeypatch, tmp_path):
     """The sampler is the hand-made one, shards have 10 scenes, sets 20, and lie in a folder of the test."""
     maker = (hand_scenes.make, hand_scenes.MADE_BY)
-    monkeypatch.setattr(scene_sets, "the_sampler", lambda *_size, pictures, first=0: maker)
+    monkeypatch.setattr(scene_sets, "make_sampler", lambda *_size, pictures, first=0: maker)
     monkeypatch.setattr(sets, "SHARD", 10)
     monkeypatch.setattr(sets, "SIZES", dict.fromkeys(sets.SIZES, 20))
     monkeypatch.setenv("REFLECTDRIVE_SCENES", str(tmp_path / "sets"))
@@ -96,8 +96,8 @@ def by_hand(monkeypatch, tmp_path):
 
 def test_the_keys_that_others_rely_on(written):
     assert written.keys() >= KEYS | {"families", "version", "commit", "device", "date", "command", "drivers", "set"}
-    assert set(written["drivers"]) == {"expert", "constant_velocity", "route_follower"}
-    assert written["planner"] == "constant_velocity"
+    assert set(written["drivers"]) == {"expert", "constant_velocity (objects)", "route_follower (objects)"}
+    assert written["planner"] == "constant_velocity (objects)"
     for means in (written, *written["drivers"].values(), *written["families"].values()):
         assert means.keys() >= KEYS
         assert all(0 <= means[key] <= 100 for key in KEYS - {"scenes"})
@@ -135,7 +135,7 @@ def test_a_planner_that_drives_like_the_expert_scores_like_him(folder, planners)
 
     planners["copy"] = copy
     result = evaluate(folder, ("copy",))
-    np.testing.assert_allclose(result.scores["copy"], result.scores["expert"], atol=1e-6)
+    np.testing.assert_allclose(result.scores["copy (objects)"], result.scores["expert"], atol=1e-6)
 
 
 def test_a_planner_with_eyes_sees_the_pictures_and_no_planner_the_future(tmp_path, planners):
@@ -150,8 +150,8 @@ def test_a_planner_with_eyes_sees_the_pictures_and_no_planner_the_future(tmp_pat
     result = evaluate(tmp_path / "set", ("look",))
     assert [len(observation.cameras) for observation in seen] == [6, 6]
     assert all(observation.agents.predicted_poses is None for observation in seen)
-    assert [row[0] for row in result.scores["look"]] == [0, 0]
-    assert result.failures["look"][0] == "test-00000-000: only looking"
+    assert [row[0] for row in result.scores["look (objects)"]] == [0, 0]
+    assert result.failures["look (objects)"][0] == "test-00000-000: only looking"
 
 
 def test_families_and_a_limit(folder):
@@ -165,17 +165,17 @@ def test_families_and_a_limit(folder):
 def test_the_interval_narrows_with_the_number_of_scenes_and_holds_the_mean():
     generator = np.random.default_rng(5)
     few, many = (generator.random(count) for count in (30, 3000))
-    widths = [np.subtract(*open_loop.interval(values)[::-1]) for values in (few, many)]
+    widths = [np.subtract(*open_loop.bootstrap_interval(values)[::-1]) for values in (few, many)]
     assert widths[0] == pytest.approx(10 * widths[1], rel=0.4)
     assert widths[1] == pytest.approx(2 * 1.96 * 100 / np.sqrt(12 * 3000), rel=0.2)
-    assert open_loop.interval(few) == open_loop.interval(few)
+    assert open_loop.bootstrap_interval(few) == open_loop.bootstrap_interval(few)
 
 
 def test_a_damaged_shard_is_named_in_the_numbers(folder, tmp_path, capsys):
     store(tmp_path / "set")
     (tmp_path / "set/test-00001.tar").write_bytes(b"broken")
     file = tmp_path / "eval.json"
-    assert command(eval, "--set", "test", "--scenes", tmp_path / "set", "--json", file) == 0
+    assert command(eval, "--scenes", tmp_path / "set", "--json", file) == 0
     content = json.loads(file.read_text())
     assert content["scenes"] == 12
     (sentence,) = content["left_out"]
@@ -184,7 +184,7 @@ def test_a_damaged_shard_is_named_in_the_numbers(folder, tmp_path, capsys):
 
 
 def test_a_set_that_is_not_there_is_made_first(by_hand, tmp_path, capsys):
-    words = ("--set", "val", "--planner", "constant_velocity", "--json", tmp_path / "eval.json")
+    words = ("--scenes", "val", "--planner", "constant_velocity", "--json", tmp_path / "eval.json")
     assert command(eval, *words) == 0
     heard = capsys.readouterr()
     (place,) = (tmp_path / "sets").iterdir()
@@ -195,18 +195,20 @@ def test_a_set_that_is_not_there_is_made_first(by_hand, tmp_path, capsys):
 
 
 def test_a_named_folder_without_a_set_is_refused_and_stays_as_it_is(by_hand, tmp_path, capsys):
-    assert command(eval, "--set", "val", "--scenes", tmp_path / "typo") == 2
+    assert command(eval, "--scenes", tmp_path / "typo") == 2
     said = capsys.readouterr().err
-    assert f"{tmp_path / 'typo'} holds no set of scenes: leave --scenes out, or make one there with " in said
-    assert f"`reflectdrive scenes --set val --out {tmp_path / 'typo'}`" in said
+    assert (
+        f"{tmp_path / 'typo'} holds no scene set: name one of train, val, test, hard, or make one there with " in said
+    )
+    assert f"`reflectdrive scenes --out {tmp_path / 'typo'}`" in said
     assert not (tmp_path / "typo").exists()
 
 
-@pytest.mark.parametrize("case", ["another set", "all broken", "unwritable", "no family", "no sumo"])
+@pytest.mark.parametrize("case", ["all broken", "unwritable", "no family", "no sumo"])
 def test_a_fault_is_one_sentence_and_exit_code_2(case, by_hand, tmp_path, capsys, monkeypatch):
     place, extra = tmp_path / "set", []
     if case != "no sumo":
-        store(place, (3,), name="val" if case == "another set" else "test")
+        store(place, (3,), name="test")
     if case == "all broken":
         (place / "test-00000.tar").unlink()
     if case == "unwritable":
@@ -215,13 +217,13 @@ def test_a_fault_is_one_sentence_and_exit_code_2(case, by_hand, tmp_path, capsys
         extra = ["--families", "u_turn"]
     where = ["--scenes", place]
     if case == "no sumo":
-        where = []  # the usual place, where the set would be made
+        where = ["--scenes", "test"]  # would be generated
 
         def missing(name):
             raise sumo.SumoMissing
 
         monkeypatch.setattr(sumo, "binary", missing)
-    assert command(eval, "--set", "test", *where, *extra) == 2
+    assert command(eval, *where, *extra) == 2
     sentence = capsys.readouterr().err.strip().splitlines()[-1]
     assert "Traceback" not in sentence
     assert ("pip install" if case == "no sumo" else str(tmp_path)) in sentence
@@ -245,7 +247,7 @@ def seen(tmp_path_factory):
 
 
 def of_model(model, *words):
-    return ("--set", "test", "--planner", "reflectdrive2", "--model", model.file, *words)
+    return ("--planner", "reflectdrive2", "--model", model.file, *words)
 
 
 def test_a_model_is_scored_with_the_best_of_its_proposals(seen, tiny_model, tmp_path, capsys):  # noqa: F811
@@ -253,10 +255,10 @@ def test_a_model_is_scored_with_the_best_of_its_proposals(seen, tiny_model, tmp_
     unrepaired = ("--setting", "reflectdrive2.repair=false")
     assert command(eval, *of_model(tiny_model, "--scenes", seen, "--json", file, *unrepaired)) == 0
     content = json.loads(file.read_text())
-    assert (content["planner"], content["scenes"], content["failures"]) == ("reflectdrive2", 5, {})
+    assert (content["planner"], content["scenes"], content["failures"]) == ("reflectdrive2 (objects)", 5, {})
     assert content["model_sha256"] == tiny_model.sha256
     assert content["nc"] > 0  # it drives
-    assert content["drivers"]["reflectdrive2"]["best_of_k"] == content["best_of_k"] >= content["pdms"]
+    assert content["drivers"]["reflectdrive2 (objects)"]["best_of_k"] == content["best_of_k"] >= content["pdms"]
     assert "best_of_k" not in content["drivers"]["expert"]
     assert "best of K" in capsys.readouterr().out
 
@@ -265,7 +267,7 @@ def test_a_model_is_scored_with_the_best_of_its_proposals(seen, tiny_model, tmp_
 def random_rows(seen, tiny_model, tmp_path_factory):  # noqa: F811
     """What the command tells of a model and of random weights in its place, each told twice."""
     file = tmp_path_factory.mktemp("random") / "eval.json"
-    told = ("--oracle", "none", "constant_velocity", "--random-weights", "--limit", 2, "--workers", 1)
+    told = ("--privilege", "route", "objects", "--random-weights", "--limit", 2, "--workers", 1)
     assert command(eval, *of_model(tiny_model, "--scenes", seen, "--json", file, *told)) == 0
     return json.loads(file.read_text())
 
@@ -273,18 +275,18 @@ def random_rows(seen, tiny_model, tmp_path_factory):  # noqa: F811
 def test_random_weights_have_a_row_beside_the_planner_for_all_that_it_is_told(random_rows):
     assert list(random_rows["drivers"]) == [
         "expert",
-        "reflectdrive2 (none)",
-        "reflectdrive2 (constant_velocity)",
-        "reflectdrive2 random weights (none)",
-        "reflectdrive2 random weights (constant_velocity)",
+        "reflectdrive2 (route)",
+        "reflectdrive2 (objects)",
+        "reflectdrive2 random weights (route)",
+        "reflectdrive2 random weights (objects)",
     ]
     assert (random_rows["random_weights"], random_rows["failures"]) == (True, {})
-    assert "best_of_k" in random_rows["drivers"]["reflectdrive2 random weights (none)"]
+    assert "best_of_k" in random_rows["drivers"]["reflectdrive2 random weights (route)"]
 
 
 def test_random_weights_have_not_learned_what_the_model_has(random_rows):
     """The model goes straight on at 8 m/s; who has learned nothing gets on otherwise."""
-    ways = [random_rows["drivers"][f"reflectdrive2{kind} (none)"] for kind in ("", " random weights")]
+    ways = [random_rows["drivers"][f"reflectdrive2{kind} (route)"] for kind in ("", " random weights")]
     assert ways[0]["ep"] != ways[1]["ep"]
 
 
@@ -307,7 +309,7 @@ def test_random_weights_have_the_sizes_of_the_configured_model_and_follow_from_a
 
 
 def test_random_weights_are_for_who_has_weights(seen, capsys):
-    words = ("--set", "test", "--scenes", seen, "--planner", "route_follower", "--random-weights")
+    words = ("--scenes", seen, "--planner", "route_follower", "--random-weights")
     assert command(eval, *words) == 2
     assert "--random-weights is given, but route_follower has no weights" in capsys.readouterr().err
 
@@ -341,17 +343,17 @@ def test_the_likeliest_goal_alone_is_scored_beside_the_best_of_all(seen, tiny_mo
         for choose in (False, True)
     )
     assert one.best == all_of_them.best
-    driven = [row[0] for row in one.scores["reflectdrive2"]]
-    assert (np.array(one.best["reflectdrive2"]) >= np.array(driven) - 1e-9).all()
+    driven = [row[0] for row in one.scores["reflectdrive2 (objects)"]]
+    assert (np.array(one.best["reflectdrive2 (objects)"]) >= np.array(driven) - 1e-9).all()
 
 
 @pytest.mark.parametrize("planner", ["reflectdrive", "reflectdrive2"])
 def test_the_best_of_a_row_is_found_with_what_that_row_is_told(planner, tiny_model, monkeypatch):  # noqa: F811
     """Who is not told the route plans the same on another; who is told of no objects plans the same without them."""
     settings = scenes_config(**tiny_model.settings, decoding__goal_floor=0.0, decoding__goal_spacing_m=3.0)
-    drivers = {oracle: driving_scores.Driver(planner, oracle) for oracle in ("words", "none", "constant_velocity")}
+    drivers = {name: driving_scores.Driver(planner, name) for name in ("words", "route", "objects")}
     judged = []
-    monkeypatch.setattr(driving_scores, "best_of", lambda scene, plans, config: judged.append(plans) or 0.0)
+    monkeypatch.setattr(driving_scores, "best_score", lambda scene, plans, config: judged.append(plans) or 0.0)
     one = hand_scenes.scene()
     tracks = one.tracks
     nobody = Tracks(tracks.poses[:0], tracks.speeds_mps[:0], tracks.present[:0], tracks.sizes[:0], tracks.kinds[:0])
@@ -375,7 +377,7 @@ def test_the_best_of_a_row_is_found_with_what_that_row_is_told(planner, tiny_mod
         (("--setting", "model.device=tpu"), "model.device is 'tpu'"),
         (("--setting", "decoding.goals=0"), "setting decoding.goals is 0, expected 1 to 32"),
         (("--planner", "route_follower"), "--model is given, but route_follower has none"),
-        (("--set", "real_tracks"), "real_tracks has no images for reflectdrive2"),
+        (("--scenes", "real_tracks"), "real_tracks has no images for reflectdrive2"),
     ],
 )
 def test_a_model_that_cannot_be_used_is_one_sentence(seen, tiny_model, words, sentence, capsys):  # noqa: F811
@@ -402,17 +404,17 @@ def test_a_model_for_other_cameras_or_instants_is_refused_before_the_first_scene
     file = tmp_path / "weights.safetensors"
     sha256 = save_weights(tiny_net(words=WORDS, text_vocabulary=len(WORDS), **changes), file, {})
     config = scenes_config(planner="reflectdrive2", model__file=str(file), model__sha256=sha256)
-    words = ("--set", "test", "--planner", "reflectdrive2", "--model", file, "--scenes", seen)
+    words = ("--planner", "reflectdrive2", "--model", file, "--scenes", seen)
     assert command(eval, *words) == 2
     assert re.search(sentence, capsys.readouterr().err.replace("\n", " "))
     if "cameras" in changes:
         with pytest.raises(ConfigError, match=sentence):
-            closed_loop.drives(["reflectdrive2"], [0], config, 1.0, QUIET)
+            closed_loop.run_drives(["reflectdrive2"], [0], config, 1.0, QUIET)
 
 
 def test_a_planner_that_has_learned_needs_a_model(seen, capsys):
     nothing = ("--setting", "model.file=''", "--setting", "model.sha256=''")
-    assert command(eval, "--set", "test", "--scenes", seen, "--planner", "reflectdrive2", *nothing) == 2
+    assert command(eval, "--scenes", seen, "--planner", "reflectdrive2", *nothing) == 2
     assert "planner reflectdrive2 needs a model: set model.file and model.sha256, or" in capsys.readouterr().err
 
 
@@ -459,7 +461,7 @@ def test_scenes_that_cannot_be_made_are_one_sentence(case, by_hand, tmp_path, ca
     place = tmp_path / "set"
     if case == "full disk":
         maker = (hand_scenes.make_on_a_full_disk, hand_scenes.MADE_BY)
-        monkeypatch.setattr(scene_sets, "the_sampler", lambda *_size, pictures, first=0: maker)
+        monkeypatch.setattr(scene_sets, "make_sampler", lambda *_size, pictures, first=0: maker)
     if case == "no folder":
         (tmp_path / "file").touch()
         place = tmp_path / "file" / "set"
@@ -468,7 +470,7 @@ def test_scenes_that_cannot_be_made_are_one_sentence(case, by_hand, tmp_path, ca
     if case == "another version":
         store(place)
         maker = (hand_scenes.make, {**hand_scenes.MADE_BY, "scene_version": 2})
-        monkeypatch.setattr(scene_sets, "the_sampler", lambda *_size, pictures, first=0: maker)
+        monkeypatch.setattr(scene_sets, "make_sampler", lambda *_size, pictures, first=0: maker)
     assert command(scenes_run, "--out", place, "--workers", 1) == 2
     (sentence,) = capsys.readouterr().err.strip().splitlines()
     expected = {

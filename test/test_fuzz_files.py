@@ -185,7 +185,7 @@ READERS = {
     "model": (lambda name: model_file.named(str(name), None), ModelFileError),
     "card of graphs": (GraphCard.read, GraphError),
     "scene set": (shards.index_of, shards.SetError),
-    "scored scenes": (lambda name: next(golden.lines(name)), golden.GoldenError),
+    "scored scenes": (lambda name: next(golden.read_lines(name)), golden.GoldenError),
     "tracks": (real_tracks.load, real_tracks.TracksError),
     "folder of tracks": (real_tracks.recordings_in, real_tracks.TracksError),
     "measured numbers": (results.read, results.ResultsError),
@@ -382,7 +382,7 @@ def test_tars_of_scenes(content):
     outcome(lambda: list(shards.samples_of(content, pictures=True)), shards.SetError)
 
 
-SCORED = next(golden.lines(Path(__file__).parent / "data/golden/scenes.jsonl.gz"))[1]
+SCORED = next(golden.read_lines(Path(__file__).parent / "data/golden/scenes.jsonl.gz"))[1]
 SCORED |= {"centerline": SCORED["centerline"][:20], "tracks": SCORED["tracks"][:3], "time_us": 0}
 SCORED["candidates"] = SCORED["candidates"][:2]
 for _lane in (*SCORED["map"]["lanes"], SCORED["pdm_ref_v1"], SCORED["pdm_ref_v2"]):  # what is not read
@@ -394,7 +394,7 @@ for _lane in (*SCORED["map"]["lanes"], SCORED["pdm_ref_v1"], SCORED["pdm_ref_v2"
 @given(changed(SCORED))
 def test_scenes_that_are_scored(entry):
     """As read from a file: NaN and numbers beyond all floats are among the values."""
-    scene = outcome(golden.scene_of, ValueError, json_of(as_bytes(entry)))
+    scene = outcome(golden.parse_scene, ValueError, json_of(as_bytes(entry)))
     if scene is not None:
         assert np.isfinite(scene.first.centerline).all()
 

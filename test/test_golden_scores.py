@@ -37,7 +37,7 @@ def compare(folder, tmp_path):
     known = score.known_scores(folder / "scores.jsonl.gz")
     out = tmp_path / "out.jsonl.gz"
     numbers = score.score_file(folder / "scenes.jsonl.gz", out, known, states=True, console=score.Console())
-    return numbers, {(row["scene_id"], row["traj"]): row for _, row in golden.lines(out)}, known
+    return numbers, {(row["scene_id"], row["traj"]): row for _, row in golden.read_lines(out)}, known
 
 
 def assert_official(numbers, rows):
@@ -104,7 +104,7 @@ def run(*words, command=score):
 
 
 def one_scene(path, change=lambda entry: None):
-    _, entry = next(golden.lines(SLICE / "scenes.jsonl.gz"))
+    _, entry = next(golden.read_lines(SLICE / "scenes.jsonl.gz"))
     change(entry)
     path.write_text(json.dumps(entry) + "\n", encoding="utf-8")
     return path
@@ -114,7 +114,7 @@ def test_the_command_writes_rows_and_numbers(tmp_path, capsys):
     scenes = one_scene(tmp_path / "scenes.jsonl")
     out, numbers = tmp_path / "out.jsonl", tmp_path / "numbers.json"
     assert run(scenes, out, "--json", numbers, "--against", SLICE / "scores.jsonl.gz", "--codebook") == 0
-    rows = [row for _, row in golden.lines(out)]
+    rows = [row for _, row in golden.read_lines(out)]
     content = json.loads(numbers.read_text(encoding="utf-8"))
     assert content["trajectories"] == len(rows) == content["compared"]["rows"]
     assert {"version", "commit", "device", "date", "command", "codebook"} <= content.keys()

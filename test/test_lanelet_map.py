@@ -216,7 +216,7 @@ def bag(tmp_path_factory):
 @pytest.mark.parametrize("words", [(), ("--route", "driven")])
 def test_a_bag_with_a_lanelet_route_is_replayed(bag, tmp_path, words):
     settings = ["inputs.route_type=lanelet", f"inputs.lanelet_map={MAP}", "cameras.required=false"]
-    words = [*words, "--planner", "route_follower", *(word for pair in settings for word in ("--set", pair))]
+    words = [*words, "--planner", "route_follower", *(word for pair in settings for word in ("--setting", pair))]
     parser = argparse.ArgumentParser()
     engine.add_arguments(parser)
     args = parser.parse_args([str(bag), "--out", str(tmp_path), *words])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from reflectdrive_ros.__main__ import BENCHES, COMMANDS, main
-from reflectdrive_ros.replay.plan_measures import MEASURED, PlanMeasures, write_measures
+from reflectdrive_ros.replay.plan_measures import MEASURES, PlanMeasures, write_measures
 
 WITHOUT = (
     "import sys; sys.modules[{library!r}] = None; from reflectdrive_ros.__main__ import main; sys.exit(main({words}))"
@@ -22,7 +22,7 @@ WITHOUT = (
     ("library", "words", "extra"),
     [
         ("torch", ["train", "sft", "x.yaml"], "train"),
-        ("torch", ["bench", "blind"], "train"),
+        ("torch", ["bench", "ego-mlp"], "train"),
         ("onnx_ir", ["export", "x", "--out", "y"], "export"),
     ],
 )
@@ -48,7 +48,7 @@ def replays(tmp_path):
     folder = tmp_path / "straße"
     folder.mkdir()
     (folder / "summary.json").write_text(json.dumps({"bag": "straße", "planner": "route_follower"}))
-    numbers = {name: np.ones(3) for name in MEASURED}
+    numbers = {name: np.ones(3) for name in MEASURES}
     whole = {name: np.arange(3) for name in ("stamp_ns", "verdict", "source")}
     write_measures(PlanMeasures(**numbers, **whole), folder / "plans.csv")
     return str(folder)

@@ -181,7 +181,7 @@ def test_a_planner_that_has_learned_drives_and_says_what_it_could_not_use(tmp_pa
         (values,) = ({v.key: v.value for v in s.values} for s in newest.status if s.name.endswith(": planner"))
         assert "4 unknown words" in values["notes"]
         assert values["planned"] in ("full", "lite")
-        assert bool(values["why_full"]) == (values["planned"] == "full")
+        assert bool(values["full_step_reason"]) == (values["planned"] == "full")
         sender.until(planned, **driving)  # and drives on
 
         # what somebody listens to is told of each step: its goals, and its tokens before and after editing

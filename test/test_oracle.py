@@ -10,12 +10,12 @@ from reflectdrive_ros import kinematics
 from reflectdrive_ros.config import Config
 from reflectdrive_ros.data.scene import NOW
 from reflectdrive_ros.evaluation import open_loop
-from reflectdrive_ros.evaluation.privilege import ORACLES, observed
+from reflectdrive_ros.evaluation.privilege import PRIVILEGES, observe
 from reflectdrive_ros.scoring import drivable
 
 
 def test_without_an_oracle_only_pictures_and_route_are_known():
-    seen = observed(scene(), "none")
+    seen = observe(scene(), "route")
     assert seen.agents is None
     assert seen.drivable is None
     assert len(seen.cameras) == 6
@@ -23,21 +23,21 @@ def test_without_an_oracle_only_pictures_and_route_are_known():
 
 
 def test_with_words_alone_there_is_no_route_either():
-    seen, without = observed(scene(), "none"), observed(scene(), "words")
+    seen, without = observe(scene(), "route"), observe(scene(), "words")
     assert len(without.route) == 0
     assert without.agents is None
     assert (without.command, without.instruction) == (seen.command, seen.instruction)
 
 
 def test_with_constant_velocity_the_others_and_the_road_are_known_but_no_future():
-    seen = observed(scene(), "constant_velocity")
+    seen = observe(scene(), "objects")
     assert seen.agents.predicted_poses is None
     assert drivable.clearances(seen.drivable, np.zeros(2)) > 1.0
 
 
 def test_the_logged_futures_are_those_that_came():
     one = scene(agents=6)
-    told = kinematics.forecast(observed(one, "logged").agents, 0.5, 10)
+    told = kinematics.forecast(observe(one, "logged").agents, 0.5, 10)
     there = one.tracks.present[:, NOW]
     whole = one.tracks.present[there, NOW:].all(axis=1)
     came = one.tracks.poses[there, NOW::5]
@@ -48,23 +48,23 @@ def test_who_leaves_the_scene_goes_straight_on():
     one = scene(agents=6)  # the third is gone after 2.9 s
     there = np.flatnonzero(one.tracks.present[:, NOW])
     row = int(np.flatnonzero(there == 2)[0])
-    path = observed(one, "logged").agents.predicted_poses[row]
+    path = observe(one, "logged").agents.predicted_poses[row]
     steps = np.hypot(*np.diff(path[:, :2], axis=0).T)
     assert steps[-1] == pytest.approx(0.5 * one.tracks.speeds_mps[2, 49], abs=0.05)
 
 
 def test_an_unknown_oracle_is_refused():
-    with pytest.raises(ValueError, match="oracle is 'magic', expected one of words, none, constant_velocity, logged"):
-        observed(scene(), "magic")
+    with pytest.raises(ValueError, match="privilege is 'magic', expected one of words, route, objects, logged"):
+        observe(scene(), "magic")
 
 
 def test_each_oracle_has_rows_of_its_own(folder):  # noqa: F811
     quiet = Console(quiet=True)
-    result = open_loop.evaluate(folder, ("constant_velocity",), Config(), None, 4, 1, quiet, ORACLES)
-    drivers = [f"constant_velocity ({oracle})" for oracle in ORACLES]
+    result = open_loop.evaluate(folder, ("constant_velocity",), Config(), None, 4, 1, quiet, PRIVILEGES)
+    drivers = [f"constant_velocity ({privilege})" for privilege in PRIVILEGES]
     assert list(result.scores) == ["expert", *drivers]
     assert all(len(result.scores[driver]) == 4 for driver in drivers)
-    (blind,) = open_loop.evaluate(folder, ("route_follower",), Config(), None, 4, 1, quiet, ("none",)).scores.keys() - {
-        "expert"
-    }
-    assert blind == "route_follower"
+    (blind,) = open_loop.evaluate(
+        folder, ("route_follower",), Config(), None, 4, 1, quiet, ("route",)
+    ).scores.keys() - {"expert"}
+    assert blind == "route_follower (route)"

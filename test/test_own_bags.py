@@ -12,8 +12,8 @@ from tf2_msgs.msg import TFMessage
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.config import Config, override_dotted
-from reflectdrive_ros.replay.bag_topics import chosen, mapped
-from reflectdrive_ros.replay.counters import Tally
+from reflectdrive_ros.replay.bag_topics import ambiguous_choices, map_topics
+from reflectdrive_ros.replay.counters import ReplayCounters
 from reflectdrive_ros.ros.bag import BagError, BagReader
 from reflectdrive_ros.ros.inputs import InputStatus, Level
 
@@ -29,7 +29,7 @@ def replayed(bags, out, *words):
     return code, json.loads((out / "summary.json").read_text())
 
 
-NO_CAMERAS = ("--set", "cameras.required=false")
+NO_CAMERAS = ("--setting", "cameras.required=false")
 
 
 @pytest.fixture(scope="module")
@@ -53,14 +53,14 @@ def test_without_a_plan_the_exit_code_is_1_and_the_reasons_are_counted(in_odom, 
 
 
 def test_stops_alone_are_no_plan(in_odom, tmp_path, capsys):
-    code, numbers = replayed(in_odom, tmp_path, *NO_CAMERAS, "--set", "output.map_frame=odom")
+    code, numbers = replayed(in_odom, tmp_path, *NO_CAMERAS, "--setting", "output.map_frame=odom")
     assert (code, numbers["sources"]["STOP"]) == (1, numbers["plans"])
     assert numbers["plans"] > 25
     assert f"{numbers['plans']} x route: the route is in frame 'map'" in capsys.readouterr().err
 
 
 def test_the_frame_that_everything_is_in_can_be_named(in_odom, tmp_path):
-    words = ["--set", "output.map_frame=odom", "--route", "driven"]
+    words = ["--setting", "output.map_frame=odom", "--route", "driven"]
     code, numbers = replayed(in_odom, tmp_path, *NO_CAMERAS, *words)
     assert (code, numbers["sources"]["PLANNER"]) == (0, numbers["plans"])
 
@@ -119,11 +119,11 @@ def test_the_reasons_are_told_through_the_node_too(in_odom, tmp_path, capsys):
 
 
 def test_diagnostics_are_counted_by_input_errors_first():
-    tally = Tally(80.0)
+    tally = ReplayCounters(80.0)
     late = InputStatus("objects", Level.WARN, "objects: newest is 0.3 s old", {})
     for _ in range(3):
-        tally.diagnosed([late, InputStatus("odometry", Level.OK, "20.0 Hz", {})])
-    tally.diagnosed([InputStatus("odometry", Level.ERROR, "odometry: nothing received yet", {})])
+        tally.count_diagnostics([late, InputStatus("odometry", Level.OK, "20.0 Hz", {})])
+    tally.count_diagnostics([InputStatus("odometry", Level.ERROR, "odometry: nothing received yet", {})])
     assert tally.details()["diagnostics"] == [
         {"level": "ERROR", "name": "odometry", "message": "odometry: nothing received yet", "count": 1},
         {"level": "WARN", "name": "objects", "message": "objects: newest is 0.3 s old", "count": 3},
@@ -161,7 +161,7 @@ def test_a_bag_of_raw_bayer_images_is_planned_from(tmp_path):
 
 def topics_of(bag, *pairs, config=BLIND, driven_route=False):
     with BagReader(bag) as reader:
-        return mapped(config, reader, pairs, driven_route=driven_route)
+        return map_topics(config, reader, pairs, driven_route=driven_route)
 
 
 def refusal(bag, *pairs, config=BLIND):
@@ -185,7 +185,7 @@ def test_all_that_is_missing_is_named_at_once_with_what_may_be_meant(tmp_path):
         for camera in ("camera0", "front_left", "front_right")
     ]
     assert "  --topic info:front=/sensing/camera/camera0/camera_info" in lines
-    assert "  --set inputs.route_type=path   (the bag has a nav_msgs/msg/Path)" in lines
+    assert "  --setting inputs.route_type=path   (the bag has a nav_msgs/msg/Path)" in lines
     assert len([line for line in lines if "cameras.required=false" in line]) == 1
 
 
@@ -219,7 +219,7 @@ def test_autowares_name_decides_among_two_and_is_said(tmp_path):
 
     found = topics_of(short_bag(tmp_path / "bag", COMMA, and_wheels, seconds=0.3))
     assert found.sources["odometry"] == ODOMETRY
-    (said,) = chosen(found.details())
+    (said,) = ambiguous_choices(found.details())
     assert said.startswith(f"odometry: {ODOMETRY} is used; the bag also has /a of this type: --topic odometry=/a")
 
 

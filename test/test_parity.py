@@ -10,7 +10,7 @@ from tiny_model import tiny_model  # noqa: F401 (a fixture)
 from tiny_net import tiny_inputs, tiny_net
 
 from reflectdrive_ros.__main__ import main
-from reflectdrive_ros.bench.parity import counted, written
+from reflectdrive_ros.bench.parity import count_equal, decode_both
 from reflectdrive_ros.features import ModelInputs
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 from reflectdrive_ros.runtime.trt import cuda_device
@@ -21,24 +21,24 @@ WORDS = ("<pad>", "<unk>")
 def pairs(network, other, count=3):
     for seed in range(count):
         inputs = ModelInputs(*(part[0].numpy() for part in tiny_inputs(tiny_net(words=WORDS), scenes=1, seed=seed)))
-        yield written(network, other, inputs)
+        yield decode_both(network, other, inputs)
 
 
 def test_equal_networks_write_equal_ids_and_others_do_not():
     network, same, other = (TorchNetwork(tiny_net(seed, words=WORDS)) for seed in (0, 0, 1))
-    equal = counted(list(pairs(network, same)))
+    equal = count_equal(list(pairs(network, same)))
     assert equal["equal_share"] == 1.0
     assert equal["equal_scenes"] == equal["scenes"] == 3
     assert equal["tokens"] == 3 * 7 * 16
     assert equal["largest_difference_bins"] == 0
-    assert counted(list(pairs(network, other)))["equal_share"] < 0.9
+    assert count_equal(list(pairs(network, other)))["equal_share"] < 0.9
 
 
 def test_one_id_that_differs_spoils_its_block_and_its_scene_only():
     ids = np.arange(7 * 16).reshape(7, 16)
     changed = ids.copy()
     changed[2, 3] += 5
-    told = counted([(ids, ids), (changed, ids)])
+    told = count_equal([(ids, ids), (changed, ids)])
     assert (told["equal_scenes"], told["equal_blocks"], told["equal_tokens"]) == (1, 13, 2 * 7 * 16 - 1)
     assert told["largest_difference_bins"] == 5
 

@@ -9,7 +9,13 @@ from test_report import EIGHT_S, driven, frame, record
 from reflectdrive_ros.config import VehicleConfig
 from reflectdrive_ros.domain import PlanSource, Verdict
 from reflectdrive_ros.replay import plan_measures
-from reflectdrive_ros.replay.plan_measures import MEASURED, MeasuresError, joined, read_measures, write_measures
+from reflectdrive_ros.replay.plan_measures import (
+    MEASURES,
+    MeasuresError,
+    concat_measures,
+    read_measures,
+    write_measures,
+)
 from reflectdrive_ros.scoring.simulate import simulate
 
 
@@ -27,7 +33,7 @@ def test_measures_survive_their_file_to_the_last_digit_kept(tmp_path):
     again = read_measures(tmp_path / "plans.csv")
     for name in ("stamp_ns", "verdict", "source"):
         assert np.array_equal(getattr(again, name), getattr(measures, name))
-    for name in MEASURED:
+    for name in MEASURES:
         assert np.allclose(getattr(again, name), getattr(measures, name), rtol=0, atol=1e-6, equal_nan=True)
     write_measures(again, tmp_path / "again.csv")
     assert (tmp_path / "again.csv").read_bytes() == (tmp_path / "plans.csv").read_bytes()
@@ -63,12 +69,12 @@ def test_the_total_over_bags_weighs_every_plan_alike():
     beside = replace(short.frames[1], plan_poses=short.frames[1].plan_poses + np.array([3.0, 4.0, 0.0]))
     short = replace(short, frames=[short.frames[0], beside])
     parts = [long.plans.measures, short.plans.measures]
-    together = plan_measures.numbers(joined(parts))
+    together = plan_measures.numbers(concat_measures(parts))
     errors = np.concatenate([part.ade_m for part in parts])
     assert together["plans"] == 62
     assert together["ade_m"] == pytest.approx(errors.mean(), abs=1e-4)
     assert together["max_lateral_shift_m"] == pytest.approx(np.nanmax(parts[1].lateral_shift_m), abs=1e-4)
-    assert plan_measures.numbers(joined([]))["ade_m"] is None
+    assert plan_measures.numbers(concat_measures([]))["ade_m"] is None
 
 
 @pytest.mark.parametrize(

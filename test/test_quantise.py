@@ -279,7 +279,7 @@ def test_a_gate_is_not_passed_by_failing_as_often(tiny_model, sets, tmp_path, ca
     def nothing(*_):
         raise PlanningError("the graph takes a holiday")
 
-    monkeypatch.setattr(driving_scores, "planned", nothing)
+    monkeypatch.setattr(driving_scores, "plan_once", nothing)
     words = ["export", str(tiny_model.file), "--out", str(tmp_path / "out"), "--precision", "int8", *sets]
     assert main(words) == 2
     complaint = "the gate is not passed: 4 times there was no plan, the first: the graph takes a holiday"

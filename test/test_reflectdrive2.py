@@ -220,7 +220,7 @@ def second_step(change, network=None, dt_s=0.1, first=None):
     first = first or seen()
     network = network or KnownWays(arc_way(curvature=0.0))
     _, (plan, state) = drive(network, [first, change(later(first, dt_s))])
-    return plan.step, state.memory.why_full
+    return plan.step, state.memory.full_step_reason
 
 
 def moved(scene, x, y=0.0):
@@ -255,7 +255,7 @@ def test_a_plan_that_the_car_does_not_follow_is_made_anew():
     patient = replace(Settings(), max_deviation_m=0.2)
     _, (plan, state) = drive(network, [fast, later(fast, 0.3)], patient)
     assert plan.step is StepKind.FULL
-    assert state.memory.why_full == "the car is 0.4 m from where the last plan has it"
+    assert state.memory.full_step_reason == "the car is 0.4 m from where the last plan has it"
 
 
 def test_a_plan_that_the_network_hardly_believes_is_made_anew():

@@ -20,7 +20,7 @@ from tiny_model import tiny_model  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.replay import golden as golden_replay
-from reflectdrive_ros.replay.engine import made_ahead
+from reflectdrive_ros.replay.engine import prefetch_items
 from reflectdrive_ros.replay.golden import GoldenError
 from reflectdrive_ros.ros.bag import BagError, BagReader
 
@@ -37,7 +37,7 @@ def test_items_made_ahead_come_in_order_by_one_other_thread_and_end_with_their_o
             yield number
         raise BagError("the bag ends here")
 
-    found, ahead = [], made_ahead(items(), 2)
+    found, ahead = [], prefetch_items(items(), 2)
     for _ in range(5):
         found.append(next(ahead))
         assert len(made) <= len(found) + 2
@@ -49,7 +49,7 @@ def test_items_made_ahead_come_in_order_by_one_other_thread_and_end_with_their_o
 
 
 def test_who_asks_for_no_more_items_leaves_no_thread_behind():
-    ahead = made_ahead(iter(range(1, 1000)), 3)
+    ahead = prefetch_items(iter(range(1, 1000)), 3)
     assert next(ahead) == 1
     ahead.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("reader")]
@@ -116,7 +116,7 @@ def test_every_field_of_a_summary_is_explained(followed):
 
 
 def test_a_blind_planner_drives_a_bag_without_cameras(comma, tmp_path):
-    code, numbers = replayed(comma, tmp_path, "--set", "cameras.required=false", "--no-report", "--duration", "10")
+    code, numbers = replayed(comma, tmp_path, "--setting", "cameras.required=false", "--no-report", "--duration", "10")
     assert code == 0
     assert 80 < numbers["plans"] <= 101
     assert numbers["sources"]["PLANNER"] > 0.95 * numbers["plans"]
@@ -126,7 +126,7 @@ def test_a_bag_whose_name_is_not_utf_8_is_replayed_with_a_report(comma, tmp_path
     """Under LC_ALL=C every name beyond ASCII comes in like this."""
     bag = tmp_path / os.fsdecode(b"b\xffg")
     bag.symlink_to(comma)
-    code, numbers = replayed(bag, tmp_path / "out", "--set", "cameras.required=false", "--duration", "2")
+    code, numbers = replayed(bag, tmp_path / "out", "--setting", "cameras.required=false", "--duration", "2")
     assert code == 0
     assert numbers["plans"] > 10
     assert b"<title>reflectdrive replay: route_follower on b\xffg" in (tmp_path / "out" / "report.html").read_bytes()
@@ -134,7 +134,7 @@ def test_a_bag_whose_name_is_not_utf_8_is_replayed_with_a_report(comma, tmp_path
 
 @pytest.mark.parametrize("way", [(), pytest.param(("--node",), marks=pytest.mark.dds)])
 def test_the_driven_path_can_be_the_route(comma, tmp_path, way):
-    words = ["--set", "cameras.required=false", "--route", "driven", "--no-report", "--duration", "3", *way]
+    words = ["--setting", "cameras.required=false", "--route", "driven", "--no-report", "--duration", "3", *way]
     code, numbers = replayed(comma, tmp_path, *words)
     assert code == 0
     assert numbers["route"] == "driven"
@@ -156,17 +156,17 @@ def test_a_planner_may_be_kept_from_the_objects_by_which_its_plans_are_still_sco
     ("words", "sentence"),
     [
         ([], "has no topic of type sensor_msgs/msg/"),
-        (["--set", "guard.max_speeed_mps=3"], "did you mean 'guard.max_speed_mps'"),
-        (["--set", "guard.max_speed_mps=fast"], "expected float"),
-        (["--set", "nonsense"], "expected NAME=VALUE"),
+        (["--setting", "guard.max_speeed_mps=3"], "did you mean 'guard.max_speed_mps'"),
+        (["--setting", "guard.max_speed_mps=fast"], "expected float"),
+        (["--setting", "nonsense"], "expected NAME=VALUE"),
         (["--planner", "nobody"], "planner is 'nobody'"),
         (["--config", "missing.yaml"], "missing.yaml does not exist"),
         (
-            ["--planner", "reflectdrive2", "--set", "model.file=none.onnx", "--set", "model.sha256=ab"],
+            ["--planner", "reflectdrive2", "--setting", "model.file=none.onnx", "--setting", "model.sha256=ab"],
             "none.onnx cannot be read",
         ),
         (["--topic", "odometer=/x"], "no such input"),
-        (["--set", "cameras.required=false", "--topic", "odometry="], "--topic odometry=: route_follower needs"),
+        (["--setting", "cameras.required=false", "--topic", "odometry="], "--topic odometry=: route_follower needs"),
     ],
 )
 def test_what_cannot_be_used_is_one_sentence_and_exit_code_two(comma, tmp_path, capsys, words, sentence):
@@ -199,7 +199,7 @@ def test_a_truncated_bag_gives_what_can_be_recovered_and_says_so(pandaset, tmp_p
 def test_a_model_with_the_wrong_hash_is_refused(comma, tmp_path, capsys):
     model = tmp_path / "model.onnx"
     model.write_bytes(b"weights")
-    words = ["--planner", "reflectdrive2", "--set", f"model.file={model}", "--set", "model.sha256=abc"]
+    words = ["--planner", "reflectdrive2", "--setting", f"model.file={model}", "--setting", "model.sha256=abc"]
     code, _ = replayed(comma, tmp_path / "out", *words)
     assert code == 2
     assert "expected abc" in capsys.readouterr().err
@@ -212,7 +212,7 @@ def test_a_model_replays_the_same_each_time_and_tells_of_its_steps(pandaset, tin
     assert numbers["plans"] == sum(numbers["steps"].values())
     assert numbers["steps"]["full"] > 0
     assert any("the older pictures are missing" in note for note in numbers["notes"])  # at the very beginning
-    assert sum(numbers["why_full"].values()) == numbers["steps"]["full"]
+    assert sum(numbers["full_step_reason"].values()) == numbers["steps"]["full"]
     assert "full" in capsys.readouterr().out
     _, again = replayed(pandaset, tmp_path / "two", *words)
     assert again["plans_sha256"] == numbers["plans_sha256"]
@@ -222,7 +222,7 @@ def test_a_model_replays_the_same_each_time_and_tells_of_its_steps(pandaset, tin
     ("words", "sentence"),
     [
         (
-            ["--planner", "reflectdrive2", "--set", "model.file=''", "--set", "model.sha256=''"],
+            ["--planner", "reflectdrive2", "--setting", "model.file=''", "--setting", "model.sha256=''"],
             "planner reflectdrive2 needs a model",
         ),
         (["--model", "{model}"], "--model is given, but route_follower has none"),
@@ -255,7 +255,7 @@ def packed(**arrays):
         packed(**dict.fromkeys(golden_replay.TOLERANCES, np.array(["x"]))),
         packed(**dict.fromkeys(golden_replay.TOLERANCES, np.array([np.nan]))),
         packed(**dict.fromkeys(golden_replay.TOLERANCES, np.array([{}], object))),
-        packed(stamp_ns=np.zeros(golden_replay.LARGEST_BYTES // 8 + 1)),
+        packed(stamp_ns=np.zeros(golden_replay.MAX_BYTES // 8 + 1)),
         packed(**dict.fromkeys(golden_replay.TOLERANCES, np.zeros(3)))[:-30],
     ],
     ids=["empty", "garbled", "nested", "lacking", "texts", "nan", "objects", "huge", "cut"],
@@ -300,7 +300,7 @@ def test_files_to_write_or_compare_are_checked_before_the_work(comma, tmp_path, 
 
 def test_the_json_file_may_lie_in_the_folder_that_the_command_makes(comma, tmp_path):
     out = tmp_path / "new"
-    words = ["--set", "cameras.required=false", "--duration", "1", "--no-report", "--json", str(out / "copy.json")]
+    words = ["--setting", "cameras.required=false", "--duration", "1", "--no-report", "--json", str(out / "copy.json")]
     code, numbers = replayed(comma, out, *words)
     assert code == 0
     assert json.loads((out / "copy.json").read_text()) == numbers
@@ -308,7 +308,7 @@ def test_the_json_file_may_lie_in_the_folder_that_the_command_makes(comma, tmp_p
 
 def test_a_golden_is_not_written_from_half_a_replay(tmp_path):
     with pytest.raises(GoldenError, match="whole bag"):
-        golden_replay.update(None, tmp_path / "golden.npz", whole=False)
+        golden_replay.write(None, tmp_path / "golden.npz", whole=False)
 
 
 def test_a_changed_plan_shows_against_the_golden(pandaset, tmp_path, capsys):

@@ -8,7 +8,7 @@ from test_replay import replayed
 from test_report import embedded
 
 from reflectdrive_ros.replay import chunks
-from reflectdrive_ros.replay.chunks import Evenly
+from reflectdrive_ros.replay.chunks import DecimatingBuffer
 
 
 def rows(out):
@@ -22,9 +22,9 @@ def settled(numbers):
     changing = (
         "latency_ms",
         "over_deadline",
-        "took_s",
-        "whole_s",
-        "times_real_time",
+        "planning_s",
+        "wall_s",
+        "realtime_factor",
         "memory_mb_max",
         "date",
         "command",
@@ -34,7 +34,7 @@ def settled(numbers):
 
 def test_legs_tell_what_one_piece_does(pandaset, tmp_path, monkeypatch):
     code, whole = replayed(pandaset, tmp_path / "whole")
-    monkeypatch.setattr(chunks, "LEG", 40)
+    monkeypatch.setattr(chunks, "CHUNK_PLANS", 40)
     monkeypatch.setattr(chunks, "MARGIN_NS", 6_000_000_000)
     assert (code, settled(replayed(pandaset, tmp_path / "legs")[1])) == (0, settled(whole))
     assert rows(tmp_path / "legs") == rows(tmp_path / "whole")
@@ -48,7 +48,7 @@ def test_legs_tell_what_one_piece_does(pandaset, tmp_path, monkeypatch):
 
 def test_of_a_long_drive_some_plans_are_drawn_and_all_are_counted(pandaset, tmp_path, monkeypatch):
     _, whole = replayed(pandaset, tmp_path / "whole", "--duration", "3")
-    for name, most in (("LEG", 10), ("MARGIN_NS", 500_000_000), ("FRAMES_MAX", 10), ("PICTURES_MAX", 4)):
+    for name, most in (("CHUNK_PLANS", 10), ("MARGIN_NS", 500_000_000), ("FRAMES_MAX", 10), ("IMAGES_MAX", 4)):
         monkeypatch.setattr(chunks, name, most)
     monkeypatch.setattr(chunks, "PATH_MAX", 50)
     _, numbers = replayed(pandaset, tmp_path / "legs", "--duration", "3")
@@ -64,7 +64,7 @@ def test_of_a_long_drive_some_plans_are_drawn_and_all_are_counted(pandaset, tmp_
 def test_pictures_are_made_for_a_report_alone_and_change_no_number(pandaset, tmp_path, monkeypatch):
     _, with_report = replayed(pandaset, tmp_path / "report", "--duration", "2")
     asked = []
-    monkeypatch.setattr(chunks.Cameras, "pictures", lambda *of: asked.append(of))
+    monkeypatch.setattr(chunks.BagCameras, "pictures", lambda *of: asked.append(of))
     _, without = replayed(pandaset, tmp_path / "numbers", "--duration", "2", "--no-report")
     assert not asked
     assert settled(without) == settled(with_report)
@@ -73,7 +73,7 @@ def test_pictures_are_made_for_a_report_alone_and_change_no_number(pandaset, tmp
 
 @pytest.mark.parametrize("most", [1, 2, 7, 100])
 def test_evenly_is_every_nth(most):
-    kept = Evenly(most)
+    kept = DecimatingBuffer(most)
     for number in range(1000):
         kept.add(number)
         assert kept.kept == list(range(0, number + 1, kept.stride))

@@ -12,11 +12,11 @@ from own_bags import explained_fields, fields_of
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.files import LOCK
 from reflectdrive_ros.replay import bag_folders
-from reflectdrive_ros.replay.bag_folders import bags_in, folder_names, holds_bags
+from reflectdrive_ros.replay.bag_folders import find_bags, folder_names, holds_bags
 from reflectdrive_ros.replay.plan_measures import read_measures
 
 HERE = Path(__file__).parent
-WORDS = ("--set", "cameras.required=false", "--duration", "6")
+WORDS = ("--setting", "cameras.required=false", "--duration", "6")
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def test_a_folder_that_is_not_ours_is_left_alone(bags, tmp_path, capsys):
     (tmp_path / "drive" / "thesis.txt").write_text("years of work")
     words = ["--out", str(tmp_path), "--planner", "route_follower", *WORDS]
     assert main(["replay", str(bags / "monday"), *words]) == 1
-    assert "exists and is none of our results" in capsys.readouterr().err
+    assert "exists and is not a replay result" in capsys.readouterr().err
     assert (tmp_path / "drive" / "thesis.txt").read_text() == "years of work"
 
 
@@ -142,19 +142,19 @@ def test_what_makes_sense_for_one_bag_only_is_refused(bags, tmp_path, capsys, wo
 
 
 def test_bags_are_found_in_folders_but_not_in_the_results_of_replays(bags, followed):
-    assert [bag.name for bag in bags_in(bags)] == ["broken", "drive", "drive"]
+    assert [bag.name for bag in find_bags(bags)] == ["broken", "drive", "drive"]
     assert holds_bags(bags)
     assert not holds_bags(bags / "monday" / "drive")
-    assert bags_in(followed[2]) == []
+    assert find_bags(followed[2]) == []
 
 
 def test_a_search_for_bags_ends_on_a_whole_disk_and_does_not_go_in_circles(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(bag_folders, "MOST_ENTRIES", 300)
+    monkeypatch.setattr(bag_folders, "MAX_ENTRIES", 300)
     assert main(["replay", "/", "--out", str(tmp_path / "out")]) == 2
     assert "/ holds more than 300 files and folders: name bags, or a smaller folder" in capsys.readouterr().err
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "up").symlink_to(tmp_path)
-    assert bags_in(tmp_path) == []
+    assert find_bags(tmp_path) == []
 
 
 @pytest.mark.parametrize(

@@ -34,10 +34,10 @@ def parts(count, period_ns=SECOND_NS // 10):
 
 def collected(messages, unsent=lambda statuses: None):
     with tempfile.TemporaryFile() as file:
-        spool = node.Spool(file)
+        spool = node.MessageSpool(file)
         for k, (key, message) in enumerate(messages):
             spool.add(key, 0.01 * k, message)
-        return list(node.plans_of(spool, lambda at_s: int(at_s * 1e9), unsent))
+        return list(node.assemble_plans(spool, lambda at_s: int(at_s * 1e9), unsent))
 
 
 def test_plans_come_out_whole_and_in_order_whatever_order_their_parts_came_in():

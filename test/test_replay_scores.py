@@ -8,7 +8,7 @@ from reflectdrive_ros import geometry
 from reflectdrive_ros.config import Config
 from reflectdrive_ros.domain import AgentKind, Agents
 from reflectdrive_ros.replay.record import summary
-from reflectdrive_ros.replay.scores import SCORES, Sighting, scored, tracks_of
+from reflectdrive_ros.replay.scores import SCORES, Sighting, build_tracks, score_replay
 from reflectdrive_ros.scoring import drivable
 
 CAR = np.array([[4.5, 1.9]])
@@ -35,7 +35,7 @@ def on_the_road(frame):
 
 
 def of(plans, sightings, space=on_the_road, **changes):
-    return scored(record(plans, **changes), sightings, space, Config())
+    return score_replay(record(plans, **changes), sightings, space, Config())
 
 
 def parked(pose, until_s=10.0):
@@ -88,7 +88,7 @@ def test_plans_are_scored_every_half_second_as_long_as_there_is_a_future():
 def test_a_summary_has_the_means_in_percent():
     plans = [frame(t, EIGHT_S) for t in np.arange(0.0, 9.0, 0.1)]
     there = record(plans)
-    told = summary(record(plans, scores=scored(there, parked(BESIDE), on_the_road, Config())))["scored"]
+    told = summary(record(plans, scores=score_replay(there, parked(BESIDE), on_the_road, Config())))["scored"]
     assert told["plans"] == 10
     assert told["nc"] == told["dac"] == 100.0
     assert summary(there)["scored"] == {"plans": 0, **dict.fromkeys(SCORES)}
@@ -105,7 +105,7 @@ def test_tracks_are_linear_between_sightings_and_absent_where_nobody_was_seen():
         sighting(0.8, (b"a", (14.0, 0.0, 0.0), 5.0)),
         sighting(2.0, (b"a", (20.0, 0.0, 0.0), 5.0), (b"c", (5.0, -4.0, 0.0), 1.0)),
     ]
-    tracks = tracks_of(seen, BEGIN_NS, origin)
+    tracks = build_tracks(seen, BEGIN_NS, origin)
     a, b, c = range(3)
     assert tracks.poses[a, 2] == pytest.approx([11.0, 0.0, 0.0])
     assert tracks.present[a].nonzero()[0].tolist() == [*range(9), 20]  # unseen for too long in between, and after
@@ -116,5 +116,7 @@ def test_tracks_are_linear_between_sightings_and_absent_where_nobody_was_seen():
 
 
 def test_tracks_are_told_in_the_frame_of_the_ego():
-    tracks = tracks_of([sighting(0.0, (b"a", (10.0, 5.0, np.pi / 2), 5.0))], BEGIN_NS, np.array([10.0, 0.0, np.pi / 2]))
+    tracks = build_tracks(
+        [sighting(0.0, (b"a", (10.0, 5.0, np.pi / 2), 5.0))], BEGIN_NS, np.array([10.0, 0.0, np.pi / 2])
+    )
     assert tracks.poses[0, 0] == pytest.approx([5.0, 0.0, 0.0], abs=1e-9)

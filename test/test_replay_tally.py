@@ -1,10 +1,10 @@
 """What a replay counts: equal runs have equal hashes, and a sentence said a thousand times is told once."""
 
-from reflectdrive_ros.replay.counters import SENTENCES_MAX, Sentences
+from reflectdrive_ros.replay.counters import MESSAGES_MAX, MessageCounter
 
 
 def counted(*said):
-    sentences = Sentences()
+    sentences = MessageCounter()
     for sentence in said:
         sentences.add(sentence)
     return sentences.counted()
@@ -22,7 +22,7 @@ def test_a_number_that_is_always_the_same_is_told_as_it_is():
 
 
 def test_no_more_are_told_than_are_read():
-    words = [chr(ord("a") + k % 26) * (1 + k // 26) for k in range(2 * SENTENCES_MAX)]
+    words = [chr(ord("a") + k % 26) * (1 + k // 26) for k in range(2 * MESSAGES_MAX)]
     found = counted(*words, *words[-3:])
-    assert len(found) == SENTENCES_MAX
+    assert len(found) == MESSAGES_MAX
     assert list(found)[:3] == words[-3:]

@@ -17,9 +17,9 @@ from reflectdrive_ros.replay.record import (
     DriveEvent,
     DriveRecord,
     ReplayFrame,
-    ReplayPicture,
+    ReplayImage,
     ReplayRecord,
-    driven_poses,
+    interpolate_driven_path,
     summary,
 )
 from reflectdrive_ros.replay.report import write_report
@@ -129,7 +129,7 @@ def test_driven_poses_turn_the_short_way():
     seconds = np.array([0.0, 1.0])
     path = np.array([[0.0, 0.0, 3.1], [1.0, 0.0, -3.1]])
     stamps = BEGIN_NS + (seconds * 1e9).astype(np.int64)
-    halfway = driven_poses(record([], driven_path=path, driven_stamps_ns=stamps), stamps[:1] + 500_000_000)
+    halfway = interpolate_driven_path(record([], driven_path=path, driven_stamps_ns=stamps), stamps[:1] + 500_000_000)
     assert halfway[0, 0] == pytest.approx(0.5)
     assert abs(halfway[0, 2]) == pytest.approx(np.pi, abs=1e-3)
 
@@ -152,7 +152,7 @@ def picture(at_s, name="front", jpeg=None):
     camera_from_ego = np.array([[0.0, -1, 0, 0], [0, 0, -1, 2.0], [1, 0, 0, -1.0], [0, 0, 0, 1]])
     pixels_from_camera = np.array([[650.0, 0, 320], [0, 650, 180], [0, 0, 1]])
     stamp = BEGIN_NS + round(at_s * 1e9)
-    return ReplayPicture(name, stamp, jpeg or JPEG.read_bytes(), 640, 360, pixels_from_camera, camera_from_ego)
+    return ReplayImage(name, stamp, jpeg or JPEG.read_bytes(), 640, 360, pixels_from_camera, camera_from_ego)
 
 
 def full_record(count=12):
@@ -214,7 +214,7 @@ def test_pictures_are_made_small_and_placed_where_the_car_was_when_they_were_tak
 
 
 def test_a_long_replay_keeps_every_plan_but_not_every_picture(tmp_path, monkeypatch):
-    monkeypatch.setattr("reflectdrive_ros.replay.report.PICTURES_MAX_BYTES", 500_000)
+    monkeypatch.setattr("reflectdrive_ros.replay.report.IMAGES_MAX_BYTES", 500_000)
     original = full_record(12)
     write_report(original, tmp_path / "report.html")
     data = embedded(tmp_path / "report.html")
@@ -283,7 +283,7 @@ def driven_world(**changes):
         "comfort_share": 1.0,
         "fresh_plans": 12,
         "ticks": 12,
-        "real_time_factor": 1.0,
+        "realtime_factor": 1.0,
     }
     stamps = BEGIN_NS + np.array([0, 500_000_000])
     events = (DriveEvent(BEGIN_NS + 700_000_000, "collision", "a <b>car</b> ran into us"),)

@@ -11,12 +11,13 @@ import pytest
 
 from reflectdrive_ros.__main__ import BENCHES, COMMANDS, main
 from reflectdrive_ros.bench import results
+from reflectdrive_ros.data import sets
 
 ROOT = Path(__file__).parents[1]
 
 
 def test_the_page_is_that_of_the_files():
-    made = results.rendered(results.read(ROOT / "docs/bench"))
+    made = results.render(results.read(ROOT / "docs/bench"))
     assert (ROOT / "docs/results.md").read_text(encoding="utf-8") == made, "run `reflectdrive bench results`"
 
 
@@ -24,11 +25,11 @@ def test_a_changed_number_changes_the_page_and_a_missing_file_its_section():
     files = results.read(ROOT / "docs/bench")
     expert = files["eval-test"]["drivers"]["expert"]
     other = {**files["eval-test"], "drivers": {"expert": {**expert, "pdms": 12.3}}}
-    page = results.rendered({**files, "eval-test": other})
+    page = results.render({**files, "eval-test": other})
     assert "| `expert` | 1000 | 12.3 |" in page
     assert "## Closed loop" in page
     without = {stem: numbers for stem, numbers in files.items() if "route_completion" not in numbers}
-    assert "## Closed loop" not in results.rendered(without)
+    assert "## Closed loop" not in results.render(without)
 
 
 def test_alternating_steps_are_held_against_full_ones_in_the_same_worlds():
@@ -42,11 +43,11 @@ def test_alternating_steps_are_held_against_full_ones_in_the_same_worlds():
         kept = files["closed-loop"]
         planner = {**kept["planners"]["route_follower"], **row}
         files[stem] = {**kept, "planners": {"reflectdrive2": planner}}
-    page = results.rendered(files)
+    page = results.render(files)
     assert "score +1.5 PDMS (standard error 0.6, 4 worlds each)" in page
     assert "1.50 times cheaper in the mean, a lite one 2.00 times cheaper" in page
     del files["closed-loop-every-full"]
-    assert "against full steps alone" not in results.rendered(files)
+    assert "against full steps alone" not in results.render(files)
 
 
 @pytest.mark.parametrize("content", ["{", None])
@@ -61,7 +62,7 @@ def test_a_broken_file_or_an_empty_folder_is_one_sentence(content, tmp_path, cap
 
 def test_every_number_of_a_table_names_its_command(tmp_path):
     files = results.read(ROOT / "docs/bench")
-    page = results.rendered(files)
+    page = results.render(files)
     for stem in ("eval-test", "closed-loop", "decoding"):
         assert f"`{stem}.json`: `{files[stem]['command']}`" in page
 
@@ -69,21 +70,24 @@ def test_every_number_of_a_table_names_its_command(tmp_path):
 def test_a_repaired_plan_stands_beside_the_one_that_was_not():
     files = results.read(ROOT / "docs/bench")
     rows = files["repair"]["rows"]
-    page = results.rendered(files)
+    page = results.render(files)
     for way in ("without both", "goals and repair"):
         assert f"| {way} | {rows[way]['pdms']:.1f} | {rows[way]['nc']:.1f} | {rows[way]['dac']:.1f} |" in page
     without = {stem: some for stem, some in files.items() if not stem.startswith("repair")}
-    assert "## Repair" not in results.rendered(without)
+    assert "## Repair" not in results.render(without)
     hard = {**files["repair"], "set": "hard", "iteration_ms_p50": None, "iteration_ms_p95": None}
-    assert "of `hard`; of processor time an iteration took - ms" in results.rendered({**without, "repair-hard": hard})
+    assert "of `hard`; of processor time an iteration took - ms" in results.render({**without, "repair-hard": hard})
 
 
 def test_two_ways_of_one_planner_are_two_rows():
     files = results.read(ROOT / "docs/bench")
     scored = files["eval-test"]
-    rows = {way: {**scored["drivers"]["route_follower"], "pdms": pdms} for way, pdms in (("a", 81.25), ("b", 71.25))}
+    rows = {
+        way: {**scored["drivers"]["route_follower (objects)"], "pdms": pdms}
+        for way, pdms in (("a", 81.25), ("b", 71.25))
+    }
     more = {f"eval-test-{way}": {**scored, "drivers": {"follower": row}} for way, row in rows.items()}
-    page = results.rendered({**files, **more})
+    page = results.render({**files, **more})
     for way, pdms in (("a", "81.2"), ("b", "71.2")):
         assert f"| `follower, {way}` | 1000 | {pdms} |" in page
     assert "| `follower` |" not in page
@@ -93,7 +97,7 @@ def test_numbers_of_different_weights_never_stand_in_one_table():
     files = results.read(ROOT / "docs/bench")
     more = {**files["eval-test-shipped"], "weights_sha256": "0" * 64}
     with pytest.raises(results.ResultsError, match="are of different weights"):
-        results.rendered({**files, "eval-test-trial": more})
+        results.render({**files, "eval-test-trial": more})
 
 
 FILES = [file for file in sorted((ROOT / "docs/bench").glob("*.json")) if file.stem != "faults"]  # has its own page
@@ -135,5 +139,6 @@ def test_a_recorded_command_runs_in_a_clone(file):
         bench = rest.pop(0) if command == "bench" else ""
         parser_of(command, bench).parse_args(rest)
         folders = [rest[k + 1] for k, word in enumerate(rest) if word in ("--train", "--test", "--val", "--scenes")]
+        folders = [word for word in folders if word not in (*sets.SIZES, "real_tracks")]
         places = [word for word in (*rest, *folders) if "/" in word or word in folders]
         assert all((ROOT / word).exists() or word.startswith(("out/", "docs/bench/")) for word in places)

@@ -342,7 +342,7 @@ def test_no_scene_may_be_left_out_at_the_beginning_but_some_must_be_made(capsys)
 @pytest.mark.long
 def test_the_sampler_makes_the_same_bytes_in_any_process(small, tmp_path):
     """With pictures; two shards in one process after each other, and each in its own."""
-    maker, made_by = scene_sets.the_sampler(192, 108, pictures=True)
+    maker, made_by = scene_sets.make_sampler(192, 108, pictures=True)
     folders = [tmp_path / "alone", tmp_path / "together"]
     for workers, folder in enumerate(folders, 1):
         index = make(folder, maker, sets.Wanted("test", 14, made_by), workers=workers)
@@ -362,10 +362,10 @@ MADE_ELSEWHERE = {  # by these libraries, on another machine, with this version
 @pytest.mark.parametrize("processor", [{}, OLDER], ids=["this one", "an older one"])
 def test_scenes_are_the_same_bytes_on_another_machine(processor, tmp_path):
     """With images. Who changes the bytes of a scene raises SCENE_VERSION and records the hash that this prints."""
-    _, made_by = scene_sets.the_sampler(192, 108, pictures=True)
+    _, made_by = scene_sets.make_sampler(192, 108, pictures=True)
     if made_by["arithmetic"] != "AVX2" or made_by["libraries"] != MADE_ELSEWHERE["libraries"]:
         pytest.skip(f"recorded with {MADE_ELSEWHERE['libraries']} on x86, not with {made_by['libraries']}")
-    scenes = [sys.executable, "-m", "reflectdrive_ros", "scenes", "--set", "val", "--count", "2"]
+    scenes = [sys.executable, "-m", "reflectdrive_ros", "scenes", "--scenes", "val", "--count", "2"]
     scenes += ["--width", "192", "--height", "108"]
     subprocess.run([*scenes, "--out", str(tmp_path)], env={**os.environ, **processor}, cwd=ROOT, check=True)
     made = hashlib.sha256((tmp_path / "val-00000.tar").read_bytes()).hexdigest()

@@ -42,12 +42,12 @@ SUB_SCORES = ("nc", "dac", "ddc", "tlc", "ep", "ttc", "comfort", "lk", "score")
 def entries():
     """The golden slice as JSON objects, a few that differ in kind."""
     found = {}
-    for _, entry in golden.lines(GOLDEN / "scenes.jsonl.gz"):
+    for _, entry in golden.read_lines(GOLDEN / "scenes.jsonl.gz"):
         found.setdefault(entry["kind"], entry)
     return [found[kind] for kind in ("straight", "x_left", "carpark", "taper")]
 
 
-scenes = st.sampled_from(range(4)).map(lambda k: golden.scene_of(entries()[k]))
+scenes = st.sampled_from(range(4)).map(lambda k: golden.parse_scene(entries()[k]))
 
 
 def tracks(poses, speeds, kinds=None):
@@ -122,7 +122,7 @@ def moved(entry, map_from_old):
 @settings(max_examples=12)
 def test_moving_the_whole_scene_changes_nothing(which, x, y, heading):
     entry = entries()[which]
-    here, there = golden.scene_of(entry), golden.scene_of(moved(entry, np.array([x, y, heading])))
+    here, there = golden.parse_scene(entry), golden.parse_scene(moved(entry, np.array([x, y, heading])))
     for official in (False, True):
         same(
             score(here.second, here.candidates, EPDMS, official=official),
@@ -156,7 +156,7 @@ def test_a_batch_equals_its_single_runs(scene, official):
 
 
 def test_more_candidates_than_a_block_are_scored_alike():
-    scene = golden.scene_of(entries()[1])
+    scene = golden.parse_scene(entries()[1])
     many = np.concatenate([scene.candidates] * 30)
     before = score(scene.second, many, EPDMS).states
     card, few = score(scene.second, many, EPDMS, previous_states=before), score(scene.second, scene.candidates, EPDMS)

@@ -5,17 +5,17 @@ import json
 import pytest
 
 from reflectdrive_ros.bench import soak
-from reflectdrive_ros.bench.soak import Watch, grown
+from reflectdrive_ros.bench.soak import ProcessMonitor, settled_growth
 
 
 def test_a_leak_is_growth_after_things_have_settled():
-    assert grown([5, *[20] * 99]) == 0
-    assert grown([20, 21] * 50) == 0
-    assert grown([20 + k // 10 for k in range(100)]) == 8
+    assert settled_growth([5, *[20] * 99]) == 0
+    assert settled_growth([20, 21] * 50) == 0
+    assert settled_growth([20 + k // 10 for k in range(100)]) == 8
 
 
 def watched(memory, descriptors=(20,) * 100, late=0):
-    made = Watch()
+    made = ProcessMonitor()
     made.memory_mb, made.descriptors, made.threads = list(memory), list(descriptors), [9] * 100
     made.total_ms, made.late = [10.0] * 1000, late
     return made.numbers()

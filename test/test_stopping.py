@@ -14,7 +14,7 @@ from tiny_net import tiny_net
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.files import locked
 from reflectdrive_ros.model import checkpoint
-from reflectdrive_ros.stopping import Stopped, deferring, exit_code, raising
+from reflectdrive_ros.stopping import Stopped, defer_signals, exit_code, raise_on_signal
 
 DATA = Path(__file__).parent / "data"
 ENDING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
@@ -75,7 +75,7 @@ def test_a_signal_is_an_exception_that_leaves_with_blocks_and_a_second_one_does_
     closed = []
 
     def command():
-        with raising():
+        with raise_on_signal():
             try:
                 os.kill(os.getpid(), number)
             finally:
@@ -93,14 +93,14 @@ def test_a_signal_is_an_exception_that_leaves_with_blocks_and_a_second_one_does_
 
 def test_what_nohup_ignores_stays_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    with raising() as request, deferring() as deferred:
+    with raise_on_signal() as request, defer_signals() as deferred:
         os.kill(os.getpid(), signal.SIGHUP)
     signal.signal(signal.SIGHUP, before)
     assert (request.number, deferred.number) == (None, None)
 
 
 def test_a_deferred_signal_is_kept_and_the_next_one_raises():
-    with deferring() as request:
+    with defer_signals() as request:
         os.kill(os.getpid(), signal.SIGHUP)
         assert request.number == signal.SIGHUP
         with pytest.raises(Stopped, match="SIGTERM"):
@@ -153,7 +153,7 @@ def test_stopped_workers_end_and_remove_what_they_were_writing(tmp_path, capsys)
     def working():
         return any(tmp_path.glob(".scratch*/*"))
 
-    words = ("--count", "400", "--workers", "2", "--no-pictures", "--out", tmp_path)
+    words = ("--count", "400", "--workers", "2", "--no-images", "--out", tmp_path)
     assert ended_by(signal.SIGTERM, working, "scenes", *words) == 143
     assert "stopped; whole shards are kept" in capsys.readouterr().err
     assert not multiprocessing.active_children()

@@ -459,14 +459,14 @@ def test_a_run_begins_with_the_weights_of_another_and_tells_what_did_not_fit(sce
     earlier.mkdir()
     save_file(state, earlier / train_state.FILE)
     reporter = Silent()
-    job = replace(job_of(scenes, tmp_path / "later", steps=1), begin_with=earlier)
+    job = replace(job_of(scenes, tmp_path / "later", steps=1), init_from=earlier)
     assert train(job, reporter).step == 1
     assert reporter.anew == ["net.route_place"]
     before, after = weights(finished), weights(tmp_path / "later")
     moved = (after["learning.net.slot"] - before["average.slot"]).abs().max()
     assert moved < 1e-3  # one small step away; from random weights it would be far
-    with pytest.raises(train_state.StateError, match=r"cannot be read .*: give another --begin-with"):
-        train(replace(job_of(scenes, tmp_path / "third", steps=1), begin_with=tmp_path / "none"))
+    with pytest.raises(train_state.StateError, match=r"cannot be read .*: give another --init-from"):
+        train(replace(job_of(scenes, tmp_path / "third", steps=1), init_from=tmp_path / "none"))
 
 
 def test_a_run_begins_with_a_network_that_was_passed_on_without_its_state(scenes, finished, tmp_path):
@@ -475,7 +475,7 @@ def test_a_run_begins_with_a_network_that_was_passed_on_without_its_state(scenes
     for name in (train_state.WEIGHTS, "card.json"):
         shutil.copy(finished / name, passed_on)
     reporter = Silent()
-    train(replace(job_of(scenes, tmp_path / "later", steps=1), begin_with=passed_on), reporter)
+    train(replace(job_of(scenes, tmp_path / "later", steps=1), init_from=passed_on), reporter)
     assert reporter.anew
     assert all(name.startswith("readers.") for name in reporter.anew)  # what only training needs
     before, after = weights(finished), weights(tmp_path / "later")
@@ -529,7 +529,7 @@ def test_a_run_of_the_large_kind_begins_with_public_weights_and_goes_on_without_
         )
     )
     siglip.save_pretrained(tmp_path / "siglip", safe_serialization=True)
-    public = ("--language", str(tmp_path / "qwen"), "--eyes", str(tmp_path / "siglip"))
+    public = ("--language-weights", str(tmp_path / "qwen"), "--vision-weights", str(tmp_path / "siglip"))
 
     def run(*more):
         args = command(sets, tmp_path / "run", *more, yaml=TINY)
@@ -551,12 +551,12 @@ def test_a_run_of_the_large_kind_begins_with_public_weights_and_goes_on_without_
     shutil.rmtree(tmp_path / "qwen")
     assert run("--steps", "2", *quiet, *public) == 0  # a run that goes on has all it needs
     assert train_state.peek(tmp_path / "run")[0].step == 2
-    with pytest.raises(ConfigError, match="--begin-with another run, or with public weights"):
-        run("--begin-with", str(tmp_path / "run"), *quiet, *public)
+    with pytest.raises(ConfigError, match="--init-from another run, or with public weights"):
+        run("--init-from", str(tmp_path / "run"), *quiet, *public)
 
 
 def test_the_mean_of_runs_lies_between_them_and_tells_of_each(finished, scenes, tmp_path, capsys):
-    train(replace(job_of(scenes, tmp_path / "later", steps=4), begin_with=finished))
+    train(replace(job_of(scenes, tmp_path / "later", steps=4), init_from=finished))
     parser = argparse.ArgumentParser()
     train_run.add_arguments(parser)
 
@@ -575,10 +575,10 @@ def test_the_mean_of_runs_lies_between_them_and_tells_of_each(finished, scenes, 
     for each in zip(one.parameters(), other.parameters(), found.parameters(), strict=True):
         torch.testing.assert_close(each[2], (each[0] + each[1]) / 2, rtol=0.01, atol=1e-6)  # kept as bfloat16
     assert not torch.equal(one.slot, found.slot)
-    assert [part["steps"] for part in card["data"]["mean_of"]] == [8, 4]
+    assert [part["steps"] for part in card["data"]["averaged_from"]] == [8, 4]
     assert run(*runs, runs[1], out=tmp_path / "weighed") == 0
     card = json.loads((tmp_path / "weighed/card.json").read_text())
-    assert [part["share"] for part in card["data"]["mean_of"]] == [0.3333, 0.6667]
+    assert [part["share"] for part in card["data"]["averaged_from"]] == [0.3333, 0.6667]
     weighed = checkpoint.load(tmp_path / "weighed" / train_state.WEIGHTS, card["sha256"])
     torch.testing.assert_close(weighed.slot, (one.slot + 2 * other.slot) / 3, rtol=0.01, atol=1e-6)
     capsys.readouterr()
@@ -815,14 +815,14 @@ def test_goals_are_learnt_by_scores_from_a_run_that_drafts_already(sets, tmp_pat
     assert run_tiny(command(sets, first, "--steps", "2", yaml=TINY)) == 0
     worth = ("--setting", "loss.worth=2", "--setting", "loss.odds=2")
     by_scores = ("--steps", "4", *worth, "--setting", "optimizer.eyes_share=0")
-    assert run_tiny(command(sets, later, *by_scores, "--begin-with", str(first), yaml=TINY)) == 0
+    assert run_tiny(command(sets, later, *by_scores, "--init-from", str(first), yaml=TINY)) == 0
     with (later / run_log.LOG).open() as file:
         assert all(0 < float(row["worth"]) <= 1 and float(row["odds"]) > 0 for row in csv.DictReader(file))
     assert train_run.run(command(sets, tmp_path / "third", *by_scores, yaml=TINY)) == 2
-    assert "--begin-with" in capsys.readouterr().err
+    assert "--init-from" in capsys.readouterr().err
     card = json.loads((first / "card.json").read_text())
     (first / "card.json").write_text(json.dumps({**card, "sha256": "0" * 64}))
-    of_another = ("--begin-with", str(first), "--workers", "1")
+    of_another = ("--init-from", str(first), "--workers", "1")
     assert train_run.run(command(sets, tmp_path / "fourth", *by_scores, *of_another, yaml=TINY)) == 2
     assert "SHA-256" in capsys.readouterr().err
 
@@ -874,9 +874,9 @@ def test_sets_and_networks_that_are_not_there_are_said_before_the_work(sets, tmp
     monkeypatch.setattr(train_run, "prepare", lambda *_: pytest.fail("scenes are made ready first"))
     assert train_run.run(command((sets[0], tmp_path / "nowhere"), tmp_path / "a")) == 2
     assert "nowhere holds no set of scenes" in capsys.readouterr().err
-    assert train_run.run(command(sets, tmp_path / "b", "--begin-with", str(tmp_path / "nowhere"))) == 2
+    assert train_run.run(command(sets, tmp_path / "b", "--init-from", str(tmp_path / "nowhere"))) == 2
     assert "name the --out of another run, or a folder of weights" in capsys.readouterr().err
-    assert train_run.run(command(sets, tmp_path / "c", "--begin-with", str(GRAPHS))) == 2
+    assert train_run.run(command(sets, tmp_path / "c", "--init-from", str(GRAPHS))) == 2
     assert "onnx holds exported graphs: name the folder of the weights" in capsys.readouterr().err
 
 

@@ -12,7 +12,7 @@ from reflectdrive_ros.domain import PlanSource, StepKind, Verdict
 from reflectdrive_ros.planning import guard
 from reflectdrive_ros.replay import conformance
 from reflectdrive_ros.replay.record import ReplayFrame
-from reflectdrive_ros.replay.validator import LIMITS, RAW, margins, three_point_curvature
+from reflectdrive_ros.replay.validator import LIMITS, RAW_FORWARD_SHIFT, margins, three_point_curvature
 from reflectdrive_ros.ros import outputs
 
 HERE = Path(__file__).parent
@@ -46,7 +46,7 @@ def frame(index, speed=8.0, left=0.0, bend=0.0, points=80):
 
 def test_straight_on_uses_nothing_up():
     found = margins([frame(k) for k in range(5)], 3.0)
-    assert set(found) == {*LIMITS, RAW}
+    assert set(found) == {*LIMITS, RAW_FORWARD_SHIFT}
     assert all(margin.met for margin in found.values()), found
     assert found["interval_m"].worst == pytest.approx(0.8)
     assert found["curvature_per_m"].worst == pytest.approx(0.0, abs=1e-9)
@@ -73,8 +73,8 @@ def test_a_plan_shorter_than_the_way_to_brake_is_seen():
 def test_from_ten_metres_a_second_a_plan_needs_the_extender():
     """The first point is 0.1 s ahead by Autoware's own convention; its validator takes that for a forward shift."""
     slow, fast = (margins([frame(k, speed=speed) for k in range(3)], 3.0) for speed in (9.0, 12.0))
-    assert slow[RAW].met
-    assert not fast[RAW].met
+    assert slow[RAW_FORWARD_SHIFT].met
+    assert not fast[RAW_FORWARD_SHIFT].met
     assert fast["forward_shift_m"].met
 
 
@@ -104,7 +104,7 @@ def test_what_is_published_is_in_form(speed):
 def test_the_recordings_plans_stay_within_every_limit(planner, tmp_path):
     bag = tmp_path / "pandaset"
     assert main(["make-bag", str(HERE / "data" / "pandaset_002"), str(bag)]) == 0
-    count, found = conformance.measured(bag, planner, Console(stderr=True))
+    count, found = conformance.measure(bag, planner, Console(stderr=True))
     assert count > 50
-    exceeded = {name: margin for name, margin in found.items() if name != RAW and not margin.met}
+    exceeded = {name: margin for name, margin in found.items() if name != RAW_FORWARD_SHIFT and not margin.met}
     assert exceeded == {}

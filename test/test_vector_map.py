@@ -469,7 +469,7 @@ def replayed(bag, out, *pairs):
     parser = argparse.ArgumentParser()
     engine.add_arguments(parser)
     pairs = ("inputs.route_type=lanelet", "cameras.required=false", *pairs)
-    words = ["--planner", "route_follower", *(word for pair in pairs for word in ("--set", pair))]
+    words = ["--planner", "route_follower", *(word for pair in pairs for word in ("--setting", pair))]
     args = parser.parse_args([str(bag), "--out", str(out), *words])
     return engine.replay(args, words_given.configuration(args), Console(stderr=True))[0]
 
@@ -484,8 +484,8 @@ def test_a_bag_with_its_map_needs_no_file_and_gives_the_same_plans(bag, tmp_path
 
 def test_plans_are_scored_against_the_bags_map_whatever_the_planner_asked_for(bag):
     with BagReader(bag) as reader:
-        part = recorded_world.Part(reader, known_sources(reader))
-        known = recorded_world.known_map(part, small())
+        part = recorded_world.BagSlice(reader, known_sources(reader))
+        known = recorded_world.find_map(part, small())
     assert known.lanelets.keys() == from_file(settings()).lanelets.keys()
 
 
@@ -498,7 +498,9 @@ def test_a_bag_without_a_map_says_how_to_give_one(tmp_path):
         ):
             writer.add_topic(name, kind)
             writer.write(name, convert.stamp_ns(messages[0].header), message)
-    with pytest.raises(BagError, match=r"(?s)LaneletMapBin.*--set inputs.lanelet_map=FILE   \(the map's .osm file\)"):
+    with pytest.raises(
+        BagError, match=r"(?s)LaneletMapBin.*--setting inputs.lanelet_map=FILE   \(the map's .osm file\)"
+    ):
         replayed(tmp_path / "bag", tmp_path / "out")
 
 

@@ -37,19 +37,19 @@ from ..data.shards import SetError
 from ..model.checkpoint import CARD
 from ..provenance import write_numbers
 from ..runtime import cli_args
-from ..stopping import stopped
+from ..stopping import report_stop
 from ..training import settings, train_state, validation
 from ..training.settings import TrainConfig
 from ..training.train_state import StateError
-from .results import paired
+from .results import format_paired
 
 FULL = "full"
 VARIANTS = {FULL: (), "no-field": ("loss.field=0",), "no-sap": ("data.perturbed_blocks=0",)}  # name -> settings
-EYES = "eyes"
+VISION = "eyes"
 SCENES = 500  # of --val
 COMPARED = ("pdms", "dac", "pdms_drafted")
 TRAIN = (sys.executable, "-m", "reflectdrive_ros", "train", "sft")
-PATIENCE_S = 30.0  # with a training that is to end: it puts its state and weights down
+TERMINATE_TIMEOUT_S = 30.0  # with a training that is to end: it puts its state and weights down
 POLL_S = 0.2
 
 
@@ -65,7 +65,7 @@ class Run:
     words: tuple[str, ...]  # what `reflectdrive train sft` is given
     config: TrainConfig
     learnt: Mapping[str, Any]  # of the set to learn from: scenes, made_by
-    begun_with: int | None  # steps of the eyes
+    init_from: int | None  # steps of the eyes
 
     @property
     def name(self) -> str:
@@ -83,15 +83,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--val", type=Path, required=True, metavar="DIR", help=f"set to be examined on, its first {SCENES}"
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the trainings are kept")
-    parser.add_argument("--steps", type=arguments.count(10**9), default=500, metavar="N", help="of each training (500)")
     parser.add_argument(
-        "--eyes-steps", type=arguments.count(10**9), default=1800, metavar="N", help="of the eyes before them (1800)"
+        "--steps", type=arguments.positive_int(10**9), default=500, metavar="N", help="of each training (500)"
     )
     parser.add_argument(
-        "--seeds", type=arguments.count(100), default=3, metavar="N", help="trainings of each variant (3)"
+        "--vision-steps",
+        type=arguments.positive_int(10**9),
+        default=1800,
+        metavar="N",
+        help="of the eyes before them (1800)",
+    )
+    arguments.add_renamed_options(parser, {"eyes-steps": "--vision-steps"})
+    parser.add_argument(
+        "--seeds", type=arguments.positive_int(100), default=3, metavar="N", help="trainings of each variant (3)"
     )
     parser.add_argument(
-        "--jobs", type=arguments.processes(), default=2, metavar="N", help="trainings at a time, a thread each (2)"
+        "--jobs", type=arguments.process_count(), default=2, metavar="N", help="trainings at a time, a thread each (2)"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the tables here too")
 
@@ -102,17 +109,17 @@ def run(args: argparse.Namespace) -> int:
     if not console.is_terminal:  # a log is wide enough for its lines
         console = Console(width=160)
     try:
-        runs = planned(args)
+        runs = plan_runs(args)
         args.out.mkdir(parents=True, exist_ok=True)
-        cards = trained(runs, args.jobs, errors)
+        cards = run_trainings(runs, args.jobs, errors)
         result = {
             "steps": args.steps,
-            "eyes_steps": args.eyes_steps,
+            "vision_steps": args.vision_steps,
             "batch": runs[0].config.data.batch,
             "seeds": args.seeds,
-            "scenes_trained_on": cards[EYES]["data"]["train"]["used"],
+            "scenes_trained_on": cards[VISION]["data"]["train"]["used"],
             "validation_scenes": min(SCENES, shards.index_of(args.val).scenes),
-            **numbers({name: card for name, card in cards.items() if name != EYES}, args.seeds),
+            **numbers({name: card for name, card in cards.items() if name != VISION}, args.seeds),
         }
         if args.json is not None:
             write_numbers(args.json, result)
@@ -123,16 +130,16 @@ def run(args: argparse.Namespace) -> int:
         errors.print(escape(f"{fault.filename or args.out}: {fault.strerror or fault}"), soft_wrap=True)
         return 2
     except KeyboardInterrupt as stop:
-        return stopped(stop, "the same command goes on from here")
-    console.print(_means(result))
-    console.print(_worth(result))
+        return report_stop(stop, "the same command goes on from here")
+    console.print(_mean_table(result))
+    console.print(_difference_table(result))
     return 0
 
 
 # --- which trainings -------------------------------------------------------------------------------------------------
 
 
-def planned(args: argparse.Namespace) -> list[Run]:
+def plan_runs(args: argparse.Namespace) -> list[Run]:
     """The eyes, then the variants seed by seed, so that pairs are there early. Raises ConfigError, SetError."""
     base = settings.read(args.config)
     if base.length.minutes > 0.0:
@@ -141,40 +148,40 @@ def planned(args: argparse.Namespace) -> list[Run]:
     learnt = {"scenes": index.scenes, "made_by": dict(index.made_by)}
     shared = [str(args.config), "--train", str(args.train)]
 
-    def training(name: str, begun_with: int | None, more: Sequence[str], pairs: Sequence[str]) -> Run:
+    def training(name: str, init_from: int | None, more: Sequence[str], pairs: Sequence[str]) -> Run:
         out = args.out / name
         words = [*shared, *more, "--out", str(out)]
         for pair in pairs:
             words += ["--setting", pair]
-        return Run(out, tuple(words), override_dotted(base, cli_args.settings_of(pairs)), learnt, begun_with)
+        return Run(out, tuple(words), override_dotted(base, cli_args.settings_of(pairs)), learnt, init_from)
 
-    steps = f"length.steps={args.eyes_steps}"
-    runs = [training(EYES, None, (), (steps, "optimizer.eyes_share=0.99", "device.threads=1", "seed=0"))]
-    after = ("--val", str(args.val), "--begin-with", str(args.out / EYES))
+    steps = f"length.steps={args.vision_steps}"
+    runs = [training(VISION, None, (), (steps, "optimizer.eyes_share=0.99", "device.threads=1", "seed=0"))]
+    after = ("--val", str(args.val), "--init-from", str(args.out / VISION))
     examined = ("keeping.validations=0", f"keeping.validation_scenes={SCENES}")
     for seed in range(args.seeds):
         for variant, changed in VARIANTS.items():
             pairs = ("optimizer.eyes_share=0", f"length.steps={args.steps}", *examined, "device.threads=1")
-            runs.append(training(f"{variant}-{seed}", args.eyes_steps, after, (*pairs, f"seed={seed}", *changed)))
+            runs.append(training(f"{variant}-{seed}", args.vision_steps, after, (*pairs, f"seed={seed}", *changed)))
     return runs
 
 
-def finished(run: Run) -> dict[str, Any] | None:
+def finished_card(run: Run) -> dict[str, Any] | None:
     """The card of a training that is done; None where it is not, and may begin or go on.
 
     Raises AblationError where the folder holds another training, StateError where it holds none that can be read.
     """
-    card = _told(run.out)
+    card = _read_card(run.out)
     if card is None:
         return None
     try:
         other = settings.differences(run.config, card["settings"], free=())
-        learnt, begun_with = card["data"]["train"], card["data"].get("begun_with", {"steps": None})
+        learnt, init_from = card["data"]["train"], card["data"].get("init_from", {"steps": None})
         if {name: learnt[name] for name in run.learnt} != run.learnt:
             other.append("scenes")
-        if begun_with["steps"] != run.begun_with:
+        if init_from["steps"] != run.init_from:
             other.append("steps of the eyes")
-        done = card["steps"] == run.config.length.steps and ("validation" in card or run.name == EYES)
+        done = card["steps"] == run.config.length.steps and ("validation" in card or run.name == VISION)
     except (KeyError, TypeError, AttributeError) as fault:
         raise AblationError(f"{run.out / CARD} is no card of a training ({fault!r}): give another --out") from None
     if other:
@@ -182,7 +189,7 @@ def finished(run: Run) -> dict[str, Any] | None:
     return card if done else None
 
 
-def _told(out: Path) -> dict[str, Any] | None:
+def _read_card(out: Path) -> dict[str, Any] | None:
     """What a folder's card says or, where a training was killed before it had one, its state."""
     try:
         return dict(json.loads((out / CARD).read_text(encoding="utf-8")))
@@ -199,12 +206,12 @@ def _told(out: Path) -> dict[str, Any] | None:
 # --- their processes -------------------------------------------------------------------------------------------------
 
 
-def trained(runs: Sequence[Run], jobs: int, errors: Console) -> dict[str, dict[str, Any]]:
+def run_trainings(runs: Sequence[Run], jobs: int, errors: Console) -> dict[str, dict[str, Any]]:
     """The card of every training by its name; the first is done before the others begin.
 
     Raises AblationError for one that failed, and before any begins for a folder that holds something else.
     """
-    cards = {run.name: card for run in runs if (card := finished(run)) is not None}
+    cards = {run.name: card for run in runs if (card := finished_card(run)) is not None}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
         bar = progress.add_task("trainings", total=len(runs), completed=len(cards))
@@ -218,11 +225,11 @@ def trained(runs: Sequence[Run], jobs: int, errors: Console) -> dict[str, dict[s
                 errors.print(f"{run.name}, {card['minutes']:.1f} min{told}", soft_wrap=True, highlight=False)
 
         for stage in (runs[:1], runs[1:]):
-            _together([run for run in stage if run.name not in cards], jobs, on_done)
+            _run_parallel([run for run in stage if run.name not in cards], jobs, on_done)
     return cards
 
 
-def _together(runs: Sequence[Run], jobs: int, on_done: Callable[[Run, dict[str, Any]], None]) -> None:
+def _run_parallel(runs: Sequence[Run], jobs: int, on_done: Callable[[Run, dict[str, Any]], None]) -> None:
     """Each in a process of its own, `jobs` at a time. Raises AblationError at the first that fails."""
     waiting = list(reversed(runs))
     running: dict[Run, subprocess.Popen[bytes]] = {}
@@ -230,11 +237,11 @@ def _together(runs: Sequence[Run], jobs: int, on_done: Callable[[Run, dict[str, 
         while waiting or running:
             while waiting and len(running) < jobs:
                 run = waiting.pop()
-                running[run] = _begun(run)
+                running[run] = _start(run)
             ended = [run for run, child in running.items() if child.poll() is not None]
             for run in ended:
                 code = running.pop(run).returncode
-                card = finished(run) if code == 0 else None
+                card = finished_card(run) if code == 0 else None
                 if card is None:
                     raise AblationError(
                         f"the training {run.name} failed (exit code {code}): {run.log} tells why; those that are done "
@@ -244,10 +251,10 @@ def _together(runs: Sequence[Run], jobs: int, on_done: Callable[[Run, dict[str, 
             if not ended:
                 time.sleep(POLL_S)
     finally:
-        _end(list(running.values()))
+        _terminate(list(running.values()))
 
 
-def _begun(run: Run) -> subprocess.Popen[bytes]:
+def _start(run: Run) -> subprocess.Popen[bytes]:
     """In a session of its own: it hears Ctrl-C from us, and once, since a second one would cut a step in two."""
     with run.log.open("ab") as log:  # a training that goes on has one log
         return subprocess.Popen(
@@ -255,11 +262,11 @@ def _begun(run: Run) -> subprocess.Popen[bytes]:
         )
 
 
-def _end(children: Sequence[subprocess.Popen[bytes]]) -> None:
+def _terminate(children: Sequence[subprocess.Popen[bytes]]) -> None:
     """Interrupts each, with the processes that it began; kills whoever does not end by itself."""
     for child in children:
         _signal(child, signal.SIGINT)
-    until = time.monotonic() + PATIENCE_S
+    until = time.monotonic() + TERMINATE_TIMEOUT_S
     try:
         for child in children:
             with suppress(subprocess.TimeoutExpired):
@@ -306,7 +313,7 @@ def _left_out(variant: str) -> str:
     return variant.removeprefix("no-")
 
 
-def _means(result: Mapping[str, Any]) -> Table:
+def _mean_table(result: Mapping[str, Any]) -> Table:
     title = (
         f"{result['steps']} steps of {result['batch']} scenes each, seeds: {result['seeds']}; means in percent on "
         f"{result['validation_scenes']} scenes"
@@ -321,7 +328,7 @@ def _means(result: Mapping[str, Any]) -> Table:
     return table
 
 
-def _worth(result: Mapping[str, Any]) -> Table:
+def _difference_table(result: Mapping[str, Any]) -> Table:
     title = "by seed, and full less variant: mean (least .. largest)"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     table.add_column("trained", no_wrap=True)
@@ -332,6 +339,6 @@ def _worth(result: Mapping[str, Any]) -> Table:
         cells = []
         for key in ("pdms", "dac"):
             cells.append(" ".join(f"{result['runs'][f'{variant}-{k}'][key]:.1f}" for k in range(result["seeds"])))
-            cells.append(paired(worth.get(key, ())))
+            cells.append(format_paired(worth.get(key, ())))
         table.add_row(variant, *cells)
     return table

@@ -25,12 +25,12 @@ from ..model.card import CARD, MOST_LOST, GraphCard, GraphError
 from ..planning.planner import Network
 from ..runtime.network import golden
 from ..runtime.ort_backend import OrtNetwork, WatchedNetwork
-from .parity import FULL, LITE, compared, frame, scenes_of
+from .parity import FULL, LITE, compare_networks, read_scenes, run_step
 
-MEASURED = 64  # scenes that tell how large values get
+CALIBRATION_SCENES = 64  # scenes that tell how large values get
 
 
-def quantised(
+def quantise_and_check(
     card: GraphCard,
     folder: Path,
     precision: str,
@@ -45,33 +45,33 @@ def quantised(
     SetError, OSError.
     """
     learn, judge = sets
-    spreads = measured(card, learn, console)
+    spreads = calibrate(card, learn, console)
     with tempfile.TemporaryDirectory() as place:
         write_quantised(card, Path(place), precision, spreads)
         network = OrtNetwork(GraphCard.read(Path(place) / CARD), 1, "cpu")
-        told = held(network, OrtNetwork(card, 1, "cpu"), judge, scenes, config, console)
+        told = evaluate_gate(network, OrtNetwork(card, 1, "cpu"), judge, scenes, config, console)
         return write_quantised(card, folder, precision, spreads, golden(network), told)
 
 
-def measured(card: GraphCard, folder: Path, console: Console) -> dict[str, dict[str, Spread]]:
+def calibrate(card: GraphCard, folder: Path, console: Console) -> dict[str, dict[str, Spread]]:
     """How large what is multiplied gets, in full and lite frames on scenes of a set. Raises SetError."""
     with tempfile.TemporaryDirectory() as place:
         write_watched(card, Path(place))
         network = WatchedNetwork(GraphCard.read(Path(place) / CARD))
-        for scene in scenes_of(folder, MEASURED, console):
+        for scene in read_scenes(folder, CALIBRATION_SCENES, console):
             inputs = model_inputs(scene.observation(), network.inputs)
-            blocks, _ = frame(network, inputs, FULL)
-            frame(network, inputs, LITE, blocks=blocks[:1])
+            blocks, _ = run_step(network, inputs, FULL)
+            run_step(network, inputs, LITE, blocks=blocks[:1])
     if not network.told["step"]:
         raise SetError(f"{folder} holds no scene to learn from how large values get")
     return spreads_of(network.told)
 
 
-def held(
+def evaluate_gate(
     network: Network, reference: Network, folder: Path, scenes: int, config: Config, console: Console
 ) -> dict[str, Any]:
     """What a card tells as `gate`: the scores of both on the first scenes of a set. Raises GraphError, SetError."""
-    numbers = compared(network, reference, scenes_of(folder, scenes, console), config)
+    numbers = compare_networks(network, reference, read_scenes(folder, scenes, console), config)
     if failures := numbers["failures"]:
         raise GraphError(f"the gate is not passed: {len(failures)} times there was no plan, the first: {failures[0]}")
     lost = numbers["pdms_reference"] - numbers["pdms"]

@@ -34,7 +34,7 @@ from .scoring import one_core
 TOWN, SEED = "bench", 2
 ACTORS, WITHIN_M = 40, 100.0
 SIZES = ((192, 108), (640, 360))
-COPIED_BYTES = 1 << 25
+COPY_BYTES = 1 << 25
 STREET = (  # shape, length, width, height m; walked through in turn
     (Shape.CAR, (4.6, 1.9, 1.5)),
     (Shape.CAR, (4.2, 1.8, 1.5)),
@@ -51,7 +51,7 @@ STREET = (  # shape, length, width, height m; walked through in turn
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--runs", type=arguments.count(10_000), default=60, help="instants to take medians over (default: 60)"
+        "--runs", type=arguments.positive_int(10_000), default=60, help="instants to take medians over (default: 60)"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
 
@@ -117,7 +117,7 @@ def figures(road_map: RoadMap, runs: int, console: Console) -> dict[str, Any]:
     light = appearance.sample_appearance(1)
     numbers["actors"] = len(snapshot.actors)
     numbers["things"] = len(town.poses)
-    per_byte_ms = copy_ms() / COPIED_BYTES
+    per_byte_ms = copy_ms() / COPY_BYTES
     for width, height in SIZES:
         rig = camera.rig(width, height)
         spent: list[tuple[float, float]] = []
@@ -141,7 +141,7 @@ def figures(road_map: RoadMap, runs: int, console: Console) -> dict[str, Any]:
 
 def copy_ms() -> float:
     """Milliseconds to copy COPIED_BYTES, which is one reading and one writing of each."""
-    source = np.ones(COPIED_BYTES, np.uint8)
+    source = np.ones(COPY_BYTES, np.uint8)
     target = np.full_like(source, 2)
     spent = []
     for _ in range(7):

@@ -1,11 +1,11 @@
-"""`reflectdrive bench decoding --model FILE --set test`: what each part of the decoding is worth, on one set of scenes.
+"""`reflectdrive bench decoding --model FILE --scenes test`: the effect of each decoding parameter on PDMS.
 
-Every row changes one number of ReflectDrive-2's decoding, on the same scenes: rounds of drafting, rounds of editing,
-the number of goals and how far apart they must be. The plan is that of the likeliest goal; `best` is the best of all
-goals by the true score (an oracle), `chosen` the one that the planner itself chooses with everybody's present
-velocity. A difference to the first row, the configured decoding, has its interval by the bootstrap over scenes.
+Every row changes one parameter of ReflectDrive-2's decoding on the same scenes: draft rounds, edit rounds, number of
+goals, goal spacing. `single` is the plan of the likeliest goal, `best` the best of all goals by the true score (an
+upper bound), `chosen` the plan that the planner selects with objects at constant velocity. Differences to the first
+row, the configured decoding, have bootstrap intervals over scenes.
 
-What no decoding can do better than stands below: the expert's own plan, as it is, and in tokens.
+Below the table stand the scores of the expert's plan, exact and rounded to tokens: the upper bounds of any decoding.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from ..tokens import Codebook
 ROUNDS = (1, 2, 3, 4, 5, 6, 7, 8)
 GOALS = (1, 2, 3, 6, 10)
 SPACINGS_M = (0.3, 0.6, 1.2, 2.4, 4.8)
-PLAIN = "configured"
+CONFIGURED = "configured"
 
 
 @dataclass(frozen=True)
 class Row:
-    """PDMS of one scene by one way of decoding, 0 to 1."""
+    """PDMS of one scene with one decoding variant, 0 to 1."""
 
     single: float
     best: float
@@ -57,7 +57,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Ceiling:
-    """PDMS of the expert's own plan of one scene, 0 to 1: as it is; in tokens; the same read without the road."""
+    """PDMS of the expert's plan in one scene, 0 to 1: exact; in tokens; in tokens without the road frame."""
 
     exact: float
     tokens: float
@@ -78,24 +78,25 @@ def run(args: argparse.Namespace) -> int:
     console, errors = Console(), Console(stderr=True)
     try:
         config = cli_args.configuration(args)
-        folder = open_loop.the_set(args.set, args.scenes, args.workers, errors)
-        rows, ceilings = measured(folder, config, args.limit, errors)
-    except (ConfigError, ModelFileError, *scene_sets.FAULTS) as fault:
+        folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors)
+        set_name = shards.index_of(folder).set
+        rows, ceilings = measure(folder, config, args.limit, errors)
+    except (ConfigError, ModelFileError, *scene_sets.SCENE_SET_ERRORS) as fault:
         errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
         return 2
-    numbers = {name: summary(some, rows[PLAIN]) for name, some in rows.items()}
+    numbers = {name: summary(some, rows[CONFIGURED]) for name, some in rows.items()}
     expert = {name: round(100.0 * float(np.mean([vars(each)[name] for each in ceilings])), 3) for name in CEILINGS}
     if args.json is not None:
         model = {"file": args.model, "sha256": config.model.sha256}
-        told = {"set": args.set, "scenes": len(rows[PLAIN]), "model": model, "expert": expert, "rows": numbers}
+        told = {"set": set_name, "scenes": len(rows[CONFIGURED]), "model": model, "expert": expert, "rows": numbers}
         write_numbers(args.json, told, weights_sha256=cli_args.weights_of(config, [args.planner]))
-    console.print(_table(args.set, len(rows[PLAIN]), numbers))
-    console.print(expert_in_words(expert), soft_wrap=True, highlight=False)
+    console.print(_table(set_name, len(rows[CONFIGURED]), numbers))
+    console.print(expert_sentence(expert), soft_wrap=True, highlight=False)
     return 0
 
 
-def measured(folder: Path, config: Config, limit: int, errors: Console) -> tuple[dict[str, list[Row]], list[Ceiling]]:
-    """Rows of the same scenes by every way of decoding, and their experts'. Raises SetError if there is no scene."""
+def measure(folder: Path, config: Config, limit: int, errors: Console) -> tuple[dict[str, list[Row]], list[Ceiling]]:
+    """Scores of every decoding variant and of the expert on the same scenes. Raises SetError if there is no scene."""
     ways = variants(config)
     rows: dict[str, list[Row]] = {name: [] for name in ways}
     ceilings = []
@@ -105,17 +106,17 @@ def measured(folder: Path, config: Config, limit: int, errors: Console) -> tuple
     )
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
         for scene in progress.track(scenes, total=limit, description="decoding"):
-            for name, row in rows_of(scene, ways, networks):
+            for name, row in decode_variants(scene, ways, networks):
                 rows[name].append(row)
-            ceilings.append(ceiling(scene, networks[config.decoding].codebook))
-    if not rows[PLAIN]:
+            ceilings.append(expert_ceiling(scene, networks[config.decoding].codebook))
+    if not rows[CONFIGURED]:
         raise SetError(f"{folder} holds no scene to plan for")
     return rows, ceilings
 
 
 def variants(config: Config) -> dict[str, Config]:
-    """Ways of decoding by name: the configured one first, then one number changed at a time."""
-    found = {PLAIN: config}
+    """Configurations by name: the given one first, then one parameter changed at a time."""
+    found = {CONFIGURED: config}
 
     def changed(**values: Any) -> Config:
         return replace(config, reflectdrive2=replace(config.reflectdrive2, **values))
@@ -132,10 +133,10 @@ def variants(config: Config) -> dict[str, Config]:
     return found
 
 
-def rows_of(
+def decode_variants(
     scene: DrivingScene, ways: Mapping[str, Config], networks: Mapping[Any, Network]
 ) -> Iterator[tuple[str, Row]]:
-    """What each way makes of one scene; each network reads the scene once."""
+    """The score of each variant in one scene; each network encodes the scene once."""
     observation = scene.observation()
     scored, road = scene.scored(), RoadFrame.of(observation.route)
     known = {
@@ -154,15 +155,15 @@ def rows_of(
         yield name, Row(float(values[0]), float(values.max()), float(values[choice.order[0]]))
 
 
-def ceiling(scene: DrivingScene, codebook: Codebook) -> Ceiling:
-    """What the expert's own plan scores."""
+def expert_ceiling(scene: DrivingScene, codebook: Codebook) -> Ceiling:
+    """The scores of the expert's plan in one scene."""
     rounded, plans = codebook.decode(codebook.encode(scene.expert[:, :2])), [scene.expert]
     for road in (RoadFrame.of(scene.route), None):
         plans.append(poses_on_road(driven(rounded, scene.ego, codebook.bin_m, road), road))
     return Ceiling(*map(float, score(scene.scored(), np.stack(plans)).score))
 
 
-def expert_in_words(expert: Mapping[str, float]) -> str:
+def expert_sentence(expert: Mapping[str, float]) -> str:
     """One sentence."""
     exact, tokens, without = (expert[name] for name in CEILINGS)
     return (
@@ -172,11 +173,11 @@ def expert_in_words(expert: Mapping[str, float]) -> str:
 
 
 def summary(rows: list[Row], plain: list[Row]) -> dict[str, Any]:
-    """Means in percent, and the difference of the single plan to the configured decoding with its interval."""
+    """Means in percent, and the mean difference of `single` to the configured decoding with its 95 % interval."""
     table = 100.0 * np.array([[row.single, row.best, row.chosen] for row in rows])
     difference = table[:, 0] - 100.0 * np.array([row.single for row in plain])
     found = dict(zip(("single", "best", "chosen"), (round(float(mean), 3) for mean in table.mean(0)), strict=True))
-    ends = open_loop.interval(difference / 100.0)
+    ends = open_loop.bootstrap_interval(difference / 100.0)
     return {**found, "difference": round(float(difference.mean()), 3), "difference_95": ends}
 
 

@@ -19,28 +19,28 @@ from ..model.token import torch_bench
 from ..model.token.cuda_graphs import CHOSEN, WAYS
 from ..model.token.net import TokenNet
 from ..runtime.torch_backend import TorchNetwork
-from .parity import FULL, frame
+from .parity import FULL, run_step
 
 COUNTS = (1, 6)  # blocks of a step: of a lite one, and of all goals
 NO_GPU = "not run: no CUDA device"
-NOT_ASKED = "not run: --device is cpu"
+NOT_REQUESTED = "not run: --device is cpu"
 CLOCKS = ("clocks.sm", "clocks.max.sm", "clocks.mem", "clocks.max.mem")  # MHz, as nvidia-smi names them
 
 
-def measured(
+def measure(
     net: TokenNet, reference: TorchNetwork, inputs: ModelInputs, device: str, rounds: int
 ) -> dict[str, Any] | str:
     """What the GPU is, and milliseconds of updates and steps on it; a sentence where none runs anything."""
     if device == "cpu":
-        return NOT_ASKED if torch_bench.has_gpu() else NO_GPU
+        return NOT_REQUESTED if torch_bench.has_gpu() else NO_GPU
     told = torch_bench.gpu(device)
     rules = reference.decoding.edits
     told["update_ms_p50"] = {str(count): torch_bench.updates_ms(net, device, rules, count, rounds) for count in COUNTS}
-    told |= ways(net, reference, inputs, device, rounds)
+    told |= cuda_modes(net, reference, inputs, device, rounds)
     return {**told, "clocks_mhz": clocks(told.pop("uuid")), "chosen": str(CHOSEN)}
 
 
-def ways(
+def cuda_modes(
     net: TokenNet, reference: TorchNetwork, inputs: ModelInputs, device: str, rounds: int
 ) -> dict[str, dict[str, Any]]:
     """Median milliseconds of a full frame's steps, from ids on the host to ids on the host, by each way in turn.
@@ -57,9 +57,9 @@ def ways(
     same: dict[str, list[float]] = {name: [] for name in networks}
     for turn in range(-1, rounds):  # the first records and compiles
         for count in COUNTS:
-            expected, _ = frame(reference, inputs, FULL, count)
+            expected, _ = run_step(reference, inputs, FULL, count)
             for name, network in networks.items():
-                written, (_, drafts, edits) = frame(network, inputs, FULL, count)
+                written, (_, drafts, edits) = run_step(network, inputs, FULL, count)
                 same[name].append(float(np.mean(written == expected)))
                 if turn >= 0:
                     spent[name][str(count)].append((drafts + edits) / len(FULL))
@@ -81,7 +81,7 @@ def clocks(uuid: str) -> dict[str, float] | str:
 
 
 def table(told: Mapping[str, Any]) -> Table:
-    """Of what `measured` found on a GPU."""
+    """Of what `measure` found on a GPU."""
     ticks = told["clocks_mhz"]
     if not isinstance(ticks, str):
         ticks = ", ".join(f"{name.removeprefix('clocks.')} {value:.0f}" for name, value in ticks.items()) + " MHz"

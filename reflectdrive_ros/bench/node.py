@@ -46,7 +46,9 @@ KEY_BY_SUFFIX = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--runs", type=arguments.count(1000), default=5, help="runs to take medians over (default: 5)")
+    parser.add_argument(
+        "--runs", type=arguments.positive_int(1000), default=5, help="runs to take medians over (default: 5)"
+    )
     parser.add_argument(
         "--seconds", type=arguments.duration(1.0, 3600.0), default=60.0, help="length of a run (default: 60)"
     )
@@ -60,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     console, errors = Console(), Console(stderr=True)
     try:
-        messages = by_key(args.recording, args.raw)
+        messages = messages_by_key(args.recording, args.raw)
         runs = [one_run(args, messages, errors, number) for number in range(args.runs)]
     except (RecordingError, BagError, ConfigError) as fault:
         errors.print(escape(str(fault)), soft_wrap=True)
@@ -72,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def by_key(recording: Path, raw: bool) -> dict[str, list[Any]]:
+def messages_by_key(recording: Path, raw: bool) -> dict[str, list[Any]]:
     """The recording's messages by input key, in order; pictures blown up to raw Full HD on request."""
     found: dict[str, list[Any]] = {}
     for item in open_recording(recording).messages():
@@ -84,11 +86,11 @@ def by_key(recording: Path, raw: bool) -> dict[str, list[Any]]:
             found.setdefault(key, []).append(item.message)
     if raw:
         for key in [key for key in found if key.startswith("image:")]:
-            found[key] = [full_hd(message) for message in found[key][:8]]  # 50 MB for each camera are enough
+            found[key] = [upscale_to_full_hd(message) for message in found[key][:8]]  # 50 MB for each camera are enough
     return found
 
 
-def full_hd(message: Any) -> Any:
+def upscale_to_full_hd(message: Any) -> Any:
     """A compressed image as the raw sensor_msgs/Image of RAW_SIZE that a camera driver would send."""
     pixels = cv2.resize(convert.jpeg_pixels(message, "bench"), RAW_SIZE)
     width, height = RAW_SIZE
@@ -120,7 +122,7 @@ def one_run(args: argparse.Namespace, messages: dict[str, list[Any]], errors: Co
                     harness.inputs[key].publish(messages[key][0])
                 send(WARM_UP_S, messages, harness, process.pid)
                 time.sleep(SETTLE_S)
-                before = len(harness.received["status"]), pictures_received(harness)
+                before = len(harness.received["status"]), images_received(harness)
                 title = f"run {number + 1} of {args.runs}"
                 memory = send(args.seconds, messages, harness, process.pid, errors, title)
                 time.sleep(SETTLE_S)
@@ -129,17 +131,17 @@ def one_run(args: argparse.Namespace, messages: dict[str, list[Any]], errors: Co
     statuses = [message for _, message in harness.received["status"]][before[0] :]
     planned = [s for s in statuses if s.source == s.SOURCE_PLANNER]
     frames = round(args.seconds / PERIOD_S)
-    arrived = pictures_received(harness) - before[1]
+    arrived = images_received(harness) - before[1]
     return {
         "overhead_ms": [s.time_received_to_published - s.time_planner for s in planned],
         "frames_sent": frames,
         "plans": len(planned),
-        "pictures_lost": frames * len(config.cameras.names) - arrived,
+        "images_lost": frames * len(config.cameras.names) - arrived,
         "memory_mb": memory,
     }
 
 
-def pictures_received(harness: Harness) -> int:
+def images_received(harness: Harness) -> int:
     """What the node's diagnostics count, over all cameras."""
     last = harness.received["diagnostics"][-1][1]
     lines = [status for status in last.status if ": image" in status.name]
@@ -199,7 +201,7 @@ def figures(runs: list[dict[str, Any]], messages: dict[str, list[Any]], args: ar
         "bytes_per_instant": sum(len(picture.data) for picture in pictures),
         "frames_sent": [r["frames_sent"] for r in runs],
         "plans": [r["plans"] for r in runs],
-        "pictures_lost": [r["pictures_lost"] for r in runs],
+        "images_lost": [r["images_lost"] for r in runs],
         "memory_mb": [r["memory_mb"][-1] for r in runs],
         "memory_growth_percent": growth,
         "runs": len(runs),
@@ -236,7 +238,7 @@ def table(numbers: dict[str, Any]) -> Table:
         "overhead p50": f"{numbers['overhead_ms_p50']:.2f} ms (bound: {numbers['bound_decode_ms']:.2f} ms to decode)",
         "overhead p99": f"{numbers['overhead_ms_p99']:.2f} ms",
         "plans of frames": ", ".join(f"{p}/{f}" for p, f in zip(numbers["plans"], numbers["frames_sent"], strict=True)),
-        "pictures lost": ", ".join(map(str, numbers["pictures_lost"])),
+        "pictures lost": ", ".join(map(str, numbers["images_lost"])),
         "memory": ", ".join(
             f"{m:.0f} MB ({g:+.1f} %)"
             for m, g in zip(numbers["memory_mb"], numbers["memory_growth_percent"], strict=True)

@@ -44,7 +44,7 @@ from ..scoring.scorer import Scene
 Move = tuple[int, bool]  # limit, edit
 FULL: tuple[Move, ...] = ((5, False), (5, False), (4, False), (0, True), (0, True), (0, True))
 LITE: tuple[Move, ...] = ((16, False), (0, True))
-SEEN_BY = "constant_velocity"  # what planners are told beyond pictures, as in `eval` where nothing else is asked for
+PRIVILEGE = "objects"  # as the default of `reflectdrive eval`
 Pair = tuple[Array, Array]  # what two networks wrote
 
 
@@ -54,9 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--graphs", type=Path, required=True, metavar="CARD", help="card of the graphs exported of it")
     parser.add_argument("--backend", choices=("onnxruntime", "tensorrt"), default="onnxruntime", help="(onnxruntime)")
     parser.add_argument("--device", default="auto", metavar="NAME", help="of the graphs: auto, cpu, cuda .. (auto)")
-    parser.add_argument("--threads", type=arguments.processes(), default=1, metavar="N", help="of each (1)")
-    parser.add_argument("--scenes", type=Path, required=True, metavar="DIR", help="scene set, with pictures")
-    parser.add_argument("--limit", type=arguments.count(), default=1000, metavar="N", help="its first scenes (1000)")
+    parser.add_argument("--threads", type=arguments.process_count(), default=1, metavar="N", help="of each (1)")
+    parser.add_argument("--scenes", type=Path, required=True, metavar="DIR", help="scene set, with images")
+    parser.add_argument(
+        "--limit", type=arguments.positive_int(), default=1000, metavar="N", help="its first scenes (1000)"
+    )
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings of planner and score (YAML)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table's numbers here too")
 
@@ -76,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
             "threads": args.threads,
             "set": shards.index_of(args.scenes).set,
             "planner": config.planner,
-            **compared(network, eager, scenes_of(args.scenes, args.limit, errors), config),
+            **compare_networks(network, eager, read_scenes(args.scenes, args.limit, errors), config),
         }
         if args.json is not None:
             write_numbers(args.json, numbers, weights_sha256=GraphCard.read(args.graphs).model["weights_sha256"])
@@ -113,7 +115,7 @@ def both_networks(args: argparse.Namespace, config: Config) -> tuple[Network, Ne
 # --- measuring -------------------------------------------------------------------------------------------------------
 
 
-def scenes_of(folder: Path, limit: int, console: Console) -> Iterator[DrivingScene]:
+def read_scenes(folder: Path, limit: int, console: Console) -> Iterator[DrivingScene]:
     """The first scenes of a set, with a bar. Raises SetError."""
     read = shards.read(
         folder, pictures=True, limit=limit, on_damage=partial(console.print, soft_wrap=True, highlight=False)
@@ -121,13 +123,15 @@ def scenes_of(folder: Path, limit: int, console: Console) -> Iterator[DrivingSce
     yield from track(read, "comparing", total=limit, console=console, disable=not console.is_terminal)
 
 
-def compared(network: Network, reference: Network, scenes: Iterable[DrivingScene], config: Config) -> dict[str, Any]:
+def compare_networks(
+    network: Network, reference: Network, scenes: Iterable[DrivingScene], config: Config
+) -> dict[str, Any]:
     """Ids and PDMS of a network, and those of `reference`, on the same scenes. Raises SetError where there is none."""
     pairs, sent, pdms, failures = list[Pair](), 0, list[list[float]](), list[str]()
     planner = planner_named(config)
     for scene in scenes:
-        pairs.append(written(network, reference, model_inputs(scene.observation(), network.inputs)))
-        seen = privilege.observed(scene, SEEN_BY)
+        pairs.append(decode_both(network, reference, model_inputs(scene.observation(), network.inputs)))
+        seen = privilege.observe(scene, PRIVILEGE)
         plans = [_planned(planner, seen, Tools(config, of), failures) for of in (network, reference)]
         mine, theirs = (None if plan is None else plan.tokens for plan in plans)
         sent += mine is not None and theirs is not None and np.array_equal(mine, theirs)
@@ -138,41 +142,41 @@ def compared(network: Network, reference: Network, scenes: Iterable[DrivingScene
     scores = np.array(pdms)  # (N, 2)
     difference = scores[:, 0] - scores[:, 1]
     return {
-        **counted(pairs),
+        **count_equal(pairs),
         "equal_plans": sent,
         "failures": failures,
         "pdms": round(100.0 * float(scores[:, 0].mean()), 3),
         "pdms_reference": round(100.0 * float(scores[:, 1].mean()), 3),
         "pdms_difference": round(100.0 * float(difference.mean()), 3),
-        "pdms_difference_95": open_loop.interval(difference),
+        "pdms_difference_95": open_loop.bootstrap_interval(difference),
     }
 
 
 def _planned(planner: Planner, seen: Observation, tools: Tools, failures: list[str]) -> Plan | None:
     """A plan from cold; None where there is none, which earns nothing."""
     try:
-        return driving_scores.planned(planner, seen, tools)
+        return driving_scores.plan_once(planner, seen, tools)
     except PlanningError as fault:
         failures.append(str(fault))
         return None
 
 
 def _pdms(scene: Scene, plan: Plan, config: Config) -> float:
-    rows = driving_scores.rows_of(scene, {"": driving_scores.waypoints(plan)[0]}, config.scoring)
+    rows = driving_scores.score_plans(scene, {"": driving_scores.plan_waypoints(plan)[0]}, config.scoring)
     return rows[""][MEASURES.index("pdms")]
 
 
-def written(network: Network, reference: Network, inputs: ModelInputs) -> Pair:
+def decode_both(network: Network, reference: Network, inputs: ModelInputs) -> Pair:
     """Blocks (G + 1, 16) of each: full frames on all goals, and the lite frame on the first plan of `reference`."""
-    full = [frame(of, inputs, FULL)[0] for of in (network, reference)]
+    full = [run_step(of, inputs, FULL)[0] for of in (network, reference)]
     last = full[1][:1].copy()
     last[:, -2:] = reference.codebook.mask_id
-    lite = [frame(of, inputs, LITE, blocks=last)[0] for of in (network, reference)]
+    lite = [run_step(of, inputs, LITE, blocks=last)[0] for of in (network, reference)]
     mine, theirs = (np.concatenate(both) for both in zip(full, lite, strict=True))
     return mine, theirs
 
 
-def frame(
+def run_step(
     network: Network,
     inputs: ModelInputs,
     moves: Sequence[Move],
@@ -200,7 +204,7 @@ def frame(
     return blocks, (read_ms, drafted_ms, 1e-6 * (time.perf_counter_ns() - begun))
 
 
-def counted(pairs: Sequence[Pair]) -> dict[str, Any]:
+def count_equal(pairs: Sequence[Pair]) -> dict[str, Any]:
     """Equal ids, blocks and scenes of what two networks wrote, a pair for each scene."""
     same = [mine == theirs for mine, theirs in pairs]
     ids, equal_ids = sum(each.size for each in same), sum(int(each.sum()) for each in same)

@@ -64,17 +64,17 @@ from ..runtime.model_file import named
 from ..runtime.network import made_inputs, torch_decoding
 from ..runtime.torch_backend import TorchNetwork
 from . import gpu as bench_gpu
-from .parity import FULL, LITE, frame
+from .parity import FULL, LITE, run_step
 from .roofline import Cost, bound_ms, costs
 
 BACKENDS = ("onnxruntime", "torch", "tensorrt")
 GOALS = (1, 3, 6)
-MOST = GOALS[-1]
-SELDOM = 8  # a frame that reuses nothing is timed every so many rounds
-PROFILED = 30
+MAX_GOALS = GOALS[-1]
+NO_CACHE_STRIDE = 8  # a frame that reuses nothing is timed every so many rounds
+PROFILE_RUNS = 30
 WARM_UP = 5
-RING, NO_RING = "with the ring", "pictures never seen"
-STARTED = """
+CACHED, UNCACHED = "with the ring", "pictures never seen"
+COLD_START_SCRIPT = """
 import time; begun = time.perf_counter()
 import sys
 from reflectdrive_ros.config import DecodingConfig, ModelConfig, override
@@ -94,8 +94,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sha256", metavar="HASH", help="of --model (default: as the card.json beside it tells)")
     parser.add_argument("--graphs", type=Path, metavar="CARD", help="card of the graphs exported of --model")
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1 .. (cpu; of --backend tensorrt cuda)")
-    parser.add_argument("--threads", type=arguments.processes(), default=2, metavar="N", help="processor threads (2)")
-    parser.add_argument("--steps", type=arguments.count(), default=200, metavar="N", help="steps of each kind (200)")
+    parser.add_argument(
+        "--threads", type=arguments.process_count(), default=2, metavar="N", help="processor threads (2)"
+    )
+    parser.add_argument(
+        "--steps", type=arguments.positive_int(), default=200, metavar="N", help="steps of each kind (200)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
 
 
@@ -105,14 +109,14 @@ def run(args: argparse.Namespace) -> int:
     if not console.is_terminal:  # a log is wide enough for the table
         console = Console(width=120)
     try:
-        places = devices_of(args)
+        places = resolve_devices(args)
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            net, model = weights(args)
+            net, model = load_weights(args)
             eager = TorchNetwork(net, places.eager, torch_decoding(Config().decoding), way=GpuWay())
             card = None
             if args.backend != "torch":
-                card = the_graphs(args, net, model, places.device, folder, errors)
+                card = load_or_export_graphs(args, net, model, places.device, folder, errors)
             numbers = figures(args, places, net, eager, card, folder, errors)
         if args.json is not None:
             gpu = "" if isinstance(numbers["gpu"], str) else numbers["gpu"]["name"]
@@ -129,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 @dataclass(frozen=True)
-class Places:
+class Devices:
     """Where what is benched runs, and where eager torch runs beside it."""
 
     device: str
@@ -140,7 +144,7 @@ class Places:
         return self.device == self.eager
 
 
-def devices_of(args: argparse.Namespace) -> Places:
+def resolve_devices(args: argparse.Namespace) -> Devices:
     """Raises ConfigError, CudaError, EngineError where nothing can run on --device."""
     device = args.device or ("cuda" if args.backend == "tensorrt" else "cpu")
     kind = device.partition(":")[0]
@@ -152,17 +156,17 @@ def devices_of(args: argparse.Namespace) -> Places:
         if kind == "cpu":
             raise ConfigError("--device is cpu, but TensorRT runs on GPUs: leave it out")
         tensorrt(opened(device))  # before minutes go into graphs and engines
-        return Places(device, device if torch_bench.has_gpu() else "cpu")
+        return Devices(device, device if torch_bench.has_gpu() else "cpu")
     if kind != "cpu" and args.backend != "torch":
         raise ConfigError(
             f"--device {device} goes with --backend torch or tensorrt: {args.backend} is benched on a CPU"
         )
     if kind != "cpu" and not torch_bench.has_gpu():
         raise ConfigError(f"--device is {device}, but torch finds no GPU: leave it out to run on the CPU")
-    return Places(device, device)
+    return Devices(device, device)
 
 
-def weights(args: argparse.Namespace) -> tuple[TokenNet, str]:
+def load_weights(args: argparse.Namespace) -> tuple[TokenNet, str]:
     """The network, and the hash of its file; empty for random weights."""
     if args.model is None:
         return torch_bench.random_net(args.config, WORDS), ""
@@ -170,7 +174,7 @@ def weights(args: argparse.Namespace) -> tuple[TokenNet, str]:
     return checkpoint.load(model.file, model.sha256), model.sha256
 
 
-def the_graphs(
+def load_or_export_graphs(
     args: argparse.Namespace, net: TokenNet, sha256: str, device: str, folder: Path, errors: Console
 ) -> GraphCard:
     """The card of --graphs, or of graphs and engines made now. Raises GraphError, CudaError, EngineError."""
@@ -181,7 +185,7 @@ def the_graphs(
         return card
     from ..deploy.export import export
 
-    blocks = MOST if args.backend == "tensorrt" else None
+    blocks = MAX_GOALS if args.backend == "tensorrt" else None
     with errors.status("exporting"):
         export(net, sha256, folder, {}, torch_decoding(Config().decoding), blocks)
     card = GraphCard.read(folder / CARD)
@@ -195,7 +199,7 @@ def the_graphs(
 
 def figures(
     args: argparse.Namespace,
-    places: Places,
+    places: Devices,
     net: TokenNet,
     eager: TorchNetwork,
     card: GraphCard | None,
@@ -210,7 +214,7 @@ def figures(
     if card is None:
         if places.device != "cpu":
             network = TorchNetwork(net, places.device, eager.decoding)
-        parts_ms = torch_bench.parts_ms(net, eager.tensors(inputs), eager.decoding, min(PROFILED, args.steps))
+        parts_ms = torch_bench.parts_ms(net, eager.tensors(inputs), eager.decoding, min(PROFILE_RUNS, args.steps))
     elif args.backend == "tensorrt":
         from ..runtime.trt.backend import TrtNetwork
 
@@ -219,14 +223,14 @@ def figures(
         from ..runtime.ort_backend import OrtNetwork, profiled
 
         network = OrtNetwork(card, args.threads, "cpu")
-        runs = min(PROFILED, args.steps)
+        runs = min(PROFILE_RUNS, args.steps)
         looking = profiled(card, "see", {"views": views_of(card, inputs.images)}, runs, folder)
         reading = profiled(card, "prefill_goal", network.fed(inputs), runs, folder)
         parts_ms = {"vision": sum(looking.values()), **split(reading, folder / "run.onnx")}
     compared = network is not eager
-    spent_ms = timed(args.steps, actions_of(network, eager, net, inputs, compared), errors)
+    spent_ms = timed(args.steps, make_actions(network, eager, net, inputs, compared), errors)
 
-    step, one = costs(net.config, MOST), costs(net.config, 1)
+    step, one = costs(net.config, MAX_GOALS), costs(net.config, 1)
     edits = sum(edit for _, edit in FULL)
 
     def of_parts(read: Mapping[str, Cost], steps: list[Cost]) -> float | None:
@@ -257,7 +261,7 @@ def figures(
         "gflop": {name: part.flop / 1e9 for name, part in step.items()},
         "mb": {name: part.bytes / 1e6 for name, part in step.items()},
         "parts_ms_p50": parts_ms,
-        "gpu": bench_gpu.measured(net, eager, inputs, places.eager, args.steps),
+        "gpu": bench_gpu.measure(net, eager, inputs, places.eager, args.steps),
     }
     for kind in ("full", "lite"):
         wall, busy = spent_ms[kind][:, 0], spent_ms[kind][:, 1]
@@ -267,7 +271,8 @@ def figures(
     for row, name in enumerate(("prefill_goal", "draft", "edit", "host"), start=2):
         numbers[f"{name}_ms_p50"] = float(np.median(spent_ms["full"][:, row]))
     updates = {
-        goals: torch_bench.updates_ms(net, places.eager, eager.decoding.edits, goals, PROFILED) for goals in (1, MOST)
+        goals: torch_bench.updates_ms(net, places.eager, eager.decoding.edits, goals, PROFILE_RUNS)
+        for goals in (1, MAX_GOALS)
     }
     numbers["update_ms_p50"] = {str(goals): spent["token_ops"] for goals, spent in updates.items()}
     numbers |= ratios(spent_ms, compared)
@@ -279,20 +284,20 @@ def figures(
 Action = Callable[[], tuple[float, ...]]
 
 
-def actions_of(
+def make_actions(
     network: Network, eager: TorchNetwork, net: TokenNet, inputs: ModelInputs, compared: bool
 ) -> dict[str, Action]:
     """What has its turn in each round. Each returns milliseconds of prefill, drafts and edits, where it tells."""
-    last = frame(network, inputs, FULL, MOST)[0][:1].copy()
+    last = run_step(network, inputs, FULL, MAX_GOALS)[0][:1].copy()
     last[:, -2:] = network.codebook.mask_id  # the part that a lite step has to write
 
     def whole(of: Network, count: int, edited: int | None = None) -> Action:
         turns = driven(inputs, network.inputs.cameras)
-        return lambda: frame(of, next(turns), FULL, count, edited=edited)[1]
+        return lambda: run_step(of, next(turns), FULL, count, edited=edited)[1]
 
     def short(of: Network, strange: bool = False) -> Action:
         turns = driven(inputs, network.inputs.cameras, strange)
-        return lambda: frame(of, next(turns), LITE, 1, last)[1]
+        return lambda: run_step(of, next(turns), LITE, 1, last)[1]
 
     def afresh(count: int, packed: bool) -> Action:
         def action() -> tuple[float, ...]:
@@ -312,19 +317,19 @@ def actions_of(
 
         return action
 
-    found: dict[str, Action] = {"full": whole(network, MOST, 1), "lite": short(network)}
+    found: dict[str, Action] = {"full": whole(network, MAX_GOALS, 1), "lite": short(network)}
     found |= {f"full {goals}": whole(network, goals) for goals in GOALS}
-    found |= {f"eager full {goals}": whole(eager, goals) for goals in (MOST, 1)}
-    found |= {f"without reuse {goals}": afresh(goals, True) for goals in (MOST, 1)}
-    found["without sharing"] = afresh(MOST, False)
-    found |= {f"without own reuse {goals}": again(goals) for goals in (MOST, 1)}
+    found |= {f"eager full {goals}": whole(eager, goals) for goals in (MAX_GOALS, 1)}
+    found |= {f"without reuse {goals}": afresh(goals, True) for goals in (MAX_GOALS, 1)}
+    found["without sharing"] = afresh(MAX_GOALS, False)
+    found |= {f"without own reuse {goals}": again(goals) for goals in (MAX_GOALS, 1)}
     if net.config.vision.frames == 1:
-        found |= {RING: short(eager), NO_RING: short(eager, strange=True)}
+        found |= {CACHED: short(eager), UNCACHED: short(eager, strange=True)}
     return {**found, "eager lite": short(eager)} if compared else found
 
 
 def reading_again(network: Network, inputs: ModelInputs, count: int, edited: int | None = None) -> Array:
-    """As a full `frame`, but every pass reads the scene again before it drafts or edits, its pictures included."""
+    """As a full `run_step`, but every pass reads the scene again before it drafts or edits, its pictures included."""
     blocks = network.prefill_goal(inputs).blocks[:count]
     for limit, edit in FULL:
         blocks, _ = network.step(network.prefill(inputs), blocks[:edited] if edit else blocks, limit, edit)
@@ -351,7 +356,7 @@ def timed(steps: int, actions: Mapping[str, Action], console: Console) -> dict[s
     rows: dict[str, list[list[float]]] = {name: [] for name in actions}
     for turn in track(range(-WARM_UP, steps), "planning", console=console, disable=not console.is_terminal):
         for name, action in actions.items():
-            if name.startswith("without") and turn % SELDOM:
+            if name.startswith("without") and turn % NO_CACHE_STRIDE:
                 rows[name].append([float("nan")] * 6)
                 continue
             wall, busy = time.perf_counter_ns(), time.process_time_ns()
@@ -365,7 +370,7 @@ def timed(steps: int, actions: Mapping[str, Action], console: Console) -> dict[s
 def ratios(spent_ms: Mapping[str, Array], compared: bool) -> dict[str, float]:
     """Medians over rounds of one's time over another's, in the same round; all of six goals edited, and one of one."""
     found = {}
-    for goals, ending in ((MOST, ""), (1, "_one_goal")):
+    for goals, ending in ((MAX_GOALS, ""), (1, "_one_goal")):
         own = spent_ms[f"full {goals}"][:, 0]
         eager, without = (spent_ms[f"{name} {goals}"][:, 0] for name in ("eager full", "without reuse"))
         found[f"eager_full_ms_p50{ending}"] = float(np.median(eager))
@@ -374,20 +379,20 @@ def ratios(spent_ms: Mapping[str, Array], compared: bool) -> dict[str, float]:
         if compared:
             found[f"times_faster_than_eager{ending}"] = float(np.median(eager / own))
             found[f"times_faster_than_eager_without_reuse{ending}"] = float(np.nanmedian(without / own))
-    for goals, name, ending in ((MOST, "full", ""), (1, "full 1", "_one_goal")):
+    for goals, name, ending in ((MAX_GOALS, "full", ""), (1, "full 1", "_one_goal")):
         again = spent_ms[f"without own reuse {goals}"][:, 0]
         found[f"reading_again_full_ms_p50{ending}"] = float(np.nanmedian(again))
         found[f"own_reuse_times_faster{ending}"] = float(np.nanmedian(again / spent_ms[name][:, 0]))
-    eager, without = spent_ms[f"eager full {MOST}"][:, 0], spent_ms["without sharing"][:, 0]
+    eager, without = spent_ms[f"eager full {MAX_GOALS}"][:, 0], spent_ms["without sharing"][:, 0]
     found["eager_without_sharing_full_ms_p50"] = float(np.nanmedian(without))
     found["sharing_times_faster"] = float(np.nanmedian(without / eager))
-    if RING in spent_ms:
-        kept, strange = spent_ms[RING][:, 0], spent_ms[NO_RING][:, 0]
+    if CACHED in spent_ms:
+        kept, strange = spent_ms[CACHED][:, 0], spent_ms[UNCACHED][:, 0]
         found |= {"eager_lite_with_ring_ms_p50": float(np.median(kept))}
         found |= {"eager_lite_without_ring_ms_p50": float(np.median(strange))}
         found |= {"ring_times_faster": float(np.median(strange / kept))}
     if compared:
-        own = spent_ms[f"full {MOST}"][:, 0]
+        own = spent_ms[f"full {MAX_GOALS}"][:, 0]
         found["times_faster_than_eager_without_sharing"] = float(np.nanmedian(without / own))
         eager, own = spent_ms["eager lite"][:, 0], spent_ms["lite"][:, 0]
         found |= {
@@ -416,7 +421,7 @@ def split(spent_ms: Mapping[str, float], file: Path) -> dict[str, float]:
 def cold_start_s(card: GraphCard, backend: str, device: str, threads: int) -> float:
     """Seconds from a fresh process to a network that has been tried once: the median of three."""
     file = card.path.resolve()
-    words = [sys.executable, "-c", STARTED, str(file), sha256_of(file), backend, device, "", str(threads)]
+    words = [sys.executable, "-c", COLD_START_SCRIPT, str(file), sha256_of(file), backend, device, "", str(threads)]
     return median(float(subprocess.run(words, capture_output=True, text=True, check=True).stdout) for _ in range(3))
 
 
@@ -435,7 +440,7 @@ def tables(numbers: Mapping[str, Any]) -> list[Table]:
         if kind == "lite":
             values += [numbers.get("eager_lite_ms_p50"), numbers.get("times_faster_than_eager_lite")]
         shown.add_row(kind, *("" if value is None else f"{value:.1f}" for value in values))
-    for goals, ending in ((MOST, ""), (1, "_one_goal")):
+    for goals, ending in ((MAX_GOALS, ""), (1, "_one_goal")):
         values = [numbers[f"eager_full_ms_p50{ending}"], numbers.get(f"times_faster_than_eager{ending}")]
         told = ("" if value is None else f"{value:.1f}" for value in values)
         shown.add_row(
@@ -450,7 +455,7 @@ def tables(numbers: Mapping[str, Any]) -> list[Table]:
         f"{ceilings}reuse of keys and values makes a full step {numbers['own_reuse_times_faster']:.1f} times faster, "
         f"{numbers['own_reuse_times_faster_one_goal']:.1f} times with one goal, than where each pass reads the scene "
         f"again; eager torch {numbers['sharing_times_faster']:.1f} times "
-        f"on {MOST} goals than where each pass reads it for each goal, "
+        f"on {MAX_GOALS} goals than where each pass reads it for each goal, "
         f"{numbers['reuse_times_faster']:.1f} times than where it reads it for all; "
         f"{numbers['reuse_times_faster_one_goal']:.1f} times on one goal"
         + (

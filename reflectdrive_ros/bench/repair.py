@@ -1,4 +1,4 @@
-"""`reflectdrive bench repair --model FILE --set test`: what goals, repair, its iterations and its reach are worth.
+"""`reflectdrive bench repair --model FILE --scenes test`: what goals, repair, its iterations and its reach are worth.
 
 On the same scenes: the paper's ablation (neither, several goals, repair, both) with the others' present velocity known,
 and once more with their true future, its dagger row; beside them the plan of pictures alone. Its curve: the score over
@@ -40,7 +40,7 @@ from ..data.shards import SetError
 from ..domain import Array, Observation, Plan, Verdict
 from ..evaluation import driving_scores, open_loop, scene_sets
 from ..evaluation.driving_scores import MEASURES, WAYPOINT_TIMES_S
-from ..evaluation.privilege import observed
+from ..evaluation.privilege import observe
 from ..features import InputSpec, ModelInputs
 from ..planning import decoding_of, guard, planner_named
 from ..planning.planner import Network, PlannerState, Prefilled, Tools, in_turn
@@ -57,10 +57,10 @@ from ..tokens import Codebook
 PLANNERS = ("reflectdrive", "reflectdrive2")
 ITERATIONS = (0, 1, 2, 3, 5, 10)
 DELTAS = (3, 5, 10)
-DRAWN = 6
-ASKED = 50  # plans near an unsafe one that the guard looks at
+IMAGES_MAX = 6
+GUARD_CHECKS_MAX = 50  # plans near an unsafe one that the guard looks at
 BOTH, GOALS = "goals and repair", "goals"
-RANDOM = ("pictures alone", GOALS, "repair", BOTH)  # ways that drive once more with random weights
+RANDOM_WEIGHT_VARIANTS = ("route only", GOALS, "repair", BOTH)  # ways that drive once more with random weights
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Row:
     repairs: int
     unsafe: bool
     avoidable: bool
-    in_reach: bool
+    locally_repairable: bool
     own_ms: float  # processor time without the network
     whole_ms: float  # with it
     wall_ms: float  # what the car waits
@@ -82,7 +82,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     cli_args.add_bench_arguments(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the tables here too")
     cli_args.add_random_weights_argument(parser)
-    parser.add_argument("--picture", type=Path, metavar="FILE", help=f"draw {DRAWN} repaired plans, before and after")
+    parser.add_argument(
+        "--picture", type=Path, metavar="FILE", help=f"draw {IMAGES_MAX} repaired plans, before and after"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -94,28 +96,29 @@ def run(args: argparse.Namespace) -> int:
         config = cli_args.configuration(args)
         network = network_of(config.model, decoding_of(config))
         assert network is not None  # configuration() has refused a planner without a model
-        folder = open_loop.the_set(args.set, args.scenes, args.workers, errors)
+        folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors)
+        set_name = shards.index_of(folder).set
         untrained = cli_args.network_for(config, args.planner, random_weights=True) if args.random_weights else None
-        rows, pictures = measured(folder, config, network, args.limit, errors, untrained)
+        rows, pictures = measure(folder, config, network, args.limit, errors, untrained)
         if args.picture is not None and pictures:
             cv2.imwrite(str(args.picture), cv2.cvtColor(np.concatenate(pictures), cv2.COLOR_RGB2BGR))
-    except (ConfigError, ModelFileError, *scene_sets.FAULTS) as fault:
+    except (ConfigError, ModelFileError, *scene_sets.SCENE_SET_ERRORS) as fault:
         errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
         return 2
     numbers, costs = {name: summary(some, rows[BOTH]) for name, some in rows.items()}, cost(rows)
     if args.json is not None:
-        told = {"set": args.set, "planner": args.planner, "model_sha256": config.model.sha256}
+        told = {"set": set_name, "planner": args.planner, "model_sha256": config.model.sha256}
         told["threads"] = config.model.threads
         content = {**told, "scenes": len(rows[BOTH]), "rows": numbers, **costs}
         write_numbers(args.json, content, weights_sha256=cli_args.weights_of(config, [args.planner]))
-    console.print(_table(f"{args.planner}, set '{args.set}', {len(rows[BOTH])} scenes", numbers))
+    console.print(_table(f"{args.planner}, set '{set_name}', {len(rows[BOTH])} scenes", numbers))
     told_costs = ", ".join(f"{name} {'-' if value is None else f'{value:.1f}'}" for name, value in costs.items())
     console.print(f"processor time, and by the clock: {told_costs}", soft_wrap=True, highlight=False)
     return 0
 
 
 def variants(config: Config) -> dict[str, tuple[str, Config]]:
-    """Ways of planning by name: an oracle and a configuration."""
+    """Ways of planning by name: a privilege and a configuration."""
 
     def changed(goals: bool, repair: bool, **repairing: int) -> Config:
         rd, rd2 = config.reflectdrive, config.reflectdrive2
@@ -127,14 +130,14 @@ def variants(config: Config) -> dict[str, tuple[str, Config]]:
         )
 
     table = {"without both": (False, False), GOALS: (True, False), "repair": (False, True), BOTH: (True, True)}
-    found = {"pictures alone": ("none", config)}
-    found |= {name: ("constant_velocity", changed(*parts)) for name, parts in table.items()}
+    found = {"route only": ("route", config)}
+    found |= {name: ("objects", changed(*parts)) for name, parts in table.items()}
     found |= {f"{name}, futures known": ("logged", changed(*parts)) for name, parts in table.items()}
     for iterations in ITERATIONS:  # all of them, also where the first have brought nothing
         going_on = changed(True, True, iterations=iterations, patience=max(ITERATIONS))
-        found[f"iterations {iterations}"] = ("constant_velocity", going_on)
+        found[f"iterations {iterations}"] = ("objects", going_on)
     for delta in DELTAS:
-        found[f"delta {delta}"] = ("constant_velocity", changed(True, True, delta=delta))
+        found[f"delta {delta}"] = ("objects", changed(True, True, delta=delta))
     return found
 
 
@@ -181,7 +184,7 @@ class CountingNetwork:
         return in_turn(self, context, blocks, limits)
 
 
-def measured(
+def measure(
     folder: Path, config: Config, network: Network, limit: int, errors: Console, untrained: Network | None = None
 ) -> tuple[dict[str, list[Row]], list[Array]]:
     """Rows of the same scenes by every way of planning, and the first repaired plans, one of each family, drawn.
@@ -191,7 +194,7 @@ def measured(
     Raises SetError if there is no scene.
     """
     ways, counting = variants(config), CountingNetwork(network)
-    random_ways = {name: ways[name] for name in RANDOM} if untrained is not None else {}
+    random_ways = {name: ways[name] for name in RANDOM_WEIGHT_VARIANTS} if untrained is not None else {}
     random_counting = None if untrained is None else CountingNetwork(untrained)
     rows: dict[str, list[Row]] = {name: [] for name in (*ways, *map(with_random_weights, random_ways))}
     drawn: dict[str, Array] = {}
@@ -200,14 +203,14 @@ def measured(
     )
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
         for scene in progress.track(scenes, total=limit, description="planning"):
-            found, driven = rows_of(scene, ways, counting)
+            found, driven = plan_variants(scene, ways, counting)
             if random_counting is not None:
-                at_random, _ = rows_of(scene, random_ways, random_counting)
+                at_random, _ = plan_variants(scene, random_ways, random_counting)
                 found |= {with_random_weights(name): row for name, row in at_random.items()}
             for name, row in found.items():
                 rows[name].append(row)
-            if found[BOTH].repairs and len(drawn) < DRAWN:
-                drawn.setdefault(scene.family, before_and_after(scene, driven[GOALS], driven[BOTH]))
+            if found[BOTH].repairs and len(drawn) < IMAGES_MAX:
+                drawn.setdefault(scene.family, draw_before_after(scene, driven[GOALS], driven[BOTH]))
     if not rows[BOTH]:
         raise SetError(f"{folder} holds no scene to plan for")
     return rows, list(drawn.values())
@@ -217,18 +220,18 @@ def with_random_weights(name: str) -> str:
     return f"{name}, random weights"
 
 
-def before_and_after(scene: DrivingScene, *plans: Array) -> Array:
+def draw_before_after(scene: DrivingScene, *plans: Array) -> Array:
     """(H, W, 3) uint8 RGB: a scene from above with each of some plans (8, 3) in the place of the expert's."""
     views = [from_above(replace(scene, expert=plan)) for plan in plans]
     return np.asarray(cv2.copyMakeBorder(np.concatenate(views, axis=1), 0, 4, 0, 0, cv2.BORDER_CONSTANT))
 
 
-def rows_of(
+def plan_variants(
     scene: DrivingScene, ways: Mapping[str, tuple[str, Config]], network: CountingNetwork
 ) -> tuple[dict[str, Row], dict[str, Array]]:
     """What each way makes of one scene, and its plan (8, 3)."""
-    seen = {oracle: observed(scene, oracle) for oracle in dict.fromkeys(oracle for oracle, _ in ways.values())}
-    honest, config = seen["constant_velocity"], ways[BOTH][1]
+    seen = {name: observe(scene, name) for name in dict.fromkeys(name for name, _ in ways.values())}
+    honest, config = seen["objects"], ways[BOTH][1]
     (expert_way,) = trajectories(scene.expert[None, :, :2], honest.ego.speed_mps, config.output.dt_s)
     expert = Plan(honest.stamp_ns, honest.ego.map_from_ego, expert_way)
     made = dict[tuple[str, Config], tuple[Plan, float, float, float]]()  # two names may be one way
@@ -237,18 +240,18 @@ def rows_of(
             made[way] = _planned(seen[way[0]], way[1], network)
     plans = {name: made[way][0] for name, way in ways.items()}
     waypoints = {name: kinematics.resample(plan.trajectory, WAYPOINT_TIMES_S) for name, plan in plans.items()}
-    scores = driving_scores.rows_of(scene.scored(vehicle=config.vehicle), waypoints, config.scoring)
+    scores = driving_scores.score_plans(scene.scored(vehicle=config.vehicle), waypoints, config.scoring)
     expert_safe = not guard.unsafe(expert, honest, config)
     rows = {}
     for name, plan in plans.items():
         unsafe = bool(guard.unsafe(plan, honest, config))
         repairs = plan.check.repairs if plan.check else 0
-        near = unsafe and in_reach(plan, honest, config, network.codebook)
+        near = unsafe and locally_repairable(plan, honest, config, network.codebook)
         rows[name] = Row(tuple(scores[name]), repairs, unsafe, unsafe and expert_safe, near, *made[ways[name]][1:])
     return rows, waypoints
 
 
-def in_reach(plan: Plan, observation: Observation, config: Config, codebook: Codebook) -> bool:
+def locally_repairable(plan: Plan, observation: Observation, config: Config, codebook: Codebook) -> bool:
     """Whether the guard lets some plan through that differs from this one in a pair of ids, as far as the repair looks.
 
     Of the 8 times 221 plans the guard is asked about those that the repair finds safest.
@@ -259,7 +262,7 @@ def in_reach(plan: Plan, observation: Observation, config: Config, codebook: Cod
     known = Known.of(observation, config)
     points = driven(codebook.decode(near), observation.ego, codebook.bin_m, known.road)
     safety = as_drawn(known, poses_on_road(points, known.road))
-    safest = np.lexsort((safety.excess, -safety.first_unsafe))[:ASKED]
+    safest = np.lexsort((safety.excess, -safety.first_unsafe))[:GUARD_CHECKS_MAX]
     made = trajectories(points[safest], observation.ego.speed_mps, config.output.dt_s, known.road)
     others = (replace(plan, trajectory=one) for one in made)
     return any(guard.check(other, observation, 0.0, config).verdict is Verdict.OK for other in others)
@@ -282,14 +285,14 @@ def summary(rows: list[Row], configured: list[Row]) -> dict[str, Any]:
     difference = np.array([row.measures[0] for row in rows]) - np.array([row.measures[0] for row in configured])
     return {
         **{name: round(float(mean), 3) for name, mean in zip(MEASURES, means, strict=True)},
-        "pdms_95": open_loop.interval(np.array([row.measures[0] for row in rows])),
+        "pdms_95": open_loop.bootstrap_interval(np.array([row.measures[0] for row in rows])),
         "difference": round(100.0 * float(difference.mean()), 3),
-        "difference_95": open_loop.interval(difference),
+        "difference_95": open_loop.bootstrap_interval(difference),
         "iterations": round(float(np.mean(repaired)), 3),
         "repaired": round(100.0 * float(np.mean([one > 0 for one in repaired])), 3),
         "unsafe": round(100.0 * float(np.mean([row.unsafe for row in rows])), 3),
         "avoidable": round(100.0 * float(np.mean([row.avoidable for row in rows])), 3),
-        "in_reach": round(100.0 * float(np.mean([row.in_reach for row in rows])), 3),
+        "locally_repairable": round(100.0 * float(np.mean([row.locally_repairable for row in rows])), 3),
     }
 
 
@@ -318,7 +321,7 @@ def _percentile(values: list[float], percent: float) -> float | None:
 def _table(title: str, numbers: Mapping[str, Mapping[str, Any]]) -> Table:
     table = Table(title=f"{title}; means in percent", title_justify="left", box=SIMPLE_HEAD)
     table.add_column("way of planning", no_wrap=True)
-    columns = ("pdms", *open_loop.COLUMNS, "iterations", "unsafe", "avoidable", "in_reach")
+    columns = ("pdms", *open_loop.COLUMNS, "iterations", "unsafe", "avoidable", "locally_repairable")
     headings = ("PDMS", *open_loop.COLUMNS.values(), "iterations", "unsafe", "avoidable", "in reach")
     for heading in (*headings, "PDMS less configured"):
         table.add_column(heading, justify="right")
@@ -326,6 +329,6 @@ def _table(title: str, numbers: Mapping[str, Mapping[str, Any]]) -> Table:
         table.add_row(
             name,
             *(f"{row[column]:.2f}" for column in columns),
-            open_loop.with_interval(row["difference"], row["difference_95"]),
+            open_loop.format_difference(row["difference"], row["difference_95"]),
         )
     return table

@@ -1,6 +1,6 @@
-"""`reflectdrive bench results`: writes docs/results.md from the JSON files under docs/bench, and types nothing by hand.
+"""`reflectdrive bench results`: writes docs/results.md from the JSON files under docs/bench.
 
-A section appears when its files are there. Each table says which command made it, on which commit, when and where.
+A section is written when its files exist. Below each table stand the command, commit, date and device of its numbers.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from rich.console import Console
 from rich.markup import escape
 
 from ..documents import read_json
-from ..evaluation.open_loop import with_interval
+from ..evaluation.open_loop import format_difference
 from ..files import shown
-from .decoding import expert_in_words
+from .decoding import expert_sentence
 
 Numbers = Mapping[str, Any]
 SCORES = {"pdms": "PDMS", "nc": "NC", "dac": "DAC", "ttc": "TTC", "comfort": "C", "ep": "EP"}
 HEAD = """# Results
 
 Made by `reflectdrive bench results` from the JSON files in `docs/bench`; do not edit. Scores are the PDM score of
-NAVSIM v1.1 and its parts in percent, on scenes of the proving ground (docs/proving_ground.md): drawn pictures of made
-towns, not the NAVSIM benchmark. They compare planners with each other here, and with nothing published.
+NAVSIM v1.1 and its parts in percent, on scenes of the proving ground (docs/proving_ground.md): rendered images of
+generated towns, not the NAVSIM benchmark. They compare planners with each other, not with published results.
 """
 
 
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Exit code 0; 2 with one sentence on stderr when a file cannot be read or written."""
     try:
-        text = rendered(read(args.bench))
+        text = render(read(args.bench))
         args.out.write_text(text, encoding="utf-8")
     except (ResultsError, OSError) as fault:
         Console(stderr=True).print(escape(str(fault)), soft_wrap=True, highlight=False)
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read(folder: Path) -> dict[str, Numbers]:
-    """File name without its end -> its numbers. Raises ResultsError naming a file that is not JSON, or the folder."""
+    """Numbers by file name without suffix. Raises ResultsError naming a file that is not JSON, or the folder."""
     found = {}
     for path in sorted(folder.glob("*.json")) if os.path.isdir(folder) else ():
         try:
@@ -64,7 +64,7 @@ def read(folder: Path) -> dict[str, Numbers]:
     return found
 
 
-def rendered(files: Mapping[str, Numbers]) -> str:
+def render(files: Mapping[str, Numbers]) -> str:
     """The whole page; the same for the same files."""
     sections = [HEAD, *(section(files) for section in SECTIONS)]
     return "\n".join(part for part in sections if part)
@@ -74,34 +74,34 @@ def rendered(files: Mapping[str, Numbers]) -> str:
 
 
 def open_loop(files: Mapping[str, Numbers]) -> str:
-    """Every driver of every set, best known set first."""
+    """Scores of every driver, one table per set."""
     parts = []
     for name in ("test", "hard", "val"):
-        some = _scored(files, name)
+        some = _scored_files(files, name)
         if not some:
             continue
         rows: dict[str, Sequence[str]] = {}
         for stem, numbers in some.items():
             for driver, row in numbers["drivers"].items():
-                told = _way(stem, name, driver)
+                told = _row_name(stem, name, driver)
                 rows[told] = _score_row(told, row)
-        blind = files.get("blind")
-        if name == "test" and blind:
-            rows["blind"] = _score_row(f"blind network ({blind['trained_on']} scenes)", blind)
+        ego_mlp = files.get("ego_mlp")
+        if name == "test" and ego_mlp:
+            rows["ego_mlp"] = _score_row(f"ego-state MLP ({ego_mlp['trained_on']} scenes)", ego_mlp)
         ordered = sorted(rows.values(), key=lambda row: -float(row[2]))
         table = _table(("driver", "scenes", *SCORES.values(), "95 % of PDMS"), ordered)
-        parts.append(f"### Set `{name}`\n\n{table}\n{_sources(some, ('blind',) if name == 'test' else (), files)}")
+        parts.append(f"### Set `{name}`\n\n{table}\n{_sources(some, ('ego_mlp',) if name == 'test' else (), files)}")
     return "## Open loop\n\n" + "\n".join(parts) if parts else ""
 
 
-def _way(stem: str, scenes: str, driver: str) -> str:
-    """A driver with the way it drove: what `eval-test-WAY.json` calls it. The expert has one way."""
+def _row_name(stem: str, scenes: str, driver: str) -> str:
+    """A driver's row name: with the VARIANT of `eval-SET-VARIANT.json` appended, except for the expert."""
     way = stem.removeprefix(f"eval-{scenes}").removeprefix("-")
     return driver if not way or driver == "expert" else f"{driver}, {way}"
 
 
-def _scored(files: Mapping[str, Numbers], scenes: str) -> dict[str, Numbers]:
-    """Files of planners on a set."""
+def _scored_files(files: Mapping[str, Numbers], scenes: str) -> dict[str, Numbers]:
+    """The files with scores on a set."""
     return {stem: numbers for stem, numbers in files.items() if numbers.get("set") == scenes and "drivers" in numbers}
 
 
@@ -110,28 +110,28 @@ def _score_row(driver: str, row: Numbers) -> Sequence[str]:
 
 
 def _scores(row: Numbers) -> Sequence[str]:
-    """SCORES and the interval of the first."""
+    """The cells of SCORES and of the interval of PDMS."""
     low, high = row.get("pdms_95", (None, None))
     return (*(f"{row[key]:.1f}" for key in SCORES), "" if low is None else f"{low:.1f} - {high:.1f}")
 
 
 def families(files: Mapping[str, Numbers]) -> str:
     """PDMS by family of each driver on `test`."""
-    some = _scored(files, "test")
+    some = _scored_files(files, "test")
     drivers = {
-        _way(stem, "test", name): row["families"]
+        _row_name(stem, "test", name): row["families"]
         for stem, numbers in some.items()
         for name, row in numbers["drivers"].items()
     }
     if not drivers:
         return ""
     names = sorted({family for row in drivers.values() for family in row})
-    rows = [(family, *(_known(row.get(family, {}).get("pdms")) for row in drivers.values())) for family in names]
+    rows = [(family, *(_format(row.get(family, {}).get("pdms")) for row in drivers.values())) for family in names]
     return f"## By family\n\nPDMS on `test`.\n\n{_table(('family', *(f'`{name}`' for name in drivers)), rows)}"
 
 
 def decoding(files: Mapping[str, Numbers]) -> str:
-    """What each number of the decoding is worth."""
+    """The effect of each decoding parameter."""
     numbers = files.get("decoding")
     if not numbers:
         return ""
@@ -142,38 +142,38 @@ def decoding(files: Mapping[str, Numbers]) -> str:
         rows.append((way, *scores, f"{row['difference']:+.2f}", f"{low:+.2f} .. {high:+.2f}"))
     heads = ("decoding", "single", "best of goals", "chosen", "single, difference", "95 %")
     told = (
-        f"PDMS on {numbers['scenes']} scenes of `{numbers['set']}`: the likeliest goal's plan, the best of all goals "
-        "by the true score (an oracle), and the one that the planner itself chooses."
+        f"PDMS on {numbers['scenes']} scenes of `{numbers['set']}`: the plan of the likeliest goal, the best of all "
+        "goals by the true score (an upper bound), and the plan that the planner selects."
     )
-    expert = f"{expert_in_words(numbers['expert'])}\n\n" if "expert" in numbers else ""
+    expert = f"{expert_sentence(numbers['expert'])}\n\n" if "expert" in numbers else ""
     return f"## Decoding\n\n{told}\n\n{_table(heads, rows)}\n{expert}{_sources({'decoding': numbers}, (), files)}"
 
 
 def repair(files: Mapping[str, Numbers]) -> str:
-    """What goals and repair are worth, and what repair costs: a table for each planner and set."""
+    """The effect and cost of several goals and of repair: one table per planner and set."""
     some = {stem: numbers for stem, numbers in files.items() if "iteration_ms_p50" in numbers}
     if not some:
         return ""
     told = (
-        "Unsafe: the plan leaves the drivable space or hits somebody who keeps his velocity, by the guard's rule; "
-        "avoidable: the expert's plan does not; in reach: some plan that a car can follow and that differs in one "
-        "waypoint, within the reach of the search, does not. Iterations: the mean over all scenes."
+        "Unsafe: by the guard's rule the plan leaves the drivable area or hits an object at constant velocity; "
+        "avoidable: the expert's plan is safe; locally repairable: some feasible plan that differs in one waypoint, "
+        "within the search radius, is safe. Iterations: the mean over all scenes."
     )
-    tables = "\n".join(_repaired(numbers) for numbers in some.values())
+    tables = "\n".join(_repair_table(numbers) for numbers in some.values())
     return f"## Repair\n\n{told}\n\n{tables}\n{_sources(some, (), files)}"
 
 
-def _repaired(numbers: Numbers) -> str:
+def _repair_table(numbers: Numbers) -> str:
     """Where nothing was repaired there are no times."""
     rows = []
     for way, row in numbers["rows"].items():
-        counts = (f"{row[key]:.1f}" for key in ("repaired", "unsafe", "avoidable", "in_reach"))
-        difference = with_interval(row["difference"], row["difference_95"])
+        counts = (f"{row[key]:.1f}" for key in ("repaired", "unsafe", "avoidable", "locally_repairable"))
+        difference = format_difference(row["difference"], row["difference_95"])
         rows.append((way, *_scores(row), difference, f"{row['iterations']:.2f}", *counts))
-    counted = ("PDMS less configured", "iterations", "repaired %", "unsafe %", "avoidable %", "in reach %")
+    counted = ("PDMS less configured", "iterations", "repaired %", "unsafe %", "avoidable %", "locally repairable %")
     heads = ("plans", *SCORES.values(), "95 % of PDMS", *counted)
     times = [
-        f"{_known(numbers[f'{name}_ms_p50'])} ms (p95 {_known(numbers[f'{name}_ms_p95'])})"
+        f"{_format(numbers[f'{name}_ms_p50'])} ms (p95 {_format(numbers[f'{name}_ms_p95'])})"
         for name in ("iteration", "repaired_step", "repaired_step_wall")
     ]
     told = (
@@ -185,7 +185,7 @@ def _repaired(numbers: Numbers) -> str:
 
 
 def ablations(files: Mapping[str, Numbers]) -> str:
-    """What `L_field` and `L_SAP` are worth: each left out, seed by seed."""
+    """The effect of the losses `L_field` and `L_SAP`: each left out, paired by seed."""
     numbers = files.get("ablations")
     if not numbers:
         return ""
@@ -194,7 +194,7 @@ def ablations(files: Mapping[str, Numbers]) -> str:
         by_seed = (f"{numbers['runs'][f'{variant}-{seed}']['pdms']:.1f}" for seed in range(numbers["seeds"]))
         scores = [f"{row[key]:.1f}" for key in SCORES]
         worth = numbers["differences"].get(variant.removeprefix("no-"), {})
-        differences = (paired(worth.get(key, ())) for key in ("pdms", "dac", "pdms_drafted"))
+        differences = (format_paired(worth.get(key, ())) for key in ("pdms", "dac", "pdms_drafted"))
         others = (f"{row['goal_error_m']:.2f}", f"{row['pdms_drafted']:.1f}")
         rows.append((variant, scores[0], " ".join(by_seed), *scores[1:], *others, *differences))
     _, *parts = SCORES.values()
@@ -202,17 +202,17 @@ def ablations(files: Mapping[str, Numbers]) -> str:
     heads = ("trained", "PDMS", "by seed", *parts, "goal error, m", "PDMS drafted", *worths)
     told = (
         f"The same budget each: {numbers['steps']} steps of {numbers['batch']} scenes, of "
-        f"{numbers['scenes_trained_on']}, after {numbers['eyes_steps']} steps of eyes that are shared. Plans are those "
-        "of the likeliest goal as the network writes them, told the route, on "
-        f"{numbers['validation_scenes']} scenes of `val`; drafted: before they are edited. Differences are those of "
-        "runs with one seed, their mean (least .. largest). The paper, without editing and adding one after the "
+        f"{numbers['scenes_trained_on']}, after {numbers['vision_steps']} shared steps of vision pretraining. Plans "
+        "are those of the likeliest goal as the network decodes them, with the route, on "
+        f"{numbers['validation_scenes']} scenes of `val`; drafted: before editing. Differences are paired by seed: "
+        "mean (smallest .. largest). The paper, without editing and adding one after the "
         "other: +2.4 for the field loss, mainly through DAC, +0.5 for SAP."
     )
     return f"## Ablations\n\n{told}\n\n{_table(heads, rows)}\n{_sources({'ablations': numbers}, (), files)}"
 
 
-def paired(differences: Sequence[float]) -> str:
-    """Nothing where nothing is compared."""
+def format_paired(differences: Sequence[float]) -> str:
+    """Mean, minimum and maximum of paired differences; empty without differences."""
     if not differences:
         return ""
     mean = sum(differences) / len(differences)
@@ -241,8 +241,8 @@ def closed_loop(files: Mapping[str, Numbers]) -> str:
             f"`{stem}`",
             f"`{planner}`",
             str(row["drives"]),
-            *(_known(row.get(key)) for key in CLOSED),
-            *(_known(row.get("planning_ms", {}).get(kind, {}).get("mean")) for kind in ("full", "lite")),
+            *(_format(row.get(key)) for key in CLOSED),
+            *(_format(row.get("planning_ms", {}).get(kind, {}).get("mean")) for kind in ("full", "lite")),
         )
         for stem, numbers in some.items()
         for planner, row in numbers["planners"].items()
@@ -254,7 +254,7 @@ def closed_loop(files: Mapping[str, Numbers]) -> str:
 
 
 def _alternating(files: Mapping[str, Numbers]) -> Iterator[str]:
-    """What alternating steps cost and save, where both ways have driven the same worlds."""
+    """Score and time of alternating full and lite steps against full steps only, on the same worlds."""
     try:
         both = [files[stem]["planners"]["reflectdrive2"] for stem in ("closed-loop-shipped", "closed-loop-every-full")]
     except KeyError:
@@ -278,7 +278,7 @@ def speed(files: Mapping[str, Numbers]) -> str:
         return ""
     keys = ("full_ms_p50", "full_ms_p99", "roofline_full_ms", "lite_ms_p50", "lite_ms_p99", "roofline_lite_ms")
     rows = [
-        (f"`{stem}`", *(_known(numbers.get(key), 2) for key in keys), numbers["device"])
+        (f"`{stem}`", *(_format(numbers.get(key), 2) for key in keys), numbers["device"])
         for stem, numbers in some.items()
     ]
     heads = ("file", "full p50", "p99", "bound", "lite p50", "p99", "bound", "device")
@@ -299,7 +299,7 @@ SECTIONS: tuple[Callable[[Mapping[str, Numbers]], str], ...] = (
 # --- pieces ----------------------------------------------------------------------------------------------------------
 
 
-def _known(value: float | None, digits: int = 1) -> str:
+def _format(value: float | None, digits: int = 1) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
@@ -309,7 +309,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _sources(some: Mapping[str, Numbers], more: Sequence[str], files: Mapping[str, Numbers]) -> str:
-    """Where the numbers of a table come from. Raises ResultsError when they are those of different weights."""
+    """The origin of a table's numbers. Raises ResultsError when the files are of different weights."""
     told = {**some, **{stem: files[stem] for stem in more if stem in files}}
     weights: dict[str, str] = {}  # hash -> the first file with it
     for stem, numbers in told.items():

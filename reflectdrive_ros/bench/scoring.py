@@ -31,7 +31,7 @@ from rich.table import Table
 from .. import arguments, geometry
 from ..domain import AgentKind, Array
 from ..evaluation import golden
-from ..evaluation.golden import FIRST, SECOND, GoldenError, GoldenScene
+from ..evaluation.golden import SCORING_V1, SCORING_V2, GoldenError, GoldenScene
 from ..provenance import write_numbers
 from ..scoring.areas import LineIndex, MapAreas
 from ..scoring.contacts import SAMPLES, AgentTracks
@@ -42,9 +42,9 @@ from ..scoring.simulate import DT_S, STATE_SIZE, STEPS
 MEDIAN_SCENE = "s0016"
 COUNTS = (1, 6, 64, 221, 1000)
 BIN_M, REACH_BINS = 0.3, 10  # 221 pairs lie within 10 bins of one
-DENSE = (50, 500)
-RUNS_IN_A_TURN = 5
-MULTIPLIED = (200, 4096)  # times, elements
+AGENT_COUNTS = (50, 500)
+RUNS_PER_TURN = 5
+MULTIPLY_SHAPE = (200, 4096)  # times, elements
 # ms, from TIMING.md of the golden set: v1.1 in one batch, v1.1 as NAVSIM calls it, v2.2 in one batch
 OFFICIAL_MS = {6: (49.0, 163.0, 86.0), 64: (330.0, 1830.0, 650.0), 221: (1120.0, 6210.0, 2260.0)}
 # Elements that a candidate touches at least: 50 array operations per step of the car, 5 points by 20 operations for the
@@ -54,7 +54,7 @@ OPERATIONS = STEPS * 50 + (STEPS + 1) * (5 * 20 + 6 * (STEPS + 1) + STATE_SIZE)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--runs", type=arguments.count(10_000), default=15, help="repetitions to take medians over (default: 15)"
+        "--runs", type=arguments.positive_int(10_000), default=15, help="repetitions to take medians over (default: 15)"
     )
     parser.add_argument(
         "--scenes", type=Path, metavar="FILE", help="golden scenes, where they are not beside the package"
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     if not console.is_terminal:  # a log is wide enough for the table
         console = Console(width=120)
     try:
-        scene = median_scene(args.scenes or beside_the_package())
+        scene = median_scene(args.scenes or default_scenes_file())
     except GoldenError as fault:
         errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
         return 2
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def beside_the_package() -> Path:
+def default_scenes_file() -> Path:
     """The slice of the golden set that comes with the source."""
     return Path(__file__).resolve().parents[2] / "test" / "data" / "golden" / "scenes.jsonl.gz"
 
@@ -119,7 +119,7 @@ def candidates(scene: GoldenScene, count: int) -> Array:
     return np.asarray(moved)
 
 
-def crowd(scene: Scene, count: int) -> AgentTracks:
+def make_agents(scene: Scene, count: int) -> AgentTracks:
     """Agents that stand and drive along and beside the route, spread evenly by golden ratios; the same every time."""
     k = np.arange(count)
     along = np.interp((k * 0.618034) % 1.0, [0, 1], [-10.0, 90.0])
@@ -147,9 +147,9 @@ def medians_ms(
     spent: dict[str, list[tuple[float, float]]] = {name: [] for name in actions}
     for action in actions.values():
         action()  # the first run pays for what is prepared once per scene
-    turns = [(name, action) for _ in range(-(-runs // RUNS_IN_A_TURN)) for name, action in actions.items()]
+    turns = [(name, action) for _ in range(-(-runs // RUNS_PER_TURN)) for name, action in actions.items()]
     for name, action in track(turns, "scoring", console=console, disable=not console.is_terminal):
-        for _ in range(RUNS_IN_A_TURN):
+        for _ in range(RUNS_PER_TURN):
             begun = time.process_time(), time.perf_counter()
             action()
             spent[name].append((time.process_time() - begun[0], time.perf_counter() - begun[1]))
@@ -158,9 +158,9 @@ def medians_ms(
 
 def multiply() -> None:
     """200 times 4096 elements of float64, arrays in the cache: what the bound is reckoned by."""
-    a = np.ones(MULTIPLIED[1])
+    a = np.ones(MULTIPLY_SHAPE[1])
     b, out = a.copy(), a.copy()
-    for _ in range(MULTIPLIED[0]):
+    for _ in range(MULTIPLY_SHAPE[0]):
         np.multiply(a, b, out=out)
 
 
@@ -169,19 +169,19 @@ def figures(scene: GoldenScene, runs: int, console: Console) -> dict[str, Any]:
     actions: dict[str, Callable[[], object]] = {"multiply": multiply, "prepare": partial(prepare, scene.first)}
     scored = {str(count): count for count in COUNTS}
     for name, count in scored.items():
-        actions[name] = partial(score, scene.first, candidates(scene, count), FIRST, official=True)
+        actions[name] = partial(score, scene.first, candidates(scene, count), SCORING_V1, official=True)
     plans = candidates(scene, 221)
-    actions["221_v2"] = partial(score, scene.second, plans, SECOND, official=True)
+    actions["221_v2"] = partial(score, scene.second, plans, SCORING_V2, official=True)
     actions["221_driving"] = partial(score, scene.first, plans)
-    for agents in DENSE:
-        dense = replace(scene.first, agents=crowd(scene.first, agents))
-        actions[f"221_agents_{agents}"] = partial(score, dense, plans, FIRST, official=True)
+    for agents in AGENT_COUNTS:
+        dense = replace(scene.first, agents=make_agents(scene.first, agents))
+        actions[f"221_agents_{agents}"] = partial(score, dense, plans, SCORING_V1, official=True)
     # A process that handles pictures has had megabytes in its hands, after which the C library keeps freed memory
     # instead of returning it page by page. Fresh processes pay 2 to 5 ms for that at 221 candidates.
     score(scene.first, candidates(scene, max(COUNTS)))
 
     measured = medians_ms(actions, runs, console)
-    rate = float(np.prod(MULTIPLIED)) / measured["multiply"][0]  # elements in a millisecond
+    rate = float(np.prod(MULTIPLY_SHAPE)) / measured["multiply"][0]  # elements in a millisecond
     numbers: dict[str, Any] = {
         "scene": scene.scene_id,
         "agents": len(scene.first.agents),
@@ -227,7 +227,7 @@ def table(numbers: dict[str, Any]) -> Table:
         *((f"{count}", f"{count}", count) for count in COUNTS),
         ("221, EPDMS (v2)", "221_v2", 221),
         ("221, driving rules", "221_driving", 221),
-        *((f"221, {agents} agents", f"221_agents_{agents}", 221) for agents in DENSE),
+        *((f"221, {agents} agents", f"221_agents_{agents}", 221) for agents in AGENT_COUNTS),
     ]
     for title, key, count in names:
         ratios = [numbers.get(f"times_faster_than_official_{kind}_{key}") for kind in ("batch", "loop")]

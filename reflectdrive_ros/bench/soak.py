@@ -29,20 +29,20 @@ from rich.table import Table
 from .. import arguments
 from ..config import Config, ConfigError, override_dotted
 from ..provenance import write_numbers
-from ..replay.node import Answers
+from ..replay.node import PlannerOutputs
 from ..ros import world_bag
 from ..ros.bag import BagError
 from ..ros.processes import isolated_environment, running_node
 from ..ros.world_node import Pace, WorldNode, own_context, remaps, require_running, spinning
 from ..runtime import cli_args
-from ..stopping import raising, stopped
+from ..stopping import raise_on_signal, report_stop
 from .node import growth_percent, resident_mb
 
 MINUTES = 60.0
 GROWTH_PERCENT = 2.0
 LATE_SHARE = 0.001  # of plans
-TOLD = 20  # times in all that a run says how it goes, also where no bar can be drawn
-SETTLED = 0.1  # the first tenth: caches fill, the allocator finds its size
+PROGRESS_LINES = 20  # times in all that a run says how it goes, also where no bar can be drawn
+WARM_UP_SHARE = 0.1  # the first tenth: caches fill, the allocator finds its size
 
 
 def main() -> int:
@@ -50,7 +50,7 @@ def main() -> int:
     world_bag.add_world_arguments(parser)
     parser.add_argument(
         "--minutes",
-        type=arguments.Real(0.1, 10_080.0, "minutes"),
+        type=arguments.FloatRange(0.1, 10_080.0, "minutes"),
         default=MINUTES,
         help=f"of our time (default: {MINUTES:.0f})",
     )
@@ -59,29 +59,29 @@ def main() -> int:
     args = parser.parse_args()
     console, errors = Console(), Console(stderr=True)
     try:
-        with raising():
-            numbers = soaked(args, errors)
+        with raise_on_signal():
+            numbers = run_soak(args, errors)
     except (BagError, ConfigError, *world_bag.WORLD_FAULTS) as fault:
         errors.print(escape(str(fault)), soft_wrap=True)
         return 2
     except KeyboardInterrupt as stop:
-        return stopped(stop)
+        return report_stop(stop)
     if args.json:
         write_numbers(args.json, numbers, weights_sha256=cli_args.weights_of(Config(), [args.planner]))
     console.print(table(numbers))
     return 0 if numbers["met"] else 1
 
 
-def soaked(args: argparse.Namespace, errors: Console) -> dict[str, Any]:
+def run_soak(args: argparse.Namespace, errors: Console) -> dict[str, Any]:
     """Drive for so many minutes; the numbers."""
     config: Config = override_dotted(Config(), {"planner": args.planner})
     os.environ.update(isolated_environment())
-    watch = Watch()
+    watch = ProcessMonitor()
     moments = fresh = 0
     context = own_context()
     with TemporaryDirectory() as folder, world_bag.opened_world(args, config) as world:
         log = Path(folder) / "node.log"
-        node, answers = WorldNode(world, config, world_bag.rig_of(config), context=context), Answers(context)
+        node, answers = WorldNode(world, config, world_bag.rig_of(config), context=context), PlannerOutputs(context)
         with spinning(node, answers, context=context), running_node(config, remaps(config), log) as process:
             node.wait_for_planner(process, log)
             began = time.perf_counter()
@@ -93,7 +93,7 @@ def soaked(args: argparse.Namespace, errors: Console) -> dict[str, Any]:
                     watch.look(process.pid, answers)
                     minutes = (time.perf_counter() - began) / 60.0
                     progress.update(task, completed=minutes)
-                    if minutes >= told * args.minutes / TOLD:
+                    if minutes >= told * args.minutes / PROGRESS_LINES:
                         progress.console.print(f"{minutes:.1f} of {args.minutes:g} minutes: {watch.so_far()}")
                         told += 1
                     if minutes >= args.minutes:
@@ -107,7 +107,7 @@ def soaked(args: argparse.Namespace, errors: Console) -> dict[str, Any]:
     }
 
 
-class Watch:
+class ProcessMonitor:
     """What is looked at once a second, and every plan's own times."""
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ class Watch:
         self._due = 0.0
         self._before: float | None = None
 
-    def look(self, pid: int, answers: Answers) -> None:
+    def look(self, pid: int, answers: PlannerOutputs) -> None:
         for at, status in answers.kept["status"]:
             if self._before is not None:
                 self.gaps_ms.append(1e3 * (at - self._before))
@@ -145,11 +145,11 @@ class Watch:
 
     def numbers(self) -> dict[str, Any]:
         growth, late = growth_percent(self.memory_mb), self.late / max(len(self.total_ms), 1)
-        leaked = grown(self.descriptors)
+        leaked = settled_growth(self.descriptors)
         limits = {
             "memory_growth_percent": growth <= GROWTH_PERCENT,
             "descriptors_leaked": leaked <= 0,
-            "threads_leaked": grown(self.threads) <= 0,
+            "threads_leaked": settled_growth(self.threads) <= 0,
             "late_share": late <= LATE_SHARE,
         }
         return {
@@ -157,7 +157,7 @@ class Watch:
             "memory_mb_last": self.memory_mb[-1],
             "memory_growth_percent": growth,
             "descriptors_leaked": leaked,
-            "threads_leaked": grown(self.threads),
+            "threads_leaked": settled_growth(self.threads),
             "plans": len(self.total_ms),
             "late": self.late,
             "late_share": late,
@@ -176,9 +176,9 @@ def percentiles(name: str, values: Sequence[float]) -> dict[str, float]:
     return {f"{name}_{key}": float(np.percentile(values or [np.nan], at)) for key, at in told}
 
 
-def grown(counts: Sequence[int]) -> int:
+def settled_growth(counts: Sequence[int]) -> int:
     """How many more there are at the end than once things had settled (both: the least over a tenth of the time)."""
-    tenth = max(1, round(SETTLED * len(counts)))
+    tenth = max(1, round(WARM_UP_SHARE * len(counts)))
     return int(min(counts[-tenth:]) - min(counts[tenth : 2 * tenth] or counts[:1]))
 
 

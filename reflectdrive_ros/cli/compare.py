@@ -22,7 +22,7 @@ from ..documents import array, check_fields, read_json, text
 from ..domain import Array, PlanSource, Verdict
 from ..files import MEGABYTE
 from ..provenance import write_numbers
-from ..replay.compare import BAGS_MIN, BLOCK_S, BLOCKS_MIN, Difference, blocks_of, difference, paired
+from ..replay.compare import BAGS_MIN, BLOCK_S, BLOCKS_MIN, Difference, assign_blocks, difference, pair_stamps
 from ..replay.plan_measures import PLANS_FILE, MeasuresError, PlanMeasures, read_measures
 
 SUMMARY_BYTES = 256 * MEGABYTE
@@ -81,8 +81,8 @@ def run(args: argparse.Namespace) -> int:
     """Exit code 0; 2 with one sentence when the folders cannot be compared or FILE cannot be written."""
     errors = Console(stderr=True)
     try:
-        a, b = opened(args.a), opened(args.b)
-        found, bags = compared(a, b)
+        a, b = read_replays(args.a), read_replays(args.b)
+        found, bags = compare_replays(a, b)
         if args.json is not None:
             write_numbers(args.json, numbers(a, b, found, bags))
     except MeasuresError as fault:
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def opened(out: Path) -> Replays:
+def read_replays(out: Path) -> Replays:
     """What a replay left in a folder. Raises MeasuresError for a folder without, or with half of it."""
     file = out / "summary.json"
     try:
@@ -115,13 +115,13 @@ def opened(out: Path) -> Replays:
     return Replays(out, origin, {name: read_measures(place / PLANS_FILE) for name, place in names.items()})
 
 
-def compared(a: Replays, b: Replays) -> tuple[dict[str, Difference], list[str]]:
+def compare_replays(a: Replays, b: Replays) -> tuple[dict[str, Difference], list[str]]:
     """The difference of each measure that both sides know, and the bags that pair. Raises MeasuresError where nothing
     does."""
     pairs: dict[str, tuple[PlanMeasures, PlanMeasures, Array, Array]] = {}
     for name in a.bags.keys() & b.bags.keys():
         mine, theirs = a.bags[name], b.bags[name]
-        here, there = paired(mine.stamp_ns, theirs.stamp_ns)
+        here, there = pair_stamps(mine.stamp_ns, theirs.stamp_ns)
         if len(here):
             pairs[name] = (mine, theirs, here, there)
     bags = sorted(pairs)
@@ -140,7 +140,7 @@ def compared(a: Replays, b: Replays) -> tuple[dict[str, Difference], list[str]]:
             values[name], stamps[name] = both[:, known], mine.stamp_ns[here][known]
         left, right = np.concatenate(list(values.values()), axis=1)
         if len(left):
-            blocks = np.concatenate(list(blocks_of(stamps).values()))
+            blocks = np.concatenate(list(assign_blocks(stamps).values()))
             found[key] = difference(left, right, blocks, np.random.default_rng(0))
     return found, bags
 

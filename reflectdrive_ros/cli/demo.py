@@ -27,14 +27,14 @@ from rich.table import Table
 
 from .. import arguments
 from ..config import Config, ConfigError
-from ..evaluation.driving_scores import prolonged
+from ..evaluation.driving_scores import extend
 from ..files import locked
 from ..provenance import provenance
 from ..replay import engine
-from ..replay.chunks import Legs
-from ..replay.counters import Sent, Tally
+from ..replay.chunks import ReplayChunks
+from ..replay.counters import PublishedPlan, ReplayCounters
 from ..replay.engine import PlansBag, planner_rows
-from ..replay.node import Answers
+from ..replay.node import PlannerOutputs
 from ..replay.record import DriveEvent, DriveRecord, ReplayRecord, summary
 from ..replay.report import drive_rows, write_report
 from ..ros import live, world_bag, world_messages
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
     from ..sim.world import World
 
 SECONDS = 60.0
-SCORED_EVERY = 10  # moments; a score takes as long as a picture
-LAST_WORDS_S = 0.5  # what the node still says of its last plan
+SCORE_STRIDE = 10  # moments; a score takes as long as a picture
+DRAIN_S = 0.5  # what the node still says of its last plan
 # in lock step the world stands still while the node plans: how long it takes is told, not judged
-PATIENCE = {"engine.watchdog_ms": 10_000.0, "engine.deadline_ms": 10_000.0}
+LOCK_STEP_SETTINGS = {"engine.watchdog_ms": 10_000.0, "engine.deadline_ms": 10_000.0}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--planner", help="recipe to use instead of the default")
     cli_args.add_model_arguments(parser)
-    cli_args.add_settings_argument(parser, "--set")
+    cli_args.add_settings_argument(parser, "--setting")
+    arguments.add_renamed_options(parser, {"set": "--setting"})
     parser.add_argument("--out", type=Path, default=Path("out/demo"), help="folder for bag, plans and report")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here too")
     parser.add_argument("--live", action="store_true", help="show the drive in a browser while it happens")
@@ -82,8 +83,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         with locked(args.out):
             if args.recording is not None:
-                return recorded(args)
-            return shown_live(args) if args.live else closed_loop(args, errors)
+                return replay_recording(args)
+            return run_live(args) if args.live else closed_loop(args, errors)
     except SumoMissing as fault:
         errors.print(escape(f"{fault}; `reflectdrive demo --recording` needs no world"), soft_wrap=True)
     except (BagError, ConfigError, ModelFileError, live.PortError, *world_bag.WORLD_FAULTS) as fault:
@@ -97,25 +98,25 @@ def run(args: argparse.Namespace) -> int:
 
 
 def closed_loop(args: argparse.Namespace, errors: Console) -> int:
-    config = cli_args.configuration(args, PATIENCE)
+    config = cli_args.configuration(args, LOCK_STEP_SETTINGS)
     os.environ.update(isolated_environment())
     seconds = SECONDS if args.seconds is None else args.seconds
     bag = args.out / "world"
     errors.print(f"a world is made from seed {args.seed} ..")
     with world_bag.opened_world(args, config) as world:
-        drive, sent = driven(world, config, seconds, bag, args.out / "node.log", errors)
+        drive, sent = run_drive(world, config, seconds, bag, args.out / "node.log", errors)
     with errors.status("writing the report"):
-        record = recorded_drive(bag, config, sent, drive)
-        numbers = written(record, sent, config, args)
+        record = build_record(bag, config, sent, drive)
+        numbers = write_results(record, sent, config, args)
     console = Console() if sys.stdout.isatty() else Console(width=110)
     console.print(table(numbers))
     console.print(escape(f"open {(args.out / 'report.html').resolve()} in a browser"), soft_wrap=True)
     return 0
 
 
-def driven(
+def run_drive(
     world: World, config: Config, seconds: float, bag: Path, log: Path, errors: Console
-) -> tuple[DriveRecord, list[Sent]]:
+) -> tuple[DriveRecord, list[PublishedPlan]]:
     """Drive in lock step with the node, recording; what the world and the node say of it."""
     scores: list[tuple[int, float]] = []
     fresh = moments = 0
@@ -123,7 +124,7 @@ def driven(
     context = own_context()
     with BagWriter(bag, replace=True) as record:
         node = WorldNode(world, config, world_bag.rig_of(config), context=context, record=record)
-        answers = Answers(context)
+        answers = PlannerOutputs(context)
         with spinning(node, answers, context=context), running_node(config, remaps(config), log) as process:
             node.wait_for_planner(process, log)
             began = time.perf_counter()
@@ -133,12 +134,12 @@ def driven(
                     require_running(process, log)
                     moments += 1
                     fresh += moment.fresh
-                    if moment.fresh and moment.plan is not None and (moments - 1) % SCORED_EVERY == 0:
-                        plan = prolonged(moment.plan.trajectory)
+                    if moment.fresh and moment.plan is not None and (moments - 1) % SCORE_STRIDE == 0:
+                        plan = extend(moment.plan.trajectory)
                         scores.append((moment.stamp_ns, float(world.score(plan).score[0])))
                     progress.update(task, completed=(moment.stamp_ns - begin_ns) * 1e-9)
-            took_s = time.perf_counter() - began
-            time.sleep(LAST_WORDS_S)
+            wall_s = time.perf_counter() - began
+            time.sleep(DRAIN_S)
     log_of = world.drive
     numbers = {
         "town": world.road_map.name,
@@ -156,8 +157,8 @@ def driven(
         "comfort_share": round(log_of.comfort, 4),
         "ticks": moments,
         "fresh_plans": fresh,
-        "took_s": round(took_s, 2),
-        "real_time_factor": round(log_of.duration_s / took_s, 3),
+        "wall_s": round(wall_s, 2),
+        "realtime_factor": round(log_of.duration_s / wall_s, 3),
         "events": [{"time_s": round(e.time_s, 2), "kind": e.kind, "text": e.text} for e in log_of.events],
     }
     events = tuple(DriveEvent(begin_ns + round(e.time_s * 1e9), e.kind, e.text) for e in log_of.events)
@@ -166,9 +167,9 @@ def driven(
     return DriveRecord(rings, stamps, values, events, numbers), answers.sent()
 
 
-def recorded_drive(bag: Path, config: Config, sent: list[Sent], drive: DriveRecord) -> ReplayRecord:
+def build_record(bag: Path, config: Config, sent: list[PublishedPlan], drive: DriveRecord) -> ReplayRecord:
     """The drive as a replay of its own bag, with what the world knows of it."""
-    tally = Tally(config.engine.deadline_ms)
+    tally = ReplayCounters(config.engine.deadline_ms)
     for plan in sent:
         tally.add(plan)
     details = {
@@ -179,13 +180,15 @@ def recorded_drive(bag: Path, config: Config, sent: list[Sent], drive: DriveReco
     with BagReader(bag) as reader:
         had = {topic.name for topic in reader.topics if topic.count}
         sources = {topic.key: topic.name for topic in world_messages.car_topics(config) if topic.name in had}
-        legs = Legs(reader, sources, config, scoring=False)  # the world has scored the drive already
+        legs = ReplayChunks(reader, sources, config, scoring=False)  # the world has scored the drive already
         for plan in sent:
             legs.add(plan)
         return replace(legs.record(details, drive), bag=drive.numbers["town"])
 
 
-def written(record: ReplayRecord, sent: list[Sent], config: Config, args: argparse.Namespace) -> dict[str, Any]:
+def write_results(
+    record: ReplayRecord, sent: list[PublishedPlan], config: Config, args: argparse.Namespace
+) -> dict[str, Any]:
     """plans, summary.json and report.html; returns the summary."""
     with PlansBag(args.out / "plans", config.output.map_frame) as kept:
         for plan in sent:
@@ -214,9 +217,9 @@ def table(numbers: dict[str, Any]) -> Table:
 # --- while it happens ------------------------------------------------------------------------------------------------
 
 
-def shown_live(args: argparse.Namespace) -> int:
+def run_live(args: argparse.Namespace) -> int:
     """The same loop in real time, on a page instead of in a bag."""
-    config = cli_args.configuration(args, PATIENCE)
+    config = cli_args.configuration(args, LOCK_STEP_SETTINGS)
     os.environ.update(isolated_environment())
     log, console = args.out / "node.log", Console()
     with live.served(args.port, config.vehicle) as page, world_bag.opened_world(args, config) as world:
@@ -236,10 +239,10 @@ def shown_live(args: argparse.Namespace) -> int:
 # --- the recording ---------------------------------------------------------------------------------------------------
 
 
-def recorded(args: argparse.Namespace) -> int:
+def replay_recording(args: argparse.Namespace) -> int:
     """A real recording through the node, in recorded time."""
     bag = args.out / args.recording.resolve().name
-    code = make_bag.run(parsed(make_bag, [str(args.recording), str(bag), "--force"]))
+    code = make_bag.run(parse(make_bag, [str(args.recording), str(bag), "--force"]))
     if code:
         return code
     words = [str(bag), "--node", "--out", str(args.out)]
@@ -248,16 +251,16 @@ def recorded(args: argparse.Namespace) -> int:
     words += ["--planner", planner] if planner else []
     words += ["--model", args.model] if args.model else []
     words += ["--sha256", args.sha256] if args.sha256 else []
-    words += [word for pair in args.settings for word in ("--set", pair)]
+    words += [word for pair in args.settings for word in ("--setting", pair)]
     words += ["--duration", str(args.seconds)] if args.seconds else []
     words += ["--json", str(args.json)] if args.json else []
-    code = engine.run(parsed(engine, words), owned=True)
+    code = engine.run(parse(engine, words), owned=True)
     if not code:
         Console().print(escape(f"open {(args.out / 'report.html').resolve()} in a browser"), soft_wrap=True)
     return code
 
 
-def parsed(command: ModuleType, words: list[str]) -> argparse.Namespace:
+def parse(command: ModuleType, words: list[str]) -> argparse.Namespace:
     """The arguments of another command of ours, as its command line would give them."""
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     console, errors = Console(), Console(stderr=True)
     try:
-        numbers = engines(args.card, args.device, args.folder, not args.check, errors)
+        numbers = build_and_check(args.card, args.device, args.folder, not args.check, errors)
         if args.json is not None:
             write_numbers(args.json, numbers)
     except UNUSABLE as fault:
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def engines(card: str, device: str, folder: Path | None, build_them: bool, errors: Console) -> dict[str, Any]:
+def build_and_check(card: str, device: str, folder: Path | None, build_them: bool, errors: Console) -> dict[str, Any]:
     """The command's numbers, once the engines are there and have answered. Raises one of UNUSABLE, OSError."""
     found = named(card, None)
     model = ModelConfig(found.file, found.sha256, "tensorrt", device, str(folder or ""))

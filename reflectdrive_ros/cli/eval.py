@@ -1,18 +1,19 @@
-"""`reflectdrive eval`: planners scored beside the recorded human on recorded traffic, or beside the expert on a set of
-the proving ground (`--set test`, see `eval_scenes`).
+"""`reflectdrive eval`: PDM scores of planners, beside the recorded human on real traffic (`--scenes
+real_tracks`), beside the expert on proving-ground scenes (`--scenes test`), or in closed loop (`--closed-loop`).
 
-Each start of each recording is planned once, from cold: a planner sees the observation of that moment and has no
-memory of earlier ones. Its plan is then driven by the scorer's car among the others as they really went (they do not
-react), and gets the PDM score of NAVSIM v1.1 by the rules of `scoring.scorer` that are used for driving.
+On recordings, each start is planned once from the planner's initial state. The scorer simulates the plan with its own
+vehicle model; other agents follow their recorded tracks and do not react. Scores are the PDM score of NAVSIM v1.1 by
+the rules of `scoring.scorer` that are used for driving.
 
-The human's comfort is not told where the recording was made by cameras above the road: accelerations are second
-differences of noisy positions there, and the noise would be scored. The human's PDMS is then that of the other
-sub-scores, and for comparison with planners there is a column without comfort for all.
+Comfort of the human is not scored where the recording comes from cameras above the road: accelerations are then second
+differences of noisy positions. The PDMS of the human leaves comfort out in this case, and one column leaves it out for
+all drivers.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,9 +30,9 @@ from .. import arguments
 from ..config import Config, ConfigError
 from ..data import real_tracks, sets
 from ..data.scene import FAMILIES
-from ..evaluation import closed_loop, driving_scores, open_loop
+from ..evaluation import closed_loop, driving_scores, open_loop, privilege
 from ..evaluation.driving_scores import MEASURES, Scores
-from ..evaluation.privilege import ORACLES
+from ..evaluation.privilege import PRIVILEGES
 from ..planning import LEARNED, PLANNERS
 from ..planning.planner import Planner, PlanningError, Tools
 from ..provenance import write_numbers
@@ -40,14 +41,19 @@ from ..runtime.model_file import ModelFileError
 
 HUMAN = "human"
 BASELINES = ("constant_velocity", "route_follower")
-RECORDED = "real_tracks"
+REAL_TRACKS = "real_tracks"
 HEADINGS = ("PDMS", "NC", "DAC", "TTC", "C", "EP", "PDMS without C")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    names = (RECORDED, *sets.SIZES)
-    parser.add_argument("--set", choices=names, default=RECORDED, help=f"{', '.join(names)} (default: the first)")
-    parser.add_argument("--scenes", type=Path, metavar="DIR", help="folder of the set, where it is not the usual one")
+    names = (REAL_TRACKS, *sets.SIZES)
+    parser.add_argument(
+        "--scenes",
+        default=REAL_TRACKS,
+        metavar="NAME|DIR",
+        help=f"scene set {', '.join(names)}, or the folder of a set or of recordings (default: {REAL_TRACKS})",
+    )
+    arguments.add_renamed_options(parser, {"set": "--scenes", "oracle": "--privilege"})
     parser.add_argument(
         "--planner",
         nargs="+",
@@ -60,23 +66,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     cli_args.add_random_weights_argument(parser)
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings of planners and score (YAML)")
     cli_args.add_settings_argument(parser, "--setting")
-    made = parser.add_argument_group("sets of the proving ground", "they are made first where they are not there")
-    made.add_argument("--limit", type=arguments.count(), metavar="N", help="score the first N scenes only")
+    made = parser.add_argument_group("scene sets of the proving ground", "a missing set is generated first")
+    made.add_argument("--limit", type=arguments.positive_int(), metavar="N", help="score the first N scenes only")
     made.add_argument(
-        "--oracle",
+        "--privilege",
         nargs="+",
-        choices=ORACLES,
-        default=["constant_velocity"],
+        type=privilege.parse,
+        choices=PRIVILEGES,
+        default=["objects"],
         metavar="NAME",
-        help="what planners are told beyond pictures: words (command, limit, instruction), none (and the route), "
-        "constant_velocity (and the drivable space, and objects as they now move), logged (and their true futures); "
-        "several make several rows (default: constant_velocity)",
+        help="what planners are told beyond images: words (command, speed limit, instruction), route (also the route), "
+        "objects (also the drivable area, and objects with their present velocities), logged (also their recorded "
+        "futures); several give one row each (default: objects)",
     )
     made.add_argument("--families", nargs="+", choices=FAMILIES, metavar="NAME", help=f"only {', '.join(FAMILIES)}")
     made.add_argument(
         "--workers",
-        type=arguments.processes(),
-        default=arguments.cores(),
+        type=arguments.process_count(),
+        default=arguments.available_cores(),
         metavar="N",
         help="processes (default: the cores)",
     )
@@ -93,20 +100,19 @@ def run(args: argparse.Namespace) -> int:
         console = Console(width=120)
     try:
         config = cli_args.configuration(args)
-        if args.set != RECORDED:
+        if not _are_recordings(args.scenes):
             return open_loop.run(args, config, console, errors)
         if args.limit is not None or args.families is not None:
             raise real_tracks.TracksError(
-                f"{RECORDED} is scored whole: --limit and --families are for --set test and the like"
+                f"{REAL_TRACKS} is scored whole: --limit and --families are for sets of the proving ground, as test"
             )
-        if eyes := sorted(set(args.planner) & set(LEARNED)):
-            raise real_tracks.TracksError(
-                f"{RECORDED} has no images for {', '.join(eyes)}: take --set test or the like"
-            )
+        if learned := sorted(set(args.planner) & set(LEARNED)):
+            raise real_tracks.TracksError(f"{REAL_TRACKS} has no images for {', '.join(learned)}: use --scenes test")
         planners = {name: PLANNERS[name] for name in args.planner}
-        result = evaluate(args.scenes or beside_the_package(), planners, errors, config)
+        folder = default_tracks_folder() if args.scenes == REAL_TRACKS else Path(args.scenes)
+        result = evaluate(folder, planners, errors, config)
         if args.json is not None:
-            write_numbers(args.json, {"set": args.set, **numbers(result)})
+            write_numbers(args.json, {"set": REAL_TRACKS, **numbers(result)})
     except (real_tracks.TracksError, ConfigError, ModelFileError) as fault:
         errors.print(escape(str(fault)), soft_wrap=True)
         return 2
@@ -119,23 +125,30 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def beside_the_package() -> Path:
-    """The whole set where a checkout has it beside itself, else the part of it that comes with the source."""
+def _are_recordings(scenes: str) -> bool:
+    """Whether the value of --scenes names real_tracks or a folder with recordings of it."""
+    return scenes == REAL_TRACKS or (
+        scenes not in sets.SIZES and os.path.isdir(scenes) and any(Path(scenes).glob("*.npz"))
+    )
+
+
+def default_tracks_folder() -> Path:
+    """The folder of all recordings where it lies beside the checkout, else the part that comes with the source."""
     checkout = Path(__file__).resolve().parents[2]
     places = (checkout.parent / "shared" / "data" / "real_tracks", checkout / "test" / "data" / "real_tracks")
     for place in places:
         if place.is_dir():
             return place
-    raise real_tracks.TracksError("no scene set beside the package; name the folder of real_tracks with --scenes DIR")
+    raise real_tracks.TracksError("no scene set beside the package; give its folder with --scenes DIR")
 
 
 @dataclass(eq=False)
 class Result(Scores):
-    """What came of a set of recordings."""
+    """Scores of a set of recordings."""
 
     recordings: int = 0
     left_out: list[str] = field(default_factory=list)  # recordings without a map
-    passed_over: int = 0  # starts where the recorded car itself stands off the road
+    skipped: int = 0  # starts where the recorded car stands off the mapped road
 
 
 def evaluate(folder: Path, planners: Mapping[str, Planner], console: Console, config: Config | None = None) -> Result:
@@ -152,7 +165,7 @@ def evaluate(folder: Path, planners: Mapping[str, Planner], console: Console, co
         for start in real_tracks.starts(recording):
             _score_start(start, planners, config, result)
         result.recordings += 1
-        result.passed_over += len(real_tracks.start_steps(recording)) - (len(result.families) - begun)
+        result.skipped += len(real_tracks.start_steps(recording)) - (len(result.families) - begun)
     if not result.families:
         raise real_tracks.TracksError(
             f"{folder} holds no recording with a map and {real_tracks.FUTURE_S:.0f} s of driving"
@@ -165,11 +178,11 @@ def _score_start(start: real_tracks.Start, planners: Mapping[str, Planner], conf
     config = replace(config, vehicle=start.vehicle)
     for name, planner in planners.items():
         try:
-            plan = driving_scores.planned(planner, start.observation, Tools(config))
-            plans[name] = driving_scores.waypoints(plan)[0]
+            plan = driving_scores.plan_once(planner, start.observation, Tools(config))
+            plans[name] = driving_scores.plan_waypoints(plan)[0]
         except PlanningError as fault:
             result.failures.setdefault(name, []).append(f"{start.name}: {fault}")
-    rows = driving_scores.rows_of(start.scene, plans, config.scoring)
+    rows = driving_scores.score_plans(start.scene, plans, config.scoring)
     if start.overhead:
         rows[HUMAN][MEASURES.index("comfort")] = np.nan
         rows[HUMAN][MEASURES.index("pdms")] = rows[HUMAN][MEASURES.index("pdms_without_comfort")]
@@ -189,7 +202,7 @@ def numbers(result: Result) -> dict[str, Any]:
         "drivers": drivers,
         "recordings": result.recordings,
         "left_out": result.left_out,
-        "passed_over": result.passed_over,
+        "skipped": result.skipped,
         "failures": result.failures,
     }
 
@@ -214,6 +227,6 @@ def _notes(result: Result) -> Sequence[str]:
     notes = []
     if result.left_out:
         notes.append(f"left out, no map to score by: {', '.join(result.left_out)}")
-    if result.passed_over:
-        notes.append(f"{result.passed_over} starts passed over: the recorded car itself stands off the mapped road")
-    return [*notes, *driving_scores.without_a_plan(result, "starts")]
+    if result.skipped:
+        notes.append(f"{result.skipped} starts skipped: the recorded car stands off the mapped road")
+    return [*notes, *driving_scores.missing_plan_notes(result, "starts")]

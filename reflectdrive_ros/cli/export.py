@@ -25,7 +25,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from .. import arguments
-from ..bench.accuracy_gate import held, quantised, sentence
+from ..bench.accuracy_gate import evaluate_gate, quantise_and_check, sentence
 from ..config import Config, ConfigError, load
 from ..data import shards
 from ..data.shards import SetError
@@ -41,7 +41,7 @@ from ..provenance import provenance, write_numbers
 from ..runtime.model_file import card_of
 from ..runtime.network import golden, torch_decoding
 from ..runtime.torch_backend import TorchNetwork
-from .engine import engines, show
+from .engine import build_and_check, show
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sha256", metavar="HASH", help="of the weights, where no card stands beside them")
     parser.add_argument(
         "--blocks",
-        type=arguments.count(MOST_BLOCKS),
+        type=arguments.positive_int(MOST_BLOCKS),
         metavar="M",
         help="blocks that a step takes; left out, any number (for CPUs; TensorRT wants it fixed)",
     )
@@ -70,7 +70,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--calibrate", type=Path, metavar="DIR", help="scene set that tells how large values get")
     parser.add_argument("--gate", type=Path, metavar="DIR", help="scene set on which the driving score is held")
     parser.add_argument(
-        "--gate-scenes", type=arguments.count(), default=1000, metavar="N", help="the first scenes of --gate (1000)"
+        "--gate-scenes",
+        type=arguments.positive_int(),
+        default=1000,
+        metavar="N",
+        help="the first scenes of --gate (1000)",
     )
     parser.add_argument(
         "--tensorrt",
@@ -96,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
             exact, net = net, in_bfloat16(net)
             if args.gate is not None:
                 halved, whole = (_taking(args.camera, each, decoding) for each in (net, exact))
-                gate = held(halved, whole, args.gate, args.gate_scenes, config, errors)
+                gate = evaluate_gate(halved, whole, args.gate, args.gate_scenes, config, errors)
         weights = {key: value for key, value in source.items() if key not in ("config", "format")}
         made = {key: value for key, value in provenance().items() if key in ("version", "commit")}
         with ExitStack() as stack:
@@ -113,10 +117,12 @@ def run(args: argparse.Namespace) -> int:
             if quantise:
                 sets = args.calibrate, args.gate
                 exact_card = GraphCard.read(place / CARD)
-                card_sha256 = quantised(exact_card, out, args.precision, sets, args.gate_scenes, config, errors)
+                card_sha256 = quantise_and_check(
+                    exact_card, out, args.precision, sets, args.gate_scenes, config, errors
+                )
         numbers = figures(args.out / CARD, card_sha256)
         if args.tensorrt:
-            numbers["tensorrt"] = engines(str(args.out / CARD), "cuda", None, True, errors)
+            numbers["tensorrt"] = build_and_check(str(args.out / CARD), "cuda", None, True, errors)
         if args.json is not None:
             write_numbers(args.json, numbers, weights_sha256=weights_sha256)
     except (CheckpointError, SetError, *UNUSABLE) as fault:
@@ -175,7 +181,7 @@ def _taking(camera: Size | None, net: TokenNet, decoding: Decoding) -> TorchNetw
 
 def _size(text: str) -> Size:
     width, _, height = text.partition("x")
-    pixels = arguments.Whole(16, 8192, "px")
+    pixels = arguments.IntRange(16, 8192, "px")
     try:
         return pixels(width), pixels(height)
     except argparse.ArgumentTypeError as fault:

@@ -26,7 +26,7 @@ from ..provenance import write_numbers
 from ..ros import world_bag
 from ..ros.bag import STORAGES, BagError, BagReader, BagWriter
 from ..ros.recordings import Recording, RecordingError, open_recording
-from ..stopping import stopped
+from ..stopping import report_stop
 
 WORLD = Path("world")
 
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         errors.print(escape(f"{fault.filename or args.out} cannot be written: {fault.strerror}"), soft_wrap=True)
         return 2
     except KeyboardInterrupt as stop:
-        return stopped(stop, f"what was written until then is a whole bag: {args.out}")
+        return report_stop(stop, f"what was written until then is a whole bag: {args.out}")
     console = Console()
     if not console.is_terminal:  # a log is wide enough for a topic's name
         console = Console(width=120)

@@ -26,40 +26,44 @@ from ..data.sets import Wanted
 from ..data.shards import Index, SetError
 from ..evaluation import scene_sets
 from ..provenance import write_numbers
-from ..stopping import stopped
+from ..stopping import report_stop
 
-MOST_SHOWN = 1000  # scenes in one image
+MAX_SHOWN = 1000  # scenes in one image
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--set", choices=sets.SIZES, default="test", help="scene set (default: test)")
+    parser.add_argument("--scenes", choices=sets.SIZES, default="test", help="scene set (default: test)")
+    arguments.add_renamed_options(parser, {"set": "--scenes", "no-pictures": "--no-images"})
     parser.add_argument(
-        "--count", type=arguments.count(10_000_000), metavar="N", help="scenes to make (default: the set's own size)"
+        "--count",
+        type=arguments.positive_int(10_000_000),
+        metavar="N",
+        help="scenes to make (default: the set's own size)",
     )
     parser.add_argument(
-        "--first", type=arguments.PLACE, default=0, metavar="N", help="scenes to leave out at the beginning"
+        "--first", type=arguments.INDEX, default=0, metavar="N", help="scenes to leave out at the beginning"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the set, where it is not the usual one")
     parser.add_argument(
         "--workers",
-        type=arguments.processes(),
-        default=arguments.cores(),
+        type=arguments.process_count(),
+        default=arguments.available_cores(),
         metavar="N",
         help="processes (default: the cores)",
     )
     parser.add_argument(
         "--width",
-        type=arguments.Whole(16, 4096, "px"),
-        default=scene_sets.PIXELS[0],
+        type=arguments.IntRange(16, 4096, "px"),
+        default=scene_sets.IMAGE_SIZE[0],
         help="of a picture (default: %(default)s px)",
     )
     parser.add_argument(
         "--height",
-        type=arguments.Whole(16, 4096, "px"),
-        default=scene_sets.PIXELS[1],
+        type=arguments.IntRange(16, 4096, "px"),
+        default=scene_sets.IMAGE_SIZE[1],
         help="of a picture (default: %(default)s px)",
     )
-    parser.add_argument("--no-pictures", action="store_true", help="scenes without cameras")
+    parser.add_argument("--no-images", action="store_true", help="scenes without cameras")
     parser.add_argument("--check", type=Path, metavar="DIR", help="make nothing: compare a set with its checksums")
     parser.add_argument("--show", nargs=2, metavar=("N", "FILE"), help="draw N scenes of the set into a picture")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the table here too")
@@ -73,25 +77,25 @@ def run(args: argparse.Namespace) -> int:
     try:
         if args.check is not None:
             return _check(args.check, console, errors)
-        shown = None if args.show is None else arguments.count(MOST_SHOWN)(args.show[0])
-        make_shard, made_by = scene_sets.the_sampler(
-            args.width, args.height, pictures=not args.no_pictures, first=args.first
+        shown = None if args.show is None else arguments.positive_int(MAX_SHOWN)(args.show[0])
+        make_shard, made_by = scene_sets.make_sampler(
+            args.width, args.height, pictures=not args.no_images, first=args.first
         )
-        wanted = Wanted(args.set, args.count or sets.SIZES[args.set], made_by)
-        folder = args.out or sets.default_place(args.set, made_by)
-        index, rate = scene_sets.made(folder, wanted, make_shard, args.workers, errors)
+        wanted = Wanted(args.scenes, args.count or sets.SIZES[args.scenes], made_by)
+        folder = args.out or sets.default_place(args.scenes, made_by)
+        index, rate = scene_sets.ensure_scene_set(folder, wanted, make_shard, args.workers, errors)
         if shown is not None:
             show(folder, shown, Path(args.show[1]), errors)
         if args.json is not None:
             write_numbers(args.json, numbers(folder, index, rate))
-    except (*scene_sets.FAULTS, argparse.ArgumentTypeError) as fault:
+    except (*scene_sets.SCENE_SET_ERRORS, argparse.ArgumentTypeError) as fault:
         errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
         return 2
     except OSError as fault:
-        errors.print(escape(cannot_write(fault)), soft_wrap=True, highlight=False)
+        errors.print(escape(write_error(fault)), soft_wrap=True, highlight=False)
         return 2
     except KeyboardInterrupt as stop:
-        return stopped(stop, "whole shards are kept, the same command goes on from there")
+        return report_stop(stop, "whole shards are kept, the same command goes on from there")
     console.print(_table(index, rate))
     counts = ", ".join(f"{name} {count}" for name, count in index.counts.items())
     console.print(escape(f"on the way: {counts or 'nothing to tell'}\nin {folder}"), soft_wrap=True, highlight=False)
@@ -100,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
     return 1 if index.missing else 0
 
 
-def cannot_write(fault: OSError) -> str:
+def write_error(fault: OSError) -> str:
     return f"{fault.filename} cannot be written: {fault.strerror}; whole shards are kept"
 
 

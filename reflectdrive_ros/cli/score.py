@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
 def known_scores(path: Path) -> dict[tuple[str, int], Mapping[str, Any]]:
     """Rows of a file of scores by scene and trajectory. Raises GoldenError."""
     rows: dict[tuple[str, int], Mapping[str, Any]] = {}
-    for line, row in golden.lines(path):
+    for line, row in golden.read_lines(path):
         try:
             check_fields(row, ROW)
         except DocumentError as fault:
@@ -104,7 +104,7 @@ def score_file(
 
     OUT appears only when all scenes were scored. Raises GoldenError for a bad file of scenes, OSError for a bad OUT.
     """
-    count = sum(1 for _ in golden.lines(scenes))
+    count = sum(1 for _ in golden.read_lines(scenes))
     if not count:
         raise GoldenError(f"{scenes} holds no scene")
     values: dict[str, list[float]] = {f"{group}.{name}": [] for group, names in COLUMNS.items() for name in names}
@@ -121,8 +121,8 @@ def score_file(
             for scene in track(
                 golden.read_scenes(scenes), "scoring", count, console=console, disable=not console.is_terminal
             ):
-                scores = golden.score_officially(scene)
-                for row in golden.rows(scene, scores, states=states):
+                scores = golden.score_official(scene)
+                for row in golden.score_rows(scene, scores, states=states):
                     file.write(json.dumps(row, separators=(",", ":")) + "\n")
                     rows += 1
                     for group, names in COLUMNS.items():
@@ -134,7 +134,7 @@ def score_file(
                         official = known[row["scene_id"], row["traj"]]
                         differing.update(differences(row, official))
                         if "sim" in official:
-                            mine = golden.simulated(scene, scores.raw.states[row["traj"]])
+                            mine = golden.simulated_states(scene, scores.raw.states[row["traj"]])
                             worst_state = max(worst_state, golden.state_error(mine, np.asarray(official["sim"])))
         os.replace(part, out)
     finally:

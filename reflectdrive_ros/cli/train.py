@@ -34,7 +34,7 @@ from ..model.checkpoint import CheckpointError
 from ..model.token.net import TokenNetConfig
 from ..provenance import provenance
 from ..runtime import cli_args
-from ..stopping import deferring, exit_code, say_stopped, stopped
+from ..stopping import defer_signals, exit_code, print_stop, report_stop
 from ..training import average, settings, sft, train_state, validation
 from ..training import goal_scores as worths
 from ..training.fabric import fabric_of
@@ -54,27 +54,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sft_parser.add_argument("--val", type=Path, metavar="DIR", help="set to be examined on meanwhile")
     sft_parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the run is kept")
     sft_parser.add_argument(
-        "--begin-with",
+        "--init-from",
         type=Path,
         metavar="DIR",
         help="run, or folder of weights as models/reflectdrive2_small, that this one begins with, as far as it fits",
     )
     sft_parser.add_argument(
-        "--language",
+        "--language-weights",
         type=Path,
         metavar="DIR",
         help="Qwen3 that a new run of base begins with",
     )
-    sft_parser.add_argument("--eyes", type=Path, metavar="DIR", help="SigLIP2 that it begins with")
+    sft_parser.add_argument("--vision-weights", type=Path, metavar="DIR", help="SigLIP2 that it begins with")
+    arguments.add_renamed_options(
+        sft_parser, {"begin-with": "--init-from", "language": "--language-weights", "eyes": "--vision-weights"}
+    )
     length = sft_parser.add_mutually_exclusive_group()
-    length.add_argument("--steps", type=arguments.count(10**9), metavar="N", help="in place of the config's length")
     length.add_argument(
-        "--minutes", type=arguments.Real(0.01, 1e6, "minutes"), metavar="M", help="likewise, by the clock"
+        "--steps", type=arguments.positive_int(10**9), metavar="N", help="in place of the config's length"
+    )
+    length.add_argument(
+        "--minutes", type=arguments.FloatRange(0.01, 1e6, "minutes"), metavar="M", help="likewise, by the clock"
     )
     sft_parser.add_argument("--seed", type=arguments.SEED, metavar="N", help="in place of the config's seed")
     cli_args.add_settings_argument(sft_parser, "--setting")
     sft_parser.add_argument(
-        "--workers", type=arguments.processes(), default=2, metavar="N", help="processes that read scenes (2)"
+        "--workers", type=arguments.process_count(), default=2, metavar="N", help="processes that read scenes (2)"
     )
     mean_parser = kinds.add_parser("mean", help="the mean of the weights of runs", description=average.__doc__)
     mean_parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -96,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
     except OSError as fault:
         errors.print(escape(f"{fault.filename or args.out}: {fault.strerror or fault}"), soft_wrap=True)
     except KeyboardInterrupt as stop:  # before the first step, or for the second time
-        return stopped(stop, _resumption(args.out))
+        return report_stop(stop, _resumption(args.out))
     return 2
 
 
@@ -109,14 +114,16 @@ def sft_run(
         None, (args.train, args.val)
     ):  # making scenes ready takes hours: what is not there is said now
         shards.index_of(folder)
-    begun_with = None if args.begin_with is None else train_state.earlier(args.begin_with)
-    public = Public(args.language, args.eyes)
-    if public.given and args.begin_with is not None:
-        raise ConfigError("--begin-with another run, or with public weights (--language, --eyes): not both")
+    init_from = None if args.init_from is None else train_state.earlier(args.init_from)
+    public = Public(args.language_weights, args.vision_weights)
+    if public.given and args.init_from is not None:
+        raise ConfigError(
+            "--init-from another run, or with public weights (--language-weights, --vision-weights): not both"
+        )
     fabric = fabric_of(config)
     console.quiet = errors.quiet = not fabric.is_global_zero
     with locked(args.out) if fabric.is_global_zero else nullcontext():
-        return _run_alone(args, config, network, fabric, begun_with, public, console, errors)
+        return _run_alone(args, config, network, fabric, init_from, public, console, errors)
 
 
 def _run_alone(
@@ -124,7 +131,7 @@ def _run_alone(
     config: TrainConfig,
     network: TokenNetConfig,
     fabric: Fabric,
-    begun_with: dict[str, Any] | None,
+    init_from: dict[str, Any] | None,
     public: Public,
     console: Console,
     errors: Console,
@@ -146,18 +153,18 @@ def _run_alone(
     if left_out:
         errors.print(f"{len(scenes)} scenes are learnt from; left out: see the {len(left_out)} lines above")
     about = {"train": {**_set(args.train), "used": len(scenes)}, **provenance()}
-    if begun_with is not None:
-        about["begun_with"] = begun_with
+    if init_from is not None:
+        about["init_from"] = init_from
     if public.given:
         about["public_weights"] = {kind: str(folder.name) for kind, folder in vars(public).items() if folder}
-    worth = _worth(args, config, shape, fabric, errors)
-    job = Job(config, network, scenes, exam, args.out, about, begin_with=args.begin_with, public=public, worth=worth)
+    worth = _goal_scores(args, config, shape, fabric, errors)
+    job = Job(config, network, scenes, exam, args.out, about, init_from=args.init_from, public=public, worth=worth)
     _same_scenes(args.out, job)
-    with deferring() as request, RunLog(args.out, config, network, console, fabric.is_global_zero) as report:
+    with defer_signals() as request, RunLog(args.out, config, network, console, fabric.is_global_zero) as report:
         done = sft.train(job, fabric, report, lambda: request.number is not None)
     if request.number is not None:
         if fabric.is_global_zero:
-            say_stopped(_resumption(args.out))
+            print_stop(_resumption(args.out))
         return exit_code(request.number)
     console.print(
         f"{done.step} steps in {done.elapsed_s / 60:.1f} minutes; weights are in {args.out / train_state.WEIGHTS}"
@@ -165,18 +172,16 @@ def _run_alone(
     return 0
 
 
-def _worth(
+def _goal_scores(
     args: argparse.Namespace, config: TrainConfig, shape: Shape, fabric: Fabric, errors: Console
 ) -> Worth | None:
     """What goals are worth by the plans of the network that the run begins with, where it is to learn that."""
     if config.loss.worth == 0.0:
         return None
-    if args.begin_with is None:
-        raise ConfigError("loss.worth needs a network that drafts plans already: give one with --begin-with")
-    card = train_state.card_of(args.begin_with)
-    weights = worths.Weights(
-        args.begin_with / train_state.WEIGHTS, card["sha256"], config.device.precision != "32-true"
-    )
+    if args.init_from is None:
+        raise ConfigError("loss.worth needs a network that drafts plans already: give one with --init-from")
+    card = train_state.card_of(args.init_from)
+    weights = worths.Weights(args.init_from / train_state.WEIGHTS, card["sha256"], config.device.precision != "32-true")
     with fabric.rank_zero_first(), _preparing(errors, "driving goals, shard by shard") as progress:
         return worths.worth_of(args.train, shape, weights, args.workers, progress)
 

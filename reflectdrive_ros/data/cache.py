@@ -30,7 +30,7 @@ from .. import features
 from ..domain import Array, Command, Observation
 from ..features import InputSpec, WordTokenizer
 from ..files import write_whole
-from ..stopping import in_worker
+from ..stopping import install_worker_handlers
 from ..tokens import Codebook
 from . import distance_map, occupancy, shards
 from .shards import SetError, ShardNote
@@ -152,7 +152,9 @@ def in_processes(work: Callable[[Job], Made], jobs: Sequence[Job], folder: Path,
         return
     context = multiprocessing.get_context("spawn")  # a fork would inherit the threads of torch
     try:
-        with ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context, initializer=in_worker) as pool:
+        with ProcessPoolExecutor(
+            min(workers, len(jobs)), mp_context=context, initializer=install_worker_handlers
+        ) as pool:
             try:
                 yield from pool.map(work, jobs)
             except BaseException:  # leaving the block waits for the workers: they end now, not after their shards

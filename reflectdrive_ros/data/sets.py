@@ -89,7 +89,7 @@ def made_by(options: Mapping[str, Any], first: int = 0) -> dict[str, Any]:
     content = {
         "scene_version": SCENE_VERSION,
         "libraries": {**libraries, "eclipse-sumo": _sumo_version()},
-        "arithmetic": parallel.ARITHMETIC,
+        "arithmetic": parallel.SIMD_BASELINE,
         "codec": codec.FORMAT,
         "options": dict(options),
     }
@@ -140,7 +140,7 @@ def make(
         _remove_leftovers(folder)
         try:
             return _completed(folder, wanted, index, make_shard, workers, on_progress)
-        except parallel.CrewError as fault:
+        except parallel.WorkerPoolError as fault:
             raise SetError(f"{folder} cannot be made: {fault}") from None
         finally:
             _remove_leftovers(folder)
@@ -206,7 +206,7 @@ def _completed(
     on_progress(index.scenes)
     if not tasks:  # a larger set was begun here, and this much of it is whole
         return index
-    with closing(parallel.share_out(tasks, work, workers, progress)) as outcomes:  # its workers end with it
+    with closing(parallel.map_restartable(tasks, work, workers, progress)) as outcomes:  # its workers end with it
         for outcome in outcomes:
             name, _, asked = outcome.task
             underway[place[name]] = 0

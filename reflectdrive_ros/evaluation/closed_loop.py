@@ -1,14 +1,14 @@
-"""`reflectdrive eval --closed-loop`: planners drive in the proving ground, and what they do there has consequences.
+"""`reflectdrive eval --closed-loop`: planners drive in closed loop in the proving ground.
 
-Each drive is one made town with traffic that reacts. The engine plans at 10 Hz and the ego follows its plans; time is
-simulated, so a planner is never late here and a drive follows from its seed alone, on any machine. The towns have
-names of their own: none of them is in a scene set.
+Each drive is one generated town with reactive traffic. The engine plans at 10 Hz and the ego follows its plans. Time
+is simulated: a planner is never late, and a drive depends on its seed only, not on the machine. No town of a closed
+loop is part of a scene set.
 
-With `--random-weights` each planner that has a network drives once more with random weights. A drive that breaks off
-stands in the table and makes the exit code 1.
+With `--random-weights` each learned planner drives once more with random weights. A drive that fails is listed in the
+table and sets exit code 1.
 
-Route completion is the way along the route as a share of what the speed limits would have allowed meanwhile. Nobody
-reaches 100 %: curves, lights and other cars take their time from everybody. Lengths count along the driven line.
+Route completion is the progress along the route divided by the distance that the speed limits allow in the same time.
+It stays below 100 % because of curves, traffic lights and other vehicles. Distances are measured along the driven path.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from rich.table import Table
 from .. import arguments
 from ..config import Config, ConfigError
 from ..domain import Array, CameraFrame
-from ..parallel import CrewError, share_out
+from ..parallel import WorkerPoolError, map_restartable
 from ..planning import BLIND, LEARNED, planner_named
 from ..provenance import write_numbers
 from ..runtime import cli_args
@@ -45,7 +45,7 @@ from ..sim.drive_log import DriveLog
 from ..sim.render import camera
 from ..sim.sumo import SumoMissing
 from ..sim.world import World, WorldOptions
-from .driving_scores import RANDOM_WEIGHTS, Driver, drivers_of, prolonged
+from .driving_scores import RANDOM_WEIGHTS, Driver, extend, make_drivers
 
 SCORE_EVERY_S = 1.0
 SEEDS = 10
@@ -62,7 +62,7 @@ class DriveResult:
     log: DriveLog
     scores: Array  # (S,) PDM score of the plans that were driven, one each SCORE_EVERY_S, 0..1
     verdicts: Mapping[str, int]  # of the planner's own plans
-    sources: Mapping[str, int]  # of the plans that were driven
+    sources: Mapping[str, int]  # of the executed plans
     planning_ms: Mapping[str, Sequence[float]] = field(default_factory=dict)  # processor time of steps, by their kind
 
 
@@ -77,9 +77,9 @@ def drive(
 ) -> DriveResult:
     """Drives for `duration_s` of simulated time, or until the route ends.
 
-    `pictures`: whether cameras are drawn; None: if the settings require them and the planner is not a blind one. The
-    drivable space is told where `inputs.drivable_type` is set, whatever to: the world knows its own road. With
-    `random_weights` the planner's network has learned nothing.
+    `pictures`: whether camera images are rendered; None: if the settings require cameras and the planner uses them. The
+    drivable area is given where `inputs.drivable_type` is not `none`. With `random_weights` the planner's network has
+    random weights.
     Raises ConfigError for an unknown planner, ModelFileError for a model that cannot be used, RoadError, SumoMissing
     and TrafficError as the world does.
     """
@@ -93,10 +93,12 @@ def drive(
     planning_ms: dict[str, list[float]] = {}
     with World(options, config.vehicle) as world:
         engine = Engine(config, clock=lambda: world.stamp_ns * 1e-9, network=network)
-        eyes = Eyes(world, config) if pictures else None
+        cameras = CameraHistory(world, config) if pictures else None
         every = round(SCORE_EVERY_S / DT_S)
         for step in range(round(duration_s / DT_S)):
-            observation = world.observation(eyes.look() if eyes else (), drivable=config.inputs.drivable_type != "none")
+            observation = world.observation(
+                cameras.capture() if cameras else (), drivable=config.inputs.drivable_type != "none"
+            )
             begun_s = time.process_time()
             report = engine.step(observation)
             kind = "none" if report.step is None else report.step.value
@@ -104,7 +106,7 @@ def drive(
             verdicts[report.verdict.name] += 1
             sources[report.source.name] += 1
             if step % every == 0:
-                scores.append(float(world.score(prolonged(report.plan.trajectory)).score[0]))
+                scores.append(float(world.score(extend(report.plan.trajectory)).score[0]))
             events = world.step(report.plan)
             if any(event.kind == "end_of_route" for event in events):
                 break
@@ -120,15 +122,15 @@ def drive(
         )
 
 
-class Eyes:
-    """The pictures of two instants that a planner sees, the older first; at the beginning both are the same."""
+class CameraHistory:
+    """Renders the camera images of two instants, the older first; at the start both are the same."""
 
     def __init__(self, world: World, config: Config) -> None:
         self._world = world
         self._rig = camera.rig(config.cameras.width, config.cameras.height)
         self._seen: deque[tuple[CameraFrame, ...]] = deque(maxlen=round(config.cameras.pair_interval_s / DT_S) + 1)
 
-    def look(self) -> tuple[CameraFrame, ...]:
+    def capture(self) -> tuple[CameraFrame, ...]:
         self._seen.append(self._world.render_images(self._rig))
         return (*self._seen[0], *self._seen[-1])
 
@@ -141,21 +143,21 @@ Job = tuple[str, int]  # name of the planner's row, seed
 
 @dataclass(frozen=True, eq=False)
 class Drives:
-    """What came of every planner on every seed."""
+    """The results of every planner on every seed."""
 
     planners: tuple[str, ...]  # names of the rows
-    results: tuple[DriveResult, ...]  # of the drives that came to their end
-    failures: Mapping[Job, str]  # why the other drives broke off
+    results: tuple[DriveResult, ...]  # of the completed drives
+    failures: Mapping[Job, str]  # why the other drives failed
 
     def of(self, planner: str) -> list[DriveResult]:
         return [result for result in self.results if result.planner == planner]
 
     def broken_off(self, planner: str) -> list[int]:
-        """Seeds of the drives that did not come to their end."""
+        """Seeds of the failed drives."""
         return [seed for name, seed in self.failures if name == planner]
 
 
-def drives(
+def run_drives(
     planners: Sequence[str],
     seeds: Sequence[int],
     config: Config,
@@ -163,23 +165,22 @@ def drives(
     console: Console,
     random_weights: bool = False,
 ) -> Drives:
-    """Every planner on every seed, spread over the cores; with `random_weights` once more with a network that has
-    learned nothing.
+    """Drives every planner on every seed, in parallel; with `random_weights` learned planners also with random weights.
 
     Raises ConfigError for an unknown planner, ModelFileError for a model that cannot be used, SumoMissing.
     """
-    sumo.binary("sumo")  # what is missing for all is told once, not by every drive
-    drivers = drivers_of(planners, ("",), random_weights)
+    sumo.binary("sumo")  # report a missing SUMO once, not from every drive
+    drivers = make_drivers(planners, ("",), random_weights)
     for driver in drivers.values():
         asked = replace(config, planner=driver.planner)
         planner_named(asked)
-        if driver.planner in LEARNED:  # a fault of the model is told once, not by every drive
+        if driver.planner in LEARNED:  # report a fault of the model once, not from every drive
             check_cameras(asked, cli_args.network_for(config, driver.planner, driver.random_weights))
     jobs = [(name, seed) for name in drivers for seed in seeds]
     found: dict[Job, DriveResult] = {}
     failures: dict[Job, str] = {}
     told = track(
-        _driven(jobs, drivers, config, duration_s), "driving", total=len(jobs), console=console, transient=True
+        _iterate_drives(jobs, drivers, config, duration_s), "driving", total=len(jobs), console=console, transient=True
     )
     for job, result in told:
         if isinstance(result, DriveResult):
@@ -193,16 +194,16 @@ def drives(
     )
 
 
-def _driven(
+def _iterate_drives(
     jobs: Sequence[Job], drivers: Mapping[str, Driver], config: Config, duration_s: float
 ) -> Iterator[tuple[Job, DriveResult | str]]:
-    """Drives as they end, or why one broke off: SUMO may take its process down with it."""
-    work = partial(_one, drivers=drivers, config=config, duration_s=duration_s)
-    for outcome in share_out(jobs, work, os.cpu_count() or 1, lambda place, count: None):
+    """Results in order of completion, or the reason of a failure: SUMO may crash its process."""
+    work = partial(_run_drive, drivers=drivers, config=config, duration_s=duration_s)
+    for outcome in map_restartable(jobs, work, os.cpu_count() or 1, lambda place, count: None):
         yield outcome.task, outcome.reason if outcome.result is None else outcome.result
 
 
-def _one(
+def _run_drive(
     job: Job, report: Callable[[int], None], *, drivers: Mapping[str, Driver], config: Config, duration_s: float
 ) -> DriveResult:
     name, seed = job
@@ -223,10 +224,10 @@ MEASURES: Mapping[str, str] = {
 }
 
 
-def numbers(results: Sequence[DriveResult]) -> dict[str, Any]:
-    """What drives come to together: rates over all their kilometres, shares in percent over all their time.
+def drive_metrics(results: Sequence[DriveResult]) -> dict[str, Any]:
+    """Totals over drives: rates per kilometre, shares in percent of the total time.
 
-    What no drive can tell is None.
+    A value that no drive defines is None.
     """
     logs = [result.log for result in results]
     km = sum(log.distance_m for log in logs) / 1000.0
@@ -257,14 +258,14 @@ def numbers(results: Sequence[DriveResult]) -> dict[str, Any]:
         "comfort": share(float(np.dot([log.comfort for log in logs], _seconds(logs))), sum(_seconds(logs))),
         "mean_speed_mps": round(1000.0 * km / max(seconds, 1e-9), 3) if logs else None,
         "pdms": round(100.0 * float(scores.mean()), 2) if len(scores) else None,
-        "verdicts": _summed(result.verdicts for result in results),
-        "sources": _summed(result.sources for result in results),
+        "verdicts": _sum_counts(result.verdicts for result in results),
+        "sources": _sum_counts(result.sources for result in results),
         "planning_ms": _planning_ms(results),
     }
 
 
 def _planning_ms(results: Sequence[DriveResult]) -> dict[str, Any]:
-    """Processor time of planning steps: the mean over all, and mean and number by their kind."""
+    """Processor time of planning steps in ms: the mean over all, and mean and count by step kind."""
     times: dict[str, list[float]] = {}
     for result in results:
         for kind, some in result.planning_ms.items():
@@ -278,7 +279,7 @@ def _seconds(logs: Sequence[DriveLog]) -> list[float]:
     return [max(log.duration_s, DT_S) for log in logs]
 
 
-def _summed(counts: Iterator[Mapping[str, int]]) -> dict[str, int]:
+def _sum_counts(counts: Iterator[Mapping[str, int]]) -> dict[str, int]:
     total: Counter[str] = Counter()
     for count in counts:
         total.update(count)
@@ -289,10 +290,10 @@ def _summed(counts: Iterator[Mapping[str, int]]) -> dict[str, int]:
 
 
 def add_arguments(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("--closed-loop", action="store_true", help="drive in the proving ground instead of a scene set")
+    parser.add_argument("--closed-loop", action="store_true", help="drive in closed loop in the proving ground")
     parser.add_argument(
         "--seeds",
-        type=arguments.count(100_000),
+        type=arguments.positive_int(100_000),
         default=SEEDS,
         metavar="N",
         help=f"closed loop: so many worlds (default: {SEEDS})",
@@ -317,11 +318,11 @@ def run_closed_loop(args: argparse.Namespace) -> int:
     try:
         config = cli_args.configuration(args)
         seeds = range(args.first_seed, args.first_seed + args.seeds)
-        driven = drives(args.planner, seeds, config, args.duration, errors, args.random_weights)
-        content = {"random_weights": args.random_weights, **table_numbers(driven)}
+        driven = run_drives(args.planner, seeds, config, args.duration, errors, args.random_weights)
+        content = {"random_weights": args.random_weights, **table_metrics(driven)}
         if args.json is not None:
             write_numbers(Path(args.json), content, weights_sha256=cli_args.weights_of(config, args.planner))
-    except (ConfigError, CrewError, ModelFileError, SumoMissing) as fault:
+    except (ConfigError, WorkerPoolError, ModelFileError, SumoMissing) as fault:
         errors.print(escape(str(fault)), soft_wrap=True)
         return 2
     except OSError as fault:
@@ -333,31 +334,33 @@ def run_closed_loop(args: argparse.Namespace) -> int:
     return 1 if driven.failures else 0
 
 
-def table_numbers(driven: Drives) -> dict[str, Any]:
-    """`numbers` of each row under `planners`, with those of each drive; those of the first once more at the top.
+def table_metrics(driven: Drives) -> dict[str, Any]:
+    """`drive_metrics` of each row under `planners`, with those of each drive; those of the first once more at the top.
 
-    `broken_off` is how many drives of a row did not come to their end; `failures` says why, by planner and seed.
+    `broken_off` is the number of failed drives of a row; `failures` gives the reasons by planner and seed.
     """
     by_planner = {}
     for planner in driven.planners:
         results = driven.of(planner)
-        singles = [{"seed": one.seed, "town": one.town, **numbers([one]), **_told(one.log)} for one in results]
+        singles = [
+            {"seed": one.seed, "town": one.town, **drive_metrics([one]), **_event_rows(one.log)} for one in results
+        ]
         broken_off = len(driven.broken_off(planner))
-        by_planner[planner] = {"broken_off": broken_off, **numbers(results), "worlds": singles}
+        by_planner[planner] = {"broken_off": broken_off, **drive_metrics(results), "worlds": singles}
     first = driven.planners[0]
     return {
         "planner": first,
-        **numbers_without_worlds(by_planner[first]),
+        **without_worlds(by_planner[first]),
         "planners": by_planner,
         "failures": {f"{planner}, seed {seed}": why for (planner, seed), why in driven.failures.items()},
     }
 
 
-def numbers_without_worlds(summary: Mapping[str, Any]) -> dict[str, Any]:
+def without_worlds(summary: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in summary.items() if key != "worlds"}
 
 
-def _told(log: DriveLog) -> dict[str, Any]:
+def _event_rows(log: DriveLog) -> dict[str, Any]:
     return {"events": [{"kind": one.kind, "time_s": round(one.time_s, 1), "text": one.text} for one in log.events]}
 
 
@@ -369,9 +372,9 @@ def _table(driven: Drives) -> Table:
         table.add_column(heading, justify="right")
     for planner in driven.planners:
         results, broken_off = driven.of(planner), driven.broken_off(planner)
-        rows = [(f"{one.seed}", numbers([one]), 0) for one in results]
-        rows += [(f"{seed}", numbers([]), 1) for seed in broken_off]
-        rows += [("all", numbers(results), len(broken_off))]
+        rows = [(f"{one.seed}", drive_metrics([one]), 0) for one in results]
+        rows += [(f"{seed}", drive_metrics([]), 1) for seed in broken_off]
+        rows += [("all", drive_metrics(results), len(broken_off))]
         for index, (world, row, count) in enumerate(rows):
             cells = ("-" if row[key] is None else f"{row[key]:.1f}" for key in MEASURES)
             name, last = planner if index == 0 else "", index == len(rows) - 1

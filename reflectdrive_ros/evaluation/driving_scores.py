@@ -1,4 +1,4 @@
-"""What drivers scored on a set of scenes: one row per scene, means by family, the same for recorded and made scenes."""
+"""Open-loop scores: one row of PDM sub-scores per scene and driver, and their means by scene family."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ RANDOM_WEIGHTS = "random weights"  # follows the planner in the name of a row
 
 
 class Driver(NamedTuple):
-    """Who drives in a row of a table."""
+    """The planner of one row of a table."""
 
     planner: str
-    oracle: str = ""  # what it is told, of `oracle.ORACLES`; empty in the closed loop, which tells all alike
-    random_weights: bool = False  # its network has learned nothing
+    privilege: str = ""  # one of `privilege.PRIVILEGES`; empty in closed loop, where all planners are told the same
+    random_weights: bool = False  # whether its network has random weights
 
 
-def drivers_of(planners: Sequence[str], oracles: Sequence[str], random_weights: bool) -> dict[str, Driver]:
-    """The rows of a table by name, as "reflectdrive2 random weights (words)"; with one oracle its name is left out."""
+def make_drivers(planners: Sequence[str], privileges: Sequence[str], random_weights: bool) -> dict[str, Driver]:
+    """The rows of a table by name, such as "reflectdrive2 random weights (words)"; an empty privilege is not named."""
     drivers = {}
     for planner in planners:
         for random in (False, True) if random_weights and planner in LEARNED else (False,):
-            for oracle in oracles:
+            for privilege in privileges:
                 name = f"{planner} {RANDOM_WEIGHTS}" if random else planner
-                drivers[name if len(oracles) == 1 else f"{name} ({oracle})"] = Driver(planner, oracle, random)
+                drivers[f"{name} ({privilege})" if privilege else name] = Driver(planner, privilege, random)
     return drivers
 
 
@@ -48,11 +48,11 @@ class Scores:
 
     families: list[str] = field(default_factory=list)  # of each scene
     scores: dict[str, list[Row]] = field(default_factory=dict)  # by driver, of each scene
-    best: dict[str, list[float]] = field(default_factory=dict)  # by planner that has learned: PDMS of its best proposal
+    best: dict[str, list[float]] = field(default_factory=dict)  # by learned planner: PDMS of its best proposal
     failures: dict[str, list[str]] = field(default_factory=dict)  # by planner: scenes without a plan, and why
 
     def add(self, family: str, rows: Mapping[str, Row], best: Mapping[str, float] | None = None) -> None:
-        """Who has no row had no plan and earns nothing."""
+        """Adds one scene. A driver without a row had no plan and scores 0."""
         self.families.append(family)
         for driver, scores in self.scores.items():
             scores.append(rows.get(driver, [0.0] * len(MEASURES)))
@@ -60,21 +60,21 @@ class Scores:
             values.append((best or {}).get(driver, 0.0))
 
 
-def planned(planner: Planner, observation: Observation, tools: Tools) -> Plan:
-    """What a planner plans without a past. Raises PlanningError if it cannot."""
+def plan_once(planner: Planner, observation: Observation, tools: Tools) -> Plan:
+    """The plan of a planner from its initial state. Raises PlanningError."""
     _, plan = planner(PlannerState(), observation, tools)
     if plan.trajectory.horizon_s < HORIZON_S - 1e-9:
         raise PlanningError(f"the plan ends at {plan.trajectory.horizon_s:.1f} s, {HORIZON_S:.0f} s are scored")
     return plan
 
 
-def waypoints(plan: Plan) -> Array:
-    """Poses (1 + C, 8, 3) at 0.5 .. 4 s of a plan and its rivals."""
+def plan_waypoints(plan: Plan) -> Array:
+    """Poses (1 + C, 8, 3) at 0.5, 1, .. 4 s of a plan and its C candidates, ego frame."""
     return np.stack([kinematics.resample(each, WAYPOINT_TIMES_S) for each in (plan.trajectory, *plan.candidates)])
 
 
-def prolonged(trajectory: Trajectory) -> Trajectory:
-    """Up to what is scored: a plan that was carried forward ends sooner, and goes on as it ended, straight."""
+def extend(trajectory: Trajectory) -> Trajectory:
+    """A trajectory of at least HORIZON_S: a carried-forward plan is extended straight at its last speed."""
     missing = int(np.ceil((HORIZON_S - trajectory.horizon_s) / trajectory.dt_s - 1e-6))
     if missing <= 0:
         return trajectory
@@ -84,13 +84,13 @@ def prolonged(trajectory: Trajectory) -> Trajectory:
     return Trajectory(np.concatenate([trajectory.poses, more]), trajectory.dt_s)
 
 
-def best_of(scene: Scene, plans: Array, config: ScoringConfig) -> float:
-    """The score of the best of plans (N, 8, 3): what choosing with the future known would be worth."""
+def best_score(scene: Scene, plans: Array, config: ScoringConfig) -> float:
+    """The highest score among plans (N, 8, 3): an upper bound for plan selection."""
     return float(score(scene, plans, config=config).score.max())
 
 
-def rows_of(scene: Scene, plans: Mapping[str, Array], config: ScoringConfig) -> dict[str, Row]:
-    """MEASURES of each driver's plan (8, 3) or (40, 3) in a scene."""
+def score_plans(scene: Scene, plans: Mapping[str, Array], config: ScoringConfig) -> dict[str, Row]:
+    """MEASURES of each driver's plan (8, 3) or (40, 3) in a scene, in 0..1."""
     card = score(scene, np.stack(list(plans.values())), config=config)
     without_comfort = total(card, replace(config, comfort_weight=0.0))
     columns = (card.score, *(getattr(card, name) for name in SUB_SCORES), without_comfort)
@@ -101,13 +101,13 @@ def rows_of(scene: Scene, plans: Mapping[str, Array], config: ScoringConfig) -> 
 def summary(driver: str, result: Scores) -> dict[str, Any]:
     """Means in percent over all scenes of a driver, and under `families` over those of each."""
     scores, families = np.array(result.scores[driver]), np.array(result.families)
-    parts = {family: means(scores[families == family]) for family in sorted(set(result.families))}
+    parts = {family: mean_scores(scores[families == family]) for family in sorted(set(result.families))}
     best = {"best_of_k": round(100.0 * float(np.mean(result.best[driver])), 3)} if driver in result.best else {}
-    return {**means(scores), **best, "families": parts}
+    return {**mean_scores(scores), **best, "families": parts}
 
 
-def means(scores: Array) -> dict[str, Any]:
-    """Percent over the scenes that have the number; None where none has."""
+def mean_scores(scores: Array) -> dict[str, Any]:
+    """Means in percent over the scenes with a finite value; None where there is none."""
     found = {}
     for measure, values in zip(MEASURES, scores.T, strict=True):
         known = values[np.isfinite(values)]
@@ -115,8 +115,8 @@ def means(scores: Array) -> dict[str, Any]:
     return {"scenes": len(scores), **found}
 
 
-def without_a_plan(result: Scores, what: str) -> Sequence[str]:
-    """A sentence for each planner that had no plan for some of the scenes, which are called `what`."""
+def missing_plan_notes(result: Scores, what: str) -> Sequence[str]:
+    """One sentence for each planner without a plan in some scenes; `what` names the scenes."""
     return [
         f"{planner} had no plan for {len(failures)} {what}, scored 0; the first: {failures[0]}"
         for planner, failures in result.failures.items()

@@ -1,7 +1,7 @@
-"""Scenes with known official scores: reads them, and scores them as NAVSIM does.
+"""Scenes with official NAVSIM scores: reads them and scores them by the official rules.
 
-A file of scenes has one JSON object a line (gzipped or not); its fields are described in `test/data/golden/SCHEMA.md`.
-Everything there is in a global frame; what comes out here is in the ego frame of each scene.
+A file of scenes has one JSON object per line (optionally gzipped), described in `test/data/golden/SCHEMA.md`. File
+coordinates are global; parsed scenes are in the ego frame of each scene.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ VEHICLE = VehicleConfig(max_steering_rad=np.pi / 3)  # nuPlan's Pacifica
 KINDS = {"vehicle": AgentKind.VEHICLE, "pedestrian": AgentKind.PEDESTRIAN, "bicycle": AgentKind.BICYCLE}
 STATIC_TYPES = ("traffic_cone", "barrier", "czone_sign", "generic_object")
 FRAME_STEPS = 5  # 10 Hz samples between two annotated frames
-NOW, BEFORE = 3, 2  # places in ego_frames
-FRAMES_V1, FRAMES_V2 = 11, 9  # annotated frames that each version sees: 5 s and 4 s
-LONGEST_US = 60_000_000  # from the first frame to the last; ours span 6.5 s
+NOW, BEFORE = 3, 2  # indices into ego_frames
+FRAMES_V1, FRAMES_V2 = 11, 9  # annotated frames used by each version: 5 s and 4 s
+MAX_SPAN_US = 60_000_000  # from the first frame to the last; ours span 6.5 s
 SCENES_BYTES = 4096 * MEGABYTE  # of a file of scenes, unpacked; a million trajectories have 2 GB
 LINE_BYTES = 64 * MEGABYTE  # of one scene; ours have 0.1 MB
 
@@ -83,12 +83,12 @@ FIELDS = {  # of a scene, as described in SCHEMA.md
 
 
 class GoldenError(ValueError):
-    """A file of scenes cannot be used; the message says where and why."""
+    """A file of scenes cannot be used; the message names the line and the reason."""
 
 
 @dataclass(frozen=True, eq=False)
 class GoldenScene:
-    """One scene as both versions of the official code see it, and what is to be scored in it."""
+    """One scene in the form of both official versions, with the trajectories to score."""
 
     scene_id: str
     kind: str
@@ -98,12 +98,12 @@ class GoldenScene:
     candidates: Array  # (N, 8, 3) at 0.5 .. 4 s, ego frame
     candidate_kinds: tuple[str, ...]
     human: Array  # (8, 3) what the human did, for v2's filter
-    previous: tuple[Array | None, ...]  # N plans (8, 3) made 0.5 s earlier, in the ego frame of then
+    previous: tuple[Array | None, ...]  # N plans (8, 3) made 0.5 s earlier, in the ego frame of that time
     previous_motion: Array  # (8,) of then
     previous_start_us: int
 
 
-def lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The JSON objects of a file with their line numbers. Raises GoldenError for what is not a file of such objects."""
     count = 0
     try:
@@ -129,22 +129,22 @@ def lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def read_scenes(path: Path) -> Iterator[GoldenScene]:
     """The scenes of a file, one at a time. Raises GoldenError naming the file, the line and the field."""
-    for count, entry in lines(path):
+    for count, entry in read_lines(path):
         try:
-            yield scene_of(entry)
+            yield parse_scene(entry)
         except DocumentError as fault:
             raise GoldenError(f"{path}, line {count} {fault}") from None
         except ValueError as fault:
             raise GoldenError(f"{path}, line {count}: {fault}") from None
 
 
-def scene_of(entry: Mapping[str, Any]) -> GoldenScene:
+def parse_scene(entry: Mapping[str, Any]) -> GoldenScene:
     """The scene of one JSON object. Raises ValueError (DocumentError where a field is missing or of a wrong type)."""
     check_fields(entry, FIELDS)
     stamps = np.asarray(entry["frame_time_us"], np.int64)
     if (np.diff(stamps) <= 0).any():
         raise ValueError("frame_time_us does not rise from frame to frame")
-    if stamps[-1] - stamps[0] > LONGEST_US:
+    if stamps[-1] - stamps[0] > MAX_SPAN_US:
         raise ValueError(f"frame_time_us spans {(stamps[-1] - stamps[0]) / 1e6:.0f} s, expected at most 60 s")
     ego = entry["ego"]
     map_from_ego = np.array([ego["x"], ego["y"], ego["heading"]], float)
@@ -173,7 +173,7 @@ def scene_of(entry: Mapping[str, Any]) -> GoldenScene:
         ),
         second=replace(
             common,
-            agents=_without_those_touching(seen_by_second),
+            agents=_drop_agents_touching_ego(seen_by_second),
             reference=_reference(entry["pdm_ref_v2"]),
             red_lights=_red_lights(entry, ego_from_map),
             history=_history(frames[: NOW + 1], stamps[: NOW + 1], ego_from_map),
@@ -235,7 +235,7 @@ def _red_lights(entry: Mapping[str, Any], ego_from_map: Array) -> RedLights:
 
 
 def _agents(entry: Mapping[str, Any], ego_from_map: Array, frames: int) -> AgentTracks:
-    """Tracks at 10 Hz, linear between annotated frames; one seen in a single frame stands there always (section 2)."""
+    """Tracks at 10 Hz, linear between annotated frames; an agent in one frame only is static throughout (section 2)."""
     count, times = len(entry["tracks"]), np.arange(SAMPLES) / FRAME_STEPS
     poses, present = np.zeros((count, SAMPLES, 3)), np.zeros((count, SAMPLES), bool)
     speeds, sizes, kinds = np.zeros((count, SAMPLES)), np.ones((count, 2)), np.zeros(count, np.int64)
@@ -258,8 +258,8 @@ def _agents(entry: Mapping[str, Any], ego_from_map: Array, frames: int) -> Agent
     return AgentTracks(poses, present, speeds, sizes, kinds)
 
 
-def _without_those_touching(agents: AgentTracks) -> AgentTracks:
-    """v2's log replay forgets whoever touches the ego at t = 0 (section 2)."""
+def _drop_agents_touching_ego(agents: AgentTracks) -> AgentTracks:
+    """Without agents that overlap the ego at t = 0, as in the log replay of v2 (section 2)."""
     ego = np.array([VEHICLE.rear_axle_to_center_m, 0.0, 0.0])
     touching = geometry.boxes_overlap(
         ego, np.array([VEHICLE.length_m, VEHICLE.width_m]), agents.poses[:, 0], agents.sizes
@@ -283,27 +283,27 @@ def _history(frames: Array, stamps: Array, ego_from_map: Array) -> Array:
 
 # --- scoring as the official scripts do -------------------------------------------------------------------------------
 
-FIRST, SECOND = ScoringConfig(form="pdms"), ScoringConfig(form="epdms")
+SCORING_V1, SCORING_V2 = ScoringConfig(form="pdms"), ScoringConfig(form="epdms")
 
 
 @dataclass(frozen=True, eq=False)
 class OfficialScores:
-    """All that the official scripts of both versions say of a scene's candidates."""
+    """Scores of a scene's candidates by the official scripts of both versions."""
 
     first: ScoreCard  # v1.1
     raw: ScoreCard  # v2 without the human filter
     filtered: ScoreCard  # v2 with it
-    ec: tuple[float | None, ...]  # extended comfort, where there is a plan made before
+    ec: tuple[float | None, ...]  # extended comfort; None without a previous plan
 
 
-def score_officially(golden: GoldenScene) -> OfficialScores:
-    """PDMS of v1.1 and EPDMS of v2 of every candidate, quirks included."""
-    first = score(golden.first, golden.candidates, FIRST, official=True)
-    raw = score(golden.second, golden.candidates, SECOND, official=True)
+def score_official(golden: GoldenScene) -> OfficialScores:
+    """PDMS of v1.1 and EPDMS of v2 of every candidate, with the deviations of the official code."""
+    first = score(golden.first, golden.candidates, SCORING_V1, official=True)
+    raw = score(golden.second, golden.candidates, SCORING_V2, official=True)
     alone = replace(golden.second, reference=None, history=None)
-    human = score(alone, golden.human[None], SECOND, official=True)
-    human = replace(human, comfort=np.ones(1))  # without a past, the official comfort is 1
-    return OfficialScores(first, raw, forgiven(raw, human, SECOND), extended_comfort(golden, raw.states))
+    human = score(alone, golden.human[None], SCORING_V2, official=True)
+    human = replace(human, comfort=np.ones(1))  # without history, the official comfort is 1
+    return OfficialScores(first, raw, forgiven(raw, human, SCORING_V2), extended_comfort(golden, raw.states))
 
 
 def extended_comfort(golden: GoldenScene, states: Array) -> tuple[float | None, ...]:
@@ -318,11 +318,11 @@ def extended_comfort(golden: GoldenScene, states: Array) -> tuple[float | None, 
     return tuple(values)
 
 
-def rows(golden: GoldenScene, scores: OfficialScores, *, states: bool = False) -> Iterator[dict[str, Any]]:
-    """One JSON object per candidate with the keys of `scores.jsonl`; `states` adds what the simulated car did."""
+def score_rows(golden: GoldenScene, scores: OfficialScores, *, states: bool = False) -> Iterator[dict[str, Any]]:
+    """One JSON object per candidate with the keys of `scores.jsonl`; `states` adds the simulated states."""
     ec = np.array([1.0 if value is None else value for value in scores.ec])
     with_ec = {
-        name: total(replace(card, ec=ec), SECOND) for name, card in (("raw", scores.raw), ("filt", scores.filtered))
+        name: total(replace(card, ec=ec), SCORING_V2) for name, card in (("raw", scores.raw), ("filt", scores.filtered))
     }
     for i, name in enumerate(golden.candidate_kinds):
         first, raw = scores.first, scores.raw
@@ -335,17 +335,17 @@ def rows(golden: GoldenScene, scores: OfficialScores, *, states: bool = False) -
             "kind": name,
             "v1": _values(first, i, {"NC": "nc", "DAC": "dac", "EP": "ep", "TTC": "ttc", "C": "comfort", "DDC": "ddc"})
             | {"PDMS": float(first.score[i])},
-            "v2_raw": _values(raw, i, SECOND_COLUMNS) | {"pdm_score": float(raw.score[i])},
-            "v2": _values(scores.filtered, i, SECOND_COLUMNS) | {"pdm_score": float(raw.score[i])},  # stale, officially
+            "v2_raw": _values(raw, i, V2_COLUMNS) | {"pdm_score": float(raw.score[i])},
+            "v2": _values(scores.filtered, i, V2_COLUMNS) | {"pdm_score": float(raw.score[i])},  # stale, officially
             "EC": scores.ec[i],
             "epdms": epdms,
         }
         if states:
-            row["sim"] = simulated(golden, raw.states[i]).round(7).tolist()
+            row["sim"] = simulated_states(golden, raw.states[i]).round(7).tolist()
         yield row
 
 
-SECOND_COLUMNS = {
+V2_COLUMNS = {
     "NC": "nc",
     "DAC": "dac",
     "DDC": "ddc",
@@ -365,14 +365,14 @@ def _values(card: ScoreCard, i: int, columns: Mapping[str, str]) -> dict[str, fl
 SIMULATED = (VX, AX, STEERING, STEERING_RATE, YAW_RATE, YAW_ACCELERATION)
 
 
-def simulated(golden: GoldenScene, states: Array) -> Array:
+def simulated_states(golden: GoldenScene, states: Array) -> Array:
     """(.., 40, 9) x, y, heading in the global frame, vx, ax, steering, steering rate, yaw rate, yaw acceleration."""
     poses = geometry.compose(golden.map_from_ego, states[..., 1:, :VX])
     return np.concatenate([poses, states[..., 1:, SIMULATED]], axis=-1)
 
 
 def state_error(mine: Array, official: Array) -> float:
-    """Largest difference between simulated states (.., 9) of `simulated`, headings compared around the circle."""
+    """The largest difference between simulated states (.., 9) of `simulated_states`; headings are wrapped."""
     difference = np.abs(mine - official)
     difference[..., 2] = np.abs(geometry.wrap(mine[..., 2] - official[..., 2]))
     return float(difference.max())
@@ -384,13 +384,13 @@ EXPERTS = ("human", "pdm_reference")
 
 
 def codebook_ceiling(scenes: Iterable[GoldenScene], book: Codebook) -> dict[str, dict[str, float]]:
-    """What rounding to a codebook costs the experts: mean official PDMS and EPDMS (no filter, no EC), in percent.
+    """The effect of rounding experts to a codebook: mean official PDMS and EPDMS (no filter, no EC), in percent.
 
     By form ("pdms", "epdms"): `exact`, the human's and the reference's trajectories as they are; `rounded`, their
     points rounded and headings found by `tokens.poses_from_points`; `steps`, the same with the direction of each step
     as its heading.
     """
-    means: dict[str, list[Array]] = {FIRST.form: [], SECOND.form: []}
+    means: dict[str, list[Array]] = {SCORING_V1.form: [], SCORING_V2.form: []}
     for golden in scenes:
         experts = golden.candidates[[kind in EXPERTS for kind in golden.candidate_kinds]]
         if len(experts) == 0:
@@ -399,11 +399,14 @@ def codebook_ceiling(scenes: Iterable[GoldenScene], book: Codebook) -> dict[str,
         step = np.diff(points, axis=1, prepend=0.0)
         steps = np.concatenate([points, np.arctan2(step[..., 1:], step[..., :1])], axis=-1)
         plans = np.concatenate([experts, poses_from_points(points), steps])
-        for scene, config in ((golden.first, FIRST), (golden.second, SECOND)):
+        for scene, config in ((golden.first, SCORING_V1), (golden.second, SCORING_V2)):
             means[config.form].append(score(scene, plans, config, official=True).score.reshape(3, -1))
     names = ("exact", "rounded", "steps")
     return {
-        form: {name: 100 * float(np.concatenate([rows[i] for rows in found]).mean()) for i, name in enumerate(names)}
+        form: {
+            name: 100 * float(np.concatenate([score_rows[i] for score_rows in found]).mean())
+            for i, name in enumerate(names)
+        }
         for form, found in means.items()
         if found
     }

@@ -1,17 +1,17 @@
-"""`reflectdrive eval --set test`: planners and the expert, scored on scenes of the proving ground.
+"""`reflectdrive eval --scenes test`: PDM scores of planners and of the expert on proving-ground scenes, open loop.
 
-Open loop: each scene is planned once, from cold, with what a planner may know (its observation). The plan is driven by
-the scorer's car among the others as they really went, and gets the PDM score by the rules that are used for driving. A
-set that is not there is made first. Scenes of one shard share towns; the interval of a mean takes them as independent.
-What a planner is told beyond its pictures is chosen by `--oracle` (see `oracle`); several make several rows of each.
-With `--random-weights` each planner that has a network has a row more, of the same network with random weights: how
-much of the score comes from choice and repair alone.
-A planner that has learned is also scored by the best of its proposals, which only a judge who knows the future finds.
+Each scene is planned once from the planner's initial state. The scorer simulates the plan with its own vehicle model;
+other agents follow their recorded tracks. A missing scene set is generated first. Confidence intervals treat scenes as
+independent, although scenes of one shard share a road network.
+`--privilege` chooses what planners are told beyond images (`evaluation.privilege`); several privileges give one row
+each. `--random-weights` adds a row with random network weights: the part of the score due to selection and repair.
+Learned planners also report the score of their best proposal, an upper bound for selection.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import closing
@@ -33,17 +33,18 @@ from ..data import sets, shards
 from ..data.scene import INSTANTS_S, DrivingScene
 from ..data.shards import Index, SetError, ShardNote
 from ..domain import Array, Observation, Plan
+from ..files import shown
 from ..planning import BLIND, LEARNED, PROPOSALS, planner_named
 from ..planning.planner import PlanningError, Tools
 from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..runtime.engine import check_cameras
 from . import driving_scores, scene_sets
-from . import privilege as oracle_of
-from .driving_scores import MEASURES, WAYPOINT_TIMES_S, Driver, Row, Scores, drivers_of
+from . import privilege as privileges_of
+from .driving_scores import MEASURES, WAYPOINT_TIMES_S, Driver, Row, Scores, make_drivers
 
 EXPERT = "expert"
-RESAMPLED = 1000  # times, for the interval of a mean
+BOOTSTRAP_SAMPLES = 1000  # for the interval of a mean
 COLUMNS = {"nc": "NC", "dac": "DAC", "ttc": "TTC", "comfort": "C", "ep": "EP"}
 Drivers = Mapping[str, Driver]  # by name in the tables
 
@@ -51,7 +52,8 @@ Drivers = Mapping[str, Driver]  # by name in the tables
 def run(args: argparse.Namespace, config: Config, console: Console, errors: Console) -> int:
     """Exit code 0; 2 with one sentence on stderr when there is nothing to score. Raises OSError of a file."""
     try:
-        folder = the_set(args.set, args.scenes, args.workers, errors)
+        folder = resolve_scene_set(args.scenes, args.workers, errors)
+        set_name = shards.index_of(folder).set
         result = evaluate(
             folder,
             args.planner,
@@ -60,57 +62,56 @@ def run(args: argparse.Namespace, config: Config, console: Console, errors: Cons
             args.limit,
             args.workers,
             errors,
-            args.oracle,
+            args.privilege,
             args.random_weights,
         )
-    except scene_sets.FAULTS as fault:
+    except scene_sets.SCENE_SET_ERRORS as fault:
         errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
         return 2
     if args.json is not None:
         model = {"model_sha256": config.model.sha256} if result.best else {}
-        told = {"oracles": args.oracle, "random_weights": args.random_weights, **model}
-        content = {"set": args.set, "folder": folder.name, **told, **numbers(result)}
+        options = {"privileges": args.privilege, "random_weights": args.random_weights, **model}
+        content = {"set": set_name, "folder": folder.name, **options, **numbers(result)}
         write_numbers(args.json, content, weights_sha256=cli_args.weights_of(config, args.planner))
-    console.print(_table(args.set, result))
-    for note in (*result.damages, *driving_scores.without_a_plan(result, "scenes")):
+    console.print(_table(set_name, result))
+    for note in (*result.damages, *driving_scores.missing_plan_notes(result, "scenes")):
         console.print(escape(note), soft_wrap=True, highlight=False)
     return 0
 
 
-def the_set(name: str, folder: Path | None, workers: int, console: Console) -> Path:
-    """Where a set lies: in `folder`, as it is, or in the usual place, whole, where it is made if it is not there.
+def resolve_scene_set(scenes: str, workers: int, console: Console) -> Path:
+    """The folder of a scene set. `scenes` is a folder, or the name of a set, which is generated first where missing.
 
     Raises SetError, SumoMissing, OSError.
     """
-    if folder is not None:
-        if not (folder / shards.INDEX).exists():
-            make = shlex.join(["reflectdrive", "scenes", "--set", name, "--out", str(folder)])
-            raise SetError(f"{folder} holds no set of scenes: leave --scenes out, or make one there with `{make}`")
-        there = shards.index_of(folder)
-        if there.set != name:
-            raise SetError(f"{folder} holds the set '{there.set}', not '{name}': name it with --set {there.set}")
+    if scenes not in sets.SIZES:
+        folder = Path(scenes)
+        if not os.path.exists(folder / shards.INDEX):
+            make = shlex.join(["reflectdrive", "scenes", "--out", scenes])
+            names = ", ".join(sets.SIZES)
+            raise SetError(f"{shown(folder)} holds no scene set: name one of {names}, or make one there with `{make}`")
         return folder
-    make_shard, made_by = scene_sets.the_sampler(*scene_sets.PIXELS, pictures=True)
-    wanted = sets.Wanted(name, sets.SIZES[name], made_by)
-    folder = sets.default_place(name, made_by)
+    make_shard, made_by = scene_sets.make_sampler(*scene_sets.IMAGE_SIZE, pictures=True)
+    wanted = sets.Wanted(scenes, sets.SIZES[scenes], made_by)
+    folder = sets.default_place(scenes, made_by)
     if not sets.is_complete(folder, wanted):
-        sentence = f"the set '{name}' is not whole in {folder}: making it, {wanted.size} scenes"
+        sentence = f"the set '{scenes}' is not whole in {folder}: making it, {wanted.size} scenes"
         console.print(escape(sentence), soft_wrap=True, highlight=False)
-    scene_sets.made(folder, wanted, make_shard, workers, console)
+    scene_sets.ensure_scene_set(folder, wanted, make_shard, workers, console)
     return folder
 
 
 @dataclass(eq=False)
 class Result(Scores):
-    """What came of a set of made scenes."""
+    """Scores of a generated scene set."""
 
     names: list[str] = field(default_factory=list)  # of the scenes
-    damages: list[str] = field(default_factory=list)  # sentences about shards that were left out
+    damages: list[str] = field(default_factory=list)  # sentences about skipped shards
 
 
 @dataclass(frozen=True)
-class Part:
-    """What came of one shard, and what of it was damaged."""
+class ShardScores:
+    """Scores of one shard, and sentences about its damaged scenes."""
 
     scenes: tuple[ScoredScene, ...]
     damages: tuple[str, ...]
@@ -118,13 +119,13 @@ class Part:
 
 @dataclass(frozen=True)
 class ScoredScene:
-    """One scene, by driver."""
+    """Scores of one scene by driver."""
 
     name: str
     family: str
     rows: dict[str, Row]
-    best: dict[str, float]  # PDMS of the best proposal, of those that have learned
-    failures: dict[str, str]  # why there is no plan
+    best: dict[str, float]  # PDMS of the best proposal, of learned planners
+    failures: dict[str, str]  # why there is no plan, by driver
 
 
 def evaluate(
@@ -135,18 +136,18 @@ def evaluate(
     limit: int | None,
     workers: int,
     console: Console,
-    oracles: Sequence[str] = ("constant_velocity",),
+    privileges: Sequence[str] = ("objects",),
     random_weights: bool = False,
 ) -> Result:
     """The expert and planners on the scenes of a set, in its order whatever the number of workers.
 
-    With several oracles each planner drives once under each. With `random_weights` each planner that has a network
-    drives once more with `runtime.network.random_network`. The rows are called as `drivers_of` tells.
+    Each planner is scored once per privilege. With `random_weights` each learned planner is scored once more with
+    `runtime.network.random_network`. Rows are named by `make_drivers`.
 
     Raises SetError if there is nothing to score, ModelFileError or ConfigError for a model that cannot be used.
     """
     learned = [name for name in planners if name in LEARNED]
-    for name in learned:  # a fault of the model is told once, not by every worker
+    for name in learned:  # report a fault of the model once, not from every worker
         network = cli_args.network_for(config, name, random_weights=False)
         if random_weights:
             cli_args.network_for(config, name, random_weights=True)
@@ -157,12 +158,12 @@ def evaluate(
                 f"{len(INSTANTS_S)}: give a model for {len(INSTANTS_S)}"
             )
     index = shards.index_of(folder)
-    tasks = _tasks(index, families, limit)
-    drivers = drivers_of(planners, oracles, random_weights)
+    tasks = _shard_tasks(index, families, limit)
+    drivers = make_drivers(planners, privileges, random_weights)
     work = partial(_score_shard, folder, drivers, config, families)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("scoring", total=sum(scenes for _, scenes in tasks))
-        with closing(_parts(tasks, work, workers, lambda count: progress.update(bar, completed=count))) as done:
+        with closing(_score_shards(tasks, work, workers, lambda count: progress.update(bar, completed=count))) as done:
             parts = {note.file: part for note, part in done}
     result = Result(
         scores={driver: [] for driver in (EXPERT, *drivers)},
@@ -182,8 +183,8 @@ def evaluate(
     return result
 
 
-def _tasks(index: Index, families: Collection[str] | None, limit: int | None) -> list[tuple[ShardNote, int]]:
-    """The shards that are to be scored, with how many scenes of each."""
+def _shard_tasks(index: Index, families: Collection[str] | None, limit: int | None) -> list[tuple[ShardNote, int]]:
+    """The shards to be scored, each with its number of scenes."""
     tasks = []
     for note in index.shards:
         available = index.available(note, families)
@@ -194,26 +195,26 @@ def _tasks(index: Index, families: Collection[str] | None, limit: int | None) ->
     return tasks
 
 
-def _parts(
+def _score_shards(
     tasks: Sequence[tuple[ShardNote, int]],
-    work: Callable[[tuple[ShardNote, int], Callable[[int], None]], Part],
+    work: Callable[[tuple[ShardNote, int], Callable[[int], None]], ShardScores],
     workers: int,
     on_progress: Callable[[int], None],
-) -> Generator[tuple[ShardNote, Part], None, None]:
-    """(note, part) of each task, as they come."""
+) -> Generator[tuple[ShardNote, ShardScores], None, None]:
+    """(note, scores) of each task, in order of completion."""
     done = [0] * len(tasks)
 
-    def tell(place: int, scenes: int) -> None:
+    def report_progress(place: int, scenes: int) -> None:
         done[place] = scenes
         on_progress(sum(done))
 
-    try:  # one worker, too, is a process of its own: all of a crew reckon alike, on every machine
-        with closing(parallel.share_out(tasks, work, workers, tell)) as outcomes:
+    try:  # also a single worker is a separate process: all workers use the same SIMD instructions
+        with closing(parallel.map_restartable(tasks, work, workers, report_progress)) as outcomes:
             for outcome in outcomes:
                 note, scenes = outcome.task
                 lost = f"{note.file} could not be scored: {outcome.reason}; its {scenes} scenes are left out"
-                yield note, outcome.result or Part((), (lost,))
-    except parallel.CrewError as fault:
+                yield note, outcome.result or ShardScores((), (lost,))
+    except parallel.WorkerPoolError as fault:
         raise SetError(f"nothing can be scored: {fault}") from None
 
 
@@ -224,7 +225,7 @@ def _score_shard(
     families: Collection[str] | None,
     task: tuple[ShardNote, int],
     report: Callable[[int], None],
-) -> Part:
+) -> ShardScores:
     note, limit = task
     damages: list[str] = []
     done = []
@@ -239,14 +240,18 @@ def _score_shard(
     for scene in scenes:
         done.append(_score_scene(scene, drivers, config))
         report(len(done))
-    return Part(tuple(done), tuple(damages))
+    return ShardScores(tuple(done), tuple(damages))
 
 
 def _score_scene(scene: DrivingScene, drivers: Drivers, config: Config) -> ScoredScene:
     scored = scene.scored(vehicle=config.vehicle)
     plans, best, failures = {EXPERT: scene.expert}, {}, {}
-    space = not {driver.planner for driver in drivers.values()} <= set(BLIND)  # who is blind has no use for it
-    told = {driver.oracle: oracle_of.observed(scene, driver.oracle, space) for driver in drivers.values()}
+    space = not {driver.planner for driver in drivers.values()} <= set(
+        BLIND
+    )  # planners without a network use no drivable area
+    observations = {
+        driver.privilege: privileges_of.observe(scene, driver.privilege, space) for driver in drivers.values()
+    }
     for name, driver in drivers.items():
         asked = replace(config, planner=driver.planner)
         has_network = driver.planner in LEARNED
@@ -254,22 +259,22 @@ def _score_scene(scene: DrivingScene, drivers: Drivers, config: Config) -> Score
             asked, cli_args.network_for(config, driver.planner, driver.random_weights) if has_network else None
         )
         try:
-            plan = driving_scores.planned(planner_named(asked), told[driver.oracle], tools)
-            plans[name] = driving_scores.waypoints(plan)[0]
+            plan = driving_scores.plan_once(planner_named(asked), observations[driver.privilege], tools)
+            plans[name] = driving_scores.plan_waypoints(plan)[0]
             if has_network:
-                proposals = _to_all_goals(plan, told[driver.oracle], tools)
-                best[name] = driving_scores.best_of(scored, proposals, config.scoring)
+                proposals = _plan_waypoints_to_all_goals(plan, observations[driver.privilege], tools)
+                best[name] = driving_scores.best_score(scored, proposals, config.scoring)
         except PlanningError as fault:
             failures[name] = str(fault)
-    rows = driving_scores.rows_of(scored, plans, config.scoring)
+    rows = driving_scores.score_plans(scored, plans, config.scoring)
     return ScoredScene(scene.name, scene.family, rows, best, failures)
 
 
-def _to_all_goals(plan: Plan, seen: Observation, tools: Tools) -> Array:
+def _plan_waypoints_to_all_goals(plan: Plan, observation: Observation, tools: Tools) -> Array:
     """Poses (N, 8, 3) at 0.5 .. 4 s of the plan before any repair and of the plans to the other goals.
 
-    `seen` is what this row is told: nothing else of the scene goes in. Where that tells of no objects and no drivable
-    space, the planner follows one goal; then the drafts to all goals stand beside its plan.
+    `observation` is the observation of this row's privilege; nothing else of the scene is used. Without objects and
+    drivable area the planner follows one goal; then the drafts to all goals are appended to its plan.
     """
     config = tools.config
     repaired = plan.check is not None and plan.check.repairs > 0
@@ -279,11 +284,11 @@ def _to_all_goals(plan: Plan, seen: Observation, tools: Tools) -> Array:
             reflectdrive2=replace(config.reflectdrive2, choose=True, repair=False),
             reflectdrive=replace(config.reflectdrive, repair=False),
         )
-        plan = driving_scores.planned(planner_named(config), seen, replace(tools, config=config))
-    plans = driving_scores.waypoints(plan)
+        plan = driving_scores.plan_once(planner_named(config), observation, replace(tools, config=config))
+    plans = driving_scores.plan_waypoints(plan)
     if plan.candidates:
         return plans
-    others = [kinematics.resample(each, WAYPOINT_TIMES_S) for each in PROPOSALS[config.planner](seen, tools)]
+    others = [kinematics.resample(each, WAYPOINT_TIMES_S) for each in PROPOSALS[config.planner](observation, tools)]
     return np.concatenate([plans, np.stack(others)])
 
 
@@ -305,17 +310,17 @@ def numbers(result: Result) -> dict[str, Any]:
 
 def _summary(driver: str, result: Result) -> dict[str, Any]:
     pdms = np.array(result.scores[driver])[:, MEASURES.index("pdms")]
-    return {**driving_scores.summary(driver, result), "pdms_95": interval(pdms)}
+    return {**driving_scores.summary(driver, result), "pdms_95": bootstrap_interval(pdms)}
 
 
-def interval(values: Array) -> list[float]:
-    """Where the mean of (N,) values lies with 95 %, in percent, by the bootstrap; the same for the same values."""
+def bootstrap_interval(values: Array) -> list[float]:
+    """The 95 % bootstrap interval of the mean of (N,) values, in percent; deterministic."""
     generator = np.random.default_rng(0)
-    resampled = [generator.choice(values, len(values)).mean() for _ in range(RESAMPLED)]
+    resampled = [generator.choice(values, len(values)).mean() for _ in range(BOOTSTRAP_SAMPLES)]
     return [round(100.0 * float(end), 3) for end in np.percentile(resampled, [2.5, 97.5])]
 
 
-def with_interval(mean: float, ends: Sequence[float]) -> str:
+def format_difference(mean: float, ends: Sequence[float]) -> str:
     """A difference and its 95 % interval, as "+1.00 (-0.20 .. +2.10)"."""
     return f"{mean:+.2f} ({ends[0]:+.2f} .. {ends[1]:+.2f})"
 

@@ -1,14 +1,15 @@
-"""What a planner is told beyond its pictures: four answers, which must never be mixed in one column.
+"""Privileges: what a planner is told beyond camera images. Scores of different privileges are never compared.
 
-- `words`: a command, the speed limit and the navigator's words, as NAVSIM's planners have it; no route.
-- `none`: the route, too. With pictures, words and its own motion that is what a car with cameras alone knows.
-- `constant_velocity`: where the others are and how fast they go now, and the drivable space. Most published numbers of
-  planners that score or repair their plans are of this kind.
-- `logged`: the same with the others' true future. No car has it; it says what better prediction would be worth.
+- `words`: command, speed limit and instruction, as NAVSIM planners have them; no route.
+- `route`: also the route. A vehicle with cameras and a navigation system knows this.
+- `objects`: also the objects with their present velocities, and the drivable area. Most published numbers of planners
+  that score or repair their plans are of this kind.
+- `logged`: also the recorded futures of the objects. An upper bound for better prediction; no vehicle has it.
 """
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import replace
 
 import numpy as np
@@ -18,36 +19,45 @@ from ..domain import Agents, Array, DrivableGrid, Observation
 from ..scoring import drivable
 from ..scoring.simulate import DT_S
 
-ORACLES = ("words", "none", "constant_velocity", "logged")
-KNOT_STEPS = 5  # 0.5 s between the poses of a logged future
+PRIVILEGES = ("words", "route", "objects", "logged")
+FORMER_NAMES = {"none": "route", "constant_velocity": "objects"}
+FUTURE_STRIDE = 5  # 0.5 s between the poses of a logged future
 
 
-def observed(scene: DrivingScene, oracle: str, space: bool = True) -> Observation:
-    """What a planner sees of a scene under an oracle; without `space` not where the road is, which takes 0.1 s to make.
+def parse(text: str) -> str:
+    """The type of the option --privilege. Raises argparse.ArgumentTypeError for a former name."""
+    if text in FORMER_NAMES:
+        raise argparse.ArgumentTypeError(f"'{text}' is now called '{FORMER_NAMES[text]}'")
+    return text
 
-    Raises ValueError naming the oracles there are.
+
+def observe(scene: DrivingScene, privilege: str, with_drivable: bool = True) -> Observation:
+    """The observation of a scene under a privilege.
+
+    `with_drivable=False` leaves out the drivable area, which takes 0.1 s to compute. Raises ValueError for an unknown
+    privilege.
     """
-    if oracle not in ORACLES:
-        raise ValueError(f"oracle is '{oracle}', expected one of {', '.join(ORACLES)}")
-    if oracle in ("words", "none"):
-        alone = replace(scene.observation(), agents=None)
-        return replace(alone, route=np.zeros((0, 3))) if oracle == "words" else alone
-    told = scene.observation(drivable=drivable_space(scene) if space else None)
-    return replace(told, agents=with_futures(scene)) if oracle == "logged" else told
+    if privilege not in PRIVILEGES:
+        raise ValueError(f"privilege is '{privilege}', expected one of {', '.join(PRIVILEGES)}")
+    if privilege in ("words", "route"):
+        without_agents = replace(scene.observation(), agents=None)
+        return replace(without_agents, route=np.zeros((0, 3))) if privilege == "words" else without_agents
+    observation = scene.observation(drivable=drivable_grid(scene) if with_drivable else None)
+    return replace(observation, agents=agents_with_logged_futures(scene)) if privilege == "logged" else observation
 
 
-def drivable_space(scene: DrivingScene) -> DrivableGrid:
-    """As the score has it: roads, intersections and car parks."""
+def drivable_grid(scene: DrivingScene) -> DrivableGrid:
+    """The drivable area of the PDM score: roads, intersections and car parks."""
     areas = scene.areas
     return drivable.grid_around_ego(drivable.joined([*areas.roadblocks, *areas.intersections, *areas.carparks]))
 
 
-def with_futures(scene: DrivingScene) -> Agents:
-    """Who is there now, with where they will be; who leaves the scene goes straight on."""
+def agents_with_logged_futures(scene: DrivingScene) -> Agents:
+    """Agents present now with their recorded future poses; an agent that disappears keeps its last velocity."""
     now, tracks = scene.agents, scene.tracks
-    seen = tracks.present[:, NOW]
+    visible = tracks.present[:, NOW]
     later = slice(NOW, None)
-    poses, present, speeds = (each[seen, later] for each in (tracks.poses, tracks.present, tracks.speeds_mps))
+    poses, present, speeds = (each[visible, later] for each in (tracks.poses, tracks.present, tracks.speeds_mps))
     last = np.where(present.all(axis=1), present.shape[1], present.argmin(axis=1)) - 1  # the last step before a gap
     steps = np.arange(present.shape[1])
     gone_s = DT_S * np.maximum(steps - last[:, None], 0)
@@ -55,4 +65,4 @@ def with_futures(scene: DrivingScene) -> Agents:
     speed = speeds[np.arange(len(poses)), last][:, None]
     held[..., 0] += speed * gone_s * np.cos(held[..., 2])
     held[..., 1] += speed * gone_s * np.sin(held[..., 2])
-    return replace(now, predicted_poses=held[:, KNOT_STEPS::KNOT_STEPS], predicted_dt_s=KNOT_STEPS * DT_S)
+    return replace(now, predicted_poses=held[:, FUTURE_STRIDE::FUTURE_STRIDE], predicted_dt_s=FUTURE_STRIDE * DT_S)

@@ -1,4 +1,4 @@
-"""Scene sets of the proving ground, made or completed where they are not there, with progress on the console."""
+"""Generates or completes scene sets of the proving ground, with progress on the console."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ from ..data.sets import MakeShard, Wanted
 from ..data.shards import Index, SetError
 from ..sim import sumo
 
-FAULTS = (SetError, sumo.SumoMissing)
-PIXELS = (288, 162)  # of an image: the resolution that the shipped network reads
+SCENE_SET_ERRORS = (SetError, sumo.SumoMissing)
+IMAGE_SIZE = (288, 162)  # of an image: the resolution that the shipped network reads
 
 
-def the_sampler(width: int, height: int, *, pictures: bool, first: int = 0) -> tuple[MakeShard, dict[str, Any]]:
-    """The proving ground as a maker of shards, and what its scenes follow from."""
+def make_sampler(width: int, height: int, *, pictures: bool, first: int = 0) -> tuple[MakeShard, dict[str, Any]]:
+    """The shard generator of the proving ground, and the options that its scenes depend on."""
     from ..sim import sampler
 
     options = sampler.Options(width, height, pictures)
     return partial(sampler.Shard, options=options), sets.made_by(asdict(options), first)
 
 
-def made(
+def ensure_scene_set(
     folder: Path, wanted: Wanted, make_shard: MakeShard, workers: int, console: Console
 ) -> tuple[Index, float | None]:
-    """The index of a set, which is made or completed first where it must be; and scenes made per second, None if none.
+    """The index of a set, generated or completed first where needed, and scenes generated per second or None.
 
-    Raises SetError, SumoMissing, OSError, each with one sentence to tell.
+    Raises SetError, SumoMissing, OSError, each with one sentence.
     """
     if sets.is_complete(folder, wanted):
         return shards.index_of(folder), None
-    sumo.binary("netconvert")  # or every shard would fail for want of it
+    sumo.binary("netconvert")  # fail here once, not in every shard
     begun = time.perf_counter()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(f"making the set '{wanted.name}'", total=wanted.size)
         kept: list[int] = []
 
-        def tell(scenes: int) -> None:
+        def report_progress(scenes: int) -> None:
             if not kept:
                 kept.append(scenes)
             progress.update(task, completed=scenes)
 
-        index = sets.make(folder, wanted, make_shard, workers=workers, on_progress=tell)
+        index = sets.make(folder, wanted, make_shard, workers=workers, on_progress=report_progress)
     fresh = index.scenes - kept[0]
     return index, fresh / (time.perf_counter() - begun) if fresh else None
 

@@ -41,7 +41,7 @@ class Remarks(Protocol):
         ...
 
     @property
-    def why_full(self) -> str:
+    def full_step_reason(self) -> str:
         """Why the step was a full one; empty where it was not."""
         ...
 

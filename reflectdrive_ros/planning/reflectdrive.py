@@ -48,7 +48,7 @@ class Memory:
     """What the last step leaves behind, to be told."""
 
     notes: tuple[str, ...]
-    why_full: str = ""
+    full_step_reason: str = ""
 
 
 def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[PlannerState, Plan]:

@@ -53,15 +53,15 @@ class Memory:
     command: Command
     confidence: float  # mean probability of the plan's ids
     notes: tuple[str, ...]  # sentences on inputs that were not used as they came
-    why_full: str = ""  # why the step was a full one
+    full_step_reason: str = ""  # why the step was a full one
 
 
 def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[PlannerState, Plan]:
     settings = tools.config.reflectdrive2
     network, inputs = what_it_sees("reflectdrive2", observation, tools)
-    why_full = doubts(state, observation, settings)
+    full_step_reason = doubts(state, observation, settings)
     known: Prefilled | None = None
-    if why_full or state.previous is None:
+    if full_step_reason or state.previous is None:
         known = network.prefill_goal(inputs)
         context = known.context
         begun, log_probs = goals_to_draft(known, observation, tools)
@@ -109,7 +109,9 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
         trace=trace_of(rounds, known, network.codebook),
     )
     made = replace(made, check=check_of(made, against, repairs))
-    memory = Memory(observation.ego, observation.command, float(confidence_of_ids.mean()), inputs.notes, why_full)
+    memory = Memory(
+        observation.ego, observation.command, float(confidence_of_ids.mean()), inputs.notes, full_step_reason
+    )
     return PlannerState(made, lite_run, memory), made
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from ..ros.bag import SUFFIXES, BagError
 from .plan_measures import PLANS_FILE
 
-MOST_ENTRIES = 50_000  # files and folders that are looked at for bags
+MAX_ENTRIES = 50_000  # files and folders that are looked at for bags
 
 
 def is_bag(path: Path) -> bool:
@@ -24,26 +24,24 @@ def is_bag(path: Path) -> bool:
 
 def holds_bags(path: Path) -> bool:
     """Whether a path is a folder of bags rather than a bag."""
-    return os.path.isdir(path) and not is_bag(path) and bool(bags_in(path))
+    return os.path.isdir(path) and not is_bag(path) and bool(find_bags(path))
 
 
-def bags_in(path: Path) -> list[Path]:
+def find_bags(path: Path) -> list[Path]:
     """The bags in a folder and in the folders inside, by name; not those that replays have left there.
 
     Links to folders are followed only where they are bags; folders that may not be read are left out. Raises BagError
-    for a folder with more than MOST_ENTRIES files and folders, as `/` is; OSError.
+    for a folder with more than MAX_ENTRIES files and folders, as `/` is; OSError.
     """
-    return _bags_in(path, path, [0])
+    return _find_bags(path, path, [0])
 
 
-def _bags_in(path: Path, top: Path, seen: list[int]) -> list[Path]:
+def _find_bags(path: Path, top: Path, seen: list[int]) -> list[Path]:
     found: list[Path] = []
     entries = sorted(path.iterdir())
     seen[0] += len(entries)
-    if seen[0] > MOST_ENTRIES:
-        raise BagError(
-            f"{top} holds more than {MOST_ENTRIES} files and folders: name bags, or a smaller folder of bags"
-        )
+    if seen[0] > MAX_ENTRIES:
+        raise BagError(f"{top} holds more than {MAX_ENTRIES} files and folders: name bags, or a smaller folder of bags")
     for entry in entries:
         try:
             if not entry.is_dir() or entry.name.startswith("."):
@@ -51,7 +49,7 @@ def _bags_in(path: Path, top: Path, seen: list[int]) -> list[Path]:
             if is_bag(entry):
                 found.append(entry)
             elif not entry.is_symlink() and not (entry / PLANS_FILE).exists():
-                found += _bags_in(entry, top, seen)
+                found += _find_bags(entry, top, seen)
         except (PermissionError, FileNotFoundError):  # the latter: it has vanished meanwhile
             continue
     return found

@@ -13,7 +13,7 @@ from ..ros.topics import Topic
 
 IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
 # the word in a topic's name that decides among several of one type
-WORDS = {
+TOPIC_KEYWORDS = {
     "odometry": "kinematic_state",
     "acceleration": "acceleration",
     "route": "route",
@@ -24,11 +24,11 @@ WORDS = {
     "drivable": "drivable",
     "obstacles": "obstacle",
 }
-NAMED_SO = ("tf_static", "instruction")  # others of these types are something else: /tf, any text
+IMAGE_TOPIC_NAME = ("tf_static", "instruction")  # others of these types are something else: /tf, any text
 
 
 @dataclass(frozen=True)
-class Mapped:
+class TopicMapping:
     """The topic of a bag for each input of the planner."""
 
     config: Config  # fitted to the bag: raw or compressed images, kind of objects
@@ -44,7 +44,7 @@ class Mapped:
         }
 
 
-def mapped(config: Config, reader: BagReader, pairs: Sequence[str], *, driven_route: bool) -> Mapped:
+def map_topics(config: Config, reader: BagReader, pairs: Sequence[str], *, driven_route: bool) -> TopicMapping:
     """The topic of each input that `config` asks for.
 
     `pairs` are KEY=NAME given by a person, or KEY= for an input that the planner is to do without; with `driven_route`
@@ -56,9 +56,11 @@ def mapped(config: Config, reader: BagReader, pairs: Sequence[str], *, driven_ro
     config = _fitted(config, type_of, asked, driven_route=driven_route)
     entries = topics.inputs(config)
     known = {entry.key for entry in entries}
-    if unknown := sorted(set(asked) - known - {key for key, name in asked.items() if not name and key in WORDS}):
+    if unknown := sorted(
+        set(asked) - known - {key for key, name in asked.items() if not name and key in TOPIC_KEYWORDS}
+    ):
         raise BagError(f"--topic {unknown[0]}: no such input; expected one of {', '.join(known)}")
-    found = Mapped(config, {}, {}, {})
+    found = TopicMapping(config, {}, {}, {})
     problems: list[str] = []
     advice: dict[str, None] = {}  # each line once, in order
     for entry in entries:
@@ -91,7 +93,7 @@ def mapped(config: Config, reader: BagReader, pairs: Sequence[str], *, driven_ro
     return found
 
 
-def chosen(details: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def ambiguous_choices(details: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """A sentence for each input that one of several topics was taken for (`Mapped.details`)."""
     return [
         f"{key}: {entry['name']} is used; the bag also has {', '.join(entry['others'])} of this type: "
@@ -135,14 +137,14 @@ def _fitting(entry: Topic, type_of: Mapping[str, str]) -> list[str]:
     names = _of_type(entry, type_of)
     if camera := entry.key.partition(":")[2]:
         return [name for name in names if camera in name.split("/")]
-    if entry.key in NAMED_SO:
-        return [name for name in names if WORDS[entry.key] in name]
+    if entry.key in IMAGE_TOPIC_NAME:
+        return [name for name in names if TOPIC_KEYWORDS[entry.key] in name]
     return names
 
 
 def _only(entry: Topic, names: Sequence[str]) -> str | None:
     """The topic that is an input beyond question: the only one, or the only one with the input's word."""
-    likely = [name for name in names if WORDS.get(entry.key, entry.key) in name]
+    likely = [name for name in names if TOPIC_KEYWORDS.get(entry.key, entry.key) in name]
     return next((some[0] for some in (likely, names) if len(some) == 1), None)
 
 
@@ -164,7 +166,7 @@ def _missing(entry: Topic, type_of: Mapping[str, str]) -> list[str]:
     elif camera:
         lines = [f"{entry.key}: no topic of type {entry.type} is named after camera '{camera}'; choose one:"]
     else:
-        lines = [f"{entry.key}: no topic of type {entry.type} is named '{WORDS[entry.key]}'; choose one:"]
+        lines = [f"{entry.key}: no topic of type {entry.type} is named '{TOPIC_KEYWORDS[entry.key]}'; choose one:"]
     return [*lines, *(f"  --topic {entry.key}={name}" for name in names)]
 
 
@@ -173,12 +175,12 @@ def _advice(entry: Topic, type_of: Mapping[str, str]) -> list[str]:
     have = set(type_of.values())
     if entry.key == "route":
         other = next((kind for kind, name in topics.ROUTE_TYPES.items() if name != entry.type and name in have), None)
-        told = [f"  --set inputs.route_type={other}   (the bag has a {topics.ROUTE_TYPES[other]})"] if other else []
+        told = [f"  --setting inputs.route_type={other}   (the bag has a {topics.ROUTE_TYPES[other]})"] if other else []
         return [*told, "  --route driven   (to follow the path that was driven, in hindsight)"]
     if entry.key == "map":
-        return ["  --set inputs.lanelet_map=FILE   (the map's .osm file)"]
+        return ["  --setting inputs.lanelet_map=FILE   (the map's .osm file)"]
     if entry.key == "tf_static" or ":" in entry.key:
-        return ["  --set cameras.required=false   (with a planner that needs no images)"]
+        return ["  --setting cameras.required=false   (with a planner that needs no images)"]
     return []
 
 
@@ -189,5 +191,5 @@ def known_sources(reader: BagReader) -> dict[str, str]:
         for kind in kinds:
             names = [topic.name for topic in reader.topics if topic.type_name == kind and topic.count]
             if names and key not in found:
-                found[key] = min(names, key=lambda name: (WORDS[key] not in name, len(name), name))
+                found[key] = min(names, key=lambda name: (TOPIC_KEYWORDS[key] not in name, len(name), name))
     return found

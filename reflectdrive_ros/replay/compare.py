@@ -23,9 +23,9 @@ BLOCK_S = 10.0
 BAGS_MIN = 8  # from so many on, whole bags are the blocks
 BLOCKS_MIN = 6  # of fewer, even flips that all agree happen by chance in more than 5 % of all cases
 LEVEL = 0.95
-RESAMPLED = 10_000
-FLIPPED_ALL = 13  # up to so many blocks, every pattern of signs is tried
-AT_ONCE = 2_000_000  # random numbers in memory
+BOOTSTRAP_SAMPLES = 10_000
+EXACT_BLOCKS_MAX = 13  # up to so many blocks, every pattern of signs is tried
+BATCH_NUMBERS = 2_000_000  # random numbers in memory
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Difference:
         return self.interval is not None and self.p < 1.0 - LEVEL and not self.interval[0] <= 0.0 <= self.interval[1]
 
 
-def paired(stamps_a_ns: Array, stamps_b_ns: Array) -> tuple[Array, Array]:
+def pair_stamps(stamps_a_ns: Array, stamps_b_ns: Array) -> tuple[Array, Array]:
     """Indices (P,) into both of plans that belong together: each the other's nearest, within half an interval.
 
     The interval is the shorter of the two medians between consecutive plans. Stamps are (N,), (M,) int64; pairs come in
@@ -76,7 +76,7 @@ def _nearest(among: Array, stamps: Array) -> Array:
     return np.asarray(np.where(stamps - among[before] <= among[after] - stamps, before, after))
 
 
-def blocks_of(stamps_ns: Mapping[str, Array]) -> dict[str, Array]:
+def assign_blocks(stamps_ns: Mapping[str, Array]) -> dict[str, Array]:
     """For each bag the block (N,) of each of its plans, numbered over all bags: a bag each, or stretches of it."""
     whole = sum(len(some) > 0 for some in stamps_ns.values()) >= BAGS_MIN
     found, begin = {}, 0
@@ -119,18 +119,18 @@ def _flipped(sums: Array, generator: np.random.Generator) -> float:
     """How often blocks whose signs are random differ at least as much as these do."""
     many = len(sums)
     seen = abs(sums.sum()) * (1.0 - 1e-12)  # sums of the same numbers in another order differ in the last digit
-    if many <= FLIPPED_ALL:
+    if many <= EXACT_BLOCKS_MAX:
         signs = 1.0 - 2.0 * ((np.arange(2**many)[:, None] >> np.arange(many)) & 1)
         return float((np.abs(signs @ sums) >= seen).mean())
     as_much = 0
     for size in _portions(many):
         signs = 1.0 - 2.0 * generator.integers(2, size=(size, many))
         as_much += int((np.abs(signs @ sums) >= seen).sum())
-    return (1 + as_much) / (1 + RESAMPLED)
+    return (1 + as_much) / (1 + BOOTSTRAP_SAMPLES)
 
 
 def _portions(many: int) -> list[int]:
     """RESAMPLED in portions that keep memory flat."""
-    size = max(1, min(RESAMPLED, AT_ONCE // many))
-    whole, rest = divmod(RESAMPLED, size)
+    size = max(1, min(BOOTSTRAP_SAMPLES, BATCH_NUMBERS // many))
+    whole, rest = divmod(BOOTSTRAP_SAMPLES, size)
     return [size] * whole + ([rest] if rest else [])

@@ -21,7 +21,7 @@ from ..provenance import write_numbers
 from ..ros.bag import BagError
 from ..runtime import cli_args
 from . import engine
-from .validator import RAW, Margin, margins
+from .validator import RAW_FORWARD_SHIFT, Margin, margins
 
 
 def main() -> int:
@@ -35,7 +35,7 @@ def main() -> int:
     plans = 0
     try:
         for bag in args.bags:
-            count, found = measured(bag, args.planner, errors)
+            count, found = measure(bag, args.planner, errors)
             plans += count
             for name, margin in found.items():
                 worst[name] = max(worst.get(name, margin), margin, key=lambda one: one.worst)
@@ -46,10 +46,10 @@ def main() -> int:
         rows = {name: {"worst": round(m.worst, 4), "limit": m.limit, "met": m.met} for name, m in worst.items()}
         write_numbers(args.json, {"checks": rows, "plans": plans, "bags": [bag.name for bag in args.bags]})
     console.print(table(worst, plans))
-    return 0 if all(margin.met for name, margin in worst.items() if name != RAW) else 1
+    return 0 if all(margin.met for name, margin in worst.items() if name != RAW_FORWARD_SHIFT) else 1
 
 
-def measured(bag: Path, planner: str | None, errors: Console) -> tuple[int, dict[str, Margin]]:
+def measure(bag: Path, planner: str | None, errors: Console) -> tuple[int, dict[str, Margin]]:
     """Plans made of a bag, and their margins. Raises BagError or ConfigError."""
     with TemporaryDirectory() as folder:
         parser = argparse.ArgumentParser()
@@ -65,7 +65,7 @@ def table(worst: dict[str, Margin], plans: int) -> Table:
     made = Table("check", "worst", "limit", "used", title=f"Autoware's planning validator · {plans} plans")
     for name, margin in worst.items():
         used = f"{100 * margin.share:.0f} %" if margin.limit else ("-" if margin.met else "exceeded")
-        note = " (without the extender, told only)" if name == RAW else ""
+        note = " (without the extender, told only)" if name == RAW_FORWARD_SHIFT else ""
         made.add_row(name + note, f"{margin.worst:.3f}", f"{margin.limit:g}", used)
     return made
 

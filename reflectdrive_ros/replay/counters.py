@@ -1,4 +1,4 @@
-"""What is counted over all plans of a replay, in memory that does not grow with it."""
+"""Counters over all plans of a replay, in constant memory."""
 
 from __future__ import annotations
 
@@ -15,59 +15,59 @@ import numpy as np
 from ..domain import Array
 from ..ros.inputs import InputStatus, Level
 
-SENTENCES_MAX = 20  # of a kind that are told
-Unsent = Callable[[Iterable[InputStatus]], None]  # takes the diagnostics of a step that sent no plan
+MESSAGES_MAX = 20  # reported per kind
+OnDiagnostics = Callable[[Iterable[InputStatus]], None]  # receives the diagnostics of a step without a plan
 NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
 
 
 @dataclass(frozen=True)
-class Sent:
-    """One plan as it went out, with what was said of it."""
+class PublishedPlan:
+    """One published plan with its status and diagnostics."""
 
     stamp_ns: int
     points: Array  # (T,) of outputs.POINT
     status: Any  # reflectdrive/PlannerStatus
     stages_ms: dict[str, float]
     statuses: tuple[InputStatus, ...]
-    at_ns: int | None = None  # when, as the bag counts; None where only the end of the bag tells all
+    at_ns: int | None = None  # publication time on the clock of the bag; None if it is known only at the end
 
 
-class Tally:
-    """What is counted over all plans of a replay.
+class ReplayCounters:
+    """Counts steps, notes, diagnostics and deadline misses of a replay.
 
-    `plans_sha256` is one hash over every number of every trajectory: equal runs have equal hashes.
+    `plans_sha256` is one hash over all numbers of all trajectories.
     """
 
     def __init__(self, deadline_ms: float) -> None:
-        """`deadline_ms`: what a step may take, to count those that took longer."""
+        """`deadline_ms`: limit of a step; longer steps are counted."""
         self.plans = 0
         self._deadline_ms, self._over_deadline = deadline_ms, 0
-        self._diagnostics: dict[tuple[Level, str], Sentences] = {}
-        self._lock = threading.Lock()  # the thread that reads ahead in the bag tells of damaged messages
+        self._diagnostics: dict[tuple[Level, str], MessageCounter] = {}
+        self._lock = threading.Lock()  # the reader thread reports damaged messages
         self._digest = hashlib.sha256()
-        self._last: Sent | None = None
-        self._steps, self._why_full, self._notes = Counter[str](), Sentences(), Sentences()
+        self._last: PublishedPlan | None = None
+        self._steps, self._why_full, self._notes = Counter[str](), MessageCounter(), MessageCounter()
 
-    def add(self, sent: Sent) -> None:
+    def add(self, sent: PublishedPlan) -> None:
         self._digest.update(np.array(sent.stamp_ns, np.int64).tobytes())
         self._digest.update(sent.points.tobytes())
         self._steps[sent.status.step_kind] += 1
         for line in sent.statuses:
             if line.name == "planner":
-                for sentences, key in ((self._why_full, "why_full"), (self._notes, "notes")):
+                for sentences, key in ((self._why_full, "full_step_reason"), (self._notes, "notes")):
                     if line.values.get(key):
                         sentences.add(line.values[key])
         self._over_deadline += sent.stages_ms.get("total", 0.0) > self._deadline_ms
-        self.diagnosed(sent.statuses)
+        self.count_diagnostics(sent.statuses)
         self._last = sent
         self.plans += 1
 
-    def diagnosed(self, statuses: Iterable[InputStatus]) -> None:
-        """Count the warnings and errors of one step; `add` does it for the steps that sent a plan."""
+    def count_diagnostics(self, statuses: Iterable[InputStatus]) -> None:
+        """Counts warnings and errors of one step; `add` calls it for steps with a plan."""
         with self._lock:
             for line in statuses:
                 if line.level > Level.OK:
-                    self._diagnostics.setdefault((line.level, line.name), Sentences()).add(line.message)
+                    self._diagnostics.setdefault((line.level, line.name), MessageCounter()).add(line.message)
 
     def details(self) -> dict[str, Any]:
         """The hash; per input what arrived, was lost, came twice, came late or was refused, as the last diagnostics
@@ -80,32 +80,32 @@ class Tally:
             "plans_sha256": self._digest.hexdigest(),
             "inputs": {line.name: {key: int(line.values[key]) for key in counters} for line in counting},
             "steps": dict(self._steps.most_common()),
-            "why_full": self._why_full.counted(),
+            "full_step_reason": self._why_full.counted(),
             "notes": self._notes.counted(),
             "deadline_ms": self._deadline_ms,
             "over_deadline": self._over_deadline,
-            "diagnostics": self._said(),
+            "diagnostics": self._messages(),
         }
 
-    def _said(self) -> list[dict[str, Any]]:
+    def _messages(self) -> list[dict[str, Any]]:
         lines = [
             (level, count, {"level": level.name, "name": name, "message": message, "count": count})
             for (level, name), sentences in self._diagnostics.items()
             for message, count in sentences.counted().items()
         ]
-        return [line for *_, line in sorted(lines, key=lambda each: (-each[0], -each[1]))[:SENTENCES_MAX]]
+        return [line for *_, line in sorted(lines, key=lambda each: (-each[0], -each[1]))[:MESSAGES_MAX]]
 
 
-class Sentences:
-    """Sentences, and how often they were said; those that differ in numbers only are one, with the range of each."""
+class MessageCounter:
+    """Counts messages; messages that differ only in numbers are merged, with the range of each number."""
 
     def __init__(self) -> None:
-        self._said = Counter[tuple[str, ...]]()  # by the words between numbers
+        self._counts = Counter[tuple[str, ...]]()  # by the words between numbers
         self._ranges: dict[tuple[str, ...], list[tuple[str, str]]] = {}
 
     def add(self, sentence: str) -> None:
         words, numbers = (tuple(NUMBER.split(sentence)[first::2]) for first in (0, 1))
-        self._said[words] += 1
+        self._counts[words] += 1
         before = self._ranges.get(words) or [(number, number) for number in numbers]
         self._ranges[words] = [
             (min(low, number, key=float), max(high, number, key=float))
@@ -113,8 +113,8 @@ class Sentences:
         ]
 
     def counted(self) -> dict[str, int]:
-        """The most frequent ones."""
-        return {self._whole(words): count for words, count in self._said.most_common(SENTENCES_MAX)}
+        """Counts of the most frequent messages."""
+        return {self._whole(words): count for words, count in self._counts.most_common(MESSAGES_MAX)}
 
     def _whole(self, words: tuple[str, ...]) -> str:
         told = [low if low == high else f"{low} to {high}" for low, high in self._ranges[words]]

@@ -1,8 +1,8 @@
-"""`reflectdrive replay BAG ..`: bags through the engine, or through the real node, and a report of what it planned.
+"""`reflectdrive replay BAG ..`: replays bags through the engine or the real node, and writes a report of the plans.
 
-Engine only (the default): messages go through the same pilot as on the car, in the order received, as fast as they go.
-Lateness is not judged, because this machine's speed is not the car's; everything else is, and the plans are equal bit
-for bit on every run. With `--node` the node runs in its own process and the bag is published over DDS in recorded time.
+By default messages are processed by the planning core of the node, in the order received and as fast as possible.
+Deadlines are not enforced, because this machine is not the vehicle's computer; the plans are bit-identical on every
+run. With `--node` the node runs in its own process and the bag is published over DDS in recorded time.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ from ..runtime.model_file import ModelFileError
 from ..runtime.prefetch import AHEAD
 from . import golden
 from .bag_folders import holds_bags
-from .bag_topics import chosen, known_sources, mapped
-from .chunks import Legs
-from .counters import Sent, Tally, Unsent
+from .bag_topics import ambiguous_choices, known_sources, map_topics
+from .chunks import ReplayChunks
+from .counters import OnDiagnostics, PublishedPlan, ReplayCounters
 from .golden import GoldenError
 from .plan_measures import PLANS_FILE, SCORES, write_measures
 from .record import ReplayRecord, summary
 from .report import write_report
 
-TURN_S = 0.0005  # for which a thread keeps Python to itself; at Python's own 5 ms a core waits that long for work
-RESULTS = Path("out") / "replays"  # of several bags
+SWITCH_INTERVAL_S = 0.0005  # of Python threads; with the default of 5 ms a core waits that long for work
+RESULTS_FOLDER = Path("out") / "replays"  # of several bags
 PLANS_PREFIX = "/planning/reflectdrive"
-LEFT_BEHIND = ("summary.json", "report.html", PLANS_FILE)
+RESULT_FILES = ("summary.json", "report.html", PLANS_FILE)
 
 Item = TypeVar("Item")
 
@@ -63,22 +63,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "bags", type=Path, nargs="+", metavar="BAG", help="rosbag2 folder or file (mcap or sqlite3), or folder of bags"
     )
-    parser.add_argument("--out", type=Path, help="folder for what is left behind (default: out/<bag>, out/replays)")
+    parser.add_argument("--out", type=Path, help="output folder (default: out/<bag>, out/replays)")
     parser.add_argument(
         "--jobs",
-        type=arguments.processes(),
+        type=arguments.process_count(),
         default=1,
         metavar="N",
         help="of several bags so many at once (default: 1)",
     )
     parser.add_argument("--node", action="store_true", help="through the real node over DDS, in recorded time")
     parser.add_argument(
-        "--rate", type=arguments.Real(0.05, 20.0), default=1.0, help="with --node: speed of playing (default: 1.0)"
+        "--rate",
+        type=arguments.FloatRange(0.05, 20.0),
+        default=1.0,
+        help="with --node: speed of playing (default: 1.0)",
     )
     parser.add_argument("--planner", help="recipe to use instead of the configured one")
     cli_args.add_model_arguments(parser)
     parser.add_argument("--config", type=Path, help="configuration file (YAML)")
-    cli_args.add_settings_argument(parser, "--set")
+    cli_args.add_settings_argument(parser, "--setting")
+    arguments.add_renamed_options(parser, {"set": "--setting"})
     parser.add_argument(
         "--topic", action="append", default=[], metavar="KEY=NAME", help="topic of the bag for an input; KEY=: none"
     )
@@ -97,8 +101,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, *, owned: bool = False) -> int:
-    """Exit code 0; 1 when no plan of the planner went out, plans differ from the golden, or a bag of several cannot be
-    replayed; 2 with one sentence when something given cannot be used.
+    """Exit code 0; 1 when no plan of the planner was published, plans differ from the golden, or one of several bags
+    cannot be replayed; 2 with one sentence when an argument cannot be used.
 
     `owned`: whether the caller holds the lock of --out.
     """
@@ -106,7 +110,11 @@ def run(args: argparse.Namespace, *, owned: bool = False) -> int:
     try:
         config = cli_args.configuration(args)
         several = len(args.bags) > 1 or holds_bags(args.bags[0])
-        with nullcontext() if owned else locked(args.out or (RESULTS if several else Path("out") / args.bags[0].name)):
+        with (
+            nullcontext()
+            if owned
+            else locked(args.out or (RESULTS_FOLDER if several else Path("out") / args.bags[0].name))
+        ):
             if several:
                 from .many import replay_many
 
@@ -127,25 +135,25 @@ def run_one(args: argparse.Namespace, config: Config, errors: Console) -> int:
     elif args.update_golden:
         raise GoldenError("--update-golden writes the file of --golden: name it")
     record, out = replay(args, config, errors)
-    numbers = written(record, out, args, args.json)
+    numbers = write_results(record, out, args, args.json)
     different = golden_differences(record, args)
     console = Console() if sys.stdout.isatty() else Console(width=110)
     console.print(table(numbers))
     shown = out / ("summary.json" if args.no_report else "report.html")
     console.print(escape(f"{shown.stem}: {shown}"), soft_wrap=True)
-    for line in [*why_no_plan(numbers), *(f"differs from the golden: {line}" for line in different)]:
+    for line in [*no_plan_lines(numbers), *(f"differs from the golden: {line}" for line in different)]:
         errors.print(escape(line), soft_wrap=True)
-    return 1 if different or not planned(numbers) else 0
+    return 1 if different or not has_own_plan(numbers) else 0
 
 
-def planned(numbers: Mapping[str, Any]) -> bool:
-    """Whether a plan of the planner's own went out, at once or carried forward: the stops are not."""
+def has_own_plan(numbers: Mapping[str, Any]) -> bool:
+    """Whether a plan of the planner was published, new or carried forward; stop plans do not count."""
     return bool(numbers["plans"] > numbers["sources"]["STOP"])
 
 
-def why_no_plan(numbers: Mapping[str, Any]) -> list[str]:
-    """Where the planner made no plan that went out: a line that says so, and one for each error of the diagnostics."""
-    if planned(numbers):
+def no_plan_lines(numbers: Mapping[str, Any]) -> list[str]:
+    """If no plan of the planner was published: one line that says so, and one per error of the diagnostics."""
+    if has_own_plan(numbers):
         return []
     said = numbers["diagnostics"]
     said = [line for line in said if line["level"] == "ERROR"] or said
@@ -157,15 +165,15 @@ def why_no_plan(numbers: Mapping[str, Any]) -> list[str]:
 
 
 def replay(args: argparse.Namespace, config: Config, errors: Console) -> tuple[ReplayRecord, Path]:
-    """Run the one bag and write its plans; returns the record and the folder for what is made of it."""
+    """Replays one bag and writes its plans; returns the record and the output folder."""
     out = args.out or Path("out") / args.bags[0].name
     with Progress(console=errors, transient=True, disable=args.node) as progress:  # the node's replay shows its own
         task = progress.add_task("replaying", total=1.0)
 
-        def tell(share: float) -> None:
+        def on_progress(share: float) -> None:
             progress.update(task, completed=share)
 
-        return replay_bag(args.bags[0], out, args, config, errors, tell), out
+        return replay_bag(args.bags[0], out, args, config, errors, on_progress), out
 
 
 def replay_bag(
@@ -174,74 +182,77 @@ def replay_bag(
     args: argparse.Namespace,
     config: Config,
     errors: Console,
-    tell: Callable[[float], None],
+    on_progress: Callable[[float], None],
 ) -> ReplayRecord:
-    """Run the bag and write the plans into `out`; returns the record. `tell` hears which share is done."""
+    """Replays a bag and writes its plans into `out`; returns the record. `on_progress` receives the share done."""
     begun = time.perf_counter()
     with BagReader(bag) as reader, BagReader(bag) as again:
         if reader.notice:
             errors.print(escape(reader.notice), soft_wrap=True)
-        found = mapped(config, reader, args.topic, driven_route=args.route == "driven")
+        found = map_topics(config, reader, args.topic, driven_route=args.route == "driven")
         config, sources = found.config, found.sources
-        for line in chosen(found.details()):
+        for line in ambiguous_choices(found.details()):
             errors.print(escape(line), soft_wrap=True)
-        tally = Tally(config.engine.deadline_ms)
+        tally = ReplayCounters(config.engine.deadline_ms)
         out.mkdir(parents=True, exist_ok=True)
         stop_ns = reader.end_ns + 1 if args.duration is None else reader.start_ns + round(args.duration * 1e9)
         route = None
         if args.route == "driven":
-            route = outputs.route_path(driven(reader, sources, config), config.output.map_frame)
-        plans: Iterable[Sent]
+            route = outputs.route_path(recorded_path(reader, sources, config), config.output.map_frame)
+        plans: Iterable[PublishedPlan]
         if args.node:
-            from .node import through_node
+            from .node import replay_node
 
-            unsent = tally.diagnosed
-            plans, mode = through_node(reader, sources, config, stop_ns, args.rate, route, out, errors, unsent), "node"
+            unsent = tally.count_diagnostics
+            plans, mode = replay_node(reader, sources, config, stop_ns, args.rate, route, out, errors, unsent), "node"
         else:
-            plans, mode = through_engine(reader, sources, config, stop_ns, route, tell, tally.diagnosed), "engine"
-        for name in LEFT_BEHIND:  # of an earlier replay: they do not belong to the plans that come now
+            plans, mode = (
+                replay_engine(reader, sources, config, stop_ns, route, on_progress, tally.count_diagnostics),
+                "engine",
+            )
+        for name in RESULT_FILES:  # of an earlier replay: they do not belong to the plans that come now
             (out / name).unlink(missing_ok=True)
-        timed = Timed(plans)
-        legs = Legs(again, known_sources(reader) | sources, config, drawn=not args.no_report)
+        timed = TimedPlans(plans)
+        chunks = ReplayChunks(again, known_sources(reader) | sources, config, drawn=not args.no_report)
         with PlansBag(out / "plans", config.output.map_frame) as kept:
             for sent in timed:
                 kept.write(sent)
                 tally.add(sent)
-                legs.add(sent)
-        record = legs.record(
+                chunks.add(sent)
+        record = chunks.record(
             {
                 "mode": mode,
                 "jobs": args.jobs,  # replays at a time: latencies hold for that
                 "route": args.route,
                 "topics": found.details(),
                 **tally.details(),
-                "took_s": round(timed.took_s, 3),
-                "times_real_time": round((min(stop_ns, reader.end_ns) - reader.start_ns) * 1e-9 / timed.took_s, 2),
+                "planning_s": round(timed.planning_s, 3),
+                "realtime_factor": round((min(stop_ns, reader.end_ns) - reader.start_ns) * 1e-9 / timed.planning_s, 2),
                 "notice": reader.notice,
                 **provenance(weights_sha256=cli_args.weights_of(config, [config.planner])),
             }
         )
-        whole_s = round(time.perf_counter() - begun, 3)  # plans were written and measured, too
-        return dataclasses.replace(record, details={**record.details, "whole_s": whole_s})
+        wall_s = round(time.perf_counter() - begun, 3)  # plans were written and measured, too
+        return dataclasses.replace(record, details={**record.details, "wall_s": wall_s})
 
 
-class Timed:
-    """Plans, and how long it took to make them; what is done with them in between does not count."""
+class TimedPlans:
+    """Iterates over plans and measures the time of planning, without the time spent between plans."""
 
-    def __init__(self, plans: Iterable[Sent]) -> None:
-        self._plans, self.took_s = plans, 0.0
+    def __init__(self, plans: Iterable[PublishedPlan]) -> None:
+        self._plans, self.planning_s = plans, 0.0
 
-    def __iter__(self) -> Iterator[Sent]:
+    def __iter__(self) -> Iterator[PublishedPlan]:
         begun = time.perf_counter()
         for plan in self._plans:
-            self.took_s += time.perf_counter() - begun
+            self.planning_s += time.perf_counter() - begun
             yield plan
             begun = time.perf_counter()
-        self.took_s += time.perf_counter() - begun
+        self.planning_s += time.perf_counter() - begun
 
 
-def written(record: ReplayRecord, out: Path, args: argparse.Namespace, copy: Path | None) -> dict[str, Any]:
-    """plans.csv, report.html and summary.json, the last of them last; returns the summary. `copy`: a second file."""
+def write_results(record: ReplayRecord, out: Path, args: argparse.Namespace, copy: Path | None) -> dict[str, Any]:
+    """Writes plans.csv, report.html and finally summary.json; returns the summary. `copy`: a second summary file."""
     numbers = summary(record)
     write_measures(record.plans.measures, out / PLANS_FILE)
     if not args.no_report:
@@ -258,7 +269,7 @@ def golden_differences(record: ReplayRecord, args: argparse.Namespace) -> list[s
         return []
     if args.update_golden:
         whole = not args.node and args.duration is None and not record.details["notice"]
-        golden.update(record, args.golden, whole)
+        golden.write(record, args.golden, whole)
         return []
     return golden.differences(record, args.golden)
 
@@ -266,29 +277,29 @@ def golden_differences(record: ReplayRecord, args: argparse.Namespace) -> list[s
 # --- through the engine ----------------------------------------------------------------------------------------------
 
 
-def through_engine(
+def replay_engine(
     reader: BagReader,
     sources: dict[str, str],
     config: Config,
     stop_ns: int,
     route: Any | None,
-    tell: Callable[[float], None],
-    unsent: Unsent,
-) -> Iterator[Sent]:
-    """Every plan the pilot makes of the bag, in order; deterministic. `route`: a nav_msgs/Path instead of the bag's.
+    on_progress: Callable[[float], None],
+    unsent: OnDiagnostics,
+) -> Iterator[PublishedPlan]:
+    """All plans of a bag in order; deterministic. `route`: a nav_msgs/Path instead of the route of the bag.
 
-    `unsent` hears the diagnostics of each step without a plan; those of the end where no step was due at all.
+    `unsent` receives the diagnostics of each step without a plan, or the final ones if no step was due.
     """
     engine_config = dataclasses.replace(config, engine=dataclasses.replace(config.engine, deadline_ms=NO_DEADLINE_MS))
     pilot = Pilot(engine_config, time.perf_counter, Engine(engine_config, time.perf_counter, read_ahead=True))
     if route is not None:
         pilot.put("route", route, 0)
     count, steps, before = 0, 0, sys.getswitchinterval()
-    sys.setswitchinterval(TURN_S)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
-        for seen in made_ahead(steps_due(pilot, reader, sources, stop_ns, tell, unsent), AHEAD):
+        for seen in prefetch_items(due_steps(pilot, reader, sources, stop_ns, on_progress, unsent), AHEAD):
             steps += 1
-            if sent := answered(pilot, seen, config, count + 1):
+            if sent := publish_plan(pilot, seen, config, count + 1):
                 count += 1
                 yield sent
             else:
@@ -299,23 +310,23 @@ def through_engine(
         sys.setswitchinterval(before)
 
 
-class Seen(NamedTuple):
-    """A step that is due: while those before it are planned, the network may read what this one looks at."""
+class DueStep(NamedTuple):
+    """The inputs of a due step; the network may encode its images while earlier steps are planned."""
 
     look: Look
     statuses: tuple[InputStatus, ...]  # of the inputs
     now_ns: int
 
 
-def steps_due(
+def due_steps(
     pilot: Pilot,
     reader: BagReader,
     sources: dict[str, str],
     stop_ns: int,
-    tell: Callable[[float], None],
-    damaged: Unsent,
-) -> Iterator[Seen]:
-    """What the pilot's inputs know each time a step is due, message by message. `damaged` hears of those left out."""
+    on_progress: Callable[[float], None],
+    damaged: OnDiagnostics,
+) -> Iterator[DueStep]:
+    """The inputs of each due step, from the messages of a bag in order. `damaged` receives skipped messages."""
     keys = {name: key for key, name in sources.items()}
     length_ns = max(min(stop_ns, reader.end_ns) - reader.start_ns, 1)
     for message in reader.messages(keys, stop_ns=stop_ns):
@@ -326,12 +337,12 @@ def steps_due(
             damaged([InputStatus(keys[message.topic], Level.ERROR, f"left out: {fault}", {})])
         if pilot.due(now_ns):
             pilot.settle()
-            yield Seen(pilot.look(now_ns), tuple(pilot.inputs.statuses(now_ns)), now_ns)
-            tell((now_ns - reader.start_ns) / length_ns)
+            yield DueStep(pilot.look(now_ns), tuple(pilot.inputs.statuses(now_ns)), now_ns)
+            on_progress((now_ns - reader.start_ns) / length_ns)
 
 
-def made_ahead(items: Iterator[Item], most: int) -> Iterator[Item]:
-    """The items, up to `most` of them made by another thread before they are asked for; with what it raises."""
+def prefetch_items(items: Iterator[Item], most: int) -> Iterator[Item]:
+    """Iterates with up to `most` items computed ahead in another thread; its exceptions are raised here."""
     hand = ThreadPoolExecutor(1, thread_name_prefix="reader")
     try:
         coming = deque(hand.submit(next, items, None) for _ in range(most))
@@ -342,8 +353,8 @@ def made_ahead(items: Iterator[Item], most: int) -> Iterator[Item]:
         hand.shutdown(cancel_futures=True)
 
 
-def answered(pilot: Pilot, seen: Seen, config: Config, number: int) -> Sent | None:
-    """The plan of a step; None where not even a stop can be sent."""
+def publish_plan(pilot: Pilot, seen: DueStep, config: Config, number: int) -> PublishedPlan | None:
+    """The plan of a step as the node would publish it; None where not even a stop plan is possible."""
     step = pilot.answer(seen.look)
     if step.report is None:
         return None
@@ -354,11 +365,11 @@ def answered(pilot: Pilot, seen: Seen, config: Config, number: int) -> Sent | No
     age_s = float("nan") if image_ns is None else (step.report.plan.stamp_ns - image_ns) * 1e-9
     status = outputs.status(step.report, config, pilot.model_sha256, number, age_s, total_ms)
     statuses = (*seen.statuses, pilot.planner_status(seen.now_ns))
-    return Sent(step.report.plan.stamp_ns, points, status, step.timings_ms, statuses, seen.now_ns)
+    return PublishedPlan(step.report.plan.stamp_ns, points, status, step.timings_ms, statuses, seen.now_ns)
 
 
-def driven(reader: BagReader, sources: dict[str, str], config: Config) -> Array:
-    """(M, 3) where the car went, map frame, one pose per metre."""
+def recorded_path(reader: BagReader, sources: dict[str, str], config: Config) -> Array:
+    """(M, 3) poses of the recorded path in the map frame, one per metre."""
     from ..ros import convert
 
     kept: list[Array] = []
@@ -378,7 +389,7 @@ def driven(reader: BagReader, sources: dict[str, str], config: Config) -> Array:
 
 
 class PlansBag:
-    """The plans as a bag: trajectories and status, received at their own stamps."""
+    """Writes plans as a bag: trajectory and status messages at their own stamps."""
 
     def __init__(self, path: Path, frame: str) -> None:
         self._bag, self._frame = BagWriter(path, replace=True), frame
@@ -401,18 +412,18 @@ class PlansBag:
         self._opened.__exit__(kind, fault, trace)
 
     def _remove(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Plans of a part of the bag are no result."""
+        """Removes the bag of an interrupted replay."""
         if kind is not None:
             shutil.rmtree(self._bag.path, ignore_errors=True)
 
-    def write(self, sent: Sent) -> None:
+    def write(self, sent: PublishedPlan) -> None:
         trajectory = outputs.trajectory_bytes(sent.stamp_ns, sent.points, self._frame)
         self._bag.write(self._names["trajectory"], sent.stamp_ns, trajectory)
         self._bag.write(self._names["status"], sent.stamp_ns, sent.status)
 
 
 def planner_rows(numbers: dict[str, Any]) -> dict[str, str]:
-    """What a planner that has learned says of its steps and inputs."""
+    """Table rows with the step kinds and notes of a learned planner."""
     rows = {}
     if set(numbers["steps"]) - {"baseline"}:
         rows["steps"] = ", ".join(f"{count} {name}" for name, count in numbers["steps"].items())
@@ -427,7 +438,7 @@ def topic_rows(numbers: dict[str, Any]) -> dict[str, str]:
 
 
 def deadline_row(numbers: Mapping[str, Any]) -> dict[str, str]:
-    """What the verdicts do not tell: through the engine no plan is late."""
+    """A table row with plans over the deadline, which the engine's verdicts do not count as late."""
     if numbers["mode"] != "engine":
         return {}
     told = f"lateness is not judged here; {numbers['over_deadline']} plans over the deadline of"
@@ -435,7 +446,7 @@ def deadline_row(numbers: Mapping[str, Any]) -> dict[str, str]:
 
 
 def scored_row(scored: dict[str, Any]) -> dict[str, str]:
-    """The driving score of the plans, where the bag tells what it takes."""
+    """A table row with the driving score, where the bag has the data for it."""
     if not scored["plans"]:
         return {}
     parts = ", ".join(f"{name.upper()} {scored[name]:.1f}" for name in SCORES if scored[name] is not None)
@@ -443,7 +454,7 @@ def scored_row(scored: dict[str, Any]) -> dict[str, str]:
 
 
 def table(numbers: dict[str, Any]) -> Table:
-    """The summary on one screen."""
+    """The table of a summary."""
     made = Table(title=f"{numbers['bag']} · {numbers['planner']} · {numbers['mode']}", show_header=False)
     counts = {name: count for name, count in numbers["verdicts"].items() if count}
     sources = {name: count for name, count in numbers["sources"].items() if count}
@@ -465,7 +476,7 @@ def table(numbers: dict[str, Any]) -> Table:
             f"{stage} p50 / p99": f"{values['p50']:.2f} / {values['p99']:.2f} ms"
             for stage, values in numbers["latency_ms"].items()
         },
-        "speed, memory": f"planned {numbers['times_real_time']:.1f} times real time, {numbers['whole_s']:.1f} s with "
+        "speed, memory": f"planned {numbers['realtime_factor']:.1f} times real time, {numbers['wall_s']:.1f} s with "
         f"writing and measuring the plans, {numbers['memory_mb_max']:.0f} MB at most",
         "lost inputs": str(sum(values["lost"] for values in numbers["inputs"].values())),
         "plans SHA-256": numbers["plans_sha256"][:16],

@@ -27,8 +27,8 @@ TOLERANCES = {  # field: largest difference; the arithmetic of other processors 
     "poses_heading": 1e-4,  # rad
     "speeds": 1e-3,  # m/s
 }
-LARGEST_BYTES = 256 * MEGABYTE
-EVERY = 5  # each fifth point of a plan: half a second apart
+MAX_BYTES = 256 * MEGABYTE
+POINT_STRIDE = 5  # each fifth point of a plan: half a second apart
 
 
 class GoldenError(Exception):
@@ -49,24 +49,24 @@ def fields(record: ReplayRecord) -> dict[str, Array]:
     lengths = {len(frame.plan_poses) for frame in frames}
     if len(lengths) != 1:
         raise GoldenError(f"a golden needs plans of one length, this replay has {sorted(lengths)}")
-    poses = np.stack([frame.plan_poses[EVERY - 1 :: EVERY] for frame in frames])
+    poses = np.stack([frame.plan_poses[POINT_STRIDE - 1 :: POINT_STRIDE] for frame in frames])
     return {
         "stamp_ns": np.array([frame.stamp_ns for frame in frames], np.int64),
         "verdict": np.array([frame.verdict for frame in frames], np.int64),
         "source": np.array([frame.source for frame in frames], np.int64),
         "poses_xy": poses[..., :2],
         "poses_heading": poses[..., 2],
-        "speeds": np.stack([frame.plan_speeds[EVERY - 1 :: EVERY] for frame in frames]),
+        "speeds": np.stack([frame.plan_speeds[POINT_STRIDE - 1 :: POINT_STRIDE] for frame in frames]),
     }
 
 
 def read(golden: Path) -> dict[str, Array]:
     """The arrays of a golden. Raises GoldenError when it does not exist or cannot be read."""
     try:
-        content = io.BytesIO(read_limited(golden, LARGEST_BYTES))
+        content = io.BytesIO(read_limited(golden, MAX_BYTES))
         unpacked = sum(member.file_size for member in zipfile.ZipFile(content).infolist())
-        if unpacked > LARGEST_BYTES:
-            raise ValueError(f"it unpacks to more than {LARGEST_BYTES} bytes")
+        if unpacked > MAX_BYTES:
+            raise ValueError(f"it unpacks to more than {MAX_BYTES} bytes")
         with np.load(content, allow_pickle=False) as file:
             arrays = {name: file[name] for name in TOLERANCES}
         if wrong := [
@@ -86,10 +86,10 @@ def differences(record: ReplayRecord, golden: Path) -> list[str]:
 
     Raises GoldenError when there is no golden to compare with.
     """
-    return differing(fields(record), read(golden), TOLERANCES)
+    return compare_arrays(fields(record), read(golden), TOLERANCES)
 
 
-def differing(now: Mapping[str, Array], before: Mapping[str, Array], tolerances: Mapping[str, float]) -> list[str]:
+def compare_arrays(now: Mapping[str, Array], before: Mapping[str, Array], tolerances: Mapping[str, float]) -> list[str]:
     """One sentence for each field, an array (N, ..) with a row per plan, that differs by more than its tolerance."""
     found = []
     for name, tolerance in tolerances.items():
@@ -109,7 +109,7 @@ def differing(now: Mapping[str, Array], before: Mapping[str, Array], tolerances:
     return found
 
 
-def update(record: ReplayRecord, golden: Path, whole: bool) -> None:
+def write(record: ReplayRecord, golden: Path, whole: bool) -> None:
     """Write the golden. Raises GoldenError unless the whole bag ran: half a golden would pass half a test."""
     if not whole:
         raise GoldenError("a golden is only written from a replay of the whole bag through the engine")

@@ -28,14 +28,14 @@ def cells(numbers: Numbers) -> list[str]:
     latency = numbers["latency_ms"].get("total", {})
     return [
         str(numbers["plans"]),
-        _known(numbers["ade_m"]),
-        _known(numbers["fde_m"]),
-        f"{_known(numbers['lateral_shift_p95_m'])} / {_known(numbers['max_lateral_shift_m'])}",
-        _known(numbers["comfort_share"], 1, 100.0),
-        " / ".join(_known(numbers["scored"][name], 0) for name in ("nc", "dac", "pdms")),
+        _format(numbers["ade_m"]),
+        _format(numbers["fde_m"]),
+        f"{_format(numbers['lateral_shift_p95_m'])} / {_format(numbers['max_lateral_shift_m'])}",
+        _format(numbers["comfort_share"], 1, 100.0),
+        " / ".join(_format(numbers["scored"][name], 0) for name in ("nc", "dac", "pdms")),
         " / ".join(f"{share:.0f}" for share in shares(numbers["verdicts"]).values()) or "-",
         " / ".join(f"{share:.0f}" for share in shares(numbers["sources"]).values()) or "-",
-        f"{_known(latency.get('p50'), 1)} / {_known(latency.get('p99'), 1)}",
+        f"{_format(latency.get('p50'), 1)} / {_format(latency.get('p99'), 1)}",
     ]
 
 
@@ -45,7 +45,7 @@ def shares(counts: Mapping[str, int]) -> dict[str, float]:
     return {name: 100.0 * count / every for name, count in counts.items()} if every else {}
 
 
-def _known(value: float | None, digits: int = 2, times: float = 1.0) -> str:
+def _format(value: float | None, digits: int = 2, times: float = 1.0) -> str:
     return "-" if value is None else f"{times * value:.{digits}f}"
 
 
@@ -80,12 +80,12 @@ def _tiles(summary: Numbers) -> list[tuple[str, str, str]]:
     return [
         (str(len(summary["bags"])), "", "bags" + (f", {failed} not replayed" if failed else "")),
         (str(summary["plans"]), "", f"plans in {summary['duration_s'] / 60:.1f} min"),
-        (_known(summary["ade_m"]), "m", f"ADE over 4 s, {summary['plans_compared']} plans"),
-        (_known(summary["fde_m"]), "m", "FDE at 4 s"),
-        (_known(summary["lateral_shift_p95_m"]), "m", f"shift p95, max {_known(summary['max_lateral_shift_m'])} m"),
-        (_known(summary["comfort_share"], 1, 100.0), "%", "of plans comfortable"),
-        (_known(summary["interventions_share"], 1, 100.0), "%", "of plans not the planner's own"),
-        (_known(latency["p99"], 1), "ms", f"latency p99, p50 {_known(latency['p50'], 1)} ms"),
+        (_format(summary["ade_m"]), "m", f"ADE over 4 s, {summary['plans_compared']} plans"),
+        (_format(summary["fde_m"]), "m", "FDE at 4 s"),
+        (_format(summary["lateral_shift_p95_m"]), "m", f"shift p95, max {_format(summary['max_lateral_shift_m'])} m"),
+        (_format(summary["comfort_share"], 1, 100.0), "%", "of plans comfortable"),
+        (_format(summary["interventions_share"], 1, 100.0), "%", "of plans not the planner's own"),
+        (_format(latency["p99"], 1), "ms", f"latency p99, p50 {_format(latency['p50'], 1)} ms"),
     ]
 
 
@@ -97,7 +97,7 @@ def _tile(value: str, unit: str, meaning: str) -> str:
 def _row(one: Numbers, *, link: bool) -> str:
     name = html.escape(one["name"])
     if link:
-        name = f'<a href="{html.escape(address_of(one["name"]))}/report.html">{name}</a>'
+        name = f'<a href="{html.escape(url_path(one["name"]))}/report.html">{name}</a>'
         name += f"<small>{html.escape(one['notice'])}</small>" if one.get("notice") else ""
     texts = [html.escape(text) for text in cells(one)]
     texts[6] = _bar(one["verdicts"]) + texts[6]
@@ -115,6 +115,6 @@ def _bar(counts: Mapping[str, int]) -> str:
     return f'<span class="bar">{"".join(parts)}</span>'
 
 
-def address_of(name: str) -> str:
+def url_path(name: str) -> str:
     """A folder's name as part of an address: whatever means something there, such as # or a space, is escaped."""
     return Path("/", name).as_uri().removeprefix("file:///")

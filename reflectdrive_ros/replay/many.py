@@ -1,7 +1,7 @@
-"""Many bags, each through a process of its own: as many as asked for at a time, and one table at the end.
+"""Replays many bags, each in its own process, several at a time, and prints one table.
 
-Each bag is replayed in a folder beside its place and moved there whole, so what lies in its place is finished. What
-made it lies there too (`made_by.json`); the next run leaves alone what it would make again just so.
+Each bag is replayed into a temporary folder that is renamed when finished, so a result folder is always complete.
+`made_by.json` in it records everything the result depends on; the next run keeps results whose record is unchanged.
 """
 
 from __future__ import annotations
@@ -33,39 +33,39 @@ from ..provenance import provenance
 from ..ros.bag import BagError
 from ..runtime import cli_args
 from ..runtime.model_file import ModelFileError
-from ..stopping import in_worker, starting_workers, stopped
+from ..stopping import block_terminal_signals, install_worker_handlers, report_stop
 from . import engine, plan_measures
-from .bag_folders import bags_in, folder_names, is_bag
-from .bag_topics import chosen
+from .bag_folders import find_bags, folder_names, is_bag
+from .bag_topics import ambiguous_choices
 from .index import COLUMNS, cells, write_index
-from .plan_measures import PLANS_FILE, MeasuresError, PlanMeasures, joined, read_measures
+from .plan_measures import PLANS_FILE, MeasuresError, PlanMeasures, concat_measures, read_measures
 
 MADE_BY = "made_by.json"
-STEP = 0.01  # of a bag: how often a process tells how far it is
-PATIENCE_S = 5.0  # with a process that is to end
-PROGRAM = Path(__file__).resolve().parents[1]
+PROGRESS_STEP = 0.01  # share of a bag between two progress reports
+TERMINATE_TIMEOUT_S = 5.0  # before a terminated process is killed
+PACKAGE_FOLDER = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)
 class Job:
     bag: Path
-    out: Path  # where its result is to lie
+    out: Path  # folder of the result
     made_by: Mapping[str, Any]
 
 
 def replay_many(args: argparse.Namespace, config: Config, errors: Console) -> int:
-    """Exit code 0, or 1 when a bag could not be replayed or no plan of the planner went out in it.
+    """Exit code 0, or 1 when a bag could not be replayed or has no plan of the planner.
 
-    Raises ConfigError for what makes sense for one bag only.
+    Raises ConfigError for options that apply to one bag only.
     """
     if args.golden is not None:
         raise ConfigError("--golden compares one bag: give one")
     if args.node and args.jobs > 1:
         raise ConfigError("--node plays in recorded time: replay one bag after the other, with --jobs 1")
-    out = args.out or engine.RESULTS
-    bags, failures = found(args.bags)
+    out = args.out or engine.RESULTS_FOLDER
+    bags, failures = find_bags_in(args.bags)
     out.mkdir(parents=True, exist_ok=True)
-    for name in ("summary.json", "index.html"):  # of an earlier run: not yet true
+    for name in ("summary.json", "index.html"):  # of an earlier run
         (out / name).unlink(missing_ok=True)
     program = program_sha256()
     jobs: list[Job] = []
@@ -76,44 +76,44 @@ def replay_many(args: argparse.Namespace, config: Config, errors: Console) -> in
             failures[str(bag)] = f"{fault.filename or bag} cannot be used: {fault.strerror}"
             continue
         if job.out.exists() and not (job.out / MADE_BY).exists():
-            failures[str(bag)] = f"{job.out} exists and is none of our results: choose another folder with --out"
+            failures[str(bag)] = f"{job.out} exists and is not a replay result: choose another folder with --out"
         else:
             jobs.append(job)
     kept = [job for job in jobs if is_done(job)]
     try:
-        failures |= replayed([job for job in jobs if job not in kept], args, config, errors)
+        failures |= run_jobs([job for job in jobs if job not in kept], args, config, errors)
     except KeyboardInterrupt as stop:
-        return stopped(stop, "the same command goes on from here")
+        return report_stop(stop, "the same command goes on from here")
     results, parts = [], []
     for job in jobs:
         if str(job.bag) in failures:
             continue
         try:
-            numbers, measures = result_of(job)
+            numbers, measures = read_result(job)
         except MeasuresError as fault:
             failures[str(job.bag)] = str(fault)
             continue
         results.append({"name": job.out.name, "state": "kept" if job in kept else "replayed", **numbers})
         parts.append(measures)
-    summary = summed(results, parts, failures, config, args)
+    summary = aggregate(results, parts, failures, config, args)
     if not args.no_report:
         write_index(summary, out / "index.html")
     for target in [*([args.json] if args.json else []), out / "summary.json"]:
         replace_text(target, json.dumps(summary, indent=2) + "\n")
-    tell(summary, out, errors, report=not args.no_report)
-    return 0 if not failures and all(engine.planned(one) for one in results) else 1
+    print_summary(summary, out, errors, report=not args.no_report)
+    return 0 if not failures and all(engine.has_own_plan(one) for one in results) else 1
 
 
-def found(given: Sequence[Path]) -> tuple[list[Path], dict[str, str]]:
-    """The bags that are given, each once, in order; and a sentence for each path that is none and holds none."""
+def find_bags_in(given: Sequence[Path]) -> tuple[list[Path], dict[str, str]]:
+    """The distinct bags of the given paths in order, and a sentence for each path without a bag."""
     bags: dict[Path, Path] = {}
     failures: dict[str, str] = {}
     for path in given:
         if path.is_dir() and not is_bag(path):
-            inside = bags_in(path)
+            inside = find_bags(path)
             if not inside:
                 failures[str(path)] = f"{path} holds no bag: a bag is a folder with metadata.yaml, .mcap or .db3 files"
-        else:  # what is no bag says so when it is opened
+        else:  # opening reports a path that is no bag
             inside = [path]
         for bag in inside:
             bags.setdefault(bag.resolve(), bag)
@@ -124,7 +124,7 @@ def found(given: Sequence[Path]) -> tuple[list[Path], dict[str, str]]:
 
 
 def made_by(bag: Path, args: argparse.Namespace, config: Config, program: str) -> dict[str, Any]:
-    """All that a result depends on, ready for JSON. Raises OSError for a bag or map that cannot be read."""
+    """Everything a result depends on, ready for JSON. Raises OSError for a bag or map that cannot be read."""
     files = sorted(bag.iterdir()) if bag.is_dir() else [bag] if bag.exists() else []
     lanelet_map = Path(config.inputs.lanelet_map) if config.inputs.lanelet_map else None
     options = ("topic", "route", "duration", "node", "rate", "no_report")
@@ -135,35 +135,35 @@ def made_by(bag: Path, args: argparse.Namespace, config: Config, program: str) -
         "options": {name: getattr(args, name) for name in options},
         "bag": {file.name: _state(file) for file in files if file.is_file()},
     }
-    return dict(json.loads(json.dumps(made, default=str)))  # as it is read back
+    return dict(json.loads(json.dumps(made, default=str)))  # as read from the file
 
 
 def _state(file: Path) -> list[int]:
-    """Size, and when it was written (ns): what differs where a file's content does."""
+    """Size in bytes and modification time in ns, which identify the content of a file."""
     there = file.stat()
     return [there.st_size, there.st_mtime_ns]
 
 
 def program_sha256() -> str:
-    """One hash over the source of this package."""
+    """SHA-256 over the source files of this package."""
     digest = hashlib.sha256()
-    for file in sorted(PROGRAM.rglob("*")):
+    for file in sorted(PACKAGE_FOLDER.rglob("*")):
         if file.suffix in (".py", ".html", ".js"):
-            digest.update(f"{file.relative_to(PROGRAM)}\n".encode())
+            digest.update(f"{file.relative_to(PACKAGE_FOLDER)}\n".encode())
             digest.update(hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()
 
 
 def is_done(job: Job) -> bool:
-    """Whether the result in the job's place was made of the same bag in the same way."""
+    """Whether the result folder of the job holds a result with the same `made_by`."""
     try:
         return bool(json.loads((job.out / MADE_BY).read_text(encoding="utf-8")) == job.made_by)
     except (OSError, ValueError):
         return False
 
 
-def result_of(job: Job) -> tuple[dict[str, Any], PlanMeasures]:
-    """Summary and measures as they lie in the job's place. Raises MeasuresError where somebody took them away."""
+def read_result(job: Job) -> tuple[dict[str, Any], PlanMeasures]:
+    """Summary and measures in the result folder of a job. Raises MeasuresError where they are missing."""
     file = job.out / "summary.json"
     try:
         numbers = json.loads(file.read_text(encoding="utf-8"))
@@ -172,8 +172,8 @@ def result_of(job: Job) -> tuple[dict[str, Any], PlanMeasures]:
     return numbers, read_measures(job.out / PLANS_FILE)
 
 
-def put_in_place(part: Path, job: Job) -> None:
-    """The finished folder where it belongs, instead of an earlier one."""
+def install_result(part: Path, job: Job) -> None:
+    """Renames a finished folder to the result folder of its job and removes the earlier result."""
     replace_text(part / MADE_BY, json.dumps(job.made_by, indent=1) + "\n")
     old = job.out.with_name(f".{job.out.name}.old")
     shutil.rmtree(old, ignore_errors=True)
@@ -192,8 +192,8 @@ def replace_text(path: Path, text: str) -> None:
 # --- the processes ---------------------------------------------------------------------------------------------------
 
 
-def replayed(jobs: Sequence[Job], args: argparse.Namespace, config: Config, errors: Console) -> dict[str, str]:
-    """Every job done, `args.jobs` at a time; a sentence for each bag that could not be replayed."""
+def run_jobs(jobs: Sequence[Job], args: argparse.Namespace, config: Config, errors: Console) -> dict[str, str]:
+    """Runs all jobs, `args.jobs` at a time; returns a sentence for each bag that could not be replayed."""
     context = multiprocessing.get_context("spawn")  # a fork would inherit threads of the middleware
     options = argparse.Namespace(**{name: value for name, value in vars(args).items() if name != "run"})
     waiting = list(reversed(jobs))
@@ -207,15 +207,15 @@ def replayed(jobs: Sequence[Job], args: argparse.Namespace, config: Config, erro
                 while waiting and len(running) < args.jobs:
                     job = waiting.pop()
                     ours, theirs = context.Pipe(duplex=False)
-                    process = context.Process(target=_one, args=(job, options, config, theirs), daemon=True)
-                    with starting_workers():
+                    process = context.Process(target=_run_job, args=(job, options, config, theirs), daemon=True)
+                    with block_terminal_signals():
                         process.start()
                     theirs.close()
                     running[ours] = (job, process, progress.add_task(escape(job.out.name), total=1.0))
                 ready = wait(list(running))
                 for ours in [one for one in running if one in ready]:
                     job, process, bar = running[ours]
-                    said = _said(ours, process)
+                    said = _receive(ours, process)
                     if isinstance(said, float):
                         shares[job.out] = said
                         progress.update(bar, completed=said)
@@ -226,17 +226,17 @@ def replayed(jobs: Sequence[Job], args: argparse.Namespace, config: Config, erro
                         progress.remove_task(bar)
                         del running[ours]
                     progress.update(every, completed=sum(shares.values()))
-    finally:  # interrupted: nothing half-done is in any place
+    finally:  # after an interrupt no result folder is incomplete
         for _, process, _ in running.values():
             process.terminate()
         for _, process, _ in running.values():
-            process.join(PATIENCE_S)
+            process.join(TERMINATE_TIMEOUT_S)
             process.kill()
     return failures
 
 
-def _said(ours: Connection, process: SpawnProcess) -> float | str:
-    """What a process tells next: the share done, or at the end a sentence, empty when all went well."""
+def _receive(ours: Connection, process: SpawnProcess) -> float | str:
+    """The next report of a process: the share done, or at its end an error, empty on success."""
     try:
         said: float | str = ours.recv()
     except EOFError:
@@ -249,27 +249,27 @@ def _said(ours: Connection, process: SpawnProcess) -> float | str:
     return said
 
 
-def _one(job: Job, args: argparse.Namespace, config: Config, said: Connection) -> None:
-    """One bag from beginning to end, in a process of its own."""
-    in_worker()
+def _run_job(job: Job, args: argparse.Namespace, config: Config, said: Connection) -> None:
+    """Replays one bag; the main function of a process."""
+    install_worker_handlers()
     part = job.out.with_name(f".{job.out.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     told = 0.0
 
-    def tell(share: float) -> None:
+    def report_progress(share: float) -> None:
         nonlocal told
-        if share >= told + STEP:
+        if share >= told + PROGRESS_STEP:
             told = share
             said.send(min(share, 1.0))
 
     sentence = ""
     try:
-        record = engine.replay_bag(job.bag, part, args, config, Console(file=io.StringIO()), tell)
-        engine.written(record, part, args, None)
-        put_in_place(part, job)
+        record = engine.replay_bag(job.bag, part, args, config, Console(file=io.StringIO()), report_progress)
+        engine.write_results(record, part, args, None)
+        install_result(part, job)
     except (BagError, ConfigError, ModelFileError) as fault:
         sentence = str(fault)
-    except BrokenPipeError:  # nobody waits for us any more
+    except BrokenPipeError:  # the parent has exited
         return
     except OSError as fault:
         sentence = f"{fault.filename or job.out} cannot be used: {fault.strerror}"
@@ -282,15 +282,15 @@ def _one(job: Job, args: argparse.Namespace, config: Config, said: Connection) -
 # --- the sum ---------------------------------------------------------------------------------------------------------
 
 
-def summed(
+def aggregate(
     results: Sequence[Mapping[str, Any]],
     parts: Sequence[PlanMeasures],
     failures: Mapping[str, str],
     config: Config,
     args: argparse.Namespace,
 ) -> dict[str, Any]:
-    """Numbers over the plans of all bags, every plan alike, then those of each bag, ready for JSON."""
-    total = joined(parts)
+    """Numbers over the plans of all bags, each plan with equal weight, and those of each bag, ready for JSON."""
+    total = concat_measures(parts)
     return {
         "planner": config.planner,
         "model_sha256": config.model.sha256,
@@ -308,8 +308,8 @@ def summed(
     }
 
 
-def tell(summary: Mapping[str, Any], out: Path, errors: Console, *, report: bool) -> None:
-    """The table, then what went wrong and where to look."""
+def print_summary(summary: Mapping[str, Any], out: Path, errors: Console, *, report: bool) -> None:
+    """Prints the table, failures and the path of the report."""
     console = Console() if sys.stdout.isatty() else Console(width=180)
     table = Table(title=f"{len(summary['bags'])} bags · {summary['planner']}", title_justify="left", box=SIMPLE_HEAD)
     for name in COLUMNS:
@@ -328,23 +328,23 @@ def tell(summary: Mapping[str, Any], out: Path, errors: Console, *, report: bool
     shown = out / ("index.html" if report else "summary.json")
     for name, told in engine.deadline_row(summary).items():
         console.print(escape(f"{name}: {told}"), soft_wrap=True)
-    for told, bags in topics_used(summary["bags"]).items():
+    for told, bags in topic_groups(summary["bags"]).items():
         console.print(escape(f"topics of {', '.join(bags)}: {told}"), soft_wrap=True)
     console.print(escape(f"{shown.stem}: {shown}"), soft_wrap=True)
     for one in summary["bags"]:
         notice = [one["notice"]] if one["notice"] else []
-        choices = [f"{one['name']}: {line}" for line in chosen(one["topics"])]
-        for line in [*notice, *choices, *engine.why_no_plan(one)]:
+        choices = [f"{one['name']}: {line}" for line in ambiguous_choices(one["topics"])]
+        for line in [*notice, *choices, *engine.no_plan_lines(one)]:
             errors.print(escape(line), soft_wrap=True)
     for bag, sentence in summary["failures"].items():
         named = sentence if bag in sentence else f"{bag}: {sentence}"
         errors.print(escape(f"not replayed: {named}"), soft_wrap=True)
 
 
-def topics_used(bags: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """The topics in a line, and the bags in which just these were used."""
-    found: dict[str, list[str]] = {}
+def topic_groups(bags: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Names of bags by the topics that were used in them."""
+    groups: dict[str, list[str]] = {}
     for one in bags:
         told = ", ".join(f"{key} = {entry['name']}" for key, entry in one["topics"].items())
-        found.setdefault(told, []).append(one["name"])
-    return found
+        groups.setdefault(told, []).append(one["name"])
+    return groups

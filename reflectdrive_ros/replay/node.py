@@ -33,14 +33,14 @@ from ..ros.inputs import InputStatus, Level
 from ..ros.node import profile, start_ros
 from ..ros.processes import isolated_environment, resolved, running_node, sending
 from ..ros.topics import message_class
-from .counters import Sent, Unsent
+from .counters import OnDiagnostics, PublishedPlan
 
 MATCH_TIMEOUT_S = 30.0  # a loaded machine takes its time to start a process
 LAST_PLAN_S = 1.0  # what the node still answers after the last message
 CLOCK_PERIOD_S = 0.01
 REPLAYED = ("trajectory", "status", "debug", "diagnostics")
-PLAN = {"trajectory", "status"}  # what a plan does not go without
-PENDING = 100  # plans whose parts may still be on their way: ten seconds of them
+REQUIRED_PARTS = {"trajectory", "status"}  # what a plan does not go without
+PENDING_MAX = 100  # plans whose parts may still be on their way: ten seconds of them
 
 
 class Harness:
@@ -101,7 +101,7 @@ class Harness:
             time.sleep(0.05)
         raise BagError(f"the node did not connect within {MATCH_TIMEOUT_S:.0f} s: is another DDS profile in use?")
 
-    def tell_time(self, now_ns: int) -> None:
+    def publish_clock(self, now_ns: int) -> None:
         self.clock.publish(Clock(clock=outputs.time_message(now_ns)))
 
     def close(self) -> None:
@@ -111,7 +111,7 @@ class Harness:
         self._spinning.join(timeout=1.0)
 
 
-class Answers(Node):
+class PlannerOutputs(Node):
     """Keeps what the planner says."""
 
     KEYS = ("trajectory", "status", "debug", "diagnostics")
@@ -128,12 +128,12 @@ class Answers(Node):
     def _keeping(self, key: str) -> Any:
         return lambda message: self.kept[key].append((time.perf_counter(), message))
 
-    def sent(self) -> list[Sent]:
+    def sent(self) -> list[PublishedPlan]:
         """Every plan with what was said of it, by stamp."""
         statuses = {convert.stamp_ns(m.header): m for _, m in self.kept["status"]}
         debugs = {convert.stamp_ns(m.header): m for _, m in self.kept["debug"]}
         said = [(at, diagnostics_of(m)) for at, m in self.kept["diagnostics"]]
-        found: dict[int, Sent] = {}
+        found: dict[int, PublishedPlan] = {}
         for at, trajectory in self.kept["trajectory"]:
             stamp, debug = convert.stamp_ns(trajectory.header), debugs.get(convert.stamp_ns(trajectory.header))
             if stamp in statuses:
@@ -143,11 +143,11 @@ class Answers(Node):
                 # what is said next knows of this plan; what was said before it may be from before the first picture
                 lines = next((lines for when, lines in said if when >= at), said[-1][1] if said else ())
                 points = outputs.points_of(trajectory)
-                found.setdefault(stamp, Sent(stamp, points, statuses[stamp], stages, lines))
+                found.setdefault(stamp, PublishedPlan(stamp, points, statuses[stamp], stages, lines))
         return [found[stamp] for stamp in sorted(found)]
 
 
-def through_node(
+def replay_node(
     reader: BagReader,
     sources: dict[str, str],
     config: Config,
@@ -156,7 +156,7 @@ def through_node(
     route: Any | None,
     out: Path,
     errors: Console,
-    unsent: Unsent,
+    unsent: OnDiagnostics,
 ) -> Iterator[Any]:
     """Play the bag to the node in recorded time; then every plan it sent, with what it said of it, by their stamps.
 
@@ -166,7 +166,7 @@ def through_node(
     """
     log = out / "node.log"
     with tempfile.TemporaryFile(dir=out) as file:
-        spool = Spool(file)
+        spool = MessageSpool(file)
         harness = Harness(config, [*sources, *(["route"] if route is not None else [])], keep=spool.add)
         try:
             with running_node(config, {}, log) as process:
@@ -178,10 +178,10 @@ def through_node(
                 time.sleep(LAST_PLAN_S)
         finally:
             harness.close()
-        yield from plans_of(spool, lambda at_s: reader.start_ns + int((at_s - began_s) * rate * 1e9), unsent)
+        yield from assemble_plans(spool, lambda at_s: reader.start_ns + int((at_s - began_s) * rate * 1e9), unsent)
 
 
-class Spool:
+class MessageSpool:
     """Messages in a file, in the order in which they came: those of a long drive do not fit into memory."""
 
     HEAD = struct.Struct("<BdI")  # place of the key in REPLAYED, time of arrival, bytes
@@ -203,7 +203,9 @@ class Spool:
             yield key, at_s, deserialize_message(self._file.read(size), self._types[key])
 
 
-def plans_of(heard: Iterable[tuple[str, float, Any]], bag_ns: Callable[[float], int], unsent: Unsent) -> Iterator[Any]:
+def assemble_plans(
+    heard: Iterable[tuple[str, float, Any]], bag_ns: Callable[[float], int], unsent: OnDiagnostics
+) -> Iterator[Any]:
     """Plans with what was said of them, by their stamps, from messages in the order in which they came.
 
     `bag_ns` tells the bag's time of a time of arrival. `unsent` hears diagnostics with no trajectory since the last
@@ -213,13 +215,13 @@ def plans_of(heard: Iterable[tuple[str, float, Any]], bag_ns: Callable[[float], 
     said: tuple[InputStatus, ...] = ()
     trajectories = 0  # since the last diagnostics
 
-    def made(stamp: int, **changes: Any) -> Iterator[Sent]:
+    def made(stamp: int, **changes: Any) -> Iterator[PublishedPlan]:
         parts = waiting.pop(stamp) | changes
-        if parts.keys() >= PLAN:
+        if parts.keys() >= REQUIRED_PARTS:
             debug = parts.get("debug")
             stages = {} if debug is None else dict(zip(debug.stage_names, map(float, debug.stage_times), strict=True))
             points = outputs.points_of(parts["trajectory"])
-            yield Sent(stamp, points, parts["status"], stages, parts["said"], parts["at_ns"])
+            yield PublishedPlan(stamp, points, parts["status"], stages, parts["said"], parts["at_ns"])
 
     for key, at_s, message in heard:
         if key == "diagnostics":
@@ -233,9 +235,9 @@ def plans_of(heard: Iterable[tuple[str, float, Any]], bag_ns: Callable[[float], 
         if key == "trajectory" and key not in parts:
             parts |= {"said": said, "at_ns": bag_ns(at_s)}
         parts.setdefault(key, message)
-        while len(waiting) > PENDING:
+        while len(waiting) > PENDING_MAX:
             yield from made(min(waiting))
-    last = max((stamp for stamp, parts in waiting.items() if parts.keys() >= PLAN), default=None)
+    last = max((stamp for stamp, parts in waiting.items() if parts.keys() >= REQUIRED_PARTS), default=None)
     for stamp in sorted(waiting):  # the counters of the end belong to the last plan
         yield from made(stamp, **({"said": said} if stamp == last else {}))
 
@@ -246,7 +248,7 @@ def play(
     """Publish the bag's messages at their times; /clock runs along at 100 Hz."""
     keys = {name: key for key, name in sources.items()}
     began, clock_ns = time.perf_counter(), reader.start_ns
-    harness.tell_time(clock_ns)
+    harness.publish_clock(clock_ns)
     with Progress(console=errors, transient=True) as progress:
         task = progress.add_task("playing to the node", total=max(stop_ns - reader.start_ns, 1))
         for message in reader.messages(keys, stop_ns=stop_ns):
@@ -254,7 +256,7 @@ def play(
                 now_ns = reader.start_ns + int((time.perf_counter() - began) * rate * 1e9)
                 if now_ns - clock_ns >= CLOCK_PERIOD_S * 1e9:
                     clock_ns = min(now_ns, message.received_ns)
-                    harness.tell_time(clock_ns)
+                    harness.publish_clock(clock_ns)
                 ahead_s = (message.received_ns - now_ns) * 1e-9 / rate
                 if ahead_s <= 0:
                     break
@@ -262,7 +264,7 @@ def play(
             harness.inputs[keys[message.topic]].publish(message.data)
             progress.update(task, completed=message.received_ns - reader.start_ns)
     for step in range(1, int(LAST_PLAN_S / CLOCK_PERIOD_S / 4)):
-        harness.tell_time(clock_ns + step * int(CLOCK_PERIOD_S * 1e9))
+        harness.publish_clock(clock_ns + step * int(CLOCK_PERIOD_S * 1e9))
         time.sleep(CLOCK_PERIOD_S)
 
 

@@ -21,9 +21,9 @@ from ..files import MEGABYTE, read_limited
 
 PLANS_FILE = "plans.csv"
 SCORES = ("nc", "dac", "ttc", "ep", "pdms")
-MEASURED = ("ade_m", "fde_m", "lateral_shift_m", "comfortable", "latency_ms", *SCORES)
+MEASURES = ("ade_m", "fde_m", "lateral_shift_m", "comfortable", "latency_ms", *SCORES)
 DIGITS = 6
-LARGEST_BYTES = 1024 * MEGABYTE
+MAX_BYTES = 1024 * MEGABYTE
 
 
 class MeasuresError(ValueError):
@@ -53,7 +53,7 @@ class PlanMeasures:
         for name in ("stamp_ns", "verdict", "source"):
             kept = checked("PlanMeasures", name, getattr(self, name), (count,), np.int64)
             object.__setattr__(self, name, kept)
-        for name in MEASURED:
+        for name in MEASURES:
             values = np.asarray(getattr(self, name), float)
             if values.shape != (count,):
                 raise ValueError(f"PlanMeasures.{name} has shape {values.shape}, expected ({count})")
@@ -63,7 +63,7 @@ class PlanMeasures:
         return len(self.stamp_ns)
 
 
-def joined(parts: Sequence[PlanMeasures]) -> PlanMeasures:
+def concat_measures(parts: Sequence[PlanMeasures]) -> PlanMeasures:
     """The plans of several replays in one; of none, no plans."""
     names = [entry.name for entry in fields(PlanMeasures)]
     if not parts:
@@ -71,7 +71,7 @@ def joined(parts: Sequence[PlanMeasures]) -> PlanMeasures:
     return PlanMeasures(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
 
 
-def from_plan(measures: PlanMeasures, first: int) -> PlanMeasures:
+def drop_before(measures: PlanMeasures, first: int) -> PlanMeasures:
     """Without the plans before the first."""
     return PlanMeasures(**{entry.name: getattr(measures, entry.name)[first:] for entry in fields(PlanMeasures)})
 
@@ -147,13 +147,13 @@ def read_measures(path: Path) -> PlanMeasures:
     """What `write_measures` wrote. Raises MeasuresError naming the file, and what is wrong with it."""
     names = [entry.name for entry in fields(PlanMeasures)]
     try:
-        content = read_limited(path, LARGEST_BYTES).decode()
+        content = read_limited(path, MAX_BYTES).decode()
         head, *rows = list(csv.reader(io.StringIO(content, newline=""))) or [["none"]]
         if head != names:
             raise ValueError(f"its columns are {', '.join(head)}; expected {', '.join(names)}")
         columns = {name: [_value(name, row[i]) for row in rows] for i, name in enumerate(names)}
         whole = {name: np.array(columns[name], np.int64) for name in ("stamp_ns", "verdict", "source")}
-        return PlanMeasures(**{**{name: np.array(columns[name], float) for name in MEASURED}, **whole})
+        return PlanMeasures(**{**{name: np.array(columns[name], float) for name in MEASURES}, **whole})
     except OSError as fault:
         raise MeasuresError(f"{path} cannot be read: {fault.strerror}") from None
     except (ValueError, KeyError, IndexError, OverflowError, csv.Error) as fault:

@@ -1,7 +1,4 @@
-"""What a replay leaves behind: every plan with the world around it, and the numbers that sum them up.
-
-The record is plain data in the map frame, so that the report, the plans' bag and a test can all look at the same thing.
-"""
+"""The record of a replay: plans with their surroundings in the map frame, and the summary computed from them."""
 
 from __future__ import annotations
 
@@ -22,9 +19,9 @@ from ..scoring.simulate import DT_S, HORIZON_S, STEPS, simulate
 from . import plan_measures
 from .plan_measures import PlanMeasures
 
-COMPARED_S = np.arange(0.5, 4.01, 0.5)  # after the plan's stamp: where it is held against the driven path
-SIMULATED_AT_ONCE = 256  # plans
-STANDING_M = 0.5  # a plan shorter than this has no direction to be compared with
+COMPARISON_TIMES_S = np.arange(0.5, 4.01, 0.5)  # after the plan's stamp, for comparison with the driven path
+SIMULATION_BATCH = 256  # plans
+MIN_PLAN_LENGTH_M = 0.5  # shorter plans have no direction to compare
 
 
 class Diagnostic(NamedTuple):
@@ -36,8 +33,8 @@ class Diagnostic(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class ReplayPicture:
-    """A camera picture as the planner had it, with what is needed to draw on it."""
+class ReplayImage:
+    """A camera image of the planner, with the calibration needed to draw on it."""
 
     name: str
     stamp_ns: int
@@ -57,7 +54,7 @@ class ReplayPicture:
 
 @dataclass(frozen=True, eq=False)
 class ReplayFrame:
-    """One plan that went out. Poses are in the map frame; T poses at `dt_s`, the first one interval after the stamp."""
+    """One published plan. Poses are in the map frame; T poses at `dt_s`, the first one interval after the stamp."""
 
     stamp_ns: int
     map_from_ego: Array  # (3,)
@@ -73,9 +70,9 @@ class ReplayFrame:
     agent_poses: Array = field(default_factory=lambda: np.zeros((0, 3)))  # (A, 3) box centres
     agent_sizes: Array = field(default_factory=lambda: np.zeros((0, 2)))  # (A, 2) length m, width m
     agent_kinds: Array = field(default_factory=lambda: np.zeros(0, np.int64))  # (A,) AgentKind
-    pictures: tuple[ReplayPicture, ...] = ()  # left to right; empty where the planner is blind
+    pictures: tuple[ReplayImage, ...] = ()  # left to right; empty for planners without cameras
     diagnostics: tuple[Diagnostic, ...] = ()
-    acceleration_mps2: float = 0.0  # of the ego, along its heading; 0 where the recording does not tell
+    acceleration_mps2: float = 0.0  # of the ego, along its heading; 0 where unknown
     yaw_rate_rps: float = 0.0  # of the ego
 
     def __post_init__(self) -> None:
@@ -96,7 +93,7 @@ class ReplayFrame:
 
 
 class DriveEvent(NamedTuple):
-    """Something that a world noticed: `kind` is collision, off_road, red_light, stuck or end_of_route."""
+    """An event of a simulated drive: `kind` is collision, off_road, red_light, stuck or end_of_route."""
 
     stamp_ns: int
     kind: str
@@ -105,9 +102,9 @@ class DriveEvent(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class DriveRecord:
-    """What a world knows of a drive through it and a recording does not: the road itself, scores and events."""
+    """Data of a simulated drive that a recording does not have: road outlines, scores, events."""
 
-    rings: tuple[Array, ...]  # (V, 2) outlines in the map of what may be driven on
+    rings: tuple[Array, ...]  # (V, 2) outlines of the drivable area, map frame
     score_stamps_ns: Array  # (S,) int64, of the plans that were scored
     scores: Array  # (S,) PDM score, 0..1
     events: tuple[DriveEvent, ...]
@@ -123,19 +120,19 @@ class DriveRecord:
 
 @dataclass(frozen=True, eq=False)
 class AllPlans:
-    """Numbers of every plan of a replay, however long it is."""
+    """Measures of all plans of a replay."""
 
     measures: PlanMeasures
-    timings_ms: Mapping[str, Array]  # of each stage, of the plans in which it ran
+    timings_ms: Mapping[str, Array]  # by stage, of the plans in which it ran
 
 
 @dataclass(frozen=True, eq=False)
 class ReplayRecord:
-    """A whole replay. `details` (dropped and late inputs, provenance, ..) goes into the summary as it is."""
+    """A whole replay. `details` (dropped and late inputs, provenance, ..) is copied into the summary."""
 
     planner: str
     bag: str
-    frames: Sequence[ReplayFrame]  # by stamp; of a long replay some of them, evenly
+    frames: Sequence[ReplayFrame]  # by stamp; of a long replay a regular subset
     route: Array  # (L, 3) map frame, the last one; (0, 3) when there was none
     driven_path: Array  # (M, 3) map frame: where the recorded car really went
     driven_stamps_ns: Array  # (M,) int64, rising
@@ -158,17 +155,17 @@ class ReplayRecord:
 
     @cached_property
     def driven_headings(self) -> Array:
-        """(M,) of the driven path, without jumps of a whole turn."""
+        """(M,) unwrapped headings of the driven path."""
         return np.unwrap(self.driven_path[:, 2])
 
     @cached_property
     def plans(self) -> AllPlans:
-        """Of each plan; found once, because the car is simulated along every one of them."""
+        """Measures of each plan; cached, because each plan is simulated."""
         return self.counted or AllPlans(_measures(self), stage_times(self.frames))
 
 
-def driven_poses(record: ReplayRecord, stamps_ns: Array) -> Array:
-    """(N, 3) where the recorded car was at the stamps, between its odometry messages; held at both ends."""
+def interpolate_driven_path(record: ReplayRecord, stamps_ns: Array) -> Array:
+    """(N, 3) poses of the recorded vehicle at the stamps, linear between odometry messages; constant at both ends."""
     # from the first stamp on: nanoseconds since 1970 do not fit into a double
     known = (record.driven_stamps_ns - record.driven_stamps_ns[0]) * 1e-9
     asked = (np.asarray(stamps_ns, np.int64) - record.driven_stamps_ns[0]) * 1e-9
@@ -180,9 +177,9 @@ def driven_poses(record: ReplayRecord, stamps_ns: Array) -> Array:
 def summary(record: ReplayRecord) -> dict[str, Any]:
     """Numbers of a replay, ready for JSON; what cannot be computed (no plans, no future) is None.
 
-    `ade_m` and `fde_m` hold the plans that went out against the driven path, at 0.5, 1, .. 4 s and at 4 s; only
-    `plans_compared` of them reach 4 s ahead with a recording that does so too. `max_lateral_shift_m` is the farthest
-    that a plan lies to the side of the one before it. `comfort_share` is the share of the plans within the score's
+    `ade_m` and `fde_m` compare published plans with the driven path, at 0.5, 1, .. 4 s and at 4 s; only
+    `plans_compared` of them reach 4 s ahead with a recording that does so too. `max_lateral_shift_m` is the largest
+    lateral distance between consecutive plans. `comfort_share` is the share of the plans within the score's
     bounds of comfort, when the car follows them.
     """
     measures, stamps = record.plans.measures, record.plans.measures.stamp_ns
@@ -235,22 +232,22 @@ def stage_times(frames: Sequence[ReplayFrame]) -> dict[str, Array]:
 
 
 def _displacements(record: ReplayRecord, frame: ReplayFrame) -> Array | None:
-    """(8,) metres between plan and driven path at `COMPARED_S`; None when either ends sooner."""
+    """(8,) metres between plan and driven path at `COMPARISON_TIMES_S`; None when either ends sooner."""
     times = frame.dt_s * np.arange(1, len(frame.plan_poses) + 1)
-    stamps = frame.stamp_ns + np.round(COMPARED_S * 1e9).astype(np.int64)
-    if len(record.driven_path) < 2 or len(times) == 0 or times[-1] < COMPARED_S[-1] - 1e-6:
+    stamps = frame.stamp_ns + np.round(COMPARISON_TIMES_S * 1e9).astype(np.int64)
+    if len(record.driven_path) < 2 or len(times) == 0 or times[-1] < COMPARISON_TIMES_S[-1] - 1e-6:
         return None
     if stamps[-1] > record.driven_stamps_ns[-1] or frame.stamp_ns < record.driven_stamps_ns[0]:
         return None
     knots, poses = np.concatenate([[0.0], times]), np.concatenate([frame.map_from_ego[None], frame.plan_poses])
-    planned = np.stack([np.interp(COMPARED_S, knots, poses[:, axis]) for axis in (0, 1)], axis=-1)
-    return np.asarray(np.linalg.norm(planned - driven_poses(record, stamps)[:, :2], axis=1))
+    planned = np.stack([np.interp(COMPARISON_TIMES_S, knots, poses[:, axis]) for axis in (0, 1)], axis=-1)
+    return np.asarray(np.linalg.norm(planned - interpolate_driven_path(record, stamps)[:, :2], axis=1))
 
 
 def _shift(before: ReplayFrame, after: ReplayFrame) -> float | None:
-    """The farthest that the later plan lies to the side of the earlier one, where they run beside each other."""
+    """The largest lateral distance of the later plan from the earlier one, where they overlap longitudinally."""
     line = geometry.distinct_points(np.concatenate([before.map_from_ego[None], before.plan_poses]), 1e-3)
-    if len(line) < 2 or geometry.arc_lengths(line)[-1] < STANDING_M or len(after.plan_poses) == 0:
+    if len(line) < 2 or geometry.arc_lengths(line)[-1] < MIN_PLAN_LENGTH_M or len(after.plan_poses) == 0:
         return None
     along, lateral = geometry.project(line, after.plan_poses[:, :2])
     beside = (along > 0) & (along < geometry.arc_lengths(line)[-1] - 1e-6)
@@ -262,23 +259,23 @@ def _comfortable(frames: Sequence[ReplayFrame], vehicle: VehicleConfig) -> Array
     that ends before the score does."""
     flags = np.full(len(frames), np.nan)
     long = [k for k, frame in enumerate(frames) if len(frame.plan_poses) * frame.dt_s >= HORIZON_S - 1e-6]
-    for first in range(0, len(long), SIMULATED_AT_ONCE):
-        some = long[first : first + SIMULATED_AT_ONCE]
-        motions = np.array([motion_of_frame(frames[k], vehicle) for k in some])
-        states = simulate(np.array([ahead_poses(frames[k]) for k in some]), motions, vehicle)
+    for first in range(0, len(long), SIMULATION_BATCH):
+        some = long[first : first + SIMULATION_BATCH]
+        motions = np.array([ego_motion(frames[k], vehicle) for k in some])
+        states = simulate(np.array([plan_poses_in_ego(frames[k]) for k in some]), motions, vehicle)
         flags[some] = metrics.comfort_flags(states, vehicle, metrics.COMFORT_SANE).all(axis=1)
     return flags
 
 
-def motion_of_frame(frame: ReplayFrame, vehicle: VehicleConfig) -> Array:
-    """(8,) how the car moved when the plan was made, as the score has it."""
-    # odometry tells how the car turns, not its steering: a car that begins a curve with straight wheels would jerk
+def ego_motion(frame: ReplayFrame, vehicle: VehicleConfig) -> Array:
+    """(8,) the motion state of the ego at the plan's stamp, as the scorer expects it."""
+    # odometry has no steering angle; zero would cause a jerk at the start of a curve
     steering = np.arctan2(vehicle.wheel_base_m * frame.yaw_rate_rps, max(abs(frame.speed_mps), 1.0))
     motion = (frame.speed_mps, frame.acceleration_mps2, frame.yaw_rate_rps, float(steering))
     return motion_of(EgoState(frame.stamp_ns, frame.map_from_ego, *motion))
 
 
-def ahead_poses(frame: ReplayFrame) -> Array:
+def plan_poses_in_ego(frame: ReplayFrame) -> Array:
     """(40, 3) the plan's first 4 s at the score's interval, ego frame, headings unwrapped."""
     poses = geometry.compose(geometry.invert(frame.map_from_ego), frame.plan_poses)
     poses = np.concatenate([np.zeros((1, 3)), poses])

@@ -1,7 +1,6 @@
-"""The world around each plan of a replay, read back from the bag: pictures, road users, the path really driven.
+"""Reads the surroundings of replayed plans from a bag: images, objects, driven path.
 
-A bag may be longer than memory, so it is read in parts: what belongs to some plans, from some time before them to some
-time after.
+A bag may exceed memory, so it is read in slices around the plans of a chunk.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from ..ros.lanelet_file import from_file
 from ..ros.lanelet_map import LaneletMap
 from ..ros.map_drivable import MapSpace
 from ..ros.vector_map import VectorMap
-from .record import Diagnostic, ReplayFrame, ReplayPicture
-from .scores import LEAD_IN_NS, Sighting
+from .record import Diagnostic, ReplayFrame, ReplayImage
+from .scores import MAX_SIGHTING_AGE_NS, Sighting
 
-PICTURE_WIDTH = 480
+IMAGE_WIDTH = 480
 
 
-class Planned(Protocol):
-    """What is needed of a plan that went out."""
+class PlanOutput(Protocol):
+    """The fields of a published plan that this module uses."""
 
     @property
     def stamp_ns(self) -> int: ...
@@ -49,8 +48,8 @@ class Planned(Protocol):
 
 
 @dataclass(frozen=True)
-class Part:
-    """What was received from start up to stop; None: from the beginning, to the end."""
+class BagSlice:
+    """Messages received from `start_ns` to `stop_ns`; None: without limit."""
 
     reader: BagReader
     sources: Mapping[str, str]  # input -> its topic in this bag
@@ -58,22 +57,22 @@ class Part:
     stop_ns: int | None = None
 
     def messages(self, key: str) -> Iterator[tuple[int, Any]]:
-        """When it was received (ns) and the message, of an input that the bag has; damaged ones are left out."""
+        """Receive time (ns) and message of an input; damaged messages are skipped."""
         names = [self.sources[key]] if key in self.sources else []
         for entry in self.reader.messages(names, self.start_ns, self.stop_ns):
-            with suppress(DamagedMessage):  # the diagnostics say it
+            with suppress(DamagedMessage):  # the diagnostics report it
                 yield entry.received_ns, entry.message()
 
 
-def frames_of(
-    sent: Sequence[Planned],
+def build_frames(
+    sent: Sequence[PlanOutput],
     egos: Mapping[int, EgoState],
-    pictures: Mapping[int, tuple[ReplayPicture, ...]],
+    pictures: Mapping[int, tuple[ReplayImage, ...]],
     seen: Sequence[Sighting],
-    part: Part,
+    part: BagSlice,
     config: Config,
 ) -> list[ReplayFrame]:
-    """Plans with what was around them: egos by stamp, pictures by place among the plans, sightings by time."""
+    """Frames of plans, from egos by stamp, images by plan index and sightings in order of time."""
     stamps = [item.stamp_ns for item in sent]
     agents, accelerations = _agents(seen, stamps), _accelerations(part, config, stamps)
     frames = []
@@ -83,8 +82,8 @@ def frames_of(
     return frames
 
 
-def sightings(part: Part, config: Config, driven: Callable[[Array], Array]) -> list[Sighting]:
-    """Who was where, message by message; what the inputs refused is left out here, too. `driven`: stamps to poses."""
+def read_sightings(part: BagSlice, config: Config, driven: Callable[[Array], Array]) -> list[Sighting]:
+    """Objects message by message, without those the inputs rejected. `driven` maps stamps to ego poses."""
     limits, seen = config.inputs, []
     for _, content in part.messages("objects"):
         with suppress(BadMessage):
@@ -95,27 +94,27 @@ def sightings(part: Part, config: Config, driven: Callable[[Array], Array]) -> l
     return seen
 
 
-def known_map(whole: Part, config: Config) -> LaneletMap | None:
-    """Of the file that is named, else the newest that the bag holds; None where neither is, or it cannot be read."""
+def find_map(whole: BagSlice, config: Config) -> LaneletMap | None:
+    """The map of the configured file, else the newest of the bag; None if there is none that can be read."""
     if config.inputs.lanelet_map:
         return from_file(config.inputs)
-    received = VectorMap(config.output.map_frame, AtOnce())
+    received = VectorMap(config.output.map_frame, InlineExecutor())
     for _, message in whole.messages("map"):
         received.put(message)
-    with suppress(BadMessage):  # the diagnostics say it, where it was asked for
+    with suppress(BadMessage):  # the diagnostics report it, where it was asked for
         return received.newest()
     return None
 
 
-def space(lanelets: LaneletMap | None) -> Callable[[ReplayFrame], DrivableGrid | None]:
-    """The drivable space around each plan, where a map tells it."""
+def drivable_grids(lanelets: LaneletMap | None) -> Callable[[ReplayFrame], DrivableGrid | None]:
+    """A function that returns the drivable area around a frame; None without a map."""
     if lanelets is None:
         return lambda frame: None
-    known = MapSpace(lanelets, AtOnce())
+    known = MapSpace(lanelets, InlineExecutor())
 
     def around(frame: ReplayFrame) -> DrivableGrid | None:
         ego = EgoState(frame.stamp_ns, frame.map_from_ego, frame.speed_mps)
-        for _ in range(2):  # the first time it is begun, and there the second time
+        for _ in range(2):  # the first call starts the computation, the second returns it
             with suppress(BadMessage):
                 return known.around(ego)
         return None
@@ -123,8 +122,8 @@ def space(lanelets: LaneletMap | None) -> Callable[[ReplayFrame], DrivableGrid |
     return around
 
 
-class AtOnce(Executor):
-    """Work is done where it is asked for."""
+class InlineExecutor(Executor):
+    """Runs submitted work immediately in the calling thread."""
 
     def submit(self, work: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
         done: Future[Any] = Future()
@@ -132,7 +131,7 @@ class AtOnce(Executor):
         return done
 
 
-def _frame(item: Planned, ego: EgoState, agents: Agents, pictures: tuple[ReplayPicture, ...]) -> ReplayFrame:
+def _frame(item: PlanOutput, ego: EgoState, agents: Agents, pictures: tuple[ReplayImage, ...]) -> ReplayFrame:
     points, status = item.points, item.status
     headings = 2.0 * np.arctan2(points["qz"], points["qw"])
     return ReplayFrame(
@@ -157,15 +156,15 @@ def _frame(item: Planned, ego: EgoState, agents: Agents, pictures: tuple[ReplayP
     )
 
 
-def odometry(part: Part, config: Config) -> Iterator[tuple[int, EgoState]]:
-    """Every usable odometry message with the time it was received."""
+def read_odometry(part: BagSlice, config: Config) -> Iterator[tuple[int, EgoState]]:
+    """Receive time and ego state of every usable odometry message."""
     for received_ns, message in part.messages("odometry"):
-        with suppress(BadMessage):  # the inputs refused it too, and said so
+        with suppress(BadMessage):  # the inputs rejected and reported it
             yield received_ns, convert.ego_state(message, config.output.map_frame)
 
 
-def _accelerations(part: Part, config: Config, stamps: Sequence[int]) -> list[float]:
-    """For each plan the newest acceleration from before it, as the inputs take it; 0 where there is none so new."""
+def _accelerations(part: BagSlice, config: Config, stamps: Sequence[int]) -> list[float]:
+    """For each plan the newest earlier acceleration within the maximum age, as in the inputs; else 0."""
     known: dict[int, float] = {}
     for _, content in part.messages("acceleration"):
         with suppress(BadMessage):
@@ -181,8 +180,8 @@ def _accelerations(part: Part, config: Config, stamps: Sequence[int]) -> list[fl
     ]
 
 
-def routes(part: Part, config: Config, lanelets: LaneletMap | None) -> tuple[tuple[int, Array], ...]:
-    """Every route that can be drawn, (L, 3), with the time it came."""
+def read_routes(part: BagSlice, config: Config, lanelets: LaneletMap | None) -> tuple[tuple[int, Array], ...]:
+    """Receive time and points (L, 3) of every usable route."""
     found, frame, points_max = [], config.output.map_frame, config.inputs.route_points_max
     for received_ns, message in part.messages("route"):
         try:
@@ -199,41 +198,45 @@ def routes(part: Part, config: Config, lanelets: LaneletMap | None) -> tuple[tup
 
 
 def _agents(seen: Sequence[Sighting], stamps: Sequence[int]) -> list[Agents]:
-    """For each plan who was there when it was made: the newest sighting from before it, no older than half a second."""
+    """For each plan the objects of the newest earlier sighting, at most MAX_SIGHTING_AGE_NS old."""
     times = np.array([sighting.stamp_ns for sighting in seen], np.int64)
     newest = np.searchsorted(times, np.array(stamps, np.int64), side="right") - 1
     return [
-        seen[i].agents if i >= 0 and stamp - times[i] <= LEAD_IN_NS else Agents.none()
+        seen[i].agents if i >= 0 and stamp - times[i] <= MAX_SIGHTING_AGE_NS else Agents.none()
         for i, stamp in zip(newest.tolist(), stamps, strict=True)
     ]
 
 
-# --- pictures --------------------------------------------------------------------------------------------------------
+# --- images ----------------------------------------------------------------------------------------------------------
 
 
-class Cameras:
-    """The pictures of a bag; where the cameras stand and what lenses they have is read once."""
+class BagCameras:
+    """Reads the images of a bag; intrinsics and mounting poses are read once."""
 
-    def __init__(self, whole: Part, config: Config) -> None:
+    def __init__(self, whole: BagSlice, config: Config) -> None:
         self._config = config
-        lenses = {name: _lens(whole, name) for name in config.cameras.names if f"image:{name}" in whole.sources}
+        lenses = {
+            name: _read_intrinsics(whole, name) for name in config.cameras.names if f"image:{name}" in whole.sources
+        }
         self._lenses = {name: lens for name, lens in lenses.items() if lens is not None}
         self._transforms: dict[str, tuple[str, Array]] = {}
         for _, message in whole.messages("tf_static"):
             self._transforms.update(convert.static_transforms(message))
 
-    def pictures(self, part: Part, shown: Mapping[int, int]) -> dict[int, tuple[ReplayPicture, ...]]:
-        """The cameras' pictures, made small, that belong to front pictures: place of a plan -> stamp of its picture."""
+    def pictures(self, part: BagSlice, shown: Mapping[int, int]) -> dict[int, tuple[ReplayImage, ...]]:
+        """Downscaled images by plan index. `shown`: plan index -> stamp of its front image."""
         if not shown:
             return {}
         by_camera = [self._of_camera(part, name, lens, shown) for name, lens in self._lenses.items()]
         return {k: tuple(made[k] for made in by_camera if k in made) for k in shown}
 
-    def _of_camera(self, part: Part, name: str, lens: Lens, shown: Mapping[int, int]) -> dict[int, ReplayPicture]:
-        # float32 seconds in the status round a stamp by some nanoseconds, so pictures are looked up by nearness
+    def _of_camera(
+        self, part: BagSlice, name: str, lens: Intrinsics, shown: Mapping[int, int]
+    ) -> dict[int, ReplayImage]:
+        # float32 seconds in the status round a stamp by some nanoseconds, so images are matched by nearest stamp
         tolerance_ns = self._config.cameras.match_tolerance_s * 1e9
         wanted = np.array(list(shown.values()), np.int64)
-        best: dict[int, tuple[float, ReplayPicture]] = {}
+        best: dict[int, tuple[float, ReplayImage]] = {}
         for _, message in part.messages(f"image:{name}"):
             stamp_ns = convert.stamp_ns(message.header)
             apart = np.abs(wanted - stamp_ns)
@@ -242,13 +245,13 @@ class Cameras:
             if not near:
                 continue
             try:
-                height = round(PICTURE_WIDTH * lens.height / max(lens.width, 1))
-                pixels, _ = convert.pixels(message, name, PICTURE_WIDTH, height)
+                height = round(IMAGE_WIDTH * lens.height / max(lens.width, 1))
+                pixels, _ = convert.pixels(message, name, IMAGE_WIDTH, height)
                 camera_from_ego = convert.camera_from_ego(self._transforms, name, message.header.frame_id)
             except BadMessage:
                 continue
             jpeg = cv2.imencode(".jpg", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, 75])[1]
-            picture = ReplayPicture(
+            picture = ReplayImage(
                 name, stamp_ns, jpeg.tobytes(), lens.width, lens.height, lens.matrix, camera_from_ego, lens.distortion
             )
             best.update({i: (float(apart[i]), picture) for i in near})
@@ -256,29 +259,29 @@ class Cameras:
         return {keys[i]: picture for i, (_, picture) in best.items()}
 
 
-def front_stamp_ns(item: Planned) -> int | None:
-    """Of the front picture a plan was made from; None where it saw none."""
+def front_image_stamp_ns(item: PlanOutput) -> int | None:
+    """The stamp of the front image that a plan used; None if it used none."""
     age_s = item.status.age_of_image
     return item.stamp_ns - round(age_s * 1e9) if np.isfinite(age_s) else None
 
 
-class Lens(NamedTuple):
-    """What a camera_info says, for its own picture size."""
+class Intrinsics(NamedTuple):
+    """Intrinsics of a camera_info, for its image size."""
 
     matrix: Array  # (3, 3)
     width: int
     height: int
-    distortion: tuple[float, ...]  # empty for models that the report cannot draw
+    distortion: tuple[float, ...]  # empty for distortion models that the report does not support
 
 
-def _lens(whole: Part, name: str) -> Lens | None:
-    """Of the first usable camera_info."""
+def _read_intrinsics(whole: BagSlice, name: str) -> Intrinsics | None:
+    """Intrinsics of the first usable camera_info."""
     for _, message in whole.messages(f"info:{name}"):
         try:
             matrix = convert.intrinsics(message, name)
             known = message.distortion_model in ("plumb_bob", "rational_polynomial")
             distortion = tuple(float(value) for value in message.d) if known else ()
-            return Lens(matrix, int(message.width), int(message.height), distortion)
+            return Intrinsics(matrix, int(message.width), int(message.height), distortion)
         except BadMessage:
             continue
     return None

@@ -20,12 +20,12 @@ import numpy as np
 
 from .. import pages
 from ..domain import Array
-from .record import DriveRecord, ReplayFrame, ReplayPicture, ReplayRecord, driven_poses, summary
+from .record import DriveRecord, ReplayFrame, ReplayImage, ReplayRecord, interpolate_driven_path, summary
 
-PICTURE_WIDTH = 480  # px; wider ones are scaled down
-PICTURE_QUALITY = 75
+IMAGE_WIDTH = 480  # px; wider ones are scaled down
+JPEG_QUALITY = 75
 ROAD_M = 130.0  # of a world's road, what is nearer than this to the path driven is shown
-PICTURES_MAX_BYTES = 10_000_000  # of base64; longer replays show every n-th picture, so that the page still opens
+IMAGES_MAX_BYTES = 10_000_000  # of base64; longer replays show every n-th picture, so that the page still opens
 
 
 def write_report(record: ReplayRecord, path: str | Path) -> None:
@@ -41,7 +41,7 @@ def write_report(record: ReplayRecord, path: str | Path) -> None:
 def _content(record: ReplayRecord) -> dict[str, Any]:
     """The page's data. Times are seconds from the first plan (from the first odometry where there is none)."""
     frames, numbers = record.frames, summary(record)
-    pictures, shown = _pictures(record)
+    pictures, shown = _image_sets(record)
     statuses = list(dict.fromkeys(status.name for frame in frames for status in frame.diagnostics))
     begin = frames[0].stamp_ns if frames else int(record.driven_stamps_ns[0]) if len(record.driven_stamps_ns) else 0
     origin = [str(numbers[key]) for key in ("date", "device", "command") if numbers.get(key)]
@@ -114,7 +114,7 @@ def drive_rows(numbers: dict[str, Any]) -> list[tuple[str, str]]:
         ("red lights run", str(drive["red_lights"])),
         ("comfortable", f"{100 * drive['comfort_share']:.1f} % of the time"),
         ("fresh plans", f"{drive['fresh_plans']} of {drive['ticks']} ticks"),
-        ("speed of the simulation", f"x{drive['real_time_factor']:.2f} real time"),
+        ("speed of the simulation", f"x{drive['realtime_factor']:.2f} real time"),
     ]
     overall = numbers["latency_ms"].get("overall")
     if overall:
@@ -162,25 +162,25 @@ def _frame(frame: ReplayFrame, begin_ns: int, statuses: Sequence[str], picture: 
 # --- pictures --------------------------------------------------------------------------------------------------------
 
 
-def _pictures(record: ReplayRecord) -> tuple[list[dict[str, Any]], list[int | None]]:
+def _image_sets(record: ReplayRecord) -> tuple[list[dict[str, Any]], list[int | None]]:
     """The sets of pictures that fit into the page, and for each frame the newest set that it may show."""
     seen = [frame for frame in record.frames if frame.pictures]
     if not seen:
         return [], [None] * len(record.frames)
     probe = sum(len(_jpeg(picture)) for picture in seen[len(seen) // 2].pictures) * 4 / 3
-    stride = max(1, int(np.ceil(probe * len(seen) / PICTURES_MAX_BYTES)))
+    stride = max(1, int(np.ceil(probe * len(seen) / IMAGES_MAX_BYTES)))
     kept = seen[::stride]
-    sets = [{"cameras": [_picture(record, picture) for picture in frame.pictures]} for frame in kept]
+    sets = [{"cameras": [_image(record, picture) for picture in frame.pictures]} for frame in kept]
     stamps = np.array([frame.stamp_ns for frame in kept])
     newest = [int(np.searchsorted(stamps, frame.stamp_ns, side="right")) - 1 for frame in record.frames]
     return sets, [index if index >= 0 else None for index in newest]
 
 
-def _picture(record: ReplayRecord, picture: ReplayPicture) -> dict[str, Any]:
+def _image(record: ReplayRecord, picture: ReplayImage) -> dict[str, Any]:
     """One picture with the pose of the ego when it was taken: some way behind the pose that the plan starts from."""
     begin_ns = record.frames[0].stamp_ns
     if len(record.driven_path):
-        ego = driven_poses(record, np.array([picture.stamp_ns]))[0]
+        ego = interpolate_driven_path(record, np.array([picture.stamp_ns]))[0]
     else:
         nearest = min(record.frames, key=lambda frame: abs(frame.stamp_ns - picture.stamp_ns))
         ego = nearest.map_from_ego
@@ -197,11 +197,11 @@ def _picture(record: ReplayRecord, picture: ReplayPicture) -> dict[str, Any]:
     }
 
 
-def _jpeg(picture: ReplayPicture) -> bytes:
-    """The picture at most `PICTURE_WIDTH` wide; as it is where it is small, or no JPEG that can be read."""
+def _jpeg(picture: ReplayImage) -> bytes:
+    """The picture at most `IMAGE_WIDTH` wide; as it is where it is small, or no JPEG that can be read."""
     pixels = cv2.imdecode(np.frombuffer(picture.jpeg, np.uint8), cv2.IMREAD_COLOR) if picture.jpeg else None
-    if pixels is None or pixels.shape[1] <= PICTURE_WIDTH:
+    if pixels is None or pixels.shape[1] <= IMAGE_WIDTH:
         return picture.jpeg
-    height = round(pixels.shape[0] * PICTURE_WIDTH / pixels.shape[1])
-    small = cv2.resize(pixels, (PICTURE_WIDTH, height), interpolation=cv2.INTER_AREA)
-    return bytes(cv2.imencode(".jpg", small, [cv2.IMWRITE_JPEG_QUALITY, PICTURE_QUALITY])[1])
+    height = round(pixels.shape[0] * IMAGE_WIDTH / pixels.shape[1])
+    small = cv2.resize(pixels, (IMAGE_WIDTH, height), interpolation=cv2.INTER_AREA)
+    return bytes(cv2.imencode(".jpg", small, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])[1])

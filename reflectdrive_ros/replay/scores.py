@@ -1,8 +1,7 @@
-"""The driving score of the plans of a replay, where a bag tells who was there: others drive on as they really did.
+"""PDM scores of replayed plans, for bags with objects. Agents follow their recorded tracks and do not react.
 
-A bag is no simulation: nobody reacts to a plan that is not the one driven. So the score says how a plan fits into what
-happened, as NAVSIM's does. Progress is shared out by that of the recorded car. Where the drivable space is unknown, DAC
-is, and PDMS with it; the rest is told.
+As in NAVSIM, the score measures a plan against the recorded situation. Progress is normalised by the progress of the
+recorded vehicle. Without a drivable area DAC and PDMS are unknown; the other sub-scores are reported.
 """
 
 from __future__ import annotations
@@ -21,25 +20,25 @@ from ..scoring.contacts import AgentTracks
 from ..scoring.scorer import Reference, Scene, score
 from ..scoring.simulate import DT_S, HORIZON_S, STEPS
 from .plan_measures import SCORES
-from .record import ReplayFrame, ReplayRecord, ahead_poses, driven_poses, motion_of_frame
+from .record import ReplayFrame, ReplayRecord, ego_motion, interpolate_driven_path, plan_poses_in_ego
 
-EVERY_NS = 500_000_000  # plans closer together are scored no more than once
-FUTURE_S = DT_S * (contacts.SAMPLES - 1)  # of others, that the score looks at
-SEEN_AGAIN_S = 0.6  # who is not seen for longer was gone in between
-SAME_TIME_S, SAME_TIME_SHARE = 1e-6, 1e-5  # times that differ by less than both together are one
-LEAD_IN_NS = 500_000_000  # a sighting this much older than the plan still tells who is there
+SCORE_INTERVAL_NS = 500_000_000  # plans closer together are scored no more than once
+FUTURE_S = DT_S * (contacts.SAMPLES - 1)  # of agents, used by the score
+MAX_TRACK_GAP_S = 0.6  # an agent unobserved for longer is absent in between
+TIME_TOLERANCE_S, TIME_TOLERANCE_RATIO = 1e-6, 1e-5  # absolute and relative tolerance of equal times
+MAX_SIGHTING_AGE_NS = 500_000_000  # of a sighting before the plan
 
 
 @dataclass(frozen=True, eq=False)
 class Sighting:
-    """Who was where at one time, in the map; `ids` tell an object from another, from sighting to sighting."""
+    """Objects at one time in map axes; `ids` identify an object across sightings."""
 
     stamp_ns: int
     ids: Sequence[bytes]
     agents: Agents  # map axes
 
 
-def scored(
+def score_replay(
     record: ReplayRecord,
     sightings: Iterable[Sighting],
     space_around: Callable[[ReplayFrame], DrivableGrid | None],
@@ -48,17 +47,17 @@ def scored(
 ) -> dict[str, Array]:
     """(N,) of each of SCORES for the N plans, in 0..1; NaN for a plan that is not scored.
 
-    Scored are plans every half second, from `before_ns` on, where a plan was scored before, that have a route, 4 s of
-    recorded driving and 5 s of recorded others ahead. `sightings` come in the order of time, and no more than the next
-    seconds of them are held.
+    Plans are scored at most every SCORE_INTERVAL_NS (`before_ns`: stamp of the last scored plan) if they have a route,
+    4 s of recorded driving and 5 s of recorded agents ahead. `sightings` are in order of time; only the next seconds of
+    them are kept in memory.
     """
     found = {name: np.full(len(record.frames), np.nan) for name in SCORES}
     order = sorted(range(len(record.frames)), key=lambda k: record.frames[k].stamp_ns)
-    for k, seen in _beside([(k, record.frames[k]) for k in order], sightings):
+    for k, seen in _match_sightings([(k, record.frames[k]) for k in order], sightings):
         frame = record.frames[k]
-        if before_ns is not None and frame.stamp_ns - before_ns < EVERY_NS:
+        if before_ns is not None and frame.stamp_ns - before_ns < SCORE_INTERVAL_NS:
             continue
-        card = _of_plan(record, frame, seen, space_around, config)
+        card = _score_plan(record, frame, seen, space_around, config)
         if card is not None:
             before_ns = frame.stamp_ns
             for name, value in card.items():
@@ -66,10 +65,10 @@ def scored(
     return found
 
 
-def _beside(
+def _match_sightings(
     frames: Sequence[tuple[int, ReplayFrame]], sightings: Iterable[Sighting]
 ) -> Iterator[tuple[int, list[Sighting]]]:
-    """Each plan with the sightings from just before it to FUTURE_S after it, where there are so many."""
+    """Each plan with the sightings from just before it to FUTURE_S after it, if the recording reaches that far."""
     coming, held = iter(sightings), deque[Sighting]()
     for k, frame in frames:
         until_ns = frame.stamp_ns + round(FUTURE_S * 1e9)
@@ -78,13 +77,13 @@ def _beside(
             if sighting is None:
                 return
             held.append(sighting)
-        while len(held) > 1 and held[0].stamp_ns < frame.stamp_ns - LEAD_IN_NS:
+        while len(held) > 1 and held[0].stamp_ns < frame.stamp_ns - MAX_SIGHTING_AGE_NS:
             held.popleft()
         if held[0].stamp_ns <= frame.stamp_ns:
             yield k, list(held)
 
 
-def _of_plan(
+def _score_plan(
     record: ReplayRecord,
     frame: ReplayFrame,
     seen: Sequence[Sighting],
@@ -98,34 +97,34 @@ def _of_plan(
     if not whole or len(route) < 2 or times_ns[-1] > record.driven_stamps_ns[-1]:
         return None
     ego_from_map = geometry.invert(frame.map_from_ego)
-    driven = geometry.compose(ego_from_map, driven_poses(record, times_ns))
+    driven = geometry.compose(ego_from_map, interpolate_driven_path(record, times_ns))
     centres = geometry.compose(
         np.concatenate([np.zeros((1, 3)), driven]), np.array([record.vehicle.rear_axle_to_center_m, 0.0, 0.0])
     )
     line = geometry.transform_points(ego_from_map, route)
     scene = Scene(
-        motion_of_frame(frame, record.vehicle),
-        tracks_of(seen, frame.stamp_ns, frame.map_from_ego),
+        ego_motion(frame, record.vehicle),
+        build_tracks(seen, frame.stamp_ns, frame.map_from_ego),
         ForecastSource.LOGGED,
         line,
         grid=space_around(frame),
         reference=Reference(float(metrics.progress(centres[None], line)[0])),
         vehicle=record.vehicle,
     )
-    card = score(scene, ahead_poses(frame)[None], config.scoring)
-    told = {"nc": card.nc, "dac": card.dac, "ttc": card.ttc, "ep": card.ep, "pdms": card.score}
+    card = score(scene, plan_poses_in_ego(frame)[None], config.scoring)
+    values = {"nc": card.nc, "dac": card.dac, "ttc": card.ttc, "ep": card.ep, "pdms": card.score}
     unknown = () if scene.grid is not None else ("dac", "pdms")
-    return {name: float("nan") if name in unknown else float(value[0]) for name, value in told.items()}
+    return {name: float("nan") if name in unknown else float(value[0]) for name, value in values.items()}
 
 
 def _route_at(record: ReplayRecord, stamp_ns: int) -> Array:
-    """(L, 3) the route that led at this time; the first one before any came."""
+    """(L, 3) the route that was active at a stamp; the first route before any was received."""
     led = [route for since_ns, route in record.routes if since_ns <= stamp_ns]
     return led[-1] if led else (record.routes[0][1] if record.routes else record.route)
 
 
-def tracks_of(seen: Sequence[Sighting], stamp_ns: int, map_from_ego: Array) -> AgentTracks:
-    """Who was there from the stamp on, in the ego frame of then; linear between sightings."""
+def build_tracks(seen: Sequence[Sighting], stamp_ns: int, map_from_ego: Array) -> AgentTracks:
+    """Agent tracks from a stamp on, in the ego frame of that stamp; linear between sightings."""
     ego_from_map = geometry.invert(map_from_ego)
     at_s = DT_S * np.arange(contacts.SAMPLES)
     rows: dict[bytes, list[tuple[float, int, int]]] = {}  # id -> (seconds from the stamp, sighting, row)
@@ -143,8 +142,10 @@ def tracks_of(seen: Sequence[Sighting], stamp_ns: int, map_from_ego: Array) -> A
         after = np.searchsorted(times_s, at_s)
         since_s = at_s - times_s[np.maximum(after - 1, 0)]
         until_s = times_s[np.minimum(after, len(times_s) - 1)] - at_s
-        inside = (at_s >= times_s[0]) & (at_s <= times_s[-1]) & (since_s + until_s <= SEEN_AGAIN_S)
-        alike = (np.abs(at_s[:, None] - times_s) <= SAME_TIME_S + SAME_TIME_SHARE * np.abs(times_s)).any(axis=1)
+        inside = (at_s >= times_s[0]) & (at_s <= times_s[-1]) & (since_s + until_s <= MAX_TRACK_GAP_S)
+        alike = (np.abs(at_s[:, None] - times_s) <= TIME_TOLERANCE_S + TIME_TOLERANCE_RATIO * np.abs(times_s)).any(
+            axis=1
+        )
         present = inside | alike
         if present.any():
             first, row = agents[0]

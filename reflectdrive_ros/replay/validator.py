@@ -18,7 +18,7 @@ from .. import geometry
 from ..domain import Array
 from .record import ReplayFrame
 
-THINNED_M = 1.0
+POINT_SPACING_M = 1.0
 BRAKING_MPS2, LENGTH_MARGIN_M = 3.0, 2.0
 STANDING_MPS = 1.0 / 3.6
 
@@ -56,23 +56,26 @@ LIMITS = {
     "forward_shift_m": 1.0,
     "backward_shift_m": 0.1,
 }
-RAW = "raw_forward_shift_m"  # told, not judged: Autoware's extender comes before the validator
+RAW_FORWARD_SHIFT = "raw_forward_shift_m"  # told, not judged: Autoware's extender comes before the validator
 
 
 def margins(frames: Sequence[ReplayFrame], wheel_base_m: float) -> dict[str, Margin]:
     """Worst value of each check over the plans of a drive, in the order of LIMITS. Frames must be in order of time."""
-    worst = dict.fromkeys([*LIMITS, RAW], 0.0)
+    worst = dict.fromkeys([*LIMITS, RAW_FORWARD_SHIFT], 0.0)
     for index, frame in enumerate(frames):
         past = np.array([earlier.map_from_ego for earlier in frames[max(0, index - 30) : index]]).reshape(-1, 3)
-        found = shape(frame, wheel_base_m) | place(frame, past)
+        found = check_shape(frame, wheel_base_m) | check_position(frame, past)
         if index:
-            found |= shift(frames[index - 1], frame, past)
+            found |= check_shift(frames[index - 1], frame, past)
         for name, value in found.items():
             worst[name] = max(worst[name], value)
-    return {name: Margin(worst[name], limit) for name, limit in {**LIMITS, RAW: LIMITS["forward_shift_m"]}.items()}
+    return {
+        name: Margin(worst[name], limit)
+        for name, limit in {**LIMITS, RAW_FORWARD_SHIFT: LIMITS["forward_shift_m"]}.items()
+    }
 
 
-def shape(frame: ReplayFrame, wheel_base_m: float) -> dict[str, float]:
+def check_shape(frame: ReplayFrame, wheel_base_m: float) -> dict[str, float]:
     """Checks of one plan by itself."""
     poses, speeds = frame.plan_poses, frame.plan_speeds
     accelerations = np.append(np.diff(speeds) / frame.dt_s, 0.0)
@@ -80,7 +83,7 @@ def shape(frame: ReplayFrame, wheel_base_m: float) -> dict[str, float]:
         "interval_m": float(np.hypot(*np.diff(poses[:, :2], axis=0).T).max(initial=0.0)),
         "longitudinal_acceleration_mps2": float(np.abs(accelerations).max(initial=0.0)),
     }
-    kept = thinned(poses)
+    kept = thin_indices(poses)
     if len(kept) < 3:
         return found
     line, v, a = poses[kept, :2], speeds[kept], accelerations[kept]
@@ -103,9 +106,9 @@ def shape(frame: ReplayFrame, wheel_base_m: float) -> dict[str, float]:
     )
 
 
-def place(frame: ReplayFrame, past: Array) -> dict[str, float]:
+def check_position(frame: ReplayFrame, past: Array) -> dict[str, float]:
     """Checks of where the car is on its plan, the way driven (P, 3) put in front."""
-    line = extended(past, frame.map_from_ego, frame.plan_poses)
+    line = extend_line(past, frame.map_from_ego, frame.plan_poses)
     here = frame.map_from_ego
     (at,), _ = geometry.project(line, here[None, :2])
     total = geometry.arc_lengths(line)[-1]
@@ -122,15 +125,15 @@ def place(frame: ReplayFrame, past: Array) -> dict[str, float]:
     }
 
 
-def shift(before: ReplayFrame, frame: ReplayFrame, past: Array) -> dict[str, float]:
+def check_shift(before: ReplayFrame, frame: ReplayFrame, past: Array) -> dict[str, float]:
     """Checks of a plan against the one before, at the car: sideways as they are, along with the way driven in front."""
     here = frame.map_from_ego
     raw_old, raw_new = before.plan_poses, frame.plan_poses
-    raw_along, lateral = deviation(raw_old[nearest(raw_old, here)], raw_new[nearest(raw_new, here)])
-    found = {"lateral_shift_m": abs(lateral), RAW: max(0.0, raw_along)}
-    old, new = (extended(past, here, plan) for plan in (raw_old, raw_new))
-    new_at = nearest(new, here)
-    along, _ = deviation(old[nearest(old, here)], new[new_at])
+    raw_along, lateral = deviation(raw_old[nearest_segment(raw_old, here)], raw_new[nearest_segment(raw_new, here)])
+    found = {"lateral_shift_m": abs(lateral), RAW_FORWARD_SHIFT: max(0.0, raw_along)}
+    old, new = (extend_line(past, here, plan) for plan in (raw_old, raw_new))
+    new_at = nearest_segment(new, here)
+    along, _ = deviation(old[nearest_segment(old, here)], new[new_at])
     if new_at == 0:
         found["forward_shift_m"] = max(0.0, along)
     elif new_at >= len(new) - 2:
@@ -138,7 +141,7 @@ def shift(before: ReplayFrame, frame: ReplayFrame, past: Array) -> dict[str, flo
     return found
 
 
-def extended(past: Array, here: Array, plan: Array) -> Array:
+def extend_line(past: Array, here: Array, plan: Array) -> Array:
     """(N, 3) the way driven (P, 3), the car's place (3,) and the plan (T, 3), standing points once."""
     line = np.concatenate([past, here[None], plan])
     apart = np.hypot(*np.diff(line[:, :2], axis=0).T)
@@ -149,7 +152,7 @@ def extended(past: Array, here: Array, plan: Array) -> Array:
     return np.stack([here, ahead])
 
 
-def nearest(line: Array, here: Array) -> int:
+def nearest_segment(line: Array, here: Array) -> int:
     """Index of the first point of the segment of a line (N, 3) that is nearest to a pose."""
     ends = line[:-1, :2], line[1:, :2]
     step = ends[1] - ends[0]
@@ -165,11 +168,11 @@ def deviation(pose: Array, point: Array) -> tuple[float, float]:
     return float(cos * dx + sin * dy), float(cos * dy - sin * dx)
 
 
-def thinned(poses: Array) -> Array:
+def thin_indices(poses: Array) -> Array:
     """Indices of points at least THINNED_M apart, beginning with the first."""
     kept = [0]
     for index in range(1, len(poses)):
-        if np.hypot(*(poses[index, :2] - poses[kept[-1], :2])) >= THINNED_M:
+        if np.hypot(*(poses[index, :2] - poses[kept[-1], :2])) >= POINT_SPACING_M:
             kept.append(index)
     return np.array(kept)
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from .. import arguments, pages
 from ..config import ConfigError, VehicleConfig
-from ..stopping import raising
+from ..stopping import raise_on_signal
 from . import live_view
 from .live_topics import Listener
 from .world_node import own_context, spinning
@@ -124,7 +124,7 @@ def main(args: list[str] | None = None) -> int:
     parser.add_argument("--port", type=arguments.PORT, default=PORT, help=f"of the page (default: {PORT})")
     parsed = parser.parse_args(sys.argv[1:] if args is None else args)
     try:
-        with raising(), served(parsed.port, VehicleConfig()) as page:
+        with raise_on_signal(), served(parsed.port, VehicleConfig()) as page:
             sys.stdout.write(f"{page.url} shows the running planner; Ctrl-C ends\n")
             sys.stdout.flush()
             threading.Event().wait()

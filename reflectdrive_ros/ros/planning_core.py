@@ -42,7 +42,7 @@ class Pilot:
         self.inputs = Inputs(config, self._engine.picture_size)
         self.model_sha256, self.runs_on = self._engine.model_sha256, self._engine.runs_on
         self._restarts = 0
-        self._late_in_a_row = 0
+        self._consecutive_late = 0
         self._interrupted = ""  # why the watchdog had to send the stop, until the next step
         self._overdue = ""  # why a plan is overdue, likewise
         self._last: PilotStep | None = None
@@ -84,7 +84,7 @@ class Pilot:
             report = self._engine.stop(snapshot.ego, snapshot.agents, "; ".join(snapshot.problems))
         if report is not None:
             took.update(report.timings_ms)
-            self._late_in_a_row = self._late_in_a_row + 1 if report.verdict is Verdict.LATE else 0
+            self._consecutive_late = self._consecutive_late + 1 if report.verdict is Verdict.LATE else 0
         self._interrupted = self._overdue = ""
         self._last = PilotStep(snapshot, report, took, look.restarts)
         return self._last
@@ -115,7 +115,7 @@ class Pilot:
             return InputStatus("planner", Level.ERROR, self.problems(now_ns) or "no step yet", {})
         report = last.report
         level = Level.OK if report.verdict is Verdict.OK and not self._overdue else Level.WARN
-        if report.source is PlanSource.STOP or self._late_in_a_row >= 5 or self._interrupted:
+        if report.source is PlanSource.STOP or self._consecutive_late >= 5 or self._interrupted:
             level = Level.ERROR
         observation = last.snapshot.observation
         unchecked = observation is not None and observation.agents is None
@@ -140,9 +140,9 @@ class Pilot:
                 "source": report.source.name,
                 "step": report.plan.step.value,  # of the plan that was sent
                 "planned": "none" if report.step is None else report.step.value,  # of the planner's own
-                "why_full": report.why_full,
+                "full_step_reason": report.full_step_reason,
                 "notes": "; ".join(report.notes),
-                "late_in_a_row": str(self._late_in_a_row),
+                "consecutive_late": str(self._consecutive_late),
                 "objects": "unknown"
                 if observation is None or observation.agents is None
                 else str(len(observation.agents)),
@@ -151,7 +151,7 @@ class Pilot:
                 else str(len(observation.obstacles)),
                 "check": str(report.plan.check or "unchecked"),  # of the plan that was sent
                 "model_sha256": self.model_sha256,
-                "network_on": self.runs_on,
+                "backend": self.runs_on,
                 "restarts": str(self._restarts),
                 **times,
             },

@@ -33,7 +33,7 @@ from visualization_msgs.msg import MarkerArray
 from .. import arguments
 from ..config import Config, ConfigError
 from ..domain import Array, Plan
-from ..stopping import raising
+from ..stopping import raise_on_signal
 from . import convert, outputs, topics, world_bag, world_messages
 from .bag import BagError, BagWriter
 from .convert import BadMessage
@@ -247,7 +247,7 @@ def main(args: list[str] | None = None) -> int:
         os.environ.setdefault("FASTRTPS_DEFAULT_PROFILES_FILE", str(profile_file))
     config = Config()
     try:
-        with raising(), world_bag.opened_world(parsed, config) as world:
+        with raise_on_signal(), world_bag.opened_world(parsed, config) as world:
             context = own_context(given)
             node = WorldNode(
                 world, config, world_bag.rig_of(config), context=context, trajectory_topic=parsed.trajectory

@@ -39,13 +39,22 @@ def add_settings_argument(parser: argparse._ActionsContainer, option: str) -> No
 
 def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
     """Of benches that plan for the scenes of a set."""
-    parser.add_argument("--set", default="test", choices=("train", "val", "test", "hard"), help="scene set (test)")
-    parser.add_argument("--scenes", type=Path, metavar="DIR", help="folder of the set, where it is not the usual one")
     parser.add_argument(
-        "--limit", type=arguments.count(), default=300, metavar="N", help="scenes, the set's first (300)"
+        "--scenes",
+        default="test",
+        metavar="NAME|DIR",
+        help="scene set train, val, test or hard, generated where missing, or the folder of a set (default: test)",
+    )
+    arguments.add_renamed_options(parser, {"set": "--scenes"})
+    parser.add_argument(
+        "--limit", type=arguments.positive_int(), default=300, metavar="N", help="scenes, the set's first (300)"
     )
     parser.add_argument(
-        "--workers", type=arguments.processes(), default=1, metavar="N", help="processes, if the set must be made (1)"
+        "--workers",
+        type=arguments.process_count(),
+        default=1,
+        metavar="N",
+        help="processes, if the set must be made (1)",
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="configuration (YAML)")
     add_model_arguments(parser)

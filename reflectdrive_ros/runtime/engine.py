@@ -92,11 +92,11 @@ class Engine:
         stop = self._stop(observation.ego, observation.others)
         planning = self._clock()
         plan: Plan | None = None
-        why_full, notes, ahead_s = "", tuple[str, ...](), 0.0
+        full_step_reason, notes, ahead_s = "", tuple[str, ...](), 0.0
         try:
             state, plan = self._planner(self._state, observation, self._tools)
             if isinstance(state.memory, Remarks):
-                why_full, notes = state.memory.why_full, state.memory.notes
+                full_step_reason, notes = state.memory.full_step_reason, state.memory.notes
             judging = self._clock()
             ahead_s = self._ahead.hidden_s() if self._ahead is not None else 0.0
             judged = guard.check(plan, observation, 1e3 * (judging + ahead_s - begun), self._config)
@@ -130,7 +130,7 @@ class Engine:
             "total": 1e3 * (done + ahead_s - begun),
         }
         step = None if plan is None else plan.step
-        return StepReport(sent, judged.verdict, source, judged.reason, timings, step, why_full, notes)
+        return StepReport(sent, judged.verdict, source, judged.reason, timings, step, full_step_reason, notes)
 
     def _spent(self) -> float:
         return 1e3 * (self._clock() - self._begun) / self._config.engine.deadline_ms

@@ -53,19 +53,19 @@ def network_of(model: ModelConfig, decoding: DecodingConfig) -> Network | None:
     verified_sha256(model)
     path = found(model.file)
     *better, last = backends_of(path, model)
-    passed_over = ""
+    skipped = ""
     for backend in better:
         try:
             return _ready(backend, path, model, decoding)
         except ModelFileError as fault:
-            passed_over = f"not {backend}: {fault}"
-            log.warning("%s", passed_over)
+            skipped = f"not {backend}: {fault}"
+            log.warning("%s", skipped)
     try:
         network = _ready(last, path, model, decoding)
     except ModelFileError as fault:
-        raise ModelFileError(f"{fault}; {passed_over}" if passed_over else str(fault)) from None
-    if passed_over:
-        network.runs_on += f" ({passed_over})"
+        raise ModelFileError(f"{fault}; {skipped}" if skipped else str(fault)) from None
+    if skipped:
+        network.runs_on += f" ({skipped})"
     return network
 
 

@@ -66,6 +66,6 @@ def mean(folders: list[Path], out: Path, about: dict[str, Any]) -> str:
         for parts in zip(*(net.parameters() for net in nets), strict=True):
             parts[0].copy_(sum(share * part for share, part in zip(shares.values(), parts, strict=True)))
     out.mkdir(parents=True, exist_ok=True)
-    mean_of = [{"share": round(share, 4), **train_state.earlier(folder)} for folder, share in shares.items()]
-    told = {"data": {"mean_of": mean_of, **about}}
+    averaged_from = [{"share": round(share, 4), **train_state.earlier(folder)} for folder, share in shares.items()]
+    told = {"data": {"averaged_from": averaged_from, **about}}
     return train_state.save_weights(first, out / WEIGHTS, told)

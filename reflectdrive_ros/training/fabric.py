@@ -48,9 +48,9 @@ def _check_device(accelerator: str, processes: int, threads: int) -> None:
         if processes > there:
             raise ConfigError(f"device.devices is {processes}, but this machine has {there} GPUs: set it to {there}")
         processes = 1  # their work is not on the processor
-    most = arguments.processes().high
+    most = arguments.process_count().high
     if processes * threads > most:
         raise ConfigError(
-            f"device.devices times device.threads is {processes} x {threads}, more than {arguments.cores()} cores can "
-            f"run at a time: set them to {most} together at most"
+            f"device.devices times device.threads is {processes} x {threads}, more than "
+            f"{arguments.available_cores()} cores can run at a time: set them to {most} together at most"
         )

@@ -43,7 +43,7 @@ class LossConfig:
     goal: float = setting(0.2, "of L_goal, a sum over two tokens", 0.0, 100.0)
     sap: float = setting(0.7, "of L_SAP", 0.0, 100.0)
     field: float = setting(0.05, "of L_field, a sum over 8 points in metres", 0.0, 100.0)
-    worth: float = setting(0.0, "of L_worth, goals by the scores of their plans; needs --begin-with", 0.0, 100.0)
+    worth: float = setting(0.0, "of L_worth, goals by the scores of their plans; needs --init-from", 0.0, 100.0)
     odds: float = setting(0.0, "of L_odds, the same of goals looked at once more; needs loss.worth", 0.0, 100.0)
     seen: float = setting(1.0, "of L_seen, what the pictures show on the ground; 0: left out", 0.0, 100.0)
     field_margin_m: float = setting(1.1, "a point must be this far inside the road: half the width of a car", -5.0, 5.0)

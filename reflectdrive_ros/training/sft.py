@@ -74,7 +74,7 @@ class Job:
     out: Path
     sets: Mapping[str, Any]  # what the card tells of the data
     decoding: Decoding = dataclasses.field(default_factory=Decoding)
-    begin_with: Path | None = None  # folder of the run whose weights this one begins with
+    init_from: Path | None = None  # folder of the run whose weights this one begins with
     public: Public = Public()
     worth: Worth | None = None  # of goals of the scenes
 
@@ -124,8 +124,8 @@ def train(
     average = copy.deepcopy(net).requires_grad_(False)
     losses = Losses(net, config.loss, torch.Generator().manual_seed(config.seed)).to(fabric.device)
     progress = Progress()
-    if found is None and job.begin_with is not None:
-        reporter.begins_anew(train_state.take_over(job.begin_with, losses, average))
+    if found is None and job.init_from is not None:
+        reporter.begins_anew(train_state.take_over(job.init_from, losses, average))
     learning: Any = torch.compile(losses) if config.device.compile else losses
     model = fabric.setup_module(learning)  # from here on weights may lie in shards
     optimizer = torch.optim.AdamW(

@@ -145,7 +145,7 @@ def take_over(folder: Path, learning: nn.Module, average: TokenNet) -> list[str]
                     parameter.zero_()
             average.load_state_dict(cast(nn.Module, learning.net).state_dict())
     except (SafetensorError, OSError) as fault:
-        raise StateError(f"{path} cannot be read ({fault}): give another --begin-with") from None
+        raise StateError(f"{path} cannot be read ({fault}): give another --init-from") from None
     return anew
 
 

@@ -106,7 +106,7 @@ class Drive:
     def _tell_time(self) -> None:
         while not self._closing.is_set():
             if self.clock.running:
-                self.harness.tell_time(round(self.clock.now_s() * 1e9))
+                self.harness.publish_clock(round(self.clock.now_s() * 1e9))
             time.sleep(CLOCK_PERIOD_S)
 
     def start(self) -> None:

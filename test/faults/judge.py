@@ -28,9 +28,9 @@ class Outcome:
     """One case, measured. Times are None where there is nothing to measure."""
 
     silence_ms: float | None  # the longest time without an answer; None where the node was killed
-    noticed_ms: float | None  # until the first diagnostic or status that names the fault
+    detection_ms: float | None  # until the first diagnostic or status that names the fault
     recovery_ms: float | None  # from the fault's end to the planner's own plan
-    said: str  # the sentence that named it
+    diagnostic: str  # the sentence that named it
     unsafe: tuple[str, ...]
     complaints: tuple[str, ...]  # what else went wrong: a crash, a traceback, a claim of the case itself
     stood_still_ms: float = 0.0  # for so long the measuring process itself was held up; taken off the silence
@@ -65,7 +65,7 @@ def unsafe(trajectory, place_m: float) -> str:
     return ""
 
 
-def judged(drive, case, began: float, ended: float, recovered: float | None, complaints: list[str]) -> Outcome:
+def assess(drive, case, began: float, ended: float, recovered: float | None, complaints: list[str]) -> Outcome:
     """The outcome of a fault between two moments (perf_counter) of a drive."""
     bad, answers, named = [], [], []
     for at, trajectory in window(drive.harness.received["trajectory"], began, recovered or ended):

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from cases import BY_NAME, CASES, Case
 from drive import driving
-from judge import RECOVERY_MS, SILENCE_MS, Outcome, judged
+from judge import RECOVERY_MS, SILENCE_MS, Outcome, assess
 
 from reflectdrive_ros.config import Config
 from reflectdrive_ros.provenance import provenance
@@ -54,7 +54,7 @@ def run(case: Case, folder: Path) -> Outcome:
             complaints.append("the node was started anew")
         if "Traceback" in log and not case.traceback_allowed:
             complaints.append(f"the node's log holds a traceback: {log[log.index('Traceback') :][-300:]}")
-        return judged(drive, case, began, ended, recovered, complaints)
+        return assess(drive, case, began, ended, recovered, complaints)
 
 
 def rounded(value: float | None) -> float | None:
@@ -79,7 +79,7 @@ drove at 5 m/s with three cameras.
 - **silence**: the longest time during the fault without an answer. An answer is a trajectory that may be followed
   (finite, in `map`, from where the car is, along its way) or a diagnostic that names the fault or says that no plan
   comes. Required: {silence:.0f} ms.
-- **noticed**: until the first diagnostic or status that names the fault; empty where none need be named.
+- **detection**: until the first diagnostic or status that names the fault; empty where none need be named.
 - **recovery**: from the fault's end to the planner's own plan. Required: {recovery:.0f} ms.
 - What the measuring process was itself held up is taken off the silence (`stood_still_ms` in the file).
 - A sensor that starts anew is back when the middleware has connected it. A killed node cannot answer: control's
@@ -94,13 +94,13 @@ def page(content: dict) -> str:
     text = HEAD.format(silence=required["silence_ms"], recovery=required["recovery_ms"], **content)
     lines = [
         text,
-        "| fault | silence ms | noticed ms | recovery ms | met | what the node said |",
+        "| fault | silence ms | detection ms | recovery ms | met | what the node said |",
         "|---|---|---|---|---|---|",
     ]
     for row in content["cases"].values():
-        times = ["" if row[key] is None else f"{row[key]:.0f}" for key in ("silence_ms", "noticed_ms", "recovery_ms")]
+        times = ["" if row[key] is None else f"{row[key]:.0f}" for key in ("silence_ms", "detection_ms", "recovery_ms")]
         wrong = "; ".join([*row["unsafe"], *row["complaints"]])
-        said = (wrong or row["said"]).replace("|", "/").replace("\n", " ")[:160]
+        said = (wrong or row["diagnostic"]).replace("|", "/").replace("\n", " ")[:160]
         lines.append(f"| {row['what']} | {' | '.join(times)} | {'yes' if row['met'] else '**no**'} | {said} |")
     return "\n".join(lines) + "\n"
 
