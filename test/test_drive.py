@@ -197,7 +197,7 @@ def test_what_cannot_be_driven_is_said_in_one_sentence(capsys, monkeypatch):
     assert command("--planner", "nobody", "--seeds", 1, "--duration", 1) == 2
     assert "planner is 'nobody'" in capsys.readouterr().err.replace("\n", " ")
     with monkeypatch.context() as without:
-        without.setattr(sumo, "home", lambda: None)
+        without.setattr(sumo, "find_home", lambda: None)
         without.setenv("PATH", "")
         assert command("--planner", "constant_velocity", "--seeds", 1, "--duration", 1) == 2
     assert "pip install 'reflectdrive[sim]'" in capsys.readouterr().err.replace("\n", " ")
