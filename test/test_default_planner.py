@@ -24,8 +24,8 @@ from reflectdrive_ros.evaluation.closed_loop import Eyes
 from reflectdrive_ros.features import model_inputs
 from reflectdrive_ros.kinematics import speeds
 from reflectdrive_ros.model.card import MOST_LOST
-from reflectdrive_ros.planning import planner_named
-from reflectdrive_ros.planning.planner import Tools
+from reflectdrive_ros.planning import get_planner
+from reflectdrive_ros.planning.planner import PlannerContext
 from reflectdrive_ros.replay.bag_topics import mapped
 from reflectdrive_ros.replay.engine import steps_due
 from reflectdrive_ros.replay.golden import EVERY, TOLERANCES, differing
@@ -94,10 +94,10 @@ def in_the_world():
 
 def on_scenes(network, count=20):
     """Ids (N, 16) of the plans of the first stored scenes, planned from cold, and what they score (N, MEASURES)."""
-    planner, tools = planner_named(CONFIG), Tools(CONFIG, network)
+    planner, planner_context = get_planner(CONFIG), PlannerContext(CONFIG, network)
     tokens, scores = [], []
     for scene in parity.scenes_of(SCENES, count, Console(quiet=True)):
-        plan = driving_scores.planned(planner, privilege.observed(scene, "constant_velocity"), tools)
+        plan = driving_scores.planned(planner, privilege.observed(scene, "constant_velocity"), planner_context)
         points = {"plan": driving_scores.waypoints(plan)[0]}
         tokens.append(plan.tokens)
         scores.append(driving_scores.rows_of(scene.scored(vehicle=CONFIG.vehicle), points, CONFIG.scoring)["plan"])

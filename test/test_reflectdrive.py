@@ -12,8 +12,8 @@ from tiny_net import tiny_net
 
 from reflectdrive_ros.domain import Agents, ForecastSource, PlanSource, StepKind, Verdict
 from reflectdrive_ros.features import WORDS, WordTokenizer, model_inputs
-from reflectdrive_ros.planning import decoding_of, planner_named, reflectdrive, reflectdrive2
-from reflectdrive_ros.planning.planner import PlannerState, PlanningError, Tools
+from reflectdrive_ros.planning import decoding_config, get_planner, reflectdrive, reflectdrive2
+from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError
 from reflectdrive_ros.runtime.engine import Engine
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 
@@ -23,7 +23,7 @@ TRUCK = cars((24.0, 0.0, 0.0, 0.0))
 
 
 def planned(network, scene, recipe=reflectdrive, **changes):
-    return recipe.plan(PlannerState(), scene, Tools(config(**changes), network))[1]
+    return recipe.plan(PlannerState(), scene, PlannerContext(config(**changes), network))[1]
 
 
 # --- goals ------------------------------------------------------------------------------------------------------------
@@ -47,9 +47,9 @@ def test_goals_keep_their_distance_and_are_no_more_than_asked_for():
 
 
 def test_the_network_is_asked_for_the_goals_of_its_planner():
-    assert decoding_of(config(planner="reflectdrive")).goals == 3
-    assert decoding_of(config(planner="reflectdrive")).goal_spacing_m == 0.9
-    assert decoding_of(config(planner="reflectdrive2")).goals == 6
+    assert decoding_config(config(planner="reflectdrive")).goals == 3
+    assert decoding_config(config(planner="reflectdrive")).goal_spacing_m == 0.9
+    assert decoding_config(config(planner="reflectdrive2")).goals == 6
 
 
 def test_the_safe_goal_is_driven_to_though_it_is_not_the_likeliest():
@@ -68,7 +68,7 @@ def test_where_nothing_is_known_the_likeliest_goal_is_driven_to_and_nothing_clai
 
 
 def test_it_is_a_planner_that_needs_a_model():
-    assert planner_named(config(planner="reflectdrive", model__file="x", model__sha256="y")) is reflectdrive.plan
+    assert get_planner(config(planner="reflectdrive", model__file="x", model__sha256="y")) is reflectdrive.plan
     with pytest.raises(PlanningError, match="has no network"):
         planned(None, seen(8.0))
 
@@ -96,7 +96,7 @@ def test_a_safe_plan_is_sent_as_it_was_written(recipe):
     assert plan.tokens.tolist() == KnownWays(STRAIGHT).ids[0].tolist()
     assert plan.check.repairs == 0
     assert plan.check.clearance_m == 5.0
-    assert plan.check.room_m == pytest.approx(4.0 - 2.297 / 2, abs=0.3)
+    assert plan.check.road_clearance_m == pytest.approx(4.0 - 2.297 / 2, abs=0.3)
 
 
 @BOTH
@@ -110,9 +110,9 @@ def test_the_guard_lets_through_what_was_mended(recipe):
 @pytest.mark.parametrize("recipe", [reflectdrive2])
 def test_a_carried_plan_is_mended_too_when_someone_steps_in_its_way(recipe):
     first, second = arc_frames(2, speed=8.0, curvature=0.0)
-    network, tools = KnownWays(STRAIGHT), Tools(config(), KnownWays(STRAIGHT))
-    state, before = recipe.plan(PlannerState(), replace(first, agents=cars()), tools)
-    _, after = recipe.plan(state, replace(second, agents=TRUCK, drivable=strip_grid(2.4)), tools)
+    network, planner_context = KnownWays(STRAIGHT), PlannerContext(config(), KnownWays(STRAIGHT))
+    state, before = recipe.plan(PlannerState(), replace(first, agents=cars()), planner_context)
+    _, after = recipe.plan(state, replace(second, agents=TRUCK, drivable=strip_grid(2.4)), planner_context)
     assert (before.step, after.step) == (StepKind.FULL, StepKind.LITE)
     assert before.check.repairs == 0
     assert after.check.repairs > 0
@@ -128,7 +128,7 @@ def test_the_check_tells_against_what_how_old_and_with_which_clearance():
     check = planned(KnownWays(STRAIGHT), scene).check
     assert check.objects is ForecastSource.ALONG_ROAD
     assert check.clearance_m == pytest.approx(4.0 - (1.9 + 2.297) / 2, abs=0.1)
-    assert check.room_m is None
+    assert check.road_clearance_m is None
     assert str(check) == (
         f"safe for 4.0 s against objects (along_road, 0.12 s old, {check.clearance_m:.1f} m clear); "
         "unchecked: no drivable space"

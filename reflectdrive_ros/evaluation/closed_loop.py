@@ -34,7 +34,7 @@ from .. import arguments
 from ..config import Config, ConfigError
 from ..domain import Array, CameraFrame
 from ..parallel import CrewError, share_out
-from ..planning import BLIND, LEARNED, planner_named
+from ..planning import CAMERA_FREE, LEARNED, get_planner
 from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..runtime.engine import Engine, check_cameras
@@ -86,7 +86,7 @@ def drive(
     config = replace(config, planner=planner)
     network = cli_args.network_for(config, planner, random_weights) if planner in LEARNED else None
     if pictures is None:
-        pictures = config.cameras.required and planner not in BLIND
+        pictures = config.cameras.required and planner not in CAMERA_FREE
     scores: list[float] = []
     verdicts: Counter[str] = Counter()
     sources: Counter[str] = Counter()
@@ -172,7 +172,7 @@ def drives(
     drivers = drivers_of(planners, ("",), random_weights)
     for driver in drivers.values():
         asked = replace(config, planner=driver.planner)
-        planner_named(asked)
+        get_planner(asked)
         if driver.planner in LEARNED:  # a fault of the model is told once, not by every drive
             check_cameras(asked, cli_args.network_for(config, driver.planner, driver.random_weights))
     jobs = [(name, seed) for name in drivers for seed in seeds]

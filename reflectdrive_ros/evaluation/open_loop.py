@@ -33,8 +33,8 @@ from ..data import sets, shards
 from ..data.scene import INSTANTS_S, DrivingScene
 from ..data.shards import Index, SetError, ShardNote
 from ..domain import Array, Observation, Plan
-from ..planning import BLIND, LEARNED, PROPOSALS, planner_named
-from ..planning.planner import PlanningError, Tools
+from ..planning import CAMERA_FREE, LEARNED, PROPOSALS, get_planner
+from ..planning.planner import PlannerContext, PlanningError
 from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..runtime.engine import check_cameras
@@ -231,7 +231,7 @@ def _score_shard(
     scenes = shards.read_shard(
         folder,
         note,
-        pictures=not {driver.planner for driver in drivers.values()} <= set(BLIND),
+        pictures=not {driver.planner for driver in drivers.values()} <= set(CAMERA_FREE),
         families=families,
         limit=limit,
         on_damage=damages.append,
@@ -245,19 +245,19 @@ def _score_shard(
 def _score_scene(scene: DrivingScene, drivers: Drivers, config: Config) -> ScoredScene:
     scored = scene.scored(vehicle=config.vehicle)
     plans, best, failures = {EXPERT: scene.expert}, {}, {}
-    space = not {driver.planner for driver in drivers.values()} <= set(BLIND)  # who is blind has no use for it
+    space = not {driver.planner for driver in drivers.values()} <= set(CAMERA_FREE)  # who is blind has no use for it
     told = {driver.oracle: oracle_of.observed(scene, driver.oracle, space) for driver in drivers.values()}
     for name, driver in drivers.items():
         asked = replace(config, planner=driver.planner)
         has_network = driver.planner in LEARNED
-        tools = Tools(
+        planner_context = PlannerContext(
             asked, cli_args.network_for(config, driver.planner, driver.random_weights) if has_network else None
         )
         try:
-            plan = driving_scores.planned(planner_named(asked), told[driver.oracle], tools)
+            plan = driving_scores.planned(get_planner(asked), told[driver.oracle], planner_context)
             plans[name] = driving_scores.waypoints(plan)[0]
             if has_network:
-                proposals = _to_all_goals(plan, told[driver.oracle], tools)
+                proposals = _to_all_goals(plan, told[driver.oracle], planner_context)
                 best[name] = driving_scores.best_of(scored, proposals, config.scoring)
         except PlanningError as fault:
             failures[name] = str(fault)
@@ -265,25 +265,25 @@ def _score_scene(scene: DrivingScene, drivers: Drivers, config: Config) -> Score
     return ScoredScene(scene.name, scene.family, rows, best, failures)
 
 
-def _to_all_goals(plan: Plan, seen: Observation, tools: Tools) -> Array:
+def _to_all_goals(plan: Plan, seen: Observation, planner_context: PlannerContext) -> Array:
     """Poses (N, 8, 3) at 0.5 .. 4 s of the plan before any repair and of the plans to the other goals.
 
     `seen` is what this row is told: nothing else of the scene goes in. Where that tells of no objects and no drivable
     space, the planner follows one goal; then the drafts to all goals stand beside its plan.
     """
-    config = tools.config
+    config = planner_context.config
     repaired = plan.check is not None and plan.check.repairs > 0
-    if repaired or (config.planner == "reflectdrive2" and not config.reflectdrive2.choose):
+    if repaired or (config.planner == "reflectdrive2" and not config.reflectdrive2.score_goals):
         config = replace(
             config,
-            reflectdrive2=replace(config.reflectdrive2, choose=True, repair=False),
+            reflectdrive2=replace(config.reflectdrive2, score_goals=True, repair=False),
             reflectdrive=replace(config.reflectdrive, repair=False),
         )
-        plan = driving_scores.planned(planner_named(config), seen, replace(tools, config=config))
+        plan = driving_scores.planned(get_planner(config), seen, replace(planner_context, config=config))
     plans = driving_scores.waypoints(plan)
     if plan.candidates:
         return plans
-    others = [kinematics.resample(each, WAYPOINT_TIMES_S) for each in PROPOSALS[config.planner](seen, tools)]
+    others = [kinematics.resample(each, WAYPOINT_TIMES_S) for each in PROPOSALS[config.planner](seen, planner_context)]
     return np.concatenate([plans, np.stack(others)])
 
 

@@ -39,7 +39,7 @@ def observed(scene: DrivingScene, oracle: str, space: bool = True) -> Observatio
 def drivable_space(scene: DrivingScene) -> DrivableGrid:
     """As the score has it: roads, intersections and car parks."""
     areas = scene.areas
-    return drivable.grid_around_ego(drivable.joined([*areas.roadblocks, *areas.intersections, *areas.carparks]))
+    return drivable.grid_around_ego(drivable.union_polygons([*areas.roadblocks, *areas.intersections, *areas.carparks]))
 
 
 def with_futures(scene: DrivingScene) -> Agents:

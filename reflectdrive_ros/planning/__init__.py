@@ -8,27 +8,31 @@ from dataclasses import asdict, dataclass
 from ..config import Config, ConfigError, DecodingConfig
 from ..domain import Observation, Trajectory
 from . import constant_velocity, reflectdrive, reflectdrive2, route_follower
-from .planner import Planner, Tools
+from .planner import Planner, PlannerContext
 
 PLANNERS: dict[str, Planner] = {
     "constant_velocity": constant_velocity.plan,
     "route_follower": route_follower.plan,
 }
-BLIND = ("constant_velocity", "route_follower")  # they look at no picture, so none need be drawn or read for them
+CAMERA_FREE = ("constant_velocity", "route_follower")  # they look at no picture, so none need be drawn or read for them
 LEARNED: dict[str, Planner] = {  # they have a network, which needs a model's weights
     "reflectdrive": reflectdrive.plan,
     "reflectdrive2": reflectdrive2.plan,
 }
-PROPOSALS: dict[str, Callable[[Observation, Tools], tuple[Trajectory, ...]]] = {  # to all goals, nothing repaired
+PROPOSALS: dict[
+    str, Callable[[Observation, PlannerContext], tuple[Trajectory, ...]]
+] = {  # to all goals, nothing repaired
     "reflectdrive": reflectdrive.proposals,
     "reflectdrive2": reflectdrive2.proposals,
 }
-TO_DRAFT = {"reflectdrive2": reflectdrive2.to_draft}  # of those whose first draft hangs on the scene alone
+PREFETCHABLE_DRAFTS = {
+    "reflectdrive2": reflectdrive2.draft_inputs
+}  # of those whose first draft hangs on the scene alone
 
 
-def planner_named(config: Config) -> Planner:
+def get_planner(config: Config) -> Planner:
     """The recipe that a configuration asks for. Raises ConfigError naming those there are, or what it needs."""
-    known = planners(config)
+    known = available_planners(config)
     if config.planner in known:
         return known[config.planner]
     if config.planner in LEARNED:
@@ -38,7 +42,7 @@ def planner_named(config: Config) -> Planner:
     raise ConfigError(f"planner is '{config.planner}', expected one of {', '.join((*PLANNERS, *LEARNED))}")
 
 
-def planners(config: Config) -> dict[str, Planner]:
+def available_planners(config: Config) -> dict[str, Planner]:
     """The recipes that can plan with a configuration: what has learned needs a model's weights."""
     return {**PLANNERS, **LEARNED} if config.model.file else dict(PLANNERS)
 
@@ -53,7 +57,7 @@ class ReflectDriveDecoding(DecodingConfig):
     guidance: float = 0.0  # weight of classifier-free guidance
 
 
-def decoding_of(config: Config) -> DecodingConfig:
+def decoding_config(config: Config) -> DecodingConfig:
     """How the configured planner wants its network to decode."""
     if config.planner != "reflectdrive":
         return config.decoding

@@ -14,7 +14,7 @@ from .. import geometry, kinematics
 from ..config import Config, GuardConfig, VehicleConfig
 from ..domain import Agents, Array, EgoState, Forecast, ForecastSource, Observation, Plan, Trajectory, Verdict
 from ..scoring import drivable, prediction
-from ..scoring.frenet import RoadFrame
+from ..scoring.frenet import FrenetFrame
 
 STANDING_MPS = 0.05  # slower is standing, as the PDM score has it
 AVERAGE_S = 0.5  # accelerations are judged as means over this long: finer ones of a 2 Hz plan are noise
@@ -41,10 +41,10 @@ def check(
     """
     if forecast is not None and forecast.source is ForecastSource.LOGGED:
         raise ValueError("the guard was given a LOGGED forecast: only an evaluation may know the future")
-    reason = infeasible(plan, observation, config)
+    reason = infeasible_reason(plan, observation, config)
     if reason:
         return Judgement(Verdict.INFEASIBLE, reason)
-    reason = unsafe(plan, observation, config, forecast)
+    reason = unsafe_reason(plan, observation, config, forecast)
     if reason:
         return Judgement(Verdict.UNSAFE, reason)
     if elapsed_ms > config.engine.deadline_ms:
@@ -54,7 +54,7 @@ def check(
     return Judgement(Verdict.OK)
 
 
-def infeasible(plan: Plan, observation: Observation, config: Config) -> str:
+def infeasible_reason(plan: Plan, observation: Observation, config: Config) -> str:
     """Why the vehicle cannot follow this plan; empty when it can."""
     guard, trajectory = config.guard, plan.trajectory
     if plan.stamp_ns != observation.stamp_ns:
@@ -74,14 +74,14 @@ def infeasible(plan: Plan, observation: Observation, config: Config) -> str:
         if (len(trajectory.poses) >= stride)
         else trajectory
     )
-    for what, values, limit, unit in demands(coarse.poses[None], coarse.dt_s, observation.ego.speed_mps, guard):
+    for what, values, limit, unit in vehicle_demands(coarse.poses[None], coarse.dt_s, observation.ego.speed_mps, guard):
         value = float(values.max())
         if value > limit:
             return f"the plan {what} {value:.2f} {unit}, allowed {limit:.2f} {unit}"
     return ""
 
 
-def demands(
+def vehicle_demands(
     poses: Array, dt_s: float, speed_mps: float, guard: GuardConfig
 ) -> tuple[tuple[str, Array, float, str], ...]:
     """What N plans (N, T, 3) ask of a car at this speed: in words, how much of it (N, T), the limit, the unit."""
@@ -95,7 +95,7 @@ def demands(
     acceleration[:, 0] *= 2.0
     acceleration /= dt_s
     yaw_rate = turn / dt_s
-    lateral = np.maximum(np.abs(speed * yaw_rate), pushed_aside(step, dt_s))
+    lateral = np.maximum(np.abs(speed * yaw_rate), lateral_accelerations(step, dt_s))
     curvature = np.abs(yaw_rate) / np.maximum(np.abs(speed), SLOWEST_MPS) * (np.abs(speed) > SLOWEST_MPS)
     return (
         ("drives backwards at", -speed, BACKWARDS_MPS, "m/s"),
@@ -107,7 +107,7 @@ def demands(
     )
 
 
-def pushed_aside(step: Array, dt_s: float) -> Array:
+def lateral_accelerations(step: Array, dt_s: float) -> Array:
     """(N, T) m/s^2 across the way of cars that go steps (N, T, 2): a path may bend more than its headings tell."""
     before, after = step[:, :-1], step[:, 1:]
     across = before[..., 0] * after[..., 1] - before[..., 1] * after[..., 0]
@@ -117,23 +117,23 @@ def pushed_aside(step: Array, dt_s: float) -> Array:
     return np.pad(aside, ((0, 0), (1, 0)))
 
 
-def unsafe(plan: Plan, observation: Observation, config: Config, forecast: Forecast | None = None) -> str:
+def unsafe_reason(plan: Plan, observation: Observation, config: Config, forecast: Forecast | None = None) -> str:
     """Whom or what this plan hits within the safe horizon; empty when it stays clear. Unknown objects hit nobody."""
     trajectory, guard = plan.trajectory, config.guard
     steps = min(len(trajectory.poses), int(guard.safe_horizon_s / trajectory.dt_s + 1e-6))
     centres = box_centres(trajectory.poses[:steps], config.vehicle)
     others = observation.others
     if forecast is None and others is not None and len(others):
-        road = RoadFrame.of(observation.route)
+        road = FrenetFrame.of(observation.route)
         forecast = prediction.forecast(others, road, trajectory.dt_s, steps)
     if forecast is not None and len(forecast.poses):
-        hit = first_contact(trajectory, centres, forecast, config)
+        hit = first_collision(trajectory, centres, forecast, config)
         if hit:
             return hit
-    return leaves_the_road(trajectory, centres, observation, config)
+    return off_road_reason(trajectory, centres, observation, config)
 
 
-def leaves_the_road(trajectory: Trajectory, centres: Array, observation: Observation, config: Config) -> str:
+def off_road_reason(trajectory: Trajectory, centres: Array, observation: Observation, config: Config) -> str:
     """When the car's outline leaves the drivable space; empty when it stays, stands, or the space is unknown.
 
     A car that is outside already may drive back in: then only what leads further out counts.
@@ -151,12 +151,12 @@ def leaves_the_road(trajectory: Trajectory, centres: Array, observation: Observa
     return f"the plan leaves the drivable space after {(int(np.argmax(out)) + 1) * trajectory.dt_s:.1f} s"
 
 
-def first_contact(trajectory: Trajectory, centres: Array, forecast: Forecast, config: Config) -> str:
+def first_collision(trajectory: Trajectory, centres: Array, forecast: Forecast, config: Config) -> str:
     """The earliest contact of the ego boxes (T, 3) with the forecast; contacts while standing or from behind are not
     the plan's doing."""
     vehicle = config.vehicle
     ego_size = np.array([vehicle.length_m, vehicle.width_m])
-    sizes = kept_clear(forecast.poses[:, 0], forecast.sizes, vehicle, config.guard.clearance_m)
+    sizes = inflate_boxes(forecast.poses[:, 0], forecast.sizes, vehicle, config.guard.clearance_m)
     others = forecast.poses[:, np.minimum(np.arange(1, len(centres) + 1), forecast.poses.shape[1] - 1)]  # (A, T, 3)
     reach = 0.5 * (np.hypot(*ego_size) + np.hypot(sizes[:, 0], sizes[:, 1]))
     apart = np.hypot(others[..., 0] - centres[:, 0], others[..., 1] - centres[:, 1])
@@ -180,7 +180,7 @@ def first_contact(trajectory: Trajectory, centres: Array, forecast: Forecast, co
     return f"the plan hits the object now at x {x:.1f} m, y {y:.1f} m after {(when[first] + 1) * trajectory.dt_s:.1f} s"
 
 
-def kept_clear(poses: Array, sizes: Array, vehicle: VehicleConfig, clearance_m: float) -> Array:
+def inflate_boxes(poses: Array, sizes: Array, vehicle: VehicleConfig, clearance_m: float) -> Array:
     """(A, 2) sizes of others, now at poses (A, 3), with the gap around them that a plan must keep.
 
     Where the car is closer already it is the gap there is: who stands close by may go on, but no closer.
@@ -199,7 +199,7 @@ def box_centres(poses: Array, vehicle: VehicleConfig) -> Array:
     return geometry.compose(poses, np.array([vehicle.rear_axle_to_center_m, 0.0, 0.0]))
 
 
-def stop(ego: EgoState, agents: Agents | None, path: Array | None, config: Config) -> Plan:
+def stop_plan(ego: EgoState, agents: Agents | None, path: Array | None, config: Config) -> Plan:
     """Brake to a stand along `path` (poses (T, 3), ego frame of now) or, without one, along the present curve.
 
     The mildest of three decelerations that hits nobody; the hardest when all do. Never fails: it needs only the ego.
@@ -211,7 +211,7 @@ def stop(ego: EgoState, agents: Agents | None, path: Array | None, config: Confi
         distances = kinematics.braking_distances(ego.speed_mps, deceleration, times_s)
         poses = along_path(path, distances) if path is not None else along_present_curve(ego, distances, config)
         plan = Plan(ego.stamp_ns, ego.map_from_ego, Trajectory(poses, output.dt_s))
-        if not unsafe(plan, observation, config):
+        if not unsafe_reason(plan, observation, config):
             break
     return plan
 

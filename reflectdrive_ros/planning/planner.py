@@ -27,12 +27,12 @@ class PlannerState:
     """What a recipe remembers between steps."""
 
     previous: Plan | None = None
-    lite_run: int = 0  # lite steps since the last full one
+    lite_steps_since_full: int = 0  # lite steps since the last full one
     memory: object = None  # what one recipe remembers beyond that, in a type of its own; told of if it is Remarks
 
 
 @runtime_checkable
-class Remarks(Protocol):
+class StepNotes(Protocol):
     """What a memory has to say of the step that left it."""
 
     @property
@@ -41,7 +41,7 @@ class Remarks(Protocol):
         ...
 
     @property
-    def why_full(self) -> str:
+    def full_step_reason(self) -> str:
         """Why the step was a full one; empty where it was not."""
         ...
 
@@ -53,17 +53,17 @@ class Prefilled:
     context: Any  # the network's own; goes back to it with each step
     blocks: Array  # (K, 16) int32 ids, one block per goal: its last pair, the rest masked; the likeliest first
     goal_log_probs: Array  # (K,)
-    real: Array  # (K,) bool; a block that is not real repeats the first
+    valid: Array  # (K,) bool; a block that is not real repeats the first
 
 
-def trace_of(rounds: Sequence[tuple[Array, Array]], known: Prefilled | None, codebook: Codebook) -> TokenTrace:
+def token_trace(rounds: Sequence[tuple[Array, Array]], known: Prefilled | None, codebook: Codebook) -> TokenTrace:
     """Of the draft and each edit round: ids and probabilities (1, 16) each. `known`: None where no goal was sought."""
     ids, confidence = (np.concatenate(part) for part in zip(*rounds, strict=True))
     if known is None:
         return TokenTrace(np.zeros((0, 2)), np.zeros(0), -1, ids, confidence)
-    goals = known.blocks[known.real][:, -2:]
+    goals = known.blocks[known.valid][:, -2:]
     chosen = int(np.argmax((goals == ids[0, -2:]).all(axis=1)))  # neither draft nor edits change the goal
-    return TokenTrace(codebook.to_values(goals), np.exp(known.goal_log_probs[known.real]), chosen, ids, confidence)
+    return TokenTrace(codebook.to_values(goals), np.exp(known.goal_log_probs[known.valid]), chosen, ids, confidence)
 
 
 class Network(Protocol):
@@ -99,7 +99,7 @@ class Network(Protocol):
         ...
 
 
-def in_turn(network: Network, context: Any, blocks: Array, limits: Sequence[int]) -> tuple[Array, Array]:
+def draft_sequentially(network: Network, context: Any, blocks: Array, limits: Sequence[int]) -> tuple[Array, Array]:
     """`Network.draft` of who has nothing better: one step after another, all blocks in each."""
     first, *others = limits
     blocks, confidence = network.step(context, blocks, first, False)
@@ -108,28 +108,30 @@ def in_turn(network: Network, context: Any, blocks: Array, limits: Sequence[int]
     return blocks, confidence
 
 
-def no_hurry() -> float:
+def no_deadline() -> float:
     return 0.0
 
 
 @dataclass(frozen=True)
-class Tools:
+class PlannerContext:
     """What a recipe may use."""
 
     config: Config
     network: Network | None = None  # of planners that have learned
-    inputs_of: Callable[[Observation, InputSpec], ModelInputs] = model_inputs
-    spent: Callable[[], float] = no_hurry  # share of the deadline that is gone
+    make_inputs: Callable[[Observation, InputSpec], ModelInputs] = model_inputs
+    deadline_used: Callable[[], float] = no_deadline  # share of the deadline that is gone
 
 
-def what_it_sees(recipe: str, observation: Observation, tools: Tools) -> tuple[Network, ModelInputs]:
+def network_inputs(
+    recipe: str, observation: Observation, planner_context: PlannerContext
+) -> tuple[Network, ModelInputs]:
     """The network of a recipe that has learned, and what it is given. Raises PlanningError where one is missing."""
-    if tools.network is None:
+    if planner_context.network is None:
         raise PlanningError(f"{recipe} has no network: set model.file and model.sha256 to its weights")
     try:
-        return tools.network, tools.inputs_of(observation, tools.network.inputs)
+        return planner_context.network, planner_context.make_inputs(observation, planner_context.network.inputs)
     except ValueError as fault:
         raise PlanningError(str(fault)) from None
 
 
-Planner = Callable[[PlannerState, Observation, Tools], tuple[PlannerState, Plan]]
+Planner = Callable[[PlannerState, Observation, PlannerContext], tuple[PlannerState, Plan]]

@@ -24,10 +24,10 @@ import numpy as np
 from ..config import ReflectDriveConfig
 from ..domain import Array, Observation, Plan, StepKind, Trajectory
 from ..features import ModelInputs
-from .planner import Network, PlannerState, PlanningError, Prefilled, Tools, trace_of, what_it_sees
-from .postprocess.waypoints import driven, shares, trajectories
-from .repair import mended
-from .safety import Known, check_of, judged, looked_at
+from .planner import Network, PlannerContext, PlannerState, PlanningError, Prefilled, network_inputs, token_trace
+from .postprocess.waypoints import postprocess, tokens_per_round, trajectories
+from .repair import repair_plan
+from .safety import SafetyContext, assess, evaluate, safety_check
 
 
 @runtime_checkable
@@ -48,35 +48,38 @@ class Memory:
     """What the last step leaves behind, to be told."""
 
     notes: tuple[str, ...]
-    why_full: str = ""
+    full_step_reason: str = ""
 
 
-def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[PlannerState, Plan]:
-    settings = tools.config.reflectdrive
-    network, inputs = what_it_sees("reflectdrive", observation, tools)
+def plan(state: PlannerState, observation: Observation, planner_context: PlannerContext) -> tuple[PlannerState, Plan]:
+    settings = planner_context.config.reflectdrive
+    network, inputs = network_inputs("reflectdrive", observation, planner_context)
     scene = network.prefill_goal(inputs)
-    against = Known.of(observation, tools.config)
+    against = SafetyContext.of(observation, planner_context.config)
 
-    goals = apart(scene, network, settings)[: settings.goals if against.anything else 1]
-    blocks, confidence = written(goals, scene, inputs, network, settings)
+    goals = nms_goals(scene, network, settings)[: settings.goals if against.can_check else 1]
+    blocks, confidence = draft_plans(goals, scene, inputs, network, settings)
     points = network.codebook.decode(blocks)
-    smooth = driven(points, observation.ego, network.codebook.bin_m, against.road)
+    smooth = postprocess(points, observation.ego, network.codebook.bin_m, against.road)
     order, scores = [0], tuple[float, ...]()
     if len(blocks) > 1:
-        found = judged(against, looked_at(against, smooth))
+        found = assess(against, evaluate(against, smooth))
         order = sorted(range(len(blocks)), key=lambda place: (found.key(place), -place), reverse=True)
         scores = tuple((found.safety.worst * found.quality)[order].tolist())
 
     best = order[0]
     ids, sent, repairs = blocks[best], smooth[best], 0
-    if settings.repair and against.anything:
-        mend = mended(ids, points[best], observation, scene.context, tools, against)
+    if settings.repair and against.can_check:
+        mend = repair_plan(ids, points[best], observation, scene.context, planner_context, against)
         ids, sent, repairs = mend.ids, mend.points, mend.iterations
         if repairs and scores:
-            again = judged(against, looked_at(against, sent[None]))
+            again = assess(against, evaluate(against, sent[None]))
             scores = (float(again.safety.worst[0] * again.quality[0]), *scores[1:])
     first, *others = trajectories(
-        np.stack([sent, *smooth[order[1:]]]), observation.ego.speed_mps, tools.config.output.dt_s, against.road
+        np.stack([sent, *smooth[order[1:]]]),
+        observation.ego.speed_mps,
+        planner_context.config.output.dt_s,
+        against.road,
     )
     made = Plan(
         observation.stamp_ns,
@@ -86,29 +89,29 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
         tuple(others),
         scores,
         ids,
-        trace=trace_of([(blocks[[best]], confidence[[best]])], scene, network.codebook),
+        trace=token_trace([(blocks[[best]], confidence[[best]])], scene, network.codebook),
     )
-    made = replace(made, check=check_of(made, against, repairs))
+    made = replace(made, check=safety_check(made, against, repairs))
     return PlannerState(made, 0, Memory(inputs.notes, "every step plans anew")), made
 
 
-def proposals(observation: Observation, tools: Tools) -> tuple[Trajectory, ...]:
+def proposals(observation: Observation, planner_context: PlannerContext) -> tuple[Trajectory, ...]:
     """The ways to all goals that keep their distance, the likeliest first: none is left out or repaired.
 
     Raises PlanningError as `plan` does.
     """
-    settings = tools.config.reflectdrive
-    network, inputs = what_it_sees("reflectdrive", observation, tools)
+    settings = planner_context.config.reflectdrive
+    network, inputs = network_inputs("reflectdrive", observation, planner_context)
     scene = network.prefill_goal(inputs)
-    blocks, _ = written(apart(scene, network, settings)[: settings.goals], scene, inputs, network, settings)
-    road = Known.of(observation, tools.config).road
-    points = driven(network.codebook.decode(blocks), observation.ego, network.codebook.bin_m, road)
-    return trajectories(points, observation.ego.speed_mps, tools.config.output.dt_s, road)
+    blocks, _ = draft_plans(nms_goals(scene, network, settings)[: settings.goals], scene, inputs, network, settings)
+    road = SafetyContext.of(observation, planner_context.config).road
+    points = postprocess(network.codebook.decode(blocks), observation.ego, network.codebook.bin_m, road)
+    return trajectories(points, observation.ego.speed_mps, planner_context.config.output.dt_s, road)
 
 
-def apart(scene: Prefilled, network: Network, settings: ReflectDriveConfig) -> Array:
+def nms_goals(scene: Prefilled, network: Network, settings: ReflectDriveConfig) -> Array:
     """Blocks (K, 16) of the likeliest goals that keep their distance, the likeliest first."""
-    blocks = scene.blocks[scene.real]
+    blocks = scene.blocks[scene.valid]
     goals_m = network.codebook.to_values(blocks[:, -2:])
     kept = list[int]()
     for place, goal_m in enumerate(goals_m):
@@ -117,7 +120,7 @@ def apart(scene: Prefilled, network: Network, settings: ReflectDriveConfig) -> A
     return np.asarray(blocks[kept])
 
 
-def written(
+def draft_plans(
     blocks: Array, scene: Prefilled, inputs: ModelInputs, network: Network, settings: ReflectDriveConfig
 ) -> tuple[Array, Array]:
     """Ids (K, 16) with the way to each goal written, in equal shares, larger ones first; and their probabilities.
@@ -125,11 +128,11 @@ def written(
     Raises PlanningError where guidance is asked for and the network is no GuidedNetwork.
     """
     if settings.guidance == 0:
-        return network.draft(scene.context, blocks, shares(settings.draft_rounds))
+        return network.draft(scene.context, blocks, tokens_per_round(settings.draft_rounds))
     if not isinstance(network, GuidedNetwork):
         raise PlanningError("reflectdrive.guidance is set, but the network gives no logits: set it to 0")
     blank = network.blank(inputs)
     confidence = np.zeros(blocks.shape)
-    for share in shares(settings.draft_rounds):
+    for share in tokens_per_round(settings.draft_rounds):
         blocks, confidence = network.guided_step(scene.context, blank, blocks, share, settings.guidance)
     return blocks, confidence

@@ -27,19 +27,21 @@ from .. import geometry, kinematics
 from ..config import ReflectDrive2Config, ScoringConfig
 from ..domain import Array, Command, EgoState, Observation, Plan, StepKind, Trajectory
 from ..scoring import metrics, prediction
-from ..scoring.frenet import RoadFrame, poses_on_road
-from ..scoring.scorer import Scene, ScoreCard, joined, judge, score, total
+from ..scoring.frenet import FrenetFrame, poses_on_road
+from ..scoring.scorer import Scene, ScoreCard, concat_cards, score, score_states, total
 from ..scoring.simulate import simulate
 from ..tokens import Codebook
-from .planner import Network, PlannerState, Prefilled, Tools, no_hurry, trace_of, what_it_sees
-from .postprocess.comfort import calmed
-from .postprocess.waypoints import FREE, HORIZON_S, POINT_DT_S, POINTS, driven, shares, trajectories
-from .repair import mended
-from .safety import Known, check_of
+from .planner import Network, PlannerContext, PlannerState, Prefilled, network_inputs, no_deadline, token_trace
+from .postprocess.comfort import relax_profile
+from .postprocess.waypoints import FREE, HORIZON_S, POINT_DT_S, POINTS, postprocess, tokens_per_round, trajectories
+from .repair import repair_plan
+from .safety import SafetyContext, safety_check
 
 STANDING_MPS = 0.3
 STANDING_M = 0.1  # a goal that is nearer is to stand at once
 GENTLE_MPS2 = 1.5  # doubt is no reason to brake harder
+MAX_GAP_S = 0.35  # longer intervals between steps mean that images were missed
+MAX_JUMP_M = 1.0  # largest difference between the map pose and the extrapolated one
 LATE = 0.6  # share of the deadline
 FORECAST_S = 5.0  # what the score looks at
 EQUAL = 1e-3  # scores closer than this are
@@ -53,50 +55,56 @@ class Memory:
     command: Command
     confidence: float  # mean probability of the plan's ids
     notes: tuple[str, ...]  # sentences on inputs that were not used as they came
-    why_full: str = ""  # why the step was a full one
+    full_step_reason: str = ""  # why the step was a full one
 
 
-def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[PlannerState, Plan]:
-    settings = tools.config.reflectdrive2
-    network, inputs = what_it_sees("reflectdrive2", observation, tools)
-    why_full = doubts(state, observation, settings)
+def plan(state: PlannerState, observation: Observation, planner_context: PlannerContext) -> tuple[PlannerState, Plan]:
+    settings = planner_context.config.reflectdrive2
+    network, inputs = network_inputs("reflectdrive2", observation, planner_context)
+    full_step_reason = find_full_step_reason(state, observation, settings)
     known: Prefilled | None = None
-    if why_full or state.previous is None:
+    if full_step_reason or state.previous is None:
         known = network.prefill_goal(inputs)
         context = known.context
-        begun, log_probs = goals_to_draft(known, observation, tools)
-        blocks, confidence = drafted(network, context, begun, settings)
+        begun, log_probs = goals_to_draft(known, observation, planner_context)
+        blocks, confidence = draft_actions(network, context, begun, settings)
         points = network.codebook.decode(blocks)
-        kind, lite_run, edit_rounds = StepKind.FULL, 0, settings.edit_rounds
+        kind, lite_steps_since_full, edit_rounds = StepKind.FULL, 0, settings.edit_rounds
     else:
         context, log_probs = network.prefill(inputs), np.zeros(1)  # there is one goal, and nothing to choose
-        blocks, confidence, points = continued(network, context, carried_points(state.previous, observation))
-        kind, lite_run, edit_rounds = StepKind.LITE, state.lite_run + 1, settings.lite_edit_rounds
+        blocks, confidence, points = lite_draft(network, context, carried_points(state.previous, observation))
+        kind, lite_steps_since_full, edit_rounds = (
+            StepKind.LITE,
+            state.lite_steps_since_full + 1,
+            settings.lite_edit_rounds,
+        )
 
-    against = Known.of(observation, tools.config)
+    against = SafetyContext.of(observation, planner_context.config)
     road = against.road
-    ways = driven(points, observation.ego, network.codebook.bin_m, road)
-    choice = ranked(ways, log_probs, observation, road, tools)
+    ways = postprocess(points, observation.ego, network.codebook.bin_m, road)
+    choice = rank_candidates(ways, log_probs, observation, road, planner_context)
     best, others = choice.order[0], choice.order[1:]
 
-    rounds = edited(network, context, blocks[[best]], confidence[[best]], edit_rounds, tools.spent)
+    rounds = edit_actions(
+        network, context, blocks[[best]], confidence[[best]], edit_rounds, planner_context.deadline_used
+    )
     (ids,), (confidence_of_ids,) = rounds[-1]
     reflected = reflected_points(points[best], blocks[best], ids, network.codebook)
-    if settings.repair and against.anything:
+    if settings.repair and against.can_check:
         as_judged = choice.states(best) if np.array_equal(ids, blocks[best]) else None
-        found = mended(ids, reflected, observation, context, tools, against, as_judged)
+        found = repair_plan(ids, reflected, observation, context, planner_context, against, as_judged)
         ids, way, states, repairs = found.ids, found.points, found.states, found.iterations
     else:
         same = np.array_equal(ids, blocks[best])
-        way = ways[best] if same else driven(reflected, observation.ego, network.codebook.bin_m, road)
+        way = ways[best] if same else postprocess(reflected, observation.ego, network.codebook.bin_m, road)
         states, repairs = None, 0
-    sent = calmed(way, observation.ego, against)
+    sent = relax_profile(way, observation.ego, against)
     if sent is not way and choice.card is not None:
-        states = simulate(poses_on_road(sent[None], road), against.scene.motion, tools.config.vehicle)[0]
+        states = simulate(poses_on_road(sent[None], road), against.scene.motion, planner_context.config.vehicle)[0]
     choice = choice.with_first(states) if repairs or sent is not way else choice
 
     sent_plan, *candidates = trajectories(
-        np.stack([sent, *ways[others]]), observation.ego.speed_mps, tools.config.output.dt_s, road
+        np.stack([sent, *ways[others]]), observation.ego.speed_mps, planner_context.config.output.dt_s, road
     )
     made = Plan(
         observation.stamp_ns,
@@ -104,41 +112,43 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
         sent_plan,
         kind,
         tuple(candidates),
-        choice.scores(tools.config.scoring),
+        choice.scores(planner_context.config.scoring),
         ids,
-        trace=trace_of(rounds, known, network.codebook),
+        trace=token_trace(rounds, known, network.codebook),
     )
-    made = replace(made, check=check_of(made, against, repairs))
-    memory = Memory(observation.ego, observation.command, float(confidence_of_ids.mean()), inputs.notes, why_full)
-    return PlannerState(made, lite_run, memory), made
+    made = replace(made, check=safety_check(made, against, repairs))
+    memory = Memory(
+        observation.ego, observation.command, float(confidence_of_ids.mean()), inputs.notes, full_step_reason
+    )
+    return PlannerState(made, lite_steps_since_full, memory), made
 
 
-def doubts(state: PlannerState, observation: Observation, settings: ReflectDrive2Config) -> str:
+def find_full_step_reason(state: PlannerState, observation: Observation, settings: ReflectDrive2Config) -> str:
     """Why the last plan is not to be edited but made anew; empty when it may be edited."""
     last, memory, ego = state.previous, state.memory, observation.ego
     if last is None or not isinstance(memory, Memory):
         return "there is no plan to edit"
-    if state.lite_run >= settings.lite_steps_per_full:
+    if state.lite_steps_since_full >= settings.lite_steps_per_full:
         return "it is a full step's turn"
     if observation.command is not memory.command:
         return f"the command changed from {memory.command.name} to {observation.command.name}"
     elapsed_s = (observation.stamp_ns - last.stamp_ns) * 1e-9
-    if not 0.0 < elapsed_s <= settings.max_gap_s:
+    if not 0.0 < elapsed_s <= MAX_GAP_S:
         return f"{elapsed_s:.2f} s went by since the last plan"
     if abs(memory.ego.speed_mps) < STANDING_MPS <= abs(ego.speed_mps):
         return "the car starts"
     if memory.confidence < settings.low_confidence:
         return f"the last plan has a confidence of {memory.confidence:.2f}"
-    jump_m = distance(driven_on(memory.ego, elapsed_s), ego.map_from_ego)
-    if jump_m > settings.max_jump_m:
+    jump_m = distance(extrapolate_pose(memory.ego, elapsed_s), ego.map_from_ego)
+    if jump_m > MAX_JUMP_M:
         return f"localisation jumped by {jump_m:.1f} m"
-    deviation_m = distance(planned_place(last, elapsed_s), ego.map_from_ego)
+    deviation_m = distance(planned_position(last, elapsed_s), ego.map_from_ego)
     if deviation_m > settings.max_deviation_m:
         return f"the car is {deviation_m:.1f} m from where the last plan has it"
     return ""
 
 
-def driven_on(ego: EgoState, elapsed_s: float) -> Array:
+def extrapolate_pose(ego: EgoState, elapsed_s: float) -> Array:
     """(3,) map pose of a car that keeps its speed, acceleration and curvature."""
     if abs(ego.speed_mps) < STANDING_MPS:
         return ego.map_from_ego
@@ -146,7 +156,7 @@ def driven_on(ego: EgoState, elapsed_s: float) -> Array:
     return geometry.compose(ego.map_from_ego, kinematics.arc(ego.yaw_rate_rps / ego.speed_mps, np.array([along_m]))[0])
 
 
-def planned_place(plan: Plan, elapsed_s: float) -> Array:
+def planned_position(plan: Plan, elapsed_s: float) -> Array:
     """(2,) m, map: where a plan has the car some time after its stamp; straight between its poses, which are near."""
     times_s, poses = np.append(0.0, plan.trajectory.times_s), kinematics.with_origin(plan.trajectory.poses)
     place = np.array([np.interp(elapsed_s, times_s, poses[:, axis]) for axis in (0, 1)])
@@ -157,13 +167,13 @@ def distance(a: Array, b: Array) -> float:
     return float(np.hypot(*(a[:2] - b[:2])))
 
 
-def judged(observation: Observation) -> bool:
+def can_score(observation: Observation) -> bool:
     """Whether there is anything to choose a goal by: someone to hit or somewhere to leave, and a way to get on."""
     seen = observation.others is not None or observation.drivable is not None
     return seen and len(geometry.distinct_points(observation.route)) >= 2
 
 
-def careful(goals: Array, log_probs: Array, among: Array, ego: EgoState, settings: ReflectDrive2Config) -> int:
+def select_goal(goals: Array, log_probs: Array, among: Array, ego: EgoState, settings: ReflectDrive2Config) -> int:
     """Which of goals (K, 2) to drive to, `among` (K,) bool those that may be: the nearest of those that are about as
     likely as the likeliest.
 
@@ -175,7 +185,7 @@ def careful(goals: Array, log_probs: Array, among: Array, ego: EgoState, setting
         return int(np.argmax(allowed))
     away_m = np.hypot(*goals.T)
     gentle = braking_mps2(away_m, ego.speed_mps) <= GENTLE_MPS2
-    likely = (allowed >= allowed.max() - settings.careful_nats) & (gentle | (allowed == allowed.max()))
+    likely = (allowed >= allowed.max() - settings.goal_logprob_margin) & (gentle | (allowed == allowed.max()))
     return int(np.argmin(np.where(likely, away_m, np.inf)))
 
 
@@ -186,48 +196,52 @@ def braking_mps2(away_m: Array, speed_mps: float) -> Array:
     return np.asarray(np.where(away_m < 0.5 * HORIZON_S * speed_mps, stopping, slowing))
 
 
-def goals_to_draft(known: Prefilled, observation: Observation, tools: Tools) -> tuple[Array, Array]:
+def goals_to_draft(known: Prefilled, observation: Observation, planner_context: PlannerContext) -> tuple[Array, Array]:
     """Blocks (M, 16) that hold a goal, and its log-probabilities (M,): all where something can judge them, else one."""
-    settings = tools.config.reflectdrive2
-    if settings.choose and judged(observation):
-        return known.blocks[known.real], known.goal_log_probs[known.real]
-    assert tools.network is not None
-    places = tools.network.codebook.decode(known.blocks[:, FREE:])[:, 0]
-    chosen = careful(places, known.goal_log_probs, known.real, observation.ego, settings)
+    settings = planner_context.config.reflectdrive2
+    if settings.score_goals and can_score(observation):
+        return known.blocks[known.valid], known.goal_log_probs[known.valid]
+    assert planner_context.network is not None
+    places = planner_context.network.codebook.decode(known.blocks[:, FREE:])[:, 0]
+    chosen = select_goal(places, known.goal_log_probs, known.valid, observation.ego, settings)
     return known.blocks[[chosen]], known.goal_log_probs[[chosen]]
 
 
-def to_draft(known: Prefilled, observation: Observation, tools: Tools) -> tuple[Array, list[int]]:
+def draft_inputs(
+    known: Prefilled, observation: Observation, planner_context: PlannerContext
+) -> tuple[Array, list[int]]:
     """What a full step drafts, and in which rounds: the scene alone decides, so it may be drafted ahead."""
-    return goals_to_draft(known, observation, tools)[0], shares(tools.config.reflectdrive2.draft_rounds)
+    return goals_to_draft(known, observation, planner_context)[0], tokens_per_round(
+        planner_context.config.reflectdrive2.draft_rounds
+    )
 
 
-def proposals(observation: Observation, tools: Tools) -> tuple[Trajectory, ...]:
+def proposals(observation: Observation, planner_context: PlannerContext) -> tuple[Trajectory, ...]:
     """The drafts to all goals that the network names, the likeliest first: none is left out, edited or repaired.
 
     Raises PlanningError as `plan` does.
     """
-    config = tools.config
-    network, inputs = what_it_sees("reflectdrive2", observation, tools)
+    config = planner_context.config
+    network, inputs = network_inputs("reflectdrive2", observation, planner_context)
     known = network.prefill_goal(inputs)
-    blocks, _ = drafted(network, known.context, known.blocks[known.real], config.reflectdrive2)
-    road = Known.of(observation, config).road
-    points = driven(network.codebook.decode(blocks), observation.ego, network.codebook.bin_m, road)
+    blocks, _ = draft_actions(network, known.context, known.blocks[known.valid], config.reflectdrive2)
+    road = SafetyContext.of(observation, config).road
+    points = postprocess(network.codebook.decode(blocks), observation.ego, network.codebook.bin_m, road)
     return trajectories(points, observation.ego.speed_mps, config.output.dt_s, road)
 
 
-def drafted(network: Network, context: Any, blocks: Array, settings: ReflectDrive2Config) -> tuple[Array, Array]:
+def draft_actions(network: Network, context: Any, blocks: Array, settings: ReflectDrive2Config) -> tuple[Array, Array]:
     """Ids (M, 16) and their probabilities, drafted from blocks (M, 16) that hold a goal."""
-    return network.draft(context, blocks, shares(settings.draft_rounds))
+    return network.draft(context, blocks, tokens_per_round(settings.draft_rounds))
 
 
-def edited(
+def edit_actions(
     network: Network,
     context: Any,
     blocks: Array,
     confidence: Array,
     rounds: int,
-    spent: Callable[[], float] = no_hurry,
+    deadline_used: Callable[[], float] = no_deadline,
 ) -> list[tuple[Array, Array]]:
     """Drafts (M, 16) and their probabilities, then both after each of at most so many rounds of edits: where one
     changes nothing, the next would not either.
@@ -236,7 +250,7 @@ def edited(
     """
     found = [(blocks, confidence)]
     for _ in range(rounds):
-        if spent() > LATE:
+        if deadline_used() > LATE:
             break
         before = found[-1][0]
         found.append(network.step(context, before, 0, True))
@@ -262,7 +276,7 @@ def carried_points(last: Plan, observation: Observation) -> Array:
     return points
 
 
-def continued(network: Network, context: Any, carried: Array) -> tuple[Array, Array, Array]:
+def lite_draft(network: Network, context: Any, carried: Array) -> tuple[Array, Array, Array]:
     """One block from carried points (8, 2), its open end drafted: ids (1, 16), probabilities, points (1, 8, 2)."""
     codebook = network.codebook
     told = np.isfinite(carried)
@@ -272,7 +286,7 @@ def continued(network: Network, context: Any, carried: Array) -> tuple[Array, Ar
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
+class RankedCandidates:
     """Plans of a step in the order of their worth, and what it was judged by; one alone is not judged."""
 
     order: Array  # (M,) places, the one to drive first
@@ -282,46 +296,50 @@ class Choice:
     def scores(self, config: ScoringConfig) -> tuple[float, ...]:
         """The driving score of each, in this order; none of one alone. Nobody else has driven here, so progress is
         shared out among them."""
-        return () if self.card is None else tuple(total(shared_out(self.card), config)[self.order].tolist())
+        return () if self.card is None else tuple(total(normalize_progress(self.card), config)[self.order].tolist())
 
     def states(self, place: int) -> Array | None:
         """(1, 41, 11) what the score's car makes of a plan, where it is known."""
         return None if self.card is None else self.card.states[[place]]
 
-    def with_first(self, states: Array | None) -> Choice:
+    def with_first(self, states: Array | None) -> RankedCandidates:
         """With another plan in place of the first, driven as `states` (41, 11)."""
         if self.card is None or self.scene is None or states is None:
             return self
-        mended = judge(self.scene, states[None])
-        return Choice(np.arange(len(self.order)), self.scene, joined([mended, self.card.of(self.order[1:])]))
+        repair_plan = score_states(self.scene, states[None])
+        return RankedCandidates(
+            np.arange(len(self.order)), self.scene, concat_cards([repair_plan, self.card.of(self.order[1:])])
+        )
 
 
-def ranked(points: Array, log_probs: Array, observation: Observation, road: RoadFrame | None, tools: Tools) -> Choice:
+def rank_candidates(
+    points: Array, log_probs: Array, observation: Observation, road: FrenetFrame | None, planner_context: PlannerContext
+) -> RankedCandidates:
     """Points (M, 8, 2) in the order of their worth.
 
     The driving score without its progress says which are safe and smooth; among equals the network's goals decide
-    (`careful`), for it has seen lights and brakes that the score knows nothing of.
+    (`select_goal`), for it has seen lights and brakes that the score knows nothing of.
     """
     if len(points) == 1:
-        return Choice(np.zeros(1, int))
-    scene = scene_of(observation, road, tools)
+        return RankedCandidates(np.zeros(1, int))
+    scene = scene_of(observation, road, planner_context)
     card = score(scene, poses_on_road(points, road))
-    worth = total(replace(card, ep=np.ones(len(card))), tools.config.scoring)
+    worth = total(replace(card, ep=np.ones(len(card))), planner_context.config.scoring)
     equal = worth >= worth.max() - EQUAL
-    first = careful(points[:, -1], log_probs, equal, observation.ego, tools.config.reflectdrive2)
-    order = np.argsort(-total(shared_out(card), tools.config.scoring), kind="stable")
-    return Choice(np.concatenate([[first], order[order != first]]), scene, card)
+    first = select_goal(points[:, -1], log_probs, equal, observation.ego, planner_context.config.reflectdrive2)
+    order = np.argsort(-total(normalize_progress(card), planner_context.config.scoring), kind="stable")
+    return RankedCandidates(np.concatenate([[first], order[order != first]]), scene, card)
 
 
-def scene_of(observation: Observation, road: RoadFrame | None, tools: Tools) -> Scene:
+def scene_of(observation: Observation, road: FrenetFrame | None, planner_context: PlannerContext) -> Scene:
     """What the driving score is told: others as they are forecast, the road as it is known."""
     forecast, others = None, observation.others
     if others is not None:
         forecast = prediction.forecast(others, road, POINT_DT_S, round(FORECAST_S / POINT_DT_S))
-    return Scene.of_observation(observation, forecast, vehicle=tools.config.vehicle)
+    return Scene.of_observation(observation, forecast, vehicle=planner_context.config.vehicle)
 
 
-def shared_out(card: ScoreCard) -> ScoreCard:
+def normalize_progress(card: ScoreCard) -> ScoreCard:
     """The card with its progress measured by who gets furthest of these."""
     farthest = float((card.progress_m * card.multiplier).max())
     return replace(card, ep=metrics.ego_progress(card.progress_m, card.multiplier, farthest, masked=True))

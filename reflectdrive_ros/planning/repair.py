@@ -33,12 +33,14 @@ from .. import geometry, kinematics
 from ..config import RepairConfig
 from ..domain import Array, Observation
 from ..scoring.frenet import poses_on_road
-from ..scoring.search import around
+from ..scoring.search import neighbourhood
 from ..tokens import Codebook
-from .planner import Tools, no_hurry
-from .postprocess.waypoints import POINT_DT_S, POINTS, driven
-from .safety import SAFE, Known, as_drawn, judged, looked_at, overload, roughness
+from .planner import PlannerContext, no_deadline
+from .postprocess.waypoints import POINT_DT_S, POINTS, postprocess
+from .safety import SAFE, SafetyContext, assess, evaluate, limit_violation, planned_safety, roughness
 
+ANCHORS = 4  # token pairs that are kept per iteration
+ANCHOR_SPACING = 3  # Manhattan distance in bins between two anchors, at least
 HURRY = 0.5  # share of the deadline: who is later has no time for a search, nor for a second iteration
 BRAKING_MPS2 = (1.0, 2.0, 3.0, 4.5, 6.0, 8.0)
 
@@ -49,7 +51,7 @@ PointsOf = Callable[[Array], Array]  # ids (M, 16) -> points (M, 8, 2) m, as the
 
 
 @dataclass(frozen=True, eq=False)
-class Repaired:
+class RepairResult:
     ids: Array  # (16,) int32
     points: Array  # (8, 2) m
     safe: bool
@@ -58,84 +60,86 @@ class Repaired:
     states: Array | None = None  # (41, 11) what the score's car makes of it; None where nothing was looked at
 
 
-def mended(
+def repair_plan(
     ids: Array,
     points: Array,
     observation: Observation,
     context: Any,
-    tools: Tools,
-    known: Known | None = None,
+    planner_context: PlannerContext,
+    known: SafetyContext | None = None,
     states: Array | None = None,
-) -> Repaired:
+) -> RepairResult:
     """A recipe's plan of ids (16,) and points (8, 2), not smoothed yet, smoothed and, where it is unsafe, repaired.
 
     Points may be finer than their ids: where an id stays, its point does. `context` is the network's of this scene;
     `known` replaces what follows from the observation; `states` (1, 41, 11) are what the score's car makes of the plan
     as it comes in, where that is known already.
     """
-    network = tools.network
+    network = planner_context.network
     assert network is not None
     codebook = network.codebook
-    known = known or Known.of(observation, tools.config)
+    known = known or SafetyContext.of(observation, planner_context.config)
 
     def points_of(many: Array) -> Array:
         kept = (many == ids).reshape(len(many), POINTS, 2)
-        return driven(np.where(kept, points, codebook.decode(many)), observation.ego, codebook.bin_m, known.road)
+        return postprocess(np.where(kept, points, codebook.decode(many)), observation.ego, codebook.bin_m, known.road)
 
     def redraw(blocks: Array) -> Array:
         return network.step(context, blocks, 2 * POINTS, False)[0]
 
-    if not known.anything:
-        return Repaired(ids, points_of(ids[None])[0], True, 0, ())
-    return repaired(ids, known, codebook, points_of, redraw, tools.config.repair, tools.spent, states)
+    if not known.can_check:
+        return RepairResult(ids, points_of(ids[None])[0], True, 0, ())
+    return run_repair(
+        ids, known, codebook, points_of, redraw, planner_context.config.repair, planner_context.deadline_used, states
+    )
 
 
-def repaired(
+def run_repair(
     ids: Array,
-    known: Known,
+    known: SafetyContext,
     codebook: Codebook,
     points_of: PointsOf,
     redraw: Redraw,
     settings: RepairConfig,
-    spent: Callable[[], float] = no_hurry,
+    deadline_used: Callable[[], float] = no_deadline,
     states: Array | None = None,
-) -> Repaired:
-    """The plan of ids (16,), or a better one if it is unsafe; `spent` is the share of the deadline that is gone."""
+) -> RepairResult:
+    """The plan of ids (16,), or a better one if it is unsafe; `deadline_used` is the share of the deadline that is gone."""
     ids = np.asarray(ids, np.int32)
-    looks = looked_at(known, points_of(ids[None]), states)
+    looks = evaluate(known, points_of(ids[None]), states)
     if looks.safety.worst[0] >= SAFE:
-        return Repaired(ids, looks.points[0], True, 0, (looks.points[0],), looks.states[0])
-    start = judged(known, looks)
+        return RepairResult(ids, looks.points[0], True, 0, (looks.points[0],), looks.states[0])
+    start = assess(known, looks)
     far_m = float(start.progress_m[0])  # a mended plan need not get further than the first
     tried = {ids.tobytes()}
     present, present_ids = start, ids
     best, best_ids = start, ids
     seen = [start.points[0]]
     anchored = np.zeros(POINTS, bool)
-    strain = float(start.overload.max())
+    strain = float(start.limit_violation.max())
     back = iterations = improved_at = 0
-    routed = [] if known.route is None else [codebook.encode(on_route(start.points[0], known))]
+    routed = [] if known.route is None else [codebook.encode(follow_route(start.points[0], known))]
     while iterations < settings.iterations and not present.sound.all():
-        if iterations - improved_at >= settings.patience or (iterations and spent() > HURRY):
+        if iterations - improved_at >= settings.max_stalled_iterations or (iterations and deadline_used() > HURRY):
             break
         iterations += 1
         wrong = present.safety.waypoints[0] < SAFE
         if not wrong.any():  # it is safe, but no car can follow it
             wrong = ~present.sound[0]
         place = max(int(np.argmax(wrong)) - back, 0)
-        asked = [codebook.encode(slower(present.points[0], float(known.scene.motion[0]))), *routed]
-        if spent() <= HURRY:
+        asked = [codebook.encode(brake_along_plan(present.points[0], float(known.scene.motion[0]))), *routed]
+        if deadline_used() <= HURRY:
             moved = best_pairs(present_ids, place, tried, strain, known, codebook, points_of, settings)
             if len(moved) == 0:
                 if place == 0:
                     break  # the whole neighbourhood has been tried
                 back += 1
                 continue
-            asked = [moved, redraw(masked(moved, place, anchored, codebook.mask_id)), *asked]
-        options = fresh(np.concatenate(asked), tried)
+            asked = [moved, redraw(mask_around(moved, place, anchored, codebook.mask_id)), *asked]
+        options = drop_tried(np.concatenate(asked), tried)
         if len(options) == 0:
             break
-        found = judged(known, looked_at(known, points_of(options)), far_m)
+        found = assess(known, evaluate(known, points_of(options)), far_m)
         chosen = found.best(strain)
         anchored[place] = True
         back = 0 if found.key(chosen) > present.key(0) else back + 1
@@ -144,7 +148,7 @@ def repaired(
         if present.key(0) > best.key(0):
             best, best_ids, improved_at = present, present_ids, iterations
     safe = bool(best.safety.worst[0] >= SAFE)
-    return Repaired(best_ids, best.points[0], safe, iterations, tuple(seen), best.states[0])
+    return RepairResult(best_ids, best.points[0], safe, iterations, tuple(seen), best.states[0])
 
 
 def best_pairs(
@@ -152,38 +156,38 @@ def best_pairs(
     place: int,
     tried: set[bytes],
     strain: float,
-    known: Known,
+    known: SafetyContext,
     codebook: Codebook,
     points_of: PointsOf,
     settings: RepairConfig,
 ) -> Array:
     """Ids (M, 16) of plans not tried yet with the best pairs near a waypoint, the best first; may be empty."""
-    _, near = around(ids, place, codebook, settings.delta)
+    _, near = neighbourhood(ids, place, codebook, settings.delta)
     near = near[[row.tobytes() not in tried for row in near]]
     if len(near) == 0:
         return near
     points = points_of(near)
     poses = poses_on_road(points, known.road)
-    safety = as_drawn(known, poses)
+    safety = planned_safety(known, poses)
     order = np.lexsort(
         (
             roughness(known, points).round(6),
             safety.excess.round(3),
             -safety.first_unsafe,
             -safety.worst,
-            np.maximum(overload(known, poses).max(axis=1) - strain, 0.0),
+            np.maximum(limit_violation(known, poses).max(axis=1) - strain, 0.0),
         )
     )
     ranked = near[order]
     pairs, kept = ranked[:, 2 * place : 2 * place + 2], list[int]()
     free = np.ones(len(ranked), bool)
-    while free.any() and len(kept) < settings.anchors:
+    while free.any() and len(kept) < ANCHORS:
         kept.append(int(np.argmax(free)))
-        free &= np.abs(pairs - pairs[kept[-1]]).sum(axis=1) >= settings.stride
+        free &= np.abs(pairs - pairs[kept[-1]]).sum(axis=1) >= ANCHOR_SPACING
     return np.asarray(ranked[kept])
 
 
-def masked(plans: Array, place: int, anchored: Array, mask_id: int) -> Array:
+def mask_around(plans: Array, place: int, anchored: Array, mask_id: int) -> Array:
     """Blocks (2 M, 16) of plans (M, 16) to be written anew around a waypoint: with the goal kept, and without."""
     keep = anchored.copy()
     keep[: max(place - 1, 0)] = True
@@ -194,14 +198,14 @@ def masked(plans: Array, place: int, anchored: Array, mask_id: int) -> Array:
     return np.concatenate(blocks).astype(np.int32)
 
 
-def slower(points: Array, speed_mps: float) -> Array:
+def brake_along_plan(points: Array, speed_mps: float) -> Array:
     """(6, 8, 2) the way of a plan (8, 2) driven no faster than braking at BRAKING_MPS2 from now on allows."""
     line, along = np.concatenate([np.zeros((1, 2)), points]), _along(points)
     reached = _braked(along, speed_mps)
     return np.stack([np.interp(reached, along, line[:, axis]) for axis in (0, 1)], axis=-1)
 
 
-def on_route(points: Array, known: Known) -> Array:
+def follow_route(points: Array, known: SafetyContext) -> Array:
     """(7, 8, 2) the way along the route, over which the car comes within JOINED_S, as far as the plan (8, 2) has come
     by then, and braked."""
     assert known.route is not None
@@ -228,7 +232,7 @@ def _braked(along: Array, speed_mps: float) -> Array:
     return np.asarray(np.minimum(braked, along[1:]))
 
 
-def fresh(options: Array, tried: set[bytes]) -> Array:
+def drop_tried(options: Array, tried: set[bytes]) -> Array:
     """(M, 16) those options that have not been tried before, which they now have; may be empty."""
     options, kept = np.asarray(options, np.int32), list[int]()
     for place, option in enumerate(options):

@@ -23,12 +23,12 @@ from ..config import Config, GuardConfig, ScoringConfig, VehicleConfig
 from ..domain import Array, DrivableGrid, Forecast, ForecastSource, Observation, Plan, SafetyCheck
 from ..scoring import contacts, drivable, metrics, prediction
 from ..scoring.contacts import SAMPLES, AgentTracks
-from ..scoring.frenet import RoadFrame, poses_on_road
+from ..scoring.frenet import FrenetFrame, poses_on_road
 from ..scoring.metrics import EgoAreas
-from ..scoring.scorer import Scene, judge, motion_of, total
+from ..scoring.scorer import Scene, motion_of, score_states, total
 from ..scoring.simulate import DT_S, HEADING, STATE_SIZE, STEPS, VX, X, Y, simulate
 from . import guard
-from .postprocess.waypoints import POINT_DT_S, POINTS, drawn
+from .postprocess.waypoints import POINT_DT_S, POINTS, interpolate
 
 OUTLINE = np.array([(along / 6, side / 2) for side in (-1, 1) for along in (-3, -1, 1, 3)])  # of length and width
 CORNERS = OUTLINE[[0, 3, 4, 7]]
@@ -42,7 +42,7 @@ STRAIGHT_ON = np.array([[-20.0, 0.0], [150.0, 0.0]])  # progress is measured alo
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
+class SafetyContext:
     """What a plan is held against, in the ego frame of now."""
 
     scene: Scene  # motion, agents (none where unknown) and route; no drivable space
@@ -54,14 +54,14 @@ class Known:
     scoring: ScoringConfig = field(default_factory=ScoringConfig)
     obstacles: bool = False  # whether the scene's agents hold unclassified obstacles
     route: Array | None = None  # (L, 2+) where to go; None where nobody has told
-    road: RoadFrame | None = None  # the same as a ruler, where the car is on it
+    road: FrenetFrame | None = None  # the same as a ruler, where the car is on it
 
     @staticmethod
-    def of(observation: Observation, config: Config, forecast: Forecast | None = None) -> Known:
+    def of(observation: Observation, config: Config, forecast: Forecast | None = None) -> SafetyContext:
         """`forecast` replaces the one made from the observation's agents."""
         agents, objects, others = AgentTracks.none(), None, observation.others
         routed = len(geometry.distinct_points(observation.route)) >= 2
-        road = RoadFrame.of(observation.route)
+        road = FrenetFrame.of(observation.route)
         if others is not None:
             forecast = forecast or prediction.forecast(others, road, DT_S, SAMPLES - 1)
             agents = AgentTracks.of_forecast(forecast, others.kinds)
@@ -73,7 +73,7 @@ class Known:
             observation.route if routed else STRAIGHT_ON,
             vehicle=config.vehicle,
         )
-        return Known(
+        return SafetyContext(
             scene,
             observation.drivable,
             config.guard,
@@ -87,15 +87,15 @@ class Known:
         )
 
     @property
-    def anything(self) -> bool:
+    def can_check(self) -> bool:
         """Whether there is anything to check against."""
         return self.objects is not None or self.obstacles or self.grid is not None
 
     @cached_property
-    def kept_clear(self) -> AgentTracks:
+    def inflated_agents(self) -> AgentTracks:
         """The scene's agents with the gap around them that a plan must keep."""
         agents, gap_m = self.scene.agents, self.limits.clearance_m
-        return replace(agents, sizes=guard.kept_clear(agents.poses[:, 0], agents.sizes, self.scene.vehicle, gap_m))
+        return replace(agents, sizes=guard.inflate_boxes(agents.poses[:, 0], agents.sizes, self.scene.vehicle, gap_m))
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,19 +122,21 @@ class Safety:
         nearest = np.clip(np.rint(np.arange(STEPS + 1) / (STEPS // POINTS)).astype(int) - 1, 0, POINTS - 1)
         return np.stack([self.by_step[:, nearest == place].min(axis=1) for place in range(POINTS)], axis=1)
 
-    def joined(self, other: Safety) -> Safety:
+    def combine(self, other: Safety) -> Safety:
         return Safety(np.minimum(self.by_step, other.by_step), self.excess + other.excess)
 
 
 @dataclass(frozen=True, eq=False)
-class Judged:
+class Assessment:
     """N plans with their safety and quality."""
 
     points: Array  # (N, 8, 2) m
     safety: Safety  # by both looks
-    passes: Array  # (N,) how many steps it is safe as drawn, as far as the guard looks
-    stays: Array  # (N,) whether its corners, as driven, likely stay on the road: what a careful look cannot rule out
-    overload: Array  # (N, 8) how far beyond the guard's limits it asks the car to go, as a share of them
+    guard_safe_steps: Array  # (N,) how many steps it is safe as drawn, as far as the guard looks
+    stays_on_road: (
+        Array  # (N,) whether its corners, as driven, likely stay on the road: what a careful look cannot rule out
+    )
+    limit_violation: Array  # (N, 8) how far beyond the guard's limits it asks the car to go, as a share of them
     quality: Array  # (N,) 0..1, as if all were safe
     progress_m: Array  # (N,) along the route in 4 s, as driven
     states: Array  # (N, 41, 11) of the score's car
@@ -145,32 +147,32 @@ class Judged:
         safety = self.safety
         return (
             float(safety.worst[place]),
-            float(self.passes[place]),
-            float(self.stays[place]),
+            float(self.guard_safe_steps[place]),
+            float(self.stays_on_road[place]),
             float(safety.first_unsafe[place]),
             -round(float(safety.excess[place]), 3),
-            -float(self.overload[place].max()),
+            -float(self.limit_violation[place].max()),
             round(float(self.quality[place]), 9),
         )
 
     @property
     def sound(self) -> Array:
         """(N, 8) bool, waypoints where the plan is safe and a car can follow it."""
-        return (self.safety.waypoints >= SAFE) & (self.overload <= 0.0)
+        return (self.safety.waypoints >= SAFE) & (self.limit_violation <= 0.0)
 
     def best(self, strain: float) -> int:
         """The first of the best of those that ask no more of the car than `strain`, or of those that ask least."""
-        more = np.maximum(self.overload.max(axis=1) - strain, 0.0)
+        more = np.maximum(self.limit_violation.max(axis=1) - strain, 0.0)
         return max(range(len(self.points)), key=lambda place: (-more[place], self.key(place), -place))
 
-    def one(self, place: int) -> Judged:
+    def one(self, place: int) -> Assessment:
         here = slice(place, place + 1)
-        return Judged(
+        return Assessment(
             self.points[here],
             Safety(self.safety.by_step[here], self.safety.excess[here]),
-            self.passes[here],
-            self.stays[here],
-            self.overload[here],
+            self.guard_safe_steps[here],
+            self.stays_on_road[here],
+            self.limit_violation[here],
             self.quality[here],
             self.progress_m[here],
             self.states[here],
@@ -178,21 +180,21 @@ class Judged:
 
 
 @dataclass(frozen=True, eq=False)
-class Looks:
+class SafetyEvaluation:
     """N plans, looked at both ways: all that it takes to tell whether they are safe."""
 
     points: Array  # (N, 8, 2) m
     poses: Array  # (N, 8, 3)
     states: Array  # (N, 41, 11) of the score's car
-    drawn: Safety
-    driven: Safety
+    as_planned: Safety
+    as_simulated: Safety
 
     @property
     def safety(self) -> Safety:
-        return self.drawn.joined(self.driven)
+        return self.as_planned.combine(self.as_simulated)
 
 
-def looked_at(known: Known, points: Array, states: Array | None = None) -> Looks:
+def evaluate(known: SafetyContext, points: Array, states: Array | None = None) -> SafetyEvaluation:
     """Plans of points (N, 8, 2) at 0.5 .. 4 s, by both looks; at half the cost of judging them.
 
     `states` (N, 41, 11) are what the score's car makes of them, where that is known already.
@@ -201,32 +203,32 @@ def looked_at(known: Known, points: Array, states: Array | None = None) -> Looks
     if states is None:
         states = simulate(poses, known.scene.motion, known.scene.vehicle)
     states.flags.writeable = False  # or the score would keep a copy
-    return Looks(points, poses, states, as_drawn(known, poses, closely=True), _safety(known, states))
+    return SafetyEvaluation(points, poses, states, planned_safety(known, poses, closely=True), _safety(known, states))
 
 
-def judged(known: Known, looks: Looks, far_m: float | None = None) -> Judged:
+def assess(known: SafetyContext, looks: SafetyEvaluation, far_m: float | None = None) -> Assessment:
     """What has been looked at, with its quality; who gets further than `far_m`, or the best of these, earns no more."""
-    points, poses, sent, safety = looks.points, looks.poses, looks.drawn, looks.safety
-    card = judge(known.scene, looks.states, known.scoring)
-    passes = np.minimum(sent.first_unsafe, int(known.limits.safe_horizon_s / DT_S + 1e-6) + 1)
+    points, poses, sent, safety = looks.points, looks.poses, looks.as_planned, looks.safety
+    card = score_states(known.scene, looks.states, known.scoring)
+    guard_safe_steps = np.minimum(sent.first_unsafe, int(known.limits.safe_horizon_s / DT_S + 1e-6) + 1)
     # the score multiplies by safety, which has been told already; what it says beyond is quality
     unharmed = np.ones(len(points))
     far_m = float(card.progress_m.max()) if far_m is None else far_m
     ep = metrics.ego_progress(card.progress_m, unharmed, max(far_m, 0.0), masked=False)
     quality = total(replace(card, multiplier=unharmed, ep=ep), known.scoring) * _on_route(known.scene, points)
-    return Judged(
+    return Assessment(
         points,
         safety,
-        passes,
+        guard_safe_steps,
         _stays(known, card.states),
-        overload(known, poses),
+        limit_violation(known, poses),
         np.asarray(quality),
         card.progress_m,
         card.states,
     )
 
 
-def _stays(known: Known, states: Array) -> Array:
+def _stays(known: SafetyContext, states: Array) -> Array:
     """(N,) bool of states (N, 41, 11): as the driving score has it, by the corners, with no margin."""
     if known.grid is None:
         return np.ones(len(states), bool)
@@ -236,24 +238,24 @@ def _stays(known: Known, states: Array) -> Array:
     return stays
 
 
-def overload(known: Known, poses: Array) -> Array:
+def limit_violation(known: SafetyContext, poses: Array) -> Array:
     """(N, 8) how far plans through poses (N, 8, 3) at 0.5 .. 4 s go beyond the limits of a car, as a share of them."""
-    demands = guard.demands(poses, POINT_DT_S, float(known.scene.motion[0]), known.limits)
+    demands = guard.vehicle_demands(poses, POINT_DT_S, float(known.scene.motion[0]), known.limits)
     most = np.max([values / limit for _, values, limit, _ in demands], axis=0)
     return np.asarray(np.maximum(most - 1.0, 0.0).round(3))
 
 
-def roughness(known: Known, points: Array) -> Array:
+def roughness(known: SafetyContext, points: Array) -> Array:
     """(N,) m^2: third differences of points (N, 8, 2) from where the car was half a second ago on, squared."""
     before = np.array([[-POINT_DT_S * known.scene.motion[0], 0.0], [0.0, 0.0]])
     path = np.concatenate([np.broadcast_to(before, (len(points), 2, 2)), points], axis=1)
     return np.asarray((np.diff(path, n=3, axis=1) ** 2).sum(axis=(1, 2)))
 
 
-def as_drawn(known: Known, poses: Array, closely: bool = False) -> Safety:
+def planned_safety(known: SafetyContext, poses: Array, closely: bool = False) -> Safety:
     """Safety of plans through poses (N, 8, 3) at 0.5 .. 4 s as they are drawn; `closely`: the road as the guard sees
     it, at six times the cost."""
-    return _safety(known, _states(drawn(poses, float(known.scene.motion[0])), known.scene.motion[0]), closely)
+    return _safety(known, _states(interpolate(poses, float(known.scene.motion[0])), known.scene.motion[0]), closely)
 
 
 def _states(poses: Array, speed_mps: float) -> Array:
@@ -265,9 +267,9 @@ def _states(poses: Array, speed_mps: float) -> Array:
     return states
 
 
-def _safety(known: Known, states: Array, closely: bool = False) -> Safety:
+def _safety(known: SafetyContext, states: Array, closely: bool = False) -> Safety:
     """By the places and speeds of states (N, 41, 11)."""
-    vehicle, agents = known.scene.vehicle, known.kept_clear
+    vehicle, agents = known.scene.vehicle, known.inflated_agents
     centers = metrics.centers(states, vehicle)
     by_step, excess = np.ones(states.shape[:2]), np.zeros(len(states))
     if len(agents):
@@ -276,31 +278,31 @@ def _safety(known: Known, states: Array, closely: bool = False) -> Safety:
         by_step = metrics.no_collision(states, centers, vehicle, agents, areas)
         excess += (by_step < SAFE).sum(axis=1)
     if known.grid is not None:
-        room_m = (exact_rooms if closely else rooms)(known.grid, centers, vehicle)
+        road_clearance_m = (exact_road_clearances if closely else road_clearances)(known.grid, centers, vehicle)
         moving = np.abs(states[..., VX]) > metrics.STOPPED_MPS
-        best_m = np.maximum.accumulate(room_m, axis=1)
-        further_out = room_m[:, 1:] < best_m[:, :-1] - known.grid.resolution_m
-        out = np.zeros(room_m.shape, bool)
-        out[:, 1:] = (room_m[:, 1:] <= 0.0) & moving[:, 1:] & ((best_m[:, :-1] > 0.0) | further_out)
+        best_m = np.maximum.accumulate(road_clearance_m, axis=1)
+        further_out = road_clearance_m[:, 1:] < best_m[:, :-1] - known.grid.resolution_m
+        out = np.zeros(road_clearance_m.shape, bool)
+        out[:, 1:] = (road_clearance_m[:, 1:] <= 0.0) & moving[:, 1:] & ((best_m[:, :-1] > 0.0) | further_out)
         by_step = np.where(out, 0.0, by_step)
-        excess += np.where(out, -room_m, 0.0).sum(axis=1)
+        excess += np.where(out, -road_clearance_m, 0.0).sum(axis=1)
     return Safety(by_step, excess)
 
 
-def exact_rooms(grid: DrivableGrid, centers: Array, vehicle: VehicleConfig) -> Array:
+def exact_road_clearances(grid: DrivableGrid, centers: Array, vehicle: VehicleConfig) -> Array:
     """(...) metres from the outline of the car, centres (..., 3), to the edge of the drivable space; never too much."""
     return drivable.outline_clearances(grid, centers, np.array([vehicle.length_m, vehicle.width_m]))
 
 
-def rooms(grid: DrivableGrid, centers: Array, vehicle: VehicleConfig) -> Array:
-    """(...) `exact_rooms` for many plans, at a sixth of the cost.
+def road_clearances(grid: DrivableGrid, centers: Array, vehicle: VehicleConfig) -> Array:
+    """(...) `exact_road_clearances` for many plans, at a sixth of the cost.
 
     Eight points of the outline are asked: corners alone would not see a kerb that reaches in between them in a curve.
     """
-    room_m = np.full(centers.shape[:-1], np.inf)
+    road_clearance_m = np.full(centers.shape[:-1], np.inf)
     for x, y in _outline_in_grid(grid, centers, vehicle, OUTLINE):
-        np.minimum(room_m, drivable.clearances_in_grid(grid, x, y), out=room_m)
-    return np.asarray(room_m - OUTLINE_MARGIN_M)
+        np.minimum(road_clearance_m, drivable.clearances_in_grid(grid, x, y), out=road_clearance_m)
+    return np.asarray(road_clearance_m - OUTLINE_MARGIN_M)
 
 
 def _outline_in_grid(
@@ -322,10 +324,10 @@ def _on_route(scene: Scene, points: Array) -> Array:
     return np.asarray((np.abs(offset[1:]) <= allowed).reshape(len(points), -1).mean(axis=1))
 
 
-def check_of(plan: Plan, known: Known, repairs: int = 0) -> SafetyCheck:
+def safety_check(plan: Plan, known: SafetyContext, repairs: int = 0) -> SafetyCheck:
     """What is to be said of a plan's own poses, as far as they go, up to 4 s."""
     steps = min(STEPS, int(plan.trajectory.horizon_s / DT_S + 1e-6))
-    if steps == 0 or not known.anything:
+    if steps == 0 or not known.can_check:
         return SafetyCheck(repairs=repairs, horizon_s=steps * DT_S)
     poses = kinematics.resample(plan.trajectory, DT_S * np.arange(1, steps + 1))
     padded = np.concatenate([poses, np.repeat(poses[-1:], STEPS - steps, axis=0)])
@@ -340,7 +342,7 @@ def check_of(plan: Plan, known: Known, repairs: int = 0) -> SafetyCheck:
         samples = np.arange(1, steps + 1)
         gap = float(contacts.clearances(x, y, heading, size, scene.agents, samples, at_most_m).min())
     if known.grid is not None:
-        room = float(exact_rooms(known.grid, center, vehicle).min())
+        room = float(exact_road_clearances(known.grid, center, vehicle).min())
     return SafetyCheck(
         known.objects,
         known.objects_age_s,

@@ -31,7 +31,7 @@ from rich.table import Table
 from .. import arguments
 from ..config import Config, ConfigError
 from ..domain import Array
-from ..files import locked
+from ..files import lock_folder
 from ..provenance import provenance
 from ..ros import outputs, topics
 from ..ros.bag import BagError, BagReader, BagWriter, DamagedMessage
@@ -106,7 +106,11 @@ def run(args: argparse.Namespace, *, owned: bool = False) -> int:
     try:
         config = cli_args.configuration(args)
         several = len(args.bags) > 1 or holds_bags(args.bags[0])
-        with nullcontext() if owned else locked(args.out or (RESULTS if several else Path("out") / args.bags[0].name)):
+        with (
+            nullcontext()
+            if owned
+            else lock_folder(args.out or (RESULTS if several else Path("out") / args.bags[0].name))
+        ):
             if several:
                 from .many import replay_many
 

@@ -140,7 +140,7 @@ class Pilot:
                 "source": report.source.name,
                 "step": report.plan.step.value,  # of the plan that was sent
                 "planned": "none" if report.step is None else report.step.value,  # of the planner's own
-                "why_full": report.why_full,
+                "why_full": report.full_step_reason,
                 "notes": "; ".join(report.notes),
                 "late_in_a_row": str(self._late_in_a_row),
                 "objects": "unknown"

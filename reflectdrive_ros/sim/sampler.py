@@ -141,7 +141,7 @@ class Shard:
         if easy > EASY and generator.random() > EASY_KEPT:
             raise scene_extraction.NoScene("too_easy")
         believed = replace(came_true, agents=scene.scored(ForecastSource.CONSTANT_VELOCITY).agents)
-        yardstick = reference.measured(believed, came_true, scene.speed_limit_mps)
+        yardstick = reference.reference_progress(believed, came_true, scene.speed_limit_mps)
         lateral = LATERAL_MPS2.get(scene.family, expert.LATERAL_MPS2)
         came_true = replace(came_true, reference=yardstick)
         driven = expert.drive(came_true, scene.speed_limit_mps, found.stop_m, lateral)

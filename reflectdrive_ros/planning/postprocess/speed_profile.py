@@ -6,7 +6,7 @@ have caught up with it, and does so early enough to stop where the plan stops. A
 stand: what follows it must not shift into reverse. And a car that stands before a bend takes it more slowly than a plan
 that no tyre would hold, or it would be refused picture after picture, and the car would stand there for ever.
 
-Between the points the car is drawn where a controller can have it (`timed`): through points that are a bin or two off,
+Between the points the car is drawn where a controller can have it (`smooth_distances`): through points that are a bin or two off,
 half a second apart, a curve that meets all of them speeds up and brakes by turns as nobody drives.
 """
 
@@ -32,7 +32,7 @@ MOST_MPS2, LEAST_MPS2 = 4.0, -6.0  # what a drawn drive speeds up and brakes by 
 BRAKING_MPS2 = 4.0  # by which a car that catches up with its plan can fall back to the plan's speed
 
 
-def paced(points: Array, speed_mps: float, dt_s: float) -> Array:
+def limit_acceleration(points: Array, speed_mps: float, dt_s: float) -> Array:
     """Points (.., T, 2) at dt, 2 dt, .. of the ego frame, of a car that now drives at `speed_mps`."""
     points = np.asarray(points, float)
     ways = np.concatenate([np.zeros_like(points[..., :1, :]), points], axis=-2)
@@ -41,13 +41,13 @@ def paced(points: Array, speed_mps: float, dt_s: float) -> Array:
     if not hasty.any():
         return np.asarray(points)
     along = np.concatenate([np.zeros_like(steps[hasty][:, :1]), np.cumsum(steps[hasty], axis=-1)], axis=-1)
-    reached = reachable(along[:, 1:], speed_mps, dt_s)
+    reached = reachable_distances(along[:, 1:], speed_mps, dt_s)
     found: Array = points.copy()
-    found[hasty] = places(ways[hasty], along, reached)
+    found[hasty] = interpolate_path(ways[hasty], along, reached)
     return found
 
 
-def eased(points: Array, speed_mps: float, dt_s: float) -> Array:
+def limit_curve_speed(points: Array, speed_mps: float, dt_s: float) -> Array:
     """Points (.., T, 2) of a car that hardly moves, on the same way as much more slowly as its bends want."""
     if abs(speed_mps) > CREEPING_MPS:
         return points
@@ -56,15 +56,15 @@ def eased(points: Array, speed_mps: float, dt_s: float) -> Array:
     along = np.concatenate([np.zeros_like(steps[:, :1]), np.cumsum(steps, axis=1)], axis=1)
     found, share = ways[:, 1:], np.ones(len(ways))
     for _ in range(EASINGS):
-        most = pushed(found, dt_s)
+        most = max_lateral_accelerations(found, dt_s)
         if (most <= PUSHED_MPS2).all():
             break
         share = share * np.sqrt(PUSHED_MPS2 / np.maximum(most, PUSHED_MPS2))
-        found = places(ways, along, share[:, None] * along[:, 1:])
+        found = interpolate_path(ways, along, share[:, None] * along[:, 1:])
     return np.asarray(found.reshape(points.shape))
 
 
-def pushed(points: Array, dt_s: float) -> Array:
+def max_lateral_accelerations(points: Array, dt_s: float) -> Array:
     """(N,) m/s^2 across the way of cars through points (N, T, 2), at most: speed by turn, in each step and the next."""
     steps = np.diff(points, axis=1, prepend=np.zeros_like(points[:, :1]))
     length = np.hypot(steps[..., 0], steps[..., 1])
@@ -76,7 +76,7 @@ def pushed(points: Array, dt_s: float) -> Array:
     return np.asarray(aside.max(axis=1, initial=0.0))
 
 
-def places(ways: Array, along: Array, reached: Array) -> Array:
+def interpolate_path(ways: Array, along: Array, reached: Array) -> Array:
     """(N, T, 2) where ways (N, T + 1, 2), `along` (N, T + 1) long, have reached (N, T)."""
     piece = np.minimum((reached[:, :, None] >= along[:, None, 1:]).sum(axis=-1), along.shape[1] - 2)
     begins, ends = (np.take_along_axis(along, at, axis=1) for at in (piece, piece + 1))
@@ -85,7 +85,7 @@ def places(ways: Array, along: Array, reached: Array) -> Array:
     return np.asarray(here + share[..., None] * (there - here))
 
 
-def onward(points: Array) -> Array:
+def drop_reversals(points: Array) -> Array:
     """Points (.., T, 2) of the ego frame, none of them behind or beside the one before it, as seen on the way to that
     one: a car that is to move by a bin to the side or back is to stand."""
     found = np.array(points, float)
@@ -109,7 +109,7 @@ def accelerations(speeds: Array, speed_mps: float, dt_s: float) -> Array:
     return np.asarray(change / dt_s)
 
 
-def reachable(planned: Array, speed_mps: float, dt_s: float) -> Array:
+def reachable_distances(planned: Array, speed_mps: float, dt_s: float) -> Array:
     """(N, T) distances of a car that follows planned ones (N, T) and is never ahead of them."""
     ahead = np.arange(1, planned.shape[1] + 1)
     place, found = np.zeros(len(planned)), np.zeros_like(planned)
@@ -128,7 +128,7 @@ def reachable(planned: Array, speed_mps: float, dt_s: float) -> Array:
 # --- between the points ----------------------------------------------------------------------------------------------
 
 
-def timed(along: Array, speed_mps: float, dt_s: float, fine_s: float) -> Array:
+def smooth_distances(along: Array, speed_mps: float, dt_s: float, fine_s: float) -> Array:
     """Distances (N, T) at fine_s, 2 fine_s, .. of a car that now drives at `speed_mps` and is to have come `along`
     (N, K) at dt_s, 2 dt_s, .. `fine_s` divides `dt_s`.
 
