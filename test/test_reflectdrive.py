@@ -154,12 +154,12 @@ def test_whoever_plans_the_engine_tells_what_the_sent_plan_was_held_against():
 
 
 class Guided(KnownWays):
-    def blank(self, inputs):
-        self.calls.append("blank")
+    def unconditional(self, inputs):
+        self.calls.append("unconditional")
         return "nothing said"
 
-    def guided_step(self, context, blank, blocks, limit, weight):
-        assert (context, blank) == ("scene", "nothing said")
+    def guided_step(self, context, unconditional, blocks, limit, weight):
+        assert (context, unconditional) == ("scene", "nothing said")
         self.calls.append(("guided", weight))
         return super().step(context, blocks, limit, False)
 
@@ -170,20 +170,20 @@ def test_guidance_is_used_where_it_is_asked_for_and_never_ignored():
     assert [call for call in network.calls if call == ("guided", 1.5)] == [("guided", 1.5)] * 5
     other = Guided(STRAIGHT)
     planned(other, seen(8.0))
-    assert not any(call == "blank" or call[0] == "guided" for call in other.calls)
+    assert not any(call == "unconditional" or call[0] == "guided" for call in other.calls)
     with pytest.raises(PlanningError, match=r"reflectdrive\.guidance is set, but the network gives no logits"):
         planned(KnownWays(STRAIGHT), seen(8.0), reflectdrive__guidance=1.5)
 
 
-def test_guidance_of_no_weight_is_none_and_some_weight_moves_away_from_the_blank_prompt():
+def test_guidance_of_no_weight_is_none_and_some_weight_moves_away_from_the_unconditional_prompt():
     net = tiny_net(text_length=6, words=WORDS, text_vocabulary=len(WORDS))
     network = TorchNetwork(net, tokenizer=WordTokenizer(WORDS))
     assert isinstance(network, reflectdrive.GuidedNetwork)
     inputs = model_inputs(replace(seen(8.0), instruction="turn left"), network.inputs)
-    scene, blank = network.prefill_goal(inputs), network.blank(inputs)
+    scene, unconditional = network.prefill_goal(inputs), network.unconditional(inputs)
     plain, confidence = network.step(scene.context, scene.blocks, 14, False)
-    same, as_sure = network.guided_step(scene.context, blank, scene.blocks, 14, 0.0)
+    same, as_sure = network.guided_step(scene.context, unconditional, scene.blocks, 14, 0.0)
     np.testing.assert_array_equal(plain, same)
     np.testing.assert_array_equal(confidence, as_sure)
-    other, _ = network.guided_step(scene.context, blank, scene.blocks, 14, 50.0)
+    other, _ = network.guided_step(scene.context, unconditional, scene.blocks, 14, 50.0)
     assert (other != plain).any()

@@ -1,4 +1,4 @@
-"""Recipes: each planner is one function that reads like its paper."""
+"""The planners by name. Each is one function that follows its paper."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ PLANNERS: dict[str, Planner] = {
     "constant_velocity": constant_velocity.plan,
     "route_follower": route_follower.plan,
 }
-CAMERA_FREE = ("constant_velocity", "route_follower")  # they look at no picture, so none need be drawn or read for them
-LEARNED: dict[str, Planner] = {  # they have a network, which needs a model's weights
+CAMERA_FREE = ("constant_velocity", "route_follower")  # they use no images, so none need be rendered or read
+LEARNED: dict[str, Planner] = {  # they need the weights of a network
     "reflectdrive": reflectdrive.plan,
     "reflectdrive2": reflectdrive2.plan,
 }
@@ -31,7 +31,7 @@ PREFETCHABLE_DRAFTS = {
 
 
 def get_planner(config: Config) -> Planner:
-    """The recipe that a configuration asks for. Raises ConfigError naming those there are, or what it needs."""
+    """The configured planner. Raises ConfigError naming the known planners, or what is missing."""
     known = available_planners(config)
     if config.planner in known:
         return known[config.planner]
@@ -43,7 +43,7 @@ def get_planner(config: Config) -> Planner:
 
 
 def available_planners(config: Config) -> dict[str, Planner]:
-    """The recipes that can plan with a configuration: what has learned needs a model's weights."""
+    """The planners that can run with a configuration: learned ones need model weights."""
     return {**PLANNERS, **LEARNED} if config.model.file else dict(PLANNERS)
 
 
@@ -51,14 +51,14 @@ def available_planners(config: Config) -> dict[str, Planner]:
 class ReflectDriveDecoding(DecodingConfig):
     """`decoding` with the goals and the guidance of `reflectdrive`.
 
-    Graphs need not have just these goals built in: the recipe chooses of those that the network gives.
+    The goals built into exported graphs need not match: the recipe selects among those that the network returns.
     """
 
     guidance: float = 0.0  # weight of classifier-free guidance
 
 
 def decoding_config(config: Config) -> DecodingConfig:
-    """How the configured planner wants its network to decode."""
+    """Decoding settings of the configured planner."""
     if config.planner != "reflectdrive":
         return config.decoding
     wanted = config.reflectdrive

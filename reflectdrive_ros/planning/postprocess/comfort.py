@@ -1,9 +1,7 @@
-"""A plan that jolts is driven more gently: the same way to the same end, never ahead of the plan.
+"""Relax the longitudinal profile of an uncomfortable plan: same path and end, never ahead of the plan.
 
-Whether a plan is comfortable hangs on the car and on the plan alone, nobody need be seen for it. So it is asked before
-it is sent: the score's car follows it as it is drawn, and where it jolts, on braking too late or too sharply as a rule,
-the distances along the way are taken as less and less certain until the likeliest drive through them is comfortable.
-Where none is, or none that is safe too, the plan stays as it is: a hard brake may be meant.
+Increase the position-noise variance until the smoothed longitudinal profile meets the comfort limits of the driving
+score. If no profile is comfortable and safe, the plan is kept: hard braking may be required.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ JERK_MPS3 = 1.0  # usual jerk along the way
 
 
 def relax_profile(points: Array, ego: EgoState, known: SafetyContext) -> Array:
-    """Points (8, 2) of the ego frame or, where a car jolts on them, the first gentler ones on which it does not."""
+    """Points (8, 2), or the first relaxed profile that is comfortable and safe."""
     if comfortable(points[None], ego, known)[0]:
         return points
     options = relaxed_profiles(points, ego, POINT_DT_S)
@@ -35,7 +33,7 @@ def relax_profile(points: Array, ego: EgoState, known: SafetyContext) -> Array:
 
 
 def relaxed_profiles(points: Array, ego: EgoState, dt_s: float) -> Array:
-    """(len(UNCERTAIN_M), 8, 2) the way of points (8, 2), more and more gently; never ahead of them."""
+    """(len(UNCERTAIN_M), 8, 2) points (8, 2) with increasing smoothing; never ahead of them."""
     way = np.concatenate([np.zeros((1, 2)), points])
     along = np.concatenate([[0.0], np.cumsum(np.hypot(*np.diff(way, axis=0).T))])
     start = np.array([previous_position(ego, dt_s)[0], 0.0])
@@ -49,7 +47,7 @@ def relaxed_profiles(points: Array, ego: EgoState, dt_s: float) -> Array:
 
 
 def comfortable(options: Array, ego: EgoState, known: SafetyContext) -> Array:
-    """(N,) bool, whether the score's car is comfortable on plans of points (N, 8, 2), as they are drawn."""
+    """(N,) bool, whether the simulation of plans of points (N, 8, 2) meets the comfort limits."""
     vehicle = known.scene.vehicle
     poses = interpolate(poses_on_road(options, known.road), ego.speed_mps)
     states = simulate(poses, known.scene.motion, vehicle)

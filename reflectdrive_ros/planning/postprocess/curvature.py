@@ -1,9 +1,6 @@
-"""A plan that bends more than a car can is drawn as the car would drive it: along it, and round the bend as tightly as
-it turns.
+"""Limit the curvature of a plan by pure pursuit along it, with unchanged distances.
 
-At walking pace points are half a metre apart and one is wrong by a bin: the way through them curls as no front wheel
-can. The distances stay those of the plan. The car aims at a place a little ahead on its way, as drivers do (pure
-pursuit), so a waver of the points is no waver of the wheel; and it faces where it goes.
+At walking pace an error of one bin bends the path more tightly than a vehicle can turn.
 """
 
 from __future__ import annotations

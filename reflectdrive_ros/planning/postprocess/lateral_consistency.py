@@ -1,10 +1,7 @@
-"""A plan that jumps aside from the last one goes there in parts.
+"""Limit the lateral shift of a plan against the last one.
 
-A planner that draws goals may prefer another from one picture to the next. What follows the plan feels that as a jerk
-of the wheel, and Autoware's validator brakes a car whose plans jump by more than half a metre. So a plan that lies
-further beside the last one is brought back towards it: sideways only and everywhere in the same proportion, so that it
-bends no more than the two do; how far along it the car is when, and so how it brakes, stays its own. Cycle by cycle the
-rest follows, if the planner still wants it then.
+Lateral offsets from the last path are scaled down in proportion, so that none exceeds the limit; the distances along
+the path, and so the speed profile, are kept. Autoware's validator rejects plans that jump by more than half a metre.
 """
 
 from __future__ import annotations

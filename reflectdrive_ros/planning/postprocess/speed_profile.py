@@ -1,13 +1,9 @@
-"""A plan that hurries is driven as fast as a car can: along the same way, never ahead of it. And never backwards.
+"""Limits on the speed profile of a plan: acceleration, lateral acceleration from a standstill, no reversing.
 
-From a standstill one bin is much: 0.3 m after half a second is 2.4 m/s^2, and a network that errs by some bins asks for
-what no engine gives. The way is right all the same. So a plan that speeds up too hard is held back until the car can
-have caught up with it, and does so early enough to stop where the plan stops. A plan that goes back by a bin means to
-stand: what follows it must not shift into reverse. And a car that stands before a bend takes it more slowly than a plan
-that no tyre would hold, or it would be refused picture after picture, and the car would stand there for ever.
-
-Between the points the car is drawn where a controller can have it (`smooth_distances`): through points that are a bin or two off,
-half a second apart, a curve that meets all of them speeds up and brakes by turns as nobody drives.
+One bin of 0.3 m in the first 0.5 s is 2.4 m/s^2, so errors of a few bins ask for more than a vehicle can do. The path
+is kept; distances along it are limited to what is reachable without getting ahead of the plan. Waypoints that go back
+are removed: the vehicle stands. Between waypoints `smooth_distances` interpolates within the limits of drive and
+brakes.
 """
 
 from __future__ import annotations
@@ -33,7 +29,8 @@ BRAKING_MPS2 = 4.0  # by which a car that catches up with its plan can fall back
 
 
 def limit_acceleration(points: Array, speed_mps: float, dt_s: float) -> Array:
-    """Points (.., T, 2) at dt, 2 dt, .. of the ego frame, of a car that now drives at `speed_mps`."""
+    """Points (.., T, 2) at dt, 2 dt, .. of the ego frame, delayed along their path to keep SPEEDING_UP_MPS2 from
+    `speed_mps`."""
     points = np.asarray(points, float)
     ways = np.concatenate([np.zeros_like(points[..., :1, :]), points], axis=-2)
     steps = np.hypot(*np.moveaxis(np.diff(ways, axis=-2), -1, 0))
@@ -48,7 +45,7 @@ def limit_acceleration(points: Array, speed_mps: float, dt_s: float) -> Array:
 
 
 def limit_curve_speed(points: Array, speed_mps: float, dt_s: float) -> Array:
-    """Points (.., T, 2) of a car that hardly moves, on the same way as much more slowly as its bends want."""
+    """Points (.., T, 2) of a slow vehicle, delayed along their path to keep the lateral acceleration below PUSHED_MPS2."""
     if abs(speed_mps) > CREEPING_MPS:
         return points
     ways = np.concatenate([np.zeros_like(points[..., :1, :]), points], axis=-2).reshape(-1, points.shape[-2] + 1, 2)
@@ -65,7 +62,7 @@ def limit_curve_speed(points: Array, speed_mps: float, dt_s: float) -> Array:
 
 
 def max_lateral_accelerations(points: Array, dt_s: float) -> Array:
-    """(N,) m/s^2 across the way of cars through points (N, T, 2), at most: speed by turn, in each step and the next."""
+    """(N,) m/s^2, maximum over time of the lateral acceleration of points (N, T, 2)."""
     steps = np.diff(points, axis=1, prepend=np.zeros_like(points[:, :1]))
     length = np.hypot(steps[..., 0], steps[..., 1])
     before, after = steps[:, :-1], steps[:, 1:]
@@ -77,7 +74,7 @@ def max_lateral_accelerations(points: Array, dt_s: float) -> Array:
 
 
 def interpolate_path(ways: Array, along: Array, reached: Array) -> Array:
-    """(N, T, 2) where ways (N, T + 1, 2), `along` (N, T + 1) long, have reached (N, T)."""
+    """(N, T, 2) points at distances (N, T) along paths (N, T + 1, 2) with arc lengths `along` (N, T + 1)."""
     piece = np.minimum((reached[:, :, None] >= along[:, None, 1:]).sum(axis=-1), along.shape[1] - 2)
     begins, ends = (np.take_along_axis(along, at, axis=1) for at in (piece, piece + 1))
     here, there = (np.take_along_axis(ways, at[..., None], axis=1) for at in (piece, piece + 1))
@@ -86,8 +83,7 @@ def interpolate_path(ways: Array, along: Array, reached: Array) -> Array:
 
 
 def drop_reversals(points: Array) -> Array:
-    """Points (.., T, 2) of the ego frame, none of them behind or beside the one before it, as seen on the way to that
-    one: a car that is to move by a bin to the side or back is to stand."""
+    """Points (.., T, 2) in which a step backwards or sideways repeats the previous point: the vehicle stands."""
     found = np.array(points, float)
     place, heading = np.zeros_like(found[..., 0, :]), np.zeros_like(found[..., 0, :])
     heading[..., 0] = 1.0
