@@ -152,7 +152,7 @@ def test_every_folder_is_a_package():
 
 ROOMS = dict.fromkeys(
     (
-        *("__init__", "domain", "geometry", "features", "scoring.scorer", "model.layers", "sim.world"),
+        *("__init__", "domain", "geometry", "features", "scoring.scorer", "model.layers", "sim.world", "data.scene"),
         *("runtime.engine", "evaluation.closed_loop", "ros.node", "training.rl"),
         *("planning.guard", "planning.reflectdrive", "planning.drivefine"),
     ),
@@ -167,13 +167,13 @@ ROOMS = dict.fromkeys(
         ("domain", "from reflectdrive_ros.planning.guard import check", "imports planning.guard.check (floor 2)"),
         ("scoring.scorer", "from ..features import inputs", "imports features.inputs (floor 1)"),
         ("features", "from .model import layers", "imports model.layers (floor 1)"),
-        ("planning.guard", "from ..sim import world", "imports sim.world (floor 2)"),
-        ("sim.world", "import reflectdrive_ros.planning.guard", "imports planning.guard (floor 2)"),
+        ("planning.guard", "from ..sim import world", "imports sim.world (floor 3)"),
+        ("planning.guard", "from ..data import scene", "imports data.scene (floor 2)"),
         ("planning.guard", "def f():\n    from ..runtime.engine import Engine", "planning.guard:2 (planning, floor 2)"),
-        ("runtime.engine", "from ..evaluation import drive", "imports evaluation.closed_loop (floor 4)"),
-        ("evaluation.closed_loop", "from .. import ros", "imports ros (floor 5)"),
-        ("ros.node", "from ..training.rl import train", "imports training.rl.train (floor 5)"),
-        ("ros.node", "from ..__main__ import main", "imports __main__.main (floor 6)"),
+        ("runtime.engine", "from ..evaluation import closed_loop", "imports evaluation.closed_loop (floor 4)"),
+        ("evaluation.closed_loop", "from .. import ros", "imports ros (floor 4)"),
+        ("ros.node", "from ..training.rl import train", "imports training.rl.train (floor 4)"),
+        ("ros.node", "from ..__main__ import main", "imports __main__.main (floor 8)"),
         (
             "runtime.engine",
             "import importlib\nimportlib.import_module('reflectdrive_ros.ros.node')",
@@ -215,7 +215,7 @@ def test_a_planted_breach_is_found(module, text, complaint):
         ("runtime.torch_backend", "import torch\nfrom ..model.layers import Block"),
         ("runtime.trt.backend", "import tensorrt"),
         ("ros.node", "import rclpy\nfrom nav_msgs.msg import Path\nfrom reflectdrive.msg import PlannerStatus"),
-        ("training.rl", "import torch\nfrom ..evaluation import drive"),
+        ("training.rl", "import torch\nfrom ..runtime import engine"),
         ("sim.world", "import sumolib, libsumo"),
         ("__main__", "from . import __version__\nfrom .ros import node\nfrom .training import rl"),
         ("evaluation.closed_loop", "from reflectdrive_ros import __version__\nfrom .. import __version__"),

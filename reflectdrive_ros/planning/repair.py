@@ -210,7 +210,7 @@ def brake_along_plan(points: Array, speed_mps: float) -> Array:
 
 
 def follow_route(points: Array, known: SafetyContext) -> Array:
-    """(7, 8, 2) points along the route, merging within MERGE_S: at the distances of the plan (8, 2), then with braking."""
+    """(7, 8, 2) points along the route, merging within MERGE_S, at the distances of the plan (8, 2) and braked."""
     assert known.route is not None
     speed_mps = float(known.scene.motion[0])
     (begins_m,), (aside_m,) = geometry.project(known.route, np.zeros((1, 2)))

@@ -112,7 +112,7 @@ class TorchNetwork:
     def draft(self, context: Any, blocks: Array, limits: Sequence[int]) -> tuple[Array, Array]:
         return draft_sequentially(self, context, blocks, limits)
 
-    def blank(self, inputs: ModelInputs) -> Any:
+    def unconditional(self, inputs: ModelInputs) -> Any:
         """The context of the same scene with a text that is all padding."""
         text = np.full_like(inputs.text, self.inputs.tokenizer.pad_id)
         return self.prefill_goal(replace(inputs, text=text)).context

@@ -154,7 +154,7 @@ def _nearby(
 def clearances(
     x: Array, y: Array, heading: Array, size: Array, agents: AgentTracks, samples: Array, at_most_m: float
 ) -> Array:
-    """(N, K) metres from ego boxes, as in `find_contacts`, to the nearest agent: 0 where they touch, at most `at_most_m`.
+    """(N, K) metres from ego boxes, as in `find_contacts`, to the nearest agent: 0 on contact, at most `at_most_m`.
 
     A lower bound by separating axes (see geometry.box_separation): exact unless corner faces corner.
     """

@@ -45,7 +45,8 @@ def limit_acceleration(points: Array, speed_mps: float, dt_s: float) -> Array:
 
 
 def limit_curve_speed(points: Array, speed_mps: float, dt_s: float) -> Array:
-    """Points (.., T, 2) of a slow vehicle, delayed along their path to keep the lateral acceleration below PUSHED_MPS2."""
+    """Points (.., T, 2) of a slow vehicle, delayed along their path so that the lateral
+    acceleration stays below PUSHED_MPS2."""
     if abs(speed_mps) > CREEPING_MPS:
         return points
     ways = np.concatenate([np.zeros_like(points[..., :1, :]), points], axis=-2).reshape(-1, points.shape[-2] + 1, 2)
