@@ -206,7 +206,7 @@ def test_what_an_edit_changes_is_taken_from_the_codebook_and_the_rest_stays_in_m
     context = network.prefill(None)
     blocks, confidence, points = reflectdrive2.lite_draft(network, context, carried)
     (ids,), _ = reflectdrive2.edit_actions(network, context, blocks, confidence, 1)[-1]
-    reflected = reflectdrive2.reflected_points(points[0], blocks[0], ids, BOOK)
+    reflected = reflectdrive2.edited_points(points[0], blocks[0], ids, BOOK)
     assert reflected[2, 1] == pytest.approx(BOOK.to_values(ids[5]))
     assert reflected[2, 1] == pytest.approx(carried[2, 1] + 0.3, abs=0.15 + 1e-9)
     kept = np.ones((8, 2), bool)
