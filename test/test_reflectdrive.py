@@ -154,14 +154,14 @@ def test_whoever_plans_the_engine_tells_what_the_sent_plan_was_held_against():
 
 
 class Guided(KnownWays):
-    def blank(self, inputs):
+    def unconditional(self, inputs):
         self.calls.append("blank")
         return "nothing said"
 
-    def guided_step(self, context, blank, blocks, limit, weight):
-        assert (context, blank) == ("scene", "nothing said")
+    def guided_step(self, context, unconditional, actions, limit, weight):
+        assert (context, unconditional) == ("scene", "nothing said")
         self.calls.append(("guided", weight))
-        return super().step(context, blocks, limit, False)
+        return super().step(context, actions, limit, False)
 
 
 def test_guidance_is_used_where_it_is_asked_for_and_never_ignored():
@@ -180,10 +180,10 @@ def test_guidance_of_no_weight_is_none_and_some_weight_moves_away_from_the_blank
     network = TorchNetwork(net, tokenizer=WordTokenizer(WORDS))
     assert isinstance(network, reflectdrive.GuidedNetwork)
     inputs = model_inputs(replace(seen(8.0), instruction="turn left"), network.inputs)
-    scene, blank = network.prefill_goal(inputs), network.blank(inputs)
-    plain, confidence = network.step(scene.context, scene.blocks, 14, False)
-    same, as_sure = network.guided_step(scene.context, blank, scene.blocks, 14, 0.0)
+    scene, unconditional = network.prefill_goal(inputs), network.unconditional(inputs)
+    plain, confidence = network.step(scene.context, scene.actions, 14, False)
+    same, as_sure = network.guided_step(scene.context, unconditional, scene.actions, 14, 0.0)
     np.testing.assert_array_equal(plain, same)
     np.testing.assert_array_equal(confidence, as_sure)
-    other, _ = network.guided_step(scene.context, blank, scene.blocks, 14, 50.0)
+    other, _ = network.guided_step(scene.context, unconditional, scene.actions, 14, 50.0)
     assert (other != plain).any()

@@ -44,7 +44,7 @@ from ..training.train_state import StateError
 from .results import paired
 
 FULL = "full"
-VARIANTS = {FULL: (), "no-field": ("loss.field=0",), "no-sap": ("data.perturbed_blocks=0",)}  # name -> settings
+VARIANTS = {FULL: (), "no-field": ("loss.field=0",), "no-sap": ("data.perturbed_actions=0",)}  # name -> settings
 EYES = "eyes"
 SCENES = 500  # of --val
 COMPARED = ("pdms", "dac", "pdms_drafted")
@@ -65,7 +65,7 @@ class Run:
     words: tuple[str, ...]  # what `reflectdrive train sft` is given
     config: TrainConfig
     learnt: Mapping[str, Any]  # of the set to learn from: scenes, made_by
-    begun_with: int | None  # steps of the eyes
+    init_from: int | None  # steps of the eyes
 
     @property
     def name(self) -> str:
@@ -141,20 +141,25 @@ def planned(args: argparse.Namespace) -> list[Run]:
     learnt = {"scenes": index.scenes, "made_by": dict(index.made_by)}
     shared = [str(args.config), "--train", str(args.train)]
 
-    def training(name: str, begun_with: int | None, more: Sequence[str], pairs: Sequence[str]) -> Run:
+    def training(name: str, init_from: int | None, more: Sequence[str], pairs: Sequence[str]) -> Run:
         out = args.out / name
         words = [*shared, *more, "--out", str(out)]
         for pair in pairs:
             words += ["--setting", pair]
-        return Run(out, tuple(words), override_dotted(base, cli_args.settings_of(pairs)), learnt, begun_with)
+        return Run(out, tuple(words), override_dotted(base, cli_args.settings_of(pairs)), learnt, init_from)
 
     steps = f"length.steps={args.eyes_steps}"
-    runs = [training(EYES, None, (), (steps, "optimizer.eyes_share=0.99", "device.threads=1", "seed=0"))]
+    runs = [training(EYES, None, (), (steps, "optimizer.vision_pretrain_fraction=0.99", "device.threads=1", "seed=0"))]
     after = ("--val", str(args.val), "--begin-with", str(args.out / EYES))
     examined = ("keeping.validations=0", f"keeping.validation_scenes={SCENES}")
     for seed in range(args.seeds):
         for variant, changed in VARIANTS.items():
-            pairs = ("optimizer.eyes_share=0", f"length.steps={args.steps}", *examined, "device.threads=1")
+            pairs = (
+                "optimizer.vision_pretrain_fraction=0",
+                f"length.steps={args.steps}",
+                *examined,
+                "device.threads=1",
+            )
             runs.append(training(f"{variant}-{seed}", args.eyes_steps, after, (*pairs, f"seed={seed}", *changed)))
     return runs
 
@@ -169,10 +174,10 @@ def finished(run: Run) -> dict[str, Any] | None:
         return None
     try:
         other = settings.differences(run.config, card["settings"], free=())
-        learnt, begun_with = card["data"]["train"], card["data"].get("begun_with", {"steps": None})
+        learnt, init_from = card["data"]["train"], card["data"].get("init_from", {"steps": None})
         if {name: learnt[name] for name in run.learnt} != run.learnt:
             other.append("scenes")
-        if begun_with["steps"] != run.begun_with:
+        if init_from["steps"] != run.init_from:
             other.append("steps of the eyes")
         done = card["steps"] == run.config.length.steps and ("validation" in card or run.name == EYES)
     except (KeyError, TypeError, AttributeError) as fault:
@@ -187,7 +192,7 @@ def _told(out: Path) -> dict[str, Any] | None:
     try:
         return dict(json.loads((out / CARD).read_text(encoding="utf-8")))
     except FileNotFoundError:
-        found = train_state.peek(out)
+        found = train_state.read_progress(out)
     except (OSError, ValueError, TypeError) as fault:
         raise AblationError(f"{out / CARD} cannot be read ({fault}): give another --out") from None
     if found is None:

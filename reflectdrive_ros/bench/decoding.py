@@ -146,11 +146,13 @@ def rows_of(
         network = networks[config.decoding]
         settings: ReflectDrive2Config = config.reflectdrive2
         seen = known[config.decoding]
-        drafts = reflectdrive2.drafted(network, seen.context, seen.blocks[seen.real], settings)
-        blocks, _ = reflectdrive2.edited(network, seen.context, *drafts, settings.edit_rounds)[-1]
-        points = driven(network.codebook.decode(blocks), observation.ego, network.codebook.bin_m, road)
+        drafts = reflectdrive2.drafted(network, seen.context, seen.actions[seen.valid], settings)
+        actions, _ = reflectdrive2.edited(network, seen.context, *drafts, settings.edit_rounds)[-1]
+        points = driven(network.codebook.decode(actions), observation.ego, network.codebook.bin_m, road)
         values = score(scored, poses_on_road(points, road)).score
-        choice = reflectdrive2.ranked(points, seen.goal_log_probs[seen.real], observation, road, Tools(config, network))
+        choice = reflectdrive2.ranked(
+            points, seen.goal_log_probs[seen.valid], observation, road, Tools(config, network)
+        )
         yield name, Row(float(values[0]), float(values.max()), float(values[choice.order[0]]))
 
 

@@ -34,7 +34,7 @@ from rich.table import Table
 from .. import kinematics
 from ..config import Config, ConfigError
 from ..data import shards
-from ..data.contact_sheet import from_above
+from ..data.contact_sheet import draw_bev
 from ..data.scene import DrivingScene
 from ..data.shards import SetError
 from ..domain import Array, Observation, Plan, Verdict
@@ -49,7 +49,7 @@ from ..planning.safety import Known, as_drawn
 from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..runtime.model_file import ModelFileError
-from ..runtime.network import network_of
+from ..runtime.network import load_network
 from ..scoring.frenet import poses_on_road
 from ..scoring.search import around
 from ..tokens import Codebook
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
         console = Console(width=120)
     try:
         config = cli_args.configuration(args)
-        network = network_of(config.model, decoding_of(config))
+        network = load_network(config.model, decoding_of(config))
         assert network is not None  # configuration() has refused a planner without a model
         folder = open_loop.the_set(args.set, args.scenes, args.workers, errors)
         untrained = cli_args.network_for(config, args.planner, random_weights=True) if args.random_weights else None
@@ -171,14 +171,14 @@ class CountingNetwork:
     def prefill(self, inputs: ModelInputs) -> Any:
         return self.prefill_goal(inputs).context
 
-    def step(self, context: Any, blocks: Array, limit: int, edit: bool) -> tuple[Array, Array]:
+    def step(self, context: Any, actions: Array, limit: int, edit: bool) -> tuple[Array, Array]:
         begun = time.process_time()
-        made = self._network.step(context, blocks, limit, edit)
+        made = self._network.step(context, actions, limit, edit)
         self.seconds += time.process_time() - begun
         return made
 
-    def draft(self, context: Any, blocks: Array, limits: Sequence[int]) -> tuple[Array, Array]:
-        return in_turn(self, context, blocks, limits)
+    def draft(self, context: Any, actions: Array, limits: Sequence[int]) -> tuple[Array, Array]:
+        return in_turn(self, context, actions, limits)
 
 
 def measured(
@@ -219,7 +219,7 @@ def with_random_weights(name: str) -> str:
 
 def before_and_after(scene: DrivingScene, *plans: Array) -> Array:
     """(H, W, 3) uint8 RGB: a scene from above with each of some plans (8, 3) in the place of the expert's."""
-    views = [from_above(replace(scene, expert=plan)) for plan in plans]
+    views = [draw_bev(replace(scene, expert=plan)) for plan in plans]
     return np.asarray(cv2.copyMakeBorder(np.concatenate(views, axis=1), 0, 4, 0, 0, cv2.BORDER_CONSTANT))
 
 

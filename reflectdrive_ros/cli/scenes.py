@@ -22,7 +22,7 @@ from .. import arguments
 from ..data import sets, shards
 from ..data.contact_sheet import contact_sheet
 from ..data.scene import FAMILIES
-from ..data.sets import Wanted
+from ..data.sets import SceneSetSpec
 from ..data.shards import Index, SetError
 from ..evaluation import scene_sets
 from ..provenance import write_numbers
@@ -77,8 +77,8 @@ def run(args: argparse.Namespace) -> int:
         make_shard, made_by = scene_sets.the_sampler(
             args.width, args.height, pictures=not args.no_pictures, first=args.first
         )
-        wanted = Wanted(args.set, args.count or sets.SIZES[args.set], made_by)
-        folder = args.out or sets.default_place(args.set, made_by)
+        wanted = SceneSetSpec(args.set, args.count or sets.SIZES[args.set], made_by)
+        folder = args.out or sets.default_folder(args.set, made_by)
         index, rate = scene_sets.made(folder, wanted, make_shard, args.workers, errors)
         if shown is not None:
             show(folder, shown, Path(args.show[1]), errors)

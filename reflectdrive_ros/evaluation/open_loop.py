@@ -91,8 +91,8 @@ def the_set(name: str, folder: Path | None, workers: int, console: Console) -> P
             raise SetError(f"{folder} holds the set '{there.set}', not '{name}': name it with --set {there.set}")
         return folder
     make_shard, made_by = scene_sets.the_sampler(*scene_sets.PIXELS, pictures=True)
-    wanted = sets.Wanted(name, sets.SIZES[name], made_by)
-    folder = sets.default_place(name, made_by)
+    wanted = sets.SceneSetSpec(name, sets.SIZES[name], made_by)
+    folder = sets.default_folder(name, made_by)
     if not sets.is_complete(folder, wanted):
         sentence = f"the set '{name}' is not whole in {folder}: making it, {wanted.size} scenes"
         console.print(escape(sentence), soft_wrap=True, highlight=False)

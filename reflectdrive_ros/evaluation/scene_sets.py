@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 from ..data import sets, shards
-from ..data.sets import MakeShard, Wanted
+from ..data.sets import MakeShard, SceneSetSpec
 from ..data.shards import Index, SetError
 from ..sim import sumo
 
@@ -30,7 +30,7 @@ def the_sampler(width: int, height: int, *, pictures: bool, first: int = 0) -> t
 
 
 def made(
-    folder: Path, wanted: Wanted, make_shard: MakeShard, workers: int, console: Console
+    folder: Path, wanted: SceneSetSpec, make_shard: MakeShard, workers: int, console: Console
 ) -> tuple[Index, float | None]:
     """The index of a set, which is made or completed first where it must be; and scenes made per second, None if none.
 

@@ -39,10 +39,10 @@ from .external_data import OnnxError, external_files
 
 FORMAT = "reflectdrive.graphs.3"  # 1 had no `prefill`, 2 no `see`
 CARD = "card.json"
-GRAPHS = ("see", "prefill_goal", "prefill", "step")
+GRAPHS = ("vision_encoder", "prefill_goal", "prefill", "step")
 QUANTISED = ("int8", "fp8")  # precisions that drive only after they were held against float32
-MOST_LOST = 0.3  # PDMS that they may cost
-WATCHED = "watched:"  # begins the names of outputs that tell of values inside a graph
+MAX_PDMS_DROP = 0.3  # PDMS that they may cost
+CALIBRATION_PREFIX = "calibration:"  # begins the names of outputs that tell of values inside a graph
 GRAPH_BYTES = 1 << 31  # protobuf's own limit; more weights stand beside their graph
 METADATA = "reflectdrive"  # key of the graphs' metadata under which `model` stands, as JSON
 
@@ -70,12 +70,12 @@ FIELDS = {
                 "count": COUNT,
                 "spacing_m": number(0.0),
                 "floor": number(0.0, 1.0),
-                "looked": COUNT,
-                "trust": number(),
+                "rescored": COUNT,
+                "value_power": number(),
             },
             "edits": {"at_most": whole(0, 16)},
         },
-        "blocks": maybe(COUNT),
+        "action_sequences": maybe(COUNT),
     },
     "graphs": {name: {**ROW, "weights": maybe(ROW)} for name in GRAPHS},
     "about": maybe(named(anything)),
@@ -93,7 +93,7 @@ class GraphCard:
     """A card that was read, its files found as it says."""
 
     path: Path
-    model: Mapping[str, Any]  # what the network takes and means: `export.model_of`
+    model: Mapping[str, Any]  # what the network takes and means: `export.describe_model`
     files: Mapping[str, Path]
     sha256: Mapping[str, str]  # of the files
     about: Mapping[str, Any]  # where the weights come from
@@ -146,8 +146,8 @@ class GraphCard:
             "goals": goals["count"],
             "goal_spacing_m": goals["spacing_m"],
             "goal_floor": goals["floor"],
-            "goals_looked_at": goals["looked"],
-            "goal_trust": goals["trust"],
+            "goals_looked_at": goals["rescored"],
+            "goal_trust": goals["value_power"],
             "edit_at_most": edits["at_most"],
         }
 
@@ -162,10 +162,10 @@ class GraphCard:
                 f"the graphs of {self.path} reckon in {self.precision}, and their card does not tell what they score "
                 f"beside those in float32: export again with --precision {self.precision} --gate DIR"
             ) from None
-        if not (lost <= MOST_LOST and self.gate.get("passed") is True):
+        if not (lost <= MAX_PDMS_DROP and self.gate.get("passed") is True):
             raise GraphError(
                 f"the graphs of {self.path} reckon in {self.precision}, which costs them {lost:.2f} of PDMS, more than "
-                f"{MOST_LOST}: drive with those in float32"
+                f"{MAX_PDMS_DROP}: drive with those in float32"
             )
 
     def check_metadata(self, name: str, metadata: Mapping[str, str]) -> None:

@@ -41,7 +41,7 @@ FIELDS = {  # of TokenNetConfig as a file of weights carries it
         "stem": array(WIDTH, 0, 8),
         "norm_eps": EPSILON,
     },
-    "blocks": {
+    "transformer": {
         **dict.fromkeys(("layers", "heads", "kv_heads"), COUNT),
         **dict.fromkeys(("width", "head_dim", "ffn", "action_ffn"), WIDTH),
         "rope_theta": number(1.0, 1e12),
@@ -107,7 +107,7 @@ def load(path: str | Path, sha256: str) -> TokenNet:
     with torch.device("meta"):  # shapes are compared before memory is taken for them
         check_shapes(TokenNet(config), tensors, path)
     net = TokenNet(config)
-    fill(net, tensors, path)
+    copy_parameters(net, tensors, path)
     return net.eval()
 
 
@@ -155,7 +155,7 @@ def _dataclass_of(kind: Any, values: Mapping[str, Any]) -> Any:
     return kind(**given)
 
 
-def opened(path: Path) -> Any:
+def open_safetensors(path: Path) -> Any:
     """A safetensors file, as `safe_open` gives it. Raises OSError for what is no regular file, and SafetensorError."""
     open_limited(path, MODEL_BYTES).close()  # the library would wait for the writer of a pipe
     return safe_open(path, "pt")
@@ -163,13 +163,13 @@ def opened(path: Path) -> Any:
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
-        with opened(path) as file:
+        with open_safetensors(path) as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except (SafetensorError, OSError) as fault:
         raise CheckpointError(f"{path} is not a safetensors file: {fault}") from None
 
 
-def fill(net: torch.nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None:
+def copy_parameters(net: torch.nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None:
     """Copy tensors into the parameters of the same names; all must be there, none too many, all shapes equal."""
     own = check_shapes(net, tensors, source)
     broken = [name for name in own if not torch.isfinite(tensors[name]).all()]

@@ -51,9 +51,9 @@ class Prefilled:
     """What a network knows of a scene before the first draft."""
 
     context: Any  # the network's own; goes back to it with each step
-    blocks: Array  # (K, 16) int32 ids, one block per goal: its last pair, the rest masked; the likeliest first
+    actions: Array  # (K, 16) int32 ids, one block per goal: its last pair, the rest masked; the likeliest first
     goal_log_probs: Array  # (K,)
-    real: Array  # (K,) bool; a block that is not real repeats the first
+    valid: Array  # (K,) bool; a block that is not real repeats the first
 
 
 def trace_of(rounds: Sequence[tuple[Array, Array]], known: Prefilled | None, codebook: Codebook) -> TokenTrace:
@@ -61,9 +61,9 @@ def trace_of(rounds: Sequence[tuple[Array, Array]], known: Prefilled | None, cod
     ids, confidence = (np.concatenate(part) for part in zip(*rounds, strict=True))
     if known is None:
         return TokenTrace(np.zeros((0, 2)), np.zeros(0), -1, ids, confidence)
-    goals = known.blocks[known.real][:, -2:]
+    goals = known.actions[known.valid][:, -2:]
     chosen = int(np.argmax((goals == ids[0, -2:]).all(axis=1)))  # neither draft nor edits change the goal
-    return TokenTrace(codebook.to_values(goals), np.exp(known.goal_log_probs[known.real]), chosen, ids, confidence)
+    return TokenTrace(codebook.to_values(goals), np.exp(known.goal_log_probs[known.valid]), chosen, ids, confidence)
 
 
 class Network(Protocol):
@@ -87,25 +87,25 @@ class Network(Protocol):
         """Read the scene alone, for who knows where to go: the context that `prefill_goal` would give."""
         ...
 
-    def step(self, context: Any, blocks: Array, limit: int, edit: bool) -> tuple[Array, Array]:
+    def step(self, context: Any, actions: Array, limit: int, edit: bool) -> tuple[Array, Array]:
         """One round on blocks (M, 16): write the `limit` most confident masked ids of each, or edit what is written.
 
         Returns the blocks, and the probability (M, 16) of each id, 0 where it is still the mask.
         """
         ...
 
-    def draft(self, context: Any, blocks: Array, limits: Sequence[int]) -> tuple[Array, Array]:
+    def draft(self, context: Any, actions: Array, limits: Sequence[int]) -> tuple[Array, Array]:
         """`step` that writes, once for each of at least one of `limits`, all rounds of a block at a stretch."""
         ...
 
 
-def in_turn(network: Network, context: Any, blocks: Array, limits: Sequence[int]) -> tuple[Array, Array]:
+def in_turn(network: Network, context: Any, actions: Array, limits: Sequence[int]) -> tuple[Array, Array]:
     """`Network.draft` of who has nothing better: one step after another, all blocks in each."""
     first, *others = limits
-    blocks, confidence = network.step(context, blocks, first, False)
+    actions, confidence = network.step(context, actions, first, False)
     for limit in others:
-        blocks, confidence = network.step(context, blocks, limit, False)
-    return blocks, confidence
+        actions, confidence = network.step(context, actions, limit, False)
+    return actions, confidence
 
 
 def no_hurry() -> float:

@@ -34,11 +34,13 @@ from .safety import Known, check_of, judged, looked_at
 class GuidedNetwork(Protocol):
     """What classifier-free guidance asks of a `Network` beyond itself."""
 
-    def blank(self, inputs: ModelInputs) -> Any:
+    def unconditional(self, inputs: ModelInputs) -> Any:
         """The context of the same scene with a text that is all padding."""
         ...
 
-    def guided_step(self, context: Any, blank: Any, blocks: Array, limit: int, weight: float) -> tuple[Array, Array]:
+    def guided_step(
+        self, context: Any, unconditional: Any, actions: Array, limit: int, weight: float
+    ) -> tuple[Array, Array]:
         """As `Network.step` writing masked ids, by logits u + (weight + 1) (c - u): c with the text, u without."""
         ...
 
@@ -58,17 +60,17 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
     against = Known.of(observation, tools.config)
 
     goals = apart(scene, network, settings)[: settings.goals if against.anything else 1]
-    blocks, confidence = written(goals, scene, inputs, network, settings)
-    points = network.codebook.decode(blocks)
+    actions, confidence = written(goals, scene, inputs, network, settings)
+    points = network.codebook.decode(actions)
     smooth = driven(points, observation.ego, network.codebook.bin_m, against.road)
     order, scores = [0], tuple[float, ...]()
-    if len(blocks) > 1:
+    if len(actions) > 1:
         found = judged(against, looked_at(against, smooth))
-        order = sorted(range(len(blocks)), key=lambda place: (found.key(place), -place), reverse=True)
+        order = sorted(range(len(actions)), key=lambda place: (found.key(place), -place), reverse=True)
         scores = tuple((found.safety.worst * found.quality)[order].tolist())
 
     best = order[0]
-    ids, sent, repairs = blocks[best], smooth[best], 0
+    ids, sent, repairs = actions[best], smooth[best], 0
     if settings.repair and against.anything:
         mend = mended(ids, points[best], observation, scene.context, tools, against)
         ids, sent, repairs = mend.ids, mend.points, mend.iterations
@@ -86,7 +88,7 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
         tuple(others),
         scores,
         ids,
-        trace=trace_of([(blocks[[best]], confidence[[best]])], scene, network.codebook),
+        trace=trace_of([(actions[[best]], confidence[[best]])], scene, network.codebook),
     )
     made = replace(made, check=check_of(made, against, repairs))
     return PlannerState(made, 0, Memory(inputs.notes, "every step plans anew")), made
@@ -100,36 +102,36 @@ def proposals(observation: Observation, tools: Tools) -> tuple[Trajectory, ...]:
     settings = tools.config.reflectdrive
     network, inputs = what_it_sees("reflectdrive", observation, tools)
     scene = network.prefill_goal(inputs)
-    blocks, _ = written(apart(scene, network, settings)[: settings.goals], scene, inputs, network, settings)
+    actions, _ = written(apart(scene, network, settings)[: settings.goals], scene, inputs, network, settings)
     road = Known.of(observation, tools.config).road
-    points = driven(network.codebook.decode(blocks), observation.ego, network.codebook.bin_m, road)
+    points = driven(network.codebook.decode(actions), observation.ego, network.codebook.bin_m, road)
     return trajectories(points, observation.ego.speed_mps, tools.config.output.dt_s, road)
 
 
 def apart(scene: Prefilled, network: Network, settings: ReflectDriveConfig) -> Array:
     """Blocks (K, 16) of the likeliest goals that keep their distance, the likeliest first."""
-    blocks = scene.blocks[scene.real]
-    goals_m = network.codebook.to_values(blocks[:, -2:])
+    actions = scene.actions[scene.valid]
+    goals_m = network.codebook.to_values(actions[:, -2:])
     kept = list[int]()
     for place, goal_m in enumerate(goals_m):
         if all(np.hypot(*(goal_m - goals_m[other])) >= settings.goal_spacing_m - 1e-3 for other in kept):
             kept.append(place)
-    return np.asarray(blocks[kept])
+    return np.asarray(actions[kept])
 
 
 def written(
-    blocks: Array, scene: Prefilled, inputs: ModelInputs, network: Network, settings: ReflectDriveConfig
+    actions: Array, scene: Prefilled, inputs: ModelInputs, network: Network, settings: ReflectDriveConfig
 ) -> tuple[Array, Array]:
     """Ids (K, 16) with the way to each goal written, in equal shares, larger ones first; and their probabilities.
 
     Raises PlanningError where guidance is asked for and the network is no GuidedNetwork.
     """
     if settings.guidance == 0:
-        return network.draft(scene.context, blocks, shares(settings.draft_rounds))
+        return network.draft(scene.context, actions, shares(settings.draft_rounds))
     if not isinstance(network, GuidedNetwork):
         raise PlanningError("reflectdrive.guidance is set, but the network gives no logits: set it to 0")
-    blank = network.blank(inputs)
-    confidence = np.zeros(blocks.shape)
+    unconditional = network.unconditional(inputs)
+    confidence = np.zeros(actions.shape)
     for share in shares(settings.draft_rounds):
-        blocks, confidence = network.guided_step(scene.context, blank, blocks, share, settings.guidance)
-    return blocks, confidence
+        actions, confidence = network.guided_step(scene.context, unconditional, actions, share, settings.guidance)
+    return actions, confidence

@@ -65,12 +65,12 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
         known = network.prefill_goal(inputs)
         context = known.context
         begun, log_probs = goals_to_draft(known, observation, tools)
-        blocks, confidence = drafted(network, context, begun, settings)
-        points = network.codebook.decode(blocks)
+        actions, confidence = drafted(network, context, begun, settings)
+        points = network.codebook.decode(actions)
         kind, lite_run, edit_rounds = StepKind.FULL, 0, settings.edit_rounds
     else:
         context, log_probs = network.prefill(inputs), np.zeros(1)  # there is one goal, and nothing to choose
-        blocks, confidence, points = continued(network, context, carried_points(state.previous, observation))
+        actions, confidence, points = continued(network, context, carried_points(state.previous, observation))
         kind, lite_run, edit_rounds = StepKind.LITE, state.lite_run + 1, settings.lite_edit_rounds
 
     against = Known.of(observation, tools.config)
@@ -79,15 +79,15 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
     choice = ranked(ways, log_probs, observation, road, tools)
     best, others = choice.order[0], choice.order[1:]
 
-    rounds = edited(network, context, blocks[[best]], confidence[[best]], edit_rounds, tools.spent)
+    rounds = edited(network, context, actions[[best]], confidence[[best]], edit_rounds, tools.spent)
     (ids,), (confidence_of_ids,) = rounds[-1]
-    reflected = reflected_points(points[best], blocks[best], ids, network.codebook)
+    reflected = reflected_points(points[best], actions[best], ids, network.codebook)
     if settings.repair and against.anything:
-        as_judged = choice.states(best) if np.array_equal(ids, blocks[best]) else None
+        as_judged = choice.states(best) if np.array_equal(ids, actions[best]) else None
         found = mended(ids, reflected, observation, context, tools, against, as_judged)
         ids, way, states, repairs = found.ids, found.points, found.states, found.iterations
     else:
-        same = np.array_equal(ids, blocks[best])
+        same = np.array_equal(ids, actions[best])
         way = ways[best] if same else driven(reflected, observation.ego, network.codebook.bin_m, road)
         states, repairs = None, 0
     sent = calmed(way, observation.ego, against)
@@ -190,11 +190,11 @@ def goals_to_draft(known: Prefilled, observation: Observation, tools: Tools) -> 
     """Blocks (M, 16) that hold a goal, and its log-probabilities (M,): all where something can judge them, else one."""
     settings = tools.config.reflectdrive2
     if settings.choose and judged(observation):
-        return known.blocks[known.real], known.goal_log_probs[known.real]
+        return known.actions[known.valid], known.goal_log_probs[known.valid]
     assert tools.network is not None
-    places = tools.network.codebook.decode(known.blocks[:, FREE:])[:, 0]
-    chosen = careful(places, known.goal_log_probs, known.real, observation.ego, settings)
-    return known.blocks[[chosen]], known.goal_log_probs[[chosen]]
+    places = tools.network.codebook.decode(known.actions[:, FREE:])[:, 0]
+    chosen = careful(places, known.goal_log_probs, known.valid, observation.ego, settings)
+    return known.actions[[chosen]], known.goal_log_probs[[chosen]]
 
 
 def to_draft(known: Prefilled, observation: Observation, tools: Tools) -> tuple[Array, list[int]]:
@@ -210,21 +210,21 @@ def proposals(observation: Observation, tools: Tools) -> tuple[Trajectory, ...]:
     config = tools.config
     network, inputs = what_it_sees("reflectdrive2", observation, tools)
     known = network.prefill_goal(inputs)
-    blocks, _ = drafted(network, known.context, known.blocks[known.real], config.reflectdrive2)
+    actions, _ = drafted(network, known.context, known.actions[known.valid], config.reflectdrive2)
     road = Known.of(observation, config).road
-    points = driven(network.codebook.decode(blocks), observation.ego, network.codebook.bin_m, road)
+    points = driven(network.codebook.decode(actions), observation.ego, network.codebook.bin_m, road)
     return trajectories(points, observation.ego.speed_mps, config.output.dt_s, road)
 
 
-def drafted(network: Network, context: Any, blocks: Array, settings: ReflectDrive2Config) -> tuple[Array, Array]:
+def drafted(network: Network, context: Any, actions: Array, settings: ReflectDrive2Config) -> tuple[Array, Array]:
     """Ids (M, 16) and their probabilities, drafted from blocks (M, 16) that hold a goal."""
-    return network.draft(context, blocks, shares(settings.draft_rounds))
+    return network.draft(context, actions, shares(settings.draft_rounds))
 
 
 def edited(
     network: Network,
     context: Any,
-    blocks: Array,
+    actions: Array,
     confidence: Array,
     rounds: int,
     spent: Callable[[], float] = no_hurry,
@@ -234,7 +234,7 @@ def edited(
 
     Who is late begins no further one: it is worth little, and time is needed for a repair.
     """
-    found = [(blocks, confidence)]
+    found = [(actions, confidence)]
     for _ in range(rounds):
         if spent() > LATE:
             break
@@ -267,8 +267,8 @@ def continued(network: Network, context: Any, carried: Array) -> tuple[Array, Ar
     codebook = network.codebook
     told = np.isfinite(carried)
     before = np.where(told, codebook.to_ids(np.where(told, carried, 0.0)), codebook.mask_id).reshape(1, 2 * POINTS)
-    blocks, confidence = network.step(context, before.astype(np.int32), int((~told).sum()), False)
-    return blocks, confidence, np.where(told, carried, codebook.decode(blocks))
+    actions, confidence = network.step(context, before.astype(np.int32), int((~told).sum()), False)
+    return actions, confidence, np.where(told, carried, codebook.decode(actions))
 
 
 @dataclass(frozen=True, eq=False)

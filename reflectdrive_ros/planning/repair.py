@@ -82,8 +82,8 @@ def mended(
         kept = (many == ids).reshape(len(many), POINTS, 2)
         return driven(np.where(kept, points, codebook.decode(many)), observation.ego, codebook.bin_m, known.road)
 
-    def redraw(blocks: Array) -> Array:
-        return network.step(context, blocks, 2 * POINTS, False)[0]
+    def redraw(actions: Array) -> Array:
+        return network.step(context, actions, 2 * POINTS, False)[0]
 
     if not known.anything:
         return Repaired(ids, points_of(ids[None])[0], True, 0, ())
@@ -190,8 +190,8 @@ def masked(plans: Array, place: int, anchored: Array, mask_id: int) -> Array:
     keep[place] = True
     with_goal = keep.copy()
     with_goal[-1] = True
-    blocks = [np.where(np.repeat(kept, 2), plans, mask_id) for kept in (with_goal, keep)]
-    return np.concatenate(blocks).astype(np.int32)
+    actions = [np.where(np.repeat(kept, 2), plans, mask_id) for kept in (with_goal, keep)]
+    return np.concatenate(actions).astype(np.int32)
 
 
 def slower(points: Array, speed_mps: float) -> Array:

@@ -40,7 +40,7 @@ from ..ros.planning_core import Look, Pilot
 from ..runtime import cli_args
 from ..runtime.engine import NO_DEADLINE_MS, Engine
 from ..runtime.model_file import ModelFileError
-from ..runtime.prefetch import AHEAD
+from ..runtime.prefetch import PREFETCH_DEPTH
 from . import golden
 from .bag_folders import holds_bags
 from .bag_topics import chosen, known_sources, mapped
@@ -280,13 +280,13 @@ def through_engine(
     `unsent` hears the diagnostics of each step without a plan; those of the end where no step was due at all.
     """
     engine_config = dataclasses.replace(config, engine=dataclasses.replace(config.engine, deadline_ms=NO_DEADLINE_MS))
-    pilot = Pilot(engine_config, time.perf_counter, Engine(engine_config, time.perf_counter, read_ahead=True))
+    pilot = Pilot(engine_config, time.perf_counter, Engine(engine_config, time.perf_counter, prefetch_scenes=True))
     if route is not None:
         pilot.put("route", route, 0)
     count, steps, before = 0, 0, sys.getswitchinterval()
     sys.setswitchinterval(TURN_S)
     try:
-        for seen in made_ahead(steps_due(pilot, reader, sources, stop_ns, tell, unsent), AHEAD):
+        for seen in made_ahead(steps_due(pilot, reader, sources, stop_ns, tell, unsent), PREFETCH_DEPTH):
             steps += 1
             if sent := answered(pilot, seen, config, count + 1):
                 count += 1
