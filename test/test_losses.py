@@ -362,7 +362,7 @@ def test_a_second_look_tells_good_goals_from_bad_and_weighs_the_first():
     batch = a_batch(net)
     loss = losses_of(net, goal_score=1.0, goal_value=1.0)
     optimizer = torch.optim.AdamW(loss.parameters(), lr=3e-3)
-    actions = loss._looked(batch)
+    actions = loss._goals_to_rescore(batch)
     assert (actions[..., :GOAL_X] == net.config.mask_id).all()
     assert actions[..., GOAL_X:].equal(torch.stack([batch.goals[row][batch.rescored[row]] for row in range(2)]))
     worth = batch.goal_score.gather(1, batch.rescored)
@@ -378,7 +378,7 @@ def test_a_second_look_tells_good_goals_from_bad_and_weighs_the_first():
         optimizer.step()
     odds = net.goal_value(net.forward_packed(*batch.inputs, actions).hidden)
     torch.testing.assert_close(odds.sigmoid(), worth, atol=0.15, rtol=0.0)
-    told = loss.why(net.pool_goal_features(net.forward_packed(*batch.inputs, actions).hidden)).sigmoid()
+    told = loss.sub_score_head(net.pool_goal_features(net.forward_packed(*batch.inputs, actions).hidden)).sigmoid()
     parts = batch.sub_scores.gather(1, batch.rescored[..., None].expand(-1, -1, batch.sub_scores.shape[-1]))
     torch.testing.assert_close(told, parts, atol=0.2, rtol=0.0)
 

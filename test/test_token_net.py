@@ -188,9 +188,9 @@ def test_attention_that_learns_is_the_attention_that_drives(masked):
     mask = torch.where(torch.rand(10, 7, generator=made) < 0.3, -1e9, 0.0) if masked else None
     found = []
     with torch.enable_grad():
-        for attention in (attention, partial(torch.nn.functional.scaled_dot_product_attention, attn_mask=mask)):
+        for function in (attention, partial(torch.nn.functional.scaled_dot_product_attention, attn_mask=mask)):
             given = [part.clone().requires_grad_() for part in (queries, keys, values)]
-            seen = attention(*given, mask) if attention is attention else attention(*given)
+            seen = function(*given, mask) if function is attention else function(*given)
             seen.square().sum().backward()
             found.append([seen.detach(), *(part.grad for part in given)])
     torch.testing.assert_close(*found)

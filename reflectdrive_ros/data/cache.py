@@ -38,6 +38,8 @@ from .shards import SetError, ShardNote
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 FORMAT = 5
+FILES = {"images": "pictures.npy", "distances": "distances.npy"}  # arrays that are mapped from the disk
+FORMER_ARRAYS = {"taken": "occupancy"}  # names in caches that an earlier version wrote
 MIRRORED_COMMANDS = {Command.LEFT: Command.RIGHT, Command.RIGHT: Command.LEFT}
 MIRRORED_WORDS = {"left": "right", "right": "left"}
 
@@ -195,8 +197,8 @@ def cache_shard(folder: Path, home: Path, note: ShardNote, shape: Shape) -> list
     if not rows:
         return sentences
     stacked = {name: np.stack(values) for name, values in rows.items()}
-    for name in ("pictures", "distances"):
-        write_whole(cache_file(home, note, f"{name}.npy"), _to_bytes(np.save, stacked.pop(name)))
+    for name, file in FILES.items():
+        write_whole(cache_file(home, note, file), _to_bytes(np.save, stacked.pop(name)))
     write_arrays(cache_file(home, note, "rest.npz"), stacked)
     return sentences
 
@@ -214,10 +216,10 @@ def _open_cache(home: Path, notes: Sequence[ShardNote], shape: Shape) -> CachedS
     for number, note in enumerate(notes):
         with np.load(cache_file(home, note, "rest.npz"), allow_pickle=False) as stored:
             for name in stored.files:
-                rest.setdefault(name, []).append(stored[name])
+                rest.setdefault(FORMER_ARRAYS.get(name, name), []).append(stored[name])
             count = len(rest["text"][-1])
-        images.append(np.load(cache_file(home, note, "pictures.npy"), mmap_mode="r", allow_pickle=False))
-        distances.append(np.load(cache_file(home, note, "distances.npy"), mmap_mode="r", allow_pickle=False))
+        images.append(np.load(cache_file(home, note, FILES["images"]), mmap_mode="r", allow_pickle=False))
+        distances.append(np.load(cache_file(home, note, FILES["distances"]), mmap_mode="r", allow_pickle=False))
         location.append(np.stack([np.full(count, number), np.arange(count)], axis=1))
     text = "".join([shape.key, *(note.sha256 for note in notes)])
     return CachedSet(

@@ -244,7 +244,7 @@ def _trace_step(net: TokenNet, decoding: Decoding, sequences: int | None) -> ir.
     tensors = masked, torch.tensor(1), torch.tensor(False), keys_values
     static = tuple((None, None) for _ in keys_values)
     free = {1: Dim("count", min=1, max=MAX_SEQUENCES)}
-    shapes = None if sequences else {"blocks": free, "limit": None, "edit": None, "keys_values": static}
+    shapes = None if sequences else {"actions": free, "limit": None, "edit": None, "keys_values": static}
     names = ["blocks", "limit", "edit", *_keys_values_names(net)]
     return _trace(Step(net, decoding), tensors, names, ["written", "confidence"], shapes)
 

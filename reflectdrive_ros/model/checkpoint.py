@@ -25,10 +25,20 @@ from torch import Tensor
 
 from ..documents import DocumentError, array, check_fields, json_of, number, text, whole
 from ..files import MODEL_BYTES, open_limited, sha256_of
-from .card import GraphCard, GraphError
+from .card import FORMER_CONFIG, GraphCard, GraphError, rename_keys
 from .token.net import TokenNet, TokenNetConfig
 
-FORMAT = "reflectdrive.token_net.1"
+FORMAT = "reflectdrive.token_net.2"
+FORMER_FORMAT = "reflectdrive.token_net.1"  # the same weights under the names in FORMER_PARAMETERS
+FORMER_PARAMETERS = {  # part of a parameter's dotted name -> present name; of the network, then of the training losses
+    "odds_hidden": "value_hidden",
+    "odds_head": "value_head",
+    "goal_way": "goal_route",
+    "route_place": "route_position",
+    "readers": "aux_heads",
+    "reader": "linear",
+    "why": "sub_score_head",
+}
 CARD = "card.json"
 SHOWN = 8  # names listed of those that are wrong
 
@@ -101,9 +111,11 @@ def load(path: str | Path, sha256: str) -> TokenNet:
     if digest != sha256.lower():
         raise CheckpointError(f"{path} has SHA-256 {digest}, expected {sha256}: fetch the file again")
     tensors, metadata = read_tensors(path)
-    if FORMAT not in metadata:
+    if FORMER_FORMAT in metadata:
+        tensors = {present_name(name): value for name, value in tensors.items()}
+    elif FORMAT not in metadata:
         raise CheckpointError(f"{path} carries {sorted(metadata)}, expected weights of the format {FORMAT}")
-    config = _config(path, metadata[FORMAT])
+    config = _config(path, _config_text(metadata))
     with torch.device("meta"):  # shapes are compared before memory is taken for them
         check_shapes(TokenNet(config), tensors, path)
     net = TokenNet(config)
@@ -124,15 +136,25 @@ def random_net(path: str | Path, seed: int) -> TokenNet:
             raise CheckpointError(f"{path} does not tell the network's configuration: {fault}") from None
     else:
         _, metadata = read_tensors(path)
-        config = metadata.get(FORMAT, "{}")
+        config = _config_text(metadata)
     net = TokenNet(_config(path, config))
     net.initialise(torch.Generator().manual_seed(seed))
     return net.eval()
 
 
+def present_name(name: str) -> str:
+    """The present dotted name of a parameter in a file of weights or a training state of the former format."""
+    return ".".join(FORMER_PARAMETERS.get(part, part) for part in name.split("."))
+
+
+def _config_text(metadata: Mapping[str, str]) -> str:
+    """The configuration in a file's metadata, as JSON; an empty object where there is none."""
+    return metadata.get(FORMAT) or metadata.get(FORMER_FORMAT) or "{}"
+
+
 def _config(path: Path, content: str) -> TokenNetConfig:
     try:
-        values = json_of(content)
+        values = rename_keys(json_of(content), FORMER_CONFIG)
         check_fields(values, FIELDS)
         return _dataclass_of(TokenNetConfig, values)  # type: ignore[no-any-return]
     except DocumentError as fault:

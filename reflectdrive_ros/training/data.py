@@ -115,7 +115,7 @@ class Source:
         shard, row_in_shard = self.scenes.location[row]
         images = np.array(self.scenes.images[shard][row_in_shard])
         if mirror:
-            images = mirrored_images(pictures)
+            images = flip_images(images)
         count, height, width, _ = images.shape
         lit = cv2.LUT(np.ascontiguousarray(images).reshape(count * height, width, 3), table[None])
         return np.asarray(lit).reshape(count, height, width, 3)
@@ -139,7 +139,7 @@ def sample_goals(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
     return np.argsort(keys, axis=1)[:, :RESCORED_GOALS]
 
 
-def mirrored_images(images: Array) -> Array:
+def flip_images(images: Array) -> Array:
     """(instants * 3, H, W, 3) of the world seen in a mirror: each picture flipped, the left camera now the right."""
     return images.reshape(-1, 3, *images.shape[1:])[:, ::-1, :, ::-1].reshape(images.shape)
 

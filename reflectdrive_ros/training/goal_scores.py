@@ -37,6 +37,7 @@ from .self_drafts import ROUNDS, mask_all_but_goal
 
 GOALS = GoalRules(count=15, spacing_m=1.2, floor=0.0)  # beside the expert's own
 BATCH_SCENES = 10  # scenes
+FORMER_ARRAYS = {"parts": "sub_scores"}  # names in files that an earlier version wrote
 SceneInputs = tuple[DrivingScene, ModelInputs]
 
 
@@ -76,7 +77,7 @@ def score_set(
     for note in notes:
         with np.load(_file(folder, shape, note, weights), allow_pickle=False) as stored:
             for name in stored.files:
-                found.setdefault(name, []).append(stored[name])
+                found.setdefault(FORMER_ARRAYS.get(name, name), []).append(stored[name])
     return GoalScores(**{name: np.concatenate(each) for name, each in found.items()})
 
 

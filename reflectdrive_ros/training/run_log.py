@@ -21,6 +21,7 @@ LOG = "log.csv"
 LOG_BYTES = 64 * MEGABYTE
 COLUMNS = ("step", "minutes", *sft.LOSSES, "norm", "rate", "scenes_per_s")
 HEAD = ",".join(COLUMNS)
+FORMER_COLUMNS = {"worth": "goal_score", "odds": "goal_value", "seen": "aux_perception"}
 
 
 class RunLog:
@@ -122,7 +123,7 @@ def complete_rows(path: Path) -> list[str] | None:
         return None
     except OSError as fault:
         raise StateError(f"{path} cannot be read: {fault.strerror}") from None
-    if head != HEAD:
+    if ",".join(FORMER_COLUMNS.get(name, name) for name in head.split(",")) != HEAD:
         raise StateError(f"{path} is no log of this training run: remove it, or give another --out")
     return [f"{line}\n" for line in lines if _is_row(line)]
 

@@ -10,6 +10,8 @@ from typing import Any
 
 from .. import features
 from ..config import ConfigError, override_by, setting
+from ..documents import DocumentError, read_yaml
+from ..files import shown
 from ..model.token.net import TokenNetConfig, base_config, small_config
 
 NETWORKS: Mapping[str, Callable[[], TokenNetConfig]] = {
@@ -126,8 +128,56 @@ class TrainConfig:
             )
 
 
+FORMER = {  # former name of a section or setting -> present name
+    "length": "schedule",
+    "keeping": "checkpointing",
+    "data.masked_blocks": "data.masked_actions",
+    "data.perturbed_blocks": "data.perturbed_actions",
+    "data.mirror_share": "data.flip_prob",
+    "data.blank_share": "data.text_dropout",
+    "data.routeless_share": "data.route_dropout",
+    "data.route_aside_m": "data.route_noise_m",
+    "data.route_turned_rad": "data.route_yaw_noise_rad",
+    "data.light": "data.color_jitter",
+    "data.draft_share": "data.draft_fraction",
+    "data.draft_from": "data.draft_start",
+    "loss.worth": "loss.goal_score",
+    "loss.odds": "loss.goal_value",
+    "loss.seen": "loss.aux_perception",
+    "optimizer.final_share": "optimizer.final_lr_fraction",
+    "optimizer.warmup_share": "optimizer.warmup_fraction",
+    "optimizer.eyes_share": "optimizer.vision_pretrain_fraction",
+    "optimizer.average": "optimizer.ema_decay",
+    "device.shards": "device.fsdp",
+}
+
+
+def upgrade(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as an earlier version stored them (sections of values), under their present names."""
+
+    def section(name: str, content: Any) -> Any:
+        if not isinstance(content, Mapping):
+            return content
+        return {FORMER.get(f"{name}.{key}", f"{name}.{key}").partition(".")[2]: each for key, each in content.items()}
+
+    return {FORMER.get(name, name): section(name, content) for name, content in values.items()}
+
+
+def _check_former_names(path: Path) -> None:
+    """Raises ConfigError naming the first setting in a YAML file that has another name now."""
+    try:
+        content = read_yaml(path)
+    except (OSError, DocumentError):
+        return  # `read` reports it
+    for name, section in content.items() if isinstance(content, dict) else ():
+        for dotted in (name, *(f"{name}.{key}" for key in (section if isinstance(section, dict) else ()))):
+            if dotted in FORMER:
+                raise ConfigError(f"{shown(path)}: {dotted} is now called {FORMER[dotted]}: rename it")
+
+
 def read(path: Path) -> TrainConfig:
     """The settings in a YAML file over the defaults. Raises ConfigError for a file that cannot be used."""
+    _check_former_names(path)
     config: TrainConfig = override_by(TrainConfig(), path)
     return config
 

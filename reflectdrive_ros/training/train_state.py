@@ -26,11 +26,12 @@ from ..model.token.net import TokenNet
 from ..model.vision import resize_patch_embedding
 from ..runtime.network import golden
 from ..runtime.torch_backend import SELF_CHECK_DECODING, TorchNetwork
-from . import fsdp
+from . import fsdp, settings
 
 FILE = "state.safetensors"
 WEIGHTS = "weights.safetensors"
-FORMAT = "reflectdrive.training.2"
+FORMAT = "reflectdrive.training.3"
+FORMER_FORMAT = "reflectdrive.training.2"  # former names of parameters and settings
 PATCHES = "vision.patch_embedding.weight"
 RESIDUAL_OUTPUTS = (
     "out_proj.weight",
@@ -100,9 +101,11 @@ def read_progress(folder: Path) -> tuple[Progress, dict[str, Any]] | None:
     path = folder / FILE
     try:
         with checkpoint.open_safetensors(path) as file:
-            content = json_of((file.metadata() or {})[FORMAT])
+            metadata = file.metadata() or {}
+        content = json_of(metadata[FORMER_FORMAT if FORMER_FORMAT in metadata else FORMAT])
         check_fields(content, STATE)
-        return Progress(**content["progress"]), content["about"]
+        about = {**content["about"], "settings": settings.upgrade(content["about"]["settings"])}
+        return Progress(**content["progress"]), about
     except FileNotFoundError:
         return None
     except (SafetensorError, OSError, KeyError, ValueError) as fault:
@@ -115,7 +118,7 @@ def restore(folder: Path, learning: nn.Module, average: TokenNet, optimizer: tor
     parameters = dict(learning.named_parameters())
     try:
         with checkpoint.open_safetensors(path) as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tensors = {checkpoint.present_name(name): file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         with torch.no_grad():
             for prefix, module in (("learning", learning), ("average", average)):
                 for name, parameter in module.named_parameters():
@@ -142,12 +145,12 @@ def load_pretrained(folder: Path, learning: nn.Module, average: TokenNet) -> lis
     anew = []
     try:
         with checkpoint.open_safetensors(path) as file, torch.no_grad():
-            there = set(file.keys())
+            there = {checkpoint.present_name(name): name for name in file.keys()}  # noqa: SIM118
             for name, parameter in learning.named_parameters():
                 of_network = name.removeprefix("net.")
                 prefix = "" if not whole else "learning." if of_network == name else "average."
                 kept = prefix + of_network
-                found = file.get_tensor(kept) if kept in there else None
+                found = file.get_tensor(there[kept]) if kept in there else None
                 if found is not None and of_network == PATCHES and found.shape[:2] == parameter.shape[:2]:
                     found = resize_patch_embedding(found.float(), parameter.shape[-1])
                 if found is not None and found.shape == parameter.shape:

@@ -75,12 +75,12 @@ def prefill_goal_from_prompt(net: TokenNet, prompt: Tensor, rules: GoalRules) ->
     places = ops.likely_x_indices(x_logits)
     x_log_probs, x_ids = x_logits.log_softmax(-1).gather(-1, places), x_low + places
     cells, log_probs, valid = ops.choose_goals(
-        x_log_probs, net.goal_y(out, x_ids), config.bin_m * x_ids, config.bin_m * y_ids, rules.for_search
+        x_log_probs, net.goal_y_logits(out, x_ids), config.bin_m * x_ids, config.bin_m * y_ids, rules.for_search
     )
     goals = torch.stack([x_ids.gather(-1, cells[..., 0]), y_low + cells[..., 1]], -1)
     actions = torch.cat([nothing[..., :GOAL_X].expand(-1, goals.shape[1], -1), goals], -1)
-    odds = net.goal_value(net.hidden(actions, out.keys_values))
-    order, log_probs, valid = ops.reweight_goals(log_probs, odds, valid, rules)
+    goal_value = net.goal_value(net.hidden(actions, out.keys_values))
+    order, log_probs, valid = ops.reweight_goals(log_probs, goal_value, valid, rules)
     actions = actions.gather(1, order[..., None].expand(-1, -1, ACTION_TOKENS))
     return Prefilled(out.keys_values, actions, log_probs, valid)
 
