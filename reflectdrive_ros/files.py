@@ -33,15 +33,15 @@ def read_limited(path: Path, limit_bytes: int) -> bytes:
     Raises OSError whose `strerror` is the reason: what the system says, or that it is a device, pipe, socket or
     directory, or larger than the limit. A pipe without a writer does not block.
     """
-    actions, left = [], limit_bytes
+    blocks, left = [], limit_bytes
     with open_limited(path, limit_bytes) as file:
         size = max(os.fstat(file.fileno()).st_size, MEGABYTE)  # at once: one block is not copied again by join
         while block := file.read(size):
             left -= len(block)
             if left < 0:  # it has grown since its size was read
                 raise _too_large(path, limit_bytes)
-            actions.append(block)
-    return b"".join(actions)
+            blocks.append(block)
+    return b"".join(blocks)
 
 
 def open_limited(path: Path, limit_bytes: int) -> BinaryIO:

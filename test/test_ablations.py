@@ -102,7 +102,7 @@ def test_a_card_is_expected_to_tell_what_train_makes_of_the_same_words(place):
     assert list(by_name) == ["eyes", *pair(0), *pair(1), *pair(2)]
     assert by_name["eyes"].optimizer.vision_pretrain_fraction == 0.99
     full = by_name["full-1"]
-    assert (full.optimizer.vision_pretrain_fraction, full.length.steps, full.seed) == (0.0, 500, 1)
+    assert (full.optimizer.vision_pretrain_fraction, full.schedule.steps, full.seed) == (0.0, 500, 1)
     for name, section, value in (
         ("no-field-1", "loss", {"field": 0.0}),
         ("no-sap-1", "data", {"perturbed_actions": 0}),
@@ -143,8 +143,8 @@ def test_a_training_that_was_stopped_goes_on(place):
 @pytest.mark.parametrize(
     ("more", "named"),
     [
-        (("--steps", "600"), "full-0 holds another training (length.steps differ)"),
-        (("--eyes-steps", "900"), "eyes holds another training (length.steps differ)"),
+        (("--steps", "600"), "full-0 holds another training (schedule.steps differ)"),
+        (("--eyes-steps", "900"), "eyes holds another training (schedule.steps differ)"),
     ],
 )
 def test_another_budget_is_refused_before_anything_begins(place, capsys, more, named):

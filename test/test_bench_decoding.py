@@ -64,7 +64,7 @@ def test_the_table_has_a_row_for_each_way_and_the_oracle_is_never_worse(given, t
         assert found["rows"][same] == found["rows"]["configured"]
     one = found["rows"]["goals 1"]
     assert one["single"] == one["best"] == one["chosen"]
-    stored = shards.read(scenes, pictures=False, on_damage=pytest.fail)
+    stored = shards.read(scenes, images=False, on_damage=pytest.fail)
     exact = [score(scene.scored(), scene.expert[None]).score[0] for scene in stored]
     assert found["expert"]["exact"] == pytest.approx(100.0 * np.mean(exact), abs=1e-3)
     told = capsys.readouterr().out

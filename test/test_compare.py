@@ -26,8 +26,8 @@ def errors_of_a_drive(count, generator):
     return 0.5 * errors_of_drives(1, count, generator)[0]
 
 
-def compared(a, b, actions, seed=0):
-    return difference(a, b, actions, np.random.default_rng(seed))
+def compared(a, b, blocks, seed=0):
+    return difference(a, b, blocks, np.random.default_rng(seed))
 
 
 # --- pairs -----------------------------------------------------------------------------------------------------------
@@ -78,8 +78,8 @@ def test_many_bags_are_a_block_each_and_few_are_cut_into_stretches_that_no_two_b
 
 def test_a_replay_does_not_differ_from_itself():
     values = errors_of_a_drive(3000, np.random.default_rng(1))
-    for actions in (np.arange(3000) // 100, np.arange(3000) // 300):
-        same = compared(values, values, actions)
+    for blocks in (np.arange(3000) // 100, np.arange(3000) // 300):
+        same = compared(values, values, blocks)
         assert (same.difference, same.interval, same.p, same.shown) == (0.0, (0.0, 0.0), 1.0, False)
 
 
@@ -111,8 +111,8 @@ def test_correlated_plans_do_not_make_it_falsely_sure(bags, seconds, at_most):
     """Two planners that differ by noise alone, many times over: about one in twenty comparisons claims a difference.
     Plans taken for independent would claim it more often than not."""
     trials, generator = 400, np.random.default_rng(4)
-    actions = blocks_of({f"bag{k}": stamps(seconds) for k in range(bags)})
-    joined = np.concatenate(list(actions.values()))
+    blocks = blocks_of({f"bag{k}": stamps(seconds) for k in range(bags)})
+    joined = np.concatenate(list(blocks.values()))
     claims = {"interval": 0, "flips": 0, "shown": 0, "plans": 0}
     drives = errors_of_drives(trials * bags, 10 * seconds, generator).reshape(trials, -1)
     for trial, b in enumerate(drives):

@@ -26,7 +26,7 @@ def frame_without_steps(parts):
 @pytest.mark.parametrize("make", [tiny_net, lambda: TokenNet(small_config(()))], ids=["tiny", "small"])
 def test_what_is_counted_is_what_torch_counts(make):
     net, rules = make(), Decoding()
-    parts = costs(net.config, actions=6)
+    parts = costs(net.config, sequences=6)
     with torch.no_grad():
         inputs = tiny_inputs(net, scenes=1)
         known = rollout.prefill_goal(net, *inputs, rules.goals)
@@ -41,7 +41,7 @@ def test_what_is_counted_is_what_torch_counts(make):
 
 def test_the_weights_that_are_read_are_those_there_are():
     config = small_config(())
-    parts = costs(config, actions=1)
+    parts = costs(config, sequences=1)
     kept = (
         4
         * config.transformer.layers

@@ -37,7 +37,7 @@ def make(folder, make_shard=hand_scenes.make, want=None, workers=1, on_progress=
 
 
 def names(folder):
-    return [scene.name for scene in shards.read(folder, pictures=False, on_damage=pytest.fail)]
+    return [scene.name for scene in shards.read(folder, images=False, on_damage=pytest.fail)]
 
 
 def everything(folder):
@@ -207,7 +207,7 @@ def test_killed_at_any_point_it_goes_on_where_it_was(small, reference, tmp_path)
         running.stdout.close()
         for path in folder.glob("*.tar"):
             assert path.read_bytes() == whole[path.name], "a shard under its name is a whole one"
-        list(shards.read(folder, pictures=False, on_damage=lambda sentence: None))
+        list(shards.read(folder, images=False, on_damage=lambda sentence: None))
         end = time.monotonic() + 5
         while any(map(alive, workers)) and time.monotonic() < end:
             time.sleep(0.02)
@@ -247,19 +247,19 @@ def test_a_shard_that_cannot_be_made_is_named_once(small, tmp_path):
 def test_a_full_disk_ends_it_and_what_is_whole_stays(where, small, reference, tmp_path, monkeypatch):
     """Full when the second shard is written, or when a worker puts its town down."""
     if where == "shard":
-        valid = shards.write_whole
+        original = shards.write_whole
 
         def full(path, content):
             if path.name == "test-00001.tar":
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-            valid(path, content)
+            original(path, content)
 
         monkeypatch.setattr(shards, "write_whole", full)
     with pytest.raises(OSError) as fault:
         make(tmp_path, hand_scenes.make_on_a_full_disk if where == "town" else hand_scenes.make)
     assert fault.value.errno == errno.ENOSPC
     assert fault.value.filename.endswith({"shard": "/test-00001.tar", "town": "/town.net.xml"}[where])
-    monkeypatch.setattr(shards, "write_whole", valid) if where == "shard" else None
+    monkeypatch.setattr(shards, "write_whole", original) if where == "shard" else None
     assert sorted(path.name for path in tmp_path.glob("*.tar")) == ["test-00000.tar"]
     assert sorted(path.name for path in tmp_path.glob(".*")) == [".lock"]
     make(tmp_path)

@@ -135,7 +135,7 @@ def run(args: argparse.Namespace) -> int:
 def planned(args: argparse.Namespace) -> list[Run]:
     """The eyes, then the variants seed by seed, so that pairs are there early. Raises ConfigError, SetError."""
     base = settings.read(args.config)
-    if base.length.minutes > 0.0:
+    if base.schedule.minutes > 0.0:
         raise ConfigError(f"{args.config} gives length.minutes, but steps are the budget here: set it to 0")
     index = shards.index_of(args.train)
     learnt = {"scenes": index.scenes, "made_by": dict(index.made_by)}
@@ -148,15 +148,15 @@ def planned(args: argparse.Namespace) -> list[Run]:
             words += ["--setting", pair]
         return Run(out, tuple(words), override_dotted(base, cli_args.settings_of(pairs)), learnt, init_from)
 
-    steps = f"length.steps={args.eyes_steps}"
+    steps = f"schedule.steps={args.eyes_steps}"
     runs = [training(EYES, None, (), (steps, "optimizer.vision_pretrain_fraction=0.99", "device.threads=1", "seed=0"))]
     after = ("--val", str(args.val), "--begin-with", str(args.out / EYES))
-    examined = ("keeping.validations=0", f"keeping.validation_scenes={SCENES}")
+    examined = ("checkpointing.validations=0", f"checkpointing.validation_scenes={SCENES}")
     for seed in range(args.seeds):
         for variant, changed in VARIANTS.items():
             pairs = (
                 "optimizer.vision_pretrain_fraction=0",
-                f"length.steps={args.steps}",
+                f"schedule.steps={args.steps}",
                 *examined,
                 "device.threads=1",
             )
@@ -179,7 +179,7 @@ def finished(run: Run) -> dict[str, Any] | None:
             other.append("scenes")
         if init_from["steps"] != run.init_from:
             other.append("steps of the eyes")
-        done = card["steps"] == run.config.length.steps and ("validation" in card or run.name == EYES)
+        done = card["steps"] == run.config.schedule.steps and ("validation" in card or run.name == EYES)
     except (KeyError, TypeError, AttributeError) as fault:
         raise AblationError(f"{run.out / CARD} is no card of a training ({fault!r}): give another --out") from None
     if other:

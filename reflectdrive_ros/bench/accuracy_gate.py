@@ -62,9 +62,9 @@ def measured(card: GraphCard, folder: Path, console: Console) -> dict[str, dict[
             inputs = model_inputs(scene.observation(), network.inputs)
             actions, _ = frame(network, inputs, FULL)
             frame(network, inputs, LITE, actions=actions[:1])
-    if not network.told["step"]:
+    if not network.recorded["step"]:
         raise SetError(f"{folder} holds no scene to learn from how large values get")
-    return activation_ranges(network.told)
+    return activation_ranges(network.recorded)
 
 
 def held(

@@ -101,7 +101,7 @@ def measured(folder: Path, config: Config, limit: int, errors: Console) -> tuple
     ceilings = []
     networks = {each: cli_args.network_of_weights(config, each) for each in {way.decoding for way in ways.values()}}
     scenes = shards.read(
-        folder, pictures=True, limit=limit, on_damage=partial(errors.print, soft_wrap=True, highlight=False)
+        folder, images=True, limit=limit, on_damage=partial(errors.print, soft_wrap=True, highlight=False)
     )
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
         for scene in progress.track(scenes, total=limit, description="decoding"):

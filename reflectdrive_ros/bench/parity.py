@@ -116,7 +116,7 @@ def both_networks(args: argparse.Namespace, config: Config) -> tuple[Network, Ne
 def scenes_of(folder: Path, limit: int, console: Console) -> Iterator[DrivingScene]:
     """The first scenes of a set, with a bar. Raises SetError."""
     read = shards.read(
-        folder, pictures=True, limit=limit, on_damage=partial(console.print, soft_wrap=True, highlight=False)
+        folder, images=True, limit=limit, on_damage=partial(console.print, soft_wrap=True, highlight=False)
     )
     yield from track(read, "comparing", total=limit, console=console, disable=not console.is_terminal)
 

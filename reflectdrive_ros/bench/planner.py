@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             net, model = weights(args)
-            eager = TorchNetwork(net, places.eager, torch_decoding(Config().decoding), way=CudaMode())
+            eager = TorchNetwork(net, places.eager, torch_decoding(Config().decoding), mode=CudaMode())
             card = None
             if args.backend != "torch":
                 card = the_graphs(args, net, model, places.device, folder, errors)
@@ -181,9 +181,9 @@ def the_graphs(
         return card
     from ..deploy.export import export
 
-    actions = MOST if args.backend == "tensorrt" else None
+    sequences = MOST if args.backend == "tensorrt" else None
     with errors.status("exporting"):
-        export(net, sha256, folder, {}, torch_decoding(Config().decoding), actions)
+        export(net, sha256, folder, {}, torch_decoding(Config().decoding), sequences)
     card = GraphCard.read(folder / CARD)
     if args.backend == "tensorrt":
         from ..deploy.engines import build
@@ -220,7 +220,7 @@ def figures(
 
         network = OrtNetwork(card, args.threads, "cpu")
         runs = min(PROFILED, args.steps)
-        looking = profile_nodes(card, "see", {"views": group_views(card, inputs.images)}, runs, folder)
+        looking = profile_nodes(card, "vision_encoder", {"views": group_views(card, inputs.images)}, runs, folder)
         reading = profile_nodes(card, "prefill_goal", network.graph_inputs(inputs), runs, folder)
         parts_ms = {"vision": sum(looking.values()), **split(reading, folder / "run.onnx")}
     compared = network is not eager

@@ -196,7 +196,7 @@ def measured(
     rows: dict[str, list[Row]] = {name: [] for name in (*ways, *map(with_random_weights, random_ways))}
     drawn: dict[str, Array] = {}
     scenes = shards.read(
-        folder, pictures=True, limit=limit, on_damage=partial(errors.print, soft_wrap=True, highlight=False)
+        folder, images=True, limit=limit, on_damage=partial(errors.print, soft_wrap=True, highlight=False)
     )
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
         for scene in progress.track(scenes, total=limit, description="planning"):

@@ -29,9 +29,9 @@ class Cost(NamedTuple):
         return Cost(count * self.flop, count * self.bytes)
 
 
-def costs(config: TokenNetConfig, actions: int, rescored: int = GoalRules().rescored) -> dict[str, Cost]:
+def costs(config: TokenNetConfig, sequences: int, rescored: int = GoalRules().rescored) -> dict[str, Cost]:
     """Of each part of a frame; `step` is one call on so many blocks, `look` another one at so many goals."""
-    measures, prompt = config.actions, config.prompt_length
+    measures, prompt = config.transformer, config.prompt_length
     width, inside = measures.width, measures.heads * measures.head_dim
     keys_values = 2 * measures.kv_heads * measures.head_dim
     attention, of_prompt, of_action = (
@@ -59,7 +59,7 @@ def costs(config: TokenNetConfig, actions: int, rescored: int = GoalRules().resc
 
     goal = through_layers(1) + BLOCK * heads + width * xs + goal_y
     odds = (2 * width + 1) * config.goal_hidden
-    step = through_layers(actions) + BLOCK * actions * heads
+    step = through_layers(sequences) + BLOCK * sequences * heads
     kept = measures.layers * prompt * keys_values
     goal_weights = (ys + config.bins) * config.goal_hidden + 2 * width * config.goal_hidden + of_way
     action_weights = measures.layers * of_action + 2 * heads
@@ -90,10 +90,10 @@ def _vision(config: TokenNetConfig) -> Cost:
     patches, wide = rows * columns, vision.channels
     patch = (vision.patch // 2 ** len(vision.stem)) ** 2 * channels * wide
     layer = 4 * wide * wide + 2 * wide * vision.ffn
-    projector = 4 * wide * config.actions.width + config.actions.width**2
+    projector = 4 * wide * config.transformer.width + config.transformer.width**2
     products += patches * (patch + vision.layers * (layer + 2 * patches * wide)) + vision.tokens * projector
     weights += patch + vision.layers * layer + projector
-    views = config.pictures // vision.frames
+    views = config.image_count // vision.frames
     return _cost(views * products, weights)
 
 

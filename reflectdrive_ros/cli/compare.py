@@ -140,15 +140,15 @@ def compared(a: Replays, b: Replays) -> tuple[dict[str, Difference], list[str]]:
             values[name], stamps[name] = both[:, known], mine.stamp_ns[here][known]
         left, right = np.concatenate(list(values.values()), axis=1)
         if len(left):
-            actions = np.concatenate(list(blocks_of(stamps).values()))
-            found[key] = difference(left, right, actions, np.random.default_rng(0))
+            blocks = np.concatenate(list(blocks_of(stamps).values()))
+            found[key] = difference(left, right, blocks, np.random.default_rng(0))
     return found, bags
 
 
 def verdict(name: str, found: Difference) -> str:
     """In words."""
     if found.interval is None:
-        return f"too few blocks to tell ({found.actions} of {BLOCKS_MIN})"
+        return f"too few blocks to tell ({found.blocks} of {BLOCKS_MIN})"
     if not found.shown:
         return NO_DIFFERENCE
     return "B better" if (found.difference < 0) == MEASURES[name].less_is_better else "A better"
@@ -163,7 +163,7 @@ def numbers(a: Replays, b: Replays, found: Mapping[str, Difference], bags: list[
         "measures": {
             name: {
                 "plans": one.pairs,
-                "blocks": one.actions,
+                "blocks": one.blocks,
                 "a": round(one.mean_a, 6),
                 "b": round(one.mean_b, 6),
                 "difference": round(one.difference, 6),
@@ -189,7 +189,7 @@ def table(a: Replays, b: Replays, found: Mapping[str, Difference], bags: list[st
 
         ends = "-" if one.interval is None else f"{told(one.interval[0], '+')} .. {told(one.interval[1], '+')}"
         row = (told(one.mean_a), told(one.mean_b), told(one.difference, "+"), ends, f"{one.p:.4f}", verdict(name, one))
-        made.add_row(measure.heading, str(one.pairs), str(one.actions), *row)
+        made.add_row(measure.heading, str(one.pairs), str(one.blocks), *row)
     return made
 
 

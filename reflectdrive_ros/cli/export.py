@@ -1,6 +1,6 @@
 """`reflectdrive export CHECKPOINT --out DIR`: a planner's weights as four ONNX graphs and a card that names them.
 
-CHECKPOINT is a weights.safetensors with its card.json beside, as training leaves them. DIR gets see.onnx,
+CHECKPOINT is a weights.safetensors with its card.json beside, as training leaves them. DIR gets vision_encoder.onnx,
 prefill_goal.onnx, prefill.onnx, step.onnx and card.json; `model.file` is then DIR/card.json and `model.sha256` the hash
 that is told at the end. ONNX Runtime runs them without torch.
 
@@ -106,9 +106,9 @@ def run(args: argparse.Namespace) -> int:
             with errors.status("tracing the graphs; of the small network it takes half a minute"):
                 about = {"weights": weights, "made": made}
                 known = golden(_taking(args.camera, net, decoding)) if net.config.words else None
-                actions = args.actions or (config.decoding.goals if args.tensorrt else None)
+                sequences = args.blocks or (config.decoding.goals if args.tensorrt else None)
                 card_sha256 = export(
-                    net, weights_sha256.lower(), place, about, decoding, actions, known, gate, args.camera
+                    net, weights_sha256.lower(), place, about, decoding, sequences, known, gate, args.camera
                 )
             if quantise:
                 sets = args.calibrate, args.gate

@@ -108,7 +108,7 @@ def show(folder: Path, scenes: int, file: Path, console: Console) -> None:
     """Draws scenes spread over a set into one picture. Raises SetError, OSError."""
     index = shards.index_of(folder)
     step = max(1, index.scenes // scenes)
-    some = list(shards.read(folder, pictures=True, limit=1 + step * (scenes - 1), on_damage=console.print))[::step]
+    some = list(shards.read(folder, images=True, limit=1 + step * (scenes - 1), on_damage=console.print))[::step]
     if not some:
         raise SetError(f"{folder} holds no scene to show")
     _, encoded = cv2.imencode(".png", cv2.cvtColor(contact_sheet(some), cv2.COLOR_RGB2BGR))

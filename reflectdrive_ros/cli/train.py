@@ -36,7 +36,7 @@ from ..provenance import provenance
 from ..runtime import cli_args
 from ..stopping import deferring, exit_code, say_stopped, stopped
 from ..training import average, settings, sft, train_state, validation
-from ..training import goal_scores as worths
+from ..training import goal_scores as goal_scores_of
 from ..training.fabric import launch_fabric
 from ..training.goal_scores import GoalScores
 from ..training.run_log import LOG, RunLog, complete_rows
@@ -110,13 +110,13 @@ def sft_run(
     ):  # making scenes ready takes hours: what is not there is said now
         shards.index_of(folder)
     init_from = None if args.init_from is None else train_state.describe_init_run(args.init_from)
-    public = PretrainedPaths(args.language, args.eyes)
-    if public.given and args.init_from is not None:
+    pretrained_paths = PretrainedPaths(args.language, args.eyes)
+    if pretrained_paths.any_given and args.init_from is not None:
         raise ConfigError("--begin-with another run, or with public weights (--language, --eyes): not both")
     fabric = launch_fabric(config)
     console.quiet = errors.quiet = not fabric.is_global_zero
     with locked(args.out) if fabric.is_global_zero else nullcontext():
-        return _run_alone(args, config, network, fabric, init_from, public, console, errors)
+        return _run_alone(args, config, network, fabric, init_from, pretrained_paths, console, errors)
 
 
 def _run_alone(
@@ -125,7 +125,7 @@ def _run_alone(
     network: TokenNetConfig,
     fabric: Fabric,
     init_from: dict[str, Any] | None,
-    public: PretrainedPaths,
+    pretrained_paths: PretrainedPaths,
     console: Console,
     errors: Console,
 ) -> int:
@@ -141,17 +141,17 @@ def _run_alone(
         scenes = build_cache(args.train, shape, args.workers, on_damage, progress)
     if len(scenes) < config.data.batch:
         raise ConfigError(f"{args.train} holds {len(scenes)} scenes, fewer than data.batch ({config.data.batch})")
-    keeping = config.keeping
-    exam = validation.load_validation_set(args.val, shape, keeping.validation_scenes, on_damage) if args.val else None
+    checkpointing = config.checkpointing
+    validation_set = validation.load_validation_set(args.val, shape, checkpointing.validation_scenes, on_damage) if args.val else None
     if left_out:
         errors.print(f"{len(scenes)} scenes are learnt from; left out: see the {len(left_out)} lines above")
     about = {"train": {**_set(args.train), "used": len(scenes)}, **provenance()}
     if init_from is not None:
         about["init_from"] = init_from
-    if public.given:
-        about["public_weights"] = {kind: str(folder.name) for kind, folder in vars(public).items() if folder}
+    if pretrained_paths.any_given:
+        about["public_weights"] = {kind: str(folder.name) for kind, folder in vars(pretrained_paths).items() if folder}
     worth = _worth(args, config, shape, fabric, errors)
-    job = Job(config, network, scenes, exam, args.out, about, init_from=args.init_from, public=public, worth=worth)
+    job = Job(config, network, scenes, validation_set, args.out, about, init_from=args.init_from, pretrained_paths=pretrained_paths, goal_scores=worth)
     _same_scenes(args.out, job)
     with deferring() as request, RunLog(args.out, config, network, console, fabric.is_global_zero) as report:
         done = sft.train(job, fabric, report, lambda: request.number is not None)
@@ -169,16 +169,16 @@ def _worth(
     args: argparse.Namespace, config: TrainConfig, shape: Shape, fabric: Fabric, errors: Console
 ) -> GoalScores | None:
     """What goals are worth by the plans of the network that the run begins with, where it is to learn that."""
-    if config.loss.worth == 0.0:
+    if config.loss.goal_score == 0.0:
         return None
     if args.init_from is None:
-        raise ConfigError("loss.worth needs a network that drafts plans already: give one with --begin-with")
+        raise ConfigError("loss.goal_score needs a network that drafts plans already: give one with --begin-with")
     card = train_state.card_of(args.init_from)
-    weights = worths.DraftingWeights(
+    weights = goal_scores_of.DraftingWeights(
         args.init_from / train_state.WEIGHTS, card["sha256"], config.device.precision != "32-true"
     )
     with fabric.rank_zero_first(), _preparing(errors, "driving goals, shard by shard") as progress:
-        return worths.score_set(args.train, shape, weights, args.workers, progress)
+        return goal_scores_of.score_set(args.train, shape, weights, args.workers, progress)
 
 
 def shape_of(network: TokenNetConfig) -> Shape:
@@ -202,13 +202,13 @@ def shape_of(network: TokenNetConfig) -> Shape:
 
 def _config(args: argparse.Namespace) -> TrainConfig:
     config: TrainConfig = override_dotted(settings.read(args.config), cli_args.settings_of(args.settings))
-    length = config.length
+    schedule = config.schedule
     if args.steps is not None:
-        length = replace(length, steps=args.steps, minutes=0.0)
+        schedule = replace(schedule, steps=args.steps, minutes=0.0)
     if args.minutes is not None:
-        length = replace(length, minutes=args.minutes)
+        schedule = replace(schedule, minutes=args.minutes)
     seed = config.seed if args.seed is None else args.seed
-    return replace(config, length=length, seed=seed)
+    return replace(config, schedule=schedule, seed=seed)
 
 
 def _continues(out: Path, config: TrainConfig) -> None:

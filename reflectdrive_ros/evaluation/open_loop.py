@@ -231,7 +231,7 @@ def _score_shard(
     scenes = shards.read_shard(
         folder,
         note,
-        pictures=not {driver.planner for driver in drivers.values()} <= set(BLIND),
+        images=not {driver.planner for driver in drivers.values()} <= set(BLIND),
         families=families,
         limit=limit,
         on_damage=damages.append,

@@ -33,7 +33,7 @@ class Difference:
     """Of a measure between two replays, B less A, over the plans where both have it."""
 
     pairs: int  # plans
-    actions: int
+    blocks: int
     mean_a: float
     mean_b: float
     interval: tuple[float, float] | None  # of mean_b - mean_a, with 95 %; None with fewer than BLOCKS_MIN blocks
@@ -81,20 +81,20 @@ def blocks_of(stamps_ns: Mapping[str, Array]) -> dict[str, Array]:
     whole = sum(len(some) > 0 for some in stamps_ns.values()) >= BAGS_MIN
     found, begin = {}, 0
     for bag, stamps in stamps_ns.items():
-        actions = np.zeros(len(stamps), np.int64)
+        blocks = np.zeros(len(stamps), np.int64)
         if len(stamps) and not whole:
             after_s = (stamps - stamps[0]) * 1e-9
             length_s = after_s[-1] * len(stamps) / max(len(stamps) - 1, 1)  # with the interval after the last plan
             stretches = max(1, int(length_s // BLOCK_S))
-            actions = np.minimum((after_s / max(after_s[-1], 1e-9) * stretches).astype(np.int64), stretches - 1)
-        found[bag] = begin + actions
-        begin += int(actions.max()) + 1 if len(stamps) else 0
+            blocks = np.minimum((after_s / max(after_s[-1], 1e-9) * stretches).astype(np.int64), stretches - 1)
+        found[bag] = begin + blocks
+        begin += int(blocks.max()) + 1 if len(stamps) else 0
     return found
 
 
-def difference(a: Array, b: Array, actions: Array, generator: np.random.Generator) -> Difference:
+def difference(a: Array, b: Array, blocks: Array, generator: np.random.Generator) -> Difference:
     """Between paired values (P,) and (P,), finite, P > 0, of plans in `blocks` (P,) int64."""
-    _, index = np.unique(actions, return_inverse=True)
+    _, index = np.unique(blocks, return_inverse=True)
     counts = np.bincount(index).astype(float)
     sums = np.bincount(index, weights=b - a)
     interval = None
