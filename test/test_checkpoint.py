@@ -94,14 +94,14 @@ def change_config(values):
         (lambda t, m: t["norm.weight"].fill_(float("nan")), "NaN or infinity in norm.weight"),
         (
             lambda t, m: m.update({"reflectdrive.token_net.0": m.popitem()[1]}),
-            r"expected weights of the format .*net\.1",
+            r"expected weights of the format .*net\.2",
         ),
         (
-            lambda t, m: m.update({"reflectdrive.token_net.1": "{"}),
+            lambda t, m: m.update({"reflectdrive.token_net.2": "{"}),
             "the configuration that .* carries is not JSON",
         ),
         (
-            lambda t, m: m.update({"reflectdrive.token_net.1": "[" * 100_000}),
+            lambda t, m: m.update({"reflectdrive.token_net.2": "[" * 100_000}),
             "the configuration that .* carries nests deeper than 64 levels",
         ),
         (change_config(lambda c: c.update(colour="red")), r"unknown \['colour'\]"),
@@ -266,7 +266,7 @@ def test_the_action_ffn_begins_as_the_strongest_channels(qwen):
         assert layer.action_mlp.up_proj.weight.equal(theirs.mlp.up_proj.weight[kept])
         assert layer.action_mlp.down_proj.weight.equal(theirs.mlp.down_proj.weight[:, kept])
     # with all channels kept, an action token is treated as a word is
-    whole = net_like(actions=dataclasses.replace(QWEN, action_ffn=QWEN.ffn))
+    whole = net_like(transformer=dataclasses.replace(QWEN, action_ffn=QWEN.ffn))
     load_qwen3(whole, folder)
     x = torch.randn(1, 4, QWEN.width, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(whole.layers[0].action_mlp(x), whole.layers[0].mlp(x))
@@ -290,7 +290,7 @@ def test_a_language_model_of_other_measures_is_refused_by_name(qwen):
         ({"layers": 2}, "num_hidden_layers is 3, expected 2"),
     ):
         with pytest.raises(CheckpointError, match=complaint):
-            load_qwen3(net_like(actions=dataclasses.replace(QWEN, **change)), folder)
+            load_qwen3(net_like(transformer=dataclasses.replace(QWEN, **change)), folder)
     with pytest.raises(CheckpointError, match="vocab_size is 40, expected 41"):
         load_qwen3(net_like(text_vocabulary=41), folder)
 

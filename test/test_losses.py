@@ -253,8 +253,8 @@ def test_the_right_answers_cost_nothing_and_what_is_not_known_is_not_asked():
     distances = torch.from_numpy(distance_map.distance_map(MapAreas(roadblocks=()), CODEBOOK))[None]
     taken = torch.from_numpy(nobody())[None]
     with torch.no_grad():
-        reader.reader.weight.zero_()
-        reader.reader.bias.fill_(-30.0)  # nothing anywhere
+        reader.linear.weight.zero_()
+        reader.linear.bias.fill_(-30.0)  # nothing anywhere
     tokens = torch.zeros(1, len(reader.weights), tiny_net().config.transformer.width)
     assert reader.loss(tokens, distances, taken) < 1e-6
     everywhere = torch.full_like(distances, -10)

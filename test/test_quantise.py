@@ -269,7 +269,7 @@ def test_the_command_gates_what_it_exports(tiny_model, sets, tmp_path, capsys, p
 
 
 def test_a_gate_that_is_not_passed_leaves_nothing(tiny_model, sets, tmp_path, capsys, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(accuracy_gate, "MOST_LOST", -100.0)
+    monkeypatch.setattr(accuracy_gate, "MAX_PDMS_DROP", -100.0)
     words = ["export", str(tiny_model.file), "--out", str(tmp_path / "out"), "--precision", "int8", *sets]
     assert main(words) == 2
     told = capsys.readouterr().err

@@ -146,7 +146,7 @@ def test_a_network_whose_steps_are_recorded_plans_as_one_whose_steps_are_not():
     """The backend, told that its CPU is a GPU."""
     net, decoding = tiny_net(words=("<pad>", "<unk>")), Decoding(edits=RULES)
     eager, quick = TorchNetwork(net, decoding=decoding), TorchNetwork(net, decoding=decoding)
-    quick._on_gpu, recorder = graphs_of(net, counts=(1, 6))
+    quick._cuda_step, recorder = graphs_of(net, counts=(1, 6))
     for seed in range(2):
         inputs = ModelInputs(*(part[0].numpy() for part in tiny_inputs(net, scenes=1, seed=seed)))
         known, same_scene = eager.prefill_goal(inputs), quick.prefill_goal(inputs)
@@ -161,7 +161,7 @@ def test_a_network_whose_steps_are_recorded_plans_as_one_whose_steps_are_not():
 
 def test_on_a_cpu_nothing_is_recorded():
     net = tiny_net(words=("<pad>", "<unk>"))
-    assert TorchNetwork(net, way=CudaMode(recorded=True, compiled=True))._on_gpu is None
+    assert TorchNetwork(net, mode=CudaMode(recorded=True, compiled=True))._cuda_step is None
     assert TorchNetwork(net).backend_description == f"torch {torch.__version__} on cpu"
 
 

@@ -140,7 +140,7 @@ def test_two_processes_make_the_same_and_what_is_ready_is_not_made_again(tmp_pat
     assert again.key == scenes.key
     for one, other in zip((*scenes.images, *scenes.distances), (*again.images, *again.distances), strict=True):
         np.testing.assert_array_equal(one, other)
-    monkeypatch.setattr(cache, "prepare_shard", pytest.fail)
+    monkeypatch.setattr(cache, "cache_shard", pytest.fail)
     assert prepare(folder).key == scenes.key
 
 
@@ -281,7 +281,7 @@ def test_goals_are_worth_the_score_of_the_plans_that_the_network_writes_for_them
 
 def test_worth_is_found_once_for_each_network_by_any_number_of_processes(sets, scenes, drafter, monkeypatch):
     first, seen = worth_of(sets[0], drafter, workers=2), []
-    monkeypatch.setattr(worths, "scored", pytest.fail)
+    monkeypatch.setattr(worths, "score_drafts", pytest.fail)
     again = worth_of(sets[0], drafter, lambda done, total: seen.append((done, total)))
     np.testing.assert_array_equal(again.score, first.score)
     assert seen == [(2, 2)]
@@ -441,7 +441,7 @@ def test_a_signal_before_anything_is_saved_says_that_the_run_begins_anew(sets, t
     def interrupted(*_):
         raise Stopped(signal.SIGTERM)
 
-    monkeypatch.setattr(train_run, "prepare", interrupted)
+    monkeypatch.setattr(train_run, "build_cache", interrupted)
     assert train_run.run(command(sets, tmp_path / "run", yaml=TINY)) == 143
     assert capsys.readouterr().err.strip() == "stopped; nothing saved yet, the same command begins anew"
     assert not (tmp_path / "run").exists()
@@ -877,7 +877,7 @@ def test_faults_end_with_exit_code_2_and_one_sentence(sets, tmp_path, capsys):
 
 
 def test_sets_and_networks_that_are_not_there_are_said_before_the_work(sets, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(train_run, "prepare", lambda *_: pytest.fail("scenes are made ready first"))
+    monkeypatch.setattr(train_run, "build_cache", lambda *_: pytest.fail("scenes are made ready first"))
     assert train_run.run(command((sets[0], tmp_path / "nowhere"), tmp_path / "a")) == 2
     assert "nowhere holds no set of scenes" in capsys.readouterr().err
     assert train_run.run(command(sets, tmp_path / "b", "--begin-with", str(tmp_path / "nowhere"))) == 2

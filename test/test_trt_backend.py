@@ -297,7 +297,7 @@ def test_a_tensorrt_that_is_missing_too_old_or_broken_is_named(built, cards, trt
 def elsewhere(monkeypatch, trt, **changes):  # noqa: F811
     """The same disk in another computer."""
     other = FakeDriver(**changes)
-    monkeypatch.setattr(cuda_device, "library", lambda: other)
+    monkeypatch.setattr(cuda_device, "load_driver", lambda: other)
     monkeypatch.setitem(sys.modules, "tensorrt", FakeTensorRT(other, trt.__version__))
 
 
@@ -369,7 +369,7 @@ def test_auto_falls_back_and_says_why(built, cards, trt, fault, monkeypatch):  #
         for file in built.iterdir():
             file.unlink()
     if fault == "no driver":
-        monkeypatch.setattr(cuda_device, "library", no_driver)
+        monkeypatch.setattr(cuda_device, "load_driver", no_driver)
     if fault == "no tensorrt":
         monkeypatch.setitem(sys.modules, "tensorrt", None)
     if fault == "damaged":
@@ -526,7 +526,7 @@ def test_export_builds_engines_where_it_can(exporting, trt, tmp_path, monkeypatc
     assert exported == [("bf16", DecodingConfig().goals)]
     assert len(list((tmp_path / "a" / "engines").glob("*.plan"))) == len(GRAPHS)
     assert "on TensorRT 10.13.3.9 on Fake Thor, bf16" in capsys.readouterr().out
-    monkeypatch.setattr(cuda_device, "library", no_driver)
+    monkeypatch.setattr(cuda_device, "load_driver", no_driver)
     assert main([*words, "--out", str(tmp_path / "b")]) == 2
     assert "there is no NVIDIA driver" in capsys.readouterr().err
     assert (tmp_path / "b" / "card.json").exists()

@@ -41,7 +41,7 @@ def straight_on():
         out = net.packed(*inputs, torch.where(hidden, net.config.mask_id, wanted))
         loss = F.cross_entropy(out.logits.flatten(0, 2), wanted.flatten())
         if step % 2:
-            y_logits = net.goal_y(out, wanted[:, 0, 14:15])
+            y_logits = net.goal_y_logits(out, wanted[:, 0, 14:15])
             loss = loss + F.cross_entropy(y_logits[:, 0], wanted[:, 0, 15] - net.config.id_ranges[1][0])
         optimizer.zero_grad()
         loss.backward()
