@@ -52,7 +52,7 @@ def test_the_weights_that_are_read_are_those_there_are():
     )
     twice = parts["look"].bytes - 4 * (2 * config.transformer.width + 1) * config.goal_hidden  # by another pass
     read = sum(part.bytes for part in frame_without_steps(parts)) - kept - twice
-    tables = ("embed", "embedding", "norm", "ego", "route", "camera", "instant", "slot", "bias", "goal_x")
+    tables = ("embed", "embedding", "norm", "ego", "route_position", "camera", "instant", "slot", "bias", "goal_x")
     net = TokenNet(config)
     own = sum(4 * p.numel() for name, p in net.named_parameters() if not any(word in name for word in tables))
     own += 4 * net.vision.patch_embedding.weight.numel() + 4 * net.goal_x_embedding.weight.numel()

@@ -192,7 +192,7 @@ def stored(folder, shards_of=(5, 5, 3), pictures=False):
 
 def read(folder, **more):
     damages = []
-    scenes = list(shards.read(folder, **{"pictures": False, **more, "on_damage": damages.append}))
+    scenes = list(shards.read(folder, **{"images": False, **more, "on_damage": damages.append}))
     return [scene.name for scene in scenes], damages, scenes
 
 

@@ -38,7 +38,7 @@ def straight_on():
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
     for step in range(STEPS):
         hidden = torch.rand(wanted.shape, generator=generator) < (1.0 if step % 2 else 0.5)
-        out = net.packed(*inputs, torch.where(hidden, net.config.mask_id, wanted))
+        out = net.forward_packed(*inputs, torch.where(hidden, net.config.mask_id, wanted))
         loss = F.cross_entropy(out.logits.flatten(0, 2), wanted.flatten())
         if step % 2:
             y_logits = net.goal_y_logits(out, wanted[:, 0, 14:15])

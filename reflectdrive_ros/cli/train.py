@@ -142,7 +142,11 @@ def _run_alone(
     if len(scenes) < config.data.batch:
         raise ConfigError(f"{args.train} holds {len(scenes)} scenes, fewer than data.batch ({config.data.batch})")
     checkpointing = config.checkpointing
-    validation_set = validation.load_validation_set(args.val, shape, checkpointing.validation_scenes, on_damage) if args.val else None
+    validation_set = (
+        validation.load_validation_set(args.val, shape, checkpointing.validation_scenes, on_damage)
+        if args.val
+        else None
+    )
     if left_out:
         errors.print(f"{len(scenes)} scenes are learnt from; left out: see the {len(left_out)} lines above")
     about = {"train": {**_set(args.train), "used": len(scenes)}, **provenance()}
@@ -151,7 +155,17 @@ def _run_alone(
     if pretrained_paths.any_given:
         about["public_weights"] = {kind: str(folder.name) for kind, folder in vars(pretrained_paths).items() if folder}
     worth = _worth(args, config, shape, fabric, errors)
-    job = Job(config, network, scenes, validation_set, args.out, about, init_from=args.init_from, pretrained_paths=pretrained_paths, goal_scores=worth)
+    job = Job(
+        config,
+        network,
+        scenes,
+        validation_set,
+        args.out,
+        about,
+        init_from=args.init_from,
+        pretrained_paths=pretrained_paths,
+        goal_scores=worth,
+    )
     _same_scenes(args.out, job)
     with deferring() as request, RunLog(args.out, config, network, console, fabric.is_global_zero) as report:
         done = sft.train(job, fabric, report, lambda: request.number is not None)
