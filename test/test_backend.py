@@ -211,9 +211,9 @@ def test_torchs_threads_do_not_spin_in_a_planner_unless_somebody_wants_it(tiny_m
     script = (
         "import os, sys\n"
         "from reflectdrive_ros.config import DecodingConfig, ModelConfig\n"
-        "from reflectdrive_ros.runtime.network import network_of\n"
+        "from reflectdrive_ros.runtime.network import load_network\n"
         "assert 'torch' not in sys.modules\n"
-        "network_of(ModelConfig(sys.argv[1], sys.argv[2], 'torch', 'cpu', threads=2), DecodingConfig())\n"
+        "load_network(ModelConfig(sys.argv[1], sys.argv[2], 'torch', 'cpu', threads=2), DecodingConfig())\n"
         "print(os.environ['OMP_WAIT_POLICY'])"
     )
     env = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}

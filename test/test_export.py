@@ -351,8 +351,8 @@ def test_graphs_are_opened_without_torch_and_a_missing_onnx_runtime_is_one_sente
     program = (
         "import sys; sys.modules[{0!r}] = None\n"
         "from reflectdrive_ros.config import DecodingConfig, ModelConfig\n"
-        "from reflectdrive_ros.runtime.network import network_of\n"
-        "print(network_of(ModelConfig(*sys.argv[1:]), DecodingConfig(4, goal_floor=0.0)).backend_description)"
+        "from reflectdrive_ros.runtime.network import load_network\n"
+        "print(load_network(ModelConfig(*sys.argv[1:]), DecodingConfig(4, goal_floor=0.0)).backend_description)"
     )
     model = as_set(folder)
     without = {}

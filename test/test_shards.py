@@ -208,7 +208,7 @@ def test_a_set_is_read_in_its_order(tmp_path):
 def test_pictures_only_where_asked_for(tmp_path):
     stored(tmp_path, [2], pictures=True)
     assert [len(scene.cameras) for scene in read(tmp_path)[2]] == [0, 0]
-    assert [len(scene.cameras) for scene in read(tmp_path, pictures=True)[2]] == [6, 6]
+    assert [len(scene.cameras) for scene in read(tmp_path, images=True)[2]] == [6, 6]
 
 
 def test_families_and_a_limit(tmp_path):

@@ -204,7 +204,7 @@ def test_processes_share_a_batch(scenes):
 
 
 def test_the_mirrored_scene_is_the_scene_left_for_right(scenes):
-    plain, mirrored = (source(scenes, flip_prob=share, light=0.0).batch(1) for share in (0.0, 1.0))
+    plain, mirrored = (source(scenes, flip_prob=share, color_jitter=0.0).batch(1) for share in (0.0, 1.0))
     rows = source(scenes).rows(1)
     for cameras in (slice(0, 3), slice(3, 6)):  # the left camera's picture, flipped, is now the right camera's
         assert torch.equal(mirrored.images[:, cameras], plain.images[:, cameras].flip(1).flip(3))
@@ -229,7 +229,7 @@ def test_commands_are_mirrored_too():
 
 
 def test_light_changes_pictures_and_nothing_else(scenes):
-    plain, lit = (source(scenes, light=amount).batch(0) for amount in (0.0, 0.5))
+    plain, lit = (source(scenes, color_jitter=amount).batch(0) for amount in (0.0, 0.5))
     assert torch.equal(plain.actions, lit.actions)
     assert not torch.equal(plain.images, lit.images)
     tables = data.color_tables(50, 0.25, np.random.default_rng(0))
@@ -708,7 +708,7 @@ def test_a_few_scenes_are_learnt_by_heart_and_driven(sets, scenes, tmp_path):
         tmp_path,
         150,
         validation_set,
-        data={**SMALL, "flip_prob": 0.0, "light": 0.0},
+        data={**SMALL, "flip_prob": 0.0, "color_jitter": 0.0},
         optimizer={"learning_rate": 6e-3, "average": 0.9},
         checkpointing={**NEVER, "validations": 2, "log_steps": 50},
     )
