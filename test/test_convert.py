@@ -304,14 +304,14 @@ def test_tracked_objects_are_read_too():
 def test_objects_are_moved_on_to_the_moment_of_the_ego():
     """A car at 15 m/s seen 0.2 s ago is 3 m further now."""
     found = agents_of(predicted_objects(1.0, (20.0, 0.0, 0.0, 15.0, 4.5)))
-    agents = convert.in_ego_frame(found, ego(5.0, ns(1.2), (10.0, 0.0, 0.0)))
+    agents = convert.agents_to_ego_frame(found, ego(5.0, ns(1.2), (10.0, 0.0, 0.0)))
     assert agents.poses[0, 0] == pytest.approx(20.0 + 3.0 - 10.0)
     assert agents.predicted_poses[0, 0, 0] == pytest.approx(13.0 + 7.5)
 
 
 def test_objects_turn_with_the_ego():
     found = agents_of(predicted_objects(1.0, (0.0, 20.0, np.pi / 2, 3.0, 4.5)))
-    agents = convert.in_ego_frame(found, ego(5.0, ns(1.0), (0.0, 0.0, np.pi / 2)))
+    agents = convert.agents_to_ego_frame(found, ego(5.0, ns(1.0), (0.0, 0.0, np.pi / 2)))
     np.testing.assert_allclose(agents.poses, [[20.0, 0.0, 0.0]], atol=1e-9)
     np.testing.assert_allclose(agents.velocities_mps, [[3.0, 0.0]], atol=1e-9)
 

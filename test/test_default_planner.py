@@ -30,7 +30,7 @@ from reflectdrive_ros.replay.bag_topics import mapped
 from reflectdrive_ros.replay.engine import steps_due
 from reflectdrive_ros.replay.golden import EVERY, TOLERANCES, differing
 from reflectdrive_ros.ros.bag import BagReader
-from reflectdrive_ros.ros.planning_core import Pilot
+from reflectdrive_ros.ros.planning_core import PlanningCore
 from reflectdrive_ros.runtime.engine import NO_DEADLINE_MS, Engine
 from reflectdrive_ros.runtime.model_file import named
 from reflectdrive_ros.runtime.network import network_of
@@ -75,7 +75,7 @@ def on_the_recording(bag):
         found = mapped(CONFIG, reader, [], driven_route=False)
         config = found.config
         engine = Engine(config, time.perf_counter, read_ahead=True)
-        pilot = Pilot(config, time.perf_counter, engine)
+        pilot = PlanningCore(config, time.perf_counter, engine)
         steps = steps_due(pilot, reader, found.sources, reader.start_ns + RECORDED_NS, lambda _: None, lambda *_: None)
         answers = [pilot.answer(step.look).report for step in steps]
     return rows_of([report for report in answers if report is not None])

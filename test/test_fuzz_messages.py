@@ -28,7 +28,7 @@ from reflectdrive_ros.domain import PlanSource
 from reflectdrive_ros.ros import cdr, convert, topics
 from reflectdrive_ros.ros.convert import BadMessage
 from reflectdrive_ros.ros.inputs import ITEMS_MAX, Level
-from reflectdrive_ros.ros.planning_core import Pilot
+from reflectdrive_ros.ros.planning_core import PlanningCore
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
@@ -142,7 +142,7 @@ KINDS = [
 
 def set_out(settings):
     """A pilot that has planned from a good instant at 1.0 s."""
-    pilot = Pilot(config(**settings), Clock())
+    pilot = PlanningCore(config(**settings), Clock())
     for key, message in fuzz.good(1.0):
         pilot.receive(key, serialize_message(message), ns(1.0))
     assert pilot.step(ns(1.0)).report.source is PlanSource.PLANNER
@@ -242,7 +242,7 @@ def test_no_message_holds_the_executor_for_long(what, key, message):
     """Processor time of this thread: the wall clock of a shared machine would tell of the others."""
     content, took = serialize_message(message), []
     for _ in range(5):
-        pilot = Pilot(config(**KINDS[0]), Clock())
+        pilot = PlanningCore(config(**KINDS[0]), Clock())
         begun = time.thread_time()
         pilot.receive(key, content, ns(1.0))
         took.append(time.thread_time() - begun)
@@ -393,7 +393,7 @@ def test_a_jpeg_whose_size_stands_behind_too_many_segments_is_refused():
 def test_the_strides_of_items_are_those_of_the_elements():
     poses = predicted_objects(1.0, (60.0, 0.0, 0.3, 5.0, 4.5)).objects[0].kinematics.predicted_paths[0]
     read = cdr.read(serialize_message(poses), type(poses), 10)
-    np.testing.assert_array_equal(convert.planar(read.path), convert.planar(poses.path))
+    np.testing.assert_array_equal(convert.planar_poses(read.path), convert.planar_poses(poses.path))
     assert [pose.position.x for pose in read.path[2:5]] == [pose.position.x for pose in poses.path[2:5]]
     assert read.path[-1].position.x == poses.path[-1].position.x
     assert all(a.position.x < b.position.x for a, b in pairwise(read.path))

@@ -18,7 +18,7 @@ from scenes import Clock, config
 
 from reflectdrive_ros.domain import Command, PlanSource, Verdict
 from reflectdrive_ros.ros.inputs import NO_CLOCK, Inputs, Level, command_along
-from reflectdrive_ros.ros.planning_core import Pilot
+from reflectdrive_ros.ros.planning_core import PlanningCore
 
 
 def small(**settings):
@@ -175,7 +175,7 @@ def test_a_clock_that_runs_ahead_is_named():
 
 
 def test_simulated_time_without_a_clock_is_named():
-    pilot = Pilot(small(), Clock())
+    pilot = PlanningCore(small(), Clock())
     latched(pilot)
     instant(pilot, 5.0)  # stamps of a bag or a simulator; our time stands at 0
     assert levels(pilot.inputs, 0.0)["odometry"] is Level.ERROR
@@ -335,7 +335,7 @@ def test_the_command_follows_from_the_bend_of_the_route():
 
 
 def test_the_pilot_stops_with_the_reason_when_a_camera_is_missing():
-    pilot = Pilot(small(), Clock())
+    pilot = PlanningCore(small(), Clock())
     latched(pilot)
     instant(pilot, 1.0)
     assert pilot.step(ns(1.0)).report.source is PlanSource.PLANNER
@@ -348,7 +348,7 @@ def test_the_pilot_stops_with_the_reason_when_a_camera_is_missing():
 
 
 def test_the_pilot_sends_nothing_without_odometry():
-    pilot = Pilot(small(), Clock())
+    pilot = PlanningCore(small(), Clock())
     latched(pilot)
     for camera in CAMERAS:
         pilot.put(f"image:{camera}", jpeg(1.0, camera), ns(1.0))
@@ -357,7 +357,7 @@ def test_the_pilot_sends_nothing_without_odometry():
 
 
 def test_diagnostics_do_not_name_the_kind_of_step_which_changes_faster_than_they_are_sent():
-    pilot = Pilot(small(), Clock())
+    pilot = PlanningCore(small(), Clock())
     latched(pilot)
     instant(pilot, 1.0)
     pilot.step(ns(1.0))
@@ -367,7 +367,7 @@ def test_diagnostics_do_not_name_the_kind_of_step_which_changes_faster_than_they
 
 
 def test_unknown_objects_are_said_to_be_unchecked():
-    pilot = Pilot(small(), Clock())
+    pilot = PlanningCore(small(), Clock())
     latched(pilot)
     instant(pilot, 1.0, objects=False)
     pilot.step(ns(1.0))
@@ -378,7 +378,7 @@ def test_unknown_objects_are_said_to_be_unchecked():
 
 def test_a_plan_begun_before_time_went_back_is_known_as_such():
     """Sent late, it must not count as newer than the plans of the restarted clock."""
-    pilot = Pilot(small(), Clock())
+    pilot = PlanningCore(small(), Clock())
     latched(pilot)
     instant(pilot, 10.0)
     before = pilot.step(ns(10.0))
@@ -406,7 +406,7 @@ def test_a_plan_begun_before_time_went_back_is_known_as_such():
     ],
 )  # fmt: skip
 def test_odometry_of_what_no_car_does_is_refused_in_one_sentence(planner, change, sentence, caplog):
-    pilot = Pilot(config(cameras__required=False, planner=planner), Clock())
+    pilot = PlanningCore(config(cameras__required=False, planner=planner), Clock())
     pilot.put("route", route(), 0)
     message = odometry(1.0, x=5.0)
     change(message)
@@ -424,7 +424,7 @@ def test_odometry_of_what_no_car_does_is_refused_in_one_sentence(planner, change
 
 @pytest.mark.parametrize("value", [-1000.0, 1e300])
 def test_an_acceleration_of_what_no_car_does_counts_as_none_and_is_said(value, caplog):
-    pilot = Pilot(config(cameras__required=False, planner="route_follower"), Clock())
+    pilot = PlanningCore(config(cameras__required=False, planner="route_follower"), Clock())
     pilot.put("route", route(), 0)
     pilot.put("odometry", odometry(1.0), ns(1.0))
     pilot.put("acceleration", acceleration(1.0, value), ns(1.0))
@@ -451,7 +451,7 @@ def test_reverse_standing_and_fast_driving_are_allowed(speed):
 
 @pytest.mark.parametrize("planner", ["constant_velocity", "route_follower"])
 def test_a_jump_of_localisation_begins_anew_and_is_said(planner):
-    pilot = Pilot(config(cameras__required=False, planner=planner), Clock())
+    pilot = PlanningCore(config(cameras__required=False, planner=planner), Clock())
     pilot.put("route", route([(float(x), 0.0) for x in range(-10, 1000)]), 0)
     for k, x in enumerate([5.0, 5.5, 6.0, 306.0, 306.5]):
         now = ns(1.0 + 0.1 * k)
@@ -469,7 +469,7 @@ def test_a_jump_of_localisation_begins_anew_and_is_said(planner):
 
 
 def test_localisation_that_jumps_again_and_again_stops_the_car():
-    pilot = Pilot(config(cameras__required=False, planner="constant_velocity"), Clock())
+    pilot = PlanningCore(config(cameras__required=False, planner="constant_velocity"), Clock())
     pilot.put("route", route(), 0)
     for k in range(25):
         now = ns(1.0 + 0.04 * k)

@@ -36,7 +36,7 @@ from ..provenance import provenance
 from ..ros import outputs, topics
 from ..ros.bag import BagError, BagReader, BagWriter, DamagedMessage
 from ..ros.inputs import InputStatus, Level
-from ..ros.planning_core import Look, Pilot
+from ..ros.planning_core import PlanningCore, StepInputs
 from ..runtime import cli_args
 from ..runtime.engine import NO_DEADLINE_MS, Engine
 from ..runtime.model_file import ModelFileError
@@ -280,7 +280,7 @@ def through_engine(
     `unsent` hears the diagnostics of each step without a plan; those of the end where no step was due at all.
     """
     engine_config = dataclasses.replace(config, engine=dataclasses.replace(config.engine, deadline_ms=NO_DEADLINE_MS))
-    pilot = Pilot(engine_config, time.perf_counter, Engine(engine_config, time.perf_counter, read_ahead=True))
+    pilot = PlanningCore(engine_config, time.perf_counter, Engine(engine_config, time.perf_counter, read_ahead=True))
     if route is not None:
         pilot.put("route", route, 0)
     count, steps, before = 0, 0, sys.getswitchinterval()
@@ -302,13 +302,13 @@ def through_engine(
 class Seen(NamedTuple):
     """A step that is due: while those before it are planned, the network may read what this one looks at."""
 
-    look: Look
+    look: StepInputs
     statuses: tuple[InputStatus, ...]  # of the inputs
     now_ns: int
 
 
 def steps_due(
-    pilot: Pilot,
+    pilot: PlanningCore,
     reader: BagReader,
     sources: dict[str, str],
     stop_ns: int,
@@ -325,7 +325,7 @@ def steps_due(
         except DamagedMessage as fault:
             damaged([InputStatus(keys[message.topic], Level.ERROR, f"left out: {fault}", {})])
         if pilot.due(now_ns):
-            pilot.settle()
+            pilot.wait_idle()
             yield Seen(pilot.look(now_ns), tuple(pilot.inputs.statuses(now_ns)), now_ns)
             tell((now_ns - reader.start_ns) / length_ns)
 
@@ -342,7 +342,7 @@ def made_ahead(items: Iterator[Item], most: int) -> Iterator[Item]:
         hand.shutdown(cancel_futures=True)
 
 
-def answered(pilot: Pilot, seen: Seen, config: Config, number: int) -> Sent | None:
+def answered(pilot: PlanningCore, seen: Seen, config: Config, number: int) -> Sent | None:
     """The plan of a step; None where not even a stop can be sent."""
     step = pilot.answer(seen.look)
     if step.report is None:

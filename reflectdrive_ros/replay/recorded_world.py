@@ -21,9 +21,9 @@ from ..ros import convert
 from ..ros.bag import BagReader, DamagedMessage
 from ..ros.convert import BadMessage
 from ..ros.inputs import InputStatus
-from ..ros.lanelet_file import from_file
+from ..ros.lanelet_file import load_map
 from ..ros.lanelet_map import LaneletMap
-from ..ros.map_drivable import MapSpace
+from ..ros.map_drivable import MapDrivableArea
 from ..ros.vector_map import VectorMap
 from .record import Diagnostic, ReplayFrame, ReplayPicture
 from .scores import LEAD_IN_NS, Sighting
@@ -98,7 +98,7 @@ def sightings(part: Part, config: Config, driven: Callable[[Array], Array]) -> l
 def known_map(whole: Part, config: Config) -> LaneletMap | None:
     """Of the file that is named, else the newest that the bag holds; None where neither is, or it cannot be read."""
     if config.inputs.lanelet_map:
-        return from_file(config.inputs)
+        return load_map(config.inputs)
     received = VectorMap(config.output.map_frame, AtOnce())
     for _, message in whole.messages("map"):
         received.put(message)
@@ -111,7 +111,7 @@ def space(lanelets: LaneletMap | None) -> Callable[[ReplayFrame], DrivableGrid |
     """The drivable space around each plan, where a map tells it."""
     if lanelets is None:
         return lambda frame: None
-    known = MapSpace(lanelets, AtOnce())
+    known = MapDrivableArea(lanelets, AtOnce())
 
     def around(frame: ReplayFrame) -> DrivableGrid | None:
         ego = EgoState(frame.stamp_ns, frame.map_from_ego, frame.speed_mps)

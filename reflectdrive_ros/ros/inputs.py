@@ -27,21 +27,21 @@ from ..domain import Agents, Array, CameraFrame, Command, DrivableGrid, EgoState
 from . import cdr, convert, topics
 from . import obstacles as clouds
 from .convert import BadMessage
-from .lanelet_file import bindings, from_file
+from .lanelet_file import import_lanelet2, load_map
 from .lanelet_map import LaneletMap
-from .map_drivable import MapSpace
+from .map_drivable import MapDrivableArea
 from .vector_map import VectorMap
 
 T = TypeVar("T")
 
-IN_FUTURE_S = 0.1  # a stamp further ahead of our clock means that the clocks are not synchronised
+CLOCK_TOLERANCE_S = 0.1  # a stamp further ahead of our clock means that the clocks are not synchronised
 SMALL_BYTES = 64_000  # of a message that holds a few numbers or one sentence
 ITEMS_MAX = {"objects": 20_000, "route": 20_000, "tf_static": 1000}  # in one message: reading more takes over 30 ms
 OTHER_ITEMS_MAX = 1000
 FRAMES_MAX = 10_000  # of /tf_static, from all messages
-BULKY = ("image", "drivable", "obstacles", "map")  # bytes and numbers in one piece, which are not walked
-LISTS = ("objects", "route", "tf_static")
-REMARK_S = 3.0  # how long the diagnostics tell of a message that was refused, or of a jump
+BULK_KINDS = ("image", "drivable", "obstacles", "map")  # bytes and numbers in one piece, which are not walked
+LIST_KINDS = ("objects", "route", "tf_static")
+REMARK_SHOWN_S = 3.0  # how long the diagnostics tell of a message that was refused, or of a jump
 JUMP_M = 2.0  # odometry that moves by this much more than its speed explains has jumped
 JUMPS_MAX, JUMPS_WITHIN_S = 3, 2.0  # localisation that jumps so often is not driven by
 NO_CLOCK = "use_sim_time is true and nothing has come on /clock: publish /clock, or set use_sim_time to false"
@@ -165,9 +165,9 @@ class Channel:
         age_s = (now_ns - newest[0]) * 1e-9
         if age_s > self.max_age_s:
             return f"{self.name}: newest is {age_s:.2f} s old, allowed {self.max_age_s:.2f} s"
-        if age_s < -IN_FUTURE_S and now_ns == 0:
+        if age_s < -CLOCK_TOLERANCE_S and now_ns == 0:
             return f"{self.name}: {NO_CLOCK}"
-        if age_s < -IN_FUTURE_S:
+        if age_s < -CLOCK_TOLERANCE_S:
             return f"{self.name}: stamped {-age_s:.2f} s in the future: synchronise the clocks"
         return ""
 
@@ -179,7 +179,7 @@ class Channel:
         level, message = Level.OK, told
         if problem:
             level, message = (Level.ERROR if self.required else Level.WARN), problem
-        if self.remark and 0 <= now_ns - self.remark_ns <= REMARK_S * 1e9:
+        if self.remark and 0 <= now_ns - self.remark_ns <= REMARK_SHOWN_S * 1e9:
             level = max(level, Level.WARN)
             message = "; ".join(filter(None, [problem, self.remark]))
         elif not problem and self.lost > 0.02 * max(self.received, 50):
@@ -193,21 +193,21 @@ class Channel:
 class Inputs:
     """All channels of the node. `put` and the queries may be called from different threads."""
 
-    def __init__(self, config: Config, picture_size: tuple[int, int] | None = None) -> None:
+    def __init__(self, config: Config, image_size: tuple[int, int] | None = None) -> None:
         """`picture_size`: width and height in px that the planner looks at; None: as `cameras` has it.
 
         Raises ConfigError when route or drivable space come from a map and the map cannot be used.
         """
         self._config = config
-        self._picture_size = picture_size or (config.cameras.width, config.cameras.height)
+        self._picture_size = image_size or (config.cameras.width, config.cameras.height)
         self._lock = threading.Lock()
         cameras, limits = config.cameras, config.inputs
         self._vector_map, self._file_map = None, None
         if limits.map_by_topic:
-            bindings(limits)  # for the process that reads it: better said now than when the map comes
+            import_lanelet2(limits)  # for the process that reads it: better said now than when the map comes
             self._vector_map = VectorMap(config.output.map_frame, ThreadPoolExecutor(1, "vector_map"))
         elif limits.needs_map:
-            self._file_map = from_file(limits)
+            self._file_map = load_map(limits)
         needed = cameras.required
         self._images = {
             name: Channel(f"image {name}", needed, limits.image_max_age_s, keep=4) for name in cameras.names
@@ -225,7 +225,7 @@ class Inputs:
         self._instruction = ""
         self._decoders = ThreadPoolExecutor(len(cameras.names), "decode")
         self._maps_refused = 0  # of what was read in the background, as far as it is counted
-        self._map_space: MapSpace | None = None  # of the newest map
+        self._map_space: MapDrivableArea | None = None  # of the newest map
         self._space_maker = ThreadPoolExecutor(1, "map_space")
         self.restarts = 0  # how often time went back, or localisation jumped
         self._jumps: deque[int] = deque(maxlen=JUMPS_MAX)  # stamps of odometry that jumped
@@ -285,7 +285,7 @@ class Inputs:
     def _read(self, key: str, content: bytes) -> Any:
         """Raises BadMessage for bytes that are too many, or no message of the topic's type."""
         kind, limits = key.partition(":")[0], self._config.inputs
-        setting = "bulk_max_mb" if kind in BULKY else "message_max_mb" if kind in LISTS else ""
+        setting = "bulk_max_mb" if kind in BULK_KINDS else "message_max_mb" if kind in LIST_KINDS else ""
         most = round(1e6 * getattr(limits, setting)) if setting else SMALL_BYTES
         if len(content) > most:
             cure = f", or raise inputs.{setting}" if setting else ""
@@ -320,7 +320,7 @@ class Inputs:
                 message = None  # may be large, and is let go as soon as it is read
             before = channel.newest()
             news = channel.put(stamp, message)
-            if kind in LISTS:
+            if kind in LIST_KINDS:
                 channel.blocked = ""
             if kind == "odometry" and news and before is not None:
                 self._watch_for_jumps(before, (stamp, message), now_ns)
@@ -533,7 +533,7 @@ class Inputs:
         except BadMessage:
             return None
         self.ignored["objects"] = found.ignored
-        return convert.in_ego_frame(found, ego)
+        return convert.agents_to_ego_frame(found, ego)
 
     def _boxes(self, cloud: tuple[int, Any] | None, ego: EgoState, agents: Agents | None, now_ns: int) -> Agents | None:
         """Of a cloud, likewise; made once of each."""
@@ -541,7 +541,9 @@ class Inputs:
         def made(message: Any) -> clouds.Obstacles:
             if self._cloud_made is not None and self._cloud_made[0] is message:
                 return self._cloud_made[1]
-            return clouds.obstacles(message, self._transforms, ego, agents, self._config.inputs, self._config.vehicle)
+            return clouds.obstacle_boxes(
+                message, self._transforms, ego, agents, self._config.inputs, self._config.vehicle
+            )
 
         if self._config.inputs.obstacles_type == "none":
             return None
@@ -551,7 +553,7 @@ class Inputs:
             return None
         assert cloud is not None
         self._cloud_made, self.ignored["obstacles"] = (cloud[1], found), found.ignored
-        return clouds.in_ego_frame(found, ego)
+        return clouds.boxes_to_ego_frame(found, ego)
 
     def _drivable_space(self, grid: tuple[int, Any] | None, ego: EgoState, now_ns: int) -> DrivableGrid | None:
         """Unknown (None) when grid or map are missing, stale or unusable, which is not the same as no road."""
@@ -559,13 +561,13 @@ class Inputs:
             if self._config.inputs.drivable_type == "map":
                 lanelets = self._newest_map()
                 if self._map_space is None or self._map_space.lanelets is not lanelets:
-                    self._map_space = MapSpace(lanelets, self._space_maker)
+                    self._map_space = MapDrivableArea(lanelets, self._space_maker)
                 found = self._map_space.around(ego)
                 self._map_fault = ""
                 return found
             if self._config.inputs.drivable_type == "none":
                 return None
-            return convert.grid_in_ego_frame(self._drivable.used(grid, now_ns, partial(self._converted_grid, ego)), ego)
+            return convert.grid_to_ego_frame(self._drivable.used(grid, now_ns, partial(self._converted_grid, ego)), ego)
         except BadMessage as fault:
             self._map_fault = f"drivable: {fault}"
             return None
@@ -697,11 +699,11 @@ class Inputs:
             convert.camera_from_ego(self._transforms, name, message.header.frame_id),
         )
 
-    def settle(self) -> None:
+    def wait_idle(self) -> None:
         """Wait until what goes on in the background is done: a replay must not depend on how fast it went."""
         for busy in (self._vector_map, self._map_space):
             if busy is not None:
-                busy.settle()
+                busy.wait_idle()
 
     # --- diagnostics -------------------------------------------------------------------------------------------------
 

@@ -42,8 +42,8 @@ from ..domain import Command, StepReport
 from ..runtime.model_file import ModelFileError
 from . import outputs, topics
 from .inputs import InputStatus, Level
-from .params import configured
-from .planning_core import Pilot, PilotStep
+from .params import declare_config
+from .planning_core import PlanningCore, PlanningStep
 from .topics import message_class
 
 WATCHDOG_PERIOD_S = 0.02
@@ -57,7 +57,7 @@ DOMAINS = 233  # as many as the port numbers of DDS allow
 SWITCH_INTERVAL_S = 0.001
 
 
-def profile(qos: topics.Qos) -> QoSProfile:
+def qos_profile(qos: topics.Qos) -> QoSProfile:
     reliability, durability, depth = qos.value
     return QoSProfile(
         history=HistoryPolicy.KEEP_LAST,
@@ -67,7 +67,7 @@ def profile(qos: topics.Qos) -> QoSProfile:
     )
 
 
-class RationedCallbackGroup(CallbackGroup):
+class RateLimitedCallbackGroup(CallbackGroup):
     """For subscriptions whose messages repeat themselves (camera_info comes with every picture and says the same): each
     is attended at most once in a period. The newest message waits in the middleware meanwhile and costs nothing."""
 
@@ -88,15 +88,15 @@ class RationedCallbackGroup(CallbackGroup):
 
 
 class PlannerNode(Node):
-    def __init__(self, pilot: Pilot | None = None, context: Context | None = None) -> None:
+    def __init__(self, pilot: PlanningCore | None = None, context: Context | None = None) -> None:
         """Raises ConfigError or ModelFileError: one sentence that says what to change."""
         try:
             super().__init__("reflectdrive", context=context)
         except ParameterException as fault:  # of ROS's own parameters, such as use_sim_time
             raise ConfigError(str(fault)) from None
-        self.config, notes = configured(self)
+        self.config, notes = declare_config(self)
         self._parameter_status = [InputStatus("parameters", Level.OK, "; ".join(notes), {})] if notes else []
-        self._pilot = pilot or Pilot(self.config, time.perf_counter)  # ready when its network is
+        self._pilot = pilot or PlanningCore(self.config, time.perf_counter)  # ready when its network is
         self._arrived: dict[int, float] = {}  # stamp of an anchor picture -> when it came; the newest few
         self._busy_since: float | None = None
         # when the worker's last plan went out, anybody's last plan, the watchdog's last word on why none does
@@ -112,20 +112,20 @@ class PlannerNode(Node):
             topic.key: self.create_publisher(
                 message_class(topic.type),
                 topic.name,
-                profile(topic.qos),
+                qos_profile(topic.qos),
                 event_callbacks=PublisherEventCallbacks(use_default_callbacks=False),
             )
             for topic in topics.OUTPUTS
         }
         anchor = f"image:{self.config.cameras.anchor}"
         # raw: rclpy would read a message with Python's lock held, and end the node where it cannot
-        repeating = RationedCallbackGroup(REPEATING_PERIOD_S)
+        repeating = RateLimitedCallbackGroup(REPEATING_PERIOD_S)
         self._subscriptions_by_key = {
             topic.key: self.create_subscription(
                 message_class(topic.type),
                 topic.name,
                 self._storing(topic.key, topic.key == anchor),
-                profile(topic.qos),
+                qos_profile(topic.qos),
                 callback_group=repeating if topic.key.startswith("info:") else None,
                 # rclpy walks every event handler at every message: two for each topic cost more than the messages
                 event_callbacks=SubscriptionEventCallbacks(use_default_callbacks=False),
@@ -193,7 +193,7 @@ class PlannerNode(Node):
             finally:
                 self._busy_since = None
 
-    def _send(self, report: StepReport, restarts: int, step: PilotStep | None = None) -> None:
+    def _send(self, report: StepReport, restarts: int, step: PlanningStep | None = None) -> None:
         """Publish the plan first, everything that explains it afterwards."""
         begun = time.perf_counter()
         points = outputs.plan_points(report.plan, self.config)
@@ -212,7 +212,7 @@ class PlannerNode(Node):
                 self._planned_at = done
             self._explain(report, step, begun, done)
 
-    def _explain(self, report: StepReport, step: PilotStep | None, begun: float, done: float) -> None:
+    def _explain(self, report: StepReport, step: PlanningStep | None, begun: float, done: float) -> None:
         """Everything about a plan that went out at `done`; pictures of it only where somebody looks."""
         self._sequence += 1
         image_ns = None if step is None else step.snapshot.image_stamp_ns
@@ -226,7 +226,7 @@ class PlannerNode(Node):
         name = self.get_fully_qualified_name()
         rivals = outputs.candidates(report.plan, trajectory.points, self._command, self.config, name)
         self._publish("candidates", rivals)
-        self._publish("turn_indicators", outputs.indicator(self._command, report.plan.stamp_ns))
+        self._publish("turn_indicators", outputs.turn_indicators(self._command, report.plan.stamp_ns))
         if self._heard("path"):
             self._publish("path", outputs.path(trajectory))
         if self._heard("markers"):
@@ -300,7 +300,7 @@ class PlannerNode(Node):
         self._worker.join(timeout=1.0)
 
 
-def attend(executor: SingleThreadedExecutor, node: Node) -> None:
+def spin_once_safely(executor: SingleThreadedExecutor, node: Node) -> None:
     """What is due next. What rclpy reads itself (/clock, service calls) may be wrong too: it must not end the node."""
     try:
         executor.spin_once()
@@ -321,10 +321,10 @@ def start_ros(args: list[str] | None, context: Context | None = None) -> None:
     except rclpy_implementation.UnknownROSArgsError as fault:
         raise ConfigError(f"ROS does not know these words behind --ros-args: {fault}") from None
     except rclpy_implementation.RCLError as fault:
-        raise ConfigError(f"ROS cannot start: {_without_places(fault)}") from None
+        raise ConfigError(f"ROS cannot start: {_strip_source_locations(fault)}") from None
 
 
-def _without_places(fault: Exception) -> str:
+def _strip_source_locations(fault: Exception) -> str:
     """What ROS's C libraries say, on one line and without the places in their source code."""
     said = re.sub(r"\s*, at [^,:]+:\d+", "", str(fault)).removeprefix("failed to initialize rcl: ")
     said = re.sub(r"\. Error: (Expect(ed|ing) .*|error not set)$", ", which is not well formed", said)
@@ -366,7 +366,7 @@ def main(args: list[str] | None = None) -> int:
         executor.add_node(node)
         driving = True
         while not ending and node.context.ok():
-            attend(executor, node)  # the watchdog's timer ends each wait soon
+            spin_once_safely(executor, node)  # the watchdog's timer ends each wait soon
     except (ConfigError, ModelFileError) as fault:
         sys.stderr.write(f"reflectdrive: {fault}\n")
         return 2

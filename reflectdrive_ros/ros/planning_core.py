@@ -15,7 +15,7 @@ from .inputs import NO_CLOCK, Inputs, InputStatus, Level, Snapshot
 
 
 @dataclass(frozen=True)
-class Look:
+class StepInputs:
     """What was known when a step became due."""
 
     snapshot: Snapshot
@@ -24,7 +24,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class PilotStep:
+class PlanningStep:
     """One planning step: what was known, what was answered (None without odometry: nothing honest can be sent)."""
 
     snapshot: Snapshot
@@ -33,19 +33,19 @@ class PilotStep:
     restarts: int  # as in Look, when the step began: plans of before must not be sent after those of after
 
 
-class Pilot:
+class PlanningCore:
     def __init__(self, config: Config, clock: Clock, engine: Engine | None = None) -> None:
         """Raises ConfigError or ModelFileError as the engine does."""
         self.config = config
         self._clock = clock
         self._engine = engine or Engine(config, clock)
-        self.inputs = Inputs(config, self._engine.picture_size)
+        self.inputs = Inputs(config, self._engine.image_size)
         self.model_sha256, self.runs_on = self._engine.model_sha256, self._engine.runs_on
         self._restarts = 0
         self._late_in_a_row = 0
         self._interrupted = ""  # why the watchdog had to send the stop, until the next step
         self._overdue = ""  # why a plan is overdue, likewise
-        self._last: PilotStep | None = None
+        self._last: PlanningStep | None = None
 
     def put(self, key: str, message: Any, now_ns: int) -> None:
         self.inputs.put(key, message, now_ns)
@@ -53,26 +53,26 @@ class Pilot:
     def receive(self, key: str, content: bytes, now_ns: int) -> int | None:
         return self.inputs.receive(key, content, now_ns)
 
-    def settle(self) -> None:
+    def wait_idle(self) -> None:
         """Wait for what goes on in the background; for replays, never on a car."""
-        self.inputs.settle()
+        self.inputs.wait_idle()
 
     def due(self, now_ns: int) -> bool:
         return self.inputs.due(now_ns)
 
-    def step(self, now_ns: int) -> PilotStep:
+    def step(self, now_ns: int) -> PlanningStep:
         """Plan from the newest of everything; stop, saying why, where that is not enough."""
         return self.answer(self.look(now_ns))
 
-    def look(self, now_ns: int) -> Look:
+    def look(self, now_ns: int) -> StepInputs:
         """The newest of everything. A replay looks at the next before it answers the last."""
         begun, restarts = self._clock(), self.inputs.restarts
         snapshot = self.inputs.snapshot(now_ns)
         if snapshot.observation is not None:
             self._engine.expect(snapshot.observation)
-        return Look(snapshot, restarts, 1e3 * (self._clock() - begun))
+        return StepInputs(snapshot, restarts, 1e3 * (self._clock() - begun))
 
-    def answer(self, look: Look) -> PilotStep:
+    def answer(self, look: StepInputs) -> PlanningStep:
         """Plan from what was seen; looks are answered in their order."""
         if self._restarts != look.restarts:
             self._restarts = look.restarts
@@ -86,7 +86,7 @@ class Pilot:
             took.update(report.timings_ms)
             self._late_in_a_row = self._late_in_a_row + 1 if report.verdict is Verdict.LATE else 0
         self._interrupted = self._overdue = ""
-        self._last = PilotStep(snapshot, report, took, look.restarts)
+        self._last = PlanningStep(snapshot, report, took, look.restarts)
         return self._last
 
     def stop(self, now_ns: int, reason: str) -> StepReport | None:
@@ -142,7 +142,7 @@ class Pilot:
                 "planned": "none" if report.step is None else report.step.value,  # of the planner's own
                 "why_full": report.why_full,
                 "notes": "; ".join(report.notes),
-                "late_in_a_row": str(self._late_in_a_row),
+                "consecutive_late": str(self._late_in_a_row),
                 "objects": "unknown"
                 if observation is None or observation.agents is None
                 else str(len(observation.agents)),
@@ -151,7 +151,7 @@ class Pilot:
                 else str(len(observation.obstacles)),
                 "check": str(report.plan.check or "unchecked"),  # of the plan that was sent
                 "model_sha256": self.model_sha256,
-                "network_on": self.runs_on,
+                "backend": self.runs_on,
                 "restarts": str(self._restarts),
                 **times,
             },

@@ -177,7 +177,7 @@ Made from `reflectdrive_ros/ros/topics.py` with the default settings; `python -m
 specification, which admits neither weaker nor stronger ones.
 
 ## Inputs
-{_rows(inputs(config))}
+{_markdown_table(inputs(config))}
 
 - Pictures are CompressedImage, or Image with `cameras.compressed: false`; camera names and topics are settings
   (`cameras.names`, `cameras.topics`, `cameras.info_topics`). With `cameras.required: false` none of them is required.
@@ -196,7 +196,7 @@ specification, which admits neither weaker nor stronger ones.
   required is done without, and the diagnostics say so.
 
 ## Outputs
-{_rows(OUTPUTS)}
+{_markdown_table(OUTPUTS)}
 
 - Trajectories are in `map`, stamped with the stamp of the odometry they were made from; points are 0.1 s apart, the
   first at +0.1 s. A stop repeats its last pose with velocity 0.
@@ -204,7 +204,7 @@ specification, which admits neither weaker nor stronger ones.
 """
 
 
-def _rows(table: Iterable[Topic]) -> str:
+def _markdown_table(table: Iterable[Topic]) -> str:
     outgoing = table is OUTPUTS
     lines = [f"| topic | type | QoS | {'sent' if outgoing else 'required'} | what |", "|---|---|---|---|---|"]
     for topic in table:

@@ -64,7 +64,7 @@ class Engine:
                 network = None  # and nobody asks for a model that is not looked at
         self.runs_on = "" if network is None else getattr(network, "runs_on", type(network).__name__)
         self.model_sha256 = "" if network is None else config.model.sha256.lower()
-        self.picture_size = None if network is None else (network.inputs.width, network.inputs.height)
+        self.image_size = None if network is None else (network.inputs.width, network.inputs.height)
         self._config = config
         self._clock = clock
         self._planner = planner
