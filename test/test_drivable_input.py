@@ -19,7 +19,8 @@ from reflectdrive_ros.domain import Verdict
 from reflectdrive_ros.replay import recorded_world
 from reflectdrive_ros.ros import convert, outputs, topics
 from reflectdrive_ros.ros.convert import BadMessage
-from reflectdrive_ros.ros.inputs import Inputs, Level
+from reflectdrive_ros.ros.inputs.channel import Level
+from reflectdrive_ros.ros.inputs.snapshot import Inputs
 from reflectdrive_ros.ros.lanelet_file import load_map
 from reflectdrive_ros.ros.map_drivable import MapDrivableArea, build_grid
 from reflectdrive_ros.ros.planning_core import PlanningCore

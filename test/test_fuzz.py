@@ -55,7 +55,7 @@ from tf2_msgs.msg import TFMessage
 
 from reflectdrive_ros.config import Config, ConfigError, InputsConfig, load, override, override_dotted
 from reflectdrive_ros.config import settings as leaves
-from reflectdrive_ros.ros import convert, obstacles, outputs, raw_images
+from reflectdrive_ros.ros import convert, image_decoding, obstacles, outputs, raw_images
 from reflectdrive_ros.ros.convert import BadMessage
 from reflectdrive_ros.ros.lanelet_file import load_map
 from reflectdrive_ros.ros.planning_core import PlanningCore
@@ -284,9 +284,9 @@ def test_lanelet_routes(message):
 @fuzzed(2)
 @given(st.one_of(images, fitting_images, compressed))
 def test_pictures(message):
-    made = named(convert.pixels, message, "front", 64, 36)
+    made = named(image_decoding.pixels, message, "front", 64, 36)
     assert made is None or (made[0].shape == (36, 64, 3) and made[0].dtype == np.uint8)
-    convert.digest(message)
+    image_decoding.digest(message)
 
 
 @fuzzed()

@@ -25,9 +25,10 @@ from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import String
 
 from reflectdrive_ros.domain import PlanSource
-from reflectdrive_ros.ros import cdr, convert, topics
+from reflectdrive_ros.ros import cdr, convert, image_decoding, topics
 from reflectdrive_ros.ros.convert import BadMessage
-from reflectdrive_ros.ros.inputs import ITEMS_MAX, Level
+from reflectdrive_ros.ros.inputs.channel import Level
+from reflectdrive_ros.ros.inputs.store import ITEMS_MAX
 from reflectdrive_ros.ros.planning_core import PlanningCore
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -317,7 +318,7 @@ def test_a_jpeg_and_a_raw_image_of_too_many_pixels_are_refused(size):
     forged = good[:at] + struct.pack(">HH", height, width) + good[at + 4 :]
     for message in (compressed(forged), Image(width=width, height=height, encoding="mono8", step=width)):
         with pytest.raises(BadMessage, match=f"{width} x {height} px is not decoded"):
-            convert.check_image_size(message, "front", 16.0)
+            image_decoding.check_image_size(message, "front", 16.0)
 
 
 @pytest.mark.parametrize("kind", [".bmp", ".webp", ".tiff", ".jp2", ".ppm", ".hdr", ".gif", ".avif", ".pfm", ".ras"])
@@ -331,9 +332,9 @@ def test_formats_other_than_jpeg_and_png_are_refused_in_one_sentence(kind):
     if not done:
         pytest.skip(f"this OpenCV writes no {kind}")
     with pytest.raises(BadMessage, match="are no JPEG and no PNG"):
-        convert.check_image_size(compressed(made.tobytes()), "front", 16.0)
+        image_decoding.check_image_size(compressed(made.tobytes()), "front", 16.0)
     with pytest.raises(BadMessage, match="are no JPEG and no PNG"):
-        convert.pixels(compressed(made.tobytes()), "front", 64, 36)
+        image_decoding.pixels(compressed(made.tobytes()), "front", 64, 36)
 
 
 def test_a_jpeg_of_many_scans_is_refused():
@@ -341,12 +342,12 @@ def test_a_jpeg_of_many_scans_is_refused():
     done, made = cv2.imencode(".jpg", picture(), [cv2.IMWRITE_JPEG_PROGRESSIVE, 1])
     assert done
     data = made.tobytes()
-    convert.check_image_size(compressed(data), "front", 16.0)
+    image_decoding.check_image_size(compressed(data), "front", 16.0)
     starts = [at for at in range(len(data) - 1) if data[at : at + 2] == b"\xff\xda"]
     assert 2 <= len(starts) <= 12
     first = data[starts[0] : starts[1]]
     with pytest.raises(BadMessage, match="a JPEG of more than 32 scans is not decoded"):
-        convert.check_image_size(compressed(data[: starts[1]] + first * 40 + data[starts[1] :]), "front", 16.0)
+        image_decoding.check_image_size(compressed(data[: starts[1]] + first * 40 + data[starts[1] :]), "front", 16.0)
 
 
 GOOD = (fuzz.GOOD_JPEG, fuzz.GOOD_PNG, cv2.imencode(".jpg", picture(), [cv2.IMWRITE_JPEG_PROGRESSIVE, 1])[1].tobytes())
@@ -371,23 +372,23 @@ def headers_of_images(draw):
 @given(headers_of_images())
 def test_what_passes_by_its_header_decodes_to_no_more_pixels(data):
     message = compressed(data)
-    fuzz.named(convert.check_image_size, message, "front", MEGAPIXELS)
+    fuzz.named(image_decoding.check_image_size, message, "front", MEGAPIXELS)
     try:
-        convert.check_image_size(message, "front", MEGAPIXELS)
-        decoded = convert.jpeg_pixels(message, "front")
+        image_decoding.check_image_size(message, "front", MEGAPIXELS)
+        decoded = image_decoding.jpeg_pixels(message, "front")
     except BadMessage:
         return
     assert decoded.shape[0] * decoded.shape[1] <= 1e6 * MEGAPIXELS
-    assert decoded.shape[1::-1] == convert.image_size(message, "front")
+    assert decoded.shape[1::-1] == image_decoding.image_size(message, "front")
 
 
 def test_a_jpeg_whose_size_stands_behind_too_many_segments_is_refused():
     good = jpeg(1.0).data.tobytes()
-    assert convert.jpeg_size(good[:2] + b"\xff\xe1\0\x02" * 200 + good[2:]) == (64, 36)
+    assert image_decoding.jpeg_size(good[:2] + b"\xff\xe1\0\x02" * 200 + good[2:]) == (64, 36)
     many = good[:2] + b"\xff\xe1\0\x02" * 100_000 + good[2:]
-    assert convert.jpeg_size(many) is None
+    assert image_decoding.jpeg_size(many) is None
     with pytest.raises(BadMessage, match="no JPEG and no PNG"):
-        convert.check_image_size(compressed(many), "front", 16.0)
+        image_decoding.check_image_size(compressed(many), "front", 16.0)
 
 
 def test_the_strides_of_items_are_those_of_the_elements():

@@ -19,7 +19,7 @@ from reflectdrive_ros.replay import engine
 from reflectdrive_ros.ros import convert
 from reflectdrive_ros.ros.bag import BagReader, BagWriter
 from reflectdrive_ros.ros.convert import BadMessage
-from reflectdrive_ros.ros.inputs import Inputs
+from reflectdrive_ros.ros.inputs.snapshot import Inputs
 from reflectdrive_ros.ros.lanelet_file import load_map
 from reflectdrive_ros.ros.lanelets import speed_mps
 from reflectdrive_ros.ros.planning_core import PlanningCore

@@ -24,7 +24,7 @@ from reflectdrive_ros.config import Config, VehicleConfig
 from reflectdrive_ros.domain import Plan, Trajectory
 from reflectdrive_ros.replay.node import Harness
 from reflectdrive_ros.ros import convert, live, live_view, outputs
-from reflectdrive_ros.ros.inputs import InputStatus, Level
+from reflectdrive_ros.ros.inputs.channel import InputStatus, Level
 from reflectdrive_ros.ros.live_topics import CameraJpeg, Listener, LiveState, camera_name
 from reflectdrive_ros.ros.processes import running_node
 from reflectdrive_ros.ros.topics import NODE_NAME

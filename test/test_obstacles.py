@@ -18,7 +18,7 @@ from reflectdrive_ros.planning import guard
 from reflectdrive_ros.planning.safety import Known, check_of
 from reflectdrive_ros.ros import obstacles
 from reflectdrive_ros.ros.convert import BadMessage
-from reflectdrive_ros.ros.inputs import Inputs
+from reflectdrive_ros.ros.inputs.snapshot import Inputs
 
 CONFIG = override_dotted(Config(), {"inputs.obstacles_type": "cloud", "planner": "route_follower"})
 LIMITS, VEHICLE = CONFIG.inputs, CONFIG.vehicle

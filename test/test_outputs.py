@@ -9,7 +9,7 @@ from scenes import SECOND_NS, config
 from reflectdrive_ros.domain import Command, Plan, PlanSource, StepReport, Trajectory, Verdict
 from reflectdrive_ros.kinematics import arc, braking_distances
 from reflectdrive_ros.ros import outputs
-from reflectdrive_ros.ros.inputs import InputStatus, Level
+from reflectdrive_ros.ros.inputs.channel import InputStatus, Level
 from reflectdrive_ros.ros.topics import NODE_NAME
 
 HERE = np.array([100.0, 50.0, np.pi / 2])

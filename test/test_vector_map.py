@@ -42,7 +42,8 @@ from reflectdrive_ros.replay.node import Harness
 from reflectdrive_ros.ros import convert, outputs, topics, vector_map, vector_map_reader
 from reflectdrive_ros.ros.bag import BagError, BagReader, BagWriter
 from reflectdrive_ros.ros.convert import BadMessage
-from reflectdrive_ros.ros.inputs import Inputs, Level
+from reflectdrive_ros.ros.inputs.channel import Level
+from reflectdrive_ros.ros.inputs.snapshot import Inputs
 from reflectdrive_ros.ros.lanelet_file import load_map
 from reflectdrive_ros.ros.lanelet_map import LaneletMap
 from reflectdrive_ros.ros.lanelets import Lanelet, pack, unpack

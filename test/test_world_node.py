@@ -18,7 +18,7 @@ from reflectdrive_ros import geometry
 from reflectdrive_ros.config import Config, override_dotted
 from reflectdrive_ros.domain import Plan, StepKind, Trajectory
 from reflectdrive_ros.kinematics import speeds
-from reflectdrive_ros.ros import convert, outputs, topics, world_messages
+from reflectdrive_ros.ros import convert, image_decoding, outputs, topics, world_messages
 from reflectdrive_ros.ros.convert import BadMessage
 from reflectdrive_ros.ros.node import qos_profile
 from reflectdrive_ros.ros.topics import message_class
@@ -64,7 +64,7 @@ def test_a_planner_reads_back_the_world_as_it_is(world):
         np.testing.assert_allclose(mounted, picture.camera_from_ego, atol=1e-9)
         info = messages[f"info:{picture.name}"]
         np.testing.assert_allclose(convert.intrinsics(info, picture.name), picture.pixels_from_camera)
-        seen = convert.jpeg_pixels(messages[f"image:{picture.name}"], picture.name)
+        seen = image_decoding.jpeg_pixels(messages[f"image:{picture.name}"], picture.name)
         assert np.abs(seen.astype(int) - picture.pixels).mean() < 6  # JPEG
 
 

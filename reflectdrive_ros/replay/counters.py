@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..domain import Array
-from ..ros.inputs import InputStatus, Level
+from ..ros.inputs.channel import InputStatus, Level
 
 SENTENCES_MAX = 20  # of a kind that are told
 Unsent = Callable[[Iterable[InputStatus]], None]  # takes the diagnostics of a step that sent no plan

@@ -35,7 +35,7 @@ from ..files import locked
 from ..provenance import provenance
 from ..ros import outputs, topics
 from ..ros.bag import BagError, BagReader, BagWriter, DamagedMessage
-from ..ros.inputs import InputStatus, Level
+from ..ros.inputs.channel import InputStatus, Level
 from ..ros.planning_core import PlanningCore, StepInputs
 from ..runtime import cli_args
 from ..runtime.engine import NO_DEADLINE_MS, Engine

@@ -29,7 +29,7 @@ from rosgraph_msgs.msg import Clock
 from ..config import Config
 from ..ros import convert, outputs, topics
 from ..ros.bag import BagError, BagReader
-from ..ros.inputs import InputStatus, Level
+from ..ros.inputs.channel import InputStatus, Level
 from ..ros.node import qos_profile, start_ros
 from ..ros.processes import full_topic_name, isolated_environment, running_node, sender_qos
 from ..ros.topics import message_class

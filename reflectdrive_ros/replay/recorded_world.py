@@ -17,10 +17,10 @@ import numpy as np
 
 from ..config import Config
 from ..domain import Agents, Array, DrivableGrid, EgoState, PlanSource, StepKind, Verdict
-from ..ros import convert
+from ..ros import convert, image_decoding
 from ..ros.bag import BagReader, DamagedMessage
 from ..ros.convert import BadMessage
-from ..ros.inputs import InputStatus
+from ..ros.inputs.channel import InputStatus
 from ..ros.lanelet_file import load_map
 from ..ros.lanelet_map import LaneletMap
 from ..ros.map_drivable import MapDrivableArea
@@ -243,7 +243,7 @@ class Cameras:
                 continue
             try:
                 height = round(PICTURE_WIDTH * lens.height / max(lens.width, 1))
-                pixels, _ = convert.pixels(message, name, PICTURE_WIDTH, height)
+                pixels, _ = image_decoding.pixels(message, name, PICTURE_WIDTH, height)
                 camera_from_ego = convert.camera_from_ego(self._transforms, name, message.header.frame_id)
             except BadMessage:
                 continue

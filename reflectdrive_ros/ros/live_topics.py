@@ -20,7 +20,7 @@ from rclpy.node import Node
 from visualization_msgs.msg import MarkerArray
 
 from ..domain import Array
-from . import convert, outputs, topics
+from . import convert, image_decoding, outputs, topics
 from .convert import BadMessage
 from .node import qos_profile
 from .topics import Qos, message_class
@@ -213,7 +213,7 @@ def _to_jpeg(message: Any) -> CameraJpeg:
     if not hasattr(message, "encoding"):
         return CameraJpeg(stamp_ns, bytes(message.data), frame)
     try:
-        pixels = convert.raw_pixels(message, frame)
+        pixels = image_decoding.raw_pixels(message, frame)
     except BadMessage:
         return CameraJpeg(stamp_ns, b"", frame)
     made = cv2.imencode(".jpg", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, 80])[1]

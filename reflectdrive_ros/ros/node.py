@@ -41,7 +41,7 @@ from ..config import ConfigError
 from ..domain import Command, StepReport
 from ..runtime.model_file import ModelFileError
 from . import outputs, topics
-from .inputs import InputStatus, Level
+from .inputs.channel import InputStatus, Level
 from .params import declare_config
 from .planning_core import PlanningCore, PlanningStep
 from .topics import message_class

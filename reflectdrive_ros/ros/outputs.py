@@ -25,7 +25,7 @@ from visualization_msgs.msg import Marker, MarkerArray
 from .. import geometry, kinematics
 from ..config import Config
 from ..domain import Array, Command, Plan, StepReport, Trajectory
-from .inputs import InputStatus
+from .inputs.channel import InputStatus
 from .topics import NODE_NAME
 
 HAS_TURN_INDICATOR = "turn_indicators_command" in CandidateTrajectory.get_fields_and_field_types()

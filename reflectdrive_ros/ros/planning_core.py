@@ -11,7 +11,8 @@ from typing import Any
 from ..config import Config
 from ..domain import PlanSource, StepReport, Verdict
 from ..runtime.engine import Clock, Engine
-from .inputs import NO_CLOCK, Inputs, InputStatus, Level, Snapshot
+from .inputs.channel import NO_CLOCK, InputStatus, Level
+from .inputs.snapshot import Inputs, Snapshot
 
 
 @dataclass(frozen=True)

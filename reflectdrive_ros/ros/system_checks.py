@@ -24,7 +24,7 @@ from importlib import metadata
 from pathlib import Path
 
 from ..config import Config
-from ..ros import topics
+from . import topics
 
 SEGMENT_BYTES = 64 * 2**20  # shared memory of one participant under config/fastdds.xml
 PARTICIPANTS = 4  # cameras or a bag, the node, RViz, a recorder
