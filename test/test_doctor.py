@@ -136,7 +136,7 @@ def test_the_shipped_profile_is_a_good_one(variable):
 def test_without_a_profile_the_command_that_sets_it_is_given(environment):
     found = system_checks.dds_profile(environment)
     assert found.state is State.WARN
-    assert "loses pictures silently" in found.found
+    assert "loses images silently" in found.found
     assert f"export FASTRTPS_DEFAULT_PROFILES_FILE={ROOT / 'config/fastdds.xml'}" in found.todo
 
 

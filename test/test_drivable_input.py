@@ -156,10 +156,10 @@ def test_without_a_usable_grid_the_plan_comes_all_the_same_and_says_so(message, 
     (status,) = [status for status in inputs.statuses(ns(1.0)) if status.name == "drivable"]
     assert status.level is Level.WARN
     assert words in status.message
-    pilot = PlanningCore(small(inputs__drivable_type="grid"), Clock())
-    pilot.inputs = inputs
+    core = PlanningCore(small(inputs__drivable_type="grid"), Clock())
+    core.inputs = inputs
     inputs._planned_image_ns = -1
-    report = pilot.step(ns(1.0)).report
+    report = core.step(ns(1.0)).report
     assert report.verdict is Verdict.OK
     assert not report.plan.check.drivable
     assert str(report.plan.check).endswith("unchecked: no drivable space")

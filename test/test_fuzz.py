@@ -355,28 +355,28 @@ def good(seconds):
 @pytest.mark.parametrize("planner", ["constant_velocity", "route_follower"])
 @fuzzed()
 @given(bad=st.lists(one, min_size=1, max_size=6), mended=st.booleans(), jump_s=st.sampled_from([0.0, 0.1, 10.0, -10.0]))
-def test_a_pilot_answers_whatever_it_is_told(planner, bad, mended, jump_s):
+def test_a_planning_core_answers_whatever_it_is_told(planner, bad, mended, jump_s):
     """After any messages: a plan of finite numbers or none, and diagnostics that can be sent."""
-    pilot = PlanningCore(config(cameras__width=64, cameras__height=36, planner=planner), Clock())
+    core = PlanningCore(config(cameras__width=64, cameras__height=36, planner=planner), Clock())
     for key, message in good(1.0):
-        pilot.put(key, message, ns(1.0))
-    assert pilot.step(ns(1.0)).report is not None
+        core.put(key, message, ns(1.0))
+    assert core.step(ns(1.0)).report is not None
     now = ns(1.1 + jump_s)
     for key, message in bad:
-        pilot.put(key, message, now)
-    pilot.due(now)
-    reports = [pilot.step(now).report, pilot.stop(now, "the watchdog asks")]
+        core.put(key, message, now)
+    core.due(now)
+    reports = [core.step(now).report, core.stop(now, "the watchdog asks")]
     if mended:  # a good instant on top: the node must not stay broken
         for key, message in good(1.2 + jump_s):
-            pilot.put(key, message, now)
-        reports.append(pilot.step(ns(1.2 + jump_s)).report)
+            core.put(key, message, now)
+        reports.append(core.step(ns(1.2 + jump_s)).report)
     for report in reports:
         if report is not None:
-            points = outputs.trajectory(report.plan, pilot.config).points
+            points = outputs.trajectory(report.plan, core.config).points
             assert np.isfinite([p.pose.position.x for p in points]).all()
-            sent = outputs.plan_points(report.plan, pilot.config)
-            outputs.trajectory_bytes(report.plan.stamp_ns, sent, pilot.config.output.map_frame)
-    outputs.diagnostics(pilot.statuses(now), now, "reflectdrive")
+            sent = outputs.plan_points(report.plan, core.config)
+            outputs.trajectory_bytes(report.plan.stamp_ns, sent, core.config.output.map_frame)
+    outputs.diagnostics(core.statuses(now), now, "reflectdrive")
 
 
 # --- settings --------------------------------------------------------------------------------------------------------

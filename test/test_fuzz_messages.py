@@ -142,19 +142,19 @@ KINDS = [
 
 
 def set_out(settings):
-    """A pilot that has planned from a good instant at 1.0 s."""
-    pilot = PlanningCore(config(**settings), Clock())
+    """A core that has planned from a good instant at 1.0 s."""
+    core = PlanningCore(config(**settings), Clock())
     for key, message in fuzz.good(1.0):
-        pilot.receive(key, serialize_message(message), ns(1.0))
-    assert pilot.step(ns(1.0)).report.source is PlanSource.PLANNER
-    return pilot
+        core.receive(key, serialize_message(message), ns(1.0))
+    assert core.step(ns(1.0)).report.source is PlanSource.PLANNER
+    return core
 
 
 @pytest.mark.parametrize("settings", KINDS, ids=["default", "grid, cloud, tracked", "lanelet, raw"])
 def test_bytes_that_are_no_message_are_counted_and_named_and_change_nothing(settings):
     """On every topic: nothing at all, noise, half a message, one of another type, a forged length, too much."""
-    pilot = set_out(KINDS[0])  # what is good is of the default's types
-    pilot.inputs = type(pilot.inputs)(config(**settings))
+    core = set_out(KINDS[0])  # what is good is of the default's types
+    core.inputs = type(core.inputs)(config(**settings))
     rng = np.random.default_rng(0)
     for key, kind in topic_types(**settings).items():
         good = serialize_message(kind())
@@ -163,30 +163,30 @@ def test_bytes_that_are_no_message_are_counted_and_named_and_change_nothing(sett
         forged = good[:at] + b"\xff\xff\xff\x7f" + good[at + 4 :]
         noise = b"\0\1\0\0" + rng.bytes(200)
         bad = [b"", b"\0\1", rng.bytes(200), noise, good[: len(good) // 2], other, forged, bytes(40_000_000)]
-        before = dict(vars(pilot.inputs._channel(key.partition(":")[0], key.partition(":")[2])))
+        before = dict(vars(core.inputs._channel(key.partition(":")[0], key.partition(":")[2])))
         for content in bad:
-            assert pilot.receive(key, content, ns(1.05)) is None
-        channel = pilot.inputs._channel(key.partition(":")[0], key.partition(":")[2])
+            assert core.receive(key, content, ns(1.05)) is None
+        channel = core.inputs._channel(key.partition(":")[0], key.partition(":")[2])
         assert channel.refused == len(bad), key
         assert channel.messages == before["messages"]
-        (status,) = (s for s in pilot.statuses(ns(1.06)) if s.name == channel.name)
+        (status,) = (s for s in core.statuses(ns(1.06)) if s.name == channel.name)
         assert f"{channel.name}: {len(bad)} messages refused, the last one: a message of 40.00 MB" in status.message
         assert status.level >= Level.WARN
         assert status.values["refused"] == str(len(bad))
 
 
 def test_a_node_plans_on_between_bad_messages():
-    pilot = set_out(KINDS[0])
+    core = set_out(KINDS[0])
     rng = np.random.default_rng(1)
     for k in range(1, 20):
         now = 1.0 + 0.1 * k
         for key, message in fuzz.good(now):
-            pilot.receive(key, serialize_message(message), ns(now))
-            pilot.receive(key, rng.bytes(int(rng.integers(0, 300))), ns(now))
-        assert pilot.step(ns(now)).report.source is PlanSource.PLANNER
-    assert {s.level for s in pilot.statuses(ns(now)) if "refused" in s.values} >= {Level.WARN}
+            core.receive(key, serialize_message(message), ns(now))
+            core.receive(key, rng.bytes(int(rng.integers(0, 300))), ns(now))
+        assert core.step(ns(now)).report.source is PlanSource.PLANNER
+    assert {s.level for s in core.statuses(ns(now)) if "refused" in s.values} >= {Level.WARN}
     later = ns(now + 4.0)
-    assert not any("messages refused" in s.message for s in pilot.statuses(later))  # and forgotten when it is over
+    assert not any("messages refused" in s.message for s in core.statuses(later))  # and forgotten when it is over
 
 
 @pytest.mark.parametrize(
@@ -243,30 +243,30 @@ def test_no_message_holds_the_executor_for_long(what, key, message):
     """Processor time of this thread: the wall clock of a shared machine would tell of the others."""
     content, took = serialize_message(message), []
     for _ in range(5):
-        pilot = PlanningCore(config(**KINDS[0]), Clock())
+        core = PlanningCore(config(**KINDS[0]), Clock())
         begun = time.thread_time()
-        pilot.receive(key, content, ns(1.0))
+        core.receive(key, content, ns(1.0))
         took.append(time.thread_time() - begun)
     assert min(took) < HOLD_S
 
 
 def test_more_transforms_than_are_read_are_refused_and_those_before_them_stay():
-    pilot = set_out(KINDS[0])
+    core = set_out(KINDS[0])
     many = tf_static()
     many.transforms = [many.transforms[0]] * (ITEMS_MAX["tf_static"] + 1)
-    assert pilot.receive("tf_static", serialize_message(many), ns(1.0)) is None
-    (status,) = (s for s in pilot.statuses(ns(1.0)) if s.name == "tf_static")
+    assert core.receive("tf_static", serialize_message(many), ns(1.0)) is None
+    (status,) = (s for s in core.statuses(ns(1.0)) if s.name == "tf_static")
     assert "a message of more than 1000 items is not read: send fewer" in status.message
     for key, message in fuzz.good(1.1):
         if key != "tf_static":
-            pilot.receive(key, serialize_message(message), ns(1.1))
-    assert pilot.step(ns(1.1)).report.source is PlanSource.PLANNER
+            core.receive(key, serialize_message(message), ns(1.1))
+    assert core.step(ns(1.1)).report.source is PlanSource.PLANNER
 
 
 def test_a_route_that_is_too_long_is_not_replaced_by_the_one_before():
-    pilot = set_out(KINDS[0])
-    pilot.receive("route", serialize_message(route([(k, 0.0) for k in range(20_001)])), ns(1.0))
-    snapshot = pilot.look(ns(1.0)).snapshot
+    core = set_out(KINDS[0])
+    core.receive("route", serialize_message(route([(k, 0.0) for k in range(20_001)])), ns(1.0))
+    snapshot = core.collect_inputs(ns(1.0)).snapshot
     assert snapshot.observation is None
     assert any("a message of more than 20000 items is not read" in problem for problem in snapshot.problems)
 
@@ -296,16 +296,16 @@ def compressed(data, seconds=1.0, camera="front"):
 def test_an_image_bomb_is_refused_by_its_header_and_the_node_plans_on():
     bomb = png_of(20_000, 20_000)
     assert cv2.imdecode(np.frombuffer(png_of(200, 200), np.uint8), cv2.IMREAD_COLOR).shape == (200, 200, 3)
-    pilot = set_out(KINDS[0])
+    core = set_out(KINDS[0])
     for key, message in fuzz.good(1.1):
-        pilot.receive(key, serialize_message(message), ns(1.1))
+        core.receive(key, serialize_message(message), ns(1.1))
     begun = time.thread_time()
     for camera in CAMERAS:
         bytes_ = serialize_message(compressed(bomb, 1.15, camera))
-        assert pilot.receive(f"image:{camera}", bytes_, ns(1.15)) is None
+        assert core.receive(f"image:{camera}", bytes_, ns(1.15)) is None
     assert time.thread_time() - begun < 3 * HOLD_S
-    assert pilot.step(ns(1.15)).report.source is PlanSource.PLANNER
-    (status,) = (s for s in pilot.statuses(ns(1.15)) if s.name == "image front")
+    assert core.step(ns(1.15)).report.source is PlanSource.PLANNER
+    (status,) = (s for s in core.statuses(ns(1.15)) if s.name == "image front")
     assert "an image of 20000 x 20000 px is not decoded, at most 16 megapixels are" in status.message
     assert "cameras.megapixels_max" in status.message
 

@@ -153,13 +153,13 @@ def test_the_route_can_be_driven_where_the_recorded_car_drove():
     """Every plan along it passes the guard; along the map's own corners a fifth of them turned too tightly."""
     messages, places = drive()
     config = replace(Config("route_follower", inputs=settings(objects_type="none")), speed_limit_mps=4.0)
-    pilot = PlanningCore(replace(config, cameras=replace(config.cameras, required=False)), clock=lambda: 0.0)
-    pilot.put("route", route_message(driven_ids(), places[0], places[-1]), 0)
+    core = PlanningCore(replace(config, cameras=replace(config.cameras, required=False)), clock=lambda: 0.0)
+    core.put("route", route_message(driven_ids(), places[0], places[-1]), 0)
     reasons = []
     for message in messages[::20]:
         now_ns = message.header.stamp.sec * 1_000_000_000 + message.header.stamp.nanosec
-        pilot.put("odometry", message, now_ns)
-        reasons.append(pilot.step(now_ns).report.reason)
+        core.put("odometry", message, now_ns)
+        reasons.append(core.step(now_ns).report.reason)
     assert len(reasons) > 100
     assert set(reasons) == {""}
 

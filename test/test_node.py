@@ -215,7 +215,7 @@ def test_pictures_that_stop_are_noticed_by_the_watchdog(tmp_path):
     with car(tmp_path) as sender:
         sender.until(planned)
         status = sender.until(stopped, cameras=())
-        assert "image front" in status.reason or "no new picture" in status.reason
+        assert "image front" in status.reason or "no new image" in status.reason
 
 
 def test_a_frozen_picture_is_not_driven_on(tmp_path):

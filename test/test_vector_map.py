@@ -365,8 +365,8 @@ def test_an_observation_by_the_topic_is_the_one_by_the_file():
 )
 def test_a_map_that_cannot_be_used_stops_the_car_until_a_good_one_comes(message, words):
     config, inputs = lanelet_car()
-    pilot = PlanningCore(config, Clock())
-    pilot.inputs = inputs
+    core = PlanningCore(config, Clock())
+    core.inputs = inputs
     inputs.put("route", the_route(), 0)
     reports = []
     for k, sent in enumerate((map_message(), message(), map_message())):
@@ -375,7 +375,7 @@ def test_a_map_that_cannot_be_used_stops_the_car_until_a_good_one_comes(message,
         odometry_now = drive()[0][20 * k]
         now_ns = convert.stamp_ns(odometry_now.header)
         inputs.put("odometry", odometry_now, now_ns)
-        reports.append(pilot.step(now_ns).report)
+        reports.append(core.step(now_ns).report)
         lines = {status.name: status for status in inputs.statuses(now_ns)}
         assert (words in lines["map"].message) == (k == 1)
         assert lines["map"].values["refused"] == str(int(k > 0))

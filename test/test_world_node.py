@@ -46,7 +46,7 @@ def world():
 def said(world):
     """Everything that is sent at the beginning, by key."""
     sender, pictures = Sender(), world.pictures(RIG)
-    everything = (*sender.introduction(world, pictures), *sender.messages(world), *sender.pictures(pictures))
+    everything = (*sender.introduction(world, pictures), *sender.messages(world), *sender.images(pictures))
     return dict(everything), pictures
 
 

@@ -299,7 +299,7 @@ def planar_poses(poses: Any) -> Array:
 def agents_to_ego_frame(found: MapAgents, ego: EgoState) -> Agents:
     """The agents moved on at constant velocity to the ego's stamp, in the ego frame of that moment.
 
-    Pairing a picture of the past with an ego of now misplaces a car at 15 m/s by 1.5 m every 0.1 s.
+    Pairing an image of the past with an ego of now misplaces a car at 15 m/s by 1.5 m every 0.1 s.
     """
     late_s = (ego.stamp_ns - found.stamp_ns) * 1e-9
     agents, ego_from_map = found.agents, geometry.invert(ego.map_from_ego)

@@ -19,7 +19,7 @@ from .convert import BadMessage
 AS_RGB = getattr(cv2, "IMREAD_COLOR_RGB", 0)  # newer than Ubuntu 24.04's OpenCV
 REDUCED = {2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4, 8: cv2.IMREAD_REDUCED_COLOR_8}
 OVERSAMPLING_MIN = (
-    1.5  # of a picture that is decoded smaller, or halved, so many pixels at least are averaged into one, each way
+    1.5  # of an image that is decoded smaller, or halved, so many pixels at least are averaged into one, each way
 )
 SIZE_MARKERS = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # of a JPEG's segments those that tell its size
 BARE_MARKERS = {0x01, *range(0xD0, 0xDA)}  # those without a length
@@ -102,7 +102,7 @@ def check_image_size(message: Any, name: str, megapixels_max: float) -> None:
 def pixels(message: Any, name: str, width: int, height: int) -> tuple[Array, tuple[float, float]]:
     """(height, width, 3) uint8 RGB of an Image or CompressedImage, and how much x and y were scaled to get there.
 
-    Areas are averaged. Of a picture that is much larger most are averaged where that costs least: in a JPEG's own
+    Areas are averaged. Of an image that is much larger most are averaged where that costs least: in a JPEG's own
     cosines, or two by two.
     """
     reduction = 1
@@ -127,6 +127,6 @@ def _halves(size: int, wanted: int) -> bool:
 
 
 def digest(message: Any) -> int:
-    """A number that differs between two pictures of a living camera; a sample of the bytes of large ones."""
+    """A number that differs between two images of a living camera; a sample of the bytes of large ones."""
     data = np.frombuffer(message.data, np.uint8)
     return hash(data[:: max(1, len(data) // 8192)].tobytes())

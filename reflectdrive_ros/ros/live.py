@@ -79,7 +79,7 @@ class RequestHandler(BaseHTTPRequestHandler):
         elif len(words) == 3 and words[0] == "camera" and (stamp := STAMP.fullmatch(words[2])):
             jpeg = self.server.listener.jpeg(words[1], int(stamp[1]))
             if jpeg is None:
-                self._answer(b"this picture is gone", "text/plain", HTTPStatus.NOT_FOUND)
+                self._answer(b"this image is gone", "text/plain", HTTPStatus.NOT_FOUND)
             else:
                 self._answer(jpeg, "image/jpeg")
         else:

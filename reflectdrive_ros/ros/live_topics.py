@@ -27,7 +27,7 @@ from .topics import Qos, message_class
 from .world_messages import ROAD_TOPIC
 
 DISCOVERY_PERIOD_S = 0.5
-IMAGES_KEPT = 8  # of each camera, so that a page gets the very picture it was told of
+IMAGES_KEPT = 8  # of each camera, so that a page gets the very image it was told of
 POSES_KEPT = 300
 HISTORY_KEPT = 600  # plans; a minute
 STATUS_TYPE = "reflectdrive/msg/PlannerStatus"
@@ -47,7 +47,7 @@ GENERIC_WORDS = {"", "sensing", "camera", "input", "image", "image_raw", "compre
 
 
 def camera_name(topic: str) -> str:
-    """What a camera is called, from the name of its picture or camera_info topic."""
+    """What a camera is called, from the name of its image or camera_info topic."""
     words = [word for word in topic.split("/") if word not in GENERIC_WORDS]
     return words[-1] if words else topic
 
@@ -65,7 +65,7 @@ class LiveState:
 
     planner: str  # full name of the planner's node; empty while there is none
     newest: Mapping[str, Any]  # messages by key
-    pictures: Mapping[str, CameraJpeg]  # by camera
+    images: Mapping[str, CameraJpeg]  # by camera
     infos: Mapping[str, Any]  # CameraInfo by camera
     transforms: Mapping[str, tuple[str, Array]]  # of /tf_static, as `convert.static_transforms`
     poses: tuple[tuple[int, Array], ...]  # stamp and map_from_ego, newest last
@@ -82,7 +82,7 @@ class Listener(Node):
         self._planner = ""
         self._heard_topics: set[str] = set()
         self._newest: dict[str, Any] = {}
-        self._pictures: dict[str, OrderedDict[int, Any]] = {}
+        self._images: dict[str, OrderedDict[int, Any]] = {}
         self._infos: dict[str, Any] = {}
         self._transforms: dict[str, tuple[str, Array]] = {}
         self._poses: deque[tuple[int, Array]] = deque(maxlen=POSES_KEPT)
@@ -139,7 +139,7 @@ class Listener(Node):
 
     def _take(self, key: str, camera: str, message: Any) -> None:
         if key == "image":
-            kept = self._pictures.setdefault(camera, OrderedDict())
+            kept = self._images.setdefault(camera, OrderedDict())
             kept[convert.stamp_ns(message.header)] = message
             while len(kept) > IMAGES_KEPT:
                 kept.popitem(last=False)
@@ -185,7 +185,7 @@ class Listener(Node):
             return LiveState(
                 self._planner,
                 dict(self._newest),
-                {name: _to_jpeg(kept[max(kept)]) for name, kept in self._pictures.items() if kept},
+                {name: _to_jpeg(kept[max(kept)]) for name, kept in self._images.items() if kept},
                 dict(self._infos),
                 dict(self._transforms),
                 tuple(self._poses),
@@ -196,9 +196,9 @@ class Listener(Node):
             )
 
     def jpeg(self, camera: str, stamp_ns: int) -> bytes | None:
-        """The picture of that stamp, if it is still kept."""
+        """The image of that stamp, if it is still kept."""
         with self._lock:
-            message = self._pictures.get(camera, OrderedDict()).get(stamp_ns)
+            message = self._images.get(camera, OrderedDict()).get(stamp_ns)
         return None if message is None else _to_jpeg(message).jpeg or None
 
     def road(self) -> tuple[int, list[Array]]:
@@ -208,7 +208,7 @@ class Listener(Node):
 
 
 def _to_jpeg(message: Any) -> CameraJpeg:
-    """JPEG bytes as they came; raw pictures are encoded, what is no picture becomes an empty one."""
+    """JPEG bytes as they came; raw images are encoded, what is no image becomes an empty one."""
     stamp_ns, frame = convert.stamp_ns(message.header), message.header.frame_id
     if not hasattr(message, "encoding"):
         return CameraJpeg(stamp_ns, bytes(message.data), frame)

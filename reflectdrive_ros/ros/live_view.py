@@ -22,7 +22,7 @@ AGENTS_MAX, EXTENT_MAX_M = 200, 60.0
 
 
 def state(heard: LiveState, vehicle: VehicleConfig) -> dict[str, Any]:
-    """Everything but pictures and road."""
+    """Everything but images and road."""
     newest = heard.newest
     here = heard.poses[-1][1] if heard.poses else None
     odometry, status = newest.get("odometry"), newest.get("status")
@@ -188,14 +188,14 @@ def agents(message: Any, here: Array) -> list[list[float]]:
 
 
 def cameras(heard: LiveState) -> list[dict[str, Any]]:
-    """The newest picture of each camera, left to right, with what is needed to draw on it where that is known."""
+    """The newest image of each camera, left to right, with what is needed to draw on it where that is known."""
     found = []
-    for name, picture in heard.pictures.items():
-        shown: dict[str, Any] = {"name": name, "stamp_ns": str(picture.stamp_ns), "lens": None}  # too long for a double
+    for name, image in heard.images.items():
+        shown: dict[str, Any] = {"name": name, "stamp_ns": str(image.stamp_ns), "lens": None}  # too long for a double
         look = 0.0
         try:
-            info, ego = heard.infos[name], pose_at(heard.poses, picture.stamp_ns)
-            camera_from_ego = convert.camera_from_ego(dict(heard.transforms), name, picture.frame)
+            info, ego = heard.infos[name], pose_at(heard.poses, image.stamp_ns)
+            camera_from_ego = convert.camera_from_ego(dict(heard.transforms), name, image.frame)
             look = float(np.arctan2(camera_from_ego[2, 1], camera_from_ego[2, 0]))
             known = info.distortion_model in ("plumb_bob", "rational_polynomial")
             if ego is not None:
@@ -208,7 +208,7 @@ def cameras(heard: LiveState) -> list[dict[str, Any]]:
                     "ego": round_list(ego, 4),
                 }
         except (KeyError, BadMessage):
-            pass  # the picture is shown without the plan
+            pass  # the image is shown without the plan
         found.append((-look, name, shown))
     return [shown for _, _, shown in sorted(found, key=lambda row: row[:2])]
 

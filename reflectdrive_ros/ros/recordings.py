@@ -132,7 +132,7 @@ def open_recording(folder: str | Path) -> Recording:
 
 
 class _Event(NamedTuple):
-    """A message to be made when its turn comes: pictures are too large to be held all at once."""
+    """A message to be made when its turn comes: images are too large to be held all at once."""
 
     stamp_ns: int
     topic: str
@@ -192,13 +192,13 @@ def _pandaset(folder: Path, data: Mapping[str, Array]) -> Recording:
             ),
         ]
     for name, source in PANDASET_CAMERAS.items():
-        distortion = PANDASET_DISTORTION[name]  # pictures are as the lens made them: it is given, not removed
+        distortion = PANDASET_DISTORTION[name]  # images are as the lens made them: it is given, not removed
         info, image = f"/sensing/camera/{name}/camera_info", f"/sensing/camera/{name}/image/compressed"
         topics |= {info: (CameraInfo, False), image: (CompressedImage, False)}
         for i, stamp in enumerate(camera_stamps[name]):
             file = folder / "images" / source / f"{i:02d}.jpg"
             if not file.is_file():
-                raise RecordingError(f"picture {file} is missing; copy the recording again")
+                raise RecordingError(f"image {file} is missing; copy the recording again")
             events += [
                 _Event(stamp, info, partial(camera_info, stamp, name, PANDASET_SIZE, data[f"{source}_K"], distortion)),
                 _Event(stamp, image, partial(_image, stamp, name, file)),

@@ -215,11 +215,11 @@ def shared_memory(folder: Path) -> Finding:
     try:
         status = os.statvfs(folder)
     except OSError as fault:
-        return Finding(name, State.WARN, f"{folder}: {fault.strerror}", "mount a tmpfs there, or pictures go over UDP")
+        return Finding(name, State.WARN, f"{folder}: {fault.strerror}", "mount a tmpfs there, or images go over UDP")
     size, free = status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
     found = f"{folder}: {free / 2**20:.0f} of {size / 2**20:.0f} MB free"
     if not os.access(folder, os.W_OK):
-        return Finding(name, State.WARN, f"{folder} cannot be written", "chmod 1777, or pictures go over UDP")
+        return Finding(name, State.WARN, f"{folder} cannot be written", "chmod 1777, or images go over UDP")
     if size < need:
         todo = f"64 MB for each process that takes part: start the container with --shm-size={need // 2**20}m or more"
         return Finding(name, State.WARN, found, todo)
@@ -233,12 +233,12 @@ def dds_profile(environment: Mapping[str, str]) -> Finding:
     """Whether Fast DDS gets a profile with a segment that three cameras fit in."""
     name = "DDS profile"
     shipped = _shipped_profile(environment)
-    todo = f"launch and demo set it themselves; everything else that sends or reads pictures needs it: {shipped}"
+    todo = f"launch and demo set it themselves; everything else that sends or reads images needs it: {shipped}"
     for variable in ("FASTRTPS_DEFAULT_PROFILES_FILE", "FASTDDS_DEFAULT_PROFILES_FILE"):
         if environment.get(variable):
             break
     else:
-        found = "FASTRTPS_DEFAULT_PROFILES_FILE is not set: with 512 kB of shared memory DDS loses pictures silently"
+        found = "FASTRTPS_DEFAULT_PROFILES_FILE is not set: with 512 kB of shared memory DDS loses images silently"
         return Finding(name, State.WARN, found, todo)
     file = environment[variable]
     try:
@@ -283,7 +283,7 @@ def receive_buffer(file: Path) -> Finding:
         return Finding(name, State.OK, "the kernel does not tell", required=False)
     found = f"net.core.rmem_max {size / 2**20:.1f} MB"
     if size < RECEIVE_BUFFER_BYTES:
-        todo = f"for pictures from another machine: sudo sysctl -w net.core.rmem_max={RECEIVE_BUFFER_BYTES}"
+        todo = f"for images from another machine: sudo sysctl -w net.core.rmem_max={RECEIVE_BUFFER_BYTES}"
         return Finding(name, State.WARN, found, todo, required=False)
     return Finding(name, State.OK, found, required=False)
 
@@ -346,7 +346,7 @@ def check_loopback(speaker: subprocess.Popen[str], topic: str, environment: Mapp
 
 def middleware(name: str) -> Finding:
     if not name.startswith("rmw_fastrtps"):
-        todo = "nothing, if it carries your pictures; config/fastdds.xml is for Fast DDS only"
+        todo = "nothing, if it carries your images; config/fastdds.xml is for Fast DDS only"
         return Finding("middleware", State.WARN, name, todo)
     return Finding("middleware", State.OK, name)
 

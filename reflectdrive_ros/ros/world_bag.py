@@ -1,4 +1,4 @@
-"""A drive through the proving ground as a recording: the pilot drives it here, without ROS processes, bit for bit the
+"""A drive through the proving ground as a recording: the core drives it here, without ROS processes, bit for bit the
 same on every run. Also what every command that opens a world has in common."""
 
 from __future__ import annotations
@@ -62,16 +62,16 @@ def world_recording(world: World, config: Config, seconds: float) -> Recording:
 
     def messages() -> Iterator[RecordedMessage]:
         patient = replace(config, engine=replace(config.engine, deadline_ms=NO_DEADLINE_MS))
-        pilot = PlanningCore(patient, time.perf_counter)
+        core = PlanningCore(patient, time.perf_counter)
         sender = world_messages.Sender(config.output.map_frame)
         for tick in range(ticks):
-            stamp_ns, pictures = world.stamp_ns, world.pictures(rig) if rig else ()
-            introduced = [] if tick else list(sender.introduction(world, pictures))
-            for key, message in (*introduced, *sender.messages(world), *sender.pictures(pictures)):
+            stamp_ns, images = world.stamp_ns, world.pictures(rig) if rig else ()
+            introduced = [] if tick else list(sender.introduction(world, images))
+            for key, message in (*introduced, *sender.messages(world), *sender.images(images)):
                 if key in names:
-                    pilot.put(key, message, stamp_ns)
+                    core.put(key, message, stamp_ns)
                     yield RecordedMessage(names[key], stamp_ns, message)
-            report = pilot.step(stamp_ns).report
+            report = core.step(stamp_ns).report
             world.step(None if report is None else report.plan, TICK_S)
 
     per_tick = len(table) - 2  # without the latched ones

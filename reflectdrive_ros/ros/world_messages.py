@@ -103,16 +103,16 @@ class Sender:
     frame: str = "map"
     sent_route: Array | None = None
 
-    def introduction(self, world: World, pictures: Sequence[CameraFrame]) -> Iterator[tuple[str, Any]]:
-        """(input key, message) of what a planner has to know before the first picture: cameras and route."""
-        mounts = {picture.name: geometry.invert_matrix(picture.camera_from_ego) for picture in pictures}
+    def introduction(self, world: World, images: Sequence[CameraFrame]) -> Iterator[tuple[str, Any]]:
+        """(input key, message) of what a planner has to know before the first image: cameras and route."""
+        mounts = {image.name: geometry.invert_matrix(image.camera_from_ego) for image in images}
         if mounts:
             yield "tf_static", sensor_messages.camera_mounts(world.stamp_ns, mounts)
-        yield from self._infos(pictures)
+        yield from self._infos(images)
         yield from self._route(world)
 
     def messages(self, world: World) -> Iterator[tuple[str, Any]]:
-        """(input key, message) of everything that a car would send now but its pictures."""
+        """(input key, message) of everything that a car would send now but its images."""
         ego = world.ego
         yield from self._route(world)
         yield "instruction", String(data=world.instruction)
@@ -120,18 +120,18 @@ class Sender:
         yield "acceleration", sensor_messages.acceleration(ego)
         yield "odometry", sensor_messages.odometry(ego, self.frame)
 
-    def pictures(self, pictures: Sequence[CameraFrame]) -> Iterator[tuple[str, Any]]:
-        """(input key, message) of the pictures. They start a planning step: what belongs to it is to come before."""
-        yield from self._infos(pictures)
-        for picture in pictures:
-            message = sensor_messages.compressed_image(picture.stamp_ns, picture.name, jpeg(picture.pixels))
-            yield f"image:{picture.name}", message
+    def images(self, images: Sequence[CameraFrame]) -> Iterator[tuple[str, Any]]:
+        """(input key, message) of the images. They start a planning step: what belongs to it is to come before."""
+        yield from self._infos(images)
+        for image in images:
+            message = sensor_messages.compressed_image(image.stamp_ns, image.name, jpeg(image.pixels))
+            yield f"image:{image.name}", message
 
-    def _infos(self, pictures: Sequence[CameraFrame]) -> Iterator[tuple[str, Any]]:
-        for picture in pictures:
-            size = picture.pixels.shape[1], picture.pixels.shape[0]
-            info = sensor_messages.camera_info(picture.stamp_ns, picture.name, size, picture.pixels_from_camera)
-            yield f"info:{picture.name}", info
+    def _infos(self, images: Sequence[CameraFrame]) -> Iterator[tuple[str, Any]]:
+        for image in images:
+            size = image.pixels.shape[1], image.pixels.shape[0]
+            info = sensor_messages.camera_info(image.stamp_ns, image.name, size, image.pixels_from_camera)
+            yield f"info:{image.name}", info
 
     def _route(self, world: World) -> Iterator[tuple[str, Any]]:
         wanted = world.route

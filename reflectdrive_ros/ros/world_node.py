@@ -2,7 +2,7 @@
 
     python -m reflectdrive_ros.ros.world_node --seed 3
 
-It drives by the newest plan. Where drawing the pictures takes longer than a tick of 0.1 s, simulated time runs slower
+It drives by the newest plan. Where drawing the images takes longer than a tick of 0.1 s, simulated time runs slower
 than ours; no tick is left out. In lock step each tick waits for the plan that was made of it, so that a drive does not
 depend on how fast the machine is.
 """
@@ -144,10 +144,8 @@ class WorldNode(Node):
             del self._egos[next(iter(self._egos))]
         self._clock_publisher.publish(Clock(clock=outputs.time_message(stamp_ns)))
         self._send(self._sender.messages(self.world))
-        if (
-            self._rig
-        ):  # drawn after the rest is sent: a picture that overtook its odometry would be planned from without
-            self._send(self._sender.pictures(self.world.pictures(self._rig)))
+        if self._rig:  # drawn after the rest is sent: an image that overtook its odometry would be planned from without
+            self._send(self._sender.images(self.world.pictures(self._rig)))
         if pace.lock_step:
             with self._arrived:
                 self._arrived.wait_for(lambda: self._plan is not None and self._plan.stamp_ns >= stamp_ns, LOCK_STEP_S)
@@ -159,9 +157,9 @@ class WorldNode(Node):
         return WorldStep(stamp_ns, plan, plan is not None and plan.stamp_ns == stamp_ns, events)
 
     def introduce(self) -> None:
-        """Tell what does not change, and give it the time to arrive: pictures may overtake it."""
-        pictures = self.world.pictures(self._rig) if self._rig else ()
-        self._send(self._sender.introduction(self.world, pictures))
+        """Tell what does not change, and give it the time to arrive: images may overtake it."""
+        images = self.world.pictures(self._rig) if self._rig else ()
+        self._send(self._sender.introduction(self.world, images))
         time.sleep(INTRODUCTION_S)
 
     def _send(self, messages: Iterable[tuple[str, Any]]) -> None:

@@ -17,8 +17,8 @@ from ..convert import BadMessage
 
 T = TypeVar("T")
 
-CLOCK_TOLERANCE_S = 0.1  # a stamp further ahead of our clock means that the clocks are not synchronised
-REMARK_SHOWN_S = 3.0  # how long the diagnostics tell of a message that was refused, or of a jump
+CLOCK_TOLERANCE_S = 0.1  # a stamp further in the future means that the clocks are not synchronised
+REMARK_SHOWN_S = 3.0  # how long the diagnostics show a remark
 NO_CLOCK = "use_sim_time is true and nothing has come on /clock: publish /clock, or set use_sim_time to false"
 RATE_WINDOW = 20  # messages over which a rate is measured
 
@@ -34,7 +34,7 @@ class Level(IntEnum):
 
 @dataclass(frozen=True)
 class InputStatus:
-    """One line of the diagnostics."""
+    """The status of one input or of the planner in the diagnostics."""
 
     name: str
     level: Level
@@ -44,7 +44,7 @@ class InputStatus:
 
 @dataclass
 class Channel:
-    """One topic: its newest messages and what happened to the others."""
+    """One input topic: its newest messages, and counters of all others."""
 
     name: str
     required: bool
@@ -55,16 +55,16 @@ class Channel:
     duplicates: int = 0
     out_of_order: int = 0
     refused: int = 0
-    refused_ns: int = 0  # stamp of the message refused last: looked at twice, it counts once
+    refused_ns: int = 0  # stamp of the last message refused at conversion: it counts once
     lost: int = 0
-    fault: str = ""  # why the last message that was looked at could not be used
-    blocked: str = ""  # why none may be used until further notice
-    remark: str = ""  # what was wrong with a message that was not stored, or is odd about one that was
-    remark_ns: int = 0  # when
+    fault: str = ""  # why the last conversion failed
+    blocked: str = ""  # why no message may be used; empty if they may
+    remark: str = ""  # temporary note for the diagnostics, such as of a refused message
+    remark_ns: int = 0  # time of the remark
     stamps: deque[int] = field(default_factory=lambda: deque(maxlen=RATE_WINDOW))
 
     def put(self, stamp_ns: int, message: Any) -> bool:
-        """Store a message; False when it is no news (a duplicate, or older than the newest)."""
+        """Store a message; False for a duplicate, and for one older than the newest."""
         self.received += 1
         if self.messages and stamp_ns <= self.messages[-1][0]:
             if stamp_ns == self.messages[-1][0]:
@@ -80,30 +80,30 @@ class Channel:
         return True
 
     def _count_lost(self, stamp_ns: int) -> None:
-        """A gap of about n periods means that n - 1 messages went missing on the way."""
+        """Count lost messages: a gap of about n median periods means n - 1 of them."""
         if len(self.stamps) >= 5:
             period = median(later - earlier for earlier, later in pairwise(self.stamps))
             gap = (stamp_ns - self.stamps[-1]) / max(period, 1)
-            if 1.75 < gap < 20:  # less is jitter; longer silences are a sensor that was off, not lost messages
+            if 1.75 < gap < 20:  # less is jitter; more is a sensor that was off
                 self.lost += round(gap) - 1
 
     def add_remark(self, sentence: str, now_ns: int) -> None:
         """Tell of it in the diagnostics for REMARK_S."""
         self.remark, self.remark_ns = sentence, now_ns
 
-    def convert(self, item: tuple[int, Any] | None, now_ns: int, how: Callable[[Any], T]) -> T:
-        """What `how` makes of a message. Raises BadMessage when there is none, or it is stale, blocked or unusable."""
+    def convert(self, item: tuple[int, Any] | None, now_ns: int, converter: Callable[[Any], T]) -> T:
+        """The converted message. Raises BadMessage if it is missing, stale, blocked or malformed."""
         problem = self.problem(now_ns)
         if problem or item is None:
             raise BadMessage(problem or f"{self.name}: nothing received yet")
         try:
-            made = how(item[1])
+            result = converter(item[1])
         except BadMessage as fault:
             self.refused += self.fault != str(fault) or item[0] != self.refused_ns
             self.fault, self.refused_ns = str(fault), item[0]
             raise
         self.fault = ""
-        return made
+        return result
 
     def newest(self) -> tuple[int, Any] | None:
         return self.messages[-1] if self.messages else None
@@ -116,7 +116,7 @@ class Channel:
         return (len(self.stamps) - 1) * 1e9 / spread if spread else 0.0
 
     def problem(self, now_ns: int) -> str:
-        """Why this input may not be used now; empty when it may."""
+        """Why this input may not be used now; empty if it may."""
         if self.blocked:
             return self.blocked
         newest = self.newest()
@@ -136,9 +136,9 @@ class Channel:
     def status(self, now_ns: int) -> InputStatus:
         problem, newest = self.problem(now_ns) or self.fault, self.newest()
         age_s = float("nan") if newest is None else (now_ns - newest[0]) * 1e-9
-        # what stays valid until it changes is kept by its number, not by its stamp: it has neither age nor rate
-        told = f"{self.received} received" if self.max_age_s is None else f"{self.rate_hz():.1f} Hz"
-        level, message = Level.OK, told
+        # a latched topic has neither age nor rate
+        summary = f"{self.received} received" if self.max_age_s is None else f"{self.rate_hz():.1f} Hz"
+        level, message = Level.OK, summary
         if problem:
             level, message = (Level.ERROR if self.required else Level.WARN), problem
         if self.remark and 0 <= now_ns - self.remark_ns <= REMARK_SHOWN_S * 1e9:

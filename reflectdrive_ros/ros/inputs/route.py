@@ -7,14 +7,17 @@ import numpy as np
 from ... import geometry
 from ...domain import Array, Command, EgoState
 
-ROUTE_BEHIND_M, ROUTE_AHEAD_M = 20.0, 250.0  # the part of the route that a planner sees
-TURN_AHEAD_M, TURN_RAD = 25.0, np.deg2rad(25.0)  # a route that bends this much this soon is a turn
+ROUTE_BEHIND_M, ROUTE_AHEAD_M = 20.0, 250.0  # the part of the route handed to the planner
+TURN_AHEAD_M, TURN_RAD = (
+    25.0,
+    np.deg2rad(25.0),
+)  # a route whose heading changes by this much within this distance is a turn
 
 
 def route_around_ego(route: Array, ego: EgoState, last_position_m: float | None) -> tuple[Array, float]:
-    """The part (L, 3) of a route (N, 3, map frame) around the ego, in the ego frame, and the ego's position along the route in m.
+    """The part (L, 3) of a route (N, 3, map frame) around the ego, in the ego frame; the ego's arc length along it, m.
 
-    `last_position_m`: that position at the last snapshot. The projection is searched near it first, because a route may
+    `last_position_m`: that arc length at the last snapshot. The projection is searched near it first, because a route may
     cross itself; without it, or where the ego is 15 m or more beside that part, the whole route is searched.
     """
     along = geometry.arc_lengths(route)
@@ -36,7 +39,7 @@ def route_around_ego(route: Array, ego: EgoState, last_position_m: float | None)
 
 
 def command_along(route: Array) -> Command:
-    """What the route asks for next, from how much it bends within TURN_AHEAD_M; route (L, 3) in the ego frame."""
+    """The driving command of a route (L, 3, ego frame), from its change of heading within TURN_AHEAD_M."""
     if len(route) < 2:
         return Command.FOLLOW
     here, _ = geometry.ego_on_route(route)

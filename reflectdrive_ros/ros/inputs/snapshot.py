@@ -27,10 +27,10 @@ from .store import MessageStore
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What the planning thread works with: an observation, or the sentences that say why there is none."""
+    """An observation, or the sentences that say why there is none."""
 
     observation: Observation | None
-    ego: EgoState | None  # usable even without pictures or route: enough to stop
+    ego: EgoState | None  # also without images or route: enough for a stop plan
     agents: Agents | None
     problems: tuple[str, ...]
     image_stamp_ns: int | None  # of the anchor camera
@@ -49,8 +49,8 @@ class Inputs(MessageStore):
     # --- when to plan ------------------------------------------------------------------------------------------------
 
     def due(self, now_ns: int) -> bool:
-        """Whether a planning step should start: a new picture of the anchor camera whose companions have come (or are
-        overdue); without any pictures, where the planner needs none, new odometry every 0.1 s."""
+        """Whether a planning step should start: for a new image of the anchor camera once the other cameras' images of that
+        instant have arrived or are overdue. Without images, where none are required: for odometry every 0.1 s."""
         with self._lock:
             anchor = self._images[self._config.cameras.anchor].newest()
             if anchor is not None and anchor[0] > self._planned_image_ns:
@@ -73,10 +73,10 @@ class Inputs(MessageStore):
     # --- what to plan from -------------------------------------------------------------------------------------------
 
     def snapshot(self, now_ns: int) -> Snapshot:
-        """The newest of everything as an observation, or why there is none."""
+        """Convert the newest messages to an observation, or report why there is none."""
         with self._lock:
             anchor = self._images[self._config.cameras.anchor].newest()
-            pictures = {} if anchor is None else {n: self._match(c, anchor[0]) for n, c in self._images.items()}
+            images = {} if anchor is None else {n: self._match(c, anchor[0]) for n, c in self._images.items()}
             odometry, acceleration = self._odometry.newest(), self._acceleration.newest()
             objects, route, grid = self._objects.newest(), self._route.newest(), self._drivable.newest()
             cloud = self._obstacles.newest()
@@ -94,7 +94,9 @@ class Inputs(MessageStore):
         ahead = None if ego is None or route_map is None else self._route_ahead(route_map, ego)
         command = Command.FOLLOW if ahead is None else command_along(ahead)
         image_ns = None if anchor is None else anchor[0]
-        cameras = self._cameras(image_ns, pictures, now_ns, problems)  # last: decoding goes on meanwhile
+        cameras = self._cameras(
+            image_ns, images, now_ns, problems
+        )  # last: images are decoded in the background meanwhile
         unsteady = "" if ego is None else self._localisation_fault(ego.stamp_ns)
         problems += filter(None, [unsteady])
         if ego is None or ahead is None or cameras is None or unsteady:
@@ -116,7 +118,7 @@ class Inputs(MessageStore):
         return Snapshot(observation, ego, observation.others, tuple(problems), image_ns)
 
     def ego(self, now_ns: int) -> tuple[EgoState | None, Agents | None]:
-        """Enough to stop, without touching pictures; None when even odometry is missing or stale."""
+        """Ego state and agents for a stop plan, without images; None without usable odometry."""
         with self._lock:
             odometry, acceleration, objects, cloud = (
                 channel.newest() for channel in (self._odometry, self._acceleration, self._objects, self._obstacles)
@@ -145,10 +147,10 @@ class Inputs(MessageStore):
                 ego, acceleration_mps2=self._acceleration.convert(acceleration, now_ns, convert.acceleration)
             )
         except BadMessage:
-            return ego  # 0 is assumed; the channel's status says so
+            return ego  # acceleration 0; the channel's status reports the fault
 
     def _agents(self, objects: tuple[int, Any] | None, ego: EgoState, now_ns: int) -> Agents | None:
-        """Unknown (None) when objects are missing, stale or unusable: that is not an empty road."""
+        """Agents in the ego frame; None (unknown, not an empty road) if objects are missing, stale or malformed."""
         limits, frame = self._config.inputs, self._config.output.map_frame
         here = ego.map_from_ego[:2]
         try:
@@ -165,9 +167,9 @@ class Inputs(MessageStore):
         return convert.agents_to_ego_frame(found, ego)
 
     def _boxes(self, cloud: tuple[int, Any] | None, ego: EgoState, agents: Agents | None, now_ns: int) -> Agents | None:
-        """Of a cloud, likewise; made once of each."""
+        """Obstacle boxes of a point cloud in the ego frame, None likewise. Each cloud is converted once."""
 
-        def made(message: Any) -> clouds.Obstacles:
+        def boxes(message: Any) -> clouds.Obstacles:
             if self._cache.boxes is not None and self._cache.boxes[0] is message:
                 return self._cache.boxes[1]
             return clouds.obstacle_boxes(
@@ -177,7 +179,7 @@ class Inputs(MessageStore):
         if self._config.inputs.obstacles_type == "none":
             return None
         try:
-            found = self._obstacles.convert(cloud, now_ns, made)
+            found = self._obstacles.convert(cloud, now_ns, boxes)
         except BadMessage:
             return None
         assert cloud is not None
@@ -185,7 +187,7 @@ class Inputs(MessageStore):
         return clouds.boxes_to_ego_frame(found, ego)
 
     def _drivable_space(self, grid: tuple[int, Any] | None, ego: EgoState, now_ns: int) -> DrivableGrid | None:
-        """Unknown (None) when grid or map are missing, stale or unusable, which is not the same as no road."""
+        """Drivable area in the ego frame; None (unknown, not the same as no road) without a usable grid or map."""
         try:
             if self._config.inputs.drivable_type == "map":
                 lanelets = self._newest_map()
@@ -212,7 +214,7 @@ class Inputs(MessageStore):
         return self._cache.grid[1]
 
     def _newest_map(self) -> LaneletMap:
-        """Of the file, or the newest that came. Raises BadMessage while there is none."""
+        """The map of the file, or the newest of the topic. Raises BadMessage while there is none."""
         if self._vector_map is not None:
             return self._vector_map.newest()
         assert self._file_map is not None
@@ -226,13 +228,13 @@ class Inputs(MessageStore):
             except BadMessage as fault:
                 problems += [str(fault), *filter(None, [self._route.problem(0)])]
                 return None
-        known = self._cache.route
+        cached = self._cache.route
         if (
             self._route.blocked
             or route is None
-            or known is None
-            or known[0] is not route[1]
-            or known[1] is not lanelets
+            or cached is None
+            or cached[0] is not route[1]
+            or cached[1] is not lanelets
         ):
             try:
                 made = self._route.convert(route, 0, partial(self._convert_route, lanelets))
@@ -242,7 +244,7 @@ class Inputs(MessageStore):
             assert route is not None
             self._cache.route, self._cache.route_position_m = (route[1], lanelets, made), None
             return made
-        return known[2]
+        return cached[2]
 
     def _convert_route(self, lanelets: LaneletMap | None, message: Any) -> Array:
         frame, points_max = self._config.output.map_frame, self._config.inputs.route_points_max
@@ -256,11 +258,11 @@ class Inputs(MessageStore):
         return ahead
 
     def _cameras(
-        self, image_ns: int | None, pictures: dict[str, Any], now_ns: int, problems: list[str]
+        self, image_ns: int | None, images: dict[str, Any], now_ns: int, problems: list[str]
     ) -> tuple[CameraFrame, ...] | None:
-        """Both instants, oldest first; () where cameras are optional and unusable; None where they are required."""
+        """Frames of both instants, oldest first. Without usable images: () if cameras are optional, else None."""
         faults: list[str] = []
-        current = self._current_instant(image_ns, pictures, now_ns, faults)
+        current = self._current_instant(image_ns, images, now_ns, faults)
         if current is None:
             problems.extend(faults)
             return None if self._config.cameras.required else ()
@@ -277,22 +279,22 @@ class Inputs(MessageStore):
         return (*older[1], *current)
 
     def _current_instant(
-        self, image_ns: int | None, pictures: dict[str, Any], now_ns: int, faults: list[str]
+        self, image_ns: int | None, images: dict[str, Any], now_ns: int, faults: list[str]
     ) -> tuple[CameraFrame, ...] | None:
-        def seen(name: str) -> CameraFrame | str:
-            """The camera's picture, or why there is none."""
-            channel, found = self._images[name], pictures.get(name)
+        def frame_or_fault(name: str) -> CameraFrame | str:
+            """The camera's frame, or why there is none."""
+            channel, found = self._images[name], images.get(name)
             if found is None and not channel.problem(now_ns) and image_ns is not None:
                 near = channel.nearest(image_ns)
                 apart = abs(near[0] - image_ns) * 1e-9 if near else float("inf")
                 allowed = self._config.cameras.match_tolerance_s
-                return f"image {name}: nearest is {apart:.2f} s from the anchor's picture, allowed {allowed:.2f} s"
+                return f"image {name}: nearest is {apart:.2f} s from the anchor's image, allowed {allowed:.2f} s"
             try:
                 return channel.convert(found, now_ns, partial(self._frame, name))
             except BadMessage as fault:
                 return str(fault)
 
-        results = [seen(name) for name in self._images]
+        results = [frame_or_fault(name) for name in self._images]
         faults += [result for result in results if isinstance(result, str)]
         return None if faults else tuple(result for result in results if not isinstance(result, str))
 
@@ -317,10 +319,10 @@ class Inputs(MessageStore):
         )
 
     def wait_idle(self) -> None:
-        """Wait until what goes on in the background is done: a replay must not depend on how fast it went."""
-        for busy in (self._vector_map, self._map_drivable):
-            if busy is not None:
-                busy.wait_idle()
+        """Wait until background work is done, so that a replay does not depend on its speed."""
+        for worker in (self._vector_map, self._map_drivable):
+            if worker is not None:
+                worker.wait_idle()
 
     # --- diagnostics -------------------------------------------------------------------------------------------------
 
@@ -350,5 +352,5 @@ def _with_ignored(status: InputStatus, ignored: dict[str, int]) -> InputStatus:
 
 
 def _age_s(item: tuple[int, Any] | None, ego: EgoState) -> float:
-    """How much older than the ego's a message is; 0 where there is none."""
+    """Age of a message relative to the ego state, s; 0 without a message."""
     return 0.0 if item is None else max((ego.stamp_ns - item[0]) * 1e-9, 0.0)

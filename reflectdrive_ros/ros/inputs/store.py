@@ -1,8 +1,8 @@
 """Received messages: size and type checks, the newest of each topic, clock and localisation jumps, frozen cameras.
 
-The executor's thread calls `receive` or `put`, which store a message and start decoding images. Conversion of everything
-else is left to the planning thread (`snapshot.py`). A message that cannot be read is refused, counted and named in the
-diagnostics.
+The executor's thread calls `receive` or `put`, which store a message and start decoding images. The
+planning thread converts everything else (`snapshot.py`). A message that cannot be read is refused, counted and named in
+the diagnostics.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from ..lanelet_map import LaneletMap
 from ..vector_map import VectorMap
 from .channel import Channel
 
-SMALL_BYTES = 64_000  # of a message that holds a few numbers or one sentence
-ITEMS_MAX = {"objects": 20_000, "route": 20_000, "tf_static": 1000}  # in one message: reading more takes over 30 ms
+SMALL_BYTES = 64_000  # size limit of messages that hold a few numbers or one sentence
+ITEMS_MAX = {"objects": 20_000, "route": 20_000, "tf_static": 1000}  # limits per message: reading more takes over 30 ms
 OTHER_ITEMS_MAX = 1000
-FRAMES_MAX = 10_000  # of /tf_static, from all messages
-BULK_KINDS = ("image", "drivable", "obstacles", "map")  # bytes and numbers in one piece, which are not walked
+FRAMES_MAX = 10_000  # of /tf_static, over all messages
+BULK_KINDS = ("image", "drivable", "obstacles", "map")  # arrays of bytes or numbers, read without a loop over items
 LIST_KINDS = ("objects", "route", "tf_static")
-JUMP_M = 2.0  # odometry that moves by this much more than its speed explains has jumped
-JUMPS_MAX, JUMPS_WITHIN_S = 3, 2.0  # localisation that jumps so often is not driven by
+JUMP_M = 2.0  # odometry has jumped if it moves by more than its speed explains plus this distance
+JUMPS_MAX, JUMPS_WITHIN_S = 3, 2.0  # after so many jumps within this time localisation is not used
 
 
 @dataclass
@@ -50,9 +50,9 @@ class MessageStore:
     """All channels of the node. `receive`, `put` and the queries may be called from different threads."""
 
     def __init__(self, config: Config, image_size: tuple[int, int] | None = None) -> None:
-        """`picture_size`: width and height in px that the planner looks at; None: as `cameras` has it.
+        """`image_size`: width and height in px of the planner's images; None: `cameras.width` and `cameras.height`.
 
-        Raises ConfigError when route or drivable space come from a map and the map cannot be used.
+        Raises ConfigError where route or drivable area come from a map file that cannot be used.
         """
         self._config = config
         self._image_size = image_size or (config.cameras.width, config.cameras.height)
@@ -60,7 +60,7 @@ class MessageStore:
         cameras, limits = config.cameras, config.inputs
         self._vector_map, self._file_map = None, None
         if limits.map_by_topic:
-            import_lanelet2(limits)  # for the process that reads it: better said now than when the map comes
+            import_lanelet2(limits)  # needed by the map reader process: a missing package is reported at the start
             self._vector_map = VectorMap(config.output.map_frame, ThreadPoolExecutor(1, "vector_map"))
         elif limits.needs_map:
             self._file_map = load_map(limits)
@@ -80,20 +80,20 @@ class MessageStore:
         self._instruction_channel = Channel("instruction", False, None)
         self._instruction = ""
         self._decoders = ThreadPoolExecutor(len(cameras.names), "decode")
-        self._maps_refused = 0  # of what was read in the background, as far as it is counted
-        self.restarts = 0  # how often time went back, or localisation jumped
+        self._maps_refused = 0  # maps refused by the background reader that the channel's counter includes
+        self.restarts = 0  # number of clock resets and localisation jumps
         self._jumps: deque[int] = deque(maxlen=JUMPS_MAX)  # stamps of odometry that jumped
         self._types = {topic.key: topic.type for topic in topics.inputs(config)}
         self._reset_derived()
 
     def _reset_derived(self) -> None:
-        """Drop what was derived from messages; the counters stay."""
+        """Drop everything derived from messages; keep the counters."""
         self._transforms: dict[str, tuple[str, Array]] = {}
         self._frozen: dict[str, int] = dict.fromkeys(self._images, 0)
         self._digests: dict[str, int] = {}
         self._decoding: dict[str, tuple[Any, Future[tuple[Array, tuple[float, float]]]]] = {}
         self._planned_image_ns = self._planned_odometry_ns = -(1 << 62)
-        self._waiting_ns: int | None = None  # stamp of the first anchor picture that nobody has planned from yet
+        self._waiting_ns: int | None = None  # stamp of the oldest anchor image that no snapshot has used
         self._cache = ConversionCache()
 
     def channels(self) -> list[Channel]:
@@ -111,27 +111,28 @@ class MessageStore:
     # --- storing -----------------------------------------------------------------------------------------------------
 
     def receive(self, key: str, content: bytes, now_ns: int) -> int | None:
-        """Store a serialised message; `key` is that of the topic table. Returns the stamp of what was stored, or None.
+        """Store a serialised message of the topic with this key (`topics.Topic.key`).
 
-        The bytes may be any: what cannot be read is counted and named in the diagnostics.
+        Returns the stamp of the stored message, or None for one that was refused. Accepts any bytes: a message that
+        cannot be read is counted and named in the diagnostics.
         """
         try:
             return self._store(key, self._read(key, content), now_ns)
         except BadMessage as fault:
             self._refuse(key, fault, now_ns)
-        except Exception as fault:  # whatever else: one message must not end the node
+        except Exception as fault:  # one message must not end the node
             self._refuse(key, BadMessage(f"a message was not stored: {type(fault).__name__}: {fault}"), now_ns)
         return None
 
     def put(self, key: str, message: Any, now_ns: int) -> None:
-        """As `receive`, of a message that has been read. `now_ns` stamps what carries no stamp of its own."""
+        """As `receive`, for a deserialised message. `now_ns` is the stamp of messages without a header."""
         try:
             self._store(key, message, now_ns)
         except BadMessage as fault:
             self._refuse(key, fault, now_ns)
 
     def _read(self, key: str, content: bytes) -> Any:
-        """Raises BadMessage for bytes that are too many, or no message of the topic's type."""
+        """Deserialise. Raises BadMessage for too many bytes, and for bytes that are no message of the topic's type."""
         kind, limits = key.partition(":")[0], self._config.inputs
         setting = "bulk_max_mb" if kind in BULK_KINDS else "message_max_mb" if kind in LIST_KINDS else ""
         most = round(1e6 * getattr(limits, setting)) if setting else SMALL_BYTES
@@ -165,14 +166,14 @@ class MessageStore:
                 self._restart()
             if kind == "map" and self._vector_map is not None:
                 self._vector_map.put(message)
-                message = None  # may be large, and is let go as soon as it is read
+                message = None  # may be large: not kept after it is read
             before = channel.newest()
-            news = channel.put(stamp, message)
+            is_new = channel.put(stamp, message)
             if kind in LIST_KINDS:
                 channel.blocked = ""
-            if kind == "odometry" and news and before is not None:
+            if kind == "odometry" and is_new and before is not None:
                 self._check_for_jump(before, (stamp, message), now_ns)
-            if kind == "image" and news:
+            if kind == "image" and is_new:
                 self._decode_ahead(camera, message)
                 self._check_frozen(camera, message)
                 if camera == self._config.cameras.anchor and self._waiting_ns is None:
@@ -180,8 +181,9 @@ class MessageStore:
             return stamp
 
     def _refuse(self, key: str, fault: BadMessage, now_ns: int) -> None:
-        """A message is not stored. What came before it stays in use while it is fresh: anybody may send such bytes. But
-        objects and a route that are only too large are news: what came before them is not used any longer."""
+        """Count and report a refused message. The message before it stays in use within its age limit, because anyone on the
+        network may send malformed bytes. Objects and routes that are only too large block the ones before them.
+        """
         kind, _, camera = key.partition(":")
         with self._lock:
             channel = self._channel(kind, camera)
@@ -192,25 +194,25 @@ class MessageStore:
                 channel.blocked = f"{channel.name}: {fault}"
 
     def _check_for_jump(self, before: tuple[int, Any], after: tuple[int, Any], now_ns: int) -> None:
-        """Where localisation jumps, what is remembered in the map's frame is remembered in the wrong place."""
-        took_s = (after[0] - before[0]) * 1e-9
+        """Detect a localisation jump between two odometry messages, and drop cached data in the map frame after one."""
+        dt_s = (after[0] - before[0]) * 1e-9
         (x0, y0, v0), (x1, y1, v1) = (
             (message.pose.pose.position.x, message.pose.pose.position.y, abs(message.twist.twist.linear.x))
             for _, message in (before, after)
         )
-        moved_m, driven_m = math.hypot(x1 - x0, y1 - y0), max(v0, v1) * took_s
-        if took_s > self._config.inputs.clock_jump_s or not moved_m > driven_m + JUMP_M:  # NaN is another fault
+        moved_m, driven_m = math.hypot(x1 - x0, y1 - y0), max(v0, v1) * dt_s
+        if dt_s > self._config.inputs.clock_jump_s or not moved_m > driven_m + JUMP_M:  # NaN is handled at conversion
             return
         self._jumps.append(after[0])
         self._odometry.add_remark(
-            f"odometry: localisation jumped by {moved_m:.4g} m within {took_s:.2f} s: the planner begins anew", now_ns
+            f"odometry: localisation jumped by {moved_m:.4g} m within {dt_s:.2f} s: the planner begins anew", now_ns
         )
         self._objects.messages.clear()
         self._cache.boxes = self._cache.route_position_m = None
         self.restarts += 1
 
     def _localisation_fault(self, stamp_ns: int) -> str:
-        """Why localisation may not be driven by, at this stamp of odometry; empty where it may."""
+        """Why localisation is not usable at this odometry stamp; empty if it is."""
         recent = sum(0 <= stamp_ns - jump <= JUMPS_WITHIN_S * 1e9 for jump in tuple(self._jumps))
         if recent < JUMPS_MAX:
             return ""
@@ -237,7 +239,7 @@ class MessageStore:
         return newest is not None and newest[0] - stamp_ns > self._config.inputs.clock_jump_s * 1e9
 
     def _restart(self) -> None:
-        """Time went back (a bag loops, a simulator restarts): what was received before is from another time."""
+        """Drop all stamped messages after a clock reset, such as a bag that loops or a simulator that restarts."""
         transforms = self._transforms
         others = (self._odometry, self._acceleration, self._objects, self._drivable, self._obstacles)
         for channel in (*self._images.values(), *others):
@@ -248,21 +250,21 @@ class MessageStore:
         self.restarts += 1
 
     def _decode_ahead(self, camera: str, message: Any) -> None:
-        """Begin to decode while the other cameras' pictures are on their way (it leaves Python's lock to the rest);
-        a picture that comes while the one before is still being decoded waits until it is asked for."""
+        """Start decoding in the background, which releases the GIL. If the camera's last image is still being decoded, the
+        new one is decoded when a snapshot needs it."""
         _, decoding = self._decoding.get(camera, (None, None))
         if decoding is None or decoding.done():
-            begun = self._decoders.submit(image_decoding.pixels, message, camera, *self._image_size)
-            self._decoding[camera] = message, begun
+            future = self._decoders.submit(image_decoding.pixels, message, camera, *self._image_size)
+            self._decoding[camera] = message, future
 
     def _check_frozen(self, camera: str, message: Any) -> None:
         digest = image_decoding.digest(message)
         same = self._digests.get(camera) == digest
         self._frozen[camera] = self._frozen[camera] + 1 if same else 0
         self._digests[camera] = digest
-        times = self._frozen[camera] + 1
+        count = self._frozen[camera] + 1
         self._images[camera].blocked = (
-            f"image {camera}: the same picture {times} times in a row: the camera is frozen"
-            if times > self._config.cameras.frozen_after
+            f"image {camera}: the same image {count} times in a row: the camera is frozen"
+            if count > self._config.cameras.frozen_after
             else ""
         )
