@@ -82,14 +82,14 @@ def test_without_ros_it_says_so_and_what_to_do(tmp_path):
 
 
 def test_numbers_that_cannot_be_written_are_one_sentence(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(doctor, "examine", lambda environment: iter([system_checks.python((3, 11))]))
+    monkeypatch.setattr(doctor, "run_checks", lambda environment: iter([system_checks.python((3, 11))]))
     assert doctor.run(arguments("--json", tmp_path / "nowhere" / "doctor.json")) == 2
     assert "doctor.json cannot be written: No such file or directory" in capsys.readouterr().err
 
 
 def test_what_is_optional_does_not_stop_the_planner(monkeypatch, capsys):
     absent = system_checks.Finding("tensorrt", State.MISSING, "not installed", "nothing", required=False)
-    monkeypatch.setattr(doctor, "examine", lambda environment: iter([absent]))
+    monkeypatch.setattr(doctor, "run_checks", lambda environment: iter([absent]))
     assert doctor.run(arguments()) == 0
     assert "MISSING (optional)" in capsys.readouterr().out
 

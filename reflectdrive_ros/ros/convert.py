@@ -86,8 +86,8 @@ def acceleration(message: Any) -> float:
         raise BadMessage("acceleration is NaN or infinite")
     if abs(value) > EGO_ACCELERATION_MAX_MPS2:
         raise BadMessage(
-            f"acceleration of {value:.4g} m/s^2 cannot be used, at most {EGO_ACCELERATION_MAX_MPS2:g} is possible: check "
-            "its sender"
+            f"acceleration of {value:.4g} m/s^2 cannot be used, at most {EGO_ACCELERATION_MAX_MPS2:g} is possible: "
+            "check its sender"
         )
     return value
 

@@ -249,8 +249,8 @@ class PlannerNode(Node):
     # --- watchdog and diagnostics ------------------------------------------------------------------------------------
 
     def _check_watchdog(self) -> None:
-        """Wake the worker when images of an instant are overdue, report why no plan is sent, and publish the stop plan after
-        `engine.watchdog_ms` without one."""
+        """Wake the worker when images of an instant are overdue, report why no plan is sent, and publish the stop plan
+        after `engine.watchdog_ms` without one."""
         now_ns = self._now_ns()
         self._wake_if_due(now_ns)
         limit_s = 1e-3 * self.config.engine.watchdog_ms
@@ -305,7 +305,7 @@ class PlannerNode(Node):
 
 
 def spin_once_safely(executor: SingleThreadedExecutor, node: Node) -> None:
-    """`spin_once` that logs exceptions, such as of a malformed /clock message or service call, instead of ending the node."""
+    """`spin_once` that logs exceptions instead of raising them, such as those of a malformed /clock message."""
     try:
         executor.spin_once()
     except ExternalShutdownException:

@@ -26,7 +26,7 @@ class StepInputs:
 
 @dataclass(frozen=True)
 class PlanningStep:
-    """One planning step: its inputs and its report. The report is None without odometry, because no plan can be placed."""
+    """One planning step: its inputs and its report. The report is None without odometry: a plan has no position."""
 
     snapshot: Snapshot
     report: StepReport | None
@@ -91,7 +91,7 @@ class PlanningCore:
         return self._last
 
     def stop(self, now_ns: int, reason: str) -> StepReport | None:
-        """The watchdog's stop plan from the newest odometry; None without usable odometry. May be called during a step."""
+        """The watchdog's stop plan from the newest odometry; None without usable odometry. Callable during a step."""
         self._interrupted = reason
         ego, agents = self.inputs.ego(now_ns)
         return None if ego is None else self._engine.stop(ego, agents, reason)
@@ -124,7 +124,7 @@ class PlanningCore:
             self._interrupted
             or self._overdue
             or report.reason
-            or f"{report.source.name.lower()}'s plan sent"  # without the kind of step, which changes faster than the diagnostics are sent
+            or f"{report.source.name.lower()}'s plan sent"  # the kind of step changes faster than this is sent
         )
         if unchecked and level is Level.OK:
             level, message = Level.WARN, f"{message}; {report.plan.check or 'unchecked: no objects'}"

@@ -17,8 +17,8 @@ TURN_AHEAD_M, TURN_RAD = (
 def route_around_ego(route: Array, ego: EgoState, last_position_m: float | None) -> tuple[Array, float]:
     """The part (L, 3) of a route (N, 3, map frame) around the ego, in the ego frame; the ego's arc length along it, m.
 
-    `last_position_m`: that arc length at the last snapshot. The projection is searched near it first, because a route may
-    cross itself; without it, or where the ego is 15 m or more beside that part, the whole route is searched.
+    `last_position_m`: that arc length at the last snapshot. The projection is searched near it first, because a route
+    may cross itself; without it, or where the ego is 15 m or more beside that part, the whole route is searched.
     """
     along = geometry.arc_lengths(route)
     here = ego.map_from_ego[None, :2]

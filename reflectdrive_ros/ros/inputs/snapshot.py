@@ -49,8 +49,8 @@ class Inputs(MessageStore):
     # --- when to plan ------------------------------------------------------------------------------------------------
 
     def due(self, now_ns: int) -> bool:
-        """Whether a planning step should start: for a new image of the anchor camera once the other cameras' images of that
-        instant have arrived or are overdue. Without images, where none are required: for odometry every 0.1 s."""
+        """Whether a planning step should start: for a new image of the anchor camera once the other cameras' images of
+        that instant have arrived or are overdue. Without images, where none are required: for odometry every 0.1 s."""
         with self._lock:
             anchor = self._images[self._config.cameras.anchor].newest()
             if anchor is not None and anchor[0] > self._planned_image_ns:

@@ -181,8 +181,8 @@ class MessageStore:
             return stamp
 
     def _refuse(self, key: str, fault: BadMessage, now_ns: int) -> None:
-        """Count and report a refused message. The message before it stays in use within its age limit, because anyone on the
-        network may send malformed bytes. Objects and routes that are only too large block the ones before them.
+        """Count and report a refused message. The message before it stays in use within its age limit, because anyone
+        on the network may send malformed bytes. Objects and routes that are only too large block the ones before them.
         """
         kind, _, camera = key.partition(":")
         with self._lock:
@@ -250,8 +250,8 @@ class MessageStore:
         self.restarts += 1
 
     def _decode_ahead(self, camera: str, message: Any) -> None:
-        """Start decoding in the background, which releases the GIL. If the camera's last image is still being decoded, the
-        new one is decoded when a snapshot needs it."""
+        """Start decoding in the background, which releases the GIL. If the camera's last image is still being decoded,
+        the new one is decoded when a snapshot needs it."""
         _, decoding = self._decoding.get(camera, (None, None))
         if decoding is None or decoding.done():
             future = self._decoders.submit(image_decoding.pixels, message, camera, *self._image_size)
