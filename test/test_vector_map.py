@@ -261,7 +261,7 @@ def test_autowares_rules_are_registered_where_they_are_installed(with_rules, tmp
 
 
 def test_a_reader_that_takes_too_long_is_ended(temporary, monkeypatch):
-    monkeypatch.setattr(vector_map, "READER_S", 0.02)
+    monkeypatch.setattr(vector_map, "READER_TIMEOUT_S", 0.02)
     with pytest.raises(BadMessage, match=r"reading took more than 0 s, or set inputs.lanelet_map"):
         read_lanelets(archive())
 
@@ -325,7 +325,7 @@ def test_until_the_map_is_there_the_car_stops_and_says_what_it_waits_for(monkeyp
     assert lines["route"].level is Level.OK
 
     go_on = threading.Event()
-    monkeypatch.setattr(vector_map, "lanelets_in", lambda data: go_on.wait(30.0) and read_lanelets(data))
+    monkeypatch.setattr(vector_map, "read_lanelets", lambda data: go_on.wait(30.0) and read_lanelets(data))
     inputs.put("map", map_message(), 0)
     snapshot, lines = drive_on(inputs, 1)
     assert snapshot.observation is None
@@ -413,7 +413,7 @@ def test_of_many_maps_at_once_the_newest_is_read_and_the_others_are_not_waited_f
         go_on.wait(30.0)
         return {}
 
-    monkeypatch.setattr(vector_map, "lanelets_in", slowly)
+    monkeypatch.setattr(vector_map, "read_lanelets", slowly)
     received = VectorMap("map", ThreadPoolExecutor(1))
     received.put(map_message(b"0"))
     while not read:
