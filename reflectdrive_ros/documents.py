@@ -47,15 +47,15 @@ class DocumentError(ValueError):
 
 def read_json(path: Path, limit_bytes: int = JSON_BYTES) -> Any:
     """Raises OSError as `files.read_limited` does, and DocumentError."""
-    return json_of(read_limited(path, limit_bytes))
+    return parse_json(read_limited(path, limit_bytes))
 
 
 def read_yaml(path: Path, limit_bytes: int = YAML_BYTES) -> Any:
     """Raises OSError as `files.read_limited` does, and DocumentError."""
-    return yaml_of(read_limited(path, limit_bytes))
+    return parse_yaml(read_limited(path, limit_bytes))
 
 
-def json_of(content: str | bytes) -> Any:
+def parse_json(content: str | bytes) -> Any:
     """Raises DocumentError."""
     try:
         found = json.loads(content)
@@ -73,7 +73,7 @@ def json_of(content: str | bytes) -> Any:
     return found
 
 
-def yaml_of(content: str | bytes) -> Any:
+def parse_yaml(content: str | bytes) -> Any:
     """Raises DocumentError."""
     try:
         return yaml.load(content.decode() if isinstance(content, bytes) else content, _Loader)
@@ -89,10 +89,10 @@ def yaml_of(content: str | bytes) -> Any:
 
 def read_arrays(path: Path, limit_bytes: int = ARRAYS_BYTES) -> dict[str, Array]:
     """The arrays of an NPZ file by name. Raises OSError as `files.read_limited` does, and DocumentError."""
-    return arrays_of(read_limited(path, limit_bytes), limit_bytes)
+    return parse_arrays(read_limited(path, limit_bytes), limit_bytes)
 
 
-def arrays_of(content: bytes, limit_bytes: int = ARRAYS_BYTES) -> dict[str, Array]:
+def parse_arrays(content: bytes, limit_bytes: int = ARRAYS_BYTES) -> dict[str, Array]:
     """The arrays of an NPZ file's bytes, at most `limit_bytes` of them when unpacked. Raises DocumentError."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:  # unpacking stops at the sizes that are told here

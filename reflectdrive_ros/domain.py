@@ -74,7 +74,7 @@ class PlanSource(IntEnum):
     STOP = 2
 
 
-def checked(owner: str, name: str, value: Any, shape: tuple[int | None, ...], dtype: Any = np.float64) -> Array:
+def check_array(owner: str, name: str, value: Any, shape: tuple[int | None, ...], dtype: Any = np.float64) -> Array:
     """`value` as a read-only array of the given shape (None matches any length), finite, whole where `dtype` is.
 
     Raises ValueError naming `owner.name`, what it is and what was expected.
@@ -121,7 +121,7 @@ def _check_stamp(owner: object) -> None:
 
 
 def _keep(owner: object, name: str, shape: tuple[int | None, ...], dtype: Any = np.float64) -> None:
-    object.__setattr__(owner, name, checked(type(owner).__name__, name, getattr(owner, name), shape, dtype))
+    object.__setattr__(owner, name, check_array(type(owner).__name__, name, getattr(owner, name), shape, dtype))
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,7 +213,7 @@ class Agents:
         )
 
 
-def together(agents: Agents | None, standing: Agents | None) -> Agents | None:
+def concat_agents(agents: Agents | None, standing: Agents | None) -> Agents | None:
     """Both, or the one that is known."""
     if agents is None or standing is None:
         return standing if agents is None else agents
@@ -279,7 +279,7 @@ class Observation:
     @property
     def others(self) -> Agents | None:
         """Everything to keep clear of, as far as it is known."""
-        return together(self.agents, self.obstacles)
+        return concat_agents(self.agents, self.obstacles)
 
 
 @dataclass(frozen=True, eq=False)
@@ -314,7 +314,9 @@ class SafetyCheck:
     clearance_m: float | None = None  # least gap to another's box, told up to `scoring.clearance_max_m`
     drivable: bool = False  # whether the drivable space was known
     drivable_age_s: float = 0.0
-    room_m: float | None = None  # least way from the car's outline to the edge of the drivable space, negative outside
+    road_clearance_m: float | None = (
+        None  # least way from the car's outline to the edge of the drivable space, negative outside
+    )
     unsafe_after_s: float | None = None  # None: nothing unsafe was found
     repairs: int = 0  # iterations of repair that this plan went through
     horizon_s: float = 0.0  # how far ahead it was checked
@@ -336,7 +338,7 @@ class SafetyCheck:
         if self.obstacles:
             known.append("obstacles" if self.objects else f"unclassified obstacles (as they stand{gap})")
         if self.drivable:
-            room = "" if self.room_m is None else f", {self.room_m:.1f} m of room"
+            room = "" if self.road_clearance_m is None else f", {self.road_clearance_m:.1f} m of room"
             known.append(f"drivable space ({self.drivable_age_s:.2f} s old{room})")
         else:
             unknown.append("drivable space")

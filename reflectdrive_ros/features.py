@@ -108,12 +108,12 @@ def model_inputs(observation: Observation, spec: InputSpec) -> ModelInputs:
     text, about_text = _text(observation, spec)
     images = np.stack([_sized(frame, spec) for frame in pictures])
     points, about_route = route_ahead(observation.route, spec.route_at_m)
-    route = route_ids(points, spec.codebook)
+    route = encode_route(points, spec.codebook)
     notes = (*about_pictures, *about_text, *about_route)
     return ModelInputs(images, text, _ego(observation.ego, spec), route, notes)
 
 
-def sentence(observation: Observation) -> str:
+def instruction_text(observation: Observation) -> str:
     """The command, the speed limit in km/h and the navigator's words."""
     limit_kmh = 3.6 * min(observation.speed_limit_mps, 1000.0)
     return f"{COMMANDS[observation.command]} limit {limit_kmh:.0f} {observation.instruction[:MAX_CHARACTERS]}"
@@ -163,7 +163,7 @@ def _text(observation: Observation, spec: InputSpec) -> tuple[Array, list[str]]:
         notes.append(
             f"the instruction has {len(observation.instruction)} characters: it was cut after {MAX_CHARACTERS}"
         )
-    ids, unknown = spec.tokenizer.encode(sentence(observation))
+    ids, unknown = spec.tokenizer.encode(instruction_text(observation))
     if unknown:
         notes.append(f"the instruction has {unknown} unknown words: '{observation.instruction[:60]}'")
     if len(ids) > spec.text_length:
@@ -190,7 +190,7 @@ def route_ahead(route: Array, at_m: Sequence[float]) -> tuple[Array, list[str]]:
     return np.where(known[:, None], geometry.sample(line, along)[:, :2], np.nan), []
 
 
-def route_ids(points: Array, codebook: Codebook) -> Array:
+def encode_route(points: Array, codebook: Codebook) -> Array:
     """Ids (.., R, 2) int64 of points (.., R, 2), the mask where they are NaN: a route in the words of plans."""
     known = np.isfinite(points)
     return np.where(known, codebook.to_ids(np.where(known, points, 0.0)), codebook.mask_id).astype(np.int64)

@@ -88,7 +88,7 @@ def shown(path: Path | str) -> str:
     return text if len(text) <= SHOWN_PATH else f"{text[: SHOWN_PATH // 2]}...{text[-SHOWN_PATH // 2 :]}"
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_atomic(path: Path, content: bytes) -> None:
     """Writes a file that appears at once or not at all. Raises OSError naming it; what was begun is removed then."""
     part = path.with_name(f".{path.name}.{os.getpid()}{PART}")
     try:
@@ -105,7 +105,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Keeps other processes that call this out of a folder, which is made where it is missing. Not reentrant.
 
     The lock is the system's: it ends with this process, however that ends. A folder that is made here and in which the
@@ -129,7 +129,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def whole_folder(folder: Path) -> Iterator[Path]:
+def atomic_folder(folder: Path) -> Iterator[Path]:
     """An empty folder to write into; its files move to `folder` when the block ends, and are removed when it raises.
 
     Files of `folder` with other names stay. Raises OSError.

@@ -69,7 +69,7 @@ def resample(trajectory: Trajectory, times_s: Array) -> Array:
     return np.concatenate([xy, geometry.wrap(np.interp(distance, path_along, heading))[:, None]], axis=1)
 
 
-def carried_forward(plan: Plan, stamp_ns: int, map_from_ego: Array) -> Trajectory | None:
+def carry_forward(plan: Plan, stamp_ns: int, map_from_ego: Array) -> Trajectory | None:
     """What is left of a plan at a later stamp, in the ego frame of that moment; None when less than one interval is.
 
     The part already driven falls away and nothing is added at the end: the horizon shrinks, honestly.

@@ -64,7 +64,7 @@ def same_road(lanes: Mapping[int, Lane], some: Sequence[int]) -> set[int]:
     return road
 
 
-def cheapest(lanes: Mapping[int, Lane], start: int, ends: set[int]) -> list[int]:
+def shortest_path(lanes: Mapping[int, Lane], start: int, ends: set[int]) -> list[int]:
     """The shortest way from a lane to any of `ends` with as few lane changes as possible; empty if there is none."""
     queue: list[tuple[float, int, list[int]]] = [(0.0, start, [start])]
     done = set()
@@ -83,7 +83,7 @@ def cheapest(lanes: Mapping[int, Lane], start: int, ends: set[int]) -> list[int]
     return []
 
 
-def along(lanes: Mapping[int, Lane], path: Sequence[int], ego: Array) -> Array:
+def route_line(lanes: Mapping[int, Lane], path: Sequence[int], ego: Array) -> Array:
     """The line (L, 2) along a path of lanes, from ROUTE_BEHIND_M behind `ego` (2,) to ROUTE_AHEAD_M ahead of it."""
     before, after = [path[0]], [path[-1]]
     while lanes[before[0]].predecessors and before[0] not in before[1:]:

@@ -52,7 +52,7 @@ def test_a_network_decodes_as_it_is_set(tiny_model):  # noqa: F811
     assert len(network.prefill_goal(made_inputs(network)).blocks) == DecodingConfig().goals
     one = network_of(ModelConfig(str(tiny_model.file), tiny_model.sha256), DecodingConfig(goals=2, goal_floor=0.0))
     known = one.prefill_goal(made_inputs(one))
-    assert known.real.tolist() == [True, True]
+    assert known.valid.tolist() == [True, True]
     apart = network_of(
         ModelConfig(str(tiny_model.file), tiny_model.sha256),
         DecodingConfig(goals=4, goal_floor=0.0, goal_spacing_m=9.0),
@@ -157,7 +157,7 @@ def test_a_model_that_answers_otherwise_than_its_card_is_refused_whatever_rules_
     card = json.loads(place.read_text())
     assert card["golden"] == golden(TorchNetwork.of_file(copy.file, copy.sha256, decoding=TRIED_BY))
     for trust in (0.0, 10.0):
-        network_of(ModelConfig(str(copy.file), copy.sha256), DecodingConfig(goals_looked_at=1, goal_trust=trust))
+        network_of(ModelConfig(str(copy.file), copy.sha256), DecodingConfig(rescore_goals=1, goal_value_power=trust))
     card["golden"]["goal_log_prob"] -= 0.2
     place.write_text(json.dumps(card))
     assert "fails its self-check: its likeliest goal has a log-probability of" in refused(lambda: opened(copy))
@@ -173,7 +173,7 @@ def test_a_backend_that_answers_nonsense_is_refused(tiny_model, fault):  # noqa:
         def prefill_goal(self, inputs):
             known = network.prefill_goal(inputs)
             log_probs = known.goal_log_probs * (np.nan if fault == "probability" else 1.0)
-            return Prefilled(known.context, known.blocks, log_probs, known.real)
+            return Prefilled(known.context, known.blocks, log_probs, known.valid)
 
         def prefill(self, inputs):
             context = network.prefill(inputs)

@@ -24,8 +24,8 @@ from reflectdrive_ros.evaluation.closed_loop import CameraHistory
 from reflectdrive_ros.features import model_inputs
 from reflectdrive_ros.kinematics import speeds
 from reflectdrive_ros.model.card import MOST_LOST
-from reflectdrive_ros.planning import planner_named
-from reflectdrive_ros.planning.planner import Tools
+from reflectdrive_ros.planning import get_planner
+from reflectdrive_ros.planning.planner import PlannerContext
 from reflectdrive_ros.replay.bag_topics import map_topics
 from reflectdrive_ros.replay.engine import due_steps
 from reflectdrive_ros.replay.golden import POINT_STRIDE, TOLERANCES, compare_arrays
@@ -94,10 +94,10 @@ def in_the_world():
 
 def on_scenes(network, count=20):
     """Ids (N, 16) of the plans of the first stored scenes, planned from cold, and what they score (N, MEASURES)."""
-    planner, tools = planner_named(CONFIG), Tools(CONFIG, network)
+    planner, planner_context = get_planner(CONFIG), PlannerContext(CONFIG, network)
     tokens, scores = [], []
     for scene in parity.read_scenes(SCENES, count, Console(quiet=True)):
-        plan = driving_scores.plan_once(planner, privilege.observe(scene, "objects"), tools)
+        plan = driving_scores.plan_once(planner, privilege.observe(scene, "objects"), planner_context)
         points = {"plan": driving_scores.plan_waypoints(plan)[0]}
         tokens.append(plan.tokens)
         scores.append(driving_scores.score_plans(scene.scored(vehicle=CONFIG.vehicle), points, CONFIG.scoring)["plan"])

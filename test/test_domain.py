@@ -18,7 +18,7 @@ from reflectdrive_ros.domain import (
     Observation,
     Plan,
     Trajectory,
-    checked,
+    check_array,
 )
 
 EGO = EgoState(1_000_000_000, np.array([10.0, -3.0, 0.2]), 8.0)
@@ -219,4 +219,4 @@ def test_the_last_pose_stands_at_the_horizon(count, dt_s):
 
 def test_checked_says_what_it_has_and_what_it_expected():
     with pytest.raises(ValueError, match=r"Here\.that has shape \(2, 3\), expected \(any, 2\)"):
-        checked("Here", "that", np.zeros((2, 3)), (None, 2))
+        check_array("Here", "that", np.zeros((2, 3)), (None, 2))

@@ -29,9 +29,9 @@ def test_without_a_clock_of_ones_own_the_engine_tells_real_times():
 
 
 def slow_planner(clock, seconds):
-    def plan(state, scene, tools):
+    def plan(state, scene, planner_context):
         clock.now_s += seconds
-        return constant_velocity.plan(state, scene, tools)
+        return constant_velocity.plan(state, scene, planner_context)
 
     return plan
 
@@ -49,7 +49,7 @@ def test_an_unknown_planner_is_refused_with_the_names_there_are():
 
 
 def test_a_planner_that_throws_does_not_drive():
-    def broken(state, scene, tools):
+    def broken(state, scene, planner_context):
         raise ZeroDivisionError("by nothing")
 
     report = Engine(config(), Clock(), broken).step(observation())
@@ -96,11 +96,11 @@ def test_a_car_ahead_of_the_plan_that_would_be_carried_stops_and_does_not_go_bac
 def test_a_planner_is_told_how_much_of_the_deadline_is_gone():
     clock, told = Clock(), []
 
-    def planner(state, scene, tools):
+    def planner(state, scene, planner_context):
         for seconds in (0.02, 0.04):
             clock.now_s += seconds
-            told.append(tools.spent())
-        return constant_velocity.plan(state, scene, tools)
+            told.append(planner_context.deadline_used())
+        return constant_velocity.plan(state, scene, planner_context)
 
     driven = Engine(config(engine__deadline_ms=80.0), clock, planner)
     for k in range(2):
@@ -132,7 +132,7 @@ def test_a_late_plan_is_not_carried_into_a_wall():
 
 
 def test_the_last_good_plan_is_carried_for_a_limited_time_only():
-    def failing(state, scene, tools):
+    def failing(state, scene, planner_context):
         raise PlanningError("no idea")
 
     pilot = engine(engine__carry_max_s=0.5)
@@ -149,9 +149,9 @@ def test_the_last_good_plan_is_carried_for_a_limited_time_only():
 def test_an_old_plan_is_never_sent_as_new():
     old = {}
 
-    def repeating(state, scene, tools):
+    def repeating(state, scene, planner_context):
         if "plan" not in old:
-            _, old["plan"] = constant_velocity.plan(state, scene, tools)
+            _, old["plan"] = constant_velocity.plan(state, scene, planner_context)
         return state, old["plan"]
 
     pilot = Engine(config(), Clock(), repeating)
@@ -167,16 +167,16 @@ def test_reset_forgets_the_plan_of_another_time():
     scene = observation(speed=8.0)
     pilot.step(scene)
     pilot.reset()
-    pilot._planner = lambda state, scene, tools: 1 / 0
+    pilot._planner = lambda state, scene, planner_context: 1 / 0
     assert pilot.step(later(scene, 0.1)).source is PlanSource.STOP
 
 
 def test_a_planner_starts_anew_after_a_plan_that_may_not_be_driven():
     told = []
 
-    def planner(state, scene, tools):
+    def planner(state, scene, planner_context):
         told.append((state.previous is None, state.memory))
-        _, plan = constant_velocity.plan(state, scene, tools)
+        _, plan = constant_velocity.plan(state, scene, planner_context)
         return PlannerState(plan, 0, "of the last step"), plan
 
     driven, scene = Engine(config(), Clock(), planner), observation(speed=8.0)
@@ -192,7 +192,7 @@ def test_a_plan_of_a_later_time_is_not_carried_and_holds_no_other_one():
     before = later(scene, -0.1, forward=0.0)
     assert driven._recent(scene.stamp_ns) is not None
     assert driven._recent(before.stamp_ns) is None
-    driven._planner = lambda state, scene, tools: 1 / 0
+    driven._planner = lambda state, scene, planner_context: 1 / 0
     assert driven.step(before).source is PlanSource.STOP
 
 

@@ -129,7 +129,7 @@ def test_a_planner_that_drives_like_the_expert_scores_like_him(folder, planners)
         for scene in shards.read(folder, pictures=False, on_damage=pytest.fail)
     }
 
-    def copy(state, observation, tools):
+    def copy(state, observation, planner_context):
         poses = experts[tuple(observation.ego.map_from_ego)]
         return state, Plan(observation.stamp_ns, observation.ego.map_from_ego, Trajectory(poses, 0.5))
 
@@ -142,7 +142,7 @@ def test_a_planner_with_eyes_sees_the_pictures_and_no_planner_the_future(tmp_pat
     store(tmp_path / "set", (2,), pictures=True)
     seen = []
 
-    def look(state, observation, tools):
+    def look(state, observation, planner_context):
         seen.append(observation)
         raise PlanningError("only looking")
 
@@ -333,14 +333,14 @@ def test_the_likeliest_goal_alone_is_scored_beside_the_best_of_all(seen, tiny_mo
             seen,
             ["reflectdrive2"],
             scenes_config(
-                **tiny_model.settings, **everyone, reflectdrive2__choose=choose, reflectdrive2__repair=choose
+                **tiny_model.settings, **everyone, reflectdrive2__choose=score_goals, reflectdrive2__repair=score_goals
             ),
             None,
             None,
             1,
             QUIET,
         )
-        for choose in (False, True)
+        for score_goals in (False, True)
     )
     assert one.best == all_of_them.best
     driven = [row[0] for row in one.scores["reflectdrive2 (objects)"]]

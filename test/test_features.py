@@ -18,8 +18,8 @@ from reflectdrive_ros.features import (
     WORDS,
     InputSpec,
     WordTokenizer,
+    instruction_text,
     model_inputs,
-    sentence,
 )
 from reflectdrive_ros.sim.instructions import SENTENCES
 
@@ -158,7 +158,7 @@ def test_another_tokenizer_fits_behind_the_seam():
     letters = SimpleNamespace(pad_id=0, encode=lambda text: ([ord(letter) for letter in text], 0))
     scene = seen(instruction="go")
     text = model_inputs(scene, dataclasses.replace(SPEC, tokenizer=letters, text_length=40)).text
-    assert bytes(text[text > 0].tolist()).decode() == sentence(scene) == "follow limit 50 go"
+    assert bytes(text[text > 0].tolist()).decode() == instruction_text(scene) == "follow limit 50 go"
 
 
 def test_a_vocabulary_without_its_two_marks_is_refused():

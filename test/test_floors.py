@@ -33,7 +33,19 @@ FLOORS = {
     "__main__": 8,
 }
 GROUND = (
-    *("__init__", "arguments", "config", "documents", "domain", "files", "geometry", "kinematics", "lanes", "osm"),
+    *(
+        "__init__",
+        "arguments",
+        "config",
+        "config_fields",
+        "documents",
+        "domain",
+        "files",
+        "geometry",
+        "kinematics",
+        "lanes",
+        "osm",
+    ),
     *("parallel", "provenance", "stopping", "tokens"),
 )
 RECIPES = ("constant_velocity", "route_follower", "reflectdrive2", "reflectdrive", "drivefine", "reflexdiffusion")

@@ -10,7 +10,7 @@ from reflectdrive_ros import geometry, kinematics
 from reflectdrive_ros.domain import Agents, ForecastSource, Plan, Trajectory, Verdict
 from reflectdrive_ros.planning import guard
 from reflectdrive_ros.scoring import prediction
-from reflectdrive_ros.scoring.frenet import RoadFrame
+from reflectdrive_ros.scoring.frenet import FrenetFrame
 
 BEND = turning_route(radius=20.0, before=12.0)
 STEPS, DT_S = 40, 0.1
@@ -25,7 +25,7 @@ def in_bend(beside_m, along_m, speed_mps, turned=0.0):
 
 
 def foreseen(agents, route=BEND):
-    return prediction.forecast(agents, RoadFrame.of(route), DT_S, STEPS)
+    return prediction.forecast(agents, FrenetFrame.of(route), DT_S, STEPS)
 
 
 def beside(poses):

@@ -28,7 +28,7 @@ from reflectdrive_ros import config
 from reflectdrive_ros.__main__ import BENCHES, COMMANDS, main
 from reflectdrive_ros.bench import results
 from reflectdrive_ros.data import codec, real_tracks, shards
-from reflectdrive_ros.documents import DocumentError, arrays_of, json_of, yaml_of
+from reflectdrive_ros.documents import DocumentError, parse_arrays, parse_json, parse_yaml
 from reflectdrive_ros.evaluation import golden
 from reflectdrive_ros.files import read_limited
 from reflectdrive_ros.model.card import METADATA, GraphCard, GraphError
@@ -142,7 +142,7 @@ def outcome(how, errors, *given):
 @fuzzed()
 @given(st.one_of(st.binary(max_size=60), torn(as_bytes({"a": [1, 2.5, None, True, {"b": "\u00e4"}]}))))
 def test_json(content):
-    outcome(json_of, DocumentError, content)
+    outcome(parse_json, DocumentError, content)
 
 
 YAML_WORDS = st.sampled_from(
@@ -157,7 +157,7 @@ YAML_WORDS = st.sampled_from(
 @fuzzed(2)
 @given(st.one_of(st.binary(max_size=60), st.lists(YAML_WORDS, max_size=14).map("".join)))
 def test_yaml(content):
-    outcome(yaml_of, DocumentError, content)
+    outcome(parse_yaml, DocumentError, content)
 
 
 def npz(**arrays):
@@ -169,7 +169,7 @@ def npz(**arrays):
 @fuzzed(2)
 @given(torn(npz(a=np.arange(6.0).reshape(2, 3), b=np.array("text"))))
 def test_arrays(content):
-    outcome(arrays_of, DocumentError, content, 1 << 20)
+    outcome(parse_arrays, DocumentError, content, 1 << 20)
 
 
 @fuzzed()
@@ -357,7 +357,7 @@ def test_scenes_of_sets(meta, arrays, image, images):
 @cache
 def fields_of_arrays():
     """The arrays of a scene by name."""
-    return arrays_of(SAMPLE["arrays.npz"])
+    return parse_arrays(SAMPLE["arrays.npz"])
 
 
 odd_arrays = st.one_of(
@@ -394,7 +394,7 @@ for _lane in (*SCORED["map"]["lanes"], SCORED["pdm_ref_v1"], SCORED["pdm_ref_v2"
 @given(changed(SCORED))
 def test_scenes_that_are_scored(entry):
     """As read from a file: NaN and numbers beyond all floats are among the values."""
-    scene = outcome(golden.parse_scene, ValueError, json_of(as_bytes(entry)))
+    scene = outcome(golden.parse_scene, ValueError, parse_json(as_bytes(entry)))
     if scene is not None:
         assert np.isfinite(scene.first.centerline).all()
 
@@ -404,7 +404,7 @@ RECORDING = next((Path(__file__).parent / "data/real_tracks").glob("*.npz"))
 
 @cache
 def recorded():
-    return arrays_of(RECORDING.read_bytes())
+    return parse_arrays(RECORDING.read_bytes())
 
 
 @fuzzed()

@@ -93,7 +93,7 @@ def test_a_map_tells_the_distance_to_the_edge_of_the_polygons(curvature):
     areas = scene(pictures=False, curvature=curvature).areas
     distances = 0.1 * distance_map.distance_map(areas, CODEBOOK)
     x_ids, y_ids = distance_map.id_window(CODEBOOK)
-    grid = drivable.grid_around_ego(drivable.joined((*areas.roadblocks, *areas.intersections)))
+    grid = drivable.grid_around_ego(drivable.union_polygons((*areas.roadblocks, *areas.intersections)))
     rng = np.random.default_rng(0)
     i, j = rng.integers(distances.shape[0], size=2000), rng.integers(distances.shape[1], size=2000)
     points = np.stack([CODEBOOK.to_values(i + x_ids.start), CODEBOOK.to_values(j + y_ids.start)], axis=1)

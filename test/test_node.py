@@ -405,11 +405,11 @@ def patient(**settings):
 def test_a_planner_that_hangs_is_overruled_and_its_old_plan_is_not_sent_afterwards(tmp_path):
     hang = threading.Event()
 
-    def planner(state, scene, tools):
+    def planner(state, scene, planner_context):
         if hang.is_set():
             hang.clear()
             time.sleep(2.0)
-        return constant_velocity.plan(state, scene, tools)
+        return constant_velocity.plan(state, scene, planner_context)
 
     made = patient()
     keys = [f"{kind}:{name}" for kind in ("image", "info") for name in CAMERAS]

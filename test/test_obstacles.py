@@ -15,7 +15,7 @@ from reflectdrive_ros import geometry
 from reflectdrive_ros.config import Config, ConfigError, override_dotted
 from reflectdrive_ros.domain import AgentKind, Agents, EgoState, Observation, Plan, Trajectory
 from reflectdrive_ros.planning import guard
-from reflectdrive_ros.planning.safety import Known, check_of
+from reflectdrive_ros.planning.safety import SafetyContext, safety_check
 from reflectdrive_ros.ros import obstacles
 from reflectdrive_ros.ros.convert import BadMessage
 from reflectdrive_ros.ros.inputs import Inputs
@@ -223,10 +223,10 @@ def observed(points, agents=None):
 def test_a_plan_into_an_obstacle_is_unsafe_and_one_past_it_is_not(agents):
     config = CONFIG
     into, past = observed(block(16.0, 0.0), agents), observed(block(16.0, 4.0), agents)
-    assert guard.unsafe(straight_on(), into, config)
-    assert not guard.unsafe(straight_on(), past, config)
-    assert check_of(straight_on(), Known.of(into, config)).unsafe_after_s < 2.0
-    safe = check_of(straight_on(), Known.of(past, config))
+    assert guard.unsafe_reason(straight_on(), into, config)
+    assert not guard.unsafe_reason(straight_on(), past, config)
+    assert safety_check(straight_on(), SafetyContext.of(into, config)).unsafe_after_s < 2.0
+    safe = safety_check(straight_on(), SafetyContext.of(past, config))
     assert safe.unsafe_after_s is None
     assert safe.clearance_m == pytest.approx(4.0 - 0.5 - 0.5 * VEHICLE.width_m, abs=0.5)
     assert ("objects" in str(safe).split(";")[0]) == (agents is not None)

@@ -53,7 +53,7 @@ def test_goals_are_weighed_by_what_a_block_that_holds_one_alone_says():
     torch.nn.init.normal_(net.odds_head.weight, std=8.0, generator=torch.Generator().manual_seed(0))
     odds = net.goal_odds(net.packed(*inputs, before.blocks).hidden)
     assert (odds.amax(-1) - odds.amin(-1)).min() > 0.1
-    order, log_probs, _ = ops.weighed(before.goal_log_probs, odds, before.real, RULES.goals)
+    order, log_probs, _ = ops.weighed(before.goal_log_probs, odds, before.valid, RULES.goals)
     known = rollout.prefill_goal(net, *inputs, RULES.goals)
     assert known.blocks.equal(before.blocks.gather(1, order[..., None].expand(-1, -1, BLOCK)))
     assert not known.blocks[:, 0].equal(before.blocks[:, 0])
@@ -173,7 +173,7 @@ def test_both_phases_are_exported_without_what_runtimes_cannot_do():
 
         def forward(self, images, text, ego, route):
             known = rollout.prefill_goal(self.net, images, text, ego, route, RULES.goals)
-            return known.blocks, known.goal_log_probs, known.real, known.keys_values
+            return known.blocks, known.goal_log_probs, known.valid, known.keys_values
 
     class Step(torch.nn.Module):
         def __init__(self):

@@ -97,7 +97,7 @@ def test_a_draft_of_something_else_is_made_when_it_is_asked_for():
     network = Counted(arc_way())
     ahead = ReadAhead(network, Clock(), lambda known, scene: (known.blocks, [5, 5, 4]))
     ahead.begin(scene := seen())
-    known = ahead.prefill_goal(ahead.inputs_of(scene, network.inputs))
+    known = ahead.prefill_goal(ahead.make_inputs(scene, network.inputs))
     made = ahead.draft(known.context, known.blocks, [5, 5, 4])
     asked = len(network.stepped)
     other, _ = ahead.draft(known.context, known.blocks, [14])
@@ -150,8 +150,8 @@ def test_time_that_nobody_waited_for_counts_as_the_plans_own():
     ahead = ReadAhead(Counted(arc_way()), ticks)
     scene = seen()
     ahead.begin(scene)
-    inputs = ahead.inputs_of(scene, ahead.inputs)
+    inputs = ahead.make_inputs(scene, ahead.inputs)
     assert ahead.prefill_goal(inputs).context is inputs
     assert ahead.hidden_s() >= 0.0
     assert ahead.hidden_s() == 0.0
-    assert ahead.inputs_of(later(scene, 0.1), ahead.inputs) is not inputs
+    assert ahead.make_inputs(later(scene, 0.1), ahead.inputs) is not inputs

@@ -12,8 +12,8 @@ from test_features import SPEC, pictures
 from reflectdrive_ros import geometry, kinematics
 from reflectdrive_ros.config import ReflectDrive2Config as Settings
 from reflectdrive_ros.domain import Command, DrivableGrid, StepKind, Trajectory, Verdict
-from reflectdrive_ros.planning import planners, reflectdrive2, safety
-from reflectdrive_ros.planning.planner import PlannerState, PlanningError, Prefilled, Tools, in_turn
+from reflectdrive_ros.planning import available_planners, reflectdrive2, safety
+from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError, Prefilled, draft_sequentially
 from reflectdrive_ros.planning.postprocess.waypoints import trajectories
 from reflectdrive_ros.planning.reflectdrive2 import Memory, carried_points
 from reflectdrive_ros.runtime.engine import Engine
@@ -54,7 +54,7 @@ class KnownWays:
         return written, np.full(written.shape, self.confidence)
 
     def draft(self, context, blocks, limits):
-        return in_turn(self, context, blocks, limits)
+        return draft_sequentially(self, context, blocks, limits)
 
 
 def arc_way(speed=10.0, curvature=0.02, times_s=TIMES_S):
@@ -68,9 +68,9 @@ def seen(speed=10.0, **more):
 def drive(network, scenes, settings=None, **changes):
     """Plans, and the states they were left in, of consecutive scenes."""
     settings = replace(config(**changes), reflectdrive2=settings or Settings())
-    tools, state, plans = Tools(settings, network), PlannerState(), []
+    planner_context, state, plans = PlannerContext(settings, network), PlannerState(), []
     for scene in scenes:
-        state, plan = reflectdrive2.plan(state, scene, tools)
+        state, plan = reflectdrive2.plan(state, scene, planner_context)
         plans.append((plan, state))
     return plans
 
@@ -123,8 +123,8 @@ def test_of_many_drafts_only_the_one_that_is_driven_is_edited():
 @pytest.mark.parametrize(("spent", "edits"), [(0.4, 3), (0.7, 0)])
 def test_who_is_late_edits_no_more(spent, edits):
     network = Restless(STRAIGHT, SLOW)
-    tools = Tools(config(), network, spent=lambda: spent)
-    _, plan = reflectdrive2.plan(PlannerState(), seen(speed=8.0), tools)
+    planner_context = PlannerContext(config(), network, deadline_used=lambda: spent)
+    _, plan = reflectdrive2.plan(PlannerState(), seen(speed=8.0), planner_context)
     assert network.calls.count(("edit", 1)) == edits
     assert plan.tokens[5] == network.ids[0, 5] + (edits > 0)
 
@@ -189,7 +189,9 @@ def test_the_horizon_shrinks_as_time_goes_by_and_nothing_is_invented():
 def test_a_hundred_lite_frames_drift_less_than_a_bin(dt_s, curvature, speed):
     """What edits leave alone stays where it is: the plan is carried in metres and only its new end is rounded."""
     network = KnownWays(arc_way(speed, curvature))
-    plans = drive(network, arc_frames(101, dt_s, speed, curvature), Settings(lite_steps_per_full=1000, choose=False))
+    plans = drive(
+        network, arc_frames(101, dt_s, speed, curvature), Settings(lite_steps_per_full=1000, score_goals=False)
+    )
     assert [plan.step for plan, _ in plans] == [StepKind.FULL] + [StepKind.LITE] * 100
     truth = kinematics.arc(curvature, speed * plans[0][0].trajectory.times_s)
     off = [np.hypot(*(plan.trajectory.poses - truth)[:, :2].T).max() for plan, _ in plans]
@@ -202,9 +204,9 @@ def test_what_an_edit_changes_is_taken_from_the_codebook_and_the_rest_stays_in_m
     carried = carried_points(before[0], now)
     network = Restless(arc_way())
     context = network.prefill(None)
-    blocks, confidence, points = reflectdrive2.continued(network, context, carried)
-    (ids,), _ = reflectdrive2.edited(network, context, blocks, confidence, 1)[-1]
-    reflected = reflectdrive2.reflected_points(points[0], blocks[0], ids, BOOK)
+    blocks, confidence, points = reflectdrive2.lite_draft(network, context, carried)
+    (ids,), _ = reflectdrive2.edit_actions(network, context, blocks, confidence, 1)[-1]
+    reflected = reflectdrive2.edited_points(points[0], blocks[0], ids, BOOK)
     assert reflected[2, 1] == pytest.approx(BOOK.to_values(ids[5]))
     assert reflected[2, 1] == pytest.approx(carried[2, 1] + 0.3, abs=0.15 + 1e-9)
     kept = np.ones((8, 2), bool)
@@ -273,7 +275,9 @@ def test_a_car_that_starts_plans_anew_and_one_that_stands_alternates():
 
 def test_a_state_of_another_planner_is_no_plan_to_edit():
     plan, state = drive(KnownWays(arc_way()), frames(1))[0]
-    _, again = reflectdrive2.plan(PlannerState(previous=plan), frames(2)[1], Tools(config(), KnownWays(arc_way())))
+    _, again = reflectdrive2.plan(
+        PlannerState(previous=plan), frames(2)[1], PlannerContext(config(), KnownWays(arc_way()))
+    )
     assert again.step is StepKind.FULL
     assert isinstance(state.memory, Memory)
 
@@ -287,7 +291,7 @@ def test_alone_with_its_pictures_it_drives_to_one_goal():
     network = KnownWays(STRAIGHT, SLOW)  # about as likely
     ((cautious, _),) = drive(network, [seen(speed=6.0)])
     assert cautious.tokens.tolist() == network.ids[1].tolist()
-    ((plan, _),) = drive(network, [seen(speed=8.0)], Settings(careful_nats=0.0))
+    ((plan, _),) = drive(network, [seen(speed=8.0)], Settings(goal_logprob_margin=0.0))
     assert plan.candidates == ()
     assert plan.scores == ()
     assert plan.tokens.tolist() == network.ids[0].tolist()
@@ -303,7 +307,7 @@ def test_with_others_known_the_score_chooses_who_stops_in_time():
     assert len(behind.candidates) == 1
     assert behind.scores[0] > 0.5
     assert behind.scores[1] == 0.0
-    alone = Settings(choose=False, repair=False, careful_nats=0.0)
+    alone = Settings(score_goals=False, repair=False, goal_logprob_margin=0.0)
     ((unchosen, _),) = drive(network, [seen(speed=8.0, agents=cars((24.0, 0.0, 0.0, 0.0)))], alone)
     assert unchosen.tokens.tolist() == network.ids[0].tolist()
 
@@ -341,13 +345,13 @@ def test_what_was_driven_for_the_score_is_not_driven_again_for_the_check(monkeyp
     np.testing.assert_array_equal(plan.trajectory.poses, expected.trajectory.poses)
     assert plan.check == expected.check
     with pytest.raises(AssertionError, match="driven again"):  # a lite step has but one plan, that no score has seen
-        reflectdrive2.plan(state, scenes[1], Tools(config(), network))
+        reflectdrive2.plan(state, scenes[1], PlannerContext(config(), network))
 
 
 def test_goals_that_only_fill_their_slots_are_not_drafted():
     class Padded(KnownWays):
         def prefill_goal(self, inputs):
-            return replace(super().prefill_goal(inputs), real=np.array([True, True, False]))
+            return replace(super().prefill_goal(inputs), valid=np.array([True, True, False]))
 
     network = Padded(STRAIGHT, SLOW, STRAIGHT)
     ((plan, _),) = drive(network, [seen(speed=8.0, agents=cars())])
@@ -360,12 +364,12 @@ def test_goals_that_only_fill_their_slots_are_not_drafted():
 def test_what_the_network_cannot_use_is_said_in_a_sentence():
     scene = seen()
     with pytest.raises(PlanningError, match=r"reflectdrive2 has no network: set model\.file"):
-        reflectdrive2.plan(PlannerState(), scene, Tools(config()))
-    tools = Tools(config(), KnownWays(arc_way()))
+        reflectdrive2.plan(PlannerState(), scene, PlannerContext(config()))
+    planner_context = PlannerContext(config(), KnownWays(arc_way()))
     with pytest.raises(PlanningError, match=r"Observation\.cameras holds 0 pictures, expected 6"):
-        reflectdrive2.plan(PlannerState(), replace(scene, cameras=()), tools)
+        reflectdrive2.plan(PlannerState(), replace(scene, cameras=()), planner_context)
     with pytest.raises(PlanningError, match=r"EgoState\.speed_mps is 1e\+30"):
-        reflectdrive2.plan(PlannerState(), replace(scene, ego=ego(1e30)), tools)
+        reflectdrive2.plan(PlannerState(), replace(scene, ego=ego(1e30)), planner_context)
 
 
 def test_what_was_not_used_as_it_came_is_remembered():
@@ -433,10 +437,10 @@ def test_the_recipes_full_frame_is_that_of_the_phases(network):
             rollout.Decoding(),
         )
     known = network.prefill_goal(inputs)
-    drafts = reflectdrive2.drafted(network, known.context, known.blocks[known.real], Settings())
-    blocks, confidence = reflectdrive2.edited(network, known.context, *drafts, Settings().edit_rounds)[-1]
-    assert blocks.tolist() == decoded.blocks[0][decoded.real[0]].tolist()
-    np.testing.assert_allclose(confidence, decoded.confidence[0][decoded.real[0]], rtol=1e-4)
+    drafts = reflectdrive2.draft_actions(network, known.context, known.blocks[known.valid], Settings())
+    blocks, confidence = reflectdrive2.edit_actions(network, known.context, *drafts, Settings().edit_rounds)[-1]
+    assert blocks.tolist() == decoded.blocks[0][decoded.valid[0]].tolist()
+    np.testing.assert_allclose(confidence, decoded.confidence[0][decoded.valid[0]], rtol=1e-4)
 
 
 def test_a_network_without_words_needs_its_tokenizer():
@@ -456,9 +460,9 @@ def test_the_rhythm_is_a_setting():
 
 
 def test_it_is_offered_only_where_a_model_is_configured():
-    without = planners(config(model__file="", model__sha256=""))
+    without = available_planners(config(model__file="", model__sha256=""))
     assert "reflectdrive2" not in without
-    with_model = planners(config(model__file="weights.safetensors", model__sha256="00"))
+    with_model = available_planners(config(model__file="weights.safetensors", model__sha256="00"))
     assert with_model["reflectdrive2"] is reflectdrive2.plan
     assert with_model.keys() > without.keys()
 
@@ -469,12 +473,12 @@ def test_in_doubt_how_far_to_go_it_goes_less_far_unless_it_stands():
     goals = np.array(ways)[:, -1]
     likely = -0.5 * np.arange(4.0)
 
-    def chosen(nats, speed=3.0, real=(True,) * 4, log_probs=likely):
-        settings = replace(Settings(), careful_nats=nats)
-        return reflectdrive2.careful(goals, log_probs, np.array(real), ego(speed), settings)
+    def chosen(nats, speed=3.0, valid=(True,) * 4, log_probs=likely):
+        settings = replace(Settings(), goal_logprob_margin=nats)
+        return reflectdrive2.select_goal(goals, log_probs, np.array(valid), ego(speed), settings)
 
     assert [chosen(nats) for nats in (0.0, 0.4, 0.6, 1.1, 9.0)] == [0, 0, 1, 2, 3]
-    assert chosen(9.0, real=(True, True, False, False)) == 1
+    assert chosen(9.0, valid=(True, True, False, False)) == 1
     assert chosen(9.0, speed=0.1) == 0
     # and brakes gently for it: at 4 m/s to stop within 5 m, at 8 m/s within 10 m, would be more than that
     assert [chosen(9.0, speed) for speed in (4.0, 8.0, 12.0)] == [2, 1, 0]

@@ -21,7 +21,7 @@ from reflectdrive_ros import parallel
 from reflectdrive_ros.cli import scenes as scenes_run
 from reflectdrive_ros.data import sets, shards
 from reflectdrive_ros.evaluation import scene_sets
-from reflectdrive_ros.files import locked
+from reflectdrive_ros.files import lock_folder
 from reflectdrive_ros.sim import sampler
 
 ROOT = Path(__file__).parents[1]
@@ -217,7 +217,7 @@ def test_killed_at_any_point_it_goes_on_where_it_was(small, reference, tmp_path)
 
 
 def test_two_cannot_make_one_set(small, tmp_path):
-    with locked(tmp_path), pytest.raises(BlockingIOError, match="another process writes into it"):
+    with lock_folder(tmp_path), pytest.raises(BlockingIOError, match="another process writes into it"):
         make(tmp_path)
 
 
@@ -247,19 +247,19 @@ def test_a_shard_that_cannot_be_made_is_named_once(small, tmp_path):
 def test_a_full_disk_ends_it_and_what_is_whole_stays(where, small, reference, tmp_path, monkeypatch):
     """Full when the second shard is written, or when a worker puts its town down."""
     if where == "shard":
-        real = shards.write_whole
+        valid = shards.write_whole
 
         def full(path, content):
             if path.name == "test-00001.tar":
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-            real(path, content)
+            valid(path, content)
 
         monkeypatch.setattr(shards, "write_whole", full)
     with pytest.raises(OSError) as fault:
         make(tmp_path, hand_scenes.make_on_a_full_disk if where == "town" else hand_scenes.make)
     assert fault.value.errno == errno.ENOSPC
     assert fault.value.filename.endswith({"shard": "/test-00001.tar", "town": "/town.net.xml"}[where])
-    monkeypatch.setattr(shards, "write_whole", real) if where == "shard" else None
+    monkeypatch.setattr(shards, "write_whole", valid) if where == "shard" else None
     assert sorted(path.name for path in tmp_path.glob("*.tar")) == ["test-00000.tar"]
     assert sorted(path.name for path in tmp_path.glob(".*")) == [".lock"]
     make(tmp_path)

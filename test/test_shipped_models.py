@@ -16,7 +16,7 @@ from reflectdrive_ros.config import Config, ConfigError, load
 from reflectdrive_ros.domain import StepKind, Verdict
 from reflectdrive_ros.features import model_inputs
 from reflectdrive_ros.model.card import GraphCard, sha256_of
-from reflectdrive_ros.planning import decoding_of
+from reflectdrive_ros.planning import decoding_config
 from reflectdrive_ros.runtime.engine import Engine
 from reflectdrive_ros.runtime.model_file import ModelFileError
 from reflectdrive_ros.runtime.network import network_of
@@ -47,7 +47,7 @@ def on_graphs(precision="fp32", **changes):
 def network(precision):
     """As a configuration of reflectdrive loads it; decoding is built in, so all recipes and settings may share it."""
     asked = on_graphs(precision, planner="reflectdrive")
-    return network_of(asked.model, decoding_of(asked))
+    return network_of(asked.model, decoding_config(asked))
 
 
 def engine_of(precision, planner, **changes):

@@ -158,11 +158,11 @@ def places(cells):
 @pytest.mark.parametrize("spacing", [0.3, 0.9, 1.2, 3.0])
 def test_goals_keep_their_distance_in_metres_and_the_first_is_the_most_probable(spacing):
     x_logits, y_logits = random_goals(0)
-    cells, log_probs, real = goals(x_logits, y_logits, GoalRules(6, spacing, floor=0.0))
+    cells, log_probs, valid = goals(x_logits, y_logits, GoalRules(6, spacing, floor=0.0))
     joint = (x_logits.log_softmax(-1)[..., None] + y_logits.log_softmax(-1)).exp()
     torch.testing.assert_close(joint.sum((1, 2)), torch.ones(2))
     torch.testing.assert_close(log_probs[:, 0].exp(), joint.amax((1, 2)))
-    assert real.all()
+    assert valid.all()
     assert (log_probs.diff(dim=1) <= 0).all()
     torch.testing.assert_close(log_probs.exp(), torch.stack([joint[b][tuple(cells[b].T)] for b in range(2)]))
     apart = torch.cdist(places(cells), places(cells)) + 1e9 * torch.eye(6)
@@ -173,26 +173,26 @@ def test_goals_exactly_the_spacing_apart_are_two():
     x_logits, y_logits = torch.full((1, len(X_M)), -20.0), torch.full((1, len(X_M), len(Y_M)), -20.0)
     x_logits[0, [20, 24, 27]] = torch.tensor([2.0, 1.0, 0.0])  # 1.2 m and 0.9 m apart
     y_logits[..., 20] = 0.0
-    cells, _, real = goals(x_logits, y_logits, GoalRules(2, 1.2))
+    cells, _, valid = goals(x_logits, y_logits, GoalRules(2, 1.2))
     assert cells[0].tolist() == [[20, 20], [24, 20]]
-    assert real.all()
+    assert valid.all()
 
 
 def test_slots_without_a_goal_worth_drafting_are_flagged_and_repeat_the_first():
     x_logits, y_logits = torch.zeros(1, len(X_M)), torch.zeros(1, len(X_M), len(Y_M))
     x_logits[0, [10, 40]] = torch.tensor([20.0, 18.0])
     y_logits[..., 5] = 20.0
-    cells, log_probs, real = goals(x_logits, y_logits, GoalRules(4, 1.2))
-    assert real.tolist() == [[True, True, False, False]]
+    cells, log_probs, valid = goals(x_logits, y_logits, GoalRules(4, 1.2))
+    assert valid.tolist() == [[True, True, False, False]]
     assert cells[0].tolist() == [[10, 5], [40, 5], [10, 5], [10, 5]]
     assert log_probs[0, 2:].equal(log_probs[0, :1].expand(2))
 
 
 def test_goals_that_are_all_as_good_stay_as_they_were():
-    log_probs, real = torch.tensor([[-0.2, -1.0, -1.0, -3.0]]), torch.tensor([[True, True, True, False]])
-    order, again, still = weighed(log_probs, torch.full((1, 4), 0.7), real, GoalRules(4))
+    log_probs, valid = torch.tensor([[-0.2, -1.0, -1.0, -3.0]]), torch.tensor([[True, True, True, False]])
+    order, again, still = weighed(log_probs, torch.full((1, 4), 0.7), valid, GoalRules(4))
     assert order.tolist() == [[0, 1, 2, 0]]
-    assert still.equal(real)
+    assert still.equal(valid)
     torch.testing.assert_close(again, torch.tensor([[-0.2, -1.0, -1.0, -0.2]]))
 
 
@@ -200,16 +200,16 @@ def test_a_second_look_shares_out_what_probability_the_goals_have_together():
     generator = torch.Generator().manual_seed(0)
     log_probs = (0.5 * torch.rand(3, 8, generator=generator).softmax(-1)).log()
     odds = 3.0 * torch.randn(3, 8, generator=generator)
-    real = torch.rand(3, 8, generator=generator) < 0.8
-    real[:, 0] = True
-    order, again, still = weighed(log_probs, odds, real, GoalRules(8, trust=3.0))
-    expected = torch.where(real, log_probs.exp() * odds.exp() ** 3.0, 0.0)
-    expected *= torch.where(real, log_probs.exp(), 0.0).sum(-1, keepdim=True) / expected.sum(-1, keepdim=True)
+    valid = torch.rand(3, 8, generator=generator) < 0.8
+    valid[:, 0] = True
+    order, again, still = weighed(log_probs, odds, valid, GoalRules(8, trust=3.0))
+    expected = torch.where(valid, log_probs.exp() * odds.exp() ** 3.0, 0.0)
+    expected *= torch.where(valid, log_probs.exp(), 0.0).sum(-1, keepdim=True) / expected.sum(-1, keepdim=True)
     torch.testing.assert_close(again.exp(), expected.gather(1, order))
-    assert still.sum(-1).equal(real.sum(-1))
-    for row, count in enumerate(real.sum(-1).tolist()):
+    assert still.sum(-1).equal(valid.sum(-1))
+    for row, count in enumerate(valid.sum(-1).tolist()):
         assert still[row].tolist() == [True] * count + [False] * (8 - count)
-        assert set(order[row, :count].tolist()) == set(real[row].nonzero()[:, 0].tolist())
+        assert set(order[row, :count].tolist()) == set(valid[row].nonzero()[:, 0].tolist())
         assert (again[row, :count].diff() <= 0).all()
         assert order[row, count:].tolist() == order[row, :1].tolist() * (8 - count)
 
@@ -239,8 +239,8 @@ def test_no_ghost_between_two_behaviours():
     x_logits, y_logits = torch.full((1, len(X_M)), -30.0), torch.full((1, len(X_M), len(Y_M)), -30.0)
     x_logits[0, [55, 15]] = 0.0
     y_logits[0, 55, 35] = y_logits[0, 15, 5] = 0.0
-    cells, _, real = goals(x_logits, y_logits, GoalRules(3, 1.2))
-    assert sorted(cells[0][real[0]].tolist()) == [[15, 5], [55, 35]]
+    cells, _, valid = goals(x_logits, y_logits, GoalRules(3, 1.2))
+    assert sorted(cells[0][valid[0]].tolist()) == [[15, 5], [55, 35]]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -252,11 +252,11 @@ def test_goals_sought_at_likely_places_are_those_of_all_places_where_no_other_co
     y_logits = 4 * torch.randn(1, 374, len(Y_M), generator=generator)
     x_log_probs, x_m = x_logits.log_softmax(-1), 0.3 * along
     near = likely_places(x_logits)
-    found, log_probs, real = choose_goals(x_log_probs.gather(-1, near), y_logits[:, near[0]], x_m[near], Y_M, rules)
+    found, log_probs, valid = choose_goals(x_log_probs.gather(-1, near), y_logits[:, near[0]], x_m[near], Y_M, rules)
     others = x_log_probs[0, ~torch.isin(along, near[0])]
     assert others.max() < log_probs[0, 0] + np.log(rules.floor)  # what an x alone has, a goal there cannot surpass
     expected, expected_log_probs, expected_real = choose_goals(x_log_probs, y_logits, x_m[None], Y_M, rules)
-    assert real.equal(expected_real)
+    assert valid.equal(expected_real)
     torch.testing.assert_close(near[0][found[..., 0]], expected[..., 0])
     assert found[..., 1].equal(expected[..., 1])
     torch.testing.assert_close(log_probs, expected_log_probs)

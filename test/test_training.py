@@ -30,15 +30,15 @@ from reflectdrive_ros.config import ConfigError
 from reflectdrive_ros.data import cache, shards
 from reflectdrive_ros.data.shards import Index, Load
 from reflectdrive_ros.domain import Command
-from reflectdrive_ros.files import locked
+from reflectdrive_ros.files import lock_folder
 from reflectdrive_ros.model import checkpoint, vision
 from reflectdrive_ros.model.layers import BlockConfig
 from reflectdrive_ros.model.token.net import TokenNet
 from reflectdrive_ros.model.token.ops import GoalRules
 from reflectdrive_ros.model.token.rollout import Decoding
 from reflectdrive_ros.model.vision import VisionConfig
-from reflectdrive_ros.planning.postprocess.waypoints import driven
-from reflectdrive_ros.scoring.frenet import RoadFrame, poses_on_road
+from reflectdrive_ros.planning.postprocess.waypoints import postprocess
+from reflectdrive_ros.scoring.frenet import FrenetFrame, poses_on_road
 from reflectdrive_ros.scoring.scorer import score
 from reflectdrive_ros.stopping import Stopped
 from reflectdrive_ros.tokens import Codebook
@@ -130,7 +130,7 @@ def test_scenes_are_what_the_features_say(sets, scenes):
         np.testing.assert_array_equal(scenes.pictures[shard][place], inputs.images)
         np.testing.assert_array_equal(scenes.text[row], inputs.text)
         np.testing.assert_array_equal(scenes.ego[row], inputs.ego)
-        np.testing.assert_array_equal(features.route_ids(scenes.route[row], SHAPE.codebook), inputs.route)
+        np.testing.assert_array_equal(features.encode_route(scenes.route[row], SHAPE.codebook), inputs.route)
         np.testing.assert_array_equal(scenes.expert[row], scene.expert[:, :2])
 
 
@@ -269,8 +269,8 @@ def test_goals_are_worth_the_score_of_the_plans_that_the_network_writes_for_them
     asked = [(scene, features.model_inputs(scene.observation(), SHAPE.spec)) for scene in stored]
     for row, (blocks, scene) in enumerate(zip(worths.plans(net, asked, CODEBOOK, fast=False), stored, strict=True)):
         assert (blocks[:, 14:] == found.goals[7 + row]).all()
-        road = RoadFrame.of(scene.route)
-        points = driven(CODEBOOK.decode(blocks), scene.ego, CODEBOOK.bin_m, road)
+        road = FrenetFrame.of(scene.route)
+        points = postprocess(CODEBOOK.decode(blocks), scene.ego, CODEBOOK.bin_m, road)
         card = score(scene.scored(), poses_on_road(points, road))
         np.testing.assert_allclose(card.score, found.score[7 + row], atol=1e-6)
         for part, name in zip(found.parts[7 + row].T, ("nc", "dac", "ttc", "comfort", "ep"), strict=True):
@@ -317,7 +317,7 @@ def test_drafts_take_the_place_of_wrong_plans_and_keep_the_goal(scenes):
 def test_routes_are_mirrored_with_their_scene_missing_now_and_then_and_else_a_little_beside_the_lane(scenes):
     exact = {"route_aside_m": 0.0, "route_turned_rad": 0.0, "routeless_share": 0.0}
     made = source(scenes, mirror_share=0.0, **exact)
-    told = features.route_ids(scenes.route[made.rows(0)], CODEBOOK)
+    told = features.encode_route(scenes.route[made.rows(0)], CODEBOOK)
     np.testing.assert_array_equal(made.batch(0).route.numpy(), told)
     mirrored = source(scenes, mirror_share=1.0, **exact).batch(0).route.numpy()
     known = told[..., 1] != CODEBOOK.mask_id
@@ -446,7 +446,7 @@ def test_a_signal_before_anything_is_saved_says_that_the_run_begins_anew(sets, t
 
 
 def test_two_cannot_train_into_one_folder(sets, tmp_path, capsys):
-    with locked(tmp_path / "run"):
+    with lock_folder(tmp_path / "run"):
         assert train_run.run(command(sets, tmp_path / "run", yaml=TINY)) == 2
     assert f"{tmp_path / 'run'}: another process writes into it; wait" in " ".join(capsys.readouterr().err.split("\n"))
 

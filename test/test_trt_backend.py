@@ -116,7 +116,7 @@ def scene(network, seed):
 
 def decoded(network, inputs, count=4):
     known = network.prefill_goal(inputs)
-    blocks, rows = known.blocks[:count], [known.blocks, known.goal_log_probs, known.real]
+    blocks, rows = known.blocks[:count], [known.blocks, known.goal_log_probs, known.valid]
     for limit, edit in MOVES:
         blocks, confidence = network.step(known.context, blocks, limit, edit)
         rows += [blocks, confidence]

@@ -31,12 +31,12 @@ from ..data.shards import SetError
 from ..evaluation import open_loop, scene_sets
 from ..features import model_inputs
 from ..planning import reflectdrive2
-from ..planning.planner import Network, Tools
-from ..planning.postprocess.waypoints import driven
+from ..planning.planner import Network, PlannerContext
+from ..planning.postprocess.waypoints import postprocess
 from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..runtime.model_file import ModelFileError
-from ..scoring.frenet import RoadFrame, poses_on_road
+from ..scoring.frenet import FrenetFrame, poses_on_road
 from ..scoring.scorer import score
 from ..tokens import Codebook
 
@@ -138,7 +138,7 @@ def decode_variants(
 ) -> Iterator[tuple[str, Row]]:
     """The score of each variant in one scene; each network encodes the scene once."""
     observation = scene.observation()
-    scored, road = scene.scored(), RoadFrame.of(observation.route)
+    scored, road = scene.scored(), FrenetFrame.of(observation.route)
     known = {
         decoding: network.prefill_goal(model_inputs(observation, network.inputs))
         for decoding, network in networks.items()
@@ -147,19 +147,21 @@ def decode_variants(
         network = networks[config.decoding]
         settings: ReflectDrive2Config = config.reflectdrive2
         seen = known[config.decoding]
-        drafts = reflectdrive2.drafted(network, seen.context, seen.blocks[seen.real], settings)
-        blocks, _ = reflectdrive2.edited(network, seen.context, *drafts, settings.edit_rounds)[-1]
-        points = driven(network.codebook.decode(blocks), observation.ego, network.codebook.bin_m, road)
+        drafts = reflectdrive2.draft_actions(network, seen.context, seen.blocks[seen.valid], settings)
+        blocks, _ = reflectdrive2.edit_actions(network, seen.context, *drafts, settings.edit_rounds)[-1]
+        points = postprocess(network.codebook.decode(blocks), observation.ego, network.codebook.bin_m, road)
         values = score(scored, poses_on_road(points, road)).score
-        choice = reflectdrive2.ranked(points, seen.goal_log_probs[seen.real], observation, road, Tools(config, network))
+        choice = reflectdrive2.rank_candidates(
+            points, seen.goal_log_probs[seen.valid], observation, road, PlannerContext(config, network)
+        )
         yield name, Row(float(values[0]), float(values.max()), float(values[choice.order[0]]))
 
 
 def expert_ceiling(scene: DrivingScene, codebook: Codebook) -> Ceiling:
     """The scores of the expert's plan in one scene."""
     rounded, plans = codebook.decode(codebook.encode(scene.expert[:, :2])), [scene.expert]
-    for road in (RoadFrame.of(scene.route), None):
-        plans.append(poses_on_road(driven(rounded, scene.ego, codebook.bin_m, road), road))
+    for road in (FrenetFrame.of(scene.route), None):
+        plans.append(poses_on_road(postprocess(rounded, scene.ego, codebook.bin_m, road), road))
     return Ceiling(*map(float, score(scene.scored(), np.stack(plans)).score))
 
 

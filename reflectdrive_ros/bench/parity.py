@@ -34,8 +34,8 @@ from ..evaluation import driving_scores, open_loop, privilege
 from ..evaluation.driving_scores import MEASURES
 from ..features import ModelInputs, model_inputs
 from ..model.card import GraphCard, GraphError
-from ..planning import planner_named
-from ..planning.planner import Network, Planner, PlanningError, Tools
+from ..planning import get_planner
+from ..planning.planner import Network, Planner, PlannerContext, PlanningError
 from ..provenance import write_numbers
 from ..runtime.model_file import ModelFileError, named
 from ..runtime.network import network_of
@@ -128,11 +128,11 @@ def compare_networks(
 ) -> dict[str, Any]:
     """Ids and PDMS of a network, and those of `reference`, on the same scenes. Raises SetError where there is none."""
     pairs, sent, pdms, failures = list[Pair](), 0, list[list[float]](), list[str]()
-    planner = planner_named(config)
+    planner = get_planner(config)
     for scene in scenes:
         pairs.append(decode_both(network, reference, model_inputs(scene.observation(), network.inputs)))
         seen = privilege.observe(scene, PRIVILEGE)
-        plans = [_planned(planner, seen, Tools(config, of), failures) for of in (network, reference)]
+        plans = [_planned(planner, seen, PlannerContext(config, of), failures) for of in (network, reference)]
         mine, theirs = (None if plan is None else plan.tokens for plan in plans)
         sent += mine is not None and theirs is not None and np.array_equal(mine, theirs)
         scored = scene.scored(vehicle=config.vehicle)
@@ -152,10 +152,10 @@ def compare_networks(
     }
 
 
-def _planned(planner: Planner, seen: Observation, tools: Tools, failures: list[str]) -> Plan | None:
+def _planned(planner: Planner, seen: Observation, planner_context: PlannerContext, failures: list[str]) -> Plan | None:
     """A plan from cold; None where there is none, which earns nothing."""
     try:
-        return driving_scores.plan_once(planner, seen, tools)
+        return driving_scores.plan_once(planner, seen, planner_context)
     except PlanningError as fault:
         failures.append(str(fault))
         return None

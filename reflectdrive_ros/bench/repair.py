@@ -42,16 +42,16 @@ from ..evaluation import driving_scores, open_loop, scene_sets
 from ..evaluation.driving_scores import MEASURES, WAYPOINT_TIMES_S
 from ..evaluation.privilege import observe
 from ..features import InputSpec, ModelInputs
-from ..planning import decoding_of, guard, planner_named
-from ..planning.planner import Network, PlannerState, Prefilled, Tools, in_turn
-from ..planning.postprocess.waypoints import POINTS, driven, trajectories
-from ..planning.safety import Known, as_drawn
+from ..planning import decoding_config, get_planner, guard
+from ..planning.planner import Network, PlannerContext, PlannerState, Prefilled, draft_sequentially
+from ..planning.postprocess.waypoints import POINTS, postprocess, trajectories
+from ..planning.safety import SafetyContext, planned_safety
 from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..runtime.model_file import ModelFileError
 from ..runtime.network import network_of
 from ..scoring.frenet import poses_on_road
-from ..scoring.search import around
+from ..scoring.search import neighbourhood
 from ..tokens import Codebook
 
 PLANNERS = ("reflectdrive", "reflectdrive2")
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
         console = Console(width=120)
     try:
         config = cli_args.configuration(args)
-        network = network_of(config.model, decoding_of(config))
+        network = network_of(config.model, decoding_config(config))
         assert network is not None  # configuration() has refused a planner without a model
         folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors)
         set_name = shards.index_of(folder).set
@@ -125,7 +125,7 @@ def variants(config: Config) -> dict[str, tuple[str, Config]]:
         return replace(
             config,
             reflectdrive=replace(rd, goals=rd.goals if goals else 1, repair=repair),
-            reflectdrive2=replace(rd2, choose=goals, repair=repair),
+            reflectdrive2=replace(rd2, score_goals=goals, repair=repair),
             repair=replace(config.repair, **repairing),
         )
 
@@ -134,7 +134,7 @@ def variants(config: Config) -> dict[str, tuple[str, Config]]:
     found |= {name: ("objects", changed(*parts)) for name, parts in table.items()}
     found |= {f"{name}, futures known": ("logged", changed(*parts)) for name, parts in table.items()}
     for iterations in ITERATIONS:  # all of them, also where the first have brought nothing
-        going_on = changed(True, True, iterations=iterations, patience=max(ITERATIONS))
+        going_on = changed(True, True, iterations=iterations, max_stalled_iterations=max(ITERATIONS))
         found[f"iterations {iterations}"] = ("objects", going_on)
     for delta in DELTAS:
         found[f"delta {delta}"] = ("objects", changed(True, True, delta=delta))
@@ -181,7 +181,7 @@ class CountingNetwork:
         return made
 
     def draft(self, context: Any, blocks: Array, limits: Sequence[int]) -> tuple[Array, Array]:
-        return in_turn(self, context, blocks, limits)
+        return draft_sequentially(self, context, blocks, limits)
 
 
 def measure(
@@ -203,14 +203,14 @@ def measure(
     )
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
         for scene in progress.track(scenes, total=limit, description="planning"):
-            found, driven = plan_variants(scene, ways, counting)
+            found, plans = plan_variants(scene, ways, counting)
             if random_counting is not None:
                 at_random, _ = plan_variants(scene, random_ways, random_counting)
                 found |= {with_random_weights(name): row for name, row in at_random.items()}
             for name, row in found.items():
                 rows[name].append(row)
             if found[BOTH].repairs and len(drawn) < IMAGES_MAX:
-                drawn.setdefault(scene.family, draw_before_after(scene, driven[GOALS], driven[BOTH]))
+                drawn.setdefault(scene.family, draw_before_after(scene, plans[GOALS], plans[BOTH]))
     if not rows[BOTH]:
         raise SetError(f"{folder} holds no scene to plan for")
     return rows, list(drawn.values())
@@ -241,10 +241,10 @@ def plan_variants(
     plans = {name: made[way][0] for name, way in ways.items()}
     waypoints = {name: kinematics.resample(plan.trajectory, WAYPOINT_TIMES_S) for name, plan in plans.items()}
     scores = driving_scores.score_plans(scene.scored(vehicle=config.vehicle), waypoints, config.scoring)
-    expert_safe = not guard.unsafe(expert, honest, config)
+    expert_safe = not guard.unsafe_reason(expert, honest, config)
     rows = {}
     for name, plan in plans.items():
-        unsafe = bool(guard.unsafe(plan, honest, config))
+        unsafe = bool(guard.unsafe_reason(plan, honest, config))
         repairs = plan.check.repairs if plan.check else 0
         near = unsafe and locally_repairable(plan, honest, config, network.codebook)
         rows[name] = Row(tuple(scores[name]), repairs, unsafe, unsafe and expert_safe, near, *made[ways[name]][1:])
@@ -258,10 +258,12 @@ def locally_repairable(plan: Plan, observation: Observation, config: Config, cod
     """
     if plan.tokens is None:
         return False
-    near = np.concatenate([around(plan.tokens, place, codebook, config.repair.delta)[1] for place in range(POINTS)])
-    known = Known.of(observation, config)
-    points = driven(codebook.decode(near), observation.ego, codebook.bin_m, known.road)
-    safety = as_drawn(known, poses_on_road(points, known.road))
+    near = np.concatenate(
+        [neighbourhood(plan.tokens, place, codebook, config.repair.delta)[1] for place in range(POINTS)]
+    )
+    known = SafetyContext.of(observation, config)
+    points = postprocess(codebook.decode(near), observation.ego, codebook.bin_m, known.road)
+    safety = planned_safety(known, poses_on_road(points, known.road))
     safest = np.lexsort((safety.excess, -safety.first_unsafe))[:GUARD_CHECKS_MAX]
     made = trajectories(points[safest], observation.ego.speed_mps, config.output.dt_s, known.road)
     others = (replace(plan, trajectory=one) for one in made)
@@ -272,7 +274,7 @@ def _planned(seen: Observation, config: Config, network: CountingNetwork) -> tup
     """A plan from cold, and milliseconds: processor time without and with the network, and by the clock on the wall."""
     network.seconds = network.saved = network.wall_saved = 0.0
     begun, wall_begun = time.process_time(), time.perf_counter()
-    _, plan = planner_named(config)(PlannerState(), seen, Tools(config, network))
+    _, plan = get_planner(config)(PlannerState(), seen, PlannerContext(config, network))
     whole = time.process_time() - begun + network.saved
     wall = time.perf_counter() - wall_begun + network.wall_saved
     return plan, 1e3 * (whole - network.seconds), 1e3 * whole, 1e3 * wall

@@ -28,7 +28,7 @@ from rich.table import Table
 from .. import arguments
 from ..config import Config, ConfigError
 from ..evaluation.driving_scores import extend
-from ..files import locked
+from ..files import lock_folder
 from ..provenance import provenance
 from ..replay import engine
 from ..replay.chunks import ReplayChunks
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     """Exit code 0; 2 with one sentence when something given cannot be used."""
     errors = Console(stderr=True)
     try:
-        with locked(args.out):
+        with lock_folder(args.out):
             if args.recording is not None:
                 return replay_recording(args)
             return run_live(args) if args.live else closed_loop(args, errors)

@@ -34,7 +34,7 @@ from ..evaluation import closed_loop, driving_scores, open_loop, privilege
 from ..evaluation.driving_scores import MEASURES, Scores
 from ..evaluation.privilege import PRIVILEGES
 from ..planning import LEARNED, PLANNERS
-from ..planning.planner import Planner, PlanningError, Tools
+from ..planning.planner import Planner, PlannerContext, PlanningError
 from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..runtime.model_file import ModelFileError
@@ -178,7 +178,7 @@ def _score_start(start: real_tracks.Start, planners: Mapping[str, Planner], conf
     config = replace(config, vehicle=start.vehicle)
     for name, planner in planners.items():
         try:
-            plan = driving_scores.plan_once(planner, start.observation, Tools(config))
+            plan = driving_scores.plan_once(planner, start.observation, PlannerContext(config))
             plans[name] = driving_scores.plan_waypoints(plan)[0]
         except PlanningError as fault:
             result.failures.setdefault(name, []).append(f"{start.name}: {fault}")

@@ -31,7 +31,7 @@ from ..data import shards
 from ..data.shards import SetError
 from ..deploy.engines import UNUSABLE
 from ..deploy.export import MOST_BLOCKS, PRECISIONS, Size, export, in_bfloat16, own_size
-from ..files import whole_folder
+from ..files import atomic_folder
 from ..model import checkpoint
 from ..model.card import CARD, QUANTISED, GraphCard
 from ..model.checkpoint import CheckpointError
@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
         made = {key: value for key, value in provenance().items() if key in ("version", "commit")}
         with ExitStack() as stack:
             quantise = args.precision in QUANTISED
-            out = stack.enter_context(whole_folder(args.out))
+            out = stack.enter_context(atomic_folder(args.out))
             place = Path(stack.enter_context(tempfile.TemporaryDirectory())) if quantise else out
             with errors.status("tracing the graphs; of the small network it takes half a minute"):
                 about = {"weights": weights, "made": made}

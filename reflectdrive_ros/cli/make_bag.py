@@ -21,7 +21,7 @@ from rich.table import Table
 
 from .. import arguments
 from ..config import Config, ConfigError, override_dotted
-from ..planning import planner_named
+from ..planning import get_planner
 from ..provenance import write_numbers
 from ..ros import world_bag
 from ..ros.bag import STORAGES, BagError, BagReader, BagWriter
@@ -77,7 +77,7 @@ def _opened(args: argparse.Namespace) -> Iterator[Recording]:
         yield open_recording(args.source)
         return
     config = override_dotted(Config(), {"planner": args.planner})
-    planner_named(config)
+    get_planner(config)
     with world_bag.opened_world(args, config) as world:
         yield world_bag.world_recording(world, config, args.seconds)
 

@@ -29,7 +29,7 @@ from ..config import ConfigError, override_dotted
 from ..data import shards
 from ..data.cache import Shape, prepare
 from ..data.shards import SetError
-from ..files import locked
+from ..files import lock_folder
 from ..model.checkpoint import CheckpointError
 from ..model.token.net import TokenNetConfig
 from ..provenance import provenance
@@ -122,7 +122,7 @@ def sft_run(
         )
     fabric = fabric_of(config)
     console.quiet = errors.quiet = not fabric.is_global_zero
-    with locked(args.out) if fabric.is_global_zero else nullcontext():
+    with lock_folder(args.out) if fabric.is_global_zero else nullcontext():
         return _run_alone(args, config, network, fabric, init_from, public, console, errors)
 
 

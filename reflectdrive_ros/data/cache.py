@@ -29,7 +29,7 @@ import numpy as np
 from .. import features
 from ..domain import Array, Command, Observation
 from ..features import InputSpec, WordTokenizer
-from ..files import write_whole
+from ..files import write_atomic
 from ..stopping import install_worker_handlers
 from ..tokens import Codebook
 from . import distance_map, occupancy, shards
@@ -198,7 +198,7 @@ def prepare_shard(folder: Path, home: Path, note: ShardNote, shape: Shape) -> li
         return sentences
     stacked = {name: np.stack(values) for name, values in rows.items()}
     for name in ("pictures", "distances"):
-        write_whole(file_of(home, note, f"{name}.npy"), _bytes(np.save, stacked.pop(name)))
+        write_atomic(file_of(home, note, f"{name}.npy"), _bytes(np.save, stacked.pop(name)))
     write_arrays(file_of(home, note, "rest.npz"), stacked)
     return sentences
 
@@ -233,7 +233,7 @@ def _mapped(home: Path, notes: Sequence[ShardNote], shape: Shape) -> PreparedSet
 
 def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
     """A file of arrays by name, whole or not at all."""
-    write_whole(path, _bytes(lambda to, each: np.savez(to, **each), arrays))
+    write_atomic(path, _bytes(lambda to, each: np.savez(to, **each), arrays))
 
 
 def _bytes(write: Callable[[Any, Any], None], value: Any) -> bytes:

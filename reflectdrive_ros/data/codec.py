@@ -22,13 +22,13 @@ from ..documents import (
     DocumentError,
     anything,
     array,
-    arrays_of,
     check_fields,
     choice,
     fixed,
-    json_of,
     named,
     number,
+    parse_arrays,
+    parse_json,
     text,
     whole,
 )
@@ -133,7 +133,7 @@ def meta_of(sample: Mapping[str, Any]) -> dict[str, Any]:
     if META not in sample:
         raise CodecError(f"{key} has no {META}")
     try:
-        meta = json_of(sample[META])
+        meta = parse_json(sample[META])
         if not isinstance(meta, dict) or meta.get("format") != FORMAT:
             raise CodecError(f"{key} is not a scene of format {FORMAT}: make the set again")
         check_fields(meta, FIELDS)
@@ -148,7 +148,7 @@ def scene_of(sample: Mapping[str, Any], *, pictures: bool = True) -> DrivingScen
     if ARRAYS not in sample:
         raise CodecError(f"scene {meta['name']} has no {ARRAYS}")
     try:
-        return _scene_of(meta, arrays_of(sample[ARRAYS]), sample if pictures else None)
+        return _scene_of(meta, parse_arrays(sample[ARRAYS]), sample if pictures else None)
     except KeyError as fault:
         raise CodecError(f"scene {meta['name']} has no {fault}") from None
     except (ArithmeticError, LookupError, TypeError, ValueError, MemoryError, cv2.error) as fault:

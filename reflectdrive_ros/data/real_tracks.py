@@ -31,11 +31,11 @@ import shapely
 
 from .. import geometry
 from ..config import VehicleConfig
-from ..documents import DocumentError, array, check_fields, json_of, maybe, number, read_arrays, text, whole
+from ..documents import DocumentError, array, check_fields, maybe, number, parse_json, read_arrays, text, whole
 from ..domain import Agents, Array, EgoState, ForecastSource, Observation
 from ..files import shown
 from ..kinematics import forecast
-from ..lanes import Lane, along, cheapest, lanes_at, same_road
+from ..lanes import Lane, lanes_at, route_line, same_road, shortest_path
 from ..scoring import drivable, reference
 from ..scoring.areas import MapAreas
 from ..scoring.contacts import AgentTracks
@@ -128,7 +128,7 @@ class Recording:
 
     @cached_property
     def drivable_space(self) -> Any:
-        return drivable.joined(self.drivable_polygons, f"{self.name}: lane polygons")
+        return drivable.union_polygons(self.drivable_polygons, f"{self.name}: lane polygons")
 
 
 def recordings_in(folder: Path) -> list[Path]:
@@ -150,7 +150,7 @@ def load(path: Path) -> Recording:
     except DocumentError as fault:
         raise TracksError(f"{path} cannot be read as a recording of real_tracks: it {fault}") from None
     try:
-        meta = json_of(str(arrays["meta_json"]))
+        meta = parse_json(str(arrays["meta_json"]))
         check_fields(meta, META)
         _check_shapes(arrays)
         return _recording(path.stem, meta, arrays)
@@ -298,7 +298,7 @@ def start_at(recording: Recording, step: int) -> Start:
         route=np.column_stack([centerline, geometry.headings_along(centerline)]),
         speed_limit_mps=limit,
         agents=agents,
-        drivable=drivable.grid_around_ego(drivable.joined(polygons, "Observation.drivable")),
+        drivable=drivable.grid_around_ego(drivable.union_polygons(polygons, "Observation.drivable")),
     )
     on_route = same_road(recording.lanes, lanes)
     drawn = [(key, part) for key, lane in recording.lanes.items() for part in lane.polygons]
@@ -322,7 +322,7 @@ def start_at(recording: Recording, step: int) -> Start:
         overhead=recording.overhead,
         vehicle=recording.vehicle,
         observation=observation,
-        scene=replace(came_true, reference=reference.yardstick(came_true, plan)),
+        scene=replace(came_true, reference=reference.reference_of_plan(came_true, plan)),
         human=geometry.compose(ego_from_map, recording.ego_poses[step + WAYPOINT_STEPS]),
     )
 
@@ -367,9 +367,9 @@ def route(recording: Recording, step: int) -> tuple[list[int], Array]:
     driven = recording.ego_centers[step:, :2]
 
     def strays(lanes: list[int]) -> float:  # how far the human drove from the line, m
-        return float(np.abs(geometry.project(along(recording.lanes, lanes, driven[0]), driven)[1]).mean())
+        return float(np.abs(geometry.project(route_line(recording.lanes, lanes, driven[0]), driven)[1]).mean())
 
-    found = [path for path in (cheapest(recording.lanes, start, ends) for start in starts) if path]
+    found = [path for path in (shortest_path(recording.lanes, start, ends) for start in starts) if path]
     # Lanes overlap where roads cross or fork: of the ways that are as cheap, the one that the human drove.
     lanes = min(found or [[start] for start in starts], key=strays)
-    return lanes, along(recording.lanes, lanes, driven[0])
+    return lanes, route_line(recording.lanes, lanes, driven[0])

@@ -13,7 +13,17 @@ from typing import Any
 import numpy as np
 
 from ..config import VehicleConfig
-from ..domain import Agents, Array, CameraFrame, Command, DrivableGrid, EgoState, ForecastSource, Observation, checked
+from ..domain import (
+    Agents,
+    Array,
+    CameraFrame,
+    Command,
+    DrivableGrid,
+    EgoState,
+    ForecastSource,
+    Observation,
+    check_array,
+)
 from ..kinematics import forecast
 from ..scoring.areas import MapAreas
 from ..scoring.contacts import SAMPLES, AgentTracks
@@ -65,7 +75,7 @@ class Tracks:
             ("sizes", (count, 2), np.float64),
             ("kinds", (count,), np.int64),
         ):
-            object.__setattr__(self, name, checked("Tracks", name, getattr(self, name), shape, dtype))
+            object.__setattr__(self, name, check_array("Tracks", name, getattr(self, name), shape, dtype))
 
     def __len__(self) -> int:
         return len(self.kinds)
@@ -98,7 +108,7 @@ class DrivingScene:
         if self.family not in FAMILIES:
             raise ValueError(f"DrivingScene.family is '{self.family}', expected one of {', '.join(FAMILIES)}")
         for name, shape in (("ego_history", (HISTORY_STEPS + 1, 3)), ("route", (None, 3)), ("expert", (WAYPOINTS, 3))):
-            object.__setattr__(self, name, checked("DrivingScene", name, getattr(self, name), shape))
+            object.__setattr__(self, name, check_array("DrivingScene", name, getattr(self, name), shape))
 
     @cached_property
     def agents(self) -> Agents:

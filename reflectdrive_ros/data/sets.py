@@ -28,7 +28,7 @@ import shapely
 
 from .. import parallel
 from ..domain import Array
-from ..files import PART, locked
+from ..files import PART, lock_folder
 from ..scoring.scorer import WAYPOINTS, score
 from ..scoring.simulate import HORIZON_S
 from . import codec, shards
@@ -131,7 +131,7 @@ def make(
     another process makes it; OSError naming the file if one cannot be written. Whole shards stay in any case, and are
     kept the next time.
     """
-    with locked(folder):
+    with lock_folder(folder):
         index = _begun(folder, wanted)
         if index is None:
             index = shards.index_of(folder)

@@ -32,7 +32,7 @@ from ..documents import (
     text,
     whole,
 )
-from ..files import read_limited, shown, write_whole
+from ..files import read_limited, shown, write_atomic
 from . import codec
 from .scene import DrivingScene
 
@@ -162,8 +162,8 @@ def write_shard(folder: Path, name: str, load: Load, *, asked: int, made_by: Map
         networks=dict(sorted(load.networks.items())),
         made_by=made_by,
     )
-    write_whole(folder / note.file, content)
-    write_whole(folder / f"{name}.json", _json({"format": FORMAT, **asdict(note)}))
+    write_atomic(folder / note.file, content)
+    write_atomic(folder / f"{name}.json", _json({"format": FORMAT, **asdict(note)}))
     return note
 
 
@@ -191,7 +191,7 @@ def write_index(folder: Path, index: Index) -> None:
         "counts": index.counts,
         "networks": index.networks,
     }
-    write_whole(folder / INDEX, _json(content))
+    write_atomic(folder / INDEX, _json(content))
 
 
 def _json(content: Mapping[str, Any]) -> bytes:

@@ -88,7 +88,7 @@ class PrefillGoal(nn.Module):
     def forward(self, seen: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> tuple[Tensor, ...]:
         known = rollout.prefill_goal_of(self.net, self.net.prompt_of(seen, text, ego, route), self.rules)
         flat = (part for layer in known.keys_values for part in layer)
-        return known.blocks, known.goal_log_probs, known.real, *flat
+        return known.blocks, known.goal_log_probs, known.valid, *flat
 
 
 class Prefill(nn.Module):

@@ -34,7 +34,7 @@ from .. import arguments
 from ..config import Config, ConfigError
 from ..domain import Array, CameraFrame
 from ..parallel import WorkerPoolError, map_restartable
-from ..planning import BLIND, LEARNED, planner_named
+from ..planning import CAMERA_FREE, LEARNED, get_planner
 from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..runtime.engine import Engine, check_cameras
@@ -86,7 +86,7 @@ def drive(
     config = replace(config, planner=planner)
     network = cli_args.network_for(config, planner, random_weights) if planner in LEARNED else None
     if pictures is None:
-        pictures = config.cameras.required and planner not in BLIND
+        pictures = config.cameras.required and planner not in CAMERA_FREE
     scores: list[float] = []
     verdicts: Counter[str] = Counter()
     sources: Counter[str] = Counter()
@@ -173,7 +173,7 @@ def run_drives(
     drivers = make_drivers(planners, ("",), random_weights)
     for driver in drivers.values():
         asked = replace(config, planner=driver.planner)
-        planner_named(asked)
+        get_planner(asked)
         if driver.planner in LEARNED:  # report a fault of the model once, not from every drive
             check_cameras(asked, cli_args.network_for(config, driver.planner, driver.random_weights))
     jobs = [(name, seed) for name in drivers for seed in seeds]

@@ -12,7 +12,7 @@ from .. import kinematics
 from ..config import ScoringConfig
 from ..domain import Array, Observation, Plan, Trajectory
 from ..planning import LEARNED
-from ..planning.planner import Planner, PlannerState, PlanningError, Tools
+from ..planning.planner import Planner, PlannerContext, PlannerState, PlanningError
 from ..scoring.scorer import WAYPOINTS, Scene, score, total
 from ..scoring.simulate import HORIZON_S
 
@@ -60,9 +60,9 @@ class Scores:
             values.append((best or {}).get(driver, 0.0))
 
 
-def plan_once(planner: Planner, observation: Observation, tools: Tools) -> Plan:
+def plan_once(planner: Planner, observation: Observation, planner_context: PlannerContext) -> Plan:
     """The plan of a planner from its initial state. Raises PlanningError."""
-    _, plan = planner(PlannerState(), observation, tools)
+    _, plan = planner(PlannerState(), observation, planner_context)
     if plan.trajectory.horizon_s < HORIZON_S - 1e-9:
         raise PlanningError(f"the plan ends at {plan.trajectory.horizon_s:.1f} s, {HORIZON_S:.0f} s are scored")
     return plan

@@ -17,13 +17,25 @@ import numpy as np
 
 from .. import geometry
 from ..config import ScoringConfig, VehicleConfig
-from ..documents import DocumentError, array, check_fields, choice, fixed, json_of, maybe, number, numbers, text, whole
+from ..documents import (
+    DocumentError,
+    array,
+    check_fields,
+    choice,
+    fixed,
+    maybe,
+    number,
+    numbers,
+    parse_json,
+    text,
+    whole,
+)
 from ..domain import AgentKind, Array, ForecastSource
 from ..files import MEGABYTE, open_limited, shown
 from ..scoring import metrics
 from ..scoring.areas import MapAreas
 from ..scoring.contacts import SAMPLES, AgentTracks
-from ..scoring.scorer import RedLights, Reference, Scene, ScoreCard, forgiven, score, total
+from ..scoring.scorer import RedLights, Reference, Scene, ScoreCard, human_filter, score, total
 from ..scoring.simulate import (
     AX,
     DT_S,
@@ -116,7 +128,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 if len(line) > LINE_BYTES:
                     raise GoldenError(f"{path}, line {count}: longer than {LINE_BYTES} bytes")
                 if line.strip():
-                    entry = json_of(line)
+                    entry = parse_json(line)
                     if not isinstance(entry, dict):
                         raise GoldenError(f"{path}, line {count}: expected a JSON object, found {type(entry).__name__}")
                     yield count, entry
@@ -303,7 +315,7 @@ def score_official(golden: GoldenScene) -> OfficialScores:
     alone = replace(golden.second, reference=None, history=None)
     human = score(alone, golden.human[None], SCORING_V2, official=True)
     human = replace(human, comfort=np.ones(1))  # without history, the official comfort is 1
-    return OfficialScores(first, raw, forgiven(raw, human, SCORING_V2), extended_comfort(golden, raw.states))
+    return OfficialScores(first, raw, human_filter(raw, human, SCORING_V2), extended_comfort(golden, raw.states))
 
 
 def extended_comfort(golden: GoldenScene, states: Array) -> tuple[float | None, ...]:

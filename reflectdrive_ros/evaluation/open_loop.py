@@ -34,8 +34,8 @@ from ..data.scene import INSTANTS_S, DrivingScene
 from ..data.shards import Index, SetError, ShardNote
 from ..domain import Array, Observation, Plan
 from ..files import shown
-from ..planning import BLIND, LEARNED, PROPOSALS, planner_named
-from ..planning.planner import PlanningError, Tools
+from ..planning import CAMERA_FREE, LEARNED, PROPOSALS, get_planner
+from ..planning.planner import PlannerContext, PlanningError
 from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..runtime.engine import check_cameras
@@ -232,7 +232,7 @@ def _score_shard(
     scenes = shards.read_shard(
         folder,
         note,
-        pictures=not {driver.planner for driver in drivers.values()} <= set(BLIND),
+        pictures=not {driver.planner for driver in drivers.values()} <= set(CAMERA_FREE),
         families=families,
         limit=limit,
         on_damage=damages.append,
@@ -247,7 +247,7 @@ def _score_scene(scene: DrivingScene, drivers: Drivers, config: Config) -> Score
     scored = scene.scored(vehicle=config.vehicle)
     plans, best, failures = {EXPERT: scene.expert}, {}, {}
     space = not {driver.planner for driver in drivers.values()} <= set(
-        BLIND
+        CAMERA_FREE
     )  # planners without a network use no drivable area
     observations = {
         driver.privilege: privileges_of.observe(scene, driver.privilege, space) for driver in drivers.values()
@@ -255,14 +255,14 @@ def _score_scene(scene: DrivingScene, drivers: Drivers, config: Config) -> Score
     for name, driver in drivers.items():
         asked = replace(config, planner=driver.planner)
         has_network = driver.planner in LEARNED
-        tools = Tools(
+        planner_context = PlannerContext(
             asked, cli_args.network_for(config, driver.planner, driver.random_weights) if has_network else None
         )
         try:
-            plan = driving_scores.plan_once(planner_named(asked), observations[driver.privilege], tools)
+            plan = driving_scores.plan_once(get_planner(asked), observations[driver.privilege], planner_context)
             plans[name] = driving_scores.plan_waypoints(plan)[0]
             if has_network:
-                proposals = _plan_waypoints_to_all_goals(plan, observations[driver.privilege], tools)
+                proposals = _plan_waypoints_to_all_goals(plan, observations[driver.privilege], planner_context)
                 best[name] = driving_scores.best_score(scored, proposals, config.scoring)
         except PlanningError as fault:
             failures[name] = str(fault)
@@ -270,25 +270,27 @@ def _score_scene(scene: DrivingScene, drivers: Drivers, config: Config) -> Score
     return ScoredScene(scene.name, scene.family, rows, best, failures)
 
 
-def _plan_waypoints_to_all_goals(plan: Plan, observation: Observation, tools: Tools) -> Array:
+def _plan_waypoints_to_all_goals(plan: Plan, observation: Observation, planner_context: PlannerContext) -> Array:
     """Poses (N, 8, 3) at 0.5 .. 4 s of the plan before any repair and of the plans to the other goals.
 
     `observation` is the observation of this row's privilege; nothing else of the scene is used. Without objects and
     drivable area the planner follows one goal; then the drafts to all goals are appended to its plan.
     """
-    config = tools.config
+    config = planner_context.config
     repaired = plan.check is not None and plan.check.repairs > 0
-    if repaired or (config.planner == "reflectdrive2" and not config.reflectdrive2.choose):
+    if repaired or (config.planner == "reflectdrive2" and not config.reflectdrive2.score_goals):
         config = replace(
             config,
-            reflectdrive2=replace(config.reflectdrive2, choose=True, repair=False),
+            reflectdrive2=replace(config.reflectdrive2, score_goals=True, repair=False),
             reflectdrive=replace(config.reflectdrive, repair=False),
         )
-        plan = driving_scores.plan_once(planner_named(config), observation, replace(tools, config=config))
+        plan = driving_scores.plan_once(get_planner(config), observation, replace(planner_context, config=config))
     plans = driving_scores.plan_waypoints(plan)
     if plan.candidates:
         return plans
-    others = [kinematics.resample(each, WAYPOINT_TIMES_S) for each in PROPOSALS[config.planner](observation, tools)]
+    others = [
+        kinematics.resample(each, WAYPOINT_TIMES_S) for each in PROPOSALS[config.planner](observation, planner_context)
+    ]
     return np.concatenate([plans, np.stack(others)])
 
 

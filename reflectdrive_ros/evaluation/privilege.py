@@ -49,7 +49,7 @@ def observe(scene: DrivingScene, privilege: str, with_drivable: bool = True) -> 
 def drivable_grid(scene: DrivingScene) -> DrivableGrid:
     """The drivable area of the PDM score: roads, intersections and car parks."""
     areas = scene.areas
-    return drivable.grid_around_ego(drivable.joined([*areas.roadblocks, *areas.intersections, *areas.carparks]))
+    return drivable.grid_around_ego(drivable.union_polygons([*areas.roadblocks, *areas.intersections, *areas.carparks]))
 
 
 def agents_with_logged_futures(scene: DrivingScene) -> Agents:

@@ -25,10 +25,10 @@ from ..documents import (
     array,
     check_fields,
     choice,
-    json_of,
     maybe,
     named,
     number,
+    parse_json,
     read_json,
     text,
     whole,
@@ -146,8 +146,8 @@ class GraphCard:
             "goals": goals["count"],
             "goal_spacing_m": goals["spacing_m"],
             "goal_floor": goals["floor"],
-            "goals_looked_at": goals["looked"],
-            "goal_trust": goals["trust"],
+            "rescore_goals": goals["looked"],
+            "goal_value_power": goals["trust"],
             "edit_at_most": edits["at_most"],
         }
 
@@ -172,7 +172,7 @@ class GraphCard:
         """Raises GraphError when the graph in the file of `name` is not that graph of this model."""
         file = self.files[name]
         try:
-            told = json_of(metadata[METADATA])
+            told = parse_json(metadata[METADATA])
             check_fields(told, {"graph": text(), "model": named(anything)})
         except (KeyError, DocumentError):
             raise GraphError(f"{file} carries no metadata of a planner: export the checkpoint again") from None

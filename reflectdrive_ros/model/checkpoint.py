@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from ..documents import DocumentError, array, check_fields, json_of, number, text, whole
+from ..documents import DocumentError, array, check_fields, number, parse_json, text, whole
 from ..files import MODEL_BYTES, open_limited, sha256_of
 from .card import GraphCard, GraphError
 from .token.net import TokenNet, TokenNetConfig
@@ -132,7 +132,7 @@ def random_net(path: str | Path, seed: int) -> TokenNet:
 
 def _config(path: Path, content: str) -> TokenNetConfig:
     try:
-        values = json_of(content)
+        values = parse_json(content)
         check_fields(values, FIELDS)
         return _dataclass_of(TokenNetConfig, values)  # type: ignore[no-any-return]
     except DocumentError as fault:

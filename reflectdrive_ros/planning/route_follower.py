@@ -10,7 +10,7 @@ import numpy as np
 from .. import geometry, kinematics
 from ..config import IdmConfig, VehicleConfig
 from ..domain import Agents, Array, Observation, Plan, Trajectory
-from .planner import PlannerState, PlanningError, Tools
+from .planner import PlannerContext, PlannerState, PlanningError
 
 PATH_STEP_M = 0.5
 THINNED_M = 4.0  # spacing at which others are first compared with the path
@@ -23,11 +23,11 @@ SETTLE_S = 0.5  # a speed above what the curve allows is brought down within abo
 OFF_ROUTE_M = 30.0  # further away there is no route to follow
 
 
-def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[PlannerState, Plan]:
-    config = tools.config
-    path, room_m = path_to_route(observation, config.output.horizon_s)
+def plan(state: PlannerState, observation: Observation, planner_context: PlannerContext) -> tuple[PlannerState, Plan]:
+    config = planner_context.config
+    path, route_left_m = path_to_route(observation, config.output.horizon_s)
     distances = follow(
-        path, room_m, observation, config.idm, config.vehicle, config.output.dt_s, config.output.horizon_s
+        path, route_left_m, observation, config.idm, config.vehicle, config.output.dt_s, config.output.horizon_s
     )
     poses = geometry.sample(path, distances)
     along = geometry.arc_lengths(path)
@@ -65,7 +65,7 @@ def path_to_route(observation: Observation, horizon_s: float) -> tuple[Array, fl
 
 def follow(
     path: Array,
-    room_m: float,
+    route_left_m: float,
     observation: Observation,
     idm: IdmConfig,
     vehicle: VehicleConfig,
@@ -90,7 +90,7 @@ def follow(
         wanted = kinematics.idm_acceleration(
             speed,
             desired,
-            np.append(gap[ahead], room_m - distance),  # the end of the route is a wall
+            np.append(gap[ahead], route_left_m - distance),  # the end of the route is a wall
             np.append(lead_speed[ahead, k], 0.0),
             max_acceleration_mps2=idm.max_acceleration_mps2,
             comfortable_braking_mps2=idm.comfortable_braking_mps2,

@@ -31,7 +31,7 @@ from rich.table import Table
 from .. import arguments
 from ..config import Config, ConfigError
 from ..domain import Array
-from ..files import locked
+from ..files import lock_folder
 from ..provenance import provenance
 from ..ros import outputs, topics
 from ..ros.bag import BagError, BagReader, BagWriter, DamagedMessage
@@ -113,7 +113,7 @@ def run(args: argparse.Namespace, *, owned: bool = False) -> int:
         with (
             nullcontext()
             if owned
-            else locked(args.out or (RESULTS_FOLDER if several else Path("out") / args.bags[0].name))
+            else lock_folder(args.out or (RESULTS_FOLDER if several else Path("out") / args.bags[0].name))
         ):
             if several:
                 from .many import replay_many

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..domain import Array, PlanSource, Verdict, checked
+from ..domain import Array, PlanSource, Verdict, check_array
 from ..files import MEGABYTE, read_limited
 
 PLANS_FILE = "plans.csv"
@@ -51,7 +51,7 @@ class PlanMeasures:
     def __post_init__(self) -> None:
         count = len(self.stamp_ns)
         for name in ("stamp_ns", "verdict", "source"):
-            kept = checked("PlanMeasures", name, getattr(self, name), (count,), np.int64)
+            kept = check_array("PlanMeasures", name, getattr(self, name), (count,), np.int64)
             object.__setattr__(self, name, kept)
         for name in MEASURES:
             values = np.asarray(getattr(self, name), float)

@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import geometry
 from ..config import VehicleConfig
-from ..domain import Array, EgoState, PlanSource, StepKind, Verdict, checked
+from ..domain import Array, EgoState, PlanSource, StepKind, Verdict, check_array
 from ..scoring import metrics
 from ..scoring.scorer import motion_of
 from ..scoring.simulate import DT_S, HORIZON_S, STEPS, simulate
@@ -49,7 +49,7 @@ class ReplayImage:
         if len(self.distortion) not in (0, 4, 5, 8) or not np.isfinite(self.distortion).all():
             raise ValueError(f"ReplayPicture.distortion is {self.distortion}, expected 0, 4, 5 or 8 finite numbers")
         for name, shape in (("pixels_from_camera", (3, 3)), ("camera_from_ego", (4, 4))):
-            object.__setattr__(self, name, checked("ReplayPicture", name, getattr(self, name), shape))
+            object.__setattr__(self, name, check_array("ReplayPicture", name, getattr(self, name), shape))
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +85,7 @@ class ReplayFrame:
             ("agent_sizes", (count, 2), np.float64),
             ("agent_kinds", (count,), np.int64),
         ):
-            object.__setattr__(self, name, checked("ReplayFrame", name, getattr(self, name), shape, dtype))
+            object.__setattr__(self, name, check_array("ReplayFrame", name, getattr(self, name), shape, dtype))
         if not np.isfinite(self.speed_mps):
             raise ValueError(f"ReplayFrame.speed_mps is {self.speed_mps}, expected a finite number")
         if not self.dt_s > 0:
@@ -111,10 +111,10 @@ class DriveRecord:
     numbers: Mapping[str, Any]  # of the drive; "world" in the summary
 
     def __post_init__(self) -> None:
-        rings = tuple(checked("DriveRecord", "rings", ring, (None, 2)) for ring in self.rings)
+        rings = tuple(check_array("DriveRecord", "rings", ring, (None, 2)) for ring in self.rings)
         object.__setattr__(self, "rings", rings)
-        object.__setattr__(self, "scores", checked("DriveRecord", "scores", self.scores, (None,)))
-        stamps = checked("DriveRecord", "score_stamps_ns", self.score_stamps_ns, (len(self.scores),), np.int64)
+        object.__setattr__(self, "scores", check_array("DriveRecord", "scores", self.scores, (None,)))
+        stamps = check_array("DriveRecord", "score_stamps_ns", self.score_stamps_ns, (len(self.scores),), np.int64)
         object.__setattr__(self, "score_stamps_ns", stamps)
 
 
@@ -145,10 +145,10 @@ class ReplayRecord:
     counted: AllPlans | None = None  # of all plans, where the frames are only some of them
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "route", checked("ReplayRecord", "route", self.route, (None, 3)))
-        driven = checked("ReplayRecord", "driven_path", self.driven_path, (None, 3))
+        object.__setattr__(self, "route", check_array("ReplayRecord", "route", self.route, (None, 3)))
+        driven = check_array("ReplayRecord", "driven_path", self.driven_path, (None, 3))
         object.__setattr__(self, "driven_path", driven)
-        stamps = checked("ReplayRecord", "driven_stamps_ns", self.driven_stamps_ns, (len(driven),), np.int64)
+        stamps = check_array("ReplayRecord", "driven_stamps_ns", self.driven_stamps_ns, (len(driven),), np.int64)
         if (np.diff(stamps) <= 0).any():
             raise ValueError("ReplayRecord.driven_stamps_ns does not rise")
         object.__setattr__(self, "driven_stamps_ns", stamps)

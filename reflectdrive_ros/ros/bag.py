@@ -23,7 +23,7 @@ from rosbags.interfaces import Connection, Qos, QosDurability, QosHistory, QosLi
 from rosbags.rosbag2 import Reader, StoragePlugin, Writer
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
-from ..documents import DocumentError, anything, array, check_fields, named, read_yaml, text, yaml_of
+from ..documents import DocumentError, anything, array, check_fields, named, parse_yaml, read_yaml, text
 from ..files import open_limited, shown
 from . import topics
 from .mcap_salvage import salvage
@@ -442,7 +442,7 @@ def _files_of(path: Path) -> tuple[list[Path], str]:
         for topic in information["topics_with_message_count"]:
             qos = topic["topic_metadata"].get("offered_qos_profiles")
             if isinstance(qos, str):  # YAML inside YAML, which rosbags will read
-                yaml_of(qos)
+                parse_yaml(qos)
     except FileNotFoundError:
         return _files_without_metadata(path), "it is missing"
     except OSError as fault:

@@ -23,7 +23,7 @@ import numpy as np
 
 from .. import geometry
 from ..config import Config
-from ..domain import Agents, Array, CameraFrame, Command, DrivableGrid, EgoState, Observation, together
+from ..domain import Agents, Array, CameraFrame, Command, DrivableGrid, EgoState, Observation, concat_agents
 from . import cdr, convert, topics
 from . import obstacles as clouds
 from .convert import BadMessage
@@ -471,7 +471,7 @@ class Inputs:
         unsteady = "" if ego is None else self._unsteady(ego.stamp_ns)
         problems += filter(None, [unsteady])
         if ego is None or ahead is None or cameras is None or unsteady:
-            return Snapshot(None, ego, together(agents, obstacles), tuple(problems), image_ns)
+            return Snapshot(None, ego, concat_agents(agents, obstacles), tuple(problems), image_ns)
         observation = Observation(
             ego.stamp_ns,
             ego,
@@ -498,7 +498,7 @@ class Inputs:
         if ego is None:
             return None, None
         agents = self._agents(objects, ego, now_ns)
-        return ego, together(agents, self._boxes(cloud, ego, agents, now_ns))
+        return ego, concat_agents(agents, self._boxes(cloud, ego, agents, now_ns))
 
     def _ego(
         self,

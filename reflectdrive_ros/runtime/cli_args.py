@@ -10,9 +10,9 @@ from typing import Any
 
 from .. import arguments
 from ..config import Config, ConfigError, DecodingConfig, load, override_dotted
-from ..documents import DocumentError, yaml_of
+from ..documents import DocumentError, parse_yaml
 from ..files import shown
-from ..planning import LEARNED, decoding_of, planner_named
+from ..planning import LEARNED, decoding_config, get_planner
 from ..planning.planner import Network
 from .model_file import named, verified_sha256, weights_sha256
 from .network import network_of, random_network, worker_network
@@ -76,7 +76,7 @@ def network_for(config: Config, planner: str, random_weights: bool) -> Network |
 
     Raises ModelFileError.
     """
-    decoding = decoding_of(replace(config, planner=planner))
+    decoding = decoding_config(replace(config, planner=planner))
     return (random_network if random_weights else worker_network)(config.model, decoding)
 
 
@@ -108,7 +108,7 @@ def configuration(args: argparse.Namespace, patience: Mapping[str, Any] | None =
             f"--random-weights is given, but {', '.join(planners)} has no weights: name one of {', '.join(LEARNED)}"
         )
     for name in planners:
-        planner_named(replace(config, planner=name))
+        get_planner(replace(config, planner=name))
         if name in LEARNED:
             verified_sha256(config.model)
     return config
@@ -122,7 +122,7 @@ def settings_of(pairs: Sequence[str]) -> Mapping[str, Any]:
         if not equals:
             raise ConfigError(f"{pair}: expected NAME=VALUE, such as guard.max_speed_mps=15")
         try:
-            values[name] = yaml_of(value)
+            values[name] = parse_yaml(value)
         except DocumentError as fault:
             raise ConfigError(f"{shown(pair)}: the value {fault}") from None
     return values

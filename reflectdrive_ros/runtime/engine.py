@@ -21,9 +21,9 @@ from functools import partial
 
 from ..config import Config, ConfigError
 from ..domain import Agents, EgoState, Observation, Plan, PlanSource, SafetyCheck, StepReport, Verdict
-from ..kinematics import carried_forward, path_ahead
-from ..planning import LEARNED, TO_DRAFT, decoding_of, guard, planner_named, safety
-from ..planning.planner import Network, Planner, PlannerState, PlanningError, Remarks, Tools
+from ..kinematics import carry_forward, path_ahead
+from ..planning import LEARNED, PREFETCHABLE_DRAFTS, decoding_config, get_planner, guard, safety
+from ..planning.planner import Network, Planner, PlannerContext, PlannerState, PlanningError, StepNotes
 from ..planning.postprocess import lateral_consistency
 from .network import network_of
 from .prefetch import ReadAhead
@@ -54,11 +54,11 @@ class Engine:
         Raises ConfigError or ModelFileError: one sentence that says what to change. No other planner takes its place.
         """
         if planner is None:
-            planner = planner_named(config)
+            planner = get_planner(config)
             if config.planner in LEARNED:
                 # who reads scenes ahead has work for every core: none is left to share a scene's with
                 model = replace(config.model, threads=1) if read_ahead else config.model
-                network = network or network_of(model, decoding_of(config))
+                network = network or network_of(model, decoding_config(config))
                 check_cameras(config, network)
             else:
                 network = None  # and nobody asks for a model that is not looked at
@@ -69,11 +69,11 @@ class Engine:
         self._clock = clock
         self._planner = planner
         self._begun = clock()  # of the step
-        self._tools, self._ahead = Tools(config, network, spent=self._spent), None
+        self._tools, self._ahead = PlannerContext(config, network, deadline_used=self._spent), None
         if read_ahead and network is not None and getattr(network, "concurrent", False):
-            to_draft = TO_DRAFT.get(config.planner) if planner is planner_named(config) else None
-            self._ahead = ahead = ReadAhead(network, clock, to_draft and partial(to_draft, tools=self._tools))
-            self._tools = Tools(config, ahead, ahead.inputs_of, self._spent)
+            to_draft = PREFETCHABLE_DRAFTS.get(config.planner) if planner is get_planner(config) else None
+            self._ahead = ahead = ReadAhead(network, clock, to_draft and partial(to_draft, planner_context=self._tools))
+            self._tools = PlannerContext(config, ahead, ahead.make_inputs, self._spent)
         self.reset()
 
     def reset(self) -> None:
@@ -95,7 +95,7 @@ class Engine:
         full_step_reason, notes, ahead_s = "", tuple[str, ...](), 0.0
         try:
             state, plan = self._planner(self._state, observation, self._tools)
-            if isinstance(state.memory, Remarks):
+            if isinstance(state.memory, StepNotes):
                 full_step_reason, notes = state.memory.full_step_reason, state.memory.notes
             judging = self._clock()
             ahead_s = self._ahead.hidden_s() if self._ahead is not None else 0.0
@@ -155,7 +155,7 @@ class Engine:
         if last is None:
             return None
         try:
-            left = carried_forward(last, observation.stamp_ns, observation.ego.map_from_ego)
+            left = carry_forward(last, observation.stamp_ns, observation.ego.map_from_ego)
             if left is None:
                 return None
             plan = Plan(observation.stamp_ns, observation.ego.map_from_ego, left, last.step)
@@ -173,14 +173,14 @@ class Engine:
         if last is None or limit_m <= 0.0:
             return plan, ""
         try:
-            held = lateral_consistency.steadied(plan, last, limit_m)
+            held = lateral_consistency.limit_lateral_shift(plan, last, limit_m)
             if held is plan:
                 return plan, ""
             needs = guard.check(held, observation, 0.0, self._config).reason
             if not needs:
-                known = safety.Known.of(observation, self._config)
-                its = safety.check_of(held, known, 0 if plan.check is None else plan.check.repairs)
-                needs = given_away(plan.check or safety.check_of(plan, known), its)
+                known = safety.SafetyContext.of(observation, self._config)
+                its = safety.safety_check(held, known, 0 if plan.check is None else plan.check.repairs)
+                needs = given_away(plan.check or safety.safety_check(plan, known), its)
                 held = replace(held, check=its)
             return (plan, f"the plan jumps aside; held to the last one, {needs}") if needs else (held, "")
         except Exception:  # what is only smoother must not stop a plan
@@ -192,7 +192,7 @@ class Engine:
         if plan.check is not None:
             return plan
         try:
-            return replace(plan, check=safety.check_of(plan, safety.Known.of(observation, self._config)))
+            return replace(plan, check=safety.safety_check(plan, safety.SafetyContext.of(observation, self._config)))
         except Exception:  # what is only to be told must not stop a plan
             log.exception("the plan could not be checked")
             return plan
@@ -201,17 +201,17 @@ class Engine:
         try:
             last = self._recent(ego.stamp_ns)
             path = None if last is None else path_ahead(last, ego.map_from_ego)
-            return guard.stop(ego, agents, path, self._config)
+            return guard.stop_plan(ego, agents, path, self._config)
         except Exception:  # agents or a path that break the arithmetic must not take the stop away
             log.exception("the stop plan was made without agents and path")
-            return guard.stop(ego, None, None, self._config)
+            return guard.stop_plan(ego, None, None, self._config)
 
 
 def given_away(own: SafetyCheck, its: SafetyCheck) -> str:
     """What a plan that is held to the last one gives away of the planner's own; empty when nothing that counts."""
     if its.safe_s < own.safe_s:
         return f"the plan is unsafe after {its.safe_s:.1f} s"
-    if closer(its.clearance_m, own.clearance_m) or closer(its.room_m, own.room_m):
+    if closer(its.clearance_m, own.clearance_m) or closer(its.road_clearance_m, own.road_clearance_m):
         return "the plan comes closer to others or to the edge"
     return ""
 

@@ -21,10 +21,10 @@ import numpy as np
 
 from ..config import DecodingConfig, ModelConfig
 from ..domain import Array
-from ..features import ModelInputs, route_ahead, route_ids
+from ..features import ModelInputs, encode_route, route_ahead
 from ..planning import ReflectDriveDecoding
 from ..planning.planner import Network
-from ..planning.postprocess.waypoints import FREE, shares
+from ..planning.postprocess.waypoints import FREE, tokens_per_round
 from .model_file import ModelFileError, card_of, found, verified_sha256
 from .trt.cuda_device import has_driver
 
@@ -159,7 +159,7 @@ def torch_decoding(decoding: DecodingConfig) -> Decoding:
     from ..model.token.rollout import Decoding
 
     goals = GoalRules(
-        decoding.goals, decoding.goal_spacing_m, decoding.goal_floor, decoding.goals_looked_at, decoding.goal_trust
+        decoding.goals, decoding.goal_spacing_m, decoding.goal_floor, decoding.rescore_goals, decoding.goal_value_power
     )
     return Decoding(goals, EditRules(decoding.edit_at_most))
 
@@ -259,7 +259,7 @@ def _tried(network: Network) -> tuple[float, list[str]]:
     known = network.prefill_goal(inputs)
     blocks, confidence = known.blocks, np.zeros(known.blocks.shape)
     goals = known.blocks[:, FREE:]
-    for limit in (*shares(3), 0):
+    for limit in (*tokens_per_round(3), 0):
         before, (blocks, confidence) = blocks, network.step(known.context, blocks, limit, limit == 0)
     # a lite frame reads the scene by another call: the last step once more, behind that
     _, again = network.step(network.prefill(inputs), before, 0, True)
@@ -290,5 +290,5 @@ def made_inputs(network: Network) -> ModelInputs:
     text[: len(ids)] = ids[: spec.text_length]
     ego = np.array([8.0 / spec.ego_scale[0], 0.0, 0.0], np.float32)
     straight = np.array([[0.0, 0.0, 0.0], [100.0, 0.0, 0.0]])
-    route = route_ids(route_ahead(straight, spec.route_at_m)[0], spec.codebook)
+    route = encode_route(route_ahead(straight, spec.route_at_m)[0], spec.codebook)
     return ModelInputs(images, text, ego, route)

@@ -73,8 +73,8 @@ class OrtNetwork:
 
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
         out = self._graphs["prefill_goal"].run(self.fed(inputs))
-        blocks, log_probs, real = (out.pop(name).numpy()[0] for name in ("blocks", "goal_log_probs", "real"))
-        return Prefilled(out, blocks.astype(np.int32), log_probs, real)
+        blocks, log_probs, valid = (out.pop(name).numpy()[0] for name in ("blocks", "goal_log_probs", "real"))
+        return Prefilled(out, blocks.astype(np.int32), log_probs, valid)
 
     def prefill(self, inputs: ModelInputs) -> Any:
         return self._graphs["prefill"].run(self.fed(inputs))

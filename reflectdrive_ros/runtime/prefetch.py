@@ -87,7 +87,7 @@ class ReadAhead:
         in_turn = other if (number - last) % 2 else asked
         self._begun.append((number, observation, self._pool.submit(self._read, observation, in_turn)))
 
-    def inputs_of(self, observation: Observation, spec: InputSpec) -> ModelInputs:
+    def make_inputs(self, observation: Observation, spec: InputSpec) -> ModelInputs:
         """As `features.model_inputs`, with what it raises; waits for a scene that is still being read."""
         while self._begun:
             number, seen, coming = self._begun.popleft()

@@ -23,7 +23,7 @@ from ..model.token.cuda_graphs import CHOSEN, GpuWay, on_gpu
 from ..model.token.net import TokenNet
 from ..model.token.ops import GoalRules
 from ..model.token.rollout import Decoding
-from ..planning.planner import Prefilled, in_turn
+from ..planning.planner import Prefilled, draft_sequentially
 from ..tokens import Codebook
 from .feature_cache import Sight
 
@@ -92,7 +92,7 @@ class TorchNetwork:
             known.keys_values,
             _array(known.blocks).astype(np.int32),
             _array(known.goal_log_probs),
-            _array(known.real),
+            _array(known.valid),
         )
 
     @torch.inference_mode()
@@ -110,9 +110,9 @@ class TorchNetwork:
         return _array(written).astype(np.int32), _array(confidence)
 
     def draft(self, context: Any, blocks: Array, limits: Sequence[int]) -> tuple[Array, Array]:
-        return in_turn(self, context, blocks, limits)
+        return draft_sequentially(self, context, blocks, limits)
 
-    def blank(self, inputs: ModelInputs) -> Any:
+    def unconditional(self, inputs: ModelInputs) -> Any:
         """The context of the same scene with a text that is all padding."""
         text = np.full_like(inputs.text, self.inputs.tokenizer.pad_id)
         return self.prefill_goal(replace(inputs, text=text)).context

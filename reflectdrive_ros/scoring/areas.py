@@ -27,7 +27,7 @@ EDGE_KEY = np.array([1.0, np.sqrt(2.0), np.sqrt(3.0), np.sqrt(5.0)])  # one numb
 REFERENCE = (0.4867, 0.5231)  # of a cell; off centre, so that round map coordinates do not run through it
 
 
-def checked_rings(owner: str, name: str, rings: Sequence[Any]) -> tuple[Array, ...]:
+def check_rings(owner: str, name: str, rings: Sequence[Any]) -> tuple[Array, ...]:
     """Rings as read-only arrays (V >= 3, 2), not closed. Raises ValueError naming the field and the ring."""
     kept = []
     for index, ring in enumerate(rings):
@@ -70,7 +70,7 @@ class MapAreas:
 
     def __post_init__(self) -> None:
         for name in ("lanes", "roadblocks", "intersections", "carparks"):
-            object.__setattr__(self, name, checked_rings("MapAreas", name, getattr(self, name)))
+            object.__setattr__(self, name, check_rings("MapAreas", name, getattr(self, name)))
         object.__setattr__(self, "lane_on_route", tuple(bool(flag) for flag in self.lane_on_route))
         if len(self.lane_on_route) != len(self.lanes):
             raise ValueError(f"MapAreas.lane_on_route has {len(self.lane_on_route)} flags for {len(self.lanes)} lanes")

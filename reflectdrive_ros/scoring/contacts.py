@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from .. import geometry
-from ..domain import AgentKind, Array, Forecast, checked
+from ..domain import AgentKind, Array, Forecast, check_array
 from .simulate import DT_S
 
 SAMPLES = 51  # 0, 0.1, .. 5.0 s: 4 s of driving and 1 s of looking ahead
@@ -39,7 +39,7 @@ class AgentTracks:
             ("sizes", (count, 2), np.float64),
             ("kinds", (count,), np.int64),
         ):
-            object.__setattr__(self, name, checked("AgentTracks", name, getattr(self, name), shape, dtype))
+            object.__setattr__(self, name, check_array("AgentTracks", name, getattr(self, name), shape, dtype))
         if (self.sizes <= 0).any():
             raise ValueError("AgentTracks.sizes holds a length or width that is not positive")
 
@@ -94,7 +94,7 @@ class AgentTracks:
         return np.asarray(self.kinds == AgentKind.STATIC)
 
 
-def touching(
+def find_contacts(
     x: Array, y: Array, cos: Array, sin: Array, size: Array, agents: AgentTracks, samples: Array
 ) -> tuple[Array, Array, Array]:
     """Which boxes touch or overlap: indices (candidate, instant, agent) of all contacts, three arrays (C,).
@@ -154,7 +154,7 @@ def _nearby(
 def clearances(
     x: Array, y: Array, heading: Array, size: Array, agents: AgentTracks, samples: Array, at_most_m: float
 ) -> Array:
-    """(N, K) metres from ego boxes, as in `touching`, to the nearest agent: 0 where they touch, at most `at_most_m`.
+    """(N, K) metres from ego boxes, as in `find_contacts`, to the nearest agent: 0 on contact, at most `at_most_m`.
 
     A lower bound by separating axes (see geometry.box_separation): exact unless corner faces corner.
     """
@@ -168,7 +168,7 @@ def clearances(
     return np.asarray(clearance.reshape(x.shape).T)
 
 
-def grouped(
+def group_contacts(
     candidate: Array, instant: Array, agent: Array, agents: int, *, whole: bool, per_step: int = 1
 ) -> tuple[Array, Array, Array]:
     """Contacts in groups, each of which is judged by its first contact.

@@ -26,7 +26,7 @@ REACH_M = 5.0  # distances are told up to this: a repair moves a waypoint by 3 m
 ROUNDING_M = 1e-4  # pays for float32 cells and for points moved between frames some kilometres across
 
 
-def joined(polygons: Sequence[Any], name: str = "drivable") -> Any:
+def union_polygons(polygons: Sequence[Any], name: str = "drivable") -> Any:
     """One shapely geometry, the union of polygons given as rings (V >= 3, 2) in metres or as shapely Polygons.
 
     Raises ValueError naming `name` and the polygon's index when there is none, or one is empty, crosses itself, has no
@@ -55,7 +55,7 @@ def _polygon(shape: Any, name: str) -> Any:
 
 
 def contains(space: Any, points: Array) -> Array:
-    """Whether points (..., 2) lie strictly inside `space` (of `joined`): (...) bool, exact."""
+    """Whether points (..., 2) lie strictly inside `space` (of `union_polygons`): (...) bool, exact."""
     points = np.asarray(points, float)
     shapely.prepare(space)
     return np.asarray(shapely.contains_xy(space, points[..., 0], points[..., 1]))
@@ -77,7 +77,9 @@ def grid(
     if not (np.isfinite(size_m).all() and min(size_m) > 0 and resolution_m > 0):
         raise ValueError(f"size_m is {size_m} and resolution_m {resolution_m}, expected positive metres")
     if space.geom_type not in ("Polygon", "MultiPolygon"):
-        raise ValueError(f"space is a {space.geom_type}, expected the Polygon or MultiPolygon that `joined` makes")
+        raise ValueError(
+            f"space is a {space.geom_type}, expected the Polygon or MultiPolygon that `union_polygons` makes"
+        )
     grid_from_ego = geometry.invert(np.asarray(ego_from_grid, float))
     space = shapely.transform(space, lambda points: geometry.transform_points(grid_from_ego, points))
     x, y = (resolution_m * np.arange(int(np.ceil(side / resolution_m)) + 1) for side in size_m)

@@ -28,7 +28,7 @@ CURVATURE_CHANGE = 0.04  # of plans, in place of `tokens.CURVATURE_CHANGE`: they
 TELLING_M = 1.0  # shorter steps do not say which way they go
 
 
-class Straight(NamedTuple):
+class FrenetPoints(NamedTuple):
     """Points as a straight road has them."""
 
     points: Array  # (.., T, 2) along the route and to its left
@@ -36,7 +36,7 @@ class Straight(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class RoadFrame:
+class FrenetFrame:
     """A route of the ego frame as a ruler; beyond its ends it goes straight on."""
 
     places: Array  # (R, 2) every STEP_M
@@ -44,7 +44,7 @@ class RoadFrame:
     at: Array  # (R,) metres along, 0 where the car is
 
     @staticmethod
-    def of(route: Array) -> RoadFrame | None:
+    def of(route: Array) -> FrenetFrame | None:
         """Of a route (L, 2+) that leads past the car; None where there is none, or it is elsewhere."""
         line = geometry.distinct_points(np.asarray(route, float))
         if len(line) < 2:
@@ -57,9 +57,9 @@ class RoadFrame:
         at = np.linspace(first, last, max(round((last - first) / STEP_M) + 1, 2))
         behind, ahead = (_places(line, np.clip(at + way, 0.0, along[-1])) for way in (-TANGENT_M, TANGENT_M))
         heading = np.unwrap(np.arctan2(*(ahead - behind).T[::-1]))
-        return RoadFrame(_places(line, at), heading, at - begins_m)
+        return FrenetFrame(_places(line, at), heading, at - begins_m)
 
-    def straightened(self, points: Array) -> Straight:
+    def to_frenet(self, points: Array) -> FrenetPoints:
         """Points (.., T, 2), each found on the route near where its step from the one before leads."""
         points = np.asarray(points, float)
         ways = points.reshape(-1, *points.shape[-2:])
@@ -77,7 +77,7 @@ class RoadFrame:
         along = self.at[nearest] + offset[..., 0] * forward + offset[..., 1] * left
         beside = offset[..., 1] * forward - offset[..., 0] * left
         straight = np.stack([along, beside], axis=-1).reshape(points.shape)
-        return Straight(straight, np.interp(along, self.at, self.heading).reshape(points.shape[:-1]))
+        return FrenetPoints(straight, np.interp(along, self.at, self.heading).reshape(points.shape[:-1]))
 
     def bent(self, points: Array) -> Array:
         """Points (.., T, 2) of the ego frame from those of the straight road."""
@@ -101,14 +101,14 @@ def _places(line: Array, at: Array) -> Array:
     return geometry.sample(line, at)[:, :2]
 
 
-def poses_on_road(points: Array, road: RoadFrame | None) -> Array:
+def poses_on_road(points: Array, road: FrenetFrame | None) -> Array:
     """Poses (.., T, 3) with headings read from points (.., T, 2) as `tokens.poses_from_points` does, but for the
     sharper turns of a plan, and against the road it follows. The points are kept. Raises ValueError as it does."""
     plain = tokens.poses_from_points
     if road is None:
         return plain(points, CURVATURE_CHANGE)
-    begin, towards = (each[0] for each in road.straightened(np.zeros((1, 2))))
-    straight, heading = road.straightened(points)
+    begin, towards = (each[0] for each in road.to_frenet(np.zeros((1, 2))))
+    straight, heading = road.to_frenet(points)
     straight = straight - begin
     turned = geometry.rotate(straight, towards)  # so that the car faces along x, as ever
     against = geometry.wrap(plain(turned, CURVATURE_CHANGE)[..., 2] - towards + heading)

@@ -133,11 +133,11 @@ def no_collision(
     size = np.array([vehicle.length_m, vehicle.width_m])
     x, y, heading = np.ascontiguousarray(center.T)  # (41, N) each
     cos, sin = np.cos(heading), np.sin(heading)
-    candidate, instant, agent = contacts.touching(x, y, cos, sin, size, agents, SAMPLE_TIMES)
+    candidate, instant, agent = contacts.find_contacts(x, y, cos, sin, size, agents, SAMPLE_TIMES)
     score = np.ones(states.shape[:2])
     if len(candidate) == 0:
         return score
-    order, group, begins = contacts.grouped(candidate, instant, agent, len(agents), whole=official)
+    order, group, begins = contacts.group_contacts(candidate, instant, agent, len(agents), whole=official)
     n, t, a = candidate[order][begins], instant[order][begins], agent[order][begins]
 
     state, pose, other = states[n, t], center[n, t], agents.poses[a, t]
@@ -222,12 +222,12 @@ def time_to_collision(
     cos, sin = (np.broadcast_to(each, ways.shape).reshape(shape) for each in (cos, sin))
     samples = (np.arange(steps)[:, None] + TTC_STEPS).reshape(-1)
     size = np.array([vehicle.length_m, vehicle.width_m])
-    candidate, instant, agent = contacts.touching(ahead_x, ahead_y, cos, sin, size, agents, samples)
+    candidate, instant, agent = contacts.find_contacts(ahead_x, ahead_y, cos, sin, size, agents, samples)
     moving = speed[candidate, instant // looks] >= STANDING_MPS
     candidate, instant, agent = candidate[moving], instant[moving], agent[moving]
     if len(candidate) == 0:
         return score
-    order, _, begins = contacts.grouped(candidate, instant, agent, len(agents), whole=official, per_step=looks)
+    order, _, begins = contacts.group_contacts(candidate, instant, agent, len(agents), whole=official, per_step=looks)
     n, k, a = candidate[order][begins], instant[order][begins], agent[order][begins]
     t = k // looks
     rear_x, rear_y, rear_heading = states[n, t, X], states[n, t, Y], states[n, t, HEADING]

@@ -14,19 +14,19 @@ import numpy as np
 
 from .. import geometry, kinematics
 from ..domain import Agents, Array, Forecast, ForecastSource
-from .frenet import RoadFrame
+from .frenet import FrenetFrame
 
 BESIDE_M = 4.0  # the lane beside the ego's; further out is another road, a pavement or a car park
 ALONG = np.cos(np.radians(10.0))  # who is at a larger angle to the road is leaving it, or changing lanes
 MOVING_MPS = 0.5
 
 
-def forecast(others: Agents, road: RoadFrame | None, dt_s: float, steps: int) -> Forecast:
+def forecast(others: Agents, road: FrenetFrame | None, dt_s: float, steps: int) -> Forecast:
     """Others at 0, 1, .. `steps` intervals: as `kinematics.forecast`, but along the road who drives there."""
     straight_on = kinematics.forecast(others, dt_s, steps)
     if road is None or len(others) == 0 or straight_on.source is not ForecastSource.CONSTANT_VELOCITY:
         return straight_on
-    at, beside, facing = places_on(road, others.poses)
+    at, beside, facing = project_to_road(road, others.poses)
     speed_mps = np.hypot(*others.velocities_mps.T)
     within = (at > road.at[0]) & (at < road.at[-1])
     keeping = within & (np.abs(beside) <= BESIDE_M) & (np.abs(facing) >= ALONG) & (speed_mps > MOVING_MPS)
@@ -43,7 +43,7 @@ def forecast(others: Agents, road: RoadFrame | None, dt_s: float, steps: int) ->
     return replace(straight_on, poses=poses, source=ForecastSource.ALONG_ROAD)
 
 
-def places_on(road: RoadFrame, poses: Array) -> tuple[Array, Array, Array]:
+def project_to_road(road: FrenetFrame, poses: Array) -> tuple[Array, Array, Array]:
     """Where poses (A, 3) are on a road: metres along it, metres to its left, and the cosine of their angle to it."""
     away = ((poses[:, None, :2] - road.places) ** 2).sum(axis=-1)
     nearest = away.argmin(axis=1)

@@ -16,7 +16,7 @@ from ..config import ScoringConfig
 from ..domain import Array
 from . import metrics
 from .contacts import AgentTracks
-from .scorer import Reference, Scene, ScoreCard, judge, score, total
+from .scorer import Reference, Scene, ScoreCard, score, score_states, total
 from .simulate import DT_S, STEPS, simulate
 
 OFFSETS_M = (0.0, -1.0, 1.0)
@@ -31,16 +31,16 @@ PATH_STEP_M = 2.0
 BEYOND_M = 50.0  # others are looked for this far past where a proposal can get
 
 
-def measured(believed: Scene, came_true: Scene, speed_limit_mps: float = SPEED_LIMIT_MPS) -> Reference:
+def reference_progress(believed: Scene, came_true: Scene, speed_limit_mps: float = SPEED_LIMIT_MPS) -> Reference:
     """The reference planner's own: what it plans by one scene and gets to in another that differs in its agents.
 
     Equals `yardstick(came_true, reference_plan(believed, ..))`, but drives the plan once.
     """
     states, best = _driven(believed, proposals(believed, speed_limit_mps))
-    return _reference(judge(replace(came_true, reference=None), states[best : best + 1]))
+    return _reference(score_states(replace(came_true, reference=None), states[best : best + 1]))
 
 
-def yardstick(scene: Scene, plan: Array) -> Reference:
+def reference_of_plan(scene: Scene, plan: Array) -> Reference:
     """The reference that a plan (40, 3) is, once it is simulated in a scene and scored there."""
     return _reference(score(scene, plan[None]))
 
@@ -64,7 +64,7 @@ def reference_plan(scene: Scene, speed_limit_mps: float = SPEED_LIMIT_MPS) -> Ar
 def _driven(scene: Scene, plans: Array) -> tuple[Array, int]:
     """What cars do that follow plans (P, 40, 3), states (P, 41, 11), and which does best."""
     states = simulate(plans, scene.motion, scene.vehicle, scene.start_us)
-    card = judge(replace(scene, reference=None), states)
+    card = score_states(replace(scene, reference=None), states)
     farthest = float((card.progress_m * card.multiplier).max())
     shared = replace(card, ep=metrics.ego_progress(card.progress_m, card.multiplier, farthest, masked=True))
     return states, int(np.argmax(total(shared, ScoringConfig())))

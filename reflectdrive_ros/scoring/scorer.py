@@ -49,9 +49,9 @@ import numpy as np
 
 from .. import kinematics
 from ..config import ScoringConfig, VehicleConfig
-from ..domain import Array, DrivableGrid, EgoState, Forecast, ForecastSource, Observation, Trajectory, checked
+from ..domain import Array, DrivableGrid, EgoState, Forecast, ForecastSource, Observation, Trajectory, check_array
 from . import contacts, metrics
-from .areas import LineIndex, MapAreas, checked_rings
+from .areas import LineIndex, MapAreas, check_rings
 from .contacts import AgentTracks
 from .simulate import HORIZON_S, STATE_SIZE, STEPS, simulate
 
@@ -85,9 +85,9 @@ class RedLights:
     red: Array = field(default_factory=lambda: np.zeros((0, STEPS + 1), bool))  # (R, 41) at 0, 0.1, .. 4 s
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "connectors", checked_rings("RedLights", "connectors", self.connectors))
+        object.__setattr__(self, "connectors", check_rings("RedLights", "connectors", self.connectors))
         shape = (len(self.connectors), STEPS + 1)
-        object.__setattr__(self, "red", checked("RedLights", "red", self.red, shape, np.bool_))
+        object.__setattr__(self, "red", check_array("RedLights", "red", self.red, shape, np.bool_))
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,15 +107,17 @@ class Scene:
     start_us: int | None = None  # clock of a recording, for the official sampling times (`simulate.sample_times`)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "motion", checked("Scene", "motion", self.motion, (STATE_SIZE - 3,)))
+        object.__setattr__(self, "motion", check_array("Scene", "motion", self.motion, (STATE_SIZE - 3,)))
         if np.abs(self.motion).max() > FAR:
             raise ValueError(f"Scene.motion reaches {np.abs(self.motion).max():.3g}, expected at most {FAR:g}")
         columns = np.shape(self.centerline)[1] if np.ndim(self.centerline) == 2 else 2
-        object.__setattr__(self, "centerline", checked("Scene", "centerline", self.centerline, (None, max(columns, 2))))
+        object.__setattr__(
+            self, "centerline", check_array("Scene", "centerline", self.centerline, (None, max(columns, 2)))
+        )
         if len(self.centerline) < 2:
             raise ValueError(f"Scene.centerline has shape {self.centerline.shape}, expected (2 or more, 2 or more)")
         if self.history is not None:
-            object.__setattr__(self, "history", checked("Scene", "history", self.history, (None, STATE_SIZE)))
+            object.__setattr__(self, "history", check_array("Scene", "history", self.history, (None, STATE_SIZE)))
 
     @cached_property
     def line(self) -> LineIndex:
@@ -213,7 +215,7 @@ def score(
     """
     if isinstance(candidates, Trajectory):
         candidates = scored_poses(candidates)[None]
-    poses = checked("score", "candidates", candidates, (None, None, 3))
+    poses = check_array("score", "candidates", candidates, (None, None, 3))
     if len(poses) == 0 or poses.shape[1] not in CANDIDATE_LENGTHS:
         raise ValueError(f"score.candidates has shape {poses.shape}, expected (1 or more, {WAYPOINTS} or {STEPS}, 3)")
     if np.abs(poses).max() > FAR:
@@ -221,12 +223,12 @@ def score(
     cards = []
     for first in range(0, len(poses), BLOCK):
         states = simulate(poses[first : first + BLOCK], scene.motion, scene.vehicle, scene.start_us)
-        states.flags.writeable = False  # or `judge` would keep a copy
+        states.flags.writeable = False  # or `score_states` would keep a copy
         before = None if previous_states is None else np.asarray(previous_states, float)
         if before is not None and before.ndim == 3 and len(before) == len(poses):
             before = before[first : first + BLOCK]
-        cards.append(judge(scene, states, config, official=official, previous_states=before))
-    return cards[0] if len(cards) == 1 else joined(cards)
+        cards.append(score_states(scene, states, config, official=official, previous_states=before))
+    return cards[0] if len(cards) == 1 else concat_cards(cards)
 
 
 def scored_poses(trajectory: Trajectory) -> Array:
@@ -240,7 +242,7 @@ def scored_poses(trajectory: Trajectory) -> Array:
     return poses
 
 
-def joined(cards: list[ScoreCard]) -> ScoreCard:
+def concat_cards(cards: list[ScoreCard]) -> ScoreCard:
     """Cards of one scene as one."""
     found: dict[str, Any] = {}
     for entry in fields(ScoreCard):
@@ -249,7 +251,7 @@ def joined(cards: list[ScoreCard]) -> ScoreCard:
     return ScoreCard(**found)
 
 
-def judge(
+def score_states(
     scene: Scene,
     states: Array,
     config: ScoringConfig | None = None,
@@ -259,7 +261,7 @@ def judge(
 ) -> ScoreCard:
     """As `score`, of trajectories that are driven already: states (N, 41, 11) of `simulate`, from the ego's place."""
     config = config or ScoringConfig()
-    states = checked("judge", "states", states, (None, STEPS + 1, STATE_SIZE))
+    states = check_array("judge", "states", states, (None, STEPS + 1, STATE_SIZE))
     second = config.form == "epdms"
     vehicle, agents = scene.vehicle, scene.agents
     size = np.array([vehicle.length_m, vehicle.width_m])
@@ -318,7 +320,7 @@ def total(card: ScoreCard, config: ScoringConfig) -> Array:
     return np.asarray(card.multiplier * sum(share * values for share, values in parts) / weight)
 
 
-def forgiven(card: ScoreCard, human: ScoreCard, config: ScoringConfig) -> ScoreCard:
+def human_filter(card: ScoreCard, human: ScoreCard, config: ScoringConfig) -> ScoreCard:
     """The card with v2's human filter: what the human scored 0 in, nobody is blamed for (section 13).
 
     `human` is the card of the human's own trajectory, scored alone: in a Scene without reference and history. EC is not

@@ -22,7 +22,7 @@ SAME_SCORE = 1e-9  # scores closer than this differ by rounding only
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class SearchResult:
     """What a search tried, nearest pair first; pair 0 is the one that was there."""
 
     pairs: Array  # (M, 2) int32 ids of x and y
@@ -57,19 +57,19 @@ def search(
     poses_of: Callable[[Array], Array],
     config: ScoringConfig | None = None,
     delta: int = DELTA,
-) -> Found:
+) -> SearchResult:
     """Tries every pair of the ball around waypoint `waypoint` (0 is the first) of a trajectory, ids (2 T,).
 
     `poses_of` gives points (M, T, 2) in metres their headings: poses (M, T, 3), as the planner itself does when it
     decodes. Raises ValueError on ids that hold the mask and on a waypoint that the trajectory does not have.
     """
-    pairs, tried = around(ids, waypoint, codebook, delta)
+    pairs, tried = neighbourhood(ids, waypoint, codebook, delta)
     card = score(scene, poses_of(codebook.decode(tried)), config)
     best = int(np.argmax(card.score >= card.score.max() - SAME_SCORE))
-    return Found(pairs, tried, card, best)
+    return SearchResult(pairs, tried, card, best)
 
 
-def around(ids: Array, waypoint: int, codebook: Codebook, delta: int = DELTA) -> tuple[Array, Array]:
+def neighbourhood(ids: Array, waypoint: int, codebook: Codebook, delta: int = DELTA) -> tuple[Array, Array]:
     """The pairs (M, 2) of the ball around a waypoint of a trajectory, ids (2 T,), and the M trajectories (M, 2 T).
 
     Raises ValueError as `search` does.

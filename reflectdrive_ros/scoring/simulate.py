@@ -52,7 +52,7 @@ def simulate(plans: Array, motion: Array, vehicle: VehicleConfig, start_us: int 
     yaw acceleration rad/s^2; (N, 8) where each has its own. `start_us` asks for the official sampling of a clock that
     shows this now (see `sample_times`). Ego frame throughout.
     """
-    return follow(interpolated(plans, start_us), motion, vehicle)
+    return follow(interpolate_plans(plans, start_us), motion, vehicle)
 
 
 def product(matrix: Array, columns: Array) -> Array:
@@ -93,7 +93,7 @@ def _interpolation(knots: int, start_us: int | None) -> Array:
     return np.stack([np.interp(times, knot_times, row) for row in np.eye(knots)], axis=1)  # (41, knots)
 
 
-def interpolated(plans: Array, start_us: int | None = None) -> Array:
+def interpolate_plans(plans: Array, start_us: int | None = None) -> Array:
     """Poses (N, 41, 3) at 10 Hz of plans (N, T, 3), linear between poses; headings are unwrapped, the first is 0."""
     plans = np.asarray(plans, float)
     knots = np.concatenate([np.zeros_like(plans[:, :1]), plans], axis=1)

@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import geometry, kinematics
 from ..config import VehicleConfig
-from ..domain import Array, EgoState, Plan, checked
+from ..domain import Array, EgoState, Plan, check_array
 from ..scoring.simulate import AX, DT_S, HEADING, STATE_SIZE, STEERING, STEPS, VX, YAW_RATE, X, Y, follow
 
 BRAKING_MPS2 = 3.0  # without a plan: firm, and within what passengers bear
@@ -28,8 +28,8 @@ class Ego:
     motion: Array = field(default_factory=lambda: np.zeros(STATE_SIZE - VX))  # (8,) as `scoring.scorer.motion_of`
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "map_from_ego", checked("Ego", "map_from_ego", self.map_from_ego, (3,)))
-        object.__setattr__(self, "motion", checked("Ego", "motion", self.motion, (STATE_SIZE - VX,)))
+        object.__setattr__(self, "map_from_ego", check_array("Ego", "map_from_ego", self.map_from_ego, (3,)))
+        object.__setattr__(self, "motion", check_array("Ego", "motion", self.motion, (STATE_SIZE - VX,)))
 
     @property
     def speed_mps(self) -> float:

@@ -63,7 +63,7 @@ def between_lanes(ego: Ego, road_map: RoadMap, vehicle: VehicleConfig) -> bool:
 
 
 def off_road(ego: Ego, space: object, vehicle: VehicleConfig) -> bool:
-    """Whether a corner of the car is off the drivable space (of `scoring.drivable.joined`)."""
+    """Whether a corner of the car is off the drivable space (of `scoring.drivable.union_polygons`)."""
     corners = geometry.box_corners(ego.box_center(vehicle), np.array([vehicle.length_m, vehicle.width_m]))
     return not drivable.contains(space, corners).all()
 

@@ -143,7 +143,7 @@ class Shard:
         if easy > EASY_SCORE and generator.random() > EASY_KEPT_SHARE:
             raise scene_extraction.NoScene("too_easy")
         believed = replace(came_true, agents=scene.scored(ForecastSource.CONSTANT_VELOCITY).agents)
-        yardstick = reference.measured(believed, came_true, scene.speed_limit_mps)
+        yardstick = reference.reference_progress(believed, came_true, scene.speed_limit_mps)
         lateral = LATERAL_MPS2.get(scene.family, sampling_planner.LATERAL_MPS2)
         came_true = replace(came_true, reference=yardstick)
         plan = sampling_planner.plan_expert(came_true, scene.speed_limit_mps, extracted.stop_m, lateral)

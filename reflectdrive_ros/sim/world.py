@@ -99,7 +99,7 @@ class World:
         else:
             self.road_map = towns.make(options.name, options.seed, place)
         self._generator = np.random.default_rng([options.seed, 51])
-        self._space = drivable.joined([*self.road_map.roads.values(), *self.road_map.junctions.values()])
+        self._space = drivable.union_polygons([*self.road_map.roads.values(), *self.road_map.junctions.values()])
         demand = Demand.sample(self.road_map, options.seed, options.density)
         self._traffic = Simulation(self.road_map, demand, options.seed)
         try:
@@ -214,7 +214,7 @@ class World:
             red_lights=lights,
             vehicle=self.vehicle,
         )
-        scene = replace(scene, reference=reference.measured(scene, scene, self.speed_limit_mps))
+        scene = replace(scene, reference=reference.reference_progress(scene, scene, self.speed_limit_mps))
         times_s = HORIZON_S / WAYPOINTS * np.arange(1, WAYPOINTS + 1)
         return score(scene, kinematics.resample(trajectory, times_s)[None])
 
@@ -239,7 +239,9 @@ class World:
                 now_from_grid = geometry.compose(geometry.invert(made_from_now), self._grid[1].ego_from_grid)
                 return replace(self._grid[1], ego_from_grid=now_from_grid)
         around = self.areas()
-        made = drivable.grid_around_ego(drivable.joined((*around.roadblocks, *around.intersections), "World.areas"))
+        made = drivable.grid_around_ego(
+            drivable.union_polygons((*around.roadblocks, *around.intersections), "World.areas")
+        )
         self._grid = map_from_ego, made
         return made
 

@@ -67,10 +67,10 @@ def slid(points: Array, factor: Array) -> Array:
     length = np.hypot(step[..., 0], step[..., 1])
     way = np.concatenate([np.zeros_like(length[:, :1]), np.cumsum(length, axis=1)], axis=1)
     wanted = factor[:, None] * way[:, 1:]
-    real = length > SOONER
-    last = np.where(real.any(axis=1), real.shape[1] - 1 - real[:, ::-1].argmax(axis=1), 0)
-    begun = (wanted[..., None] >= way[:, None, :-1]) & real[:, None]  # steps that have begun by then
-    at = np.where(begun, np.arange(real.shape[1]), 0).max(axis=-1)
+    valid = length > SOONER
+    last = np.where(valid.any(axis=1), valid.shape[1] - 1 - valid[:, ::-1].argmax(axis=1), 0)
+    begun = (wanted[..., None] >= way[:, None, :-1]) & valid[:, None]  # steps that have begun by then
+    at = np.where(begun, np.arange(valid.shape[1]), 0).max(axis=-1)
     at = np.minimum(at, last[:, None])
     row = np.arange(len(points))[:, None]
     size = length[row, at]

@@ -105,7 +105,7 @@ class Source:
         turned = rng.normal(0.0, config.route_turned_rad, len(rows))
         routes[..., 1] = routes[..., 1] * side + aside[:, None] + turned[:, None] * routes[..., 0]
         routes[rng.random(len(rows)) < config.routeless_share] = np.nan
-        return features.route_ids(routes, self.codebook)
+        return features.encode_route(routes, self.codebook)
 
     def _pictures(self, row: int, mirror: bool, table: Array) -> Array:
         shard, place = self.scenes.place[row]

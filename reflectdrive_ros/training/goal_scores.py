@@ -28,8 +28,8 @@ from ..model import checkpoint
 from ..model.token import ops, rollout
 from ..model.token.net import GOAL_X, TokenNet
 from ..model.token.ops import EditRules, GoalRules
-from ..planning.postprocess.waypoints import driven
-from ..scoring.frenet import RoadFrame, poses_on_road
+from ..planning.postprocess.waypoints import postprocess
+from ..scoring.frenet import FrenetFrame, poses_on_road
 from ..scoring.scorer import score
 from ..tokens import Codebook
 from .losses import PARTS
@@ -102,8 +102,8 @@ def scored(net: TokenNet, asked: Sequence[Asked], codebook: Codebook, fast: bool
     """Goals (K, 2) int16 of each scene, and of their plans the scores (K,) and their PARTS (K, 5), float32."""
     found = []
     for (scene, _), blocks in zip(asked, plans(net, asked, codebook, fast), strict=True):
-        road = RoadFrame.of(scene.route)
-        points = driven(codebook.decode(blocks), scene.ego, codebook.bin_m, road)
+        road = FrenetFrame.of(scene.route)
+        points = postprocess(codebook.decode(blocks), scene.ego, codebook.bin_m, road)
         card = score(scene.scored(), poses_on_road(points, road))
         parts = np.stack([getattr(card, name) for name in PARTS], axis=-1)
         found.append((blocks[:, GOAL_X:].astype(np.int16), card.score.astype(np.float32), parts.astype(np.float32)))

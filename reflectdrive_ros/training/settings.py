@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import features
-from ..config import ConfigError, override_by, setting
+from ..config import ConfigError, override_from_file, setting
 from ..model.token.net import TokenNetConfig, base, small
 
 NETWORKS: Mapping[str, Callable[[], TokenNetConfig]] = {
@@ -122,7 +122,7 @@ class TrainConfig:
 
 def read(path: Path) -> TrainConfig:
     """The settings in a YAML file over the defaults. Raises ConfigError for a file that cannot be used."""
-    config: TrainConfig = override_by(TrainConfig(), path)
+    config: TrainConfig = override_from_file(TrainConfig(), path)
     return config
 
 

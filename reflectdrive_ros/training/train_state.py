@@ -19,8 +19,8 @@ from safetensors import SafetensorError
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
-from ..documents import SHA256, anything, check_fields, json_of, named, number, read_json, whole
-from ..files import write_whole
+from ..documents import SHA256, anything, check_fields, named, number, parse_json, read_json, whole
+from ..files import write_atomic
 from ..model import checkpoint
 from ..model.token.net import TokenNet
 from ..model.vision import resized_patches
@@ -70,7 +70,7 @@ def tensors_of(learning: nn.Module, average: TokenNet, optimizer: torch.optim.Op
 def save(folder: Path, progress: Progress, about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Writes the state: `about` are the settings and sets, as JSON. Raises OSError naming the file."""
     content = {"progress": asdict(progress), "about": about}
-    write_whole(folder / FILE, to_bytes(dict(tensors), {FORMAT: json.dumps(content)}))
+    write_atomic(folder / FILE, to_bytes(dict(tensors), {FORMAT: json.dumps(content)}))
 
 
 def save_weights(net: TokenNet, path: Path, about: Mapping[str, Any]) -> str:
@@ -87,7 +87,7 @@ def peek(folder: Path) -> tuple[Progress, dict[str, Any]] | None:
     path = folder / FILE
     try:
         with checkpoint.opened(path) as file:
-            content = json_of((file.metadata() or {})[FORMAT])
+            content = parse_json((file.metadata() or {})[FORMAT])
         check_fields(content, STATE)
         return Progress(**content["progress"]), content["about"]
     except FileNotFoundError:

@@ -19,8 +19,8 @@ from ..features import ModelInputs
 from ..model.token import rollout
 from ..model.token.net import GOAL_X, TokenNet
 from ..model.token.rollout import Decoding
-from ..planning.postprocess.waypoints import driven
-from ..scoring.frenet import RoadFrame, poses_on_road
+from ..planning.postprocess.waypoints import postprocess
+from ..scoring.frenet import FrenetFrame, poses_on_road
 from ..scoring.scorer import score
 from ..tokens import Codebook
 from .self_drafts import goal_alone
@@ -75,8 +75,8 @@ def examine(net: TokenNet, questions: Exam, decoding: Decoding, device: torch.de
         plans = codebook.decode(rollout.full(net, *inputs, decoding).blocks.cpu().numpy())  # (b, K, 8, 2)
         drafts = codebook.decode(rollout.full(net, *inputs, drafting).blocks[:, :1].cpu().numpy())
         for k, scene in enumerate(scenes):
-            road = RoadFrame.of(scene.route)
-            points = driven(np.concatenate([drafts[k], plans[k]]), scene.ego, codebook.bin_m, road)
+            road = FrenetFrame.of(scene.route)
+            points = postprocess(np.concatenate([drafts[k], plans[k]]), scene.ego, codebook.bin_m, road)
             card = score(scene.scored(), poses_on_road(points, road))
             error = np.hypot(*np.moveaxis(plans[k, 0] - experts[k], -1, 0))
             row = {

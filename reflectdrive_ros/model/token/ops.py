@@ -76,22 +76,22 @@ def choose_goals(
         away2 = (x_m - x_m.gather(-1, row[:, None]))[:, :, None] ** 2 + (y_m - y_m[column][:, None])[:, None] ** 2
         scores = torch.where(away2 <= reach2, OUT, scores)
     goals, log_probs = torch.stack(cells, 1), torch.stack(values, 1)
-    real = log_probs.exp() >= rules.floor * log_probs[:, :1].exp()
-    return torch.where(real[..., None], goals, goals[:, :1]), torch.where(real, log_probs, log_probs[:, :1]), real
+    valid = log_probs.exp() >= rules.floor * log_probs[:, :1].exp()
+    return torch.where(valid[..., None], goals, goals[:, :1]), torch.where(valid, log_probs, log_probs[:, :1]), valid
 
 
-def weighed(log_probs: Tensor, odds: Tensor, real: Tensor, rules: GoalRules) -> tuple[Tensor, Tensor, Tensor]:
+def weighed(log_probs: Tensor, odds: Tensor, valid: Tensor, rules: GoalRules) -> tuple[Tensor, Tensor, Tensor]:
     """The best `rules.count` = K of goals (B, G): their probability together is shared out by p exp(odds) ** trust.
 
     Returns places (B, K), the likeliest first, log-probabilities and which slots are real, both in that order; those
     that are not come last and repeat the first.
     """
-    mass = torch.where(real, log_probs.exp(), 0.0).sum(-1, keepdim=True).log()
-    weights = torch.where(real, log_probs + rules.trust * odds, OUT)
+    mass = torch.where(valid, log_probs.exp(), 0.0).sum(-1, keepdim=True).log()
+    weights = torch.where(valid, log_probs + rules.trust * odds, OUT)
     order = best_first(weights, rules.count)
-    real = real.gather(-1, order)
-    order = torch.where(real, order, order[:, :1])
-    return order, mass + weights.log_softmax(-1).gather(-1, order), real
+    valid = valid.gather(-1, order)
+    order = torch.where(valid, order, order[:, :1])
+    return order, mass + weights.log_softmax(-1).gather(-1, order), valid
 
 
 def best_first(values: Tensor, count: int) -> Tensor:

@@ -38,14 +38,14 @@ class Prefilled(NamedTuple):
     keys_values: tuple[KeysValues, ...]  # of the prompt, per layer
     blocks: Tensor  # (B, K, 16) ids: each goal, the rest masked
     goal_log_probs: Tensor  # (B, K)
-    real: Tensor  # (B, K) bool; a slot that is not real repeats the first goal
+    valid: Tensor  # (B, K) bool; a slot that is not real repeats the first goal
 
 
 class Decoded(NamedTuple):
     blocks: Tensor  # (B, M, 16) ids, no mask left
     confidence: Tensor  # (B, M, 16) probability of each token when it was last looked at
     goal_log_probs: Tensor  # (B, K)
-    real: Tensor  # (B, K) bool
+    valid: Tensor  # (B, K) bool
 
 
 def prefill_goal(
@@ -74,15 +74,15 @@ def prefill_goal_of(net: TokenNet, prompt: Tensor, rules: GoalRules) -> Prefille
     x_logits = net.goal_x(out)
     places = ops.likely_places(x_logits)
     x_log_probs, x_ids = x_logits.log_softmax(-1).gather(-1, places), x_low + places
-    cells, log_probs, real = ops.choose_goals(
+    cells, log_probs, valid = ops.choose_goals(
         x_log_probs, net.goal_y(out, x_ids), config.bin_m * x_ids, config.bin_m * y_ids, rules.sought
     )
     goals = torch.stack([x_ids.gather(-1, cells[..., 0]), y_low + cells[..., 1]], -1)
     blocks = torch.cat([nothing[..., :GOAL_X].expand(-1, goals.shape[1], -1), goals], -1)
     odds = net.goal_odds(net.hidden(blocks, out.keys_values))
-    order, log_probs, real = ops.weighed(log_probs, odds, real, rules)
+    order, log_probs, valid = ops.weighed(log_probs, odds, valid, rules)
     blocks = blocks.gather(1, order[..., None].expand(-1, -1, BLOCK))
-    return Prefilled(out.keys_values, blocks, log_probs, real)
+    return Prefilled(out.keys_values, blocks, log_probs, valid)
 
 
 def step(
@@ -121,7 +121,7 @@ def full(net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, route: Tensor
         blocks, confidence = step(net, blocks, known.keys_values, limit, False, decoding.edits)
     for _ in range(decoding.edit_rounds):
         blocks, confidence = step(net, blocks, known.keys_values, 0, True, decoding.edits)
-    return Decoded(blocks, confidence, known.goal_log_probs, known.real)
+    return Decoded(blocks, confidence, known.goal_log_probs, known.valid)
 
 
 def lite(

@@ -1,10 +1,7 @@
-"""A plan that jumps aside from the last one goes there in parts.
+"""Limit the lateral shift of a plan against the last one.
 
-A planner that draws goals may prefer another from one picture to the next. What follows the plan feels that as a jerk
-of the wheel, and Autoware's validator brakes a car whose plans jump by more than half a metre. So a plan that lies
-further beside the last one is brought back towards it: sideways only and everywhere in the same proportion, so that it
-bends no more than the two do; how far along it the car is when, and so how it brakes, stays its own. Cycle by cycle the
-rest follows, if the planner still wants it then.
+Lateral offsets from the last path are scaled down in proportion, so that none exceeds the limit; the distances along
+the path, and so the speed profile, are kept. Autoware's validator rejects plans that jump by more than half a metre.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ SAME_PLACE_M = 1e-3
 SHORTEST_M = 1.0  # a shorter last plan has no sides to speak of
 
 
-def steadied(plan: Plan, last: Plan, limit_m: float) -> Plan:
+def limit_lateral_shift(plan: Plan, last: Plan, limit_m: float) -> Plan:
     """The plan with no point more than `limit_m` beside the last plan's path, where they run beside each other; itself
     where that is so already, or where the car is no more where the last plan had it."""
     now_from_then = geometry.compose(geometry.invert(plan.map_from_ego), last.map_from_ego)
@@ -32,10 +29,10 @@ def steadied(plan: Plan, last: Plan, limit_m: float) -> Plan:
     along, aside = geometry.project(line, np.concatenate([np.zeros((1, 2)), poses[:, :2]]))
     beside = (along > 0.0) & (along < geometry.arc_lengths(line)[-1] - 1e-6)
     farthest = np.abs(aside[beside]).max(initial=0.0)
-    here, room_m = aside[0], limit_m - abs(aside[0])
-    if farthest <= limit_m or room_m < 0.5 * limit_m:
+    here, margin_m = aside[0], limit_m - abs(aside[0])
+    if farthest <= limit_m or margin_m < 0.5 * limit_m:
         return plan
-    share = room_m / np.abs(aside[beside] - here).max()  # of the way from the last plan to this one
+    share = margin_m / np.abs(aside[beside] - here).max()  # of the way from the last plan to this one
     normals = geometry.rotate(np.array([0.0, 1.0]), geometry.sample(line, along)[:, 2])
     moved = ((share - 1.0) * (aside - here))[:, None] * normals
     moved = _kept_on(moved, beside)[1:]  # beyond the last plan's end by as much as there

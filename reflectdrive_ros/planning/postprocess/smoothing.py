@@ -14,21 +14,21 @@ import numpy as np
 
 from ... import kinematics
 from ...domain import Array, EgoState
-from ...scoring.frenet import RoadFrame
+from ...scoring.frenet import FrenetFrame
 
 JERK_MPS3 = 2.0  # usual jerk along and across; with less, rounded plans cut corners, with more they keep their jolts
 JERK_ON_ROAD_MPS3 = 1.0  # the same against the road
 STANDING_MPS = 0.3
 
 
-def smoothed(points: Array, ego: EgoState, dt_s: float, bin_m: float, road: RoadFrame | None = None) -> Array:
+def smooth_points(points: Array, ego: EgoState, dt_s: float, bin_m: float, road: FrenetFrame | None = None) -> Array:
     """Points (.., T, 2) at dt, 2 dt, .. of the ego frame, moved by at most half a bin each; repeated points stay one
     place, so a stop stays a stop."""
     points = np.asarray(points, float)
-    start = np.stack([before(ego, dt_s), np.zeros(2)])
+    start = np.stack([previous_position(ego, dt_s), np.zeros(2)])
     moved = _likeliest(points, start, dt_s, bin_m, JERK_MPS3)
     if road is not None:
-        straight, begin = road.straightened(points).points, road.straightened(start[::-1]).points[::-1]
+        straight, begin = road.to_frenet(points).points, road.to_frenet(start[::-1]).points[::-1]
         against = road.bent(_likeliest(straight, begin, dt_s, bin_m, JERK_ON_ROAD_MPS3))
         moved = np.where(road.follows(straight - begin[1])[..., None, None], against, moved)
     moved = np.clip(moved, points - 0.5 * bin_m, points + 0.5 * bin_m)
@@ -43,11 +43,11 @@ def smoothed(points: Array, ego: EgoState, dt_s: float, bin_m: float, road: Road
 
 def _likeliest(points: Array, start: Array, dt_s: float, bin_m: float, jerk_mps3: float) -> Array:
     """The likeliest drive (.., T, 2) through points, after `start` (2, 2), the places one interval ago and now."""
-    of_points, of_start = likeliest(points.shape[-2], dt_s, bin_m, jerk_mps3)
+    of_points, of_start = smoothing_matrices(points.shape[-2], dt_s, bin_m, jerk_mps3)
     return np.asarray(of_points @ points + of_start @ start)
 
 
-def before(ego: EgoState, dt_s: float) -> Array:
+def previous_position(ego: EgoState, dt_s: float) -> Array:
     """(2,) where the car was one interval ago, in today's ego frame, by its present motion."""
     along_m = -ego.speed_mps * dt_s + 0.5 * ego.acceleration_mps2 * dt_s**2
     curvature = ego.yaw_rate_rps / ego.speed_mps if abs(ego.speed_mps) > STANDING_MPS else 0.0
@@ -55,7 +55,7 @@ def before(ego: EgoState, dt_s: float) -> Array:
 
 
 @lru_cache(maxsize=8)
-def likeliest(count: int, dt_s: float, bin_m: float, jerk_mps3: float) -> tuple[Array, Array]:
+def smoothing_matrices(count: int, dt_s: float, bin_m: float, jerk_mps3: float) -> tuple[Array, Array]:
     """(T, T) and (T, 2): what the T points, and the places one interval ago and now, weigh in the likeliest drive."""
     third = np.diff(np.eye(count + 2), n=3, axis=0)  # (T - 1, T + 2), from one interval ago on
     of_start, of_points = third[:, :2], third[:, 2:]

@@ -9,35 +9,39 @@ import numpy as np
 from ... import geometry
 from ...domain import Array, EgoState, Trajectory
 from ...kinematics import SAME_PLACE_M
-from ...scoring.frenet import RoadFrame, poses_on_road
-from .curvature import steered, tight
-from .smoothing import smoothed
-from .speed_profile import eased, onward, paced, timed
+from ...scoring.frenet import FrenetFrame, poses_on_road
+from .curvature import exceeds_curvature, limit_curvature
+from .smoothing import smooth_points
+from .speed_profile import drop_reversals, limit_acceleration, limit_curve_speed, smooth_distances
 
 POINTS, POINT_DT_S = 8, 0.5
 FREE = 2 * (POINTS - 1)  # ids to write: all but the goal's
 HORIZON_S = POINTS * POINT_DT_S
-STEP_S = 0.1  # of `drawn`, as the driving score simulates
+STEP_S = 0.1  # of `interpolate`, as the driving score simulates
 
 
-def shares(rounds: int) -> list[int]:
+def tokens_per_round(rounds: int) -> list[int]:
     """How many ids each round writes, so that all FREE are: equal shares, larger ones first, as 5, 5, 4."""
     return [-(-(FREE - turn) // rounds) for turn in range(rounds)]
 
 
-def driven(points: Array, ego: EgoState, bin_m: float, road: RoadFrame | None) -> Array:
+def postprocess(points: Array, ego: EgoState, bin_m: float, road: FrenetFrame | None) -> Array:
     """Points (.., 8, 2) of tokens as this car drives them on its road, where that is known: without the jolts of
     rounding, no faster than it can."""
-    kept = paced(onward(smoothed(points, ego, POINT_DT_S, bin_m, road)), ego.speed_mps, POINT_DT_S)
-    return eased(kept, ego.speed_mps, POINT_DT_S)
+    kept = limit_acceleration(
+        drop_reversals(smooth_points(points, ego, POINT_DT_S, bin_m, road)), ego.speed_mps, POINT_DT_S
+    )
+    return limit_curve_speed(kept, ego.speed_mps, POINT_DT_S)
 
 
-def trajectories(points: Array, speed_mps: float, dt_s: float, road: RoadFrame | None = None) -> tuple[Trajectory, ...]:
+def trajectories(
+    points: Array, speed_mps: float, dt_s: float, road: FrenetFrame | None = None
+) -> tuple[Trajectory, ...]:
     """Points (N, 8, 2), of a car that now drives at `speed_mps`, as poses at `dt_s`, headings included, up to 4 s."""
-    return tuple(Trajectory(poses, dt_s) for poses in drawn(poses_on_road(points, road), speed_mps, dt_s))
+    return tuple(Trajectory(poses, dt_s) for poses in interpolate(poses_on_road(points, road), speed_mps, dt_s))
 
 
-def drawn(poses: Array, speed_mps: float, dt_s: float = STEP_S) -> Array:
+def interpolate(poses: Array, speed_mps: float, dt_s: float = STEP_S) -> Array:
     """Poses (N, 4 s / dt_s, 3) through poses (N, 8, 3) at 0.5 .. 4 s, of a car that now drives at `speed_mps`.
 
     The way is that of `kinematics.resample`, but for plans that stop and go on: their path is bent at the stop by
@@ -55,9 +59,9 @@ def drawn(poses: Array, speed_mps: float, dt_s: float = STEP_S) -> Array:
     for knot in range(1, POINTS):
         piece += distance > along[:, knot, None]
     found = _along_curves(knots, length, moves, _tangents(way, length, moves), along, distance, piece)
-    sharp = tight(knots)
+    sharp = exceeds_curvature(knots)
     if sharp.any():
-        found[sharp] = steered(found[sharp], distance[sharp])
+        found[sharp] = limit_curvature(found[sharp], distance[sharp])
     return found
 
 
@@ -92,10 +96,10 @@ def _along_curves(
 
 
 def _distances(along: Array, speed_mps: float, dt_s: float) -> Array:
-    """(N, T) `timed` at dt, 2 dt, .. up to 4 s, also where dt does not divide the time between points."""
+    """(N, T) `smooth_distances` at dt, 2 dt, .. up to 4 s, also where dt does not divide the time between points."""
     every = math.ceil(POINT_DT_S / dt_s - 1e-6)
     fine_s = POINT_DT_S / every
-    distance = timed(along, speed_mps, POINT_DT_S, fine_s)
+    distance = smooth_distances(along, speed_mps, POINT_DT_S, fine_s)
     at = dt_s / fine_s * np.arange(1, int(HORIZON_S / dt_s + 1e-6) + 1)
     after = np.ceil(at - 1e-6).astype(int)
     distance = np.concatenate([np.zeros((len(along), 1)), distance], axis=1)

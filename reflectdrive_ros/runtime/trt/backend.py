@@ -28,7 +28,7 @@ import numpy as np
 from ...domain import Array
 from ...features import ModelInputs, Tokenizer
 from ...model.card import GRAPHS, GraphCard
-from ...planning.planner import PlanningError, Prefilled, in_turn
+from ...planning.planner import PlanningError, Prefilled, draft_sequentially
 from ..graphs import check_feeds, fed, in_portions, input_spec, sight_of
 from . import engine_cache
 from .cuda_device import CudaDevice, CudaError
@@ -82,8 +82,8 @@ class TrtNetwork:
 
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
         out = self._read("prefill_goal", inputs)
-        blocks, log_probs, real = (out[name][0] for name in ("blocks", "goal_log_probs", "real"))
-        return Prefilled(self._scene, blocks.astype(np.int32), log_probs, real)
+        blocks, log_probs, valid = (out[name][0] for name in ("blocks", "goal_log_probs", "real"))
+        return Prefilled(self._scene, blocks.astype(np.int32), log_probs, valid)
 
     def prefill(self, inputs: ModelInputs) -> Any:
         self._read("prefill", inputs)
@@ -107,7 +107,7 @@ class TrtNetwork:
         return in_portions(call, blocks, self._blocks)
 
     def draft(self, context: Any, blocks: Array, limits: Sequence[int]) -> tuple[Array, Array]:
-        return in_turn(self, context, blocks, limits)
+        return draft_sequentially(self, context, blocks, limits)
 
 
 @dataclass(frozen=True, eq=False)

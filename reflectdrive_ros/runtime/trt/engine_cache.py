@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ...documents import SHA256, DocumentError, array, check_fields, read_json, text, whole
-from ...files import MEGABYTE, MODEL_BYTES, read_limited, write_whole
+from ...files import MEGABYTE, MODEL_BYTES, read_limited, write_atomic
 
 TIMING_BYTES = 256 * MEGABYTE  # more than TensorRT writes
 KEY_LENGTH = 16  # hexadecimal digits of the key in a file's name
@@ -111,9 +111,9 @@ def store(folder: Path, fit: Fit, plan: bytes) -> Path:
     """Write an engine with its card; the plan's place. An older one of the same key is replaced. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     told = {**fit.parts, "sha256": hashlib.sha256(plan).hexdigest(), "bytes": len(plan)}
-    write_whole(folder / f"{fit.name}.json", (json.dumps(told, indent=2) + "\n").encode())
+    write_atomic(folder / f"{fit.name}.json", (json.dumps(told, indent=2) + "\n").encode())
     plan_file = folder / f"{fit.name}.plan"
-    write_whole(plan_file, plan)
+    write_atomic(plan_file, plan)
     return plan_file
 
 
@@ -136,7 +136,7 @@ def stored_timing(file: Path) -> bytes:
 
 def store_timing(file: Path, timing: bytes) -> None:
     """Raises OSError."""
-    write_whole(file, hashlib.sha256(timing).hexdigest().encode() + b"\n" + timing)
+    write_atomic(file, hashlib.sha256(timing).hexdigest().encode() + b"\n" + timing)
 
 
 def _nearest(folder: Path, fit: Fit) -> str:

@@ -17,7 +17,7 @@ from ... import geometry
 from ...domain import Array
 from ...scoring import metrics
 from ...scoring.contacts import AgentTracks
-from ...scoring.scorer import WAYPOINTS, Scene, ScoreCard, judge, score
+from ...scoring.scorer import WAYPOINTS, Scene, ScoreCard, score, score_states
 from ...scoring.simulate import DT_S, HORIZON_S, STATE_SIZE, STEPS, VX, X
 
 DECISION_STEP_S = 0.25  # in which a driver changes his mind
@@ -302,4 +302,4 @@ def straight_ahead_score(scene: Scene) -> float:
     states = np.zeros((1, STEPS + 1, STATE_SIZE))
     states[..., VX] = float(scene.motion[0])
     states[..., X] = states[..., VX] * DT_S * np.arange(STEPS + 1)
-    return float(judge(scene, states).score[0])
+    return float(score_states(scene, states).score[0])

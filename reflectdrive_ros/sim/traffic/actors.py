@@ -8,7 +8,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from ...domain import AgentKind, Array, checked
+from ...domain import AgentKind, Array, check_array
 
 
 class Shape(IntEnum):
@@ -72,7 +72,7 @@ class Actors:
             ("braking", (count,), np.bool_),
             ("indicator", (count,), np.int64),
         ):
-            object.__setattr__(self, name, checked("Actors", name, getattr(self, name), shape, dtype))
+            object.__setattr__(self, name, check_array("Actors", name, getattr(self, name), shape, dtype))
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -125,4 +125,4 @@ class Snapshot:
     lamps: Array = field(default_factory=lambda: np.zeros(0, np.int64))  # (S,) Lamp of RoadMap.signals
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "lamps", checked("Snapshot", "lamps", self.lamps, (None,), np.int64))
+        object.__setattr__(self, "lamps", check_array("Snapshot", "lamps", self.lamps, (None,), np.int64))
