@@ -8,9 +8,9 @@ from reflectdrive_ros.tokens import Codebook
 BOOK = Codebook()
 
 
-def redraw(blocks):
+def redraw(actions):
     """Blocks (M, 16), partly masked -> written full: straight between kept points, on at the last pace after them."""
-    written = np.array(blocks)
+    written = np.array(actions)
     for block in written:
         pairs = block.reshape(8, 2)
         kept = np.flatnonzero((pairs != BOOK.mask_id).all(axis=1))

@@ -53,7 +53,7 @@ card["data"] = {"train": {"scenes": 0, "made_by": {"scene_version": 1}, "used": 
 if "--init-from" in given:
     eyes = json.loads((Path(given["--init-from"]) / "card.json").read_text())
     card["data"]["init_from"] = {"steps": eyes["steps"]}
-    worth = 50.0 + base["seed"] - 2.0 * (base["loss"]["field"] == 0) - 1.0 * (base["data"]["perturbed_blocks"] == 0)
+    worth = 50.0 + base["seed"] - 2.0 * (base["loss"]["field"] == 0) - 1.0 * (base["data"]["perturbed_actions"] == 0)
     card["validation"] = dict.fromkeys(NAMES, worth)
 out.mkdir(exist_ok=True)
 (out / "card.json").write_text(json.dumps(card))
@@ -100,10 +100,13 @@ def test_a_card_is_expected_to_tell_what_train_makes_of_the_same_words(place):
         assert train._config(training.parse_args(["sft", *run.words])) == run.config
     by_name = {run.name: run.config for run in runs}
     assert list(by_name) == ["eyes", *pair(0), *pair(1), *pair(2)]
-    assert by_name["eyes"].optimizer.eyes_share == 0.99
+    assert by_name["eyes"].optimizer.vision_pretrain_fraction == 0.99
     full = by_name["full-1"]
-    assert (full.optimizer.eyes_share, full.length.steps, full.seed) == (0.0, 500, 1)
-    for name, section, value in (("no-field-1", "loss", {"field": 0.0}), ("no-sap-1", "data", {"perturbed_blocks": 0})):
+    assert (full.optimizer.vision_pretrain_fraction, full.schedule.steps, full.seed) == (0.0, 500, 1)
+    for name, section, value in (
+        ("no-field-1", "loss", {"field": 0.0}),
+        ("no-sap-1", "data", {"perturbed_actions": 0}),
+    ):
         changed = {section: dataclasses.replace(getattr(full, section), **value)}
         assert by_name[name] == dataclasses.replace(full, **changed)
 
@@ -140,8 +143,8 @@ def test_a_training_that_was_stopped_goes_on(place):
 @pytest.mark.parametrize(
     ("more", "named"),
     [
-        (("--steps", "600"), "full-0 holds another training (length.steps differ)"),
-        (("--vision-steps", "900"), "eyes holds another training (length.steps differ)"),
+        (("--steps", "600"), "full-0 holds another training (schedule.steps differ)"),
+        (("--vision-steps", "900"), "eyes holds another training (schedule.steps differ)"),
     ],
 )
 def test_another_budget_is_refused_before_anything_begins(place, capsys, more, named):

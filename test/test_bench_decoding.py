@@ -12,7 +12,7 @@ from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.bench import decoding
 from reflectdrive_ros.config import Config
 from reflectdrive_ros.data import shards
-from reflectdrive_ros.data.shards import Index, Load
+from reflectdrive_ros.data.shards import Index, ShardContent
 from reflectdrive_ros.model import checkpoint
 from reflectdrive_ros.scoring.scorer import score
 from reflectdrive_ros.tokens import Codebook
@@ -27,7 +27,7 @@ def given(tmp_path_factory):
     scenes = folder / "val"
     scenes.mkdir()
     made = [hand_scenes.scene(f"val-00000-{k:03d}", size=(64, 36), agents=2) for k in range(SCENES)]
-    note = shards.write_shard(scenes, "val-00000", Load.of(made), asked=SCENES, made_by={})
+    note = shards.write_shard(scenes, "val-00000", ShardContent.of(made), asked=SCENES, made_by={})
     shards.write_index(scenes, Index("val", SCENES, (note,), {}))
     net = tiny_net(words=features.WORDS, text_vocabulary=len(features.WORDS), text_length=12)
     checkpoint.save(net, folder / "model/weights.safetensors", {})
@@ -64,7 +64,7 @@ def test_the_table_has_a_row_for_each_way_and_the_oracle_is_never_worse(given, t
         assert found["rows"][same] == found["rows"]["configured"]
     one = found["rows"]["goals 1"]
     assert one["single"] == one["best"] == one["chosen"]
-    stored = shards.read(scenes, pictures=False, on_damage=pytest.fail)
+    stored = shards.read(scenes, images=False, on_damage=pytest.fail)
     exact = [score(scene.scored(), scene.expert[None]).score[0] for scene in stored]
     assert found["expert"]["exact"] == pytest.approx(100.0 * np.mean(exact), abs=1e-3)
     told = capsys.readouterr().out

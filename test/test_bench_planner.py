@@ -16,7 +16,7 @@ from reflectdrive_ros.bench import gpu, planner
 from reflectdrive_ros.bench.parity import FULL, LITE, run_step
 from reflectdrive_ros.features import ModelInputs
 from reflectdrive_ros.model.token import torch_bench
-from reflectdrive_ros.model.token.cuda_graphs import WAYS
+from reflectdrive_ros.model.token.cuda_graphs import MODES
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 from reflectdrive_ros.runtime.trt import cuda_device
 
@@ -64,7 +64,7 @@ def test_frames_that_reuse_nothing_write_the_same_tokens(packed):
     net = tiny_net(words=WORDS)
     eager = TorchNetwork(net)
     for inputs in scenes():
-        afresh = torch_bench.without_reuse(net, eager.tensors(inputs), eager.decoding, 6, packed)
+        afresh = torch_bench.full_step_uncached(net, eager.tensors(inputs), eager.decoding, 6, packed)
         np.testing.assert_array_equal(afresh[0].numpy(), run_step(eager, inputs, FULL, 6)[0])
 
 
@@ -86,8 +86,8 @@ def test_a_frame_may_edit_some_of_its_blocks():
 
 def test_a_frame_tells_where_its_time_went():
     network = TorchNetwork(tiny_net(words=WORDS))
-    blocks, (prefill, drafts, edits) = run_step(network, next(scenes(1)), LITE, 1)
-    assert blocks.shape == (1, 16)
+    actions, (prefill, drafts, edits) = run_step(network, next(scenes(1)), LITE, 1)
+    assert actions.shape == (1, 16)
     assert min(prefill, drafts, edits) > 0
 
 
@@ -110,8 +110,8 @@ def test_the_table_of_tensorrt_is_that_of_the_other_backends(tmp_path, capsys, m
     words = ["bench", "planner", "--backend", "tensorrt", "--steps", "2", "--threads", "1"]
     assert main([*words, "--json", str(tmp_path / "f")]) == 0
     told = json.loads((tmp_path / "f").read_text())
-    assert told["runs_on"].startswith("TensorRT 10.13.3.9 on Fake Thor, fp32")
-    assert told["eager_runs_on"].endswith("on cpu")
+    assert told["backend_description"].startswith("TensorRT 10.13.3.9 on Fake Thor, fp32")
+    assert told["eager_backend_description"].endswith("on cpu")
     assert told["roofline_full_ms"] is None
     assert told["cold_start_s"] == 1.5
     for kind in ("full", "lite"):
@@ -128,7 +128,7 @@ def test_each_way_has_its_turn_and_is_held_against_the_plain_one():
     """On a CPU all ways are the plain one, so this tries the bench and not the ways."""
     net = tiny_net(words=WORDS)
     told = gpu.cuda_modes(net, TorchNetwork(net), next(scenes(1)), "cpu", 2)
-    assert set(told["step_ms_p50"]) | set(told["left_out"]) == set(told["same_ids"]) == {str(way) for way in WAYS}
+    assert set(told["step_ms_p50"]) | set(told["left_out"]) == set(told["same_ids"]) == {str(way) for way in MODES}
     assert all(ms > 0 for by_count in told["step_ms_p50"].values() for ms in by_count.values())
     assert set(told["same_ids"].values()) == {1.0}
     other = gpu.cuda_modes(net, TorchNetwork(tiny_net(1, words=WORDS)), next(scenes(1)), "cpu", 1)

@@ -8,12 +8,12 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from tiny_net import some_blocks, tiny_config, tiny_inputs, tiny_net
+from tiny_net import random_actions, tiny_config, tiny_inputs, tiny_net
 
 from reflectdrive_ros.model.checkpoint import CheckpointError, load, save
-from reflectdrive_ros.model.layers import BlockConfig
+from reflectdrive_ros.model.layers import TransformerConfig
 from reflectdrive_ros.model.pretrained import load_qwen3, load_siglip
-from reflectdrive_ros.model.token.net import TokenNet, small
+from reflectdrive_ros.model.token.net import TokenNet, small_config
 from reflectdrive_ros.model.vision import VisionConfig
 
 
@@ -42,8 +42,10 @@ def test_a_network_comes_back_with_its_configuration(tmp_path):
     again = load(path, sha256)
     assert again.config == net.config
     assert not again.training
-    inputs, blocks = tiny_inputs(net), some_blocks(net)
-    torch.testing.assert_close(again.packed_logits(*inputs, blocks), net.packed_logits(*inputs, blocks), atol=0, rtol=0)
+    inputs, actions = tiny_inputs(net), random_actions(net)
+    torch.testing.assert_close(
+        again.packed_logits(*inputs, actions), net.packed_logits(*inputs, actions), atol=0, rtol=0
+    )
     card = json.loads((path.parent / "card.json").read_text())
     assert card["sha256"] == sha256
     assert card["seed"] == 7
@@ -57,7 +59,7 @@ def test_the_same_weights_make_the_same_file(tmp_path):
 
 
 def test_the_small_model_fits_into_16_mb(tmp_path):
-    net = TokenNet(small(("go",)))
+    net = TokenNet(small_config(("go",)))
     net.initialise(torch.Generator().manual_seed(0))
     save(net, tmp_path / "weights.safetensors", {})
     assert (tmp_path / "weights.safetensors").stat().st_size <= 16e6
@@ -92,18 +94,18 @@ def change_config(values):
         (lambda t, m: t["norm.weight"].fill_(float("nan")), "NaN or infinity in norm.weight"),
         (
             lambda t, m: m.update({"reflectdrive.token_net.0": m.popitem()[1]}),
-            r"expected weights of the format .*net\.1",
+            r"expected weights of the format .*net\.2",
         ),
         (
-            lambda t, m: m.update({"reflectdrive.token_net.1": "{"}),
+            lambda t, m: m.update({"reflectdrive.token_net.2": "{"}),
             "the configuration that .* carries is not JSON",
         ),
         (
-            lambda t, m: m.update({"reflectdrive.token_net.1": "[" * 100_000}),
+            lambda t, m: m.update({"reflectdrive.token_net.2": "[" * 100_000}),
             "the configuration that .* carries nests deeper than 64 levels",
         ),
         (change_config(lambda c: c.update(colour="red")), r"unknown \['colour'\]"),
-        (change_config(lambda c: c["blocks"].pop("heads")), r"carries has no blocks\.heads"),
+        (change_config(lambda c: c["transformer"].pop("heads")), r"carries has no transformer\.heads"),
         (change_config(lambda c: c.update(cameras="3")), "carries has cameras = '3', expected a whole number"),
         (change_config(lambda c: c.update(cameras=5)), r"camera has shape \(3, 32\), expected \(5, 32\)"),
         (change_config(lambda c: c.update(instants=8)), r"instant has shape \(1, 32\), expected \(4, 32\)"),
@@ -111,9 +113,12 @@ def change_config(values):
         (change_config(lambda c: c.update(words=[["a"]])), r"has words\[0\] = \['a'\], expected text"),
         (change_config(lambda c: c.update(ego_scale=[1.0, 0.0, 1.0])), r"has ego_scale\[1\] = 0\.0, expected a finite"),
         (change_config(lambda c: c.update(bin_m=float("nan"))), "has bin_m = nan, expected a finite number"),
-        (change_config(lambda c: c["blocks"].update(width=1 << 16, ffn=1 << 16, layers=256)), r"lacks layers\.10\."),
-        (change_config(lambda c: c["blocks"].update(layers=1)), "unexpected layers.1"),
-        (change_config(lambda c: c["blocks"].update(kv_heads=3)), "expected a multiple of kv_heads"),
+        (
+            change_config(lambda c: c["transformer"].update(width=1 << 16, ffn=1 << 16, layers=256)),
+            r"lacks layers\.10\.",
+        ),
+        (change_config(lambda c: c["transformer"].update(layers=1)), "unexpected layers.1"),
+        (change_config(lambda c: c["transformer"].update(kv_heads=3)), "expected a multiple of kv_heads"),
         (change_config(lambda c: c["vision"].update(channels=24)), "expected .*24"),
     ],
 )
@@ -143,7 +148,7 @@ def test_what_is_no_safetensors_file_is_refused(tmp_path, content):
 
 # --- public weights --------------------------------------------------------------------------------------------------
 
-QWEN = BlockConfig(
+QWEN = TransformerConfig(
     width=32, layers=3, heads=4, kv_heads=2, head_dim=16, ffn=48, action_ffn=20, rope_theta=1e6, norm_eps=1e-6
 )
 SIGLIP = VisionConfig(
@@ -200,7 +205,7 @@ def siglip(tmp_path):
 
 
 def net_like(**changes):
-    settings = {"vision": SIGLIP, "blocks": QWEN, "text_vocabulary": 40, **changes}
+    settings = {"vision": SIGLIP, "transformer": QWEN, "text_vocabulary": 40, **changes}
     return tiny_net(**settings)
 
 
@@ -261,7 +266,7 @@ def test_the_action_ffn_begins_as_the_strongest_channels(qwen):
         assert layer.action_mlp.up_proj.weight.equal(theirs.mlp.up_proj.weight[kept])
         assert layer.action_mlp.down_proj.weight.equal(theirs.mlp.down_proj.weight[:, kept])
     # with all channels kept, an action token is treated as a word is
-    whole = net_like(blocks=dataclasses.replace(QWEN, action_ffn=QWEN.ffn))
+    whole = net_like(transformer=dataclasses.replace(QWEN, action_ffn=QWEN.ffn))
     load_qwen3(whole, folder)
     x = torch.randn(1, 4, QWEN.width, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(whole.layers[0].action_mlp(x), whole.layers[0].mlp(x))
@@ -285,7 +290,7 @@ def test_a_language_model_of_other_measures_is_refused_by_name(qwen):
         ({"layers": 2}, "num_hidden_layers is 3, expected 2"),
     ):
         with pytest.raises(CheckpointError, match=complaint):
-            load_qwen3(net_like(blocks=dataclasses.replace(QWEN, **change)), folder)
+            load_qwen3(net_like(transformer=dataclasses.replace(QWEN, **change)), folder)
     with pytest.raises(CheckpointError, match="vocab_size is 40, expected 41"):
         load_qwen3(net_like(text_vocabulary=41), folder)
 

@@ -44,7 +44,7 @@ def store(folder, shards_of=(8, 8, 4), name="test", pictures=False):
     scenes, notes = [], []
     for k, count in enumerate(shards_of):
         part = list(hand_scenes.Shard(name, k, count, pictures).scenes())
-        load = shards.Load.of(part)
+        load = shards.ShardContent.of(part)
         notes.append(shards.write_shard(folder, f"{name}-{k:05d}", load, asked=count, made_by=hand_scenes.MADE_BY))
         scenes += part
     shards.write_index(folder, shards.Index(name, sum(shards_of), tuple(notes), hand_scenes.MADE_BY))
@@ -111,7 +111,7 @@ def test_the_rows_are_the_scores_of_the_scenes(folder):
     result = evaluate(folder)
     assert result.names == [f"test-{k:05d}-{n:03d}" for k, count in enumerate((8, 8, 4)) for n in range(count)]
     for scene, row in zip(
-        shards.read(folder, pictures=False, on_damage=pytest.fail), result.scores["expert"], strict=True
+        shards.read(folder, images=False, on_damage=pytest.fail), result.scores["expert"], strict=True
     ):
         assert row[0] == pytest.approx(float(score(scene.scored(), scene.expert[None]).score[0]), abs=1e-9)
 
@@ -126,7 +126,7 @@ def test_the_number_of_workers_does_not_show(folder):
 def test_a_planner_that_drives_like_the_expert_scores_like_him(folder, planners):
     experts = {
         tuple(scene.ego.map_from_ego): scene.expert
-        for scene in shards.read(folder, pictures=False, on_damage=pytest.fail)
+        for scene in shards.read(folder, images=False, on_damage=pytest.fail)
     }
 
     def copy(state, observation, planner_context):

@@ -67,18 +67,18 @@ def agrees(interpreter):
     return agree
 
 
-def some(bins, blocks, masked, seed=0, scenes=1, scale=3.0):
+def some(bins, actions, masked, seed=0, scenes=1, scale=3.0):
     """Ids, part of them masked, and logits."""
     generator = torch.Generator().manual_seed(seed)
-    ids = torch.randint(0, bins, (scenes, blocks, 16), generator=generator)
+    ids = torch.randint(0, bins, (scenes, actions, 16), generator=generator)
     ids[torch.rand(ids.shape, generator=generator) < masked] = bins
     return ids, scale * torch.randn(*ids.shape, bins, generator=generator)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize(("bins", "blocks"), [(21, 6), (TILE, 3), (TILE + 1, 1), (300, 3), (667, 1)])
-def test_it_writes_what_token_ops_write(bins, blocks, dtype, agrees):
-    ids, logits = some(bins, blocks, 0.4, seed=bins)
+def test_it_writes_what_token_ops_write(bins, actions, dtype, agrees):
+    ids, logits = some(bins, actions, 0.4, seed=bins)
     written = agrees(ids, logits.to(dtype))
     counts = [int((each != ids).sum()) for each in written]
     assert 0 == counts[0] < counts[1] < counts[2] <= counts[3]
@@ -114,8 +114,8 @@ def test_ties_go_to_the_lower_position_and_the_lower_id(agrees):
 def test_logits_at_the_ends_of_what_numbers_can_be(agrees):
     ids, logits = some(300, 3, 0.4)
     logits[:, 0] *= 1e4 / logits[:, 0].abs().max()
-    logits[:, 1, :, :200] = ops.OUT  # the whole first tile, as what cannot be reached
-    logits[:, 2, ::2] = ops.OUT  # a whole row
+    logits[:, 1, :, :200] = ops.EXCLUDED  # the whole first tile, as what cannot be reached
+    logits[:, 2, ::2] = ops.EXCLUDED  # a whole row
     logits[:, 2, 1::2, 150] = 1e4
     agrees(ids, logits)
     agrees(ids, logits.bfloat16())

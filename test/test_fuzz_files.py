@@ -182,7 +182,7 @@ def test_names_of_files(name):
 
 READERS = {
     "settings": (config.load, config.ConfigError),
-    "model": (lambda name: model_file.named(str(name), None), ModelFileError),
+    "model": (lambda name: model_file.model_config(str(name), None), ModelFileError),
     "card of graphs": (GraphCard.read, GraphError),
     "scene set": (shards.index_of, shards.SetError),
     "scored scenes": (lambda name: next(golden.read_lines(name)), golden.GoldenError),
@@ -239,7 +239,7 @@ def test_cards_of_graphs(graphs, content, metadata):
 
     (graphs / "card.json").write_bytes(content)
     outcome(used, GraphError)
-    outcome(model_file.card_of, ModelFileError, graphs / "card.json")
+    outcome(model_file.read_card, ModelFileError, graphs / "card.json")
 
 
 @fuzzed(2)
@@ -247,7 +247,7 @@ def test_cards_of_graphs(graphs, content, metadata):
 def test_cards_of_weights(tmp_path_factory, content):
     folder = tmp_path_factory.getbasetemp()
     (folder / "card.json").write_bytes(content)
-    outcome(model_file.named, ModelFileError, str(folder / "weights.safetensors"), None)
+    outcome(model_file.model_config, ModelFileError, str(folder / "weights.safetensors"), None)
 
 
 @fuzzed(2)
@@ -261,12 +261,12 @@ def test_configurations_that_weights_carry(content):
     found = outcome(
         checkpoint._config, checkpoint.CheckpointError, Path("weights"), content.decode(errors="surrogateescape")
     )
-    if found is not None and found.blocks.layers + found.vision.layers < 20:  # the others take seconds
+    if found is not None and found.transformer.layers + found.vision.layers < 20:  # the others take seconds
         with torch.device("meta"):
             outcome(checkpoint.check_shapes, checkpoint.CheckpointError, TokenNet(found), {}, Path("weights"))
 
 
-FIT = engine_cache.Fit(
+FIT = engine_cache.EngineKey(
     "step", "0" * 64, "fp32", ("a",), engine_cache.Machine("10.13.0.35", "a GPU", "9.0", 132, "13.0")
 )
 
@@ -348,7 +348,7 @@ def test_set_indices_and_notes(tmp_path_factory, content, note):
 )
 def test_scenes_of_sets(meta, arrays, image, images):
     sample = {**SAMPLE, "meta.json": meta, "arrays.npz": arrays, "front_0.0.jpg": image}
-    scene = outcome(lambda: codec.scene_of(sample, pictures=images), codec.CodecError)
+    scene = outcome(lambda: codec.scene_of(sample, images=images), codec.CodecError)
     if scene is not None:
         assert np.isfinite(scene.route).all()
         assert len(scene.agents) <= len(scene.tracks)
@@ -379,7 +379,7 @@ def test_arrays_of_scenes(name, array, cut):
 @fuzzed(2)
 @given(torn(shards.tar_of([{**SAMPLE, "arrays.npz": b""}])))
 def test_tars_of_scenes(content):
-    outcome(lambda: list(shards.samples_of(content, pictures=True)), shards.SetError)
+    outcome(lambda: list(shards.samples_of(content, images=True)), shards.SetError)
 
 
 SCORED = next(golden.read_lines(Path(__file__).parent / "data/golden/scenes.jsonl.gz"))[1]

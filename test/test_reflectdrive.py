@@ -158,10 +158,10 @@ class Guided(KnownWays):
         self.calls.append("unconditional")
         return "nothing said"
 
-    def guided_step(self, context, unconditional, blocks, limit, weight):
+    def guided_step(self, context, unconditional, actions, limit, weight):
         assert (context, unconditional) == ("scene", "nothing said")
         self.calls.append(("guided", weight))
-        return super().step(context, blocks, limit, False)
+        return super().step(context, actions, limit, False)
 
 
 def test_guidance_is_used_where_it_is_asked_for_and_never_ignored():
@@ -181,9 +181,9 @@ def test_guidance_of_no_weight_is_none_and_some_weight_moves_away_from_the_uncon
     assert isinstance(network, reflectdrive.GuidedNetwork)
     inputs = model_inputs(replace(seen(8.0), instruction="turn left"), network.inputs)
     scene, unconditional = network.prefill_goal(inputs), network.unconditional(inputs)
-    plain, confidence = network.step(scene.context, scene.blocks, 14, False)
-    same, as_sure = network.guided_step(scene.context, unconditional, scene.blocks, 14, 0.0)
+    plain, confidence = network.step(scene.context, scene.actions, 14, False)
+    same, as_sure = network.guided_step(scene.context, unconditional, scene.actions, 14, 0.0)
     np.testing.assert_array_equal(plain, same)
     np.testing.assert_array_equal(confidence, as_sure)
-    other, _ = network.guided_step(scene.context, unconditional, scene.blocks, 14, 50.0)
+    other, _ = network.guided_step(scene.context, unconditional, scene.actions, 14, 50.0)
     assert (other != plain).any()

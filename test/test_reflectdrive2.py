@@ -33,28 +33,28 @@ class KnownWays:
         self.ids, self.confidence, self.calls = BOOK.encode(np.array(ways)), confidence, []
 
     def prefill_goal(self, inputs):
-        blocks = np.full_like(self.ids, BOOK.mask_id)
-        blocks[:, -2:] = self.ids[:, -2:]
+        actions = np.full_like(self.ids, BOOK.mask_id)
+        actions[:, -2:] = self.ids[:, -2:]
         self.calls.append("prefill")
-        return Prefilled("scene", blocks, np.linspace(-1, -2, len(blocks)), np.ones(len(blocks), bool))
+        return Prefilled("scene", actions, np.linspace(-1, -2, len(actions)), np.ones(len(actions), bool))
 
     def prefill(self, inputs):
         self.calls.append("prefill alone")
         return "scene"
 
-    def step(self, context, blocks, limit, edit):
+    def step(self, context, actions, limit, edit):
         assert context == "scene"
-        assert blocks.dtype == np.int32
-        self.calls.append(("edit", len(blocks)) if edit else ("draft", len(blocks), limit))
-        written = blocks.copy()
+        assert actions.dtype == np.int32
+        self.calls.append(("edit", len(actions)) if edit else ("draft", len(actions), limit))
+        written = actions.copy()
         for block in written:
             gaps = np.abs(self.ids[:, -2:] - block[-2:]).sum(-1) if block[-1] != BOOK.mask_id else [0]
             free = np.flatnonzero(block == BOOK.mask_id)[: 0 if edit else limit]
             block[free] = self.ids[int(np.argmin(gaps))][free]
         return written, np.full(written.shape, self.confidence)
 
-    def draft(self, context, blocks, limits):
-        return draft_sequentially(self, context, blocks, limits)
+    def draft(self, context, actions, limits):
+        return draft_sequentially(self, context, actions, limits)
 
 
 def arc_way(speed=10.0, curvature=0.02, times_s=TIMES_S):
@@ -91,10 +91,10 @@ def test_full_and_lite_alternate():
 class Restless(KnownWays):
     """Its edits move y3 to and fro for ever."""
 
-    def step(self, context, blocks, limit, edit):
-        written, confidence = super().step(context, blocks, limit, edit)
+    def step(self, context, actions, limit, edit):
+        written, confidence = super().step(context, actions, limit, edit)
         if edit:
-            written[:, 5] += 1 if self.calls.count(("edit", len(blocks))) % 2 else -1
+            written[:, 5] += 1 if self.calls.count(("edit", len(actions))) % 2 else -1
         return written, confidence
 
 
@@ -204,9 +204,9 @@ def test_what_an_edit_changes_is_taken_from_the_codebook_and_the_rest_stays_in_m
     carried = carried_points(before[0], now)
     network = Restless(arc_way())
     context = network.prefill(None)
-    blocks, confidence, points = reflectdrive2.lite_draft(network, context, carried)
-    (ids,), _ = reflectdrive2.edit_actions(network, context, blocks, confidence, 1)[-1]
-    reflected = reflectdrive2.edited_points(points[0], blocks[0], ids, BOOK)
+    actions, confidence, points = reflectdrive2.lite_draft(network, context, carried)
+    (ids,), _ = reflectdrive2.edit_actions(network, context, actions, confidence, 1)[-1]
+    reflected = reflectdrive2.edited_points(points[0], actions[0], ids, BOOK)
     assert reflected[2, 1] == pytest.approx(BOOK.to_values(ids[5]))
     assert reflected[2, 1] == pytest.approx(carried[2, 1] + 0.3, abs=0.15 + 1e-9)
     kept = np.ones((8, 2), bool)
@@ -431,15 +431,15 @@ def test_the_recipes_full_frame_is_that_of_the_phases(network):
     scene = seen(agents=cars())
     inputs = model_inputs(scene, network.inputs)
     with torch.no_grad():
-        decoded = rollout.full(
+        decoded = rollout.full_step(
             network._net,
             *(torch.as_tensor(part)[None] for part in inputs.arrays.values()),
             rollout.Decoding(),
         )
     known = network.prefill_goal(inputs)
-    drafts = reflectdrive2.draft_actions(network, known.context, known.blocks[known.valid], Settings())
-    blocks, confidence = reflectdrive2.edit_actions(network, known.context, *drafts, Settings().edit_rounds)[-1]
-    assert blocks.tolist() == decoded.blocks[0][decoded.valid[0]].tolist()
+    drafts = reflectdrive2.draft_actions(network, known.context, known.actions[known.valid], Settings())
+    actions, confidence = reflectdrive2.edit_actions(network, known.context, *drafts, Settings().edit_rounds)[-1]
+    assert actions.tolist() == decoded.actions[0][decoded.valid[0]].tolist()
     np.testing.assert_allclose(confidence, decoded.confidence[0][decoded.valid[0]], rtol=1e-4)
 
 

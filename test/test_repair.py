@@ -66,8 +66,8 @@ def test_the_plan_that_comes_out_is_never_less_safe_than_the_one_that_went_in(sp
     known = known_of(scene)
     ids = BOOK.encode(plain(straight(speed)) + rng.normal(0.0, 1.5, (8, 2)))
 
-    def anything(blocks):
-        return np.where(blocks == BOOK.mask_id, rng.integers(320, 430, blocks.shape), blocks)
+    def anything(actions):
+        return np.where(actions == BOOK.mask_id, rng.integers(320, 430, actions.shape), actions)
 
     found = mended(ids, known, anything, iterations=turns)
     assert key_of(known, found.points) >= key_of(known, plain(ids))
@@ -83,8 +83,8 @@ def test_with_a_real_network_that_has_learned_nothing_it_is_no_worse_either(seed
     with torch.inference_mode():
         known_words = rollout.prefill_goal(net, *tiny_inputs(net, scenes=1), rollout.Decoding().goals)
 
-        def network(blocks):
-            ids = torch.as_tensor(blocks.astype(np.int64))[None]
+        def network(actions):
+            ids = torch.as_tensor(actions.astype(np.int64))[None]
             written, _ = rollout.step(net, ids, known_words.keys_values, 16, False, rollout.Decoding().edits)
             return written[0].numpy().astype(np.int32)
 
@@ -270,7 +270,7 @@ def test_a_plan_off_the_road_whose_network_knows_no_better_is_driven_along_the_r
     beside = np.column_stack([np.linspace(-20.0, 150.0, 200), np.full(200, 0.5), np.zeros(200)])
     known = known_of(observation(8.0, route=beside, drivable=strip_grid(2.4)))
     off = np.concatenate([4.0 * EVEN, -1.2 * EVEN], axis=1)
-    found = mended(BOOK.encode(off), known, lambda blocks: np.broadcast_to(BOOK.encode(off), blocks.shape))
+    found = mended(BOOK.encode(off), known, lambda actions: np.broadcast_to(BOOK.encode(off), actions.shape))
     assert found.safe
     assert found.points[-1, 0] > 28.0
     assert abs(found.points[-1, 1] - 0.5) < 0.5

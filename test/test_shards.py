@@ -55,8 +55,8 @@ def test_a_scene_comes_back_as_it_was(agents):
         np.testing.assert_array_equal(frame.pixels_from_camera, twin.pixels_from_camera)
         np.testing.assert_array_equal(frame.camera_from_ego, twin.camera_from_ego)
         assert np.abs(frame.pixels.astype(int) - twin.pixels).mean() < 4  # the noise in it is 4
-    same(scene, codec.scene_of(sample, pictures=False))
-    assert codec.scene_of(sample, pictures=False).cameras == ()
+    same(scene, codec.scene_of(sample, images=False))
+    assert codec.scene_of(sample, images=False).cameras == ()
 
 
 def test_the_score_of_a_stored_scene_is_that_of_the_scene():
@@ -93,8 +93,8 @@ def test_packing_is_exact_on_the_grid(differences):
     steps = np.random.default_rng(1).integers(-(2**31) + 1, 2**31, (3, 200))
     steps[0, ::2], steps[0, 1::2] = -(2**31) + 1, 2**31 - 1
     values = steps * codec.GRID
-    planes = codec._packed(values, differences=differences)
-    np.testing.assert_array_equal(codec._unpacked(planes, (3, 200), differences=differences), values)
+    planes = codec._pack(values, differences=differences)
+    np.testing.assert_array_equal(codec._unpack(planes, (3, 200), differences=differences), values)
 
 
 def test_a_ring_stays_simple_on_the_grid():
@@ -183,7 +183,7 @@ def stored(folder, shards_of=(5, 5, 3), pictures=False):
         source = hand_scenes.Shard("test", k, count, pictures)
         part = list(source.scenes())
         name = f"test-{k:05d}"
-        load = replace(shards.Load.of(part), counts=source.counts)
+        load = replace(shards.ShardContent.of(part), counts=source.counts)
         notes.append(shards.write_shard(folder, name, load, asked=count, made_by=MADE_BY))
         scenes += part
     shards.write_index(folder, shards.Index("test", sum(shards_of), tuple(notes), MADE_BY))
@@ -192,7 +192,7 @@ def stored(folder, shards_of=(5, 5, 3), pictures=False):
 
 def read(folder, **more):
     damages = []
-    scenes = list(shards.read(folder, **{"pictures": False, **more, "on_damage": damages.append}))
+    scenes = list(shards.read(folder, **{"images": False, **more, "on_damage": damages.append}))
     return [scene.name for scene in scenes], damages, scenes
 
 
@@ -208,7 +208,7 @@ def test_a_set_is_read_in_its_order(tmp_path):
 def test_pictures_only_where_asked_for(tmp_path):
     stored(tmp_path, [2], pictures=True)
     assert [len(scene.cameras) for scene in read(tmp_path)[2]] == [0, 0]
-    assert [len(scene.cameras) for scene in read(tmp_path, pictures=True)[2]] == [6, 6]
+    assert [len(scene.cameras) for scene in read(tmp_path, images=True)[2]] == [6, 6]
 
 
 def test_families_and_a_limit(tmp_path):
@@ -252,9 +252,7 @@ def test_webdataset_reads_what_we_read(tmp_path):
         for sample in webdataset.WebDataset(paths, shardshuffle=False)
     ]
     index = shards.index_of(tmp_path)
-    ours = [
-        each for note in index.shards for each in shards.samples_of(shards.content_of(tmp_path, note), pictures=True)
-    ]
+    ours = [each for note in index.shards for each in shards.samples_of(shards.content_of(tmp_path, note), images=True)]
     assert theirs == ours
     assert len(ours) == 5
 
@@ -296,7 +294,7 @@ def test_a_folder_without_a_usable_index_is_one_sentence(content, tmp_path):
     if content is not None:
         (tmp_path / "index.json").write_bytes(content)
     with pytest.raises(shards.SetError, match=str(tmp_path)) as fault:
-        next(shards.read(tmp_path, pictures=False, on_damage=pytest.fail))
+        next(shards.read(tmp_path, images=False, on_damage=pytest.fail))
     assert "make" in str(fault.value)
 
 

@@ -19,7 +19,7 @@ from reflectdrive_ros.model.card import GraphCard, sha256_of
 from reflectdrive_ros.planning import decoding_config
 from reflectdrive_ros.runtime.engine import Engine
 from reflectdrive_ros.runtime.model_file import ModelFileError
-from reflectdrive_ros.runtime.network import network_of
+from reflectdrive_ros.runtime.network import load_network
 from reflectdrive_ros.tokens import Codebook
 
 SMALL = Path(__file__).parents[1] / "models/reflectdrive2_small"
@@ -47,7 +47,7 @@ def on_graphs(precision="fp32", **changes):
 def network(precision):
     """As a configuration of reflectdrive loads it; decoding is built in, so all recipes and settings may share it."""
     asked = on_graphs(precision, planner="reflectdrive")
-    return network_of(asked.model, decoding_config(asked))
+    return load_network(asked.model, decoding_config(asked))
 
 
 def engine_of(precision, planner, **changes):
@@ -57,7 +57,7 @@ def engine_of(precision, planner, **changes):
 @pytest.mark.parametrize("precision", GRAPHS)
 def test_they_drive_full_and_lite_steps_of_a_car_that_goes_straight_on(precision):
     engine, scene = engine_of(precision, "reflectdrive2"), seen(speed=8.0)
-    assert engine.runs_on.endswith("int8") is (precision == "int8")
+    assert engine.backend_description.endswith("int8") is (precision == "int8")
     reports = [engine.step(later(scene, 0.1 * k, forward=0.8 * k)) for k in range(4)]
     assert [report.plan.step for report in reports] == [StepKind.FULL, StepKind.LITE] * 2
     assert {report.verdict for report in reports} == {Verdict.OK}

@@ -13,7 +13,7 @@ from reflectdrive_ros import geometry
 from reflectdrive_ros.domain import Plan, PlanSource, SafetyCheck, Trajectory, Verdict
 from reflectdrive_ros.kinematics import speeds
 from reflectdrive_ros.planning.postprocess import lateral_consistency
-from reflectdrive_ros.runtime.engine import Engine, given_away
+from reflectdrive_ros.runtime.engine import Engine, safety_loss
 
 LIMIT_M = 0.5
 TIMES_S = 0.1 * np.arange(1, 41)
@@ -188,6 +188,6 @@ def test_the_limit_can_be_taken_away():
 )
 def test_what_a_steady_plan_would_give_away_is_named(own, held, word):
     """A gap of more than a metre may shrink to one metre."""
-    found = given_away(own, held)
+    found = safety_loss(own, held)
     assert word in found
     assert bool(word) == bool(found)

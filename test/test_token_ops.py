@@ -9,26 +9,26 @@ from reflectdrive_ros.model.token.ops import (
     GoalRules,
     auto_edit,
     choose_goals,
-    likely_places,
+    likely_x_indices,
     ranks,
+    reweight_goals,
     schedule,
     unmask,
-    weighed,
 )
 
 torch.set_num_threads(1)
 BINS, MASK = 21, 21
 
 
-def random_logits(seed, blocks=3, length=16, scale=3.0):
+def random_logits(seed, actions=3, length=16, scale=3.0):
     generator = torch.Generator().manual_seed(seed)
     # few different values, so that ties are common
-    return scale * torch.randint(-3, 4, (2, blocks, length, BINS), generator=generator).float()
+    return scale * torch.randint(-3, 4, (2, actions, length, BINS), generator=generator).float()
 
 
-def random_ids(seed, masked, blocks=3, length=16):
+def random_ids(seed, masked, actions=3, length=16):
     generator = torch.Generator().manual_seed(seed)
-    ids = torch.randint(0, BINS, (2, blocks, length), generator=generator)
+    ids = torch.randint(0, BINS, (2, actions, length), generator=generator)
     return torch.where(torch.rand(ids.shape, generator=generator) < masked, MASK, ids)
 
 
@@ -190,7 +190,7 @@ def test_slots_without_a_goal_worth_drafting_are_flagged_and_repeat_the_first():
 
 def test_goals_that_are_all_as_good_stay_as_they_were():
     log_probs, valid = torch.tensor([[-0.2, -1.0, -1.0, -3.0]]), torch.tensor([[True, True, True, False]])
-    order, again, still = weighed(log_probs, torch.full((1, 4), 0.7), valid, GoalRules(4))
+    order, again, still = reweight_goals(log_probs, torch.full((1, 4), 0.7), valid, GoalRules(4))
     assert order.tolist() == [[0, 1, 2, 0]]
     assert still.equal(valid)
     torch.testing.assert_close(again, torch.tensor([[-0.2, -1.0, -1.0, -0.2]]))
@@ -202,7 +202,7 @@ def test_a_second_look_shares_out_what_probability_the_goals_have_together():
     odds = 3.0 * torch.randn(3, 8, generator=generator)
     valid = torch.rand(3, 8, generator=generator) < 0.8
     valid[:, 0] = True
-    order, again, still = weighed(log_probs, odds, valid, GoalRules(8, trust=3.0))
+    order, again, still = reweight_goals(log_probs, odds, valid, GoalRules(8, value_power=3.0))
     expected = torch.where(valid, log_probs.exp() * odds.exp() ** 3.0, 0.0)
     expected *= torch.where(valid, log_probs.exp(), 0.0).sum(-1, keepdim=True) / expected.sum(-1, keepdim=True)
     torch.testing.assert_close(again.exp(), expected.gather(1, order))
@@ -216,12 +216,12 @@ def test_a_second_look_shares_out_what_probability_the_goals_have_together():
 
 def test_of_the_goals_that_are_looked_at_the_best_stay():
     log_probs, odds = torch.tensor([[-1.0, -1.1, -1.2, -1.3]]), torch.tensor([[0.0, -5.0, 2.0, 1.0]])
-    order, again, still = weighed(log_probs, odds, torch.ones(1, 4, dtype=torch.bool), GoalRules(2))
+    order, again, still = reweight_goals(log_probs, odds, torch.ones(1, 4, dtype=torch.bool), GoalRules(2))
     assert order.tolist() == [[2, 3]]
     assert still.all()
     assert again[0, 0] > again[0, 1]
-    assert GoalRules(3, looked=8).sought == GoalRules(8, looked=8)
-    assert GoalRules(6, looked=2).sought.count == 6
+    assert GoalRules(3, rescored=8).for_search == GoalRules(8, rescored=8)
+    assert GoalRules(6, rescored=2).for_search.count == 6
 
 
 def test_the_order_of_the_cells_does_not_matter():
@@ -251,7 +251,7 @@ def test_goals_sought_at_likely_places_are_those_of_all_places_where_no_other_co
     x_logits = -((along - peaks[:, None]).abs() / (1 + torch.rand(3, 1, generator=generator))).amin(0)[None]
     y_logits = 4 * torch.randn(1, 374, len(Y_M), generator=generator)
     x_log_probs, x_m = x_logits.log_softmax(-1), 0.3 * along
-    near = likely_places(x_logits)
+    near = likely_x_indices(x_logits)
     found, log_probs, valid = choose_goals(x_log_probs.gather(-1, near), y_logits[:, near[0]], x_m[near], Y_M, rules)
     others = x_log_probs[0, ~torch.isin(along, near[0])]
     assert others.max() < log_probs[0, 0] + np.log(rules.floor)  # what an x alone has, a goal there cannot surpass
@@ -265,9 +265,9 @@ def test_goals_sought_at_likely_places_are_those_of_all_places_where_no_other_co
 def test_likely_places_are_the_best_stretches_and_all_of_a_short_line():
     logits = torch.zeros(2, 374)
     logits[0, [3, 200, 373]] = torch.tensor([1.0, 3.0, 2.0])
-    stretches = likely_places(logits)[0].unflatten(0, (-1, 8))
+    stretches = likely_x_indices(logits)[0].unflatten(0, (-1, 8))
     assert stretches[:3].tolist() == [[*range(200, 208)], [*range(368, 374), 373, 373], [*range(8)]]
-    assert likely_places(torch.randn(2, 21))[0].unique().tolist() == [*range(21)]
+    assert likely_x_indices(torch.randn(2, 21))[0].unique().tolist() == [*range(21)]
 
 
 def test_equally_probable_goals_come_in_the_order_of_their_ids():

@@ -47,7 +47,7 @@ def test_a_step_encodes_three_new_pictures_and_answers_as_if_it_had_encoded_six(
         before = ring.looked_at
         known, afresh = ring.prefill_goal(inputs), TorchNetwork(net()).prefill_goal(inputs)
         assert ring.looked_at - before == (6 if step < 2 else 3)
-        np.testing.assert_array_equal(known.blocks, afresh.blocks)
+        np.testing.assert_array_equal(known.actions, afresh.actions)
         assert_same_answer(known.goal_log_probs, afresh.goal_log_probs)
         for mine, others in zip(known.context, afresh.context, strict=True):
             for part, other in zip(mine, others, strict=True):
@@ -87,17 +87,17 @@ def test_exported_graphs_look_at_three_new_pictures_too(graphs, threads, monkeyp
     looked_at, run = [], Graph.run
 
     def counted(graph, feeds, kept=None):
-        if graph.name == "see":
+        if graph.name == "vision_encoder":
             looked_at.append(len(feeds["views"]))
         return run(graph, feeds, kept)
 
     monkeypatch.setattr(Graph, "run", counted)
-    ring = OrtNetwork.of_file(graphs, threads)
+    ring = OrtNetwork.from_file(graphs, threads)
     for step, inputs in enumerate(drive(5)):
         looked_at.clear()
         known = ring.prefill_goal(inputs)
         assert sum(looked_at) == (6 if step < 2 else 3)
         assert max(looked_at) == (3 if threads == 1 else 2)  # threads share out cameras
         expected = TorchNetwork(net()).prefill_goal(inputs)
-        np.testing.assert_array_equal(known.blocks, expected.blocks)
+        np.testing.assert_array_equal(known.actions, expected.actions)
         np.testing.assert_allclose(known.goal_log_probs, expected.goal_log_probs, atol=1e-4)

@@ -44,7 +44,7 @@ from ..training.train_state import StateError
 from .results import format_paired
 
 FULL = "full"
-VARIANTS = {FULL: (), "no-field": ("loss.field=0",), "no-sap": ("data.perturbed_blocks=0",)}  # name -> settings
+VARIANTS = {FULL: (), "no-field": ("loss.field=0",), "no-sap": ("data.perturbed_actions=0",)}  # name -> settings
 VISION = "eyes"
 SCENES = 500  # of --val
 COMPARED = ("pdms", "dac", "pdms_drafted")
@@ -142,7 +142,7 @@ def run(args: argparse.Namespace) -> int:
 def plan_runs(args: argparse.Namespace) -> list[Run]:
     """The eyes, then the variants seed by seed, so that pairs are there early. Raises ConfigError, SetError."""
     base = settings.read(args.config)
-    if base.length.minutes > 0.0:
+    if base.schedule.minutes > 0.0:
         raise ConfigError(f"{args.config} gives length.minutes, but steps are the budget here: set it to 0")
     index = shards.index_of(args.train)
     learnt = {"scenes": index.scenes, "made_by": dict(index.made_by)}
@@ -155,13 +155,20 @@ def plan_runs(args: argparse.Namespace) -> list[Run]:
             words += ["--setting", pair]
         return Run(out, tuple(words), override_dotted(base, cli_args.settings_of(pairs)), learnt, init_from)
 
-    steps = f"length.steps={args.vision_steps}"
-    runs = [training(VISION, None, (), (steps, "optimizer.eyes_share=0.99", "device.threads=1", "seed=0"))]
+    steps = f"schedule.steps={args.vision_steps}"
+    runs = [
+        training(VISION, None, (), (steps, "optimizer.vision_pretrain_fraction=0.99", "device.threads=1", "seed=0"))
+    ]
     after = ("--val", str(args.val), "--init-from", str(args.out / VISION))
-    examined = ("keeping.validations=0", f"keeping.validation_scenes={SCENES}")
+    examined = ("checkpointing.validations=0", f"checkpointing.validation_scenes={SCENES}")
     for seed in range(args.seeds):
         for variant, changed in VARIANTS.items():
-            pairs = ("optimizer.eyes_share=0", f"length.steps={args.steps}", *examined, "device.threads=1")
+            pairs = (
+                "optimizer.vision_pretrain_fraction=0",
+                f"schedule.steps={args.steps}",
+                *examined,
+                "device.threads=1",
+            )
             runs.append(training(f"{variant}-{seed}", args.vision_steps, after, (*pairs, f"seed={seed}", *changed)))
     return runs
 
@@ -181,7 +188,7 @@ def finished_card(run: Run) -> dict[str, Any] | None:
             other.append("scenes")
         if init_from["steps"] != run.init_from:
             other.append("steps of the eyes")
-        done = card["steps"] == run.config.length.steps and ("validation" in card or run.name == VISION)
+        done = card["steps"] == run.config.schedule.steps and ("validation" in card or run.name == VISION)
     except (KeyError, TypeError, AttributeError) as fault:
         raise AblationError(f"{run.out / CARD} is no card of a training ({fault!r}): give another --out") from None
     if other:
@@ -194,7 +201,7 @@ def _read_card(out: Path) -> dict[str, Any] | None:
     try:
         return dict(json.loads((out / CARD).read_text(encoding="utf-8")))
     except FileNotFoundError:
-        found = train_state.peek(out)
+        found = train_state.read_progress(out)
     except (OSError, ValueError, TypeError) as fault:
         raise AblationError(f"{out / CARD} cannot be read ({fault}): give another --out") from None
     if found is None:

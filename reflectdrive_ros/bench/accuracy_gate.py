@@ -19,12 +19,12 @@ from rich.console import Console
 from ..config import Config
 from ..data import shards
 from ..data.shards import SetError
-from ..deploy.quantise import Spread, spreads_of, write_quantised, write_watched
+from ..deploy.quantise import ActivationRange, activation_ranges, write_calibration_graphs, write_quantised
 from ..features import model_inputs
-from ..model.card import CARD, MOST_LOST, GraphCard, GraphError
+from ..model.card import CARD, MAX_PDMS_DROP, GraphCard, GraphError
 from ..planning.planner import Network
 from ..runtime.network import golden
-from ..runtime.ort_backend import OrtNetwork, WatchedNetwork
+from ..runtime.ort_backend import CalibrationNetwork, OrtNetwork
 from .parity import FULL, LITE, compare_networks, read_scenes, run_step
 
 CALIBRATION_SCENES = 64  # scenes that tell how large values get
@@ -53,18 +53,18 @@ def quantise_and_check(
         return write_quantised(card, folder, precision, spreads, golden(network), told)
 
 
-def calibrate(card: GraphCard, folder: Path, console: Console) -> dict[str, dict[str, Spread]]:
+def calibrate(card: GraphCard, folder: Path, console: Console) -> dict[str, dict[str, ActivationRange]]:
     """How large what is multiplied gets, in full and lite frames on scenes of a set. Raises SetError."""
     with tempfile.TemporaryDirectory() as place:
-        write_watched(card, Path(place))
-        network = WatchedNetwork(GraphCard.read(Path(place) / CARD))
+        write_calibration_graphs(card, Path(place))
+        network = CalibrationNetwork(GraphCard.read(Path(place) / CARD))
         for scene in read_scenes(folder, CALIBRATION_SCENES, console):
             inputs = model_inputs(scene.observation(), network.inputs)
-            blocks, _ = run_step(network, inputs, FULL)
-            run_step(network, inputs, LITE, blocks=blocks[:1])
-    if not network.told["step"]:
+            actions, _ = run_step(network, inputs, FULL)
+            run_step(network, inputs, LITE, actions=actions[:1])
+    if not network.recorded["step"]:
         raise SetError(f"{folder} holds no scene to learn from how large values get")
-    return spreads_of(network.told)
+    return activation_ranges(network.recorded)
 
 
 def evaluate_gate(
@@ -76,11 +76,11 @@ def evaluate_gate(
         raise GraphError(f"the gate is not passed: {len(failures)} times there was no plan, the first: {failures[0]}")
     lost = numbers["pdms_reference"] - numbers["pdms"]
     low, high = numbers["pdms_difference_95"]
-    if lost > MOST_LOST:
+    if lost > MAX_PDMS_DROP:
         raise GraphError(
             f"the gate is not passed: on {numbers['scenes']} scenes PDMS is {numbers['pdms']:.2f}, in float32 "
             f"{numbers['pdms_reference']:.2f}, which is {lost:.2f} less ({low:+.2f} .. {high:+.2f}), more than "
-            f"{MOST_LOST}: nothing is exported"
+            f"{MAX_PDMS_DROP}: nothing is exported"
         )
     return {
         "set": shards.index_of(folder).set,
@@ -91,7 +91,7 @@ def evaluate_gate(
         "difference_95": numbers["pdms_difference_95"],
         "equal_share": numbers["equal_share"],
         "equal_plans": numbers["equal_plans"],
-        "limit": MOST_LOST,
+        "limit": MAX_PDMS_DROP,
         "passed": True,
     }
 

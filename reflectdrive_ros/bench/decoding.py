@@ -102,7 +102,7 @@ def measure(folder: Path, config: Config, limit: int, errors: Console) -> tuple[
     ceilings = []
     networks = {each: cli_args.network_of_weights(config, each) for each in {way.decoding for way in ways.values()}}
     scenes = shards.read(
-        folder, pictures=True, limit=limit, on_damage=partial(errors.print, soft_wrap=True, highlight=False)
+        folder, images=True, limit=limit, on_damage=partial(errors.print, soft_wrap=True, highlight=False)
     )
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
         for scene in progress.track(scenes, total=limit, description="decoding"):
@@ -147,9 +147,9 @@ def decode_variants(
         network = networks[config.decoding]
         settings: ReflectDrive2Config = config.reflectdrive2
         seen = known[config.decoding]
-        drafts = reflectdrive2.draft_actions(network, seen.context, seen.blocks[seen.valid], settings)
-        blocks, _ = reflectdrive2.edit_actions(network, seen.context, *drafts, settings.edit_rounds)[-1]
-        points = postprocess(network.codebook.decode(blocks), observation.ego, network.codebook.bin_m, road)
+        drafts = reflectdrive2.draft_actions(network, seen.context, seen.actions[seen.valid], settings)
+        actions, _ = reflectdrive2.edit_actions(network, seen.context, *drafts, settings.edit_rounds)[-1]
+        points = postprocess(network.codebook.decode(actions), observation.ego, network.codebook.bin_m, road)
         values = score(scored, poses_on_road(points, road)).score
         choice = reflectdrive2.rank_candidates(
             points, seen.goal_log_probs[seen.valid], observation, road, PlannerContext(config, network)

@@ -1,6 +1,6 @@
 """What `bench planner` tells of a GPU: what it is, its clocks, and which way of running a step is the fastest there.
 
-The answer to `model.token.cuda_graphs.CHOSEN`: a way drives when it is faster here and writes the same ids.
+The answer to `model.token.cuda_graphs.DEFAULT_MODE`: a way drives when it is faster here and writes the same ids.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rich.table import Table
 
 from ..features import ModelInputs
 from ..model.token import torch_bench
-from ..model.token.cuda_graphs import CHOSEN, WAYS
+from ..model.token.cuda_graphs import DEFAULT_MODE, MODES
 from ..model.token.net import TokenNet
 from ..runtime.torch_backend import TorchNetwork
 from .parity import FULL, run_step
@@ -33,11 +33,11 @@ def measure(
     """What the GPU is, and milliseconds of updates and steps on it; a sentence where none runs anything."""
     if device == "cpu":
         return NOT_REQUESTED if torch_bench.has_gpu() else NO_GPU
-    told = torch_bench.gpu(device)
+    told = torch_bench.gpu_properties(device)
     rules = reference.decoding.edits
     told["update_ms_p50"] = {str(count): torch_bench.updates_ms(net, device, rules, count, rounds) for count in COUNTS}
     told |= cuda_modes(net, reference, inputs, device, rounds)
-    return {**told, "clocks_mhz": clocks(told.pop("uuid")), "chosen": str(CHOSEN)}
+    return {**told, "clocks_mhz": clocks(told.pop("uuid")), "chosen": str(DEFAULT_MODE)}
 
 
 def cuda_modes(
@@ -48,7 +48,7 @@ def cuda_modes(
     `same_ids` is the share of final ids that are those of `reference`, which runs kernel by kernel.
     """
     networks, left_out = dict[str, TorchNetwork](), dict[str, str]()
-    for way in WAYS:
+    for way in MODES:
         try:
             networks[str(way)] = TorchNetwork(net, device, reference.decoding, reference.inputs.tokenizer, way)
         except ModuleNotFoundError as fault:

@@ -37,8 +37,8 @@ from ..model.card import GraphCard, GraphError
 from ..planning import get_planner
 from ..planning.planner import Network, Planner, PlannerContext, PlanningError
 from ..provenance import write_numbers
-from ..runtime.model_file import ModelFileError, named
-from ..runtime.network import network_of
+from ..runtime.model_file import ModelFileError, model_config
+from ..runtime.network import load_network
 from ..scoring.scorer import Scene
 
 Move = tuple[int, bool]  # limit, edit
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         network, eager, config = both_networks(args, config)
         numbers = {
             "backend": args.backend,
-            "runs_on": getattr(network, "runs_on", ""),
+            "backend_description": getattr(network, "backend_description", ""),
             "precision": GraphCard.read(args.graphs).precision,
             "threads": args.threads,
             "set": shards.index_of(args.scenes).set,
@@ -97,7 +97,7 @@ def both_networks(args: argparse.Namespace, config: Config) -> tuple[Network, Ne
 
     Raises ConfigError, GraphError, ModelFileError.
     """
-    weights, graphs = named(args.model, args.sha256), named(str(args.graphs), None)
+    weights, graphs = model_config(args.model, args.sha256), model_config(str(args.graphs), None)
     card = GraphCard.read(graphs.file)
     if card.model["weights_sha256"] != weights.sha256.lower():
         raise GraphError(f"{args.graphs} was exported of other weights than --model: export them again")
@@ -106,7 +106,7 @@ def both_networks(args: argparse.Namespace, config: Config) -> tuple[Network, Ne
         ModelConfig(graphs.file, graphs.sha256, args.backend, args.device, config.model.engines, args.threads),
         ModelConfig(weights.file, weights.sha256, "torch", "cpu", "", args.threads),
     )
-    network, eager = (network_of(model, config.decoding) for model in asked)
+    network, eager = (load_network(model, config.decoding) for model in asked)
     assert network is not None  # there is none only where no file is named
     assert eager is not None
     return network, eager, config
@@ -118,7 +118,7 @@ def both_networks(args: argparse.Namespace, config: Config) -> tuple[Network, Ne
 def read_scenes(folder: Path, limit: int, console: Console) -> Iterator[DrivingScene]:
     """The first scenes of a set, with a bar. Raises SetError."""
     read = shards.read(
-        folder, pictures=True, limit=limit, on_damage=partial(console.print, soft_wrap=True, highlight=False)
+        folder, images=True, limit=limit, on_damage=partial(console.print, soft_wrap=True, highlight=False)
     )
     yield from track(read, "comparing", total=limit, console=console, disable=not console.is_terminal)
 
@@ -171,7 +171,7 @@ def decode_both(network: Network, reference: Network, inputs: ModelInputs) -> Pa
     full = [run_step(of, inputs, FULL)[0] for of in (network, reference)]
     last = full[1][:1].copy()
     last[:, -2:] = reference.codebook.mask_id
-    lite = [run_step(of, inputs, LITE, blocks=last)[0] for of in (network, reference)]
+    lite = [run_step(of, inputs, LITE, actions=last)[0] for of in (network, reference)]
     mine, theirs = (np.concatenate(both) for both in zip(full, lite, strict=True))
     return mine, theirs
 
@@ -181,7 +181,7 @@ def run_step(
     inputs: ModelInputs,
     moves: Sequence[Move],
     count: int | None = None,
-    blocks: Array | None = None,
+    actions: Array | None = None,
     edited: int | None = None,
 ) -> tuple[Array, tuple[float, float, float]]:
     """Blocks (M, 16) of a frame on `count` goals, all by default, or from `blocks`; ms in prefill, drafts and edits.
@@ -189,19 +189,19 @@ def run_step(
     Edits are made on the first `edited` of them, which are what is returned; None: on all.
     """
     begun = time.perf_counter_ns()
-    if blocks is None:
+    if actions is None:
         known = network.prefill_goal(inputs)
-        context, blocks = known.context, known.blocks[:count]
+        context, actions = known.context, known.actions[:count]
     else:
         context = network.prefill(inputs)
     read_ms, begun = 1e-6 * (time.perf_counter_ns() - begun), time.perf_counter_ns()
-    blocks, _ = network.draft(context, blocks, [limit for limit, edit in moves if not edit])
-    blocks = blocks[:edited]
+    actions, _ = network.draft(context, actions, [limit for limit, edit in moves if not edit])
+    actions = actions[:edited]
     drafted_ms, begun = 1e-6 * (time.perf_counter_ns() - begun), time.perf_counter_ns()
     for limit, edit in moves:
         if edit:
-            blocks, _ = network.step(context, blocks, limit, edit)
-    return blocks, (read_ms, drafted_ms, 1e-6 * (time.perf_counter_ns() - begun))
+            actions, _ = network.step(context, actions, limit, edit)
+    return actions, (read_ms, drafted_ms, 1e-6 * (time.perf_counter_ns() - begun))
 
 
 def count_equal(pairs: Sequence[Pair]) -> dict[str, Any]:
@@ -224,7 +224,7 @@ def count_equal(pairs: Sequence[Pair]) -> dict[str, Any]:
 def show(numbers: Mapping[str, Any], console: Console) -> None:
     scenes, bins = numbers["scenes"], numbers["largest_difference_bins"]
     low, high = numbers["pdms_difference_95"]
-    beside = f"{numbers['runs_on']}, {numbers['precision']}, beside eager torch, {scenes} scenes of '{numbers['set']}'"
+    beside = f"{numbers['backend_description']}, {numbers['precision']}, beside eager torch, {scenes} scenes of '{numbers['set']}'"
     console.print(beside, highlight=False, soft_wrap=True)
     console.print(table(numbers))
     console.print(

@@ -55,13 +55,13 @@ from ..model import checkpoint
 from ..model.card import CARD, GraphCard, GraphError
 from ..model.checkpoint import CheckpointError
 from ..model.token import torch_bench
-from ..model.token.cuda_graphs import GpuWay
+from ..model.token.cuda_graphs import CudaMode
 from ..model.token.net import TokenNet
 from ..planning.planner import Network
 from ..provenance import write_numbers
-from ..runtime.graphs import views_of
-from ..runtime.model_file import named
-from ..runtime.network import made_inputs, torch_decoding
+from ..runtime.graphs import group_views
+from ..runtime.model_file import model_config
+from ..runtime.network import synthetic_inputs, torch_decoding
 from ..runtime.torch_backend import TorchNetwork
 from . import gpu as bench_gpu
 from .parity import FULL, LITE, run_step
@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             net, model = load_weights(args)
-            eager = TorchNetwork(net, places.eager, torch_decoding(Config().decoding), way=GpuWay())
+            eager = TorchNetwork(net, places.eager, torch_decoding(Config().decoding), mode=CudaMode())
             card = None
             if args.backend != "torch":
                 card = load_or_export_graphs(args, net, model, places.device, folder, errors)
@@ -151,11 +151,11 @@ def resolve_devices(args: argparse.Namespace) -> Devices:
     if kind not in ("cpu", "cuda"):
         raise ConfigError(f"--device is {device}, expected cpu, cuda or cuda:1 ..")
     if args.backend == "tensorrt":
-        from ..runtime.trt.backend import opened, tensorrt
+        from ..runtime.trt.backend import import_tensorrt, open_device
 
         if kind == "cpu":
             raise ConfigError("--device is cpu, but TensorRT runs on GPUs: leave it out")
-        tensorrt(opened(device))  # before minutes go into graphs and engines
+        import_tensorrt(open_device(device))  # before minutes go into graphs and engines
         return Devices(device, device if torch_bench.has_gpu() else "cpu")
     if kind != "cpu" and args.backend != "torch":
         raise ConfigError(
@@ -170,7 +170,7 @@ def load_weights(args: argparse.Namespace) -> tuple[TokenNet, str]:
     """The network, and the hash of its file; empty for random weights."""
     if args.model is None:
         return torch_bench.random_net(args.config, WORDS), ""
-    model = named(args.model, args.sha256)
+    model = model_config(args.model, args.sha256)
     return checkpoint.load(model.file, model.sha256), model.sha256
 
 
@@ -185,9 +185,9 @@ def load_or_export_graphs(
         return card
     from ..deploy.export import export
 
-    blocks = MAX_GOALS if args.backend == "tensorrt" else None
+    sequences = MAX_GOALS if args.backend == "tensorrt" else None
     with errors.status("exporting"):
-        export(net, sha256, folder, {}, torch_decoding(Config().decoding), blocks)
+        export(net, sha256, folder, {}, torch_decoding(Config().decoding), sequences)
     card = GraphCard.read(folder / CARD)
     if args.backend == "tensorrt":
         from ..deploy.engines import build
@@ -207,8 +207,8 @@ def figures(
     errors: Console,
 ) -> dict[str, Any]:
     """The measurements, keys as in the design: `full_ms_p50` .. and what stands beside them."""
-    bytes_per_s, flop_per_s = torch_bench.ceilings(places.eager, args.threads)  # it also sets torch's threads
-    inputs = made_inputs(eager)
+    bytes_per_s, flop_per_s = torch_bench.measure_peaks(places.eager, args.threads)  # it also sets torch's threads
+    inputs = synthetic_inputs(eager)
     network: Network = eager
     parts_ms = {}
     if card is None:
@@ -220,12 +220,12 @@ def figures(
 
         network = TrtNetwork(card, places.device)
     else:
-        from ..runtime.ort_backend import OrtNetwork, profiled
+        from ..runtime.ort_backend import OrtNetwork, profile_nodes
 
         network = OrtNetwork(card, args.threads, "cpu")
         runs = min(PROFILE_RUNS, args.steps)
-        looking = profiled(card, "see", {"views": views_of(card, inputs.images)}, runs, folder)
-        reading = profiled(card, "prefill_goal", network.fed(inputs), runs, folder)
+        looking = profile_nodes(card, "vision_encoder", {"views": group_views(card, inputs.images)}, runs, folder)
+        reading = profile_nodes(card, "prefill_goal", network.graph_inputs(inputs), runs, folder)
         parts_ms = {"vision": sum(looking.values()), **split(reading, folder / "run.onnx")}
     compared = network is not eager
     spent_ms = timed(args.steps, make_actions(network, eager, net, inputs, compared), errors)
@@ -248,9 +248,9 @@ def figures(
     }
     numbers: dict[str, Any] = {
         "backend": args.backend,
-        "runs_on": getattr(network, "runs_on", ""),
+        "backend_description": getattr(network, "backend_description", ""),
         "precision": "fp32" if card is None else card.precision,
-        "eager_runs_on": eager.runs_on,
+        "eager_backend_description": eager.backend_description,
         "eager_threads": "passive" if os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE" else "spin",
         "config": args.model or f"{args.config}, random weights",
         "parameters": sum(parameter.numel() for parameter in net.parameters()),
@@ -302,8 +302,8 @@ def make_actions(
     def afresh(count: int, packed: bool) -> Action:
         def action() -> tuple[float, ...]:
             tensors = eager.tensors(inputs)
-            torch_bench.without_reuse(net, tensors, eager.decoding, count, packed)
-            torch_bench.finish(tensors[0].device)
+            torch_bench.full_step_uncached(net, tensors, eager.decoding, count, packed)
+            torch_bench.synchronize(tensors[0].device)
             return ()
 
         return action
@@ -330,10 +330,10 @@ def make_actions(
 
 def reading_again(network: Network, inputs: ModelInputs, count: int, edited: int | None = None) -> Array:
     """As a full `run_step`, but every pass reads the scene again before it drafts or edits, its pictures included."""
-    blocks = network.prefill_goal(inputs).blocks[:count]
+    actions = network.prefill_goal(inputs).actions[:count]
     for limit, edit in FULL:
-        blocks, _ = network.step(network.prefill(inputs), blocks[:edited] if edit else blocks, limit, edit)
-    return blocks
+        actions, _ = network.step(network.prefill(inputs), actions[:edited] if edit else actions, limit, edit)
+    return actions
 
 
 def driven(inputs: ModelInputs, cameras: int, strange: bool = False) -> Iterator[ModelInputs]:
@@ -427,7 +427,7 @@ def cold_start_s(card: GraphCard, backend: str, device: str, threads: int) -> fl
 
 def tables(numbers: Mapping[str, Any]) -> list[Table]:
     shown = Table(
-        title=f"{numbers['config']}, {numbers['parameters'] / 1e6:.1f} M parameters, {numbers['runs_on']}; "
+        title=f"{numbers['config']}, {numbers['parameters'] / 1e6:.1f} M parameters, {numbers['backend_description']}; "
         f"{numbers['steps']} steps",
         title_justify="left",
         box=SIMPLE_HEAD,

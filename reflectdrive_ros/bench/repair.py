@@ -34,7 +34,7 @@ from rich.table import Table
 from .. import kinematics
 from ..config import Config, ConfigError
 from ..data import shards
-from ..data.contact_sheet import from_above
+from ..data.contact_sheet import draw_bev
 from ..data.scene import DrivingScene
 from ..data.shards import SetError
 from ..domain import Array, Observation, Plan, Verdict
@@ -49,7 +49,7 @@ from ..planning.safety import SafetyContext, planned_safety
 from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..runtime.model_file import ModelFileError
-from ..runtime.network import network_of
+from ..runtime.network import load_network
 from ..scoring.frenet import poses_on_road
 from ..scoring.search import neighbourhood
 from ..tokens import Codebook
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
         console = Console(width=120)
     try:
         config = cli_args.configuration(args)
-        network = network_of(config.model, decoding_config(config))
+        network = load_network(config.model, decoding_config(config))
         assert network is not None  # configuration() has refused a planner without a model
         folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors)
         set_name = shards.index_of(folder).set
@@ -174,14 +174,14 @@ class CountingNetwork:
     def prefill(self, inputs: ModelInputs) -> Any:
         return self.prefill_goal(inputs).context
 
-    def step(self, context: Any, blocks: Array, limit: int, edit: bool) -> tuple[Array, Array]:
+    def step(self, context: Any, actions: Array, limit: int, edit: bool) -> tuple[Array, Array]:
         begun = time.process_time()
-        made = self._network.step(context, blocks, limit, edit)
+        made = self._network.step(context, actions, limit, edit)
         self.seconds += time.process_time() - begun
         return made
 
-    def draft(self, context: Any, blocks: Array, limits: Sequence[int]) -> tuple[Array, Array]:
-        return draft_sequentially(self, context, blocks, limits)
+    def draft(self, context: Any, actions: Array, limits: Sequence[int]) -> tuple[Array, Array]:
+        return draft_sequentially(self, context, actions, limits)
 
 
 def measure(
@@ -199,7 +199,7 @@ def measure(
     rows: dict[str, list[Row]] = {name: [] for name in (*ways, *map(with_random_weights, random_ways))}
     drawn: dict[str, Array] = {}
     scenes = shards.read(
-        folder, pictures=True, limit=limit, on_damage=partial(errors.print, soft_wrap=True, highlight=False)
+        folder, images=True, limit=limit, on_damage=partial(errors.print, soft_wrap=True, highlight=False)
     )
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
         for scene in progress.track(scenes, total=limit, description="planning"):
@@ -222,7 +222,7 @@ def with_random_weights(name: str) -> str:
 
 def draw_before_after(scene: DrivingScene, *plans: Array) -> Array:
     """(H, W, 3) uint8 RGB: a scene from above with each of some plans (8, 3) in the place of the expert's."""
-    views = [from_above(replace(scene, expert=plan)) for plan in plans]
+    views = [draw_bev(replace(scene, expert=plan)) for plan in plans]
     return np.asarray(cv2.copyMakeBorder(np.concatenate(views, axis=1), 0, 4, 0, 0, cv2.BORDER_CONSTANT))
 
 

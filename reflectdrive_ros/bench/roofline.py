@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..model.token.ops import STRETCH, STRETCHES, GoalRules
+from ..model.token.ops import SEGMENT, SEGMENTS, GoalRules
 
 if TYPE_CHECKING:
     from ..model.token.net import TokenNetConfig
@@ -29,9 +29,9 @@ class Cost(NamedTuple):
         return Cost(count * self.flop, count * self.bytes)
 
 
-def costs(config: TokenNetConfig, blocks: int, looked: int = GoalRules().looked) -> dict[str, Cost]:
+def costs(config: TokenNetConfig, sequences: int, rescored: int = GoalRules().rescored) -> dict[str, Cost]:
     """Of each part of a frame; `step` is one call on so many blocks, `look` another one at so many goals."""
-    measures, prompt = config.blocks, config.prompt_length
+    measures, prompt = config.transformer, config.prompt_length
     width, inside = measures.width, measures.heads * measures.head_dim
     keys_values = 2 * measures.kv_heads * measures.head_dim
     attention, of_prompt, of_action = (
@@ -49,7 +49,7 @@ def costs(config: TokenNetConfig, blocks: int, looked: int = GoalRules().looked)
     last = prompt * width * keys_values  # of the last layer the prompt's keys and values are enough
     prefill = (measures.layers - 1) * (prompt * (attention + of_prompt) + looks(prompt, prompt + BLOCK)) + last
     points, of_way = len(config.route_at_m), width * (width + config.goal_hidden)
-    asked = STRETCH * min(STRETCHES, -(-xs // STRETCH))  # places of x whose y is asked for
+    asked = SEGMENT * min(SEGMENTS, -(-xs // SEGMENT))  # places of x whose y is asked for
     goal_y = asked * config.goal_hidden * ys + 2 * width * config.goal_hidden + width * ys
     goal_y += points * (of_way + width * ys) + asked * points * (width + config.goal_hidden + ys)
 
@@ -59,7 +59,7 @@ def costs(config: TokenNetConfig, blocks: int, looked: int = GoalRules().looked)
 
     goal = through_layers(1) + BLOCK * heads + width * xs + goal_y
     odds = (2 * width + 1) * config.goal_hidden
-    step = through_layers(blocks) + BLOCK * blocks * heads
+    step = through_layers(sequences) + BLOCK * sequences * heads
     kept = measures.layers * prompt * keys_values
     goal_weights = (ys + config.bins) * config.goal_hidden + 2 * width * config.goal_hidden + of_way
     action_weights = measures.layers * of_action + 2 * heads
@@ -67,7 +67,9 @@ def costs(config: TokenNetConfig, blocks: int, looked: int = GoalRules().looked)
         "vision": _vision(config),
         "prefill": _cost(prefill, measures.layers * (attention + of_prompt) + kept),
         "goal": _cost(goal, action_weights + goal_weights),  # the attention's weights are read with the prompt
-        "look": _cost(through_layers(looked) + looked * odds, measures.layers * (attention + of_action) + kept + odds),
+        "look": _cost(
+            through_layers(rescored) + rescored * odds, measures.layers * (attention + of_action) + kept + odds
+        ),
         "step": _cost(step, measures.layers * attention + action_weights + kept),
     }
 
@@ -88,10 +90,10 @@ def _vision(config: TokenNetConfig) -> Cost:
     patches, wide = rows * columns, vision.channels
     patch = (vision.patch // 2 ** len(vision.stem)) ** 2 * channels * wide
     layer = 4 * wide * wide + 2 * wide * vision.ffn
-    projector = 4 * wide * config.blocks.width + config.blocks.width**2
+    projector = 4 * wide * config.transformer.width + config.transformer.width**2
     products += patches * (patch + vision.layers * (layer + 2 * patches * wide)) + vision.tokens * projector
     weights += patch + vision.layers * layer + projector
-    views = config.pictures // vision.frames
+    views = config.image_count // vision.frames
     return _cost(views * products, weights)
 
 

@@ -25,8 +25,8 @@ from ..config import DecodingConfig, ModelConfig, override
 from ..deploy.engines import UNUSABLE, build
 from ..model.card import GraphCard
 from ..provenance import write_numbers
-from ..runtime.model_file import named
-from ..runtime.network import network_of
+from ..runtime.model_file import model_config
+from ..runtime.network import load_network
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
 
 def build_and_check(card: str, device: str, folder: Path | None, build_them: bool, errors: Console) -> dict[str, Any]:
     """The command's numbers, once the engines are there and have answered. Raises one of UNUSABLE, OSError."""
-    found = named(card, None)
+    found = model_config(card, None)
     model = ModelConfig(found.file, found.sha256, "tensorrt", device, str(folder or ""))
     graphs = GraphCard.read(model.file)
     graphs.check_gate()  # before minutes go into engines that would not drive
@@ -63,15 +63,22 @@ def build_and_check(card: str, device: str, folder: Path | None, build_them: boo
     if build_them:
         with errors.status("building engines; this takes minutes"):
             rows = [{**asdict(row), "file": str(row.file)} for row in build(graphs, device, folder, time.perf_counter)]
-    network = network_of(model, override(DecodingConfig(), graphs.decoding()))
-    runs_on = getattr(network, "runs_on", "")
-    return {"card": model.file, "precision": graphs.precision, "engines": rows, "runs_on": runs_on}
+    network = load_network(model, override(DecodingConfig(), graphs.decoding()))
+    backend_description = getattr(network, "backend_description", "")
+    return {
+        "card": model.file,
+        "precision": graphs.precision,
+        "engines": rows,
+        "backend_description": backend_description,
+    }
 
 
 def show(numbers: dict[str, Any], console: Console) -> None:
     if numbers["engines"]:
         console.print(table(numbers))
-    console.print(f"answers as {numbers['card']} tells, on {numbers['runs_on']}", highlight=False, soft_wrap=True)
+    console.print(
+        f"answers as {numbers['card']} tells, on {numbers['backend_description']}", highlight=False, soft_wrap=True
+    )
 
 
 def table(numbers: dict[str, Any]) -> Table:

@@ -1,6 +1,6 @@
 """`reflectdrive export CHECKPOINT --out DIR`: a planner's weights as four ONNX graphs and a card that names them.
 
-CHECKPOINT is a weights.safetensors with its card.json beside, as training leaves them. DIR gets see.onnx,
+CHECKPOINT is a weights.safetensors with its card.json beside, as training leaves them. DIR gets vision_encoder.onnx,
 prefill_goal.onnx, prefill.onnx, step.onnx and card.json; `model.file` is then DIR/card.json and `model.sha256` the hash
 that is told at the end. ONNX Runtime runs them without torch.
 
@@ -30,7 +30,7 @@ from ..config import Config, ConfigError, load
 from ..data import shards
 from ..data.shards import SetError
 from ..deploy.engines import UNUSABLE
-from ..deploy.export import MOST_BLOCKS, PRECISIONS, Size, export, in_bfloat16, own_size
+from ..deploy.export import MAX_SEQUENCES, PRECISIONS, Size, export, network_size, to_bfloat16
 from ..files import atomic_folder
 from ..model import checkpoint
 from ..model.card import CARD, QUANTISED, GraphCard
@@ -38,7 +38,7 @@ from ..model.checkpoint import CheckpointError
 from ..model.token.net import TokenNet
 from ..model.token.rollout import Decoding
 from ..provenance import provenance, write_numbers
-from ..runtime.model_file import card_of
+from ..runtime.model_file import read_card
 from ..runtime.network import golden, torch_decoding
 from ..runtime.torch_backend import TorchNetwork
 from .engine import build_and_check, show
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sha256", metavar="HASH", help="of the weights, where no card stands beside them")
     parser.add_argument(
         "--blocks",
-        type=arguments.positive_int(MOST_BLOCKS),
+        type=arguments.positive_int(MAX_SEQUENCES),
         metavar="M",
         help="blocks that a step takes; left out, any number (for CPUs; TensorRT wants it fixed)",
     )
@@ -91,13 +91,13 @@ def run(args: argparse.Namespace) -> int:
     try:
         config = load(args.config) if args.config else Config()
         check_options(args)
-        source = card_of(args.checkpoint)
+        source = read_card(args.checkpoint)
         weights_sha256 = args.sha256 or source.get("sha256") or ""
         net = checkpoint.load(args.checkpoint, weights_sha256)
         check_camera(args.camera, net)
         decoding, gate = torch_decoding(config.decoding), None
         if args.precision == "bf16":
-            exact, net = net, in_bfloat16(net)
+            exact, net = net, to_bfloat16(net)
             if args.gate is not None:
                 halved, whole = (_taking(args.camera, each, decoding) for each in (net, exact))
                 gate = evaluate_gate(halved, whole, args.gate, args.gate_scenes, config, errors)
@@ -110,9 +110,9 @@ def run(args: argparse.Namespace) -> int:
             with errors.status("tracing the graphs; of the small network it takes half a minute"):
                 about = {"weights": weights, "made": made}
                 known = golden(_taking(args.camera, net, decoding)) if net.config.words else None
-                blocks = args.blocks or (config.decoding.goals if args.tensorrt else None)
+                sequences = args.blocks or (config.decoding.goals if args.tensorrt else None)
                 card_sha256 = export(
-                    net, weights_sha256.lower(), place, about, decoding, blocks, known, gate, args.camera
+                    net, weights_sha256.lower(), place, about, decoding, sequences, known, gate, args.camera
                 )
             if quantise:
                 sets = args.calibrate, args.gate
@@ -163,7 +163,7 @@ def check_options(args: argparse.Namespace) -> None:
 
 def check_camera(camera: Size | None, net: TokenNet) -> None:
     """Raises ConfigError for pictures smaller than the network's: there is nothing to average."""
-    width, height = own_size(net)
+    width, height = network_size(net)
     if camera is not None and (camera[0] < width or camera[1] < height):
         raise ConfigError(
             f"--camera {camera[0]}x{camera[1]} is smaller than the pictures that the network takes, {width}x{height}: "

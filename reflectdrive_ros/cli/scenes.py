@@ -22,7 +22,7 @@ from .. import arguments
 from ..data import sets, shards
 from ..data.contact_sheet import contact_sheet
 from ..data.scene import FAMILIES
-from ..data.sets import Wanted
+from ..data.sets import SceneSetSpec
 from ..data.shards import Index, SetError
 from ..evaluation import scene_sets
 from ..provenance import write_numbers
@@ -81,8 +81,8 @@ def run(args: argparse.Namespace) -> int:
         make_shard, made_by = scene_sets.make_sampler(
             args.width, args.height, pictures=not args.no_images, first=args.first
         )
-        wanted = Wanted(args.scenes, args.count or sets.SIZES[args.scenes], made_by)
-        folder = args.out or sets.default_place(args.scenes, made_by)
+        wanted = SceneSetSpec(args.scenes, args.count or sets.SIZES[args.scenes], made_by)
+        folder = args.out or sets.default_folder(args.scenes, made_by)
         index, rate = scene_sets.ensure_scene_set(folder, wanted, make_shard, args.workers, errors)
         if shown is not None:
             show(folder, shown, Path(args.show[1]), errors)
@@ -112,7 +112,7 @@ def show(folder: Path, scenes: int, file: Path, console: Console) -> None:
     """Draws scenes spread over a set into one picture. Raises SetError, OSError."""
     index = shards.index_of(folder)
     step = max(1, index.scenes // scenes)
-    some = list(shards.read(folder, pictures=True, limit=1 + step * (scenes - 1), on_damage=console.print))[::step]
+    some = list(shards.read(folder, images=True, limit=1 + step * (scenes - 1), on_damage=console.print))[::step]
     if not some:
         raise SetError(f"{folder} holds no scene to show")
     _, encoded = cv2.imencode(".png", cv2.cvtColor(contact_sheet(some), cv2.COLOR_RGB2BGR))

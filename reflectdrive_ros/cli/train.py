@@ -27,7 +27,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from .. import arguments
 from ..config import ConfigError, override_dotted
 from ..data import shards
-from ..data.cache import Shape, prepare
+from ..data.cache import Shape, build_cache
 from ..data.shards import SetError
 from ..files import lock_folder
 from ..model.checkpoint import CheckpointError
@@ -36,12 +36,12 @@ from ..provenance import provenance
 from ..runtime import cli_args
 from ..stopping import defer_signals, exit_code, print_stop, report_stop
 from ..training import average, settings, sft, train_state, validation
-from ..training import goal_scores as worths
-from ..training.fabric import fabric_of
-from ..training.goal_scores import Worth
-from ..training.run_log import LOG, RunLog, whole_rows
+from ..training import goal_scores as goal_scores_of
+from ..training.fabric import launch_fabric
+from ..training.goal_scores import GoalScores
+from ..training.run_log import LOG, RunLog, complete_rows
 from ..training.settings import TrainConfig
-from ..training.sft import Job, Public, TrainingError
+from ..training.sft import Job, PretrainedPaths, TrainingError
 from ..training.train_state import StateError
 
 
@@ -114,16 +114,16 @@ def sft_run(
         None, (args.train, args.val)
     ):  # making scenes ready takes hours: what is not there is said now
         shards.index_of(folder)
-    init_from = None if args.init_from is None else train_state.earlier(args.init_from)
-    public = Public(args.language_weights, args.vision_weights)
-    if public.given and args.init_from is not None:
+    init_from = None if args.init_from is None else train_state.describe_init_run(args.init_from)
+    pretrained_paths = PretrainedPaths(args.language_weights, args.vision_weights)
+    if pretrained_paths.any_given and args.init_from is not None:
         raise ConfigError(
             "--init-from another run, or with public weights (--language-weights, --vision-weights): not both"
         )
-    fabric = fabric_of(config)
+    fabric = launch_fabric(config)
     console.quiet = errors.quiet = not fabric.is_global_zero
     with lock_folder(args.out) if fabric.is_global_zero else nullcontext():
-        return _run_alone(args, config, network, fabric, init_from, public, console, errors)
+        return _run_alone(args, config, network, fabric, init_from, pretrained_paths, console, errors)
 
 
 def _run_alone(
@@ -132,7 +132,7 @@ def _run_alone(
     network: TokenNetConfig,
     fabric: Fabric,
     init_from: dict[str, Any] | None,
-    public: Public,
+    pretrained_paths: PretrainedPaths,
     console: Console,
     errors: Console,
 ) -> int:
@@ -145,20 +145,34 @@ def _run_alone(
         errors.print(escape(sentence), soft_wrap=True)
 
     with fabric.rank_zero_first(), _preparing(errors) as progress:
-        scenes = prepare(args.train, shape, args.workers, on_damage, progress)
+        scenes = build_cache(args.train, shape, args.workers, on_damage, progress)
     if len(scenes) < config.data.batch:
         raise ConfigError(f"{args.train} holds {len(scenes)} scenes, fewer than data.batch ({config.data.batch})")
-    keeping = config.keeping
-    exam = validation.exam(args.val, shape, keeping.validation_scenes, on_damage) if args.val else None
+    checkpointing = config.checkpointing
+    validation_set = (
+        validation.load_validation_set(args.val, shape, checkpointing.validation_scenes, on_damage)
+        if args.val
+        else None
+    )
     if left_out:
         errors.print(f"{len(scenes)} scenes are learnt from; left out: see the {len(left_out)} lines above")
     about = {"train": {**_set(args.train), "used": len(scenes)}, **provenance()}
     if init_from is not None:
         about["init_from"] = init_from
-    if public.given:
-        about["public_weights"] = {kind: str(folder.name) for kind, folder in vars(public).items() if folder}
+    if pretrained_paths.any_given:
+        about["public_weights"] = {kind: str(folder.name) for kind, folder in vars(pretrained_paths).items() if folder}
     worth = _goal_scores(args, config, shape, fabric, errors)
-    job = Job(config, network, scenes, exam, args.out, about, init_from=args.init_from, public=public, worth=worth)
+    job = Job(
+        config,
+        network,
+        scenes,
+        validation_set,
+        args.out,
+        about,
+        init_from=args.init_from,
+        pretrained_paths=pretrained_paths,
+        goal_scores=worth,
+    )
     _same_scenes(args.out, job)
     with defer_signals() as request, RunLog(args.out, config, network, console, fabric.is_global_zero) as report:
         done = sft.train(job, fabric, report, lambda: request.number is not None)
@@ -174,16 +188,18 @@ def _run_alone(
 
 def _goal_scores(
     args: argparse.Namespace, config: TrainConfig, shape: Shape, fabric: Fabric, errors: Console
-) -> Worth | None:
+) -> GoalScores | None:
     """What goals are worth by the plans of the network that the run begins with, where it is to learn that."""
-    if config.loss.worth == 0.0:
+    if config.loss.goal_score == 0.0:
         return None
     if args.init_from is None:
-        raise ConfigError("loss.worth needs a network that drafts plans already: give one with --init-from")
+        raise ConfigError("loss.goal_score needs a network that drafts plans already: give one with --init-from")
     card = train_state.card_of(args.init_from)
-    weights = worths.Weights(args.init_from / train_state.WEIGHTS, card["sha256"], config.device.precision != "32-true")
+    weights = goal_scores_of.DraftingWeights(
+        args.init_from / train_state.WEIGHTS, card["sha256"], config.device.precision != "32-true"
+    )
     with fabric.rank_zero_first(), _preparing(errors, "driving goals, shard by shard") as progress:
-        return worths.worth_of(args.train, shape, weights, args.workers, progress)
+        return goal_scores_of.score_set(args.train, shape, weights, args.workers, progress)
 
 
 def shape_of(network: TokenNetConfig) -> Shape:
@@ -207,29 +223,29 @@ def shape_of(network: TokenNetConfig) -> Shape:
 
 def _config(args: argparse.Namespace) -> TrainConfig:
     config: TrainConfig = override_dotted(settings.read(args.config), cli_args.settings_of(args.settings))
-    length = config.length
+    schedule = config.schedule
     if args.steps is not None:
-        length = replace(length, steps=args.steps, minutes=0.0)
+        schedule = replace(schedule, steps=args.steps, minutes=0.0)
     if args.minutes is not None:
-        length = replace(length, minutes=args.minutes)
+        schedule = replace(schedule, minutes=args.minutes)
     seed = config.seed if args.seed is None else args.seed
-    return replace(config, length=length, seed=seed)
+    return replace(config, schedule=schedule, seed=seed)
 
 
 def _continues(out: Path, config: TrainConfig) -> None:
     """Raises StateError if `out` holds a run of other settings."""
-    found = train_state.peek(out)
+    found = train_state.read_progress(out)
     if found is None:
         return
     other = settings.differences(config, found[1]["settings"])
     if other:
         names = ", ".join(other)
         raise StateError(f"{out} holds a run of other settings ({names}): give them back, or another --out")
-    whole_rows(out / LOG)
+    complete_rows(out / LOG)
 
 
 def _same_scenes(out: Path, job: Job) -> None:
-    found = train_state.peek(out)
+    found = train_state.read_progress(out)
     if found is not None and found[1]["scenes"] != job.scenes.key:
         raise StateError(f"{out} holds a run on other scenes than {job.sets['train']['folder']}: give another --out")
 
@@ -250,7 +266,7 @@ def _preparing(console: Console, told: str = "making scenes ready, shard by shar
 def _resumption(out: Path) -> str:
     """What the same command would do after a stop."""
     try:
-        found = train_state.peek(out)
+        found = train_state.read_progress(out)
     except StateError as fault:
         return str(fault)
     if found is None:

@@ -42,7 +42,7 @@ from .scene import FAMILIES, TRACK_STEPS, DrivingScene, Tracks
 FORMAT = 1
 META, ARRAYS = "meta.json", "arrays.npz"
 GRID = 2.0**-14
-REACH = 2.0**31 * GRID  # 131 km
+MAX_ABS = 2.0**31 * GRID  # 131 km
 NAME = re.compile(r"[A-Za-z0-9_-]+")  # WebDataset cuts a file's name at its first dot
 AREAS = ("lanes", "roadblocks", "intersections", "carparks")
 CONNECTORS = "connectors"  # of the red lights
@@ -84,8 +84,8 @@ def sample_of(scene: DrivingScene) -> dict[str, Any]:
     for name in (scene.name, *(frame.name for frame in scene.cameras)):
         if not NAME.fullmatch(name):
             raise CodecError(f"'{name}' is no name for a file of a shard: letters, digits, _ and - only")
-    pictures = {_picture_name(scene, frame): frame for frame in scene.cameras}
-    if len(pictures) != len(scene.cameras):
+    images = {_image_file_name(scene, frame): frame for frame in scene.cameras}
+    if len(images) != len(scene.cameras):
         raise CodecError(f"scene {scene.name} has two pictures of one camera at one instant")
     rings, counts = _rings_of(scene)
     meta = {
@@ -99,7 +99,7 @@ def sample_of(scene: DrivingScene) -> dict[str, Any]:
         "command": scene.command.name,
         "reference": [scene.reference.progress_m, scene.reference.multiplier],
         "rings": counts,
-        "pictures": [[frame.name, int(frame.stamp_ns), file] for file, frame in pictures.items()],
+        "pictures": [[frame.name, int(frame.stamp_ns), file] for file, frame in images.items()],
         "notes": dict(scene.notes),
     }
     try:
@@ -109,21 +109,21 @@ def sample_of(scene: DrivingScene) -> dict[str, Any]:
     tracks = scene.tracks
     moving = np.concatenate([tracks.poses, tracks.speeds_mps[..., None]], axis=2)  # (A, 71, 4)
     arrays = {
-        "tracks": _packed(np.moveaxis(moving, 1, 2), differences=2),
+        "tracks": _pack(np.moveaxis(moving, 1, 2), differences=2),
         "present": np.packbits(tracks.present, axis=1),
         "sizes": tracks.sizes.astype(np.float32),
         "kinds": tracks.kinds.astype(np.uint8),
-        "ego_history": _packed(scene.ego_history.T, differences=2),
-        "route": _packed(scene.route.T, differences=2),
-        "expert": _packed(scene.expert.T, differences=1),
-        "ring_points": _packed(np.concatenate([np.zeros((0, 2)), *rings]).T, differences=2),
+        "ego_history": _pack(scene.ego_history.T, differences=2),
+        "route": _pack(scene.route.T, differences=2),
+        "expert": _pack(scene.expert.T, differences=1),
+        "ring_points": _pack(np.concatenate([np.zeros((0, 2)), *rings]).T, differences=2),
         "ring_lengths": np.array([len(ring) for ring in rings], np.uint16),
         "lane_on_route": np.packbits(np.array(scene.areas.lane_on_route, bool)),
         "red": np.packbits(scene.red_lights.red, axis=1),
         "pixels_from_camera": np.array([frame.pixels_from_camera for frame in scene.cameras]),
         "camera_from_ego": np.array([frame.camera_from_ego for frame in scene.cameras]),
     }
-    files = {file: _jpeg(frame.pixels) for file, frame in pictures.items()}
+    files = {file: _jpeg(frame.pixels) for file, frame in images.items()}
     return {"__key__": scene.name, META: text.encode(), ARRAYS: _npz(arrays), **files}
 
 
@@ -142,13 +142,13 @@ def meta_of(sample: Mapping[str, Any]) -> dict[str, Any]:
     return meta
 
 
-def scene_of(sample: Mapping[str, Any], *, pictures: bool = True) -> DrivingScene:
+def scene_of(sample: Mapping[str, Any], *, images: bool = True) -> DrivingScene:
     """The scene of a sample; without its pictures in a few milliseconds. Raises CodecError."""
     meta = meta_of(sample)
     if ARRAYS not in sample:
         raise CodecError(f"scene {meta['name']} has no {ARRAYS}")
     try:
-        return _scene_of(meta, parse_arrays(sample[ARRAYS]), sample if pictures else None)
+        return _scene_of(meta, parse_arrays(sample[ARRAYS]), sample if images else None)
     except KeyError as fault:
         raise CodecError(f"scene {meta['name']} has no {fault}") from None
     except (ArithmeticError, LookupError, TypeError, ValueError, MemoryError, cv2.error) as fault:
@@ -156,17 +156,17 @@ def scene_of(sample: Mapping[str, Any], *, pictures: bool = True) -> DrivingScen
 
 
 def _scene_of(meta: Mapping[str, Any], arrays: Mapping[str, Array], files: Mapping[str, Any] | None) -> DrivingScene:
-    moving = np.moveaxis(_unpacked(arrays["tracks"], (len(arrays["kinds"]), 4, TRACK_STEPS), differences=2), 1, 2)
-    points = _unpacked(arrays["ring_points"], (2, -1), differences=2).T
+    moving = np.moveaxis(_unpack(arrays["tracks"], (len(arrays["kinds"]), 4, TRACK_STEPS), differences=2), 1, 2)
+    points = _unpack(arrays["ring_points"], (2, -1), differences=2).T
     rings = np.split(points, np.cumsum(arrays["ring_lengths"][:-1], dtype=int)) if len(points) else []
     groups = {name: [rings.pop(0) for _ in range(meta["rings"][name])] for name in (*AREAS, CONNECTORS)}
     on_route = np.unpackbits(arrays["lane_on_route"], count=len(groups["lanes"]))
     return DrivingScene(
         **{name: meta[name] for name in TEXTS},
         ego=EgoState(**meta["ego"]),
-        ego_history=_unpacked(arrays["ego_history"], (3, -1), differences=2).T,
+        ego_history=_unpack(arrays["ego_history"], (3, -1), differences=2).T,
         command=Command[meta["command"]],
-        route=_unpacked(arrays["route"], (3, -1), differences=2).T,
+        route=_unpack(arrays["route"], (3, -1), differences=2).T,
         areas=MapAreas(
             **{name: tuple(groups[name]) for name in AREAS},
             lane_on_route=tuple(map(bool, on_route)),
@@ -181,7 +181,7 @@ def _scene_of(meta: Mapping[str, Any], arrays: Mapping[str, Array], files: Mappi
             sizes=arrays["sizes"].astype(float),
             kinds=arrays["kinds"].astype(np.int64),
         ),
-        expert=_unpacked(arrays["expert"], (3, -1), differences=1).T,
+        expert=_unpack(arrays["expert"], (3, -1), differences=1).T,
         reference=Reference(*meta["reference"]),
         cameras=() if files is None else _frames(meta["pictures"], arrays, files),
         notes=meta["notes"],
@@ -198,11 +198,11 @@ def _rings_of(scene: DrivingScene) -> tuple[list[Array], dict[str, int]]:
     named = [(name, ring) for name, group in groups.items() for ring in group]
     rings = [np.rint(ring / GRID) * GRID for _, ring in named]
     for index in np.flatnonzero(~shapely.is_valid(polygons_of(rings))).tolist():
-        rings[index] = _simple(scene, *named[index])
+        rings[index] = _make_simple(scene, *named[index])
     return rings, {name: len(group) for name, group in groups.items()}
 
 
-def _simple(scene: DrivingScene, name: str, ring: Array) -> Array:
+def _make_simple(scene: DrivingScene, name: str, ring: Array) -> Array:
     """The ring as a simple polygon with its corners on the grid, where it folds over itself when they are rounded."""
     parts = shapely.get_parts(shapely.make_valid(shapely.set_precision(shapely.Polygon(ring), GRID)))
     largest = max(parts, key=lambda part: float(part.area), default=shapely.Polygon())
@@ -215,13 +215,13 @@ def _simple(scene: DrivingScene, name: str, ring: Array) -> Array:
 # --- arrays ----------------------------------------------------------------------------------------------------------
 
 
-def _packed(values: Array, *, differences: int) -> Array:
+def _pack(values: Array, *, differences: int) -> Array:
     """(4, N) uint8: values on the grid, their differences along the last axis, taken so many times, byte by byte.
 
     Arithmetic is modulo 2^32, so that it is exact. The sign goes to the lowest bit: high bytes of small numbers are 0.
     """
-    if values.size and np.abs(values).max() >= REACH:
-        raise CodecError(f"a number of {np.abs(values).max():.3g} is beyond what a scene stores, {REACH:.0f}")
+    if values.size and np.abs(values).max() >= MAX_ABS:
+        raise CodecError(f"a number of {np.abs(values).max():.3g} is beyond what a scene stores, {MAX_ABS:.0f}")
     steps = np.rint(values / GRID).astype(np.int64)
     for _ in range(differences):
         steps = np.diff(steps, axis=-1, prepend=0)
@@ -230,8 +230,8 @@ def _packed(values: Array, *, differences: int) -> Array:
     return np.ascontiguousarray(zigzag.view(np.uint8).reshape(-1, 4).T)
 
 
-def _unpacked(planes: Array, shape: tuple[int, ...], *, differences: int) -> Array:
-    """Values of the given shape from what `_packed` made of them."""
+def _unpack(planes: Array, shape: tuple[int, ...], *, differences: int) -> Array:
+    """Values of the given shape from what `_pack` made of them."""
     zigzag = np.ascontiguousarray(planes.T).view("<u4").ravel()
     signed = (zigzag >> np.uint32(1)).view(np.int32) ^ -(zigzag & np.uint32(1)).view(np.int32)
     steps = signed.astype(np.int64).reshape(shape)
@@ -256,7 +256,7 @@ def _npz(arrays: Mapping[str, Array]) -> bytes:
 # --- pictures --------------------------------------------------------------------------------------------------------
 
 
-def _picture_name(scene: DrivingScene, frame: CameraFrame) -> str:
+def _image_file_name(scene: DrivingScene, frame: CameraFrame) -> str:
     tenths = round((frame.stamp_ns - scene.ego.stamp_ns) / 1e8)
     return f"{frame.name.lower()}_{tenths / 10:.1f}.jpg"  # WebDataset knows no capitals here
 
@@ -269,10 +269,10 @@ def _jpeg(pixels: Array) -> bytes:
 
 
 def _frames(
-    pictures: Sequence[tuple[str, int, str]], arrays: Mapping[str, Array], files: Mapping[str, Any]
+    images: Sequence[tuple[str, int, str]], arrays: Mapping[str, Array], files: Mapping[str, Any]
 ) -> tuple[CameraFrame, ...]:
     frames = []
-    for index, (name, stamp_ns, file) in enumerate(pictures):
+    for index, (name, stamp_ns, file) in enumerate(images):
         pixels = cv2.imdecode(np.frombuffer(files[file], np.uint8), cv2.IMREAD_COLOR)
         if pixels is None:
             raise CodecError(f"{file} is no picture")

@@ -48,7 +48,7 @@ FUTURE_S = STEP_S * FUTURE_STEPS
 WAYPOINT_STEPS = 5 * np.arange(1, 9)  # 0.5 .. 4 s
 
 LANE_CENTERLINE, LANE_POLYGON = 1, 8  # codes of ml_type; README of real_tracks
-SEAM_M = 0.05
+LANE_GAP_M = 0.05
 STREET_LIMIT_MPS = 15.0
 MOTORWAY_LIMIT_MPS = 29.06
 
@@ -120,7 +120,7 @@ class Recording:
     @cached_property
     def drivable_polygons(self) -> tuple[Any, ...]:
         grown = (
-            part.buffer(SEAM_M, join_style="mitre", mitre_limit=2.0)
+            part.buffer(LANE_GAP_M, join_style="mitre", mitre_limit=2.0)
             for lane in self.lanes.values()
             for part in lane.polygons
         )
@@ -291,7 +291,7 @@ def start_at(recording: Recording, step: int) -> Start:
         sizes=recording.agent_sizes[seen],
         kinds=recording.agent_kinds[seen],
     )
-    polygons = [_moved(ego_from_map, polygon) for polygon in recording.drivable_polygons]
+    polygons = [_transform(ego_from_map, polygon) for polygon in recording.drivable_polygons]
     observation = Observation(
         stamp_ns=ego.stamp_ns,
         ego=ego,
@@ -308,13 +308,13 @@ def start_at(recording: Recording, step: int) -> Start:
         source=ForecastSource.CONSTANT_VELOCITY,
         centerline=centerline,
         areas=MapAreas(
-            lanes=tuple(_ring(_moved(ego_from_map, part)) for _, part in drawn),
+            lanes=tuple(_ring(_transform(ego_from_map, part)) for _, part in drawn),
             lane_on_route=tuple(key in on_route for key, _ in drawn),
             roadblocks=tuple(_ring(polygon) for polygon in polygons),
         ),
         vehicle=recording.vehicle,
     )
-    came_true = replace(believed, agents=_logged(recording, step, ego_from_map), source=ForecastSource.LOGGED)
+    came_true = replace(believed, agents=_logged_agents(recording, step, ego_from_map), source=ForecastSource.LOGGED)
     plan = reference.reference_plan(believed, limit)
     return Start(
         name=f"{recording.name}@{step * STEP_S:.1f}s",
@@ -327,7 +327,7 @@ def start_at(recording: Recording, step: int) -> Start:
     )
 
 
-def _logged(recording: Recording, step: int, ego_from_map: Array) -> AgentTracks:
+def _logged_agents(recording: Recording, step: int, ego_from_map: Array) -> AgentTracks:
     poses = geometry.compose(ego_from_map, recording.agent_centers[:, step : step + FUTURE_STEPS + 1])
     velocities = recording.agent_velocities_mps[:, step : step + FUTURE_STEPS + 1]
     present = np.isfinite(poses[..., 0])
@@ -341,7 +341,7 @@ def _logged(recording: Recording, step: int, ego_from_map: Array) -> AgentTracks
     )
 
 
-def _moved(a_from_b: Array, polygon: Any) -> Any:
+def _transform(a_from_b: Array, polygon: Any) -> Any:
     return shapely.transform(polygon, lambda points: geometry.transform_points(a_from_b, points))
 
 

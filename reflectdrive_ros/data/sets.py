@@ -33,7 +33,7 @@ from ..scoring.scorer import WAYPOINTS, score
 from ..scoring.simulate import HORIZON_S
 from . import codec, shards
 from .scene import DrivingScene
-from .shards import Index, Load, SetError, ShardNote
+from .shards import Index, SetError, ShardContent, ShardNote
 
 # Raise it when the bytes of a generated scene change: sets made before are then made anew. test_scene_sets holds the
 # hash of two scenes and fails on a change that forgot it.
@@ -42,7 +42,7 @@ SIZES: Mapping[str, int] = {"train": 20000, "val": 500, "test": 1000, "hard": 30
 SHARD = 250  # scenes; a town costs as much as fifteen of them, and rare families are sought in several
 HARD_SHARD = 75  # of SHARD made for it
 HARD_FAMILY = "high_lateral_acceleration"  # all of it counts as hard
-HOME = "REFLECTDRIVE_SCENES"  # variable that names the folder of all sets
+SETS_FOLDER_VARIABLE = "REFLECTDRIVE_SCENES"  # variable that names the folder of all sets
 SCRATCH = ".scratch-"
 
 
@@ -60,7 +60,7 @@ MakeShard = Callable[[str, int, int, Path], ShardSource]  # split, index, scenes
 
 
 @dataclass(frozen=True)
-class Wanted:
+class SceneSetSpec:
     """A set that is to be there."""
 
     name: str  # of SIZES
@@ -105,9 +105,9 @@ def _sumo_version() -> str:
         return "of the system"
 
 
-def default_place(name: str, made_by: Mapping[str, Any]) -> Path:
+def default_folder(name: str, made_by: Mapping[str, Any]) -> Path:
     """Folder of a set where none is named: in $REFLECTDRIVE_SCENES, else in the user's cache."""
-    home = os.environ.get(HOME)
+    home = os.environ.get(SETS_FOLDER_VARIABLE)
     root = Path(home) if home else Path.home() / ".cache" / "reflectdrive" / "scenes"
     digest = hashlib.sha256(json.dumps(made_by, sort_keys=True).encode()).hexdigest()
     return root / f"{name}-{digest[:12]}"
@@ -118,7 +118,7 @@ def default_place(name: str, made_by: Mapping[str, Any]) -> Path:
 
 def make(
     folder: Path,
-    wanted: Wanted,
+    wanted: SceneSetSpec,
     make_shard: MakeShard,
     *,
     workers: int,
@@ -132,21 +132,21 @@ def make(
     kept the next time.
     """
     with lock_folder(folder):
-        index = _begun(folder, wanted)
+        index = _existing_index(folder, wanted)
         if index is None:
             index = shards.index_of(folder)
             on_progress(index.scenes)
             return index
         _remove_leftovers(folder)
         try:
-            return _completed(folder, wanted, index, make_shard, workers, on_progress)
+            return _complete(folder, wanted, index, make_shard, workers, on_progress)
         except parallel.WorkerPoolError as fault:
             raise SetError(f"{folder} cannot be made: {fault}") from None
         finally:
             _remove_leftovers(folder)
 
 
-def is_complete(folder: Path, wanted: Wanted) -> bool:
+def is_complete(folder: Path, wanted: SceneSetSpec) -> bool:
     """Whether the folder holds the set, as large as wanted or larger. Raises SetError if it holds another set."""
     if not (folder / shards.INDEX).exists():
         return False
@@ -162,21 +162,21 @@ def is_complete(folder: Path, wanted: Wanted) -> bool:
     return not there.missing and there.size >= wanted.size
 
 
-def _begun(folder: Path, wanted: Wanted) -> Index | None:
+def _existing_index(folder: Path, wanted: SceneSetSpec) -> Index | None:
     """The index of what is there already; None if that is all."""
     if is_complete(folder, wanted):
         return None
     kept, missing = [], {}
     for name, (_, asked) in wanted.shards().items():
         note = shards.note_of(folder, name)
-        if note is not None and note.asked == asked and note.made_by == wanted.made_by and _whole(folder, note):
+        if note is not None and note.asked == asked and note.made_by == wanted.made_by and _is_intact(folder, note):
             kept.append(note)
         else:
             missing[name] = "the making was interrupted"
     return Index(wanted.name, wanted.size, tuple(kept), wanted.made_by, missing)
 
 
-def _whole(folder: Path, note: ShardNote) -> bool:
+def _is_intact(folder: Path, note: ShardNote) -> bool:
     try:
         shards.content_of(folder, note)
     except SetError:
@@ -184,9 +184,9 @@ def _whole(folder: Path, note: ShardNote) -> bool:
     return True
 
 
-def _completed(
+def _complete(
     folder: Path,
-    wanted: Wanted,
+    wanted: SceneSetSpec,
     index: Index,
     make_shard: MakeShard,
     workers: int,
@@ -201,7 +201,7 @@ def _completed(
         underway[k] = scenes
         on_progress(index.scenes + sum(underway))
 
-    work = partial(_load, folder, make_shard)
+    work = partial(_make_shard_load, folder, make_shard)
     shards.write_index(folder, index)
     on_progress(index.scenes)
     if not tasks:  # a larger set was begun here, and this much of it is whole
@@ -222,13 +222,15 @@ def _completed(
     return index
 
 
-def _load(folder: Path, make_shard: MakeShard, task: tuple[str, int, int], report: Callable[[int], None]) -> Load:
+def _make_shard_load(
+    folder: Path, make_shard: MakeShard, task: tuple[str, int, int], report: Callable[[int], None]
+) -> ShardContent:
     """What a worker does: the scenes of one shard, made and ready to be stored."""
     name, number, asked = task
     split = name.rsplit("-", 1)[0]
     with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=folder) as scratch:
         if split == "hard":
-            source: ShardSource = Hardest(make_shard(split, number, SHARD, Path(scratch)), asked)
+            source: ShardSource = HardSubset(make_shard(split, number, SHARD, Path(scratch)), asked)
         else:
             source = make_shard(split, number, asked, Path(scratch))
 
@@ -237,7 +239,7 @@ def _load(folder: Path, make_shard: MakeShard, task: tuple[str, int, int], repor
                 yield scene
                 report(count)
 
-        load = Load.of(counted())
+        load = ShardContent.of(counted())
     return replace(load, counts=dict(source.counts))
 
 
@@ -253,7 +255,7 @@ def _remove_leftovers(folder: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Hardest:
+class HardSubset:
     """Of a shard's scenes all of HARD_FAMILY, and those that driving straight on does worst, `count` together."""
 
     source: ShardSource
@@ -265,22 +267,24 @@ class Hardest:
 
     def scenes(self) -> Iterator[DrivingScene]:
         every = list(self.source.scenes())
-        order = sorted(every, key=lambda scene: (scene.family != HARD_FAMILY, straight_on_pdms(scene), _lot(scene)))
+        order = sorted(
+            every, key=lambda scene: (scene.family != HARD_FAMILY, constant_velocity_pdms(scene), _tie_break(scene))
+        )
         chosen = {scene.name for scene in order[: self.count]}
         return (scene for scene in every if scene.name in chosen)
 
 
-def _lot(scene: DrivingScene) -> int:
+def _tie_break(scene: DrivingScene) -> int:
     """Among equals (many score 0) drawn by name: the order of names is that of families."""
     return zlib.crc32(scene.name.encode())
 
 
-def straight_on(scene: DrivingScene) -> Array:
+def constant_velocity_plan(scene: DrivingScene) -> Array:
     """(8, 3) on with the present speed and heading."""
     poses = np.zeros((WAYPOINTS, 3))
     poses[:, 0] = max(scene.ego.speed_mps, 0.0) * HORIZON_S / WAYPOINTS * np.arange(1, WAYPOINTS + 1)
     return poses
 
 
-def straight_on_pdms(scene: DrivingScene) -> float:
-    return float(score(scene.scored(), straight_on(scene)[None]).score[0])
+def constant_velocity_pdms(scene: DrivingScene) -> float:
+    return float(score(scene.scored(), constant_velocity_plan(scene)[None]).score[0])

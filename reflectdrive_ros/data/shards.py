@@ -100,11 +100,11 @@ class Index:
 
     @property
     def families(self) -> dict[str, int]:
-        return _summed(note.families for note in self.shards)
+        return _sum_counts(note.families for note in self.shards)
 
     @property
     def counts(self) -> dict[str, int]:
-        return _summed(note.counts for note in self.shards)
+        return _sum_counts(note.counts for note in self.shards)
 
     @property
     def networks(self) -> dict[str, str]:
@@ -116,7 +116,7 @@ class Index:
         return note.scenes if families is None else sum(note.families.get(family, 0) for family in families)
 
 
-def _summed(many: Iterable[Mapping[str, int]]) -> dict[str, int]:
+def _sum_counts(many: Iterable[Mapping[str, int]]) -> dict[str, int]:
     total: Counter[str] = Counter()
     for counts in many:
         total.update(counts)
@@ -127,7 +127,7 @@ def _summed(many: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
-class Load:
+class ShardContent:
     """Scenes of one shard, ready to be stored; it may travel between processes."""
 
     samples: tuple[Mapping[str, Any], ...]
@@ -136,7 +136,7 @@ class Load:
     counts: Mapping[str, int] = field(default_factory=dict)
 
     @staticmethod
-    def of(scenes: Iterable[DrivingScene]) -> Load:
+    def of(scenes: Iterable[DrivingScene]) -> ShardContent:
         """Raises CodecError if a scene cannot be stored."""
         samples = []
         families: Counter[str] = Counter()
@@ -145,10 +145,10 @@ class Load:
             samples.append(codec.sample_of(scene))
             families[scene.family] += 1
             networks[scene.network] = scene.network_hash
-        return Load(tuple(samples), families, networks)
+        return ShardContent(tuple(samples), families, networks)
 
 
-def write_shard(folder: Path, name: str, load: Load, *, asked: int, made_by: Mapping[str, Any]) -> ShardNote:
+def write_shard(folder: Path, name: str, load: ShardContent, *, asked: int, made_by: Mapping[str, Any]) -> ShardNote:
     """Stores shard `name` with its note. Raises OSError naming the file that could not be written."""
     content = tar_of(load.samples)
     note = ShardNote(
@@ -257,7 +257,7 @@ def content_of(folder: Path, note: ShardNote) -> bytes:
 def read(
     folder: Path,
     *,
-    pictures: bool,
+    images: bool,
     families: Collection[str] | None = None,
     limit: int | None = None,
     on_damage: Callable[[str], None],
@@ -272,7 +272,7 @@ def read(
     for note in index.shards:
         if left == 0:
             return
-        for scene in read_shard(folder, note, pictures=pictures, families=families, on_damage=on_damage, limit=left):
+        for scene in read_shard(folder, note, images=images, families=families, on_damage=on_damage, limit=left):
             left = None if left is None else left - 1
             yield scene
     for name, reason in index.missing.items():
@@ -283,7 +283,7 @@ def read_shard(
     folder: Path,
     note: ShardNote,
     *,
-    pictures: bool,
+    images: bool,
     families: Collection[str] | None = None,
     limit: int | None = None,
     on_damage: Callable[[str], None],
@@ -296,13 +296,13 @@ def read_shard(
         return
     given = 0
     try:
-        for sample in samples_of(content, pictures=pictures):
+        for sample in samples_of(content, images=images):
             if given == limit:
                 return
             try:
                 if families is not None and codec.meta_of(sample)["family"] not in families:
                     continue
-                scene = codec.scene_of(sample, pictures=pictures)
+                scene = codec.scene_of(sample, images=images)
             except codec.CodecError as fault:
                 on_damage(f"{folder / note.file}: {fault}")
                 continue
@@ -312,7 +312,7 @@ def read_shard(
         on_damage(f"{folder / note.file}: {fault}")
 
 
-def samples_of(content: bytes, *, pictures: bool) -> Iterator[dict[str, Any]]:
+def samples_of(content: bytes, *, images: bool) -> Iterator[dict[str, Any]]:
     """The samples of a whole shard in their order, the same that WebDataset reads.
 
     A shard is a tar of files called KEY.NAME. The library itself would bring torch into every process that evaluates.
@@ -325,7 +325,7 @@ def samples_of(content: bytes, *, pictures: bool) -> Iterator[dict[str, Any]]:
             yield sample
             sample = {}
         sample["__key__"] = key
-        if pictures or not name.endswith(".jpg"):
+        if images or not name.endswith(".jpg"):
             sample[name] = read()
     if sample:
         yield sample

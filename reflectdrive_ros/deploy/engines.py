@@ -17,7 +17,15 @@ from ..config import ConfigError
 from ..model.card import GRAPHS, GraphCard, GraphError
 from ..runtime.model_file import ModelFileError
 from ..runtime.trt import engine_cache
-from ..runtime.trt.backend import Complaints, engines_of, fit_of, fixed_blocks, machine_of, opened, tensorrt
+from ..runtime.trt.backend import (
+    TrtLogger,
+    engine_folder,
+    engine_key,
+    import_tensorrt,
+    machine_of,
+    open_device,
+    sequences_per_step,
+)
 from ..runtime.trt.cuda_device import CudaError
 from ..runtime.trt.engine_cache import EngineError
 
@@ -27,7 +35,7 @@ OUT_OF_MEMORY = ("out of memory", "outofmemory", "could not be allocated", "insu
 
 
 @dataclass(frozen=True)
-class Built:
+class BuiltEngine:
     """An engine that now is there."""
 
     graph: str
@@ -35,37 +43,37 @@ class Built:
     seconds: float  # that it took; 0 for one that fitted already
 
 
-def build(card: GraphCard, device: str, folder: Path | None, clock: Callable[[], float]) -> Iterator[Built]:
+def build(card: GraphCard, device: str, folder: Path | None, clock: Callable[[], float]) -> Iterator[BuiltEngine]:
     """One row as each engine is there. Raises CudaError, EngineError, OSError; what was built before stays."""
-    fixed_blocks(card)
-    gpu = opened(device)
-    trt = tensorrt(gpu)
-    place, machine = engines_of(card, folder), machine_of(trt, gpu)
+    sequences_per_step(card)
+    gpu = open_device(device)
+    trt = import_tensorrt(gpu)
+    place, machine = engine_folder(card, folder), machine_of(trt, gpu)
     for name in GRAPHS:
-        fit = fit_of(card, name, machine)
-        file = place / f"{fit.name}.plan"
+        key = engine_key(card, name, machine)
+        file = place / f"{key.name}.plan"
         try:
-            engine_cache.load(place, fit, "")
+            engine_cache.load(place, key, "")
         except EngineError:
             begun = clock()
             timing = engine_cache.timing_file(place, machine)
-            plan, timed = _plan(trt, card.files[name], engine_cache.stored_timing(timing))
-            engine_cache.store(place, fit, plan)
+            plan, timed = _plan(trt, card.files[name], engine_cache.load_timing(timing))
+            engine_cache.store(place, key, plan)
             engine_cache.store_timing(timing, timed)
-            yield Built(name, file, clock() - begun)
+            yield BuiltEngine(name, file, clock() - begun)
         else:
-            yield Built(name, file, 0.0)
+            yield BuiltEngine(name, file, 0.0)
 
 
 def _plan(trt: Any, file: Path, timing: bytes) -> tuple[bytes, bytes]:
     """An engine of one graph, and what has been timed by now. Raises EngineError."""
-    complaints = Complaints.of(trt)
-    builder = complaints.made(lambda: trt.Builder(complaints.sink), "builder")
+    logger = TrtLogger.of(trt)
+    builder = logger.create(lambda: trt.Builder(logger.sink), "builder")
     # required by TensorRT 10, implied by 11; its number is another in each
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
-    parser = trt.OnnxParser(network, complaints.sink)
+    parser = trt.OnnxParser(network, logger.sink)
     if not parser.parse_from_file(str(file)):
-        why = "; ".join(parser.get_error(index).desc() for index in range(parser.num_errors)) or complaints.told()
+        why = "; ".join(parser.get_error(index).desc() for index in range(parser.num_errors)) or logger.take_errors()
         raise EngineError(f"TensorRT {trt.__version__} cannot read {file}: {' '.join(why.split())}")
     config = builder.create_builder_config()
     config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, WORKSPACE_BYTES)
@@ -74,10 +82,10 @@ def _plan(trt: Any, file: Path, timing: bytes) -> tuple[bytes, bytes]:
     if cache is None or not config.set_timing_cache(cache, False):  # spoilt, or of another machine
         cache = config.create_timing_cache(b"")
         config.set_timing_cache(cache, False)
-    complaints.told()
+    logger.take_errors()
     plan = builder.build_serialized_network(network, config)
     if plan is None:
-        why = complaints.told()
+        why = logger.take_errors()
         if any(words in why.lower() for words in OUT_OF_MEMORY):
             raise EngineError(f"out of memory while an engine of {file} was built, close what else uses the GPU: {why}")
         raise EngineError(f"TensorRT {trt.__version__} cannot build an engine of {file}: {why}")

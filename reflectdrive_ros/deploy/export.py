@@ -18,7 +18,7 @@ times; a lite one, the third once and the last twice.
 
 Arithmetic is in float32. A weight matrix that bfloat16 holds without loss (those of a shipped checkpoint all do) is
 stored as bfloat16 behind a Cast, which runtimes fold when they load the graph: half the file, the same numbers. A
-network that was taken to bfloat16 (`in_bfloat16`) gives graphs for TensorRT that reckon in bfloat16, and in float32
+network that was taken to bfloat16 (`to_bfloat16`) gives graphs for TensorRT that reckon in bfloat16, and in float32
 where sums are long: softmax, norms, everything behind the logits. Keys and values are then bfloat16 too.
 
 Each graph has all it needs inside, so that a hash is a hash of what runs; they share most weights, which costs what
@@ -53,20 +53,20 @@ from ..files import sha256_of
 from ..model.card import CARD, FORMAT, METADATA
 from ..model.layers import KeysValues
 from ..model.token import rollout
-from ..model.token.net import BLOCK, TokenNet
+from ..model.token.net import ACTION_TOKENS, TokenNet
 from ..model.token.rollout import Decoding
 
 OPSET = 20
-MOST_BLOCKS = 64  # of a step whose number of blocks is free
-MOST_VIEWS = 64  # likewise, of pictures that are looked at together
-SMALL = 1024  # elements; smaller tables are kept as they are
+MAX_SEQUENCES = 64  # of a step whose number of blocks is free
+MAX_VIEWS = 64  # likewise, of pictures that are looked at together
+MIN_HALVED_ELEMENTS = 1024  # elements; smaller tables are kept as they are
 PRECISIONS = {torch.float32: "fp32", torch.bfloat16: "bf16"}  # of a network's weights, and of its graphs' arithmetic
 Size = tuple[int, int]  # width and height of pictures in px
-INSIDE_BYTES = 1_500_000_000  # more weights than that stand beside their graph
-FOLDED_MOST = 2**31  # elements of a constant, as the part of a head that is multiplied
+MAX_EMBEDDED_BYTES = 1_500_000_000  # more weights than that stand beside their graph
+MAX_FOLDED_ELEMENTS = 2**31  # elements of a constant, as the part of a head that is multiplied
 
 
-class See(nn.Module):
+class EncodeViews(nn.Module):
     """`TokenNet.look` at bytes."""
 
     def __init__(self, net: TokenNet) -> None:
@@ -75,7 +75,7 @@ class See(nn.Module):
 
     def forward(self, views: Tensor) -> Tensor:
         # to float32 at once, and to nothing else: TensorRT has bytes as an input only, and casts them so
-        return self.net.look(views.float())
+        return self.net.encode_views(views.float())
 
 
 class PrefillGoal(nn.Module):
@@ -86,9 +86,9 @@ class PrefillGoal(nn.Module):
         self.net, self.rules = net, decoding.goals
 
     def forward(self, seen: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> tuple[Tensor, ...]:
-        known = rollout.prefill_goal_of(self.net, self.net.prompt_of(seen, text, ego, route), self.rules)
+        known = rollout.prefill_goal_from_prompt(self.net, self.net.build_prompt(seen, text, ego, route), self.rules)
         flat = (part for layer in known.keys_values for part in layer)
-        return known.blocks, known.goal_log_probs, known.valid, *flat
+        return known.actions, known.goal_log_probs, known.valid, *flat
 
 
 class Prefill(nn.Module):
@@ -99,7 +99,7 @@ class Prefill(nn.Module):
         self.net = net
 
     def forward(self, seen: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> tuple[Tensor, ...]:
-        layers = self.net.encode(self.net.prompt_of(seen, text, ego, route))
+        layers = self.net.encode(self.net.build_prompt(seen, text, ego, route))
         return tuple(part for layer in layers for part in layer)
 
 
@@ -111,9 +111,9 @@ class Step(nn.Module):
         self.net, self.rules = net, decoding.edits
 
     def forward(
-        self, blocks: Tensor, limit: Tensor, edit: Tensor, keys_values: tuple[KeysValues, ...]
+        self, actions: Tensor, limit: Tensor, edit: Tensor, keys_values: tuple[KeysValues, ...]
     ) -> tuple[Tensor, Tensor]:
-        return rollout.step(self.net, blocks, keys_values, limit, edit, self.rules)
+        return rollout.step(self.net, actions, keys_values, limit, edit, self.rules)
 
 
 def export(
@@ -122,7 +122,7 @@ def export(
     folder: str | Path,
     about: Mapping[str, Any],
     decoding: Decoding | None = None,
-    blocks: int | None = None,
+    sequences: int | None = None,
     golden: Mapping[str, float] | None = None,
     gate: Mapping[str, Any] | None = None,
     camera: Size | None = None,
@@ -136,25 +136,25 @@ def export(
     """
     folder, decoding = Path(folder), decoding or Decoding()
     folder.mkdir(parents=True, exist_ok=True)
-    model = model_of(net, weights_sha256, decoding, blocks, camera)
+    model = describe_model(net, weights_sha256, decoding, sequences, camera)
     traced = {
-        "see": _seeing(net, camera, blocks),
-        "prefill_goal": _reading(net, PrefillGoal(net, decoding), ["blocks", "goal_log_probs", "real"]),
-        "prefill": _reading(net, Prefill(net), []),
-        "step": _step(net, decoding, blocks),
+        "vision_encoder": _trace_vision_encoder(net, camera, sequences),
+        "prefill_goal": _trace_prefill(net, PrefillGoal(net, decoding), ["blocks", "goal_log_probs", "real"]),
+        "prefill": _trace_prefill(net, Prefill(net), []),
+        "step": _trace_step(net, decoding, sequences),
     }
     graphs = {}
     for name, graph in traced.items():
-        _forget_the_source(graph)
+        _strip_source_locations(graph)
         _softmax_in_float32(graph)
-        _store_halved(graph)
+        _store_as_bfloat16(graph)
         graphs[name] = write_graph(graph, name, model, folder)
     exporter = {"torch": torch.__version__, "onnxscript": version("onnxscript")}
-    told = {"about": {**about, "exporter": exporter}, "golden": golden, "gate": gate}
-    return write_card(folder, model, graphs, told)
+    description = {"about": {**about, "exporter": exporter}, "golden": golden, "gate": gate}
+    return write_card(folder, model, graphs, description)
 
 
-def in_bfloat16(net: TokenNet) -> TokenNet:
+def to_bfloat16(net: TokenNet) -> TokenNet:
     """The network once more, its weights in bfloat16; all but the convolutions, which ONNX has in float32 only.
 
     ONNX took bfloat16 into Conv with opset 22. A picture's values between -1 and 1 are better off in float32, too.
@@ -165,15 +165,15 @@ def in_bfloat16(net: TokenNet) -> TokenNet:
     return half
 
 
-def model_of(
-    net: TokenNet, weights_sha256: str, decoding: Decoding, blocks: int | None, camera: Size | None = None
+def describe_model(
+    net: TokenNet, weights_sha256: str, decoding: Decoding, sequences: int | None, camera: Size | None = None
 ) -> dict[str, Any]:
     """What the graphs take and mean, in words that JSON has: the same for all graphs and their card."""
     config = net.config
-    width, height = camera or own_size(net)
-    averaged = "averages areas down to what the network takes and " if (width, height) != own_size(net) else ""
+    width, height = camera or network_size(net)
+    averaged = "averages areas down to what the network takes and " if (width, height) != network_size(net) else ""
     measures = dataclasses.asdict(config)
-    told = {
+    description = {
         "weights_sha256": weights_sha256,
         "precision": PRECISIONS[net.x_head.weight.dtype],
         "config_sha256": hashlib.sha256(json.dumps(measures, sort_keys=True).encode()).hexdigest(),
@@ -192,16 +192,16 @@ def model_of(
             "route": "ids of x, y of the points route_at_m along the route; the mask: not known",
             "route_at_m": config.route_at_m,
         },
-        "experts": {"prompt": config.blocks.ffn, "action": config.blocks.action_ffn},  # widths of the FFNs
+        "experts": {"prompt": config.transformer.ffn, "action": config.transformer.action_ffn},  # widths of the FFNs
         "codebook": {"bin_m": config.bin_m, "bins": config.bins, "reachable": config.id_ranges},  # x's ids and y's
         "decoding": dataclasses.asdict(decoding),
-        "blocks": blocks,
+        "action_sequences": sequences,
         "config": measures,
     }
-    return json.loads(json.dumps(told))  # type: ignore[no-any-return]  # tuples become lists, as a reader sees them
+    return json.loads(json.dumps(description))  # type: ignore[no-any-return]  # tuples become lists, as a reader sees them
 
 
-def own_size(net: TokenNet) -> Size:
+def network_size(net: TokenNet) -> Size:
     """Width and height of the pictures that the network itself takes."""
     return net.config.vision.width, net.config.vision.height
 
@@ -211,63 +211,65 @@ def example_inputs(net: TokenNet) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     config, kind = net.config, net.x_head.weight.dtype
     instants = config.instants // config.vision.frames
     return (
-        torch.zeros(1, instants, config.cameras, config.vision.tokens, config.blocks.width, dtype=kind),
+        torch.zeros(1, instants, config.cameras, config.vision.tokens, config.transformer.width, dtype=kind),
         torch.zeros(1, config.text_length, dtype=torch.int64),
         torch.zeros(1, 3),
         torch.full((1, len(config.route_at_m), 2), config.mask_id),
     )
 
 
-def _seeing(net: TokenNet, camera: Size | None, blocks: int | None) -> ir.Model:
+def _trace_vision_encoder(net: TokenNet, camera: Size | None, sequences: int | None) -> ir.Model:
     config = net.config
-    width, height = camera or own_size(net)
-    count = config.cameras if blocks else config.cameras + 2  # a free number is traced by one that nothing else has
+    width, height = camera or network_size(net)
+    count = config.cameras if sequences else config.cameras + 2  # a free number is traced by one that nothing else has
     views = torch.zeros(count, config.vision.frames, height, width, 3, dtype=torch.uint8)
-    shapes = None if blocks else {"views": {0: Dim("count", min=1, max=MOST_VIEWS)}}
-    return _traced(See(net), (views,), ["views"], ["seen"], shapes)
+    shapes = None if sequences else {"views": {0: Dim("count", min=1, max=MAX_VIEWS)}}
+    return _trace(EncodeViews(net), (views,), ["views"], ["seen"], shapes)
 
 
-def _reading(net: TokenNet, module: nn.Module, decided: list[str]) -> ir.Model:
+def _trace_prefill(net: TokenNet, module: nn.Module, decided: list[str]) -> ir.Model:
     """A graph that reads the scene and gives what is decided, then keys and values."""
-    return _traced(module, example_inputs(net), ["seen", "text", "ego", "route"], [*decided, *_kept(net)], None)
+    return _trace(
+        module, example_inputs(net), ["seen", "text", "ego", "route"], [*decided, *_keys_values_names(net)], None
+    )
 
 
-def _step(net: TokenNet, decoding: Decoding, blocks: int | None) -> ir.Model:
-    config, attention = net.config, net.config.blocks
-    count = blocks or decoding.goals.count + 1  # a free number is traced by one that nothing else has
-    masked = torch.full((1, count, BLOCK), config.mask_id)
+def _trace_step(net: TokenNet, decoding: Decoding, sequences: int | None) -> ir.Model:
+    config, attention = net.config, net.config.transformer
+    count = sequences or decoding.goals.count + 1  # a free number is traced by one that nothing else has
+    masked = torch.full((1, count, ACTION_TOKENS), config.mask_id)
     measures = 1, attention.kv_heads, config.prompt_length, attention.head_dim
     kept = torch.zeros(measures, dtype=net.x_head.weight.dtype)
     keys_values = tuple((kept.clone(), kept.clone()) for _ in range(attention.layers))
     tensors = masked, torch.tensor(1), torch.tensor(False), keys_values
     static = tuple((None, None) for _ in keys_values)
-    free = {1: Dim("count", min=1, max=MOST_BLOCKS)}
-    shapes = None if blocks else {"blocks": free, "limit": None, "edit": None, "keys_values": static}
-    names = ["blocks", "limit", "edit", *_kept(net)]
-    return _traced(Step(net, decoding), tensors, names, ["written", "confidence"], shapes)
+    free = {1: Dim("count", min=1, max=MAX_SEQUENCES)}
+    shapes = None if sequences else {"actions": free, "limit": None, "edit": None, "keys_values": static}
+    names = ["blocks", "limit", "edit", *_keys_values_names(net)]
+    return _trace(Step(net, decoding), tensors, names, ["written", "confidence"], shapes)
 
 
-def _kept(net: TokenNet) -> list[str]:
+def _keys_values_names(net: TokenNet) -> list[str]:
     """Names of the keys and values that go from one graph to the other."""
-    return [f"{part}_{layer}" for layer in range(net.config.blocks.layers) for part in ("keys", "values")]
+    return [f"{part}_{layer}" for layer in range(net.config.transformer.layers) for part in ("keys", "values")]
 
 
-def _traced(
-    module: nn.Module, tensors: tuple[Any, ...], inputs: list[str], outputs: list[str], shapes: Any
-) -> ir.Model:
-    with _quiet(), torch.no_grad():
-        captured = torch.export.export(module.eval(), tensors, dynamic_shapes=shapes)
+def _trace(module: nn.Module, tensors: tuple[Any, ...], inputs: list[str], outputs: list[str], shapes: Any) -> ir.Model:
+    with _suppress_exporter_messages(), torch.no_grad():
+        capture = torch.export.export(module.eval(), tensors, dynamic_shapes=shapes)
         program = torch.onnx.export(
-            captured, dynamo=True, opset_version=OPSET, input_names=inputs, output_names=outputs, verbose=False
+            capture, dynamo=True, opset_version=OPSET, input_names=inputs, output_names=outputs, verbose=False
         )
     assert program is not None  # it is None only where a file was named
-    fold_constants(program.model, input_size_limit=FOLDED_MOST, output_size_limit=FOLDED_MOST)
-    DeduplicateInitializersPass(FOLDED_MOST)(program.model)  # layers that goals pass once more have their weights once
+    fold_constants(program.model, input_size_limit=MAX_FOLDED_ELEMENTS, output_size_limit=MAX_FOLDED_ELEMENTS)
+    DeduplicateInitializersPass(MAX_FOLDED_ELEMENTS)(
+        program.model
+    )  # layers that goals pass once more have their weights once
     return program.model
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _suppress_exporter_messages() -> Iterator[None]:
     """The exporter has its say on libraries that are not installed and on its own deprecations."""
     log = logging.getLogger("torch.onnx")
     before = log.level
@@ -289,7 +291,7 @@ def write_graph(graph: ir.Model, name: str, model: Mapping[str, Any], folder: Pa
     size = sum(value.const_value.nbytes for value in graph.graph.initializers.values() if value.const_value is not None)
     file, weights = folder / f"{name}.onnx", folder / f"{name}.weights"
     row: dict[str, Any] = {"file": file.name}
-    if size > INSIDE_BYTES:
+    if size > MAX_EMBEDDED_BYTES:
         ir.save(graph, file, external_data=weights.name)
         row["weights"] = {"file": weights.name, "sha256": sha256_of(weights), "bytes": weights.stat().st_size}
     else:
@@ -303,12 +305,12 @@ def write_card(
 ) -> str:
     """The card of graphs that were written, by what `write_graph` said of each; returns its SHA-256."""
     sections = {"format": FORMAT, "model": model, "graphs": graphs, **more}
-    content = json.dumps({name: told for name, told in sections.items() if told is not None}, indent=2) + "\n"
+    content = json.dumps({name: section for name, section in sections.items() if section is not None}, indent=2) + "\n"
     _replace(folder / CARD, content.encode())
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def _forget_the_source(graph: ir.Model) -> None:
+def _strip_source_locations(graph: ir.Model) -> None:
     """The exporter notes for each node where in which file on this machine it came from."""
     values = [*graph.graph.inputs, *graph.graph.initializers.values()]
     for node in graph.graph.all_nodes():
@@ -351,7 +353,7 @@ def _cast(value: ir.Value, kind: ir.DataType) -> ir.Node:
     return cast
 
 
-def _store_halved(graph: ir.Model) -> None:
+def _store_as_bfloat16(graph: ir.Model) -> None:
     """Weights that bfloat16 holds exactly are stored as such, behind a Cast.
 
     But for those of a convolution: TensorRT's parser wants them to be constants, and a Cast is none to it.
@@ -359,7 +361,7 @@ def _store_halved(graph: ir.Model) -> None:
     casts = []
     for name, value in list(graph.graph.initializers.items()):
         tensor = value.const_value
-        if tensor is None or tensor.dtype != ir.DataType.FLOAT or tensor.size < SMALL:
+        if tensor is None or tensor.dtype != ir.DataType.FLOAT or tensor.size < MIN_HALVED_ELEMENTS:
             continue
         if any(user.op_type == "Conv" for user, _ in value.uses()):
             continue

@@ -92,8 +92,8 @@ def resolve_scene_set(scenes: str, workers: int, console: Console) -> Path:
             raise SetError(f"{shown(folder)} holds no scene set: name one of {names}, or make one there with `{make}`")
         return folder
     make_shard, made_by = scene_sets.make_sampler(*scene_sets.IMAGE_SIZE, pictures=True)
-    wanted = sets.Wanted(scenes, sets.SIZES[scenes], made_by)
-    folder = sets.default_place(scenes, made_by)
+    wanted = sets.SceneSetSpec(scenes, sets.SIZES[scenes], made_by)
+    folder = sets.default_folder(scenes, made_by)
     if not sets.is_complete(folder, wanted):
         sentence = f"the set '{scenes}' is not whole in {folder}: making it, {wanted.size} scenes"
         console.print(escape(sentence), soft_wrap=True, highlight=False)
@@ -232,7 +232,7 @@ def _score_shard(
     scenes = shards.read_shard(
         folder,
         note,
-        pictures=not {driver.planner for driver in drivers.values()} <= set(CAMERA_FREE),
+        images=not {driver.planner for driver in drivers.values()} <= set(CAMERA_FREE),
         families=families,
         limit=limit,
         on_damage=damages.append,

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 from ..data import sets, shards
-from ..data.sets import MakeShard, Wanted
+from ..data.sets import MakeShard, SceneSetSpec
 from ..data.shards import Index, SetError
 from ..sim import sumo
 
@@ -30,7 +30,7 @@ def make_sampler(width: int, height: int, *, pictures: bool, first: int = 0) -> 
 
 
 def ensure_scene_set(
-    folder: Path, wanted: Wanted, make_shard: MakeShard, workers: int, console: Console
+    folder: Path, wanted: SceneSetSpec, make_shard: MakeShard, workers: int, console: Console
 ) -> tuple[Index, float | None]:
     """The index of a set, generated or completed first where needed, and scenes generated per second or None.
 

@@ -37,12 +37,17 @@ from ..files import read_limited, sha256_of, shown
 from ..tokens import Codebook
 from .external_data import OnnxError, external_files
 
-FORMAT = "reflectdrive.graphs.3"  # 1 had no `prefill`, 2 no `see`
+FORMAT = "reflectdrive.graphs.4"
+FORMER_FORMAT = "reflectdrive.graphs.3"  # the same content under the names in FORMER_*
+FORMER_GRAPHS = {"see": "vision_encoder"}
+FORMER_MODEL = {"blocks": "action_sequences"}
+FORMER_GOALS = {"looked": "rescored", "trust": "value_power"}
+FORMER_CONFIG = {"blocks": "transformer"}
 CARD = "card.json"
-GRAPHS = ("see", "prefill_goal", "prefill", "step")
+GRAPHS = ("vision_encoder", "prefill_goal", "prefill", "step")
 QUANTISED = ("int8", "fp8")  # precisions that drive only after they were held against float32
-MOST_LOST = 0.3  # PDMS that they may cost
-WATCHED = "watched:"  # begins the names of outputs that tell of values inside a graph
+MAX_PDMS_DROP = 0.3  # PDMS that they may cost
+CALIBRATION_PREFIX = "calibration:"  # begins the names of outputs that tell of values inside a graph
 GRAPH_BYTES = 1 << 31  # protobuf's own limit; more weights stand beside their graph
 METADATA = "reflectdrive"  # key of the graphs' metadata under which `model` stands, as JSON
 
@@ -70,12 +75,12 @@ FIELDS = {
                 "count": COUNT,
                 "spacing_m": number(0.0),
                 "floor": number(0.0, 1.0),
-                "looked": COUNT,
-                "trust": number(),
+                "rescored": COUNT,
+                "value_power": number(),
             },
             "edits": {"at_most": whole(0, 16)},
         },
-        "blocks": maybe(COUNT),
+        "action_sequences": maybe(COUNT),
     },
     "graphs": {name: {**ROW, "weights": maybe(ROW)} for name in GRAPHS},
     "about": maybe(named(anything)),
@@ -93,7 +98,7 @@ class GraphCard:
     """A card that was read, its files found as it says."""
 
     path: Path
-    model: Mapping[str, Any]  # what the network takes and means: `export.model_of`
+    model: Mapping[str, Any]  # what the network takes and means: `export.describe_model`
     files: Mapping[str, Path]
     sha256: Mapping[str, str]  # of the files
     about: Mapping[str, Any]  # where the weights come from
@@ -105,6 +110,8 @@ class GraphCard:
         path = Path(path)
         try:
             content = read_json(path)
+            if isinstance(content, dict) and content.get("format") == FORMER_FORMAT:
+                content = _upgrade_card(content)
             if not isinstance(content, dict) or content.get("format") != FORMAT:
                 raise GraphError(
                     f"{path} is no card of exported graphs (format {FORMAT}): make one with reflectdrive export"
@@ -146,8 +153,8 @@ class GraphCard:
             "goals": goals["count"],
             "goal_spacing_m": goals["spacing_m"],
             "goal_floor": goals["floor"],
-            "rescore_goals": goals["looked"],
-            "goal_value_power": goals["trust"],
+            "rescore_goals": goals["rescored"],
+            "goal_value_power": goals["value_power"],
             "edit_at_most": edits["at_most"],
         }
 
@@ -162,28 +169,58 @@ class GraphCard:
                 f"the graphs of {self.path} reckon in {self.precision}, and their card does not tell what they score "
                 f"beside those in float32: export again with --precision {self.precision} --gate DIR"
             ) from None
-        if not (lost <= MOST_LOST and self.gate.get("passed") is True):
+        if not (lost <= MAX_PDMS_DROP and self.gate.get("passed") is True):
             raise GraphError(
                 f"the graphs of {self.path} reckon in {self.precision}, which costs them {lost:.2f} of PDMS, more than "
-                f"{MOST_LOST}: drive with those in float32"
+                f"{MAX_PDMS_DROP}: drive with those in float32"
             )
 
     def check_metadata(self, name: str, metadata: Mapping[str, str]) -> None:
         """Raises GraphError when the graph in the file of `name` is not that graph of this model."""
         file = self.files[name]
         try:
-            told = parse_json(metadata[METADATA])
-            check_fields(told, {"graph": text(), "model": named(anything)})
+            metadata_of = parse_json(metadata[METADATA])
+            check_fields(metadata_of, {"graph": text(), "model": named(anything)})
         except (KeyError, DocumentError):
             raise GraphError(f"{file} carries no metadata of a planner: export the checkpoint again") from None
-        if told["graph"] != name:
-            raise GraphError(f"{file} is the graph {told['graph']!r}, expected {name!r}: export again")
-        different = [key for key in self.model if told["model"].get(key) != self.model[key]]
+        graph, model = (
+            FORMER_GRAPHS.get(metadata_of["graph"], metadata_of["graph"]),
+            upgrade_model(metadata_of["model"]),
+        )
+        if graph != name:
+            raise GraphError(f"{file} is the graph {graph!r}, expected {name!r}: export again")
+        different = [key for key in self.model if model.get(key) != self.model[key]]
         if different:
             raise GraphError(
                 f"{file} belongs to another model than {self.path.name}: {', '.join(different)} differ; export the "
                 "checkpoint again"
             )
+
+
+def rename_keys(value: Any, names: Mapping[str, str]) -> Any:
+    """A JSON object with its keys renamed; any other value unchanged, for `check_fields` to refuse."""
+    return {names.get(key, key): each for key, each in value.items()} if isinstance(value, dict) else value
+
+
+def upgrade_model(model: Any) -> Any:
+    """The `model` of a card or graph of FORMER_FORMAT under its present names; one with present names is unchanged."""
+    model = rename_keys(model, FORMER_MODEL)
+    if isinstance(model, dict):
+        if isinstance(decoding := model.get("decoding"), dict) and "goals" in decoding:
+            model["decoding"] = {**decoding, "goals": rename_keys(decoding["goals"], FORMER_GOALS)}
+        if "config" in model:
+            model["config"] = rename_keys(model["config"], FORMER_CONFIG)
+    return model
+
+
+def _upgrade_card(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A card of FORMER_FORMAT under its present names; files keep the names that the card gives them."""
+    return {
+        **content,
+        "format": FORMAT,
+        "model": upgrade_model(content.get("model")),
+        "graphs": rename_keys(content.get("graphs"), FORMER_GRAPHS),
+    }
 
 
 def _check_graph(file: Path, row: Mapping[str, Any]) -> None:

@@ -25,10 +25,20 @@ from torch import Tensor
 
 from ..documents import DocumentError, array, check_fields, number, parse_json, text, whole
 from ..files import MODEL_BYTES, open_limited, sha256_of
-from .card import GraphCard, GraphError
+from .card import FORMER_CONFIG, GraphCard, GraphError, rename_keys
 from .token.net import TokenNet, TokenNetConfig
 
-FORMAT = "reflectdrive.token_net.1"
+FORMAT = "reflectdrive.token_net.2"
+FORMER_FORMAT = "reflectdrive.token_net.1"  # the same weights under the names in FORMER_PARAMETERS
+FORMER_PARAMETERS = {  # part of a parameter's dotted name -> present name; of the network, then of the training losses
+    "odds_hidden": "value_hidden",
+    "odds_head": "value_head",
+    "goal_way": "goal_route",
+    "route_place": "route_position",
+    "readers": "aux_heads",
+    "reader": "linear",
+    "why": "sub_score_head",
+}
 CARD = "card.json"
 SHOWN = 8  # names listed of those that are wrong
 
@@ -41,7 +51,7 @@ FIELDS = {  # of TokenNetConfig as a file of weights carries it
         "stem": array(WIDTH, 0, 8),
         "norm_eps": EPSILON,
     },
-    "blocks": {
+    "transformer": {
         **dict.fromkeys(("layers", "heads", "kv_heads"), COUNT),
         **dict.fromkeys(("width", "head_dim", "ffn", "action_ffn"), WIDTH),
         "rope_theta": number(1.0, 1e12),
@@ -101,13 +111,15 @@ def load(path: str | Path, sha256: str) -> TokenNet:
     if digest != sha256.lower():
         raise CheckpointError(f"{path} has SHA-256 {digest}, expected {sha256}: fetch the file again")
     tensors, metadata = read_tensors(path)
-    if FORMAT not in metadata:
+    if FORMER_FORMAT in metadata:
+        tensors = {present_name(name): value for name, value in tensors.items()}
+    elif FORMAT not in metadata:
         raise CheckpointError(f"{path} carries {sorted(metadata)}, expected weights of the format {FORMAT}")
-    config = _config(path, metadata[FORMAT])
+    config = _config(path, _config_text(metadata))
     with torch.device("meta"):  # shapes are compared before memory is taken for them
         check_shapes(TokenNet(config), tensors, path)
     net = TokenNet(config)
-    fill(net, tensors, path)
+    copy_parameters(net, tensors, path)
     return net.eval()
 
 
@@ -124,15 +136,25 @@ def random_net(path: str | Path, seed: int) -> TokenNet:
             raise CheckpointError(f"{path} does not tell the network's configuration: {fault}") from None
     else:
         _, metadata = read_tensors(path)
-        config = metadata.get(FORMAT, "{}")
+        config = _config_text(metadata)
     net = TokenNet(_config(path, config))
     net.initialise(torch.Generator().manual_seed(seed))
     return net.eval()
 
 
+def present_name(name: str) -> str:
+    """The present dotted name of a parameter in a file of weights or a training state of the former format."""
+    return ".".join(FORMER_PARAMETERS.get(part, part) for part in name.split("."))
+
+
+def _config_text(metadata: Mapping[str, str]) -> str:
+    """The configuration in a file's metadata, as JSON; an empty object where there is none."""
+    return metadata.get(FORMAT) or metadata.get(FORMER_FORMAT) or "{}"
+
+
 def _config(path: Path, content: str) -> TokenNetConfig:
     try:
-        values = parse_json(content)
+        values = rename_keys(parse_json(content), FORMER_CONFIG)
         check_fields(values, FIELDS)
         return _dataclass_of(TokenNetConfig, values)  # type: ignore[no-any-return]
     except DocumentError as fault:
@@ -155,7 +177,7 @@ def _dataclass_of(kind: Any, values: Mapping[str, Any]) -> Any:
     return kind(**given)
 
 
-def opened(path: Path) -> Any:
+def open_safetensors(path: Path) -> Any:
     """A safetensors file, as `safe_open` gives it. Raises OSError for what is no regular file, and SafetensorError."""
     open_limited(path, MODEL_BYTES).close()  # the library would wait for the writer of a pipe
     return safe_open(path, "pt")
@@ -163,13 +185,13 @@ def opened(path: Path) -> Any:
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
-        with opened(path) as file:
+        with open_safetensors(path) as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except (SafetensorError, OSError) as fault:
         raise CheckpointError(f"{path} is not a safetensors file: {fault}") from None
 
 
-def fill(net: torch.nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None:
+def copy_parameters(net: torch.nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None:
     """Copy tensors into the parameters of the same names; all must be there, none too many, all shapes equal."""
     own = check_shapes(net, tensors, source)
     broken = [name for name in own if not torch.isfinite(tensors[name]).all()]

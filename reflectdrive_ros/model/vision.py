@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..domain import Array
-from .layers import attended
+from .layers import attention
 
 SHUFFLE = 2  # patches per side that become one token
 
@@ -66,7 +66,7 @@ class VisionAttention(nn.Module):
         q, k, v = (
             proj(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for proj in (self.q_proj, self.k_proj, self.v_proj)
         )
-        return self.out_proj(attended(q, k, v).transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+        return self.out_proj(attention(q, k, v).transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
 
 class VisionMlp(nn.Module):
@@ -118,7 +118,7 @@ class VisionEncoder(nn.Module):
         size = self.config.height, self.config.width
         whole = views
         if views.shape[2:4] != size:
-            whole = torch.unflatten(shrunk(views.flatten(0, 1), *size), 0, views.shape[:2])
+            whole = torch.unflatten(area_resize(views.flatten(0, 1), *size), 0, views.shape[:2])
         channels = whole.permute(0, 1, 4, 2, 3).flatten(1, 2)  # of the oldest picture first
         pixels = (channels.to(weight.dtype) / 127.5 - 1.0).contiguous()
         x = self.patch_embedding(self.stem(pixels)).flatten(2).transpose(1, 2) + self.position_embedding.weight
@@ -127,7 +127,7 @@ class VisionEncoder(nn.Module):
         return self.post_layernorm(x)  # type: ignore[no-any-return]
 
 
-def shrunk(images: Tensor, height: int, width: int) -> Tensor:
+def area_resize(images: Tensor, height: int, width: int) -> Tensor:
     """Pictures (N, H, W, C) averaged over areas, whole values as cameras give: float32 (N, height, width, C).
 
     What OpenCV's INTER_AREA does on the host, as two products with matrices, which run wherever the network runs;
@@ -136,12 +136,12 @@ def shrunk(images: Tensor, height: int, width: int) -> Tensor:
     pixels = images.float()
     for size in (height, width):  # rows; turned over, columns; turned back
         across, channels = pixels.shape[2:]
-        shares = torch.from_numpy(area_shares(pixels.shape[1], size)).to(pixels.device)
+        shares = torch.from_numpy(area_weights(pixels.shape[1], size)).to(pixels.device)
         pixels = torch.unflatten(shares @ pixels.flatten(2), 2, (across, channels)).transpose(1, 2)
     return pixels.round()
 
 
-def resized_patches(weight: Tensor, side: int) -> Tensor:
+def resize_patch_embedding(weight: Tensor, side: int) -> Tensor:
     """Patch embedding (C, I, S, S) for patches of `side` x `side`: the same answer to the same patch enlarged.
 
     The smallest weights that do so (FlexiViT, arXiv 2212.08013, section 3.4).
@@ -154,7 +154,7 @@ def resized_patches(weight: Tensor, side: int) -> Tensor:
     return patches
 
 
-def area_shares(before: int, after: int) -> Array:
+def area_weights(before: int, after: int) -> Array:
     """(after, before) float32: how much each of `before` pixels of a line counts in each of `after`, fewer, ones."""
     edges = np.arange(after + 1) * before / after
     pixels = np.arange(before)

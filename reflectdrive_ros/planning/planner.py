@@ -51,7 +51,9 @@ class Prefilled:
     """Result of the prefill: the encoded scene and the goals."""
 
     context: Any  # prefix with KV cache, opaque; passed back to the network in each step
-    blocks: Array  # (K, 16) int32 ids, an action sequence per goal: its last pair, the rest masked; most probable first
+    actions: (
+        Array  # (K, 16) int32 ids, an action sequence per goal: its last pair, the rest masked; most probable first
+    )
     goal_log_probs: Array  # (K,)
     valid: Array  # (K,) bool; an invalid sequence is padding and repeats the first
 
@@ -64,7 +66,7 @@ def token_trace(rounds: Sequence[tuple[Array, Array]], known: Prefilled | None, 
     ids, confidence = (np.concatenate(part) for part in zip(*rounds, strict=True))
     if known is None:
         return TokenTrace(np.zeros((0, 2)), np.zeros(0), -1, ids, confidence)
-    goals = known.blocks[known.valid][:, -2:]
+    goals = known.actions[known.valid][:, -2:]
     chosen = int(np.argmax((goals == ids[0, -2:]).all(axis=1)))  # neither draft nor edits change the goal
     return TokenTrace(codebook.to_values(goals), np.exp(known.goal_log_probs[known.valid]), chosen, ids, confidence)
 
@@ -90,7 +92,7 @@ class Network(Protocol):
         """Encode the scene only, if the goal is known: the context that `prefill_goal` would give."""
         ...
 
-    def step(self, context: Any, blocks: Array, limit: int, edit: bool) -> tuple[Array, Array]:
+    def step(self, context: Any, actions: Array, limit: int, edit: bool) -> tuple[Array, Array]:
         """One decoding round on action sequences (M, 16).
 
         Without `edit` it writes the `limit` most confident masked ids of each; with `edit` it edits the written ids
@@ -98,18 +100,18 @@ class Network(Protocol):
         """
         ...
 
-    def draft(self, context: Any, blocks: Array, limits: Sequence[int]) -> tuple[Array, Array]:
+    def draft(self, context: Any, actions: Array, limits: Sequence[int]) -> tuple[Array, Array]:
         """`step` without `edit` for each of `limits` (at least one)."""
         ...
 
 
-def draft_sequentially(network: Network, context: Any, blocks: Array, limits: Sequence[int]) -> tuple[Array, Array]:
+def draft_sequentially(network: Network, context: Any, actions: Array, limits: Sequence[int]) -> tuple[Array, Array]:
     """`Network.draft` as one `step` call per round, for backends without a fused implementation."""
     first, *others = limits
-    blocks, confidence = network.step(context, blocks, first, False)
+    actions, confidence = network.step(context, actions, first, False)
     for limit in others:
-        blocks, confidence = network.step(context, blocks, limit, False)
-    return blocks, confidence
+        actions, confidence = network.step(context, actions, limit, False)
+    return actions, confidence
 
 
 def no_deadline() -> float:

@@ -38,7 +38,7 @@ class GuidedNetwork(Protocol):
         ...
 
     def guided_step(
-        self, context: Any, unconditional: Any, blocks: Array, limit: int, weight: float
+        self, context: Any, unconditional: Any, actions: Array, limit: int, weight: float
     ) -> tuple[Array, Array]:
         """As `Network.step` writing masked ids, by logits u + (weight + 1) (c - u): c with the text, u without."""
         ...
@@ -59,17 +59,17 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
     safety_context = SafetyContext.of(observation, planner_context.config)
 
     goals = nms_goals(scene, network, settings)[: settings.goals if safety_context.can_check else 1]
-    blocks, confidence = draft_plans(goals, scene, inputs, network, settings)
-    points = network.codebook.decode(blocks)
+    actions, confidence = draft_plans(goals, scene, inputs, network, settings)
+    points = network.codebook.decode(actions)
     smooth = postprocess(points, observation.ego, network.codebook.bin_m, safety_context.road)
     order, scores = [0], tuple[float, ...]()
-    if len(blocks) > 1:
+    if len(actions) > 1:
         found = assess(safety_context, evaluate(safety_context, smooth))
-        order = sorted(range(len(blocks)), key=lambda place: (found.key(place), -place), reverse=True)
+        order = sorted(range(len(actions)), key=lambda place: (found.key(place), -place), reverse=True)
         scores = tuple((found.safety.worst * found.quality)[order].tolist())
 
     best = order[0]
-    ids, sent, repairs = blocks[best], smooth[best], 0
+    ids, sent, repairs = actions[best], smooth[best], 0
     if settings.repair and safety_context.can_check:
         repaired = repair_plan(ids, points[best], observation, scene.context, planner_context, safety_context)
         ids, sent, repairs = repaired.ids, repaired.points, repaired.iterations
@@ -90,7 +90,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
         tuple(others),
         scores,
         ids,
-        trace=token_trace([(blocks[[best]], confidence[[best]])], scene, network.codebook),
+        trace=token_trace([(actions[[best]], confidence[[best]])], scene, network.codebook),
     )
     result = replace(result, check=safety_check(result, safety_context, repairs))
     return PlannerState(result, 0, Memory(inputs.notes, "every step plans anew")), result
@@ -104,36 +104,36 @@ def proposals(observation: Observation, planner_context: PlannerContext) -> tupl
     settings = planner_context.config.reflectdrive
     network, inputs = network_inputs("reflectdrive", observation, planner_context)
     scene = network.prefill_goal(inputs)
-    blocks, _ = draft_plans(nms_goals(scene, network, settings)[: settings.goals], scene, inputs, network, settings)
+    actions, _ = draft_plans(nms_goals(scene, network, settings)[: settings.goals], scene, inputs, network, settings)
     road = SafetyContext.of(observation, planner_context.config).road
-    points = postprocess(network.codebook.decode(blocks), observation.ego, network.codebook.bin_m, road)
+    points = postprocess(network.codebook.decode(actions), observation.ego, network.codebook.bin_m, road)
     return trajectories(points, observation.ego.speed_mps, planner_context.config.output.dt_s, road)
 
 
 def nms_goals(scene: Prefilled, network: Network, settings: ReflectDriveConfig) -> Array:
     """Sequences (K, 16) of the goals after non-maximum suppression, most probable first."""
-    blocks = scene.blocks[scene.valid]
-    goals_m = network.codebook.to_values(blocks[:, -2:])
+    actions = scene.actions[scene.valid]
+    goals_m = network.codebook.to_values(actions[:, -2:])
     kept = list[int]()
     for place, goal_m in enumerate(goals_m):
         if all(np.hypot(*(goal_m - goals_m[other])) >= settings.goal_spacing_m - 1e-3 for other in kept):
             kept.append(place)
-    return np.asarray(blocks[kept])
+    return np.asarray(actions[kept])
 
 
 def draft_plans(
-    blocks: Array, scene: Prefilled, inputs: ModelInputs, network: Network, settings: ReflectDriveConfig
+    actions: Array, scene: Prefilled, inputs: ModelInputs, network: Network, settings: ReflectDriveConfig
 ) -> tuple[Array, Array]:
     """Ids (K, 16) drafted to each goal in rounds of equal size, larger ones first; and their probabilities.
 
     Raises PlanningError if guidance is set and the network is no GuidedNetwork.
     """
     if settings.guidance == 0:
-        return network.draft(scene.context, blocks, tokens_per_round(settings.draft_rounds))
+        return network.draft(scene.context, actions, tokens_per_round(settings.draft_rounds))
     if not isinstance(network, GuidedNetwork):
         raise PlanningError("reflectdrive.guidance is set, but the network gives no logits: set it to 0")
     unconditional = network.unconditional(inputs)
-    confidence = np.zeros(blocks.shape)
+    confidence = np.zeros(actions.shape)
     for share in tokens_per_round(settings.draft_rounds):
-        blocks, confidence = network.guided_step(scene.context, unconditional, blocks, share, settings.guidance)
-    return blocks, confidence
+        actions, confidence = network.guided_step(scene.context, unconditional, actions, share, settings.guidance)
+    return actions, confidence

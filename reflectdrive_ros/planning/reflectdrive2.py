@@ -65,12 +65,12 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
         known = network.prefill_goal(inputs)
         context = known.context
         goal_actions, log_probs = goals_to_draft(known, observation, planner_context)
-        blocks, confidence = draft_actions(network, context, goal_actions, settings)
-        points = network.codebook.decode(blocks)
+        actions, confidence = draft_actions(network, context, goal_actions, settings)
+        points = network.codebook.decode(actions)
         kind, lite_steps_since_full, edit_rounds = StepKind.FULL, 0, settings.edit_rounds
     else:
         context, log_probs = network.prefill(inputs), np.zeros(1)  # one goal, nothing to choose
-        blocks, confidence, points = lite_draft(network, context, carried_points(state.previous, observation))
+        actions, confidence, points = lite_draft(network, context, carried_points(state.previous, observation))
         kind, lite_steps_since_full, edit_rounds = (
             StepKind.LITE,
             state.lite_steps_since_full + 1,
@@ -84,16 +84,16 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
     best, others = choice.order[0], choice.order[1:]
 
     rounds = edit_actions(
-        network, context, blocks[[best]], confidence[[best]], edit_rounds, planner_context.deadline_used
+        network, context, actions[[best]], confidence[[best]], edit_rounds, planner_context.deadline_used
     )
     (ids,), (confidence_of_ids,) = rounds[-1]
-    edited = edited_points(points[best], blocks[best], ids, network.codebook)
+    edited = edited_points(points[best], actions[best], ids, network.codebook)
     if settings.repair and safety_context.can_check:
-        best_states = choice.states(best) if np.array_equal(ids, blocks[best]) else None
+        best_states = choice.states(best) if np.array_equal(ids, actions[best]) else None
         found = repair_plan(ids, edited, observation, context, planner_context, safety_context, best_states)
         ids, way, states, repairs = found.ids, found.points, found.states, found.iterations
     else:
-        same = np.array_equal(ids, blocks[best])
+        same = np.array_equal(ids, actions[best])
         way = ways[best] if same else postprocess(edited, observation.ego, network.codebook.bin_m, road)
         states, repairs = None, 0
     sent = relax_profile(way, observation.ego, safety_context)
@@ -200,11 +200,11 @@ def goals_to_draft(known: Prefilled, observation: Observation, planner_context: 
     else one."""
     settings = planner_context.config.reflectdrive2
     if settings.score_goals and can_score(observation):
-        return known.blocks[known.valid], known.goal_log_probs[known.valid]
+        return known.actions[known.valid], known.goal_log_probs[known.valid]
     assert planner_context.network is not None
-    places = planner_context.network.codebook.decode(known.blocks[:, FREE:])[:, 0]
+    places = planner_context.network.codebook.decode(known.actions[:, FREE:])[:, 0]
     chosen = select_goal(places, known.goal_log_probs, known.valid, observation.ego, settings)
-    return known.blocks[[chosen]], known.goal_log_probs[[chosen]]
+    return known.actions[[chosen]], known.goal_log_probs[[chosen]]
 
 
 def draft_inputs(
@@ -225,21 +225,21 @@ def proposals(observation: Observation, planner_context: PlannerContext) -> tupl
     config = planner_context.config
     network, inputs = network_inputs("reflectdrive2", observation, planner_context)
     known = network.prefill_goal(inputs)
-    blocks, _ = draft_actions(network, known.context, known.blocks[known.valid], config.reflectdrive2)
+    actions, _ = draft_actions(network, known.context, known.actions[known.valid], config.reflectdrive2)
     road = SafetyContext.of(observation, config).road
-    points = postprocess(network.codebook.decode(blocks), observation.ego, network.codebook.bin_m, road)
+    points = postprocess(network.codebook.decode(actions), observation.ego, network.codebook.bin_m, road)
     return trajectories(points, observation.ego.speed_mps, config.output.dt_s, road)
 
 
-def draft_actions(network: Network, context: Any, blocks: Array, settings: ReflectDrive2Config) -> tuple[Array, Array]:
+def draft_actions(network: Network, context: Any, actions: Array, settings: ReflectDrive2Config) -> tuple[Array, Array]:
     """Ids (M, 16) and their probabilities, drafted from sequences (M, 16) that hold a goal."""
-    return network.draft(context, blocks, tokens_per_round(settings.draft_rounds))
+    return network.draft(context, actions, tokens_per_round(settings.draft_rounds))
 
 
 def edit_actions(
     network: Network,
     context: Any,
-    blocks: Array,
+    actions: Array,
     confidence: Array,
     rounds: int,
     deadline_used: Callable[[], float] = no_deadline,
@@ -249,7 +249,7 @@ def edit_actions(
     Stops after `rounds` rounds, when a round changes nothing (the next would not either), or when more than
     EDIT_DEADLINE_SHARE of the deadline is used, to leave time for the repair.
     """
-    found = [(blocks, confidence)]
+    found = [(actions, confidence)]
     for _ in range(rounds):
         if deadline_used() > EDIT_DEADLINE_SHARE:
             break
@@ -282,8 +282,8 @@ def lite_draft(network: Network, context: Any, carried: Array) -> tuple[Array, A
     codebook = network.codebook
     known = np.isfinite(carried)
     before = np.where(known, codebook.to_ids(np.where(known, carried, 0.0)), codebook.mask_id).reshape(1, 2 * POINTS)
-    blocks, confidence = network.step(context, before.astype(np.int32), int((~known).sum()), False)
-    return blocks, confidence, np.where(known, carried, codebook.decode(blocks))
+    actions, confidence = network.step(context, before.astype(np.int32), int((~known).sum()), False)
+    return actions, confidence, np.where(known, carried, codebook.decode(actions))
 
 
 @dataclass(frozen=True, eq=False)

@@ -85,8 +85,8 @@ def repair_plan(
         kept = (many == ids).reshape(len(many), POINTS, 2)
         return postprocess(np.where(kept, points, codebook.decode(many)), observation.ego, codebook.bin_m, known.road)
 
-    def redraft(blocks: Array) -> Array:
-        return network.step(context, blocks, 2 * POINTS, False)[0]
+    def redraft(actions: Array) -> Array:
+        return network.step(context, actions, 2 * POINTS, False)[0]
 
     if not known.can_check:
         return RepairResult(ids, points_of(ids[None])[0], True, 0, ())
@@ -198,8 +198,8 @@ def mask_around(plans: Array, place: int, anchored: Array, mask_id: int) -> Arra
     keep[place] = True
     with_goal = keep.copy()
     with_goal[-1] = True
-    blocks = [np.where(np.repeat(kept, 2), plans, mask_id) for kept in (with_goal, keep)]
-    return np.concatenate(blocks).astype(np.int32)
+    actions = [np.where(np.repeat(kept, 2), plans, mask_id) for kept in (with_goal, keep)]
+    return np.concatenate(actions).astype(np.int32)
 
 
 def brake_along_plan(points: Array, speed_mps: float) -> Array:

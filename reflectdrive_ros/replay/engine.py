@@ -40,7 +40,7 @@ from ..ros.planning_core import Look, Pilot
 from ..runtime import cli_args
 from ..runtime.engine import NO_DEADLINE_MS, Engine
 from ..runtime.model_file import ModelFileError
-from ..runtime.prefetch import AHEAD
+from ..runtime.prefetch import PREFETCH_DEPTH
 from . import golden
 from .bag_folders import holds_bags
 from .bag_topics import ambiguous_choices, known_sources, map_topics
@@ -291,13 +291,13 @@ def replay_engine(
     `unsent` receives the diagnostics of each step without a plan, or the final ones if no step was due.
     """
     engine_config = dataclasses.replace(config, engine=dataclasses.replace(config.engine, deadline_ms=NO_DEADLINE_MS))
-    pilot = Pilot(engine_config, time.perf_counter, Engine(engine_config, time.perf_counter, read_ahead=True))
+    pilot = Pilot(engine_config, time.perf_counter, Engine(engine_config, time.perf_counter, prefetch_scenes=True))
     if route is not None:
         pilot.put("route", route, 0)
     count, steps, before = 0, 0, sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
-        for seen in prefetch_items(due_steps(pilot, reader, sources, stop_ns, on_progress, unsent), AHEAD):
+        for seen in prefetch_items(due_steps(pilot, reader, sources, stop_ns, on_progress, unsent), PREFETCH_DEPTH):
             steps += 1
             if sent := publish_plan(pilot, seen, config, count + 1):
                 count += 1

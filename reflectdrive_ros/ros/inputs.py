@@ -193,13 +193,13 @@ class Channel:
 class Inputs:
     """All channels of the node. `put` and the queries may be called from different threads."""
 
-    def __init__(self, config: Config, picture_size: tuple[int, int] | None = None) -> None:
+    def __init__(self, config: Config, image_size: tuple[int, int] | None = None) -> None:
         """`picture_size`: width and height in px that the planner looks at; None: as `cameras` has it.
 
         Raises ConfigError when route or drivable space come from a map and the map cannot be used.
         """
         self._config = config
-        self._picture_size = picture_size or (config.cameras.width, config.cameras.height)
+        self._picture_size = image_size or (config.cameras.width, config.cameras.height)
         self._lock = threading.Lock()
         cameras, limits = config.cameras, config.inputs
         self._vector_map, self._file_map = None, None

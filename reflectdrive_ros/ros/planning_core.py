@@ -39,8 +39,8 @@ class Pilot:
         self.config = config
         self._clock = clock
         self._engine = engine or Engine(config, clock)
-        self.inputs = Inputs(config, self._engine.picture_size)
-        self.model_sha256, self.runs_on = self._engine.model_sha256, self._engine.runs_on
+        self.inputs = Inputs(config, self._engine.image_size)
+        self.model_sha256, self.backend_description = self._engine.model_sha256, self._engine.backend_description
         self._restarts = 0
         self._consecutive_late = 0
         self._interrupted = ""  # why the watchdog had to send the stop, until the next step
@@ -69,7 +69,7 @@ class Pilot:
         begun, restarts = self._clock(), self.inputs.restarts
         snapshot = self.inputs.snapshot(now_ns)
         if snapshot.observation is not None:
-            self._engine.expect(snapshot.observation)
+            self._engine.prefetch(snapshot.observation)
         return Look(snapshot, restarts, 1e3 * (self._clock() - begun))
 
     def answer(self, look: Look) -> PilotStep:
@@ -151,7 +151,7 @@ class Pilot:
                 else str(len(observation.obstacles)),
                 "check": str(report.plan.check or "unchecked"),  # of the plan that was sent
                 "model_sha256": self.model_sha256,
-                "backend": self.runs_on,
+                "backend": self.backend_description,
                 "restarts": str(self._restarts),
                 **times,
             },

@@ -14,8 +14,8 @@ from ..documents import DocumentError, parse_yaml
 from ..files import shown
 from ..planning import LEARNED, decoding_config, get_planner
 from ..planning.planner import Network
-from .model_file import named, verified_sha256, weights_sha256
-from .network import network_of, random_network, worker_network
+from .model_file import model_config, verified_sha256, weights_sha256
+from .network import load_network, random_network, worker_network
 
 
 def add_model_arguments(parser: argparse._ActionsContainer) -> None:
@@ -63,7 +63,7 @@ def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
 
 def network_of_weights(config: Config, decoding: DecodingConfig) -> Network:
     """Of benches whose rows decode differently, which is built into graphs. Raises ConfigError, ModelFileError."""
-    network = network_of(config.model, decoding) if config.model.file.endswith(".safetensors") else None
+    network = load_network(config.model, decoding) if config.model.file.endswith(".safetensors") else None
     if network is None:
         raise ConfigError(
             "this bench needs a model's weights: give --model models/reflectdrive2_small/weights.safetensors"
@@ -101,7 +101,7 @@ def configuration(args: argparse.Namespace, patience: Mapping[str, Any] | None =
     if args.model is not None:
         if not set(planners) & set(LEARNED):
             raise ConfigError(f"--model is given, but {', '.join(planners)} has none: name one of {', '.join(LEARNED)}")
-        model = named(args.model, args.sha256)
+        model = model_config(args.model, args.sha256)
         config = replace(config, model=replace(config.model, file=model.file, sha256=model.sha256))
     if getattr(args, "random_weights", False) and not set(planners) & set(LEARNED):
         raise ConfigError(

@@ -25,14 +25,14 @@ from ..kinematics import carry_forward, path_ahead
 from ..planning import LEARNED, PREFETCHABLE_DRAFTS, decoding_config, get_planner, guard, safety
 from ..planning.planner import Network, Planner, PlannerContext, PlannerState, PlanningError, StepNotes
 from ..planning.postprocess import lateral_consistency
-from .network import network_of
-from .prefetch import ReadAhead
+from .network import load_network
+from .prefetch import Prefetcher
 
 log = logging.getLogger(__name__)
 
 Clock = Callable[[], float]  # seconds, monotonic
 NO_DEADLINE_MS = 10_000.0  # a deadline that no step reaches, where lateness is not judged
-WIDE_M = 1.0  # a gap to others, or to the road's edge, that may shrink for the sake of a steady plan
+WIDE_GAP_M = 1.0  # a gap to others, or to the road's edge, that may shrink for the sake of a steady plan
 
 
 class Engine:
@@ -44,7 +44,7 @@ class Engine:
         clock: Clock = time.monotonic,
         planner: Planner | None = None,
         network: Network | None = None,
-        read_ahead: bool = False,
+        prefetch_scenes: bool = False,
     ) -> None:
         """`clock`: by which times are told and lateness is judged; a replay or a test hands in its own.
 
@@ -57,23 +57,27 @@ class Engine:
             planner = get_planner(config)
             if config.planner in LEARNED:
                 # who reads scenes ahead has work for every core: none is left to share a scene's with
-                model = replace(config.model, threads=1) if read_ahead else config.model
-                network = network or network_of(model, decoding_config(config))
+                model = replace(config.model, threads=1) if prefetch_scenes else config.model
+                network = network or load_network(model, decoding_config(config))
                 check_cameras(config, network)
             else:
                 network = None  # and nobody asks for a model that is not looked at
-        self.runs_on = "" if network is None else getattr(network, "runs_on", type(network).__name__)
+        self.backend_description = (
+            "" if network is None else getattr(network, "backend_description", type(network).__name__)
+        )
         self.model_sha256 = "" if network is None else config.model.sha256.lower()
-        self.picture_size = None if network is None else (network.inputs.width, network.inputs.height)
+        self.image_size = None if network is None else (network.inputs.width, network.inputs.height)
         self._config = config
         self._clock = clock
         self._planner = planner
         self._begun = clock()  # of the step
-        self._tools, self._ahead = PlannerContext(config, network, deadline_used=self._spent), None
-        if read_ahead and network is not None and getattr(network, "concurrent", False):
-            to_draft = PREFETCHABLE_DRAFTS.get(config.planner) if planner is get_planner(config) else None
-            self._ahead = ahead = ReadAhead(network, clock, to_draft and partial(to_draft, planner_context=self._tools))
-            self._tools = PlannerContext(config, ahead, ahead.make_inputs, self._spent)
+        self._tools, self._prefetcher = PlannerContext(config, network, deadline_used=self._deadline_used), None
+        if prefetch_scenes and network is not None and getattr(network, "concurrent", False):
+            draft_inputs = PREFETCHABLE_DRAFTS.get(config.planner) if planner is get_planner(config) else None
+            self._prefetcher = ahead = Prefetcher(
+                network, clock, draft_inputs and partial(draft_inputs, planner_context=self._tools)
+            )
+            self._tools = PlannerContext(config, ahead, ahead.make_inputs, self._deadline_used)
         self.reset()
 
     def reset(self) -> None:
@@ -81,10 +85,10 @@ class Engine:
         self._state = PlannerState()
         self._last_good: Plan | None = None
 
-    def expect(self, observation: Observation) -> None:
+    def prefetch(self, observation: Observation) -> None:
         """This will be planned for, after what was expected before: to look at it may begin."""
-        if self._ahead is not None:
-            self._ahead.begin(observation)
+        if self._prefetcher is not None:
+            self._prefetcher.prefetch(observation)
 
     def step(self, observation: Observation) -> StepReport:
         """Plan for one observation. Timings in the report are milliseconds by stage."""
@@ -98,7 +102,7 @@ class Engine:
             if isinstance(state.memory, StepNotes):
                 full_step_reason, notes = state.memory.full_step_reason, state.memory.notes
             judging = self._clock()
-            ahead_s = self._ahead.hidden_s() if self._ahead is not None else 0.0
+            ahead_s = self._prefetcher.overlap_s() if self._prefetcher is not None else 0.0
             judged = guard.check(plan, observation, 1e3 * (judging + ahead_s - begun), self._config)
         except PlanningError as fault:
             state, judging = self._state, self._clock()
@@ -111,17 +115,17 @@ class Engine:
         sound = judged.verdict in (Verdict.OK, Verdict.LATE)
         self._state = state if sound else PlannerState()
         if sound and plan is not None:
-            plan, jump = self._steadied(plan, observation)
+            plan, jump = self._limit_lateral_shift(plan, observation)
             notes += (jump,) if jump else ()
         if judged.verdict is Verdict.OK and plan is not None:
             sent, source = plan, PlanSource.PLANNER
-        elif (carried := self._carried(observation)) is not None:
+        elif (carried := self._carried_plan(observation)) is not None:
             sent, source = carried, PlanSource.CARRIED
         else:
             sent, source = stop, PlanSource.STOP
         if sound:
             self._last_good = plan
-        sent = self._checked(sent, observation)
+        sent = self._with_safety_check(sent, observation)
         done = self._clock()
         timings = {
             "stop": 1e3 * (planning - begun),
@@ -132,7 +136,7 @@ class Engine:
         step = None if plan is None else plan.step
         return StepReport(sent, judged.verdict, source, judged.reason, timings, step, full_step_reason, notes)
 
-    def _spent(self) -> float:
+    def _deadline_used(self) -> float:
         return 1e3 * (self._clock() - self._begun) / self._config.engine.deadline_ms
 
     def stop(self, ego: EgoState, agents: Agents | None, reason: str) -> StepReport:
@@ -142,16 +146,16 @@ class Engine:
         took = 1e3 * (self._clock() - begun)
         return StepReport(plan, Verdict.INFEASIBLE, PlanSource.STOP, reason, {"stop": took, "total": took})
 
-    def _recent(self, stamp_ns: int) -> Plan | None:
+    def _recent_plan(self, stamp_ns: int) -> Plan | None:
         """The last good plan, if it is young enough to be used again."""
         last = self._last_good
         if last is None or not 0 <= stamp_ns - last.stamp_ns <= self._config.engine.carry_max_s * 1e9:
             return None
         return last
 
-    def _carried(self, observation: Observation) -> Plan | None:
+    def _carried_plan(self, observation: Observation) -> Plan | None:
         """The last good plan in today's ego frame, if it is young enough and still passes the guard."""
-        last = self._recent(observation.stamp_ns)
+        last = self._recent_plan(observation.stamp_ns)
         if last is None:
             return None
         try:
@@ -164,12 +168,12 @@ class Engine:
             log.exception("the last good plan could not be carried forward")
             return None
 
-    def _steadied(self, plan: Plan, observation: Observation) -> tuple[Plan, str]:
+    def _limit_lateral_shift(self, plan: Plan, observation: Observation) -> tuple[Plan, str]:
         """The plan without a jump aside from the last one, or why it keeps that: so it is safer, or can be driven.
 
         The planner goes on from its own.
         """
-        last, limit_m = self._recent(observation.stamp_ns), self._config.engine.max_lateral_shift_m
+        last, limit_m = self._recent_plan(observation.stamp_ns), self._config.engine.max_lateral_shift_m
         if last is None or limit_m <= 0.0:
             return plan, ""
         try:
@@ -180,14 +184,14 @@ class Engine:
             if not needs:
                 known = safety.SafetyContext.of(observation, self._config)
                 its = safety.safety_check(held, known, 0 if plan.check is None else plan.check.repairs)
-                needs = given_away(plan.check or safety.safety_check(plan, known), its)
+                needs = safety_loss(plan.check or safety.safety_check(plan, known), its)
                 held = replace(held, check=its)
             return (plan, f"the plan jumps aside; held to the last one, {needs}") if needs else (held, "")
         except Exception:  # what is only smoother must not stop a plan
             log.exception("the plan could not be held to the last one")
             return plan, ""
 
-    def _checked(self, plan: Plan, observation: Observation) -> Plan:
+    def _with_safety_check(self, plan: Plan, observation: Observation) -> Plan:
         """The plan with what it was held against, unless its planner has told that itself."""
         if plan.check is not None:
             return plan
@@ -199,7 +203,7 @@ class Engine:
 
     def _stop(self, ego: EgoState, agents: Agents | None) -> Plan:
         try:
-            last = self._recent(ego.stamp_ns)
+            last = self._recent_plan(ego.stamp_ns)
             path = None if last is None else path_ahead(last, ego.map_from_ego)
             return guard.stop_plan(ego, agents, path, self._config)
         except Exception:  # agents or a path that break the arithmetic must not take the stop away
@@ -207,18 +211,18 @@ class Engine:
             return guard.stop_plan(ego, None, None, self._config)
 
 
-def given_away(own: SafetyCheck, its: SafetyCheck) -> str:
+def safety_loss(own: SafetyCheck, its: SafetyCheck) -> str:
     """What a plan that is held to the last one gives away of the planner's own; empty when nothing that counts."""
     if its.safe_s < own.safe_s:
         return f"the plan is unsafe after {its.safe_s:.1f} s"
-    if closer(its.clearance_m, own.clearance_m) or closer(its.road_clearance_m, own.road_clearance_m):
+    if is_closer(its.clearance_m, own.clearance_m) or is_closer(its.road_clearance_m, own.road_clearance_m):
         return "the plan comes closer to others or to the edge"
     return ""
 
 
-def closer(found_m: float | None, own_m: float | None) -> bool:
+def is_closer(found_m: float | None, own_m: float | None) -> bool:
     """Whether a gap is smaller than the planner's own, and than what is wide enough."""
-    return found_m is not None and own_m is not None and found_m < min(own_m, WIDE_M)
+    return found_m is not None and own_m is not None and found_m < min(own_m, WIDE_GAP_M)
 
 
 def check_cameras(config: Config, network: Network | None) -> None:

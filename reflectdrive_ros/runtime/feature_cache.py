@@ -17,27 +17,27 @@ import numpy as np
 
 from ..domain import Array
 
-KEPT = 16  # parts; at 20 Hz the older instant, 0.5 s ago, was the newest one ten steps ago
+CAPACITY = 16  # parts; at 20 Hz the older instant, 0.5 s ago, was the newest one ten steps ago
 
-Seen = TypeVar("Seen")
+Features = TypeVar("Features")
 
 
-class Sight(Generic[Seen]):
-    def __init__(self, look: Callable[[Array], Seen], parts: int) -> None:
-        self._look, self._parts = look, parts
-        self._ring: deque[tuple[bytes, Seen]] = deque(maxlen=KEPT)
+class FeatureCache(Generic[Features]):
+    def __init__(self, encode: Callable[[Array], Features], parts: int) -> None:
+        self._encode, self._parts = encode, parts
+        self._ring: deque[tuple[bytes, Features]] = deque(maxlen=CAPACITY)
 
-    def __call__(self, images: Array) -> list[Seen]:
+    def __call__(self, images: Array) -> list[Features]:
         """What is seen in each part of images (parts * n, H, W, 3)."""
         if self._parts == 1:
-            return [self._look(images)]
-        return [self._known(pictures) for pictures in np.split(images, self._parts)]
+            return [self._encode(images)]
+        return [self._cached(part) for part in np.split(images, self._parts)]
 
-    def _known(self, pictures: Array) -> Seen:
-        content = pictures.tobytes()
-        for before, seen in tuple(self._ring):
-            if before == content:
-                return seen
-        seen = self._look(pictures)
-        self._ring.append((content, seen))
-        return seen
+    def _cached(self, part: Array) -> Features:
+        content = part.tobytes()
+        for key, features in tuple(self._ring):
+            if key == content:
+                return features
+        features = self._encode(part)
+        self._ring.append((content, features))
+        return features

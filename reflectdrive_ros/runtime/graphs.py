@@ -10,59 +10,59 @@ from ..domain import Array
 from ..features import InputSpec, ModelInputs, Tokenizer, WordTokenizer
 from ..model.card import GraphCard, GraphError
 from ..planning.planner import PlanningError
-from .feature_cache import Sight
+from .feature_cache import FeatureCache
 
-Pair = tuple[Array, Array]  # ids (M, 16), and their probabilities
-Kind = tuple[np.dtype, Sequence[int | str]]  # element type and shape of a tensor; a size that is free has a name
+StepOutput = tuple[Array, Array]  # ids (M, 16), and their probabilities
+TensorSpec = tuple[np.dtype, Sequence[int | str]]  # element type and shape of a tensor; a size that is free has a name
 
 
 def input_spec(card: GraphCard, tokenizer: Tokenizer | None = None) -> InputSpec:
     """What the network takes; `tokenizer` is for networks without words of their own. Raises GraphError."""
-    told = card.model["inputs"]
-    if tokenizer is None and not told["words"]:
+    spec = card.model["inputs"]
+    if tokenizer is None and not spec["words"]:
         raise GraphError(f"{card.path}: the network has no words of its own; give the tokenizer it was trained with")
     try:
-        tokenizer = tokenizer or WordTokenizer(told["words"])
+        tokenizer = tokenizer or WordTokenizer(spec["words"])
     except ValueError as fault:
         raise GraphError(f"{card.path} has wrong inputs.words: {fault}") from None
     return InputSpec(
-        told["width"],
-        told["height"],
-        told["text_length"],
+        spec["width"],
+        spec["height"],
+        spec["text_length"],
         tokenizer,
-        told["cameras"],
-        told["instants"],
-        tuple(told["ego_scale"]),
-        tuple(told["route_at_m"]),
+        spec["cameras"],
+        spec["instants"],
+        tuple(spec["ego_scale"]),
+        tuple(spec["route_at_m"]),
         card.codebook(),
     )
 
 
-def sight_of(card: GraphCard, look: Callable[[Array], Array]) -> Sight[Array]:
+def make_feature_cache(card: GraphCard, encode: Callable[[Array], Array]) -> FeatureCache[Array]:
     """What is seen in pictures, by `look`: views (V, F, H, W, 3) to seen (V, P, width)."""
-    told = card.model["inputs"]
-    return Sight(lambda pictures: look(views_of(card, pictures)), told["instants"] // told["frames"])
+    spec = card.model["inputs"]
+    return FeatureCache(lambda images: encode(group_views(card, images)), spec["instants"] // spec["frames"])
 
 
-def views_of(card: GraphCard, pictures: Array) -> Array:
+def group_views(card: GraphCard, images: Array) -> Array:
     """(V, F, H, W, 3) of pictures (N, H, W, 3): for each camera those F that are looked at together, the oldest first.
 
     Raises PlanningError for a number of pictures that cannot be dealt out so.
     """
     frames, cameras = card.model["inputs"]["frames"], card.model["inputs"]["cameras"]
-    if len(pictures) % (frames * cameras):
-        raise PlanningError(f"{len(pictures)} pictures were given, expected {frames} of each of {cameras} cameras")
-    together = pictures.reshape(-1, frames, cameras, *pictures.shape[1:]).swapaxes(1, 2)
-    return np.asarray(together.reshape(-1, frames, *pictures.shape[1:]))
+    if len(images) % (frames * cameras):
+        raise PlanningError(f"{len(images)} pictures were given, expected {frames} of each of {cameras} cameras")
+    together = images.reshape(-1, frames, cameras, *images.shape[1:]).swapaxes(1, 2)
+    return np.asarray(together.reshape(-1, frames, *images.shape[1:]))
 
 
-def fed(inputs: ModelInputs, sight: Sight[Array]) -> dict[str, Array]:
-    """What a graph that reads the scene is fed: a batch of one. Raises PlanningError as `views_of` does."""
-    told = {name: part[None] for name, part in inputs.arrays.items() if name != "images"}
-    return {"seen": np.stack(sight(inputs.images))[None], **told}
+def graph_inputs(inputs: ModelInputs, cache: FeatureCache[Array]) -> dict[str, Array]:
+    """What a graph that reads the scene is fed: a batch of one. Raises PlanningError as `group_views` does."""
+    others = {name: part[None] for name, part in inputs.arrays.items() if name != "images"}
+    return {"seen": np.stack(cache(inputs.images))[None], **others}
 
 
-def check_feeds(graph: str, takes: Mapping[str, Kind], given: Mapping[str, Kind]) -> None:
+def check_feeds(graph: str, takes: Mapping[str, TensorSpec], given: Mapping[str, TensorSpec]) -> None:
     """Raises PlanningError naming the first tensor that is missing, not taken, or of another kind."""
     for name in (*takes, *given):
         if name not in given or name not in takes:
@@ -75,7 +75,7 @@ def check_feeds(graph: str, takes: Mapping[str, Kind], given: Mapping[str, Kind]
             )
 
 
-def in_portions(call: Callable[[Array], Pair], blocks: Array, count: int | None) -> Pair:
+def run_batched(call: Callable[[Array], StepOutput], actions: Array, count: int | None) -> StepOutput:
     """What `call` makes of blocks (M, 16), in as many calls as a step that takes `count` needs; None: any number.
 
     Each call is given a batch (1, count, 16) int64, a block repeated where there are fewer, and gives (ids, confidence)
@@ -83,15 +83,15 @@ def in_portions(call: Callable[[Array], Pair], blocks: Array, count: int | None)
     there are goals.
     """
     done = []
-    for at in range(0, len(blocks), count or len(blocks)):
-        portion = blocks[at : at + count] if count else blocks
-        ids = np.concatenate([portion, np.repeat(portion[:1], (count or len(portion)) - len(portion), axis=0)])
+    for at in range(0, len(actions), count or len(actions)):
+        batch = actions[at : at + count] if count else actions
+        ids = np.concatenate([batch, np.repeat(batch[:1], (count or len(batch)) - len(batch), axis=0)])
         written, confidence = call(ids[None].astype(np.int64))
-        done.append((written[: len(portion)].astype(np.int32), confidence[: len(portion)]))
-    return joined(done)
+        done.append((written[: len(batch)].astype(np.int32), confidence[: len(batch)]))
+    return concat_outputs(done)
 
 
-def joined(done: Sequence[Pair]) -> Pair:
+def concat_outputs(done: Sequence[StepOutput]) -> StepOutput:
     """Ids and confidence of several calls as those of one."""
     written, confidence = (np.concatenate(parts) for parts in zip(*done, strict=True))
     return written, confidence

@@ -19,17 +19,17 @@ class ModelFileError(Exception):
     """The model file cannot be used; the message says why and what to do."""
 
 
-def found(file: str) -> Path:
+def resolve_path(file: str) -> Path:
     """Where a model file lies: a relative name in the present folder, the checkout or the share folder; else as it is.
 
     `config.load` has looked beside the configuration file before.
     """
     path = Path(file)
     # os.path says no to names that Path.is_file raises for
-    return next((place / path for place in (Path(), *_homes()) if os.path.isfile(place / path)), path)
+    return next((place / path for place in (Path(), *_model_roots()) if os.path.isfile(place / path)), path)
 
 
-def _homes() -> Iterator[Path]:
+def _model_roots() -> Iterator[Path]:
     """The folders that hold `models`: a checkout, and share/reflectdrive of the prefixes this may be installed in."""
     here = Path(__file__).resolve()
     yield here.parents[2]
@@ -40,7 +40,7 @@ def verified_sha256(model: ModelConfig) -> str:
     """The hash of the model file, or "" when none is configured. Raises ModelFileError when missing or different."""
     if not model.file:
         return ""
-    path = found(model.file)
+    path = resolve_path(model.file)
     digest = _sha256(path)
     if digest != model.sha256.lower():
         raise ModelFileError(
@@ -50,14 +50,14 @@ def verified_sha256(model: ModelConfig) -> str:
     return digest
 
 
-def named(file: str, sha256: str | None) -> ModelConfig:
+def model_config(file: str, sha256: str | None) -> ModelConfig:
     """A model named on a command line: its hash as given or, for weights, as the card beside them tells.
 
     A card that is itself the model, as of exported graphs, is taken as it is. Raises ModelFileError without a hash.
     """
-    path = found(file).absolute()
+    path = resolve_path(file).absolute()
     if sha256 is None:
-        sha256 = _sha256(path) if path.name == CARD else card_of(path).get("sha256")
+        sha256 = _sha256(path) if path.name == CARD else read_card(path).get("sha256")
     if not isinstance(sha256, str) or not sha256:
         raise ModelFileError(f"no {CARD} beside {shown(path)} tells its hash: give it with --sha256")
     return ModelConfig(str(path), sha256)
@@ -68,12 +68,12 @@ def weights_sha256(model: ModelConfig) -> str:
 
     Empty where no model is configured. Raises ModelFileError for a card that cannot be read.
     """
-    path = found(model.file)
-    told = card_of(path).get("model") if model.file and path.name == CARD else None
+    path = resolve_path(model.file)
+    told = read_card(path).get("model") if model.file and path.name == CARD else None
     return str(told.get("weights_sha256", "")) if isinstance(told, dict) else model.sha256.lower()
 
 
-def card_of(path: Path) -> dict[str, Any]:
+def read_card(path: Path) -> dict[str, Any]:
     """The card of a model file, or the model itself where it is a card; empty where none is about that file.
 
     Raises ModelFileError for a card that cannot be read.

@@ -25,7 +25,7 @@ from ..features import ModelInputs, encode_route, route_ahead
 from ..planning import ReflectDriveDecoding
 from ..planning.planner import Network
 from ..planning.postprocess.waypoints import FREE, tokens_per_round
-from .model_file import ModelFileError, card_of, found, verified_sha256
+from .model_file import ModelFileError, read_card, resolve_path, verified_sha256
 from .trt.cuda_device import has_driver
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # end of a model file -> backends that read it, the best first: weights, or the card of exported graphs
-READ_BY = {".safetensors": ("torch",), ".json": ("tensorrt", "onnxruntime")}
-INSTALLED_BY = {
+BACKENDS = {".safetensors": ("torch",), ".json": ("tensorrt", "onnxruntime")}
+INSTALL_TARGETS = {
     "torch": "'reflectdrive[train]'",
     "onnxruntime": "onnxruntime",
     "tensorrt": "tensorrt",
@@ -46,36 +46,36 @@ RANDOM_SEED = 0  # of `random_network`
 GOLDEN_TOLERANCE = 0.05  # between backends and machines; another wiring of the inputs is far off
 
 
-def network_of(model: ModelConfig, decoding: DecodingConfig) -> Network | None:
+def load_network(model: ModelConfig, decoding: DecodingConfig) -> Network | None:
     """The configured network, ready to drive; None where no model is configured. Raises ModelFileError."""
     if not model.file:
         return None
     verified_sha256(model)
-    path = found(model.file)
+    path = resolve_path(model.file)
     *better, last = backends_of(path, model)
     skipped = ""
     for backend in better:
         try:
-            return _ready(backend, path, model, decoding)
+            return _load_on(backend, path, model, decoding)
         except ModelFileError as fault:
             skipped = f"not {backend}: {fault}"
             log.warning("%s", skipped)
     try:
-        network = _ready(last, path, model, decoding)
+        network = _load_on(last, path, model, decoding)
     except ModelFileError as fault:
         raise ModelFileError(f"{fault}; {skipped}" if skipped else str(fault)) from None
     if skipped:
-        network.runs_on += f" ({skipped})"
+        network.backend_description += f" ({skipped})"
     return network
 
 
-class Running(Network, Protocol):
+class DescribedNetwork(Network, Protocol):
     """A network that says, for the diagnostics, what it runs on."""
 
-    runs_on: str
+    backend_description: str
 
 
-def _ready(backend: str, path: Path, model: ModelConfig, decoding: DecodingConfig) -> Running:
+def _load_on(backend: str, path: Path, model: ModelConfig, decoding: DecodingConfig) -> DescribedNetwork:
     """The network on one backend, loaded and tried once. Raises ModelFileError."""
     try:
         return LOADERS[backend](path, model, decoding)
@@ -83,14 +83,14 @@ def _ready(backend: str, path: Path, model: ModelConfig, decoding: DecodingConfi
         if fault.name is None or fault.name.startswith("reflectdrive_ros"):
             raise  # a fault of ours
         raise ModelFileError(
-            f"model file {path} needs {fault.name}, which is not installed: pip install {INSTALLED_BY[backend]}"
+            f"model file {path} needs {fault.name}, which is not installed: pip install {INSTALL_TARGETS[backend]}"
         ) from None
 
 
 @lru_cache(maxsize=2)
 def worker_network(model: ModelConfig, decoding: DecodingConfig) -> Network | None:
-    """`network_of` for one of several processes that share the cores, loaded once in each."""
-    return network_of(replace(model, threads=1), decoding)
+    """`load_network` for one of several processes that share the cores, loaded once in each."""
+    return load_network(replace(model, threads=1), decoding)
 
 
 @lru_cache(maxsize=2)
@@ -101,7 +101,7 @@ def random_network(model: ModelConfig, decoding: DecodingConfig) -> Network:
     thread. For the evaluation alone: it has learned nothing. Raises ModelFileError.
     """
     verified_sha256(model)
-    return _ready("random weights", found(model.file), replace(model, threads=1), decoding)
+    return _load_on("random weights", resolve_path(model.file), replace(model, threads=1), decoding)
 
 
 def backends_of(path: Path, model: ModelConfig) -> tuple[str, ...]:
@@ -110,9 +110,9 @@ def backends_of(path: Path, model: ModelConfig) -> tuple[str, ...]:
     TensorRT is not among them by itself where nothing speaks for it, neither a driver nor the library: a computer
     without a GPU needs no word on that. Raises ModelFileError if no backend reads the file, or not the one asked for.
     """
-    able = READ_BY.get(path.suffix, ())
+    able = BACKENDS.get(path.suffix, ())
     if not able:
-        raise ModelFileError(f"model file {path} is no model: expected a file ending in {', '.join(READ_BY)}")
+        raise ModelFileError(f"model file {path} is no model: expected a file ending in {', '.join(BACKENDS)}")
     if model.backend == "auto":
         gpu = model.device != "cpu" and (has_driver() or importlib.util.find_spec("tensorrt") is not None)
         return tuple(backend for backend in able if gpu or backend != "tensorrt")
@@ -121,28 +121,28 @@ def backends_of(path: Path, model: ModelConfig) -> tuple[str, ...]:
     return (model.backend,)
 
 
-def _torch_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> Running:
+def _torch_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> DescribedNetwork:
     """Tried by the rules that all cards of weights are written by, whatever is set; graphs have theirs built in."""
     _let_threads_sleep()
     from ..model.checkpoint import CheckpointError
-    from .torch_backend import TRIED_BY, TorchNetwork
+    from .torch_backend import SELF_CHECK_DECODING, TorchNetwork
 
     try:
-        network = TorchNetwork.of_file(path, model.sha256, model.device, TRIED_BY, model.threads)
+        network = TorchNetwork.from_file(path, model.sha256, model.device, SELF_CHECK_DECODING, model.threads)
     except CheckpointError as fault:
         raise ModelFileError(str(fault)) from None
     self_check(network, path)
-    network.decode_by(torch_decoding(decoding))
+    network.set_decoding(torch_decoding(decoding))
     return network
 
 
-def _random_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> Running:
+def _random_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> DescribedNetwork:
     _let_threads_sleep()
     from ..model.checkpoint import CheckpointError, random_net
-    from .torch_backend import TorchNetwork, device_of
+    from .torch_backend import TorchNetwork, resolve_device
 
     try:
-        device = device_of(model.device, model.threads)
+        device = resolve_device(model.device, model.threads)
         return TorchNetwork(random_net(path, RANDOM_SEED), device, torch_decoding(decoding))
     except CheckpointError as fault:
         raise ModelFileError(str(fault)) from None
@@ -164,7 +164,7 @@ def torch_decoding(decoding: DecodingConfig) -> Decoding:
     return Decoding(goals, EditRules(decoding.edit_at_most))
 
 
-def _ort_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> Running:
+def _ort_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> DescribedNetwork:
     from ..model.card import GraphError
     from .ort_backend import OrtNetwork
 
@@ -176,7 +176,7 @@ def _ort_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> Ru
     return network
 
 
-def _trt_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> Running:
+def _trt_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> DescribedNetwork:
     from ..model.card import GraphError
     from .trt.backend import TrtNetwork
     from .trt.cuda_device import CudaError
@@ -218,7 +218,7 @@ def _graphs(path: Path, decoding: DecodingConfig) -> GraphCard:
     return card
 
 
-Loader = Callable[[Path, ModelConfig, DecodingConfig], Running]
+Loader = Callable[[Path, ModelConfig, DecodingConfig], DescribedNetwork]
 LOADERS: dict[str, Loader] = {
     "torch": _torch_network,
     "tensorrt": _trt_network,
@@ -235,9 +235,9 @@ def self_check(network: Network, path: Path) -> None:
 
     It also warms the backend up, so that the first step on the road is as quick as the others. Raises ModelFileError.
     """
-    expected = card_of(path).get("golden")
+    expected = read_card(path).get("golden")
     try:
-        log_prob, faults = _tried(network)
+        log_prob, faults = _run_self_check(network)
     except Exception as fault:  # a graph that is not what its card tells fails inside its runtime, in any way
         reason = " ".join(str(fault).split())[:300]
         raise ModelFileError(f"model file {path} fails its self-check: {reason}; do not drive with it") from None
@@ -249,33 +249,33 @@ def self_check(network: Network, path: Path) -> None:
 
 def golden(network: Network) -> dict[str, float]:
     """What a card keeps as its `golden`, for every later start of the model to be held against."""
-    return {"goal_log_prob": round(_tried(network)[0], 4)}
+    return {"goal_log_prob": round(_run_self_check(network)[0], 4)}
 
 
-def _tried(network: Network) -> tuple[float, list[str]]:
+def _run_self_check(network: Network) -> tuple[float, list[str]]:
     """The log-probability of the likeliest goal on a made scene, and what was wrong with the step."""
     mask = network.codebook.mask_id
-    inputs = made_inputs(network)
+    inputs = synthetic_inputs(network)
     known = network.prefill_goal(inputs)
-    blocks, confidence = known.blocks, np.zeros(known.blocks.shape)
-    goals = known.blocks[:, FREE:]
+    actions, confidence = known.actions, np.zeros(known.actions.shape)
+    goals = known.actions[:, FREE:]
     for limit in (*tokens_per_round(3), 0):
-        before, (blocks, confidence) = blocks, network.step(known.context, blocks, limit, limit == 0)
+        before, (actions, confidence) = actions, network.step(known.context, actions, limit, limit == 0)
     # a lite frame reads the scene by another call: the last step once more, behind that
     _, again = network.step(network.prefill(inputs), before, 0, True)
     faults = []
     if not np.isfinite(known.goal_log_probs).all() or not ((confidence >= 0) & (confidence <= 1 + 1e-5)).all():
         faults.append("it gives probabilities that are none")
-    elif ((blocks < 0) | (blocks >= mask)).any():
+    elif ((actions < 0) | (actions >= mask)).any():
         faults.append("tokens stay unwritten")
-    elif (blocks[:, FREE:] != goals).any():
+    elif (actions[:, FREE:] != goals).any():
         faults.append("it does not keep its goals")
     elif not abs(np.log(again / confidence).mean()) <= GOLDEN_TOLERANCE:
         faults.append("it reads a scene otherwise when it has its goal")
     return float(known.goal_log_probs[0]), faults
 
 
-def made_inputs(network: Network) -> ModelInputs:
+def synthetic_inputs(network: Network) -> ModelInputs:
     """Pictures of waves, a few words, 8 m/s on a straight road: the same on every machine."""
     spec = network.inputs
     rows, columns = np.mgrid[: spec.height, : spec.width]

@@ -17,31 +17,33 @@ from ..domain import Array
 from ..tokens import Codebook
 
 KINDS = ("all", "goal", "goal_and_some", "any")
-SHARES = (0.20, 0.25, 0.25, 0.30)
-SOONER = 1e-3  # m; a step shorter than this has no direction
+KIND_PROBS = (0.20, 0.25, 0.25, 0.30)
+MIN_STEP_M = 1e-3  # m; a step shorter than this has no direction
 
-IDENTITY_SHARE = 0.2
-SLIGHT_SLIDE, SLIGHT_SLIDE_SHARE = (0.85, 1.15), 0.625
-WIDE_SLIDE = (0.6, 1.4)
-SLIGHT_TURN_RAD, SLIGHT_TURN_SHARE = np.radians(3.0), 0.7
-WIDE_TURN_RAD = np.radians(8.0)
-CLEAN_GOAL_SHARE = 0.5
-NO_END_SHARE = 0.15  # of one or two points
+IDENTITY_PROB = 0.2
+SMALL_SCALE, SMALL_SCALE_PROB = (0.85, 1.15), 0.625
+LARGE_SCALE = (0.6, 1.4)
+SMALL_ROTATION_RAD, SMALL_ROTATION_PROB = np.radians(3.0), 0.7
+LARGE_ROTATION_RAD = np.radians(8.0)
+CLEAN_GOAL_PROB = 0.5
+TRUNCATED_PROB = 0.15  # of one or two points
 
 
 # --- hidden ----------------------------------------------------------------------------------------------------------
 
 
-def masked_blocks(clean: Array, count: int, mask_id: int, rng: np.random.Generator) -> Array:
+def masked_actions(clean: Array, count: int, mask_id: int, rng: np.random.Generator) -> Array:
     """(B, count, 16) of tokens (B, 16), part of them `mask_id`; the first of each scene is all mask.
 
     The others are of the kinds that are left, so that of `count` = 5 every kind has its share; two of its 16 tokens
     are the goal. Raises ValueError if count is less than 1.
     """
     if count < 1:
-        raise ValueError(f"masked_blocks got count {count}, expected at least 1: the goal is read from an all-mask one")
+        raise ValueError(
+            f"masked_actions got count {count}, expected at least 1: the goal is read from an all-mask one"
+        )
     length = clean.shape[1]
-    rest = np.array(SHARES[1:]) / sum(SHARES[1:])
+    rest = np.array(KIND_PROBS[1:]) / sum(KIND_PROBS[1:])
     kinds = 1 + rng.choice(len(rest), size=(len(clean), count), p=rest)
     kinds[:, 0] = 0
     free = np.arange(length) < length - 2
@@ -60,46 +62,46 @@ def masked_blocks(clean: Array, count: int, mask_id: int, rng: np.random.Generat
 # --- wrong -----------------------------------------------------------------------------------------------------------
 
 
-def slid(points: Array, factor: Array) -> Array:
+def scale_along_path(points: Array, factor: Array) -> Array:
     """Points (N, T, 2) moved along their path from the origin to `factor` (N,) times their way; straight on beyond."""
     path = np.concatenate([np.zeros_like(points[:, :1]), points], axis=1)
     step = np.diff(path, axis=1)
     length = np.hypot(step[..., 0], step[..., 1])
-    way = np.concatenate([np.zeros_like(length[:, :1]), np.cumsum(length, axis=1)], axis=1)
-    wanted = factor[:, None] * way[:, 1:]
-    valid = length > SOONER
-    last = np.where(valid.any(axis=1), valid.shape[1] - 1 - valid[:, ::-1].argmax(axis=1), 0)
-    begun = (wanted[..., None] >= way[:, None, :-1]) & valid[:, None]  # steps that have begun by then
-    at = np.where(begun, np.arange(valid.shape[1]), 0).max(axis=-1)
+    along = np.concatenate([np.zeros_like(length[:, :1]), np.cumsum(length, axis=1)], axis=1)
+    wanted = factor[:, None] * along[:, 1:]
+    moving = length > MIN_STEP_M
+    last = np.where(moving.any(axis=1), moving.shape[1] - 1 - moving[:, ::-1].argmax(axis=1), 0)
+    passed = (wanted[..., None] >= along[:, None, :-1]) & moving[:, None]  # steps that have passed by then
+    at = np.where(passed, np.arange(moving.shape[1]), 0).max(axis=-1)
     at = np.minimum(at, last[:, None])
     row = np.arange(len(points))[:, None]
     size = length[row, at]
-    share = np.where(size > SOONER, (wanted - way[row, at]) / np.maximum(size, SOONER), 0.0)
+    share = np.where(size > MIN_STEP_M, (wanted - along[row, at]) / np.maximum(size, MIN_STEP_M), 0.0)
     return np.asarray(path[row, at] + share[..., None] * step[row, at])
 
 
-def turned(points: Array, angle_rad: Array) -> Array:
+def rotate(points: Array, angle_rad: Array) -> Array:
     """Points (N, T, 2) turned about the origin by `angle_rad` (N,), left positive."""
     cos, sin = np.cos(angle_rad)[:, None], np.sin(angle_rad)[:, None]
     x, y = points[..., 0], points[..., 1]
     return np.stack([cos * x - sin * y, sin * x + cos * y], axis=-1)
 
 
-def perturbed_blocks(points: Array, count: int, codebook: Codebook, rng: np.random.Generator) -> Array:
+def perturbed_actions(points: Array, count: int, codebook: Codebook, rng: np.random.Generator) -> Array:
     """(B, count, 16) tokens of perturbed plans; `points` (B, 8, 2) are the expert's, in metres."""
     many = np.repeat(points, count, axis=0)
     size = len(many)
     kind = rng.random(size)  # identity, then a quarter slid, a quarter turned, half of the rest both
-    share = (kind - IDENTITY_SHARE) / (1.0 - IDENTITY_SHARE)
+    share = (kind - IDENTITY_PROB) / (1.0 - IDENTITY_PROB)
     slides, turns = (share >= 0.0) & (share < 0.75), share >= 0.25
-    slight = rng.random(size) < SLIGHT_SLIDE_SHARE
-    factor = np.where(slight, rng.uniform(*SLIGHT_SLIDE, size), rng.uniform(*WIDE_SLIDE, size))
-    most = np.where(rng.random(size) < SLIGHT_TURN_SHARE, SLIGHT_TURN_RAD, WIDE_TURN_RAD)
+    slight = rng.random(size) < SMALL_SCALE_PROB
+    factor = np.where(slight, rng.uniform(*SMALL_SCALE, size), rng.uniform(*LARGE_SCALE, size))
+    most = np.where(rng.random(size) < SMALL_ROTATION_PROB, SMALL_ROTATION_RAD, LARGE_ROTATION_RAD)
     angle = most * rng.uniform(-1.0, 1.0, size)
-    moved = turned(slid(many, np.where(slides, factor, 1.0)), np.where(turns, angle, 0.0))
-    keep = rng.random(size) < CLEAN_GOAL_SHARE
+    moved = rotate(scale_along_path(many, np.where(slides, factor, 1.0)), np.where(turns, angle, 0.0))
+    keep = rng.random(size) < CLEAN_GOAL_PROB
     moved[keep, -1] = many[keep, -1]
     tokens = codebook.encode(moved)
-    missing = np.where(rng.random(size) < NO_END_SHARE, rng.integers(1, 3, size), 0)
+    missing = np.where(rng.random(size) < TRUNCATED_PROB, rng.integers(1, 3, size), 0)
     lost = np.arange(tokens.shape[1]) >= tokens.shape[1] - 2 * missing[:, None]
     return np.where(lost, codebook.mask_id, tokens).reshape(len(points), count, -1)

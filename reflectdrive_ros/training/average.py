@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     """Exit code 0; 2 with one sentence on stderr when there is no mean."""
     errors = Console(stderr=True)
     try:
-        digest = mean(args.runs, args.out, provenance())
+        digest = average(args.runs, args.out, provenance())
     except (CheckpointError, StateError) as fault:
         errors.print(escape(str(fault)), soft_wrap=True)
         return 2
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def mean(folders: list[Path], out: Path, about: dict[str, Any]) -> str:
+def average(folders: list[Path], out: Path, about: dict[str, Any]) -> str:
     """Writes the mean of the weights of some folders and its card; their SHA-256.
 
     Raises StateError where there are fewer than two or a card is missing, CheckpointError for weights that are not
@@ -66,6 +66,8 @@ def mean(folders: list[Path], out: Path, about: dict[str, Any]) -> str:
         for parts in zip(*(net.parameters() for net in nets), strict=True):
             parts[0].copy_(sum(share * part for share, part in zip(shares.values(), parts, strict=True)))
     out.mkdir(parents=True, exist_ok=True)
-    averaged_from = [{"share": round(share, 4), **train_state.earlier(folder)} for folder, share in shares.items()]
+    averaged_from = [
+        {"share": round(share, 4), **train_state.describe_init_run(folder)} for folder, share in shares.items()
+    ]
     told = {"data": {"averaged_from": averaged_from, **about}}
     return train_state.save_weights(first, out / WEIGHTS, told)

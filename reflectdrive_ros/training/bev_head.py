@@ -15,15 +15,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..data import distance_map
-from ..data.occupancy import AHEAD_STEPS, CELLS, CHANNELS, centres_m
+from ..data.occupancy import CELLS, CHANNELS, FUTURE_STEPS, cell_centres_m
 from ..tokens import Codebook
 
 PATCH = 8  # cells per side that one query answers
 HEADS = 4
-RARE = 4.0  # weight of cells that hold somebody against those that do not
+OCCUPIED_WEIGHT = 4.0  # weight of cells that hold somebody against those that do not
 
 
-class BirdsEye(nn.Module):
+class BevHead(nn.Module):
     """Picture tokens to the grid: one round of attention by a query per patch of cells."""
 
     rows: Tensor
@@ -44,10 +44,12 @@ class BirdsEye(nn.Module):
                 else:
                     scale = 0.5 if name == "queries" else parameter.shape[1] ** -0.5
                     parameter.copy_(scale * torch.randn(parameter.shape, generator=generator))
-        for name, centres, ids in zip(("rows", "columns"), centres_m(), distance_map.id_window(codebook), strict=True):
+        for name, centres, ids in zip(
+            ("rows", "columns"), cell_centres_m(), distance_map.id_window(codebook), strict=True
+        ):
             places = np.clip(codebook.to_ids(centres), ids.start, ids.stop - 1) - ids.start
             self.register_buffer(name, torch.from_numpy(places.astype(np.int64)), persistent=False)
-        weights = torch.tensor([1.0, *[RARE] * len(AHEAD_STEPS)])
+        weights = torch.tensor([1.0, *[OCCUPIED_WEIGHT] * len(FUTURE_STEPS)])
         self.register_buffer("weights", weights[:, None, None], persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -56,18 +58,18 @@ class BirdsEye(nn.Module):
             torch.unflatten(part, -1, (HEADS, -1)).transpose(1, 2) for part in self.keys_values(tokens).chunk(2, dim=-1)
         )
         queries = torch.unflatten(self.queries, -1, (HEADS, -1)).transpose(0, 1).expand(len(tokens), -1, -1, -1)
-        seen = F.scaled_dot_product_attention(queries, keys, values).transpose(1, 2).flatten(2)
-        told = self.fc2(F.gelu(self.fc1(self.norm(self.queries + seen))))
+        attended = F.scaled_dot_product_attention(queries, keys, values).transpose(1, 2).flatten(2)
+        outputs = self.fc2(F.gelu(self.fc1(self.norm(self.queries + attended))))
         side = CELLS // PATCH
-        patches: Tensor = told.view(-1, side, side, CHANNELS, PATCH, PATCH)
+        patches: Tensor = outputs.view(-1, side, side, CHANNELS, PATCH, PATCH)
         return patches.permute(0, 3, 1, 4, 2, 5).reshape(-1, CHANNELS, CELLS, CELLS)
 
-    def loss(self, tokens: Tensor, distances: Tensor, taken: Tensor) -> Tensor:
+    def loss(self, tokens: Tensor, distances: Tensor, occupancy: Tensor) -> Tensor:
         """Mean cross-entropy over cells and channels.
 
-        tokens (B, N, width), distances (B, X, Y) int8 as `fields.distance_map`, taken bool as a batch of
+        tokens (B, N, width), distances (B, X, Y) int8 as `fields.distance_map`, occupancy bool as a batch of
         `occupancy`.
         """
         road = distances[:, self.rows][:, :, self.columns] <= 0
-        wanted = torch.cat([road[:, None], taken], 1).float()
+        wanted = torch.cat([road[:, None], occupancy], 1).float()
         return F.binary_cross_entropy_with_logits(self(tokens).float(), wanted, pos_weight=self.weights)

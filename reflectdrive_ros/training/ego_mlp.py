@@ -49,13 +49,13 @@ def run(args: argparse.Namespace) -> int:
     """Exit code 0; 2 with one sentence on stderr when a set cannot be read or FILE cannot be written."""
     errors, console = Console(stderr=True), Console()
     try:
-        learnt = list(scenes(args.train, errors))
-        asked = list(scenes(args.test, errors))
-        network = fit(states(learnt), np.stack([scene.expert for scene in learnt]), args.seed, errors)
-        plans = answers(network, states(asked))
+        learnt = list(read_scenes(args.train, errors))
+        asked = list(read_scenes(args.test, errors))
+        network = fit(ego_states(learnt), np.stack([scene.expert for scene in learnt]), args.seed, errors)
+        plans = predict(network, ego_states(asked))
         scored = [score(scene.scored(), plan[None]) for scene, plan in zip(asked, plans, strict=True)]
         rows = np.array([[card.score[0], *(getattr(card, name)[0] for name in SUB_SCORES)] for card in scored])
-        result = numbers([scene.family for scene in asked], rows)
+        result = mean_scores([scene.family for scene in asked], rows)
         if args.json is not None:
             write_numbers(args.json, {"trained_on": len(learnt), **result})
     except (shards.SetError, OSError) as fault:
@@ -65,13 +65,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def scenes(folder: Path, errors: Console) -> Iterator[DrivingScene]:
+def read_scenes(folder: Path, errors: Console) -> Iterator[DrivingScene]:
     """The scenes of a set without pictures."""
-    read = shards.read(folder, pictures=False, on_damage=lambda text: errors.print(escape(text), soft_wrap=True))
+    read = shards.read(folder, images=False, on_damage=lambda text: errors.print(escape(text), soft_wrap=True))
     return iter(track(read, f"reading {folder.name}", console=errors, transient=True))
 
 
-def states(some: list[DrivingScene]) -> Array:
+def ego_states(some: list[DrivingScene]) -> Array:
     """(N, 8) what the network is told: ego state, and the command as one of four."""
     egos = np.array([[s.ego.speed_mps, s.ego.acceleration_mps2, s.ego.yaw_rate_rps, s.ego.steering_rad] for s in some])
     commands = np.eye(len(Command))[[int(s.command) for s in some]]
@@ -98,14 +98,14 @@ def fit(inputs: Array, experts: Array, seed: int, console: Console) -> nn.Module
     return network
 
 
-def answers(network: nn.Module, inputs: Array) -> Array:
+def predict(network: nn.Module, inputs: Array) -> Array:
     """Waypoints (N, 8, 3) for states (N, 8)."""
     with torch.no_grad():
         said = network(torch.tensor(inputs, dtype=torch.float32)).numpy()
     return np.asarray(said.reshape(-1, WAYPOINTS, 3) * POSE_SCALE, float)
 
 
-def numbers(families: list[str], rows: Array) -> dict[str, Any]:
+def mean_scores(families: list[str], rows: Array) -> dict[str, Any]:
     """Means in percent over all scenes and by family; rows (N, 6) are PDMS and the sub-scores."""
     names = ("pdms", *SUB_SCORES)
 

@@ -19,28 +19,28 @@ from .losses import Losses
 
 def strategy(processes: int) -> ModelParallelStrategy:
     """For a Fabric of so many processes, one per device."""
-    return ModelParallelStrategy(in_shards, processes, tensor_parallel_size=1, save_distributed_checkpoint=False)
+    return ModelParallelStrategy(shard_losses, processes, tensor_parallel_size=1, save_distributed_checkpoint=False)
 
 
-def in_shards(losses: Losses, mesh: DeviceMesh) -> Losses:
+def shard_losses(losses: Losses, mesh: DeviceMesh) -> Losses:
     """The losses, every layer of their network a piece that is gathered by itself, and the rest one more."""
     for module in (*losses.net.vision.layers, *losses.net.layers, losses):
         fully_shard(module, mesh=mesh["data_parallel"], reshard_after_forward=False)
-    register_fsdp_forward_method(losses, "ask")
+    register_fsdp_forward_method(losses, "run_unsharded")
     return losses
 
 
-def whole(value: Tensor) -> Tensor:
+def full_tensor(value: Tensor) -> Tensor:
     """A tensor with the parts of all processes, which all have to ask for it."""
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
-def part(value: Tensor) -> Tensor:
+def local_tensor(value: Tensor) -> Tensor:
     """What this process holds of a tensor."""
     return value.to_local() if isinstance(value, DTensor) else value
 
 
-def like(value: Tensor, parameter: Tensor) -> Tensor:
+def distribute_like(value: Tensor, parameter: Tensor) -> Tensor:
     """A tensor that all processes have, shared out as a parameter is."""
     if not isinstance(parameter, DTensor):
         return value

@@ -8,26 +8,26 @@ import torch
 from torch import Tensor
 
 from ..model.token import ops
-from ..model.token.net import BLOCK, GOAL_X, TokenNet
+from ..model.token.net import ACTION_TOKENS, GOAL_X, TokenNet
 from .losses import Batch
 
 ROUNDS = 3  # as in a full frame
 
 
-def with_drafts(net: TokenNet, batch: Batch, scenes: int, temperature: float, generator: torch.Generator) -> Batch:
+def add_self_drafts(net: TokenNet, batch: Batch, scenes: int, temperature: float, generator: torch.Generator) -> Batch:
     """The batch with drafts in place of the perturbed plans of its first scenes.
 
     They are drafted from the expert's goal, so what is to be corrected are the mistakes on the way there.
     """
-    count = batch.blocks.shape[1] - batch.masked
+    count = batch.actions.shape[1] - batch.masked
     if scenes == 0 or count == 0:
         return batch
     first = slice(0, scenes)
     images, text, ego, route = (part[first] for part in batch.inputs)
     drafted = draft(net, (images, text, ego, route), batch.clean[first], count, temperature, generator)
-    blocks = batch.blocks.clone()
-    blocks[first, batch.masked :] = drafted
-    return replace(batch, blocks=blocks)
+    actions = batch.actions.clone()
+    actions[first, batch.masked :] = drafted
+    return replace(batch, actions=actions)
 
 
 @torch.no_grad()
@@ -41,18 +41,18 @@ def draft(
 ) -> Tensor:
     """(B, count, 16) ids drafted in three rounds from the goal of `clean` (B, 16), tokens drawn at a temperature."""
     mask_id = net.config.mask_id
-    blocks = goal_alone(clean, mask_id)[:, None].expand(-1, count, -1)
-    out = net.packed(*inputs, blocks[:, :1])
+    actions = mask_all_but_goal(clean, mask_id)[:, None].expand(-1, count, -1)
+    out = net.forward_packed(*inputs, actions[:, :1])
     logits = out.logits.expand(-1, count, -1, -1)
     for turn, limit in enumerate(ops.schedule(GOAL_X, ROUNDS)):
         if turn:
-            logits = net.decode(blocks, out.keys_values)
+            logits = net.decode(actions, out.keys_values)
         noise = torch.rand(logits.shape, generator=generator).to(logits.device)
         drawn = logits - temperature * torch.log(-torch.log(noise.clamp(1e-9, 1.0 - 1e-7)))  # Gumbel's trick
-        blocks, _ = ops.unmask(blocks, drawn, mask_id, limit)
-    return blocks
+        actions, _ = ops.unmask(actions, drawn, mask_id, limit)
+    return actions
 
 
-def goal_alone(clean: Tensor, mask_id: int) -> Tensor:
+def mask_all_but_goal(clean: Tensor, mask_id: int) -> Tensor:
     """(B, 16) plans `clean` (B, 16) with all but their goal masked."""
-    return torch.where(torch.arange(BLOCK, device=clean.device) < GOAL_X, mask_id, clean)
+    return torch.where(torch.arange(ACTION_TOKENS, device=clean.device) < GOAL_X, mask_id, clean)

@@ -8,7 +8,7 @@ than running them. A CUDA graph is their recording: the same kernels on the same
 changes from step to step (ids, limit, flag, keys and values of the prompt) is copied into memory that stays, and what
 comes out is copied from there. Keys and values are copied once for a prompt, not once for a step.
 
-Every way of running a step gives what `phases.step` gives; which one drives is `CHOSEN`.
+Every way of running a step gives what `phases.step` gives; which one drives is `DEFAULT_MODE`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ..layers import KeysValues
 from . import ops
-from .net import BLOCK, TokenNet
+from .net import ACTION_TOKENS, TokenNet
 from .ops import EditRules
 
 WARM_UPS = 3  # runs before a recording, in which libraries choose kernels and take their working memory
@@ -35,7 +35,7 @@ Capture = Callable[[Callable[[], Result]], Callable[[], Result]]  # what is done
 
 
 @dataclass(frozen=True)
-class GpuWay:
+class CudaMode:
     """How steps are run on a GPU; where all is off, kernel by kernel."""
 
     recorded: bool = False  # as CUDA graphs
@@ -44,28 +44,30 @@ class GpuWay:
 
     def __str__(self) -> str:
         """As in "graph, fused"."""
-        told = {"graph": self.recorded, "compiled": self.compiled, "fused": self.fused}
-        return ", ".join(name for name, on in told.items() if on) or "eager"
+        modes = {"graph": self.recorded, "compiled": self.compiled, "fused": self.fused}
+        return ", ".join(name for name, on in modes.items() if on) or "eager"
 
 
 # The ways that `bench planner --backend torch --device cuda` measures against each other.
-WAYS = (
-    GpuWay(),
-    GpuWay(fused=True),
-    GpuWay(recorded=True),
-    GpuWay(recorded=True, fused=True),
-    GpuWay(recorded=True, compiled=True),
+MODES = (
+    CudaMode(),
+    CudaMode(fused=True),
+    CudaMode(recorded=True),
+    CudaMode(recorded=True, fused=True),
+    CudaMode(recorded=True, compiled=True),
 )
 # The one that drives. No GPU has run the others yet, and what has never run drives no car: they are switched on here by
 # a bench whose gpu.step_ms_p50 is smaller with them than without, for one block and for six, and same_ids is 1.
-CHOSEN = GpuWay()
+DEFAULT_MODE = CudaMode()
 
 
-def on_gpu(net: TokenNet, rules: EditRules, way: GpuWay, device: torch.device, counts: Iterable[int]) -> PlainStep:
+def cuda_step(
+    net: TokenNet, rules: EditRules, mode: CudaMode, device: torch.device, counts: Iterable[int]
+) -> PlainStep:
     """`phases.step` of a network on `device`, run that way; graphs of these numbers of blocks are made at once."""
-    step = step_of(net, rules, way)
-    if way.recorded:
-        return StepGraphs(step, device, counts, partial(cuda_graph, device))
+    step = build_step(net, rules, mode)
+    if mode.recorded:
+        return CudaGraphStep(step, device, counts, partial(capture_cuda_graph, device))
 
     def launched(ids: Tensor, context: Context, limit: int, edit: bool) -> Result:
         return step(ids, context, torch.full((), limit, device=device), torch.full((), edit, device=device))
@@ -73,10 +75,10 @@ def on_gpu(net: TokenNet, rules: EditRules, way: GpuWay, device: torch.device, c
     return launched
 
 
-def step_of(net: TokenNet, rules: EditRules, way: GpuWay) -> Step:
+def build_step(net: TokenNet, rules: EditRules, mode: CudaMode) -> Step:
     """A step whose limit and flag are read on the device. Raises ModuleNotFoundError where `fused` lacks triton."""
     update = ops.update
-    if way.fused:
+    if mode.fused:
         from . import fused_update
 
         update = fused_update.update  # type: ignore[assignment]
@@ -84,18 +86,18 @@ def step_of(net: TokenNet, rules: EditRules, way: GpuWay) -> Step:
     def step(ids: Tensor, context: Context, limit: Tensor, edit: Tensor) -> Result:
         return update(ids, net.decode(ids, context), net.config.mask_id, limit, edit, rules)
 
-    if way.compiled:  # not by a mode that makes CUDA graphs of its own
+    if mode.compiled:  # not by a mode that makes CUDA graphs of its own
         return torch.compile(step, fullgraph=True, dynamic=False)
     return step
 
 
 @dataclass(frozen=True, eq=False)
-class Recording:
+class CapturedStep:
     ids: Tensor  # (B, M, 16), read by each replay
     replay: Callable[[], Result]  # into the same memory each time
 
 
-class StepGraphs:
+class CudaGraphStep:
     """A step, recorded for each number of blocks that comes, and the memory that the recordings read.
 
     To record takes longer than a step on the road may: what `counts` names is recorded with the first step, which is
@@ -103,31 +105,31 @@ class StepGraphs:
     """
 
     def __init__(self, step: Step, device: torch.device, counts: Iterable[int], capture: Capture) -> None:
-        """`capture` records what a function does on the device: `cuda_graph`, or a test's own."""
+        """`capture` records what a function does on the device: `capture_cuda_graph`, or a test's own."""
         self._step, self._capture, self._counts = step, capture, tuple(counts)
         self._limit = torch.zeros((), dtype=torch.int64, device=device)
         self._edit = torch.zeros((), dtype=torch.bool, device=device)
-        self._given: Context = ()  # whose copy `_context` is
+        self._source: Context = ()  # whose copy `_context` is
         self._context: Context = ()
-        self._recordings: dict[torch.Size, Recording] = {}
+        self._recordings: dict[torch.Size, CapturedStep] = {}
 
     @torch.inference_mode()
     def __call__(self, ids: Tensor, context: Context, limit: int, edit: bool) -> Result:
         """As `phases.step`, on ids (B, M, 16); what it returns is the caller's to keep."""
-        if context is not self._given:
-            self._take(context)
+        if context is not self._source:
+            self._copy_context(context)
         for count in (*self._counts, ids.shape[1]):
-            shape = torch.Size((ids.shape[0], count, BLOCK))
+            shape = torch.Size((ids.shape[0], count, ACTION_TOKENS))
             if shape not in self._recordings:
-                self._recordings[shape] = self._recorded(shape)
+                self._recordings[shape] = self._capture_for(shape)
         recording = self._recordings[ids.shape]
         recording.ids.copy_(ids)
         self._limit.fill_(limit)
         self._edit.fill_(edit)
-        blocks, confidence = recording.replay()
-        return blocks.clone(), confidence.clone()
+        actions, confidence = recording.replay()
+        return actions.clone(), confidence.clone()
 
-    def _take(self, context: Context) -> None:
+    def _copy_context(self, context: Context) -> None:
         """Bring the keys and values of another prompt to where the recordings read them."""
         if shapes(context) != shapes(self._context):  # another length of prompt: the recordings are of no use
             self._recordings.clear()
@@ -135,18 +137,18 @@ class StepGraphs:
         for theirs, ours in zip(context, self._context, strict=True):
             for fresh, kept in zip(theirs, ours, strict=True):
                 kept.copy_(fresh)
-        self._given = context  # held, so that no later context can be taken for this one
+        self._source = context  # held, so that no later context can be taken for this one
 
-    def _recorded(self, shape: torch.Size) -> Recording:
+    def _capture_for(self, shape: torch.Size) -> CapturedStep:
         ids = torch.zeros(shape, dtype=torch.int64, device=self._limit.device)
-        return Recording(ids, self._capture(lambda: self._step(ids, self._context, self._limit, self._edit)))
+        return CapturedStep(ids, self._capture(lambda: self._step(ids, self._context, self._limit, self._edit)))
 
 
 def shapes(context: Context) -> list[torch.Size]:
     return [part.shape for layer in context for part in layer]
 
 
-def cuda_graph(device: torch.device, work: Callable[[], Result]) -> Callable[[], Result]:
+def capture_cuda_graph(device: torch.device, work: Callable[[], Result]) -> Callable[[], Result]:
     """Record what `work` launches on a CUDA device, after it has run a few times; returns what replays it.
 
     A replay writes into the memory of the recorded run's results, and returns those.

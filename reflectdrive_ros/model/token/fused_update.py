@@ -83,17 +83,17 @@ def kernel(
         larger = tl.maximum(top, of_tile)
         total = total * tl.exp(top - larger) + tl.sum(tl.exp(x - larger[:, None]), 1)
         top = larger
-    sure = tl.div_rn(1.0, total)
-    told = tl.div_rn(tl.exp(own - top), total)  # where the mask stands nobody asks for it
+    confidence_now = tl.div_rn(1.0, total)
+    own_probability = tl.div_rn(tl.exp(own - top), total)  # where the mask stands nobody asks for it
 
     editing, masked = tl.load(edit) != 0, present == mask_id
-    wanted = (place < free) & ~masked & (likeliest != present) & (sure > told)
+    wanted = (place < free) & ~masked & (likeliest != present) & (confidence_now > own_probability)
     among = tl.where(editing, wanted, masked)
-    key = tl.where(editing, -told, sure)
+    key = tl.where(editing, -own_probability, confidence_now)
     other, mine = key[None, :], key[:, None]
     before = (other > mine) | ((other == mine) & (place[None, :] < place[:, None]))
     rank = tl.sum((before & among[None, :]).to(tl.int32), 1)
     commit = among & (rank < tl.where(editing, at_most, tl.load(limit)))
 
     tl.store(written + here, tl.where(commit, likeliest, present))
-    tl.store(confidence + here, tl.where(commit, sure, tl.where(masked, 0.0, told)))
+    tl.store(confidence + here, tl.where(commit, confidence_now, tl.where(masked, 0.0, own_probability)))

@@ -7,9 +7,9 @@ number of blocks is packed along the token axis beside one prompt, exactly.
 
     net = TokenNet(small(words))                                    # words: features.WORDS
     net.initialise(torch.Generator().manual_seed(0))
-    out = net.packed(images, text, ego, route, blocks)              # one prompt, R blocks: .logits, .hidden
+    out = net.forward_packed(images, text, ego, route, blocks)              # one prompt, R blocks: .logits, .hidden
     logits = net.packed_logits(images, text, ego, route, blocks)    # (B, R, 16, bins), the same without .hidden
-    y_logits = net.goal_y(out, x_ids)                               # (B, K, Y): y of the goal given K of its x
+    y_logits = net.goal_y_logits(out, x_ids)                               # (B, K, Y): y of the goal given K of its x
     x_logits, y_logits = net.goal_logits(images, text, ego, route, x_ids)  # the same two from the pictures on
 
     images (B, 6, H, W, 3) uint8, oldest instant first, each left to right; text (B, T) int64; ego (B, 3) float32,
@@ -21,12 +21,12 @@ known is the paper's case, which training shows the network too.
 
 The goal posterior is p(x8) p(y8 | x8), read from a block that is all mask: a product of two marginals would invent
 goals between the true ones. To train it, let block 0 be all mask: cross-entropy of out.logits[:, 0, 14] against x8 and
-of net.goal_y(out, x8[:, None])[:, 0] against y8 less the lowest id of y. The few goals that may be driven to are then
-looked at once more, each in a block that holds it alone (`goal_odds`): nothing in a block of masks stands on the way to
+of net.goal_y_logits(out, x8[:, None])[:, 0] against y8 less the lowest id of y. The few goals that may be driven to are then
+looked at once more, each in a block that holds it alone (`goal_value`): nothing in a block of masks stands on the way to
 any of them.
 
 Rows of the heads outside `x_range_m`, `y_range_m` have logit -1e9 (probability exactly 0): bring targets inside with
-`config.reachable(blocks)` first. `packed` is differentiable; `encode` and `decode` are its two halves for inference
+`config.clamp_to_range(blocks)` first. `forward_packed` is differentiable; `encode` and `decode` are its two halves for inference
 (see phases.py), equal to 1e-5. `checkpoint.save` and `load` keep all this on disk.
 """
 
@@ -40,14 +40,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..layers import Block, BlockConfig, KeysValues, RmsNorm, rotary_tables
+from ..layers import DecoderLayer, KeysValues, RmsNorm, TransformerConfig, rotary_tables
 from ..vision import Projector, VisionConfig, VisionEncoder
 
-BLOCK = 16  # action tokens: 8 points, x and y
-GOAL_X, GOAL_Y = BLOCK - 2, BLOCK - 1
-NEVER = -1e9  # logit of what cannot be
+ACTION_TOKENS = 16  # action tokens: 8 points, x and y
+GOAL_X, GOAL_Y = ACTION_TOKENS - 2, ACTION_TOKENS - 1
+MASKED_LOGIT = -1e9  # logit of what cannot be
 EGO_VALUES = 3  # speed, acceleration, yaw rate; one prompt token each
-OCTAVES = 6  # sines and cosines by which a number is told
+FOURIER_OCTAVES = 6  # sines and cosines by which a number is told
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class TokenNetConfig:
     """The whole network's measures, and what its inputs mean."""
 
     vision: VisionConfig = field(default_factory=VisionConfig)
-    blocks: BlockConfig = field(default_factory=BlockConfig)
+    transformer: TransformerConfig = field(default_factory=TransformerConfig)
     cameras: int = 3
     instants: int = 2
     text_length: int = 16
@@ -86,15 +86,15 @@ class TokenNetConfig:
         return self.bins
 
     @property
-    def pictures(self) -> int:
+    def image_count(self) -> int:
         return self.cameras * self.instants
 
     @property
     def prompt_length(self) -> int:
-        return self.pictures // self.vision.frames * self.vision.tokens + self.told_length
+        return self.image_count // self.vision.frames * self.vision.tokens + self.non_image_length
 
     @property
-    def told_length(self) -> int:
+    def non_image_length(self) -> int:
         """Tokens of the prompt that are no pictures."""
         return self.text_length + EGO_VALUES + len(self.route_at_m)
 
@@ -108,27 +108,27 @@ class TokenNetConfig:
             for low, high in (self.x_range_m, self.y_range_m)
         )
 
-    def reachable(self, blocks: Tensor) -> Tensor:
+    def clamp_to_range(self, actions: Tensor) -> Tensor:
         """Blocks (.., 16) with every id brought into the range of its head; masks stay masks."""
         (x_low, x_high), (y_low, y_high) = self.id_ranges
-        points = torch.unflatten(blocks, -1, (-1, 2))
+        points = torch.unflatten(actions, -1, (-1, 2))
         inside = torch.stack([points[..., 0].clamp(x_low, x_high), points[..., 1].clamp(y_low, y_high)], -1).flatten(-2)
-        return torch.where(blocks == self.mask_id, blocks, inside)
+        return torch.where(actions == self.mask_id, actions, inside)
 
 
-def small(words: tuple[str, ...]) -> TokenNetConfig:
+def small_config(words: tuple[str, ...]) -> TokenNetConfig:
     """The network that is trained on two CPU cores and shipped: 7.8 M parameters."""
     return TokenNetConfig(words=words, text_vocabulary=max(64, len(words)))
 
 
-def base(words: tuple[str, ...] = ()) -> TokenNetConfig:
+def base_config(words: tuple[str, ...] = ()) -> TokenNetConfig:
     """Qwen3-0.6B with SigLIP2-base-patch16-256 and an action FFN of width 1024: 776 M parameters.
 
     With a vocabulary of its own it has embeddings for that alone, 156 M parameters less.
     """
     return TokenNetConfig(
         vision=VisionConfig(256, 256, 16, 1, (), 768, 12, 12, 3072, 1e-6),
-        blocks=BlockConfig(1024, 28, 16, 8, 128, 3072, 1024, 1e6, 1e-6),
+        transformer=TransformerConfig(1024, 28, 16, 8, 128, 3072, 1024, 1e6, 1e-6),
         text_length=16 if words else 64,
         text_vocabulary=max(64, len(words)) if words else 151_936,
         words=words,
@@ -136,16 +136,16 @@ def base(words: tuple[str, ...] = ()) -> TokenNetConfig:
     )
 
 
-class Packed(NamedTuple):
+class PackedOutput(NamedTuple):
     """What the network says of R blocks."""
 
     logits: Tensor  # (B, R, 16, bins) float32
     hidden: Tensor  # (B, R, 16, width), what the heads read
     keys_values: tuple[KeysValues, ...]  # of the prompt, per layer
-    pictures: Tensor  # (B, P', width), the part of the prompt that stands for the pictures, before the first layer
-    way: Tensor  # (B, points, width), the part that stands for the route
+    image_tokens: Tensor  # (B, P', width), the part of the prompt that stands for the pictures, before the first layer
+    route_embedding: Tensor  # (B, points, width), the part that stands for the route
 
-    def of(self, count: int) -> Packed:
+    def first(self, count: int) -> PackedOutput:
         """What it says of the first blocks."""
         return self._replace(logits=self.logits[:, :count], hidden=self.hidden[:, :count])
 
@@ -157,31 +157,33 @@ class TokenNet(nn.Module):
     def __init__(self, config: TokenNetConfig) -> None:
         super().__init__()
         self.config = config
-        width = config.blocks.width
+        width = config.transformer.width
         self.vision = VisionEncoder(config.vision)
         self.projector = Projector(config.vision, width)
         self.camera = nn.Parameter(torch.empty(config.cameras, width))
         self.instant = nn.Parameter(torch.empty(config.instants // config.vision.frames, width))
         self.embed_tokens = nn.Embedding(config.text_vocabulary, width)
         self.ego = nn.Sequential(
-            nn.Linear(EGO_VALUES * (1 + 2 * OCTAVES), width), nn.SiLU(), nn.Linear(width, EGO_VALUES * width)
+            nn.Linear(EGO_VALUES * (1 + 2 * FOURIER_OCTAVES), width), nn.SiLU(), nn.Linear(width, EGO_VALUES * width)
         )
-        self.route_place = nn.Parameter(torch.empty(len(config.route_at_m), width))
+        self.route_position = nn.Parameter(torch.empty(len(config.route_at_m), width))
         self.x_embedding = nn.Embedding(config.bins + 1, width)
         self.y_embedding = nn.Embedding(config.bins + 1, width)
-        self.slot = nn.Parameter(torch.empty(BLOCK, width))
-        self.layers = nn.ModuleList(Block(config.blocks) for _ in range(config.blocks.layers))
-        self.norm = RmsNorm(width, config.blocks.norm_eps)
+        self.slot = nn.Parameter(torch.empty(ACTION_TOKENS, width))
+        self.layers = nn.ModuleList(DecoderLayer(config.transformer) for _ in range(config.transformer.layers))
+        self.norm = RmsNorm(width, config.transformer.norm_eps)
         self.x_head = nn.Linear(width, config.bins, bias=False)
         self.y_head = nn.Linear(width, config.bins, bias=False)
         self.goal_x_embedding = nn.Embedding(config.bins, config.goal_hidden)
         self.goal_hidden = nn.Linear(2 * width, config.goal_hidden)
         self.goal_y_head = nn.Linear(config.goal_hidden, config.bins, bias=False)
-        self.goal_way = nn.Linear(width, width + config.goal_hidden)
-        self.odds_hidden = nn.Linear(2 * width, config.goal_hidden)
-        self.odds_head = nn.Linear(config.goal_hidden, 1)
+        self.goal_route = nn.Linear(width, width + config.goal_hidden)
+        self.value_hidden = nn.Linear(2 * width, config.goal_hidden)
+        self.value_head = nn.Linear(config.goal_hidden, 1)
 
-        cos, sin = rotary_tables(config.prompt_length + BLOCK, config.blocks.head_dim, config.blocks.rope_theta)
+        cos, sin = rotary_tables(
+            config.prompt_length + ACTION_TOKENS, config.transformer.head_dim, config.transformer.rope_theta
+        )
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
 
@@ -190,7 +192,7 @@ class TokenNet(nn.Module):
         layers = {self.vision: len(self.vision.layers), self: len(self.layers)}
         with torch.no_grad():
             for name, parameter in self.named_parameters():
-                if name.endswith("bias") or name == "odds_head.weight":  # all goals are as good to begin with
+                if name.endswith("bias") or name == "value_head.weight":  # all goals are as good to begin with
                     parameter.zero_()
                 elif "norm" in name:
                     parameter.fill_(1.0)
@@ -200,7 +202,7 @@ class TokenNet(nn.Module):
                     parameter.copy_(0.3 * parameter.shape[1] ** -0.5 * smooth_rows(parameter, generator))
                 else:
                     fan_in = parameter[0].numel()
-                    table = name in ("camera", "instant", "slot", "route_place") or (
+                    table = name in ("camera", "instant", "slot", "route_position") or (
                         "embed" in name and parameter.dim() == 2
                     )
                     scale = 0.5 if table else fan_in**-0.5
@@ -211,15 +213,15 @@ class TokenNet(nn.Module):
 
     # --- whole passes ------------------------------------------------------------------------------------------------
 
-    def packed(self, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, blocks: Tensor) -> Packed:
+    def forward_packed(self, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, actions: Tensor) -> PackedOutput:
         """All R blocks (B, R, 16) beside one prompt, in one pass; each as if it were alone."""
-        return self.packed_beside(self.prompt(images, text, ego, route), blocks)
+        return self.forward_from_prompt(self.prompt(images, text, ego, route), actions)
 
-    def packed_beside(self, prompt: Tensor, blocks: Tensor) -> Packed:
-        """`packed` from the prompt (B, P, width) on."""
-        count, length = blocks.shape[1], prompt.shape[1]
-        x = torch.cat([prompt, self.action_embeddings(blocks).flatten(1, 2)], 1)
-        mask = torch.where(sight(length, count, prompt.device), 0.0, NEVER)
+    def forward_from_prompt(self, prompt: Tensor, actions: Tensor) -> PackedOutput:
+        """`forward_packed` from the prompt (B, P, width) on."""
+        count, length = actions.shape[1], prompt.shape[1]
+        x = torch.cat([prompt, self.action_embeddings(actions).flatten(1, 2)], 1)
+        mask = torch.where(attention_mask(length, count, prompt.device), 0.0, MASKED_LOGIT)
         positions = torch.cat([torch.arange(length, device=x.device), self._block_positions(length, count)])
         cos, sin = self.cos[positions], self.sin[positions]
         kept = []
@@ -229,15 +231,18 @@ class TokenNet(nn.Module):
         # of the last layer the prompt's keys and values are enough: nobody reads its output
         x, keys_values = self.layers[-1](x, length, mask, cos, sin, skip=length)
         kept.append(keys_values)
-        hidden = torch.unflatten(self.norm(x), 1, (count, BLOCK))
+        hidden = torch.unflatten(self.norm(x), 1, (count, ACTION_TOKENS))
         of_prompt = tuple((keys[:, :, :length], values[:, :, :length]) for keys, values in kept)
-        pictures, way = prompt[:, : length - self.config.told_length], prompt[:, length - len(self.config.route_at_m) :]
-        return Packed(self.logits(hidden), hidden, of_prompt, pictures, way)
+        image_tokens, route_embedding = (
+            prompt[:, : length - self.config.non_image_length],
+            prompt[:, length - len(self.config.route_at_m) :],
+        )
+        return PackedOutput(self.logits(hidden), hidden, of_prompt, image_tokens, route_embedding)
 
     def encode(self, prompt: Tensor) -> tuple[KeysValues, ...]:
         """Keys and values of the prompt (B, P, width), those that `packed_beside` gives."""
         length = prompt.shape[1]
-        mask = torch.where(sight(length, 0, prompt.device), 0.0, NEVER)
+        mask = torch.where(attention_mask(length, 0, prompt.device), 0.0, MASKED_LOGIT)
         cos, sin = self.cos[:length], self.sin[:length]
         x, kept = prompt, []
         for layer in self.layers[:-1]:
@@ -246,67 +251,70 @@ class TokenNet(nn.Module):
         last = self.layers[-1]
         return *kept, last.self_attn.keys_values(last.input_layernorm(x), cos, sin)  # type: ignore[operator, union-attr]
 
-    def packed_logits(self, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, blocks: Tensor) -> Tensor:
+    def packed_logits(self, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, actions: Tensor) -> Tensor:
         """(B, R, 16, bins) of blocks (B, R, 16)."""
-        return self.packed(images, text, ego, route, blocks).logits
+        return self.forward_packed(images, text, ego, route, actions).logits
 
     def goal_logits(
         self, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, x_ids: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Logits of the goal's x (B, bins) and of its y given each of x_ids (B, K): (B, K, Y)."""
-        nothing = torch.full((images.shape[0], 1, BLOCK), self.config.mask_id, device=images.device)
-        out = self.packed(images, text, ego, route, nothing)
-        return out.logits[:, 0, GOAL_X], self.goal_y(out, x_ids)
+        nothing = torch.full((images.shape[0], 1, ACTION_TOKENS), self.config.mask_id, device=images.device)
+        out = self.forward_packed(images, text, ego, route, nothing)
+        return out.logits[:, 0, GOAL_X], self.goal_y_logits(out, x_ids)
 
-    def decode(self, blocks: Tensor, keys_values: tuple[KeysValues, ...]) -> Tensor:
+    def decode(self, actions: Tensor, keys_values: tuple[KeysValues, ...]) -> Tensor:
         """Logits (B, R, 16, bins) of blocks (B, R, 16) from the prompt's keys and values, which stay as they are."""
-        return self.logits(self.hidden(blocks, keys_values))
+        return self.logits(self.hidden(actions, keys_values))
 
-    def hidden(self, blocks: Tensor, keys_values: tuple[KeysValues, ...]) -> Tensor:
+    def hidden(self, actions: Tensor, keys_values: tuple[KeysValues, ...]) -> Tensor:
         """(B, R, 16, width) what the heads read of blocks (B, R, 16)."""
         length = keys_values[0][0].shape[2]
-        cos, sin = self.cos[length : length + BLOCK], self.sin[length : length + BLOCK]  # each stands behind the prompt
-        scale = self.config.blocks.head_dim**-0.5  # of the softmax
-        x = self.action_embeddings(blocks)
+        cos, sin = (
+            self.cos[length : length + ACTION_TOKENS],
+            self.sin[length : length + ACTION_TOKENS],
+        )  # each stands behind the prompt
+        scale = self.config.transformer.head_dim**-0.5  # of the softmax
+        x = self.action_embeddings(actions)
         for layer, past in zip(self.layers, keys_values, strict=True):
-            x = layer.beside(x, past, (cos, sin), (scale * cos, scale * sin))  # type: ignore[operator]
+            x = layer.forward_cached(x, past, (cos, sin), (scale * cos, scale * sin))  # type: ignore[operator]
         return self.norm(x)  # type: ignore[no-any-return]
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
     def prompt(self, images: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> Tensor:
         """(B, P, width): pictures, words, ego state, route."""
-        if images.shape[1] != self.config.pictures:
-            raise ValueError(f"images has {images.shape[1]} pictures, expected {self.config.pictures}")
-        return self.prompt_of(self.see(images), text, ego, route)
+        if images.shape[1] != self.config.image_count:
+            raise ValueError(f"images has {images.shape[1]} pictures, expected {self.config.image_count}")
+        return self.build_prompt(self.encode_images(images), text, ego, route)
 
-    def see(self, images: Tensor) -> Tensor:
-        """What is seen (B, S, cameras, tokens, width) in pictures (B, S * frames * cameras, H, W, 3), whenever it was.
+    def encode_images(self, images: Tensor) -> Tensor:
+        """What is features (B, S, cameras, tokens, width) in pictures (B, S * frames * cameras, H, W, 3), whenever it was.
 
         A network that looks at each instant by itself (vision.frames = 1) may be shown the newest instant alone: of an
         older one it sees today what it saw then.
         """
         cameras, frames = self.config.cameras, self.config.vision.frames
         views = torch.unflatten(images, 1, (-1, frames, cameras)).transpose(2, 3)
-        return torch.unflatten(self.look(views.flatten(0, 2)), 0, (images.shape[0], -1, cameras))
+        return torch.unflatten(self.encode_views(views.flatten(0, 2)), 0, (images.shape[0], -1, cameras))
 
-    def look(self, views: Tensor) -> Tensor:
-        """What is seen (N, tokens, width) in views (N, frames, H, W, 3), each of one camera, oldest picture first."""
+    def encode_views(self, views: Tensor) -> Tensor:
+        """What is features (N, tokens, width) in views (N, frames, H, W, 3), each of one camera, oldest picture first."""
         return self.projector(self.vision(views))  # type: ignore[no-any-return]
 
-    def prompt_of(self, seen: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> Tensor:
-        """(B, P, width) of what is seen (B, instants / frames, cameras, tokens, width), oldest first, and the rest."""
-        moving = torch.unflatten(self.ego(told(ego).to(seen.dtype)), -1, (EGO_VALUES, -1))
-        way = self.x_embedding(route[..., 0]) + self.y_embedding(route[..., 1]) + self.route_place
-        return torch.cat([self.placed(seen), self.embed_tokens(text), moving, way], 1)
+    def build_prompt(self, features: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> Tensor:
+        """(B, P, width) of what is features (B, instants / frames, cameras, tokens, width), oldest first, and the rest."""
+        ego_tokens = torch.unflatten(self.ego(fourier_features(ego).to(features.dtype)), -1, (EGO_VALUES, -1))
+        route_embedding = self.x_embedding(route[..., 0]) + self.y_embedding(route[..., 1]) + self.route_position
+        return torch.cat([self.image_tokens(features), self.embed_tokens(text), ego_tokens, route_embedding], 1)
 
-    def placed(self, seen: Tensor) -> Tensor:
-        """The prompt's first part (B, P', width): what is seen, each token told its camera and instant."""
-        return (seen + self.camera[:, None] + self.instant[:, None, None]).flatten(1, 3)
+    def image_tokens(self, features: Tensor) -> Tensor:
+        """The prompt's first part (B, P', width): what is features, each token told its camera and instant."""
+        return (features + self.camera[:, None] + self.instant[:, None, None]).flatten(1, 3)
 
-    def action_embeddings(self, blocks: Tensor) -> Tensor:
+    def action_embeddings(self, actions: Tensor) -> Tensor:
         """(B, R, 16, width) of ids (B, R, 16)."""
-        points = torch.unflatten(blocks, -1, (-1, 2))
+        points = torch.unflatten(actions, -1, (-1, 2))
         x = torch.stack([self.x_embedding(points[..., 0]), self.y_embedding(points[..., 1])], -2)
         return x.flatten(2, 3) + self.slot
 
@@ -316,62 +324,65 @@ class TokenNet(nn.Module):
         (x_low, x_high), (y_low, y_high) = self.config.id_ranges
         last = self.config.bins - 1
         x = F.linear(points[..., 0, :], self.x_head.weight[x_low : x_high + 1]).float()
-        y = self._of_y(self.y_head, points[..., 1, :]).float()
-        sides = F.pad(x, (x_low, last - x_high), value=NEVER), F.pad(y, (y_low, last - y_high), value=NEVER)
+        y = self._y_logits(self.y_head, points[..., 1, :]).float()
+        sides = (
+            F.pad(x, (x_low, last - x_high), value=MASKED_LOGIT),
+            F.pad(y, (y_low, last - y_high), value=MASKED_LOGIT),
+        )
         return torch.stack(sides, -2).flatten(-3, -2)
 
-    def goal_x(self, out: Packed) -> Tensor:
+    def goal_x_logits(self, out: PackedOutput) -> Tensor:
         """Logits (B, X) of the goal's x, where block 0 of `out` is all mask; X are the ids that x may have."""
         low, high = self.config.id_ranges[0]
         return F.linear(out.hidden[:, 0, GOAL_X], self.x_head.weight[low : high + 1]).float()
 
-    def goal_y(self, out: Packed, x_ids: Tensor) -> Tensor:
+    def goal_y_logits(self, out: PackedOutput, x_ids: Tensor) -> Tensor:
         """Logits (B, K, Y) of the goal's y given its x (B, K), where block 0 of `out` is all mask.
 
         Y are the ids that y may have, from the lowest on (`config.id_ranges`). Each x looks up the route where it has
         about that x: places near each other have embeddings near each other.
         """
         hidden, width = out.hidden[:, 0], out.hidden.shape[-1]
-        alike = self.x_embedding(x_ids) @ out.way.transpose(1, 2) / math.sqrt(width)
+        alike = self.x_embedding(x_ids) @ out.route_embedding.transpose(1, 2) / math.sqrt(width)
         there = alike.softmax(-1)  # (B, K, points), by which what each point says is mixed
-        said = self.goal_way(out.way)
+        said = self.goal_route(out.route_embedding)
         about = self.goal_hidden(hidden[:, GOAL_X:].flatten(1))[:, None] + self.goal_x_embedding(x_ids)
-        logits: Tensor = self._of_y(self.goal_y_head, F.silu(about + there @ said[..., width:]))
-        logits = logits + self._of_y(self.y_head, hidden[:, None, GOAL_Y])
-        logits = logits + there @ self._of_y(self.y_head, said[..., :width])
+        logits: Tensor = self._y_logits(self.goal_y_head, F.silu(about + there @ said[..., width:]))
+        logits = logits + self._y_logits(self.y_head, hidden[:, None, GOAL_Y])
+        logits = logits + there @ self._y_logits(self.y_head, said[..., :width])
         return logits.float()
 
-    def goal_odds(self, hidden: Tensor) -> Tensor:
+    def goal_value(self, hidden: Tensor) -> Tensor:
         """(B, R) logits that it is good to go there, of hidden (B, R, 16, width) of blocks that hold a goal alone."""
-        odds: Tensor = self.odds_head(F.silu(self.odds_hidden(self.summed_up(hidden))))
+        odds: Tensor = self.value_head(F.silu(self.value_hidden(self.pool_goal_features(hidden))))
         return odds[..., 0].float()
 
-    def summed_up(self, hidden: Tensor) -> Tensor:
+    def pool_goal_features(self, hidden: Tensor) -> Tensor:
         """(B, R, 2 width) of such hidden: what stands at the goal, and on the way there."""
         return torch.cat([hidden[..., GOAL_X:, :].mean(-2), hidden[..., :GOAL_X, :].mean(-2)], -1)
 
-    def _of_y(self, head: nn.Linear, hidden: Tensor) -> Tensor:
+    def _y_logits(self, head: nn.Linear, hidden: Tensor) -> Tensor:
         """What a head says of the ids that y may have; the others' rows are not multiplied."""
         low, high = self.config.id_ranges[1]
         return F.linear(hidden, head.weight[low : high + 1])
 
     def _block_positions(self, prompt: int, count: int) -> Tensor:
         """Every block stands right behind the prompt."""
-        return prompt + torch.arange(BLOCK, device=self.cos.device).repeat(count)
+        return prompt + torch.arange(ACTION_TOKENS, device=self.cos.device).repeat(count)
 
 
-def told(numbers: Tensor) -> Tensor:
+def fourier_features(numbers: Tensor) -> Tensor:
     """(.., N * (1 + 2 OCTAVES)) of numbers (.., N): themselves, sines and cosines at wavelengths from 8 to 1/4."""
-    octaves = math.pi * 2.0 ** torch.arange(OCTAVES, device=numbers.device) / 4
+    octaves = math.pi * 2.0 ** torch.arange(FOURIER_OCTAVES, device=numbers.device) / 4
     angles = (numbers[..., None] * octaves).flatten(-2)
     return torch.cat([numbers, angles.sin(), angles.cos()], -1)
 
 
-def sight(prompt: int, blocks: int, device: torch.device) -> Tensor:
+def attention_mask(prompt: int, actions: int, device: torch.device) -> Tensor:
     """(P + R * 16, P + R * 16) bool, who (rows) sees whom: the prompt causally, each block the prompt and itself."""
-    of_blocks = torch.arange(blocks, device=device)[:, None].expand(-1, BLOCK).flatten()
+    of_blocks = torch.arange(actions, device=device)[:, None].expand(-1, ACTION_TOKENS).flatten()
     block = torch.cat([torch.full((prompt,), -1, device=device), of_blocks])
-    place = torch.arange(prompt + BLOCK * blocks, device=device)
+    place = torch.arange(prompt + ACTION_TOKENS * actions, device=device)
     own_block = (block[:, None] == block) & (block >= 0)
     earlier_prompt = (block < 0) & (place <= place[:, None])
     return own_block | earlier_prompt

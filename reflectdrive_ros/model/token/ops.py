@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-OUT = -1e30  # log-probability of a cell that is out of the game
-STRETCH, STRETCHES = 8, 12  # places of x, and how many stretches of so many each are searched for goals
+EXCLUDED = -1e30  # log-probability of a cell that is out of the game
+SEGMENT, SEGMENTS = 8, 12  # places of x, and how many stretches of so many each are searched for goals
 SLACK_M = 1e-3  # goals exactly the spacing apart are apart, whatever rounding says
 
 
@@ -25,13 +25,13 @@ class GoalRules:
     count: int = 6
     spacing_m: float = 1.2  # closer ones are one behaviour; the paper's best
     floor: float = 0.01  # a goal less probable than this share of the first fills its slot as padding
-    looked: int = 8  # so many of the most probable are looked at once more, of which the best `count` stay
-    trust: float = 3.0  # power of the odds that this gives: on new scenes it tells more than the first look
+    rescored: int = 8  # so many of the most probable are looked at once more, of which the best `count` stay
+    value_power: float = 3.0  # power of the odds that this gives: on new scenes it tells more than the first look
 
     @property
-    def sought(self) -> GoalRules:
-        """How the goals are sought that are looked at once more."""
-        return replace(self, count=max(self.count, self.looked))
+    def for_search(self) -> GoalRules:
+        """How the goals are for_search that are looked at once more."""
+        return replace(self, count=max(self.count, self.rescored))
 
 
 @dataclass(frozen=True)
@@ -42,16 +42,16 @@ class EditRules:
     frozen: int = 2  # tokens at the end that are never edited: the goal is the decision
 
 
-def likely_places(logits: Tensor) -> Tensor:
-    """(B, R) places among logits (B, X): all of the likeliest STRETCHES stretches, the likeliest stretch first.
+def likely_x_indices(logits: Tensor) -> Tensor:
+    """(B, R) places among logits (B, X): all of the likeliest SEGMENTS stretches, the likeliest stretch first.
 
     All places where there are no more stretches. The last place stands in for those that a last stretch lacks.
     """
     count = logits.shape[-1]
-    stretches = F.pad(logits, (0, -count % STRETCH), value=OUT)
-    stretches = torch.unflatten(stretches, -1, (-1, STRETCH)).amax(-1)
-    chosen = best_first(stretches, min(STRETCHES, stretches.shape[-1]))
-    places = (STRETCH * chosen[..., None] + torch.arange(STRETCH, device=logits.device)).flatten(-2)
+    stretches = F.pad(logits, (0, -count % SEGMENT), value=EXCLUDED)
+    stretches = torch.unflatten(stretches, -1, (-1, SEGMENT)).amax(-1)
+    chosen = top_indices(stretches, min(SEGMENTS, stretches.shape[-1]))
+    places = (SEGMENT * chosen[..., None] + torch.arange(SEGMENT, device=logits.device)).flatten(-2)
     return torch.where(places < count, places, count - 1)  # not clamped: TensorRT clips no integers
 
 
@@ -74,27 +74,27 @@ def choose_goals(
         values.append(of_rows.gather(-1, row[:, None])[:, 0])
         cells.append(torch.stack([row, column], -1))
         away2 = (x_m - x_m.gather(-1, row[:, None]))[:, :, None] ** 2 + (y_m - y_m[column][:, None])[:, None] ** 2
-        scores = torch.where(away2 <= reach2, OUT, scores)
+        scores = torch.where(away2 <= reach2, EXCLUDED, scores)
     goals, log_probs = torch.stack(cells, 1), torch.stack(values, 1)
     valid = log_probs.exp() >= rules.floor * log_probs[:, :1].exp()
     return torch.where(valid[..., None], goals, goals[:, :1]), torch.where(valid, log_probs, log_probs[:, :1]), valid
 
 
-def weighed(log_probs: Tensor, odds: Tensor, valid: Tensor, rules: GoalRules) -> tuple[Tensor, Tensor, Tensor]:
+def reweight_goals(log_probs: Tensor, odds: Tensor, valid: Tensor, rules: GoalRules) -> tuple[Tensor, Tensor, Tensor]:
     """The best `rules.count` = K of goals (B, G): their probability together is shared out by p exp(odds) ** trust.
 
     Returns places (B, K), the likeliest first, log-probabilities and which slots are real, both in that order; those
     that are not come last and repeat the first.
     """
     mass = torch.where(valid, log_probs.exp(), 0.0).sum(-1, keepdim=True).log()
-    weights = torch.where(valid, log_probs + rules.trust * odds, OUT)
-    order = best_first(weights, rules.count)
+    weights = torch.where(valid, log_probs + rules.value_power * odds, EXCLUDED)
+    order = top_indices(weights, rules.count)
     valid = valid.gather(-1, order)
     order = torch.where(valid, order, order[:, :1])
     return order, mass + weights.log_softmax(-1).gather(-1, order), valid
 
 
-def best_first(values: Tensor, count: int) -> Tensor:
+def top_indices(values: Tensor, count: int) -> Tensor:
     """(B, count) places of the largest of values (B, N), the largest first."""
     rank = ranks(values, torch.ones_like(values, dtype=torch.bool))
     return (rank[:, None] == torch.arange(count, device=values.device)[:, None]).long().argmax(-1)
@@ -117,8 +117,8 @@ def unmask(ids: Tensor, logits: Tensor, mask_id: int, limit: Tensor | int) -> tu
     confidence, likeliest = probability.amax(-1), logits.argmax(-1)
     masked = ids == mask_id
     commit = masked & (ranks(confidence, masked) < limit)
-    told = torch.where(masked, confidence, _of(probability, ids, mask_id))
-    return torch.where(commit, likeliest, ids), torch.where(masked & ~commit, 0.0, told)
+    token_probability = torch.where(masked, confidence, _token_probability(probability, ids, mask_id))
+    return torch.where(commit, likeliest, ids), torch.where(masked & ~commit, 0.0, token_probability)
 
 
 def auto_edit(ids: Tensor, logits: Tensor, mask_id: int, rules: EditRules) -> tuple[Tensor, Tensor]:
@@ -129,13 +129,13 @@ def auto_edit(ids: Tensor, logits: Tensor, mask_id: int, rules: EditRules) -> tu
     """
     probability = logits.float().softmax(-1)
     confidence, likeliest = probability.amax(-1), logits.argmax(-1)
-    present = _of(probability, ids, mask_id)
+    present = _token_probability(probability, ids, mask_id)
     masked = ids == mask_id
     free = torch.arange(ids.shape[-1], device=ids.device) < ids.shape[-1] - rules.frozen
     wanted = free & ~masked & (likeliest != ids) & (confidence > present)
     commit = wanted & (ranks(-present, wanted) < rules.at_most)
-    told = torch.where(commit, confidence, present)
-    return torch.where(commit, likeliest, ids), torch.where(masked, 0.0, told)
+    token_probability = torch.where(commit, confidence, present)
+    return torch.where(commit, likeliest, ids), torch.where(masked, 0.0, token_probability)
 
 
 def update(
@@ -165,6 +165,6 @@ def schedule(masked: int, rounds: int) -> tuple[int, ...]:
     return tuple(masked // rounds + (turn < masked % rounds) for turn in range(rounds))
 
 
-def _of(probability: Tensor, ids: Tensor, mask_id: int) -> Tensor:
+def _token_probability(probability: Tensor, ids: Tensor, mask_id: int) -> Tensor:
     """(B, M, 16) the probability of each token in (B, M, 16, bins); a mask has none, so it reads bin 0 in its place."""
     return probability.gather(-1, torch.where(ids == mask_id, 0, ids)[..., None])[..., 0]

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..layers import KeysValues
 from . import ops
-from .net import BLOCK, GOAL_X, TokenNet
+from .net import ACTION_TOKENS, GOAL_X, TokenNet
 from .ops import EditRules, GoalRules
 
 
@@ -36,13 +36,13 @@ class Prefilled(NamedTuple):
     """What is known of a scene before the first draft."""
 
     keys_values: tuple[KeysValues, ...]  # of the prompt, per layer
-    blocks: Tensor  # (B, K, 16) ids: each goal, the rest masked
+    actions: Tensor  # (B, K, 16) ids: each goal, the rest masked
     goal_log_probs: Tensor  # (B, K)
     valid: Tensor  # (B, K) bool; a slot that is not real repeats the first goal
 
 
 class Decoded(NamedTuple):
-    blocks: Tensor  # (B, M, 16) ids, no mask left
+    actions: Tensor  # (B, M, 16) ids, no mask left
     confidence: Tensor  # (B, M, 16) probability of each token when it was last looked at
     goal_log_probs: Tensor  # (B, K)
     valid: Tensor  # (B, K) bool
@@ -52,7 +52,7 @@ def prefill_goal(
     net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, rules: GoalRules
 ) -> Prefilled:
     """Keys and values of the prompt, and the goals it suggests."""
-    return prefill_goal_of(net, net.prompt(images, text, ego, route), rules)
+    return prefill_goal_from_prompt(net, net.prompt(images, text, ego, route), rules)
 
 
 def prefill(net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> tuple[KeysValues, ...]:
@@ -60,34 +60,34 @@ def prefill(net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, route: Ten
     return net.encode(net.prompt(images, text, ego, route))
 
 
-def prefill_goal_of(net: TokenNet, prompt: Tensor, rules: GoalRules) -> Prefilled:
+def prefill_goal_from_prompt(net: TokenNet, prompt: Tensor, rules: GoalRules) -> Prefilled:
     """`prefill_goal` from the prompt (B, P, width) on.
 
     Goals are sought where their x is likely (`token_ops.likely_places`): the y of a goal is asked for there alone.
     Those that were found are looked at once more, and weighed by what is seen then.
     """
     config, scenes, device = net.config, prompt.shape[0], prompt.device
-    nothing = torch.full((scenes, 1, BLOCK), config.mask_id, device=device)
-    out = net.packed_beside(prompt, nothing)
+    nothing = torch.full((scenes, 1, ACTION_TOKENS), config.mask_id, device=device)
+    out = net.forward_from_prompt(prompt, nothing)
     (x_low, _), (y_low, y_high) = config.id_ranges
     y_ids = torch.arange(y_low, y_high + 1, device=device)
-    x_logits = net.goal_x(out)
-    places = ops.likely_places(x_logits)
+    x_logits = net.goal_x_logits(out)
+    places = ops.likely_x_indices(x_logits)
     x_log_probs, x_ids = x_logits.log_softmax(-1).gather(-1, places), x_low + places
     cells, log_probs, valid = ops.choose_goals(
-        x_log_probs, net.goal_y(out, x_ids), config.bin_m * x_ids, config.bin_m * y_ids, rules.sought
+        x_log_probs, net.goal_y_logits(out, x_ids), config.bin_m * x_ids, config.bin_m * y_ids, rules.for_search
     )
     goals = torch.stack([x_ids.gather(-1, cells[..., 0]), y_low + cells[..., 1]], -1)
-    blocks = torch.cat([nothing[..., :GOAL_X].expand(-1, goals.shape[1], -1), goals], -1)
-    odds = net.goal_odds(net.hidden(blocks, out.keys_values))
-    order, log_probs, valid = ops.weighed(log_probs, odds, valid, rules)
-    blocks = blocks.gather(1, order[..., None].expand(-1, -1, BLOCK))
-    return Prefilled(out.keys_values, blocks, log_probs, valid)
+    actions = torch.cat([nothing[..., :GOAL_X].expand(-1, goals.shape[1], -1), goals], -1)
+    goal_value = net.goal_value(net.hidden(actions, out.keys_values))
+    order, log_probs, valid = ops.reweight_goals(log_probs, goal_value, valid, rules)
+    actions = actions.gather(1, order[..., None].expand(-1, -1, ACTION_TOKENS))
+    return Prefilled(out.keys_values, actions, log_probs, valid)
 
 
 def step(
     net: TokenNet,
-    blocks: Tensor,
+    actions: Tensor,
     keys_values: tuple[KeysValues, ...],
     limit: Tensor | int,
     edit: Tensor | bool,
@@ -97,37 +97,37 @@ def step(
 
     Returns the blocks and the probability of each of their tokens, 0 where it is still the mask.
     """
-    return ops.update(blocks, net.decode(blocks, keys_values), net.config.mask_id, limit, edit, rules)
+    return ops.update(actions, net.decode(actions, keys_values), net.config.mask_id, limit, edit, rules)
 
 
 def guided_step(
     net: TokenNet,
-    blocks: Tensor,
+    actions: Tensor,
     keys_values: tuple[KeysValues, ...],
-    blank: tuple[KeysValues, ...],
+    unconditional: tuple[KeysValues, ...],
     limit: int,
     weight: float,
 ) -> tuple[Tensor, Tensor]:
     """As `step` drafting, away from what the prompt with a `blank` text says; weight 0 is `step`."""
-    logits, without = net.decode(blocks, keys_values), net.decode(blocks, blank)
-    return ops.unmask(blocks, logits + weight * (logits - without), net.config.mask_id, limit)
+    logits, without = net.decode(actions, keys_values), net.decode(actions, unconditional)
+    return ops.unmask(actions, logits + weight * (logits - without), net.config.mask_id, limit)
 
 
-def full(net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, decoding: Decoding) -> Decoded:
+def full_step(net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, decoding: Decoding) -> Decoded:
     """Decide, draft, reflect: 1 + 3 + 3 passes."""
     known = prefill_goal(net, images, text, ego, route, decoding.goals)
-    blocks, confidence = known.blocks, torch.zeros_like(known.blocks, dtype=torch.float32)
+    actions, confidence = known.actions, torch.zeros_like(known.actions, dtype=torch.float32)
     for limit in ops.schedule(GOAL_X, decoding.draft_rounds):
-        blocks, confidence = step(net, blocks, known.keys_values, limit, False, decoding.edits)
+        actions, confidence = step(net, actions, known.keys_values, limit, False, decoding.edits)
     for _ in range(decoding.edit_rounds):
-        blocks, confidence = step(net, blocks, known.keys_values, 0, True, decoding.edits)
-    return Decoded(blocks, confidence, known.goal_log_probs, known.valid)
+        actions, confidence = step(net, actions, known.keys_values, 0, True, decoding.edits)
+    return Decoded(actions, confidence, known.goal_log_probs, known.valid)
 
 
-def lite(
-    net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, blocks: Tensor, decoding: Decoding
+def lite_step(
+    net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, actions: Tensor, decoding: Decoding
 ) -> tuple[Tensor, Tensor]:
     """The last plan's tokens, carried into the present and masked where they end, drafted once and edited once."""
     keys_values = prefill(net, images, text, ego, route)
-    blocks, _ = step(net, blocks, keys_values, BLOCK, False, decoding.edits)
-    return step(net, blocks, keys_values, 0, True, decoding.edits)
+    actions, _ = step(net, actions, keys_values, ACTION_TOKENS, False, decoding.edits)
+    return step(net, actions, keys_values, 0, True, decoding.edits)

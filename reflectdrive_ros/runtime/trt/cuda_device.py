@@ -63,12 +63,12 @@ class CudaError(Exception):
 def has_driver() -> bool:
     """Whether this machine has NVIDIA's driver; whether that finds a GPU is another question."""
     try:
-        return bool(library())
+        return bool(load_driver())
     except CudaError:
         return False
 
 
-def library() -> Any:
+def load_driver() -> Any:
     """The driver. Raises CudaError where there is none."""
     try:
         return ctypes.CDLL(LIBRARY)
@@ -83,7 +83,7 @@ class CudaDevice:
 
     def __init__(self, place: int = 0) -> None:
         """place: the number in `cuda:1`. Raises CudaError."""
-        self._driver = library()
+        self._driver = load_driver()
         for name, arguments in SIGNATURES.items():
             getattr(self._driver, name).argtypes = arguments
         self._call("cuInit", 0)
@@ -99,10 +99,10 @@ class CudaDevice:
         self.capability = f"{self._attribute(handle, MAJOR)}.{self._attribute(handle, MINOR)}"
         self.processors = self._attribute(handle, PROCESSORS)
         self.cuda = f"{version.value // 1000}.{version.value % 1000 // 10}"
-        self._context = self._made("cuDevicePrimaryCtxRetain", handle)
+        self._context = self._create("cuDevicePrimaryCtxRetain", handle)
         self.use()
-        self.stream: int = self._made("cuStreamCreate", NON_BLOCKING)
-        self._event = self._made("cuEventCreate", SLEEP_UNTIMED)
+        self.stream: int = self._create("cuStreamCreate", NON_BLOCKING)
+        self._event = self._create("cuEventCreate", SLEEP_UNTIMED)
 
     def use(self) -> None:
         """Make it the calling thread's GPU, as it has to be before anything else in a thread."""
@@ -114,9 +114,9 @@ class CudaDevice:
         self._call("cuMemAlloc_v2", byref(address), size)
         return address.value
 
-    def pinned(self, size: int) -> Array:
+    def allocate_pinned(self, size: int) -> Array:
         """(size,) uint8 zeros of host memory that the GPU copies from and to by itself."""
-        address = self._made("cuMemAllocHost_v2", size)
+        address = self._create("cuMemAllocHost_v2", size)
         array = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
         array[:] = 0
         return array
@@ -129,7 +129,7 @@ class CudaDevice:
         """Queue a copy from the device to pinned memory, there after `wait`."""
         self._call("cuMemcpyDtoHAsync_v2", host.ctypes.data, address, host.nbytes, self.stream)
 
-    def captured(self, work: Callable[[], None]) -> int:
+    def capture(self, work: Callable[[], None]) -> int:
         """What `work` queues, as a CUDA graph to `launch`; nothing of it has run. Raises CudaError, and as `work`."""
         graph = c_void_p()
         self._call("cuStreamBeginCapture_v2", self.stream, THIS_THREAD)
@@ -137,7 +137,7 @@ class CudaDevice:
             work()
         finally:
             self._call("cuStreamEndCapture", self.stream, byref(graph))
-        ready = self._made("cuGraphInstantiateWithFlags", graph, 0)
+        ready = self._create("cuGraphInstantiateWithFlags", graph, 0)
         self._call("cuGraphDestroy", graph)
         return ready
 
@@ -155,7 +155,7 @@ class CudaDevice:
         self._call("cuDeviceGetAttribute", byref(value), which, handle)
         return value.value
 
-    def _made(self, function: str, *arguments: Any) -> int:
+    def _create(self, function: str, *arguments: Any) -> int:
         """The handle that a function gives by its first argument."""
         handle = c_void_p()
         self._call(function, byref(handle), *arguments)
