@@ -79,10 +79,10 @@ import time; begun = time.perf_counter()
 import sys
 from reflectdrive_ros.config import DecodingConfig, ModelConfig, override
 from reflectdrive_ros.model.card import GraphCard
-from reflectdrive_ros.runtime.network import network_of
+from reflectdrive_ros.runtime.network import load_network
 file, sha256, backend, device, engines, threads = sys.argv[1:]
 model = ModelConfig(file, sha256, backend, device, engines, int(threads))
-network_of(model, override(DecodingConfig(), GraphCard.read(file).decoding()))
+load_network(model, override(DecodingConfig(), GraphCard.read(file).decoding()))
 print(time.perf_counter() - begun)
 """
 
