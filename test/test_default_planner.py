@@ -30,7 +30,7 @@ from reflectdrive_ros.replay.bag_topics import map_topics
 from reflectdrive_ros.replay.engine import due_steps
 from reflectdrive_ros.replay.golden import POINT_STRIDE, TOLERANCES, compare_arrays
 from reflectdrive_ros.ros.bag import BagReader
-from reflectdrive_ros.ros.planning_core import Pilot
+from reflectdrive_ros.ros.planning_core import PlanningCore
 from reflectdrive_ros.runtime.engine import NO_DEADLINE_MS, Engine
 from reflectdrive_ros.runtime.model_file import model_config
 from reflectdrive_ros.runtime.network import load_network
@@ -75,7 +75,7 @@ def on_the_recording(bag):
         found = map_topics(CONFIG, reader, [], driven_route=False)
         config = found.config
         engine = Engine(config, time.perf_counter, prefetch_scenes=True)
-        pilot = Pilot(config, time.perf_counter, engine)
+        pilot = PlanningCore(config, time.perf_counter, engine)
         steps = due_steps(pilot, reader, found.sources, reader.start_ns + RECORDED_NS, lambda _: None, lambda *_: None)
         answers = [pilot.answer(step.look).report for step in steps]
     return rows_of([report for report in answers if report is not None])

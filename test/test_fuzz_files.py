@@ -34,7 +34,7 @@ from reflectdrive_ros.files import read_limited
 from reflectdrive_ros.model.card import METADATA, GraphCard, GraphError
 from reflectdrive_ros.model.external_data import OnnxError, external_files
 from reflectdrive_ros.ros import bag, recordings
-from reflectdrive_ros.ros.lanelet_file import from_file
+from reflectdrive_ros.ros.lanelet_file import load_map
 from reflectdrive_ros.runtime import model_file
 from reflectdrive_ros.runtime.graphs import input_spec
 from reflectdrive_ros.runtime.model_file import ModelFileError
@@ -191,7 +191,7 @@ READERS = {
     "measured numbers": (results.read, results.ResultsError),
     "bag": (bag.BagReader, bag.BagError),
     "recording": (recordings.open_recording, recordings.RecordingError),
-    "map": (lambda name: from_file(config.InputsConfig(lanelet_map=str(name))), config.ConfigError),
+    "map": (lambda name: load_map(config.InputsConfig(lanelet_map=str(name))), config.ConfigError),
 }
 
 
@@ -443,7 +443,7 @@ def test_bag_metadata(tmp_path_factory, content):
     folder.mkdir(exist_ok=True)
     (folder / "bag_0.mcap").write_bytes(b"")
     (folder / "metadata.yaml").write_bytes(content)
-    found = outcome(bag._files_of, bag.BagError, folder)
+    found = outcome(bag._storage_files, bag.BagError, folder)
     if found is not None:
         files, unusable = found
         assert {file.parent for file in files} == {folder}

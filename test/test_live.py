@@ -24,11 +24,11 @@ from reflectdrive_ros.config import Config, VehicleConfig
 from reflectdrive_ros.domain import Plan, Trajectory
 from reflectdrive_ros.replay.node import Harness
 from reflectdrive_ros.ros import convert, live, live_view, outputs
-from reflectdrive_ros.ros.inputs import InputStatus, Level
-from reflectdrive_ros.ros.live_topics import Heard, Listener, Picture, camera_name
+from reflectdrive_ros.ros.inputs.channel import InputStatus, Level
+from reflectdrive_ros.ros.live_topics import CameraJpeg, Listener, LiveState, camera_name
 from reflectdrive_ros.ros.processes import running_node
 from reflectdrive_ros.ros.topics import NODE_NAME
-from reflectdrive_ros.ros.world_node import own_context
+from reflectdrive_ros.ros.world_node import new_context
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""
@@ -40,7 +40,7 @@ CHROMIUM = next(
 
 def heard(**newest):
     poses = tuple((round(t * SECOND_NS), np.array([5.0 * t, 0.0, 0.0])) for t in (9.8, 9.9, 10.0))
-    return Heard("/car/reflectdrive", newest, {}, {}, {}, poses, (), 0.1, 10.0, 0)
+    return LiveState("/car/reflectdrive", newest, {}, {}, {}, poses, (), 0.1, 10.0, 0)
 
 
 def as_json(heard):
@@ -48,7 +48,7 @@ def as_json(heard):
 
 
 def test_before_anything_is_heard_the_page_has_gaps_and_no_errors():
-    empty = as_json(Heard("", {}, {}, {}, {}, (), (), None, 0.0, 0))
+    empty = as_json(LiveState("", {}, {}, {}, {}, (), (), None, 0.0, 0))
     assert empty["plan"] is None
     assert empty["status"] is None
     assert empty["silent_s"] is None
@@ -97,13 +97,13 @@ def test_road_users_and_route_are_those_near_the_ego():
 
 
 def test_cameras_are_told_left_to_right_with_their_lens_where_it_is_known():
-    picture = Picture(10 * SECOND_NS, b"", "front_optical")
+    picture = CameraJpeg(10 * SECOND_NS, b"", "front_optical")
     mounts = convert.static_transforms(tf_static())
     frames = {name: next(frame for frame in mounts if frame.startswith(name + "_opt")) for name in CAMERAS}
-    pictures = {name: Picture(10 * SECOND_NS, b"", frames[name]) for name in reversed(CAMERAS)}
+    pictures = {name: CameraJpeg(10 * SECOND_NS, b"", frames[name]) for name in reversed(CAMERAS)}
     infos = {name: camera_info(name) for name in CAMERAS if name != "front_right"}
     base = heard()
-    shown = as_json(Heard("", {}, pictures, infos, mounts, base.poses, (), 0.1, 10.0, 0))["cameras"]
+    shown = as_json(LiveState("", {}, pictures, infos, mounts, base.poses, (), 0.1, 10.0, 0))["cameras"]
     assert {camera["name"] for camera in shown} == set(CAMERAS)
     by_name = {camera["name"]: camera for camera in shown}
     assert by_name["front_right"]["lens"] is None  # it has no camera_info: shown without the plan
@@ -125,7 +125,7 @@ def test_a_camera_is_called_as_its_topic_says(topic, name):
 
 
 def test_diagnostics_shown_are_those_of_the_planner_that_is_shown():
-    context = own_context()
+    context = new_context()
     listener = Listener(context)
     listener._planner = "/left/reflectdrive"
     hear = listener._taking("diagnostics", "")
@@ -177,7 +177,7 @@ def shown_drive(tmp_path):
             harness.inputs["route"].publish(route([(float(x), 0.0) for x in range(-20, 400)]))
             harness.inputs["tf_static"].publish(tf_static())
             thread.start()
-            with live.served(0, VehicleConfig()) as page:
+            with live.serve(0, VehicleConfig()) as page:
                 yield page
     finally:
         driving.set()
@@ -266,7 +266,7 @@ def answer(port, path):
 @pytest.mark.dds
 def test_a_stamp_that_is_none_is_not_found_and_the_connection_stays(capfd):
     wrong = [b"\xb2", b"\xb9.jpg", b"%B2", b"9" * 5000, b"9" * 5000 + b".jpg", b"-1", b"1_0", b".jpg", b"1.jpg.jpg"]
-    with live.served(0, VehicleConfig()) as page:
+    with live.serve(0, VehicleConfig()) as page:
         port = page.server_address[1]
         for stamp in wrong:
             assert answer(port, b"/camera/front/" + stamp) == [404, 404], stamp
@@ -275,9 +275,9 @@ def test_a_stamp_that_is_none_is_not_found_and_the_connection_stays(capfd):
 
 @pytest.mark.dds
 def test_an_idle_connection_is_closed(monkeypatch, capfd):
-    assert 1.0 < live.Answers.timeout <= 60.0
-    monkeypatch.setattr(live.Answers, "timeout", 0.2)
-    with live.served(0, VehicleConfig()) as page:
+    assert 1.0 < live.RequestHandler.timeout <= 60.0
+    monkeypatch.setattr(live.RequestHandler, "timeout", 0.2)
+    with live.serve(0, VehicleConfig()) as page:
         for sent in (b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost:"):
             with socket.create_connection(page.server_address, timeout=5.0) as connection:
                 connection.sendall(sent)
@@ -287,7 +287,7 @@ def test_an_idle_connection_is_closed(monkeypatch, capfd):
 
 @pytest.mark.dds
 def test_a_port_in_use_is_said(tmp_path, capsys):
-    with live.served(0, VehicleConfig()) as page:
+    with live.serve(0, VehicleConfig()) as page:
         port = str(page.server_address[1])
         assert live.main(["--port", port]) == 2
         assert main(["demo", "--live", "--port", port, "--out", str(tmp_path)]) == 2

@@ -35,9 +35,9 @@ from reflectdrive_ros.config import as_yaml
 from reflectdrive_ros.planning import constant_velocity
 from reflectdrive_ros.replay.node import Harness
 from reflectdrive_ros.ros import outputs
-from reflectdrive_ros.ros.node import PlannerNode, attend
-from reflectdrive_ros.ros.planning_core import Pilot
-from reflectdrive_ros.ros.processes import end, running_node
+from reflectdrive_ros.ros.node import PlannerNode, spin_once_safely
+from reflectdrive_ros.ros.planning_core import PlanningCore
+from reflectdrive_ros.ros.processes import running_node, stop_process
 from reflectdrive_ros.runtime.engine import Engine
 
 pytestmark = pytest.mark.dds
@@ -215,7 +215,7 @@ def test_pictures_that_stop_are_noticed_by_the_watchdog(tmp_path):
     with car(tmp_path) as sender:
         sender.until(planned)
         status = sender.until(stopped, cameras=())
-        assert "image front" in status.reason or "no new picture" in status.reason
+        assert "image front" in status.reason or "no new image" in status.reason
 
 
 def test_a_frozen_picture_is_not_driven_on(tmp_path):
@@ -336,7 +336,7 @@ def test_what_rclpy_itself_cannot_take_does_not_end_the_executor():
             assert time.perf_counter() < until
             for sec in (-5, 77):
                 publisher.publish(Clock(clock=Time(sec=sec)))
-            attend(executor, node)
+            spin_once_safely(executor, node)
     finally:
         executor.shutdown(timeout_sec=1.0)
         node.destroy_node()
@@ -378,7 +378,9 @@ def node_in_this_process(tmp_path, made, planner):
     file = tmp_path / "config.yaml"
     file.write_text(as_yaml(made))
     rclpy.init(args=["--ros-args", "-r", "__ns:=/planning/reflectdrive", "-p", f"config_file:={file}"], context=context)
-    node = PlannerNode(Pilot(made, time.perf_counter, engine=Engine(made, time.perf_counter, planner)), context=context)
+    node = PlannerNode(
+        PlanningCore(made, time.perf_counter, engine=Engine(made, time.perf_counter, planner)), context=context
+    )
     executor = SingleThreadedExecutor(context=context)
     executor.add_node(node)
     spinning = threading.Thread(target=spin, args=(executor,), daemon=True)
@@ -604,4 +606,4 @@ def test_a_process_that_will_not_end_is_killed():
         [sys.executable, "-c", "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)"]
     )
     time.sleep(0.5)
-    assert end(stubborn, patience_s=0.5) == -signal.SIGKILL
+    assert stop_process(stubborn, patience_s=0.5) == -signal.SIGKILL

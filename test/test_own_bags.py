@@ -15,7 +15,7 @@ from reflectdrive_ros.config import Config, override_dotted
 from reflectdrive_ros.replay.bag_topics import ambiguous_choices, map_topics
 from reflectdrive_ros.replay.counters import ReplayCounters
 from reflectdrive_ros.ros.bag import BagError, BagReader
-from reflectdrive_ros.ros.inputs import InputStatus, Level
+from reflectdrive_ros.ros.inputs.channel import InputStatus, Level
 
 BLIND = override_dotted(Config(), {"planner": "route_follower", "cameras.required": False})
 COMMA = "comma2k19_example"

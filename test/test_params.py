@@ -12,7 +12,7 @@ from rclpy.node import Node
 
 from reflectdrive_ros.config import Config, ConfigError, VehicleConfig, settings
 from reflectdrive_ros.ros.node import start_ros
-from reflectdrive_ros.ros.params import configured
+from reflectdrive_ros.ros.params import declare_config
 
 # made up, with the names and units of Autoware's vehicle_info.param.yaml
 VEHICLE_INFO = {
@@ -51,7 +51,7 @@ def node(*arguments):
 def asked(*arguments):
     """The configuration and the sentences that these arguments lead to."""
     with node(*arguments) as made:
-        return configured(made)
+        return declare_config(made)
 
 
 def words(parameters):

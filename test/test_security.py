@@ -12,7 +12,7 @@ from rclpy.context import Context
 from reflectdrive_ros.config import Config, InputsConfig, as_yaml
 from reflectdrive_ros.ros import live, sros2_policy, topics
 from reflectdrive_ros.ros.node import PlannerNode
-from reflectdrive_ros.ros.planning_core import Pilot
+from reflectdrive_ros.ros.planning_core import PlanningCore
 
 ROOT = Path(__file__).parents[1]
 LANELETS = Config(inputs=InputsConfig(route_type="lanelet"))  # whose map comes by its topic
@@ -127,7 +127,7 @@ def test_the_node_does_exactly_what_the_policy_allows(tmp_path):
     for topic in topics.inputs(Config()):
         words += ["-r", f"{topic.name}:={sros2_policy.REMAPPED.get(topic.key, topic.name)}"]
     rclpy.init(args=words, context=context)
-    node = PlannerNode(Pilot(Config(), lambda: 0.0), context=context)
+    node = PlannerNode(PlanningCore(Config(), lambda: 0.0), context=context)
     try:
         who = node.get_name(), node.get_namespace()
         subscribed = {name for name, _ in node.get_subscriber_names_and_types_by_node(*who)}

@@ -42,16 +42,7 @@ from reflectdrive_ros.scoring.frenet import FrenetFrame, poses_on_road
 from reflectdrive_ros.scoring.scorer import score
 from reflectdrive_ros.stopping import Stopped
 from reflectdrive_ros.tokens import Codebook
-from reflectdrive_ros.training import (
-    data,
-    run_log,
-    schedule,
-    self_drafts,
-    settings,
-    sft,
-    train_state,
-    validation,
-)
+from reflectdrive_ros.training import data, run_log, schedule, self_drafts, settings, sft, train_state, validation
 from reflectdrive_ros.training import goal_scores as worths
 from reflectdrive_ros.training.data import Source
 from reflectdrive_ros.training.fabric import launch_fabric

@@ -26,7 +26,7 @@ from .. import arguments
 from ..config import Config, ConfigError, override_dotted
 from ..provenance import write_numbers
 from ..replay.node import Harness
-from ..ros import convert, outputs
+from ..ros import image_decoding, outputs
 from ..ros.bag import BagError
 from ..ros.processes import running_node
 from ..ros.recordings import RECORDING, RecordingError, open_recording
@@ -92,7 +92,7 @@ def messages_by_key(recording: Path, raw: bool) -> dict[str, list[Any]]:
 
 def upscale_to_full_hd(message: Any) -> Any:
     """A compressed image as the raw sensor_msgs/Image of RAW_SIZE that a camera driver would send."""
-    pixels = cv2.resize(convert.jpeg_pixels(message, "bench"), RAW_SIZE)
+    pixels = cv2.resize(image_decoding.jpeg_pixels(message, "bench"), RAW_SIZE)
     width, height = RAW_SIZE
     image = message_class("sensor_msgs/msg/Image")
     made = image(header=message.header, width=width, height=height, encoding="rgb8", step=3 * width)
@@ -225,7 +225,7 @@ def decode_ms(pictures: list[Any]) -> float:
     for _ in range(50):
         begun = time.perf_counter()
         for picture in pictures:
-            convert.pixels(picture, "bench", config.cameras.width, config.cameras.height)
+            image_decoding.pixels(picture, "bench", config.cameras.width, config.cameras.height)
         times.append(1e3 * (time.perf_counter() - begun))
     return median(times)
 

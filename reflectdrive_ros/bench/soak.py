@@ -33,7 +33,7 @@ from ..replay.node import PlannerOutputs
 from ..ros import world_bag
 from ..ros.bag import BagError
 from ..ros.processes import isolated_environment, running_node
-from ..ros.world_node import Pace, WorldNode, own_context, remaps, require_running, spinning
+from ..ros.world_node import Pacing, WorldNode, new_context, remaps, require_running, spin_in_background
 from ..runtime import cli_args
 from ..stopping import raise_on_signal, report_stop
 from .node import growth_percent, resident_mb
@@ -61,7 +61,7 @@ def main() -> int:
     try:
         with raise_on_signal():
             numbers = run_soak(args, errors)
-    except (BagError, ConfigError, *world_bag.WORLD_FAULTS) as fault:
+    except (BagError, ConfigError, *world_bag.WORLD_ERRORS) as fault:
         errors.print(escape(str(fault)), soft_wrap=True)
         return 2
     except KeyboardInterrupt as stop:
@@ -78,16 +78,16 @@ def run_soak(args: argparse.Namespace, errors: Console) -> dict[str, Any]:
     os.environ.update(isolated_environment())
     watch = ProcessMonitor()
     moments = fresh = 0
-    context = own_context()
-    with TemporaryDirectory() as folder, world_bag.opened_world(args, config) as world:
+    context = new_context()
+    with TemporaryDirectory() as folder, world_bag.open_world(args, config) as world:
         log = Path(folder) / "node.log"
-        node, answers = WorldNode(world, config, world_bag.rig_of(config), context=context), PlannerOutputs(context)
-        with spinning(node, answers, context=context), running_node(config, remaps(config), log) as process:
+        node, answers = WorldNode(world, config, world_bag.camera_rig(config), context=context), PlannerOutputs(context)
+        with spin_in_background(node, answers, context=context), running_node(config, remaps(config), log) as process:
             node.wait_for_planner(process, log)
             began = time.perf_counter()
             with Progress(console=errors, transient=True) as progress:
                 task, told = progress.add_task("soaking", total=args.minutes), 1
-                for moment in node.drive(None, Pace(lock_step=True)):
+                for moment in node.drive(None, Pacing(lock_step=True)):
                     require_running(process, log)
                     moments, fresh = moments + 1, fresh + moment.fresh
                     watch.look(process.pid, answers)

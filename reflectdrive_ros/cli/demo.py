@@ -41,7 +41,7 @@ from ..ros import live, world_bag, world_messages
 from ..ros.bag import BagError, BagReader, BagWriter
 from ..ros.processes import isolated_environment, running_node
 from ..ros.recordings import RECORDING
-from ..ros.world_node import Pace, WorldNode, own_context, remaps, require_running, spinning
+from ..ros.world_node import Pacing, WorldNode, new_context, remaps, require_running, spin_in_background
 from ..runtime import cli_args
 from ..runtime.model_file import ModelFileError
 from ..sim.sumo import SumoMissing
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
             return run_live(args) if args.live else closed_loop(args, errors)
     except SumoMissing as fault:
         errors.print(escape(f"{fault}; `reflectdrive demo --recording` needs no world"), soft_wrap=True)
-    except (BagError, ConfigError, ModelFileError, live.PortError, *world_bag.WORLD_FAULTS) as fault:
+    except (BagError, ConfigError, ModelFileError, live.PortError, *world_bag.WORLD_ERRORS) as fault:
         errors.print(escape(str(fault)), soft_wrap=True)
     except OSError as fault:
         errors.print(escape(f"{fault.filename or args.out} cannot be used: {fault.strerror}"), soft_wrap=True)
@@ -103,7 +103,7 @@ def closed_loop(args: argparse.Namespace, errors: Console) -> int:
     seconds = SECONDS if args.seconds is None else args.seconds
     bag = args.out / "world"
     errors.print(f"a world is made from seed {args.seed} ..")
-    with world_bag.opened_world(args, config) as world:
+    with world_bag.open_world(args, config) as world:
         drive, sent = run_drive(world, config, seconds, bag, args.out / "node.log", errors)
     with errors.status("writing the report"):
         record = build_record(bag, config, sent, drive)
@@ -121,16 +121,16 @@ def run_drive(
     scores: list[tuple[int, float]] = []
     fresh = moments = 0
     began, begin_ns = time.perf_counter(), world.stamp_ns
-    context = own_context()
+    context = new_context()
     with BagWriter(bag, replace=True) as record:
-        node = WorldNode(world, config, world_bag.rig_of(config), context=context, record=record)
+        node = WorldNode(world, config, world_bag.camera_rig(config), context=context, record=record)
         answers = PlannerOutputs(context)
-        with spinning(node, answers, context=context), running_node(config, remaps(config), log) as process:
+        with spin_in_background(node, answers, context=context), running_node(config, remaps(config), log) as process:
             node.wait_for_planner(process, log)
             began = time.perf_counter()
             with Progress(console=errors, transient=True) as progress:
                 task = progress.add_task("driving", total=seconds)
-                for moment in node.drive(seconds, Pace(lock_step=True, real_time=False)):
+                for moment in node.drive(seconds, Pacing(lock_step=True, real_time=False)):
                     require_running(process, log)
                     moments += 1
                     fresh += moment.fresh
@@ -222,14 +222,14 @@ def run_live(args: argparse.Namespace) -> int:
     config = cli_args.configuration(args, LOCK_STEP_SETTINGS)
     os.environ.update(isolated_environment())
     log, console = args.out / "node.log", Console()
-    with live.served(args.port, config.vehicle) as page, world_bag.opened_world(args, config) as world:
-        context = own_context()
-        node = WorldNode(world, config, world_bag.rig_of(config), context=context)
-        with spinning(node, context=context), running_node(config, remaps(config), log) as process:
+    with live.serve(args.port, config.vehicle) as page, world_bag.open_world(args, config) as world:
+        context = new_context()
+        node = WorldNode(world, config, world_bag.camera_rig(config), context=context)
+        with spin_in_background(node, context=context), running_node(config, remaps(config), log) as process:
             node.wait_for_planner(process, log)
             console.print(f"{page.url} shows the drive; Ctrl-C ends it", soft_wrap=True)
             with suppress(KeyboardInterrupt):  # the way to end it
-                for moment in node.drive(args.seconds, Pace(lock_step=True, real_time=True)):
+                for moment in node.drive(args.seconds, Pacing(lock_step=True, real_time=True)):
                     require_running(process, log)
                     for event in moment.events:
                         console.print(escape(f"{event.time_s:.1f} s: {event.text}"), soft_wrap=True)

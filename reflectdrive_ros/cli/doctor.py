@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..provenance import write_numbers
-from ..ros.system_checks import Finding, State, examine
+from ..ros.system_checks import Finding, State, run_checks
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     console = Console()
     if not console.is_terminal:  # a log is wide enough for a sentence
         console = Console(width=140)
-    findings = list(examine(os.environ))
+    findings = list(run_checks(os.environ))
     ready = not any(finding.required and finding.state is State.MISSING for finding in findings)
     if args.json is not None:
         content = {

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         numbers = _numbers(args.out)
         if args.json is not None:
             write_numbers(args.json, {"source": recording.name, "storage": args.storage, **numbers})
-    except (RecordingError, BagError, ConfigError, *world_bag.WORLD_FAULTS) as fault:
+    except (RecordingError, BagError, ConfigError, *world_bag.WORLD_ERRORS) as fault:
         errors.print(escape(str(fault)), soft_wrap=True)
         return 2
     except OSError as fault:
@@ -78,7 +78,7 @@ def _opened(args: argparse.Namespace) -> Iterator[Recording]:
         return
     config = override_dotted(Config(), {"planner": args.planner})
     get_planner(config)
-    with world_bag.opened_world(args, config) as world:
+    with world_bag.open_world(args, config) as world:
         yield world_bag.world_recording(world, config, args.seconds)
 
 

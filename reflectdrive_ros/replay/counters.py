@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..domain import Array
-from ..ros.inputs import InputStatus, Level
+from ..ros.inputs.channel import InputStatus, Level
 
 MESSAGES_MAX = 20  # reported per kind
 OnDiagnostics = Callable[[Iterable[InputStatus]], None]  # receives the diagnostics of a step without a plan

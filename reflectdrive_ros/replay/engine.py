@@ -35,8 +35,8 @@ from ..files import lock_folder
 from ..provenance import provenance
 from ..ros import outputs, topics
 from ..ros.bag import BagError, BagReader, BagWriter, DamagedMessage
-from ..ros.inputs import InputStatus, Level
-from ..ros.planning_core import Look, Pilot
+from ..ros.inputs.channel import InputStatus, Level
+from ..ros.planning_core import PlanningCore, StepInputs
 from ..runtime import cli_args
 from ..runtime.engine import NO_DEADLINE_MS, Engine
 from ..runtime.model_file import ModelFileError
@@ -291,7 +291,7 @@ def replay_engine(
     `unsent` receives the diagnostics of each step without a plan, or the final ones if no step was due.
     """
     engine_config = dataclasses.replace(config, engine=dataclasses.replace(config.engine, deadline_ms=NO_DEADLINE_MS))
-    pilot = Pilot(engine_config, time.perf_counter, Engine(engine_config, time.perf_counter, prefetch_scenes=True))
+    pilot = PlanningCore(engine_config, time.perf_counter, Engine(engine_config, time.perf_counter, prefetch_scenes=True))
     if route is not None:
         pilot.put("route", route, 0)
     count, steps, before = 0, 0, sys.getswitchinterval()
@@ -313,13 +313,13 @@ def replay_engine(
 class DueStep(NamedTuple):
     """The inputs of a due step; the network may encode its images while earlier steps are planned."""
 
-    look: Look
+    look: StepInputs
     statuses: tuple[InputStatus, ...]  # of the inputs
     now_ns: int
 
 
 def due_steps(
-    pilot: Pilot,
+    pilot: PlanningCore,
     reader: BagReader,
     sources: dict[str, str],
     stop_ns: int,
@@ -336,7 +336,7 @@ def due_steps(
         except DamagedMessage as fault:
             damaged([InputStatus(keys[message.topic], Level.ERROR, f"left out: {fault}", {})])
         if pilot.due(now_ns):
-            pilot.settle()
+            pilot.wait_idle()
             yield DueStep(pilot.look(now_ns), tuple(pilot.inputs.statuses(now_ns)), now_ns)
             on_progress((now_ns - reader.start_ns) / length_ns)
 
@@ -353,7 +353,7 @@ def prefetch_items(items: Iterator[Item], most: int) -> Iterator[Item]:
         hand.shutdown(cancel_futures=True)
 
 
-def publish_plan(pilot: Pilot, seen: DueStep, config: Config, number: int) -> PublishedPlan | None:
+def publish_plan(pilot: PlanningCore, seen: DueStep, config: Config, number: int) -> PublishedPlan | None:
     """The plan of a step as the node would publish it; None where not even a stop plan is possible."""
     step = pilot.answer(seen.look)
     if step.report is None:

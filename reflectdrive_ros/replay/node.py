@@ -29,9 +29,9 @@ from rosgraph_msgs.msg import Clock
 from ..config import Config
 from ..ros import convert, outputs, topics
 from ..ros.bag import BagError, BagReader
-from ..ros.inputs import InputStatus, Level
-from ..ros.node import profile, start_ros
-from ..ros.processes import isolated_environment, resolved, running_node, sending
+from ..ros.inputs.channel import InputStatus, Level
+from ..ros.node import qos_profile, start_ros
+from ..ros.processes import full_topic_name, isolated_environment, running_node, sender_qos
 from ..ros.topics import message_class
 from .counters import OnDiagnostics, PublishedPlan
 
@@ -63,7 +63,9 @@ class Harness:
         self.received: dict[str, list[tuple[float, Any]]] = {topic.key: [] for topic in topics.OUTPUTS}
         self._keep = keep or (lambda key, at_s, message: self.received[key].append((at_s, message)))
         self.inputs = {
-            entry.key: self.node.create_publisher(message_class(entry.type), resolved(entry.name), sending(entry.qos))
+            entry.key: self.node.create_publisher(
+                message_class(entry.type), full_topic_name(entry.name), sender_qos(entry.qos)
+            )
             for entry in topics.inputs(config)
             if entry.key in keys
         }
@@ -71,7 +73,7 @@ class Harness:
         for topic in topics.OUTPUTS:
             if topic.key in heard:
                 self.node.create_subscription(
-                    message_class(topic.type), resolved(topic.name), self._collecting(topic.key), 100
+                    message_class(topic.type), full_topic_name(topic.name), self._collecting(topic.key), 100
                 )
         self._executor = SingleThreadedExecutor(context=self._context)
         self._executor.add_node(self.node)
@@ -95,7 +97,7 @@ class Harness:
             if process.poll() is not None:
                 last = (log.read_text(encoding="utf-8").strip().splitlines() or ["no output"])[-1]
                 raise BagError(f"the node ended with code {process.returncode}: {last}")
-            heard = self.node.count_publishers(resolved("~/output/trajectory")) > 0
+            heard = self.node.count_publishers(full_topic_name("~/output/trajectory")) > 0
             if heard and all(publisher.get_subscription_count() > 0 for publisher in self.inputs.values()):
                 return
             time.sleep(0.05)
@@ -121,9 +123,11 @@ class PlannerOutputs(Node):
         self.kept: dict[str, list[tuple[float, Any]]] = {key: [] for key in self.KEYS}
         for topic in topics.OUTPUTS:
             if topic.key in self.kept:
-                qos = profile(topic.qos)
+                qos = qos_profile(topic.qos)
                 qos.depth = 100
-                self.create_subscription(message_class(topic.type), resolved(topic.name), self._keeping(topic.key), qos)
+                self.create_subscription(
+                    message_class(topic.type), full_topic_name(topic.name), self._keeping(topic.key), qos
+                )
 
     def _keeping(self, key: str) -> Any:
         return lambda message: self.kept[key].append((time.perf_counter(), message))
@@ -142,7 +146,7 @@ class PlannerOutputs(Node):
                 )
                 # what is said next knows of this plan; what was said before it may be from before the first picture
                 lines = next((lines for when, lines in said if when >= at), said[-1][1] if said else ())
-                points = outputs.points_of(trajectory)
+                points = outputs.points_from_message(trajectory)
                 found.setdefault(stamp, PublishedPlan(stamp, points, statuses[stamp], stages, lines))
         return [found[stamp] for stamp in sorted(found)]
 
@@ -220,7 +224,7 @@ def assemble_plans(
         if parts.keys() >= REQUIRED_PARTS:
             debug = parts.get("debug")
             stages = {} if debug is None else dict(zip(debug.stage_names, map(float, debug.stage_times), strict=True))
-            points = outputs.points_of(parts["trajectory"])
+            points = outputs.points_from_message(parts["trajectory"])
             yield PublishedPlan(stamp, points, parts["status"], stages, parts["said"], parts["at_ns"])
 
     for key, at_s, message in heard:

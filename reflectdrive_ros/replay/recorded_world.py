@@ -16,13 +16,13 @@ import numpy as np
 
 from ..config import Config
 from ..domain import Agents, Array, DrivableGrid, EgoState, PlanSource, StepKind, Verdict
-from ..ros import convert
+from ..ros import convert, image_decoding
 from ..ros.bag import BagReader, DamagedMessage
 from ..ros.convert import BadMessage
-from ..ros.inputs import InputStatus
-from ..ros.lanelet_file import from_file
+from ..ros.inputs.channel import InputStatus
+from ..ros.lanelet_file import load_map
 from ..ros.lanelet_map import LaneletMap
-from ..ros.map_drivable import MapSpace
+from ..ros.map_drivable import MapDrivableArea
 from ..ros.vector_map import VectorMap
 from .record import Diagnostic, ReplayFrame, ReplayImage
 from .scores import MAX_SIGHTING_AGE_NS, Sighting
@@ -97,7 +97,7 @@ def read_sightings(part: BagSlice, config: Config, driven: Callable[[Array], Arr
 def find_map(whole: BagSlice, config: Config) -> LaneletMap | None:
     """The map of the configured file, else the newest of the bag; None if there is none that can be read."""
     if config.inputs.lanelet_map:
-        return from_file(config.inputs)
+        return load_map(config.inputs)
     received = VectorMap(config.output.map_frame, InlineExecutor())
     for _, message in whole.messages("map"):
         received.put(message)
@@ -110,7 +110,7 @@ def drivable_grids(lanelets: LaneletMap | None) -> Callable[[ReplayFrame], Driva
     """A function that returns the drivable area around a frame; None without a map."""
     if lanelets is None:
         return lambda frame: None
-    known = MapSpace(lanelets, InlineExecutor())
+    known = MapDrivableArea(lanelets, InlineExecutor())
 
     def around(frame: ReplayFrame) -> DrivableGrid | None:
         ego = EgoState(frame.stamp_ns, frame.map_from_ego, frame.speed_mps)
@@ -246,7 +246,7 @@ class BagCameras:
                 continue
             try:
                 height = round(IMAGE_WIDTH * lens.height / max(lens.width, 1))
-                pixels, _ = convert.pixels(message, name, IMAGE_WIDTH, height)
+                pixels, _ = image_decoding.pixels(message, name, IMAGE_WIDTH, height)
                 camera_from_ego = convert.camera_from_ego(self._transforms, name, message.header.frame_id)
             except BadMessage:
                 continue

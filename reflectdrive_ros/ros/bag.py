@@ -31,7 +31,7 @@ from .mcap_salvage import salvage
 STORAGES = {"mcap": StoragePlugin.MCAP, "sqlite3": StoragePlugin.SQLITE3}
 SUFFIXES = {"mcap": ".mcap", "sqlite3": ".db3"}
 FOREVER = QosTime(9223372036, 854775807)
-BAG_BYTES = 1 << 44  # of the largest file of a bag, 16 TiB
+BAG_FILE_BYTES_MAX = 1 << 44  # of the largest file of a bag, 16 TiB
 METADATA = {
     "rosbag2_bagfile_information": {
         "storage_identifier": text(),
@@ -40,7 +40,7 @@ METADATA = {
         "topics_with_message_count": array({"topic_metadata": named(anything)}),
     }
 }
-BEHIND = 8  # records that may wait to be written
+PENDING_WRITES_MAX = 8  # records that may wait to be written
 
 
 class BagError(ValueError):
@@ -170,7 +170,7 @@ class BagWriter:
         if self.path.exists():
             if not replace:
                 raise BagError(f"{self.path} exists already; choose another name or pass --force to replace it")
-            if not _looks_like_a_bag(self.path):
+            if not _holds_only_bag_files(self.path):
                 raise BagError(f"{self.path} is not a bag, so it is not replaced; choose another name")
             shutil.rmtree(self.path)
         self._writer = Writer(self.path, version=9, storage_plugin=STORAGES[storage])
@@ -222,7 +222,7 @@ class BagWriter:
         if topic not in self._connections:
             raise BagError(f"topic {topic} was not declared in bag {self.path} before it was written")
         data = message if isinstance(message, (bytes, memoryview)) else serialize_message(message)
-        self._wait_for_all_but(BEHIND)
+        self._wait_for_all_but(PENDING_WRITES_MAX)
         self._writing.append(self._hand.submit(self._record, self._connections[topic], int(received_ns), data))
 
     def _record(self, connection: Connection, received_ns: int, data: bytes | memoryview) -> None:
@@ -244,7 +244,7 @@ class BagWriter:
             self._writing.popleft().result()
 
 
-def _looks_like_a_bag(path: Path) -> bool:
+def _holds_only_bag_files(path: Path) -> bool:
     """Whether a folder holds a bag and nothing else, so that replacing it destroys nothing else."""
     if not path.is_dir():
         return False
@@ -323,17 +323,17 @@ class BagReader:
         except BaseException:
             self.close()
             raise
-        self.topics = _merged([topic for source in self._sources for topic in source.topics])
+        self.topics = _merge_topics([topic for source in self._sources for topic in source.topics])
         self.message_count = sum(topic.count for topic in self.topics)
         self.start_ns = min(source.start_ns for source in self._sources)
         self.end_ns = max(source.end_ns for source in self._sources)
 
     def _open(self) -> None:
         """All by the bag's metadata; where that fails, each file by its own index; else what can be recovered."""
-        files, unusable = _files_of(self.path)
+        files, unusable = _storage_files(self.path)
         for file in files:
             try:
-                open_limited(file, BAG_BYTES).close()
+                open_limited(file, BAG_FILE_BYTES_MAX).close()
             except OSError as fault:
                 raise BagError(f"bag {shown(self.path)} has a file {file.name!r}: {fault.strerror}") from None
         try:
@@ -352,7 +352,7 @@ class BagReader:
             self.notice += f" ({unusable})" * bool(unusable)
 
     def _open_damaged(self, file: Path, fault: Exception) -> None:
-        why = _in_a_line(fault)
+        why = _first_line(fault)
         if file.suffix != ".mcap":
             raise BagError(
                 f"bag {self.path} is damaged ({why}); try `sqlite3 {file.name} .recover`, or record it again as mcap"
@@ -409,7 +409,7 @@ class BagReader:
                     yield message
                     count += 1
         except Exception as fault:  # damage in the middle of a file, in whatever way the storage reader meets it
-            raise BagError(f"bag {self.path} is damaged after {count} messages ({_in_a_line(fault)})") from None
+            raise BagError(f"bag {self.path} is damaged after {count} messages ({_first_line(fault)})") from None
 
     def _check_same_type(self, topic: BagTopic) -> None:
         try:
@@ -423,11 +423,11 @@ class BagReader:
             )
 
 
-def _in_a_line(fault: Exception) -> str:
+def _first_line(fault: Exception) -> str:
     return str(fault).splitlines()[0].rstrip(".") if str(fault) else type(fault).__name__
 
 
-def _files_of(path: Path) -> tuple[list[Path], str]:
+def _storage_files(path: Path) -> tuple[list[Path], str]:
     """Storage files of a bag in the order of recording: as metadata.yaml names them, or as they lie there without it.
 
     The second value is why metadata.yaml cannot be used, empty where it can. Raises BagError for a storage that is
@@ -466,7 +466,7 @@ def _files_without_metadata(path: Path) -> list[Path]:
     return sorted(files, key=lambda file: (len(file.name), file.name))  # bag_2 before bag_10
 
 
-def _merged(topics: list[BagTopic]) -> tuple[BagTopic, ...]:
+def _merge_topics(topics: list[BagTopic]) -> tuple[BagTopic, ...]:
     """One entry for each name and type, with the counts of all files added."""
     counts: Counter[tuple[str, str]] = Counter()
     first: dict[tuple[str, str], BagTopic] = {}

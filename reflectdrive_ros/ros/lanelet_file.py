@@ -19,7 +19,7 @@ from .lanelets import lanelets_of
 CHECK = "check inputs.lanelet_map, inputs.lanelet_origin_lat and inputs.lanelet_origin_lon"
 
 
-def bindings(settings: InputsConfig) -> tuple[Any, Any]:
+def import_lanelet2(settings: InputsConfig) -> tuple[Any, Any]:
     """lanelet2's modules io and projection. Raises ConfigError where they are not installed."""
     try:
         from lanelet2 import io, projection  # late: only who drives on lanelets needs it
@@ -34,7 +34,7 @@ def bindings(settings: InputsConfig) -> tuple[Any, Any]:
     return io, projection
 
 
-def from_file(settings: InputsConfig) -> LaneletMap:
+def load_map(settings: InputsConfig) -> LaneletMap:
     """The map of `lanelet_map`. Raises ConfigError: one sentence that says which file or setting cannot be used and
     what to do."""
     path = Path(settings.lanelet_map)
@@ -42,7 +42,7 @@ def from_file(settings: InputsConfig) -> LaneletMap:
         raise ConfigError(f"inputs.lanelet_map is {shown(path)}, which does not exist: give the map's .osm file")
     if path.suffix != ".osm":  # lanelet2 would read its own archives too, and believe them
         raise ConfigError(f"inputs.lanelet_map is {path}, which is no .osm file: give the map's .osm file")
-    io, projection = bindings(settings)
+    io, projection = import_lanelet2(settings)
     try:
         check_osm(path)
     except OsmError as fault:

@@ -25,7 +25,7 @@ from ..config import ConfigError, VehicleConfig
 from ..stopping import raise_on_signal
 from . import live_view
 from .live_topics import Listener
-from .world_node import own_context, spinning
+from .world_node import new_context, spin_in_background
 
 HOST = "127.0.0.1"
 PORT = 8000
@@ -37,7 +37,7 @@ class PortError(Exception):
     """The page's port cannot be used; the message names it and says what to do."""
 
 
-class Page(ThreadingHTTPServer):
+class LiveServer(ThreadingHTTPServer):
     """Answers `/`, `/state.json`, `/road.json` and `/camera/NAME/STAMP.jpg` from what a listener has heard."""
 
     daemon_threads = True
@@ -47,7 +47,7 @@ class Page(ThreadingHTTPServer):
         self.listener, self.vehicle = listener, vehicle
         self.html = pages.page("live.html").encode()
         try:
-            super().__init__((HOST, port), Answers)
+            super().__init__((HOST, port), RequestHandler)
         except OSError as fault:
             raise PortError(f"port {port} cannot be used: {fault.strerror}; choose another with --port") from None
 
@@ -61,8 +61,8 @@ class Page(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-class Answers(BaseHTTPRequestHandler):
-    server: Page
+class RequestHandler(BaseHTTPRequestHandler):
+    server: LiveServer
     protocol_version = "HTTP/1.1"
     timeout = IDLE_S
 
@@ -75,11 +75,11 @@ class Answers(BaseHTTPRequestHandler):
             self._answer_json(live_view.state(self.server.listener.heard(), self.server.vehicle))
         elif path == "/road.json":
             version, rings = self.server.listener.road()
-            self._answer_json({"version": version, "rings": [live_view.rounded(ring, 2) for ring in rings]})
+            self._answer_json({"version": version, "rings": [live_view.round_list(ring, 2) for ring in rings]})
         elif len(words) == 3 and words[0] == "camera" and (stamp := STAMP.fullmatch(words[2])):
             jpeg = self.server.listener.jpeg(words[1], int(stamp[1]))
             if jpeg is None:
-                self._answer(b"this picture is gone", "text/plain", HTTPStatus.NOT_FOUND)
+                self._answer(b"this image is gone", "text/plain", HTTPStatus.NOT_FOUND)
             else:
                 self._answer(jpeg, "image/jpeg")
         else:
@@ -101,12 +101,12 @@ class Answers(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def served(port: int, vehicle: VehicleConfig) -> Iterator[Page]:
+def serve(port: int, vehicle: VehicleConfig) -> Iterator[LiveServer]:
     """The page while the block runs; listener, server and threads are gone afterwards. Raises PortError."""
-    context = own_context()
+    context = new_context()
     listener = Listener(context)
-    with spinning(listener, context=context):
-        page = Page(port, listener, vehicle)
+    with spin_in_background(listener, context=context):
+        page = LiveServer(port, listener, vehicle)
         thread = threading.Thread(target=page.serve_forever, kwargs={"poll_interval": 0.1}, name="page", daemon=True)
         thread.start()
         try:
@@ -124,7 +124,7 @@ def main(args: list[str] | None = None) -> int:
     parser.add_argument("--port", type=arguments.PORT, default=PORT, help=f"of the page (default: {PORT})")
     parsed = parser.parse_args(sys.argv[1:] if args is None else args)
     try:
-        with raise_on_signal(), served(parsed.port, VehicleConfig()) as page:
+        with raise_on_signal(), serve(parsed.port, VehicleConfig()) as page:
             sys.stdout.write(f"{page.url} shows the running planner; Ctrl-C ends\n")
             sys.stdout.flush()
             threading.Event().wait()

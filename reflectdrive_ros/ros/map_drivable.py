@@ -20,13 +20,13 @@ from .convert import BadMessage
 from .lanelet_map import LaneletMap
 
 BEHIND_M, AHEAD_M, SIDE_M = 40.0, 180.0, 70.0
-MOVED_M, TURNED_RAD = 25.0, np.deg2rad(25.0)  # since the grid was begun: time for a new one
-FURTHEST_M = 60.0  # a grid begun further away from here does not serve any more
+UPDATE_DISTANCE_M, UPDATE_TURN_RAD = 25.0, np.deg2rad(25.0)  # since the grid was begun: time for a new one
+GRID_OFFSET_MAX_M = 60.0  # a grid begun further away from here does not serve any more
 SEAM_M = 0.1  # gaps between lanelets narrower than twice this are none
 OFF_THE_MAP_M = -4.5  # a car this far from any road is somewhere else than the map says
 
 
-class MapSpace:
+class MapDrivableArea:
     def __init__(self, lanelets: LaneletMap, background: Executor) -> None:
         self.lanelets, self._background = lanelets, background
         self._made: tuple[Array, DrivableGrid | None] | None = None  # map_from_ego when it was begun; None: no road
@@ -37,9 +37,9 @@ class MapSpace:
         here = ego.map_from_ego
         if self._coming is not None and self._coming[1].done():
             self._made, self._coming = (self._coming[0], self._coming[1].result()), None
-        if self._coming is None and (self._made is None or moved(self._made[0], here)):
-            self._coming = here, self._background.submit(made, self.lanelets, here)
-        if self._made is None or np.hypot(*(self._made[0] - here)[:2]) > FURTHEST_M:
+        if self._coming is None and (self._made is None or needs_update(self._made[0], here)):
+            self._coming = here, self._background.submit(build_grid, self.lanelets, here)
+        if self._made is None or np.hypot(*(self._made[0] - here)[:2]) > GRID_OFFSET_MAX_M:
             raise BadMessage("the drivable space of the map is being made")
         (begun_at, grid), source = self._made, self.lanelets.source
         if grid is None:
@@ -50,18 +50,18 @@ class MapSpace:
             raise BadMessage(f"the car is beside the roads of {source.name}: {source.if_misplaced}")
         return grid
 
-    def settle(self) -> None:
+    def wait_idle(self) -> None:
         """Wait until what is being made is made."""
         if self._coming is not None:
             wait([self._coming[1]])
 
 
-def moved(then: Array, now: Array) -> bool:
-    far = np.hypot(*(now - then)[:2]) > MOVED_M
-    return bool(far or abs(geometry.wrap(now[2] - then[2])) > TURNED_RAD)
+def needs_update(then: Array, now: Array) -> bool:
+    far = np.hypot(*(now - then)[:2]) > UPDATE_DISTANCE_M
+    return bool(far or abs(geometry.wrap(now[2] - then[2])) > UPDATE_TURN_RAD)
 
 
-def made(lanelets: LaneletMap, map_from_ego: Array) -> DrivableGrid | None:
+def build_grid(lanelets: LaneletMap, map_from_ego: Array) -> DrivableGrid | None:
     """The grid around a pose, in its frame; None where the map has no road."""
     road = lanelets.road_near(map_from_ego, AHEAD_M + SIDE_M)
     if not road:

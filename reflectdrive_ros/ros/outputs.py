@@ -25,7 +25,7 @@ from visualization_msgs.msg import Marker, MarkerArray
 from .. import geometry, kinematics
 from ..config import Config
 from ..domain import Array, Command, Plan, StepReport, Trajectory
-from .inputs import InputStatus
+from .inputs.channel import InputStatus
 from .topics import NODE_NAME
 
 HAS_TURN_INDICATOR = "turn_indicators_command" in CandidateTrajectory.get_fields_and_field_types()
@@ -44,7 +44,7 @@ def header(stamp_ns: int, frame: str) -> Header:
     return Header(stamp=time_message(stamp_ns), frame_id=frame)
 
 
-def published(trajectory: Trajectory, dt_s: float) -> Trajectory:
+def resample_for_output(trajectory: Trajectory, dt_s: float) -> Trajectory:
     """The trajectory at the interval that is published; untouched when it already has it."""
     if abs(trajectory.dt_s - dt_s) < 1e-9:
         return trajectory
@@ -101,7 +101,7 @@ def trajectory_points(trajectory: Trajectory, map_from_ego: Array, wheel_base_m:
 
 def trajectory(plan: Plan, config: Config) -> TrajectoryMessage:
     """The plan as control takes it: map frame, stamp of the odometry used."""
-    sent = published(plan.trajectory, config.output.dt_s)
+    sent = resample_for_output(plan.trajectory, config.output.dt_s)
     return TrajectoryMessage(
         header=header(plan.stamp_ns, config.output.map_frame),
         points=trajectory_points(sent, plan.map_from_ego, config.vehicle.wheel_base_m),
@@ -110,11 +110,11 @@ def trajectory(plan: Plan, config: Config) -> TrajectoryMessage:
 
 def plan_points(plan: Plan, config: Config) -> Array:
     """(T,) of POINT: what is published of a plan."""
-    sent = published(plan.trajectory, config.output.dt_s)
+    sent = resample_for_output(plan.trajectory, config.output.dt_s)
     return point_columns(sent, plan.map_from_ego, config.vehicle.wheel_base_m)
 
 
-def points_of(message: TrajectoryMessage) -> Array:
+def points_from_message(message: TrajectoryMessage) -> Array:
     """(T,) of POINT: a trajectory that was heard."""
     rows = []
     for point in message.points:
@@ -145,7 +145,7 @@ def slot_uuid(generator_name: str, slot: int) -> UUID:
     return UUID(uuid=np.frombuffer(name.bytes, np.uint8))
 
 
-def indicator(command: Command, stamp_ns: int) -> TurnIndicatorsCommand:
+def turn_indicators(command: Command, stamp_ns: int) -> TurnIndicatorsCommand:
     chosen = {Command.LEFT: LEFT, Command.RIGHT: RIGHT}.get(command, DISABLE)
     return TurnIndicatorsCommand(stamp=time_message(stamp_ns), command=int(chosen))
 
@@ -164,7 +164,7 @@ def candidates(
     generator = generator_name(config, node)
     message = CandidateTrajectories()
     rivals = (
-        trajectory_points(published(t, config.output.dt_s), plan.map_from_ego, config.vehicle.wheel_base_m)
+        trajectory_points(resample_for_output(t, config.output.dt_s), plan.map_from_ego, config.vehicle.wheel_base_m)
         for t in plan.candidates
     )
     for slot, points in enumerate([best, *rivals]):
@@ -173,7 +173,7 @@ def candidates(
             header=header(plan.stamp_ns, config.output.map_frame), generator_id=identity, points=points
         )
         if HAS_TURN_INDICATOR:
-            candidate.turn_indicators_command = indicator(command, plan.stamp_ns)
+            candidate.turn_indicators_command = turn_indicators(command, plan.stamp_ns)
         message.candidate_trajectories.append(candidate)
         name = String(data=f"{generator}_{slot}")
         message.generator_info.append(GeneratorInfo(generator_id=identity, generator_name=name))
@@ -240,7 +240,7 @@ def status(
 def debug(report: StepReport, config: Config, stages_ms: dict[str, float]) -> PlannerDebug:
     """Flat arrays of the plan and its rivals, all at the published interval and equal in length."""
     plan = report.plan
-    every = [published(t, config.output.dt_s) for t in (plan.trajectory, *plan.candidates)]
+    every = [resample_for_output(t, config.output.dt_s) for t in (plan.trajectory, *plan.candidates)]
     count = min(len(t.poses) for t in every)
     poses = geometry.compose(plan.map_from_ego, np.stack([t.poses[:count] for t in every])).reshape(-1, 3)
     scores = plan.scores or (float("nan"),) * len(every)

@@ -15,7 +15,7 @@ from rclpy.qos import QoSProfile
 
 from ..config import Config, as_yaml
 from . import topics
-from .node import profile
+from .node import qos_profile
 from .topics import NODE_NAME
 
 SENDER_DEPTH = 10
@@ -73,10 +73,10 @@ def running_node(
         try:
             yield process
         finally:
-            end(process)
+            stop_process(process)
 
 
-def end(process: subprocess.Popen, patience_s: float = 3.0) -> int:
+def stop_process(process: subprocess.Popen, patience_s: float = 3.0) -> int:
     """Interrupt a process that has a session of its own, then kill that session; returns its exit code."""
     try:
         if process.poll() is None:
@@ -91,13 +91,13 @@ def end(process: subprocess.Popen, patience_s: float = 3.0) -> int:
     return process.returncode
 
 
-def sending(qos: topics.Qos) -> QoSProfile:
+def sender_qos(qos: topics.Qos) -> QoSProfile:
     """As the node listens, with room for what a recorder or driver keeps: depth is the sender's own affair."""
-    made = profile(qos)
+    made = qos_profile(qos)
     made.depth = max(made.depth, SENDER_DEPTH)
     return made
 
 
-def resolved(name: str) -> str:
+def full_topic_name(name: str) -> str:
     """The full name of one of the node's private topics."""
     return name.replace("~", NODE_NAME)

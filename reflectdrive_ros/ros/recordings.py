@@ -39,7 +39,7 @@ from ..files import shown
 from .bag import type_name_of
 from .outputs import header
 from .rotations import quaternion_from_matrix
-from .sensor_messages import camera_info, camera_mounts, picture, planar_pose, quaternion
+from .sensor_messages import camera_info, camera_mounts, compressed_image, planar_pose, quaternion
 
 ROUTE_BEYOND_M = 60.0  # the route goes on straight after the last pose, so that a planner has somewhere to go
 ROUTE_SPACING_M = 1.0
@@ -70,7 +70,9 @@ LABELS = {
 
 
 RECORDING = Path("pandaset_002")  # of SHIPPED: what is played where no recording is named
-SHIPPED = Path(__file__).resolve().parents[2] / "test" / "data"  # of a source tree; an installed package has none
+SHIPPED_FOLDER = (
+    Path(__file__).resolve().parents[2] / "test" / "data"
+)  # of a source tree; an installed package has none
 
 
 class RecordingError(ValueError):
@@ -106,9 +108,13 @@ def open_recording(folder: str | Path) -> Recording:
     """
     folder = Path(folder)
     if folder in (Path(folder.name), Path("test", "data", folder.name)) and not os.path.exists(folder):
-        folder = SHIPPED / folder.name if os.path.isdir(SHIPPED / folder.name) else folder
+        folder = SHIPPED_FOLDER / folder.name if os.path.isdir(SHIPPED_FOLDER / folder.name) else folder
     if not os.path.isdir(folder):  # says no to names that Path.is_dir raises for
-        where = f"those of {SHIPPED} are used by name" if SHIPPED.is_dir() else "the source tree has some in test/data"
+        where = (
+            f"those of {SHIPPED_FOLDER} are used by name"
+            if SHIPPED_FOLDER.is_dir()
+            else "the source tree has some in test/data"
+        )
         raise RecordingError(f"recording {shown(folder)} does not exist or is no folder; {where}")
     for name, reader in (("sequence.npz", _pandaset), ("segment.npz", _comma2k19)):
         if (folder / name).is_file():
@@ -126,7 +132,7 @@ def open_recording(folder: str | Path) -> Recording:
 
 
 class _Event(NamedTuple):
-    """A message to be made when its turn comes: pictures are too large to be held all at once."""
+    """A message to be made when its turn comes: images are too large to be held all at once."""
 
     stamp_ns: int
     topic: str
@@ -186,16 +192,16 @@ def _pandaset(folder: Path, data: Mapping[str, Array]) -> Recording:
             ),
         ]
     for name, source in PANDASET_CAMERAS.items():
-        distortion = PANDASET_DISTORTION[name]  # pictures are as the lens made them: it is given, not removed
+        distortion = PANDASET_DISTORTION[name]  # images are as the lens made them: it is given, not removed
         info, image = f"/sensing/camera/{name}/camera_info", f"/sensing/camera/{name}/image/compressed"
         topics |= {info: (CameraInfo, False), image: (CompressedImage, False)}
         for i, stamp in enumerate(camera_stamps[name]):
             file = folder / "images" / source / f"{i:02d}.jpg"
             if not file.is_file():
-                raise RecordingError(f"picture {file} is missing; copy the recording again")
+                raise RecordingError(f"image {file} is missing; copy the recording again")
             events += [
                 _Event(stamp, info, partial(camera_info, stamp, name, PANDASET_SIZE, data[f"{source}_K"], distortion)),
-                _Event(stamp, image, partial(_picture, stamp, name, file)),
+                _Event(stamp, image, partial(_image, stamp, name, file)),
             ]
     return _recording("pandaset_002", topics, events)
 
@@ -279,9 +285,9 @@ def _object(data: Mapping[str, Array], row: int, velocity: Array) -> Any:
     return thing
 
 
-def _picture(stamp: int, camera: str, file: Path) -> Any:
+def _image(stamp: int, camera: str, file: Path) -> Any:
     """The JPEG bytes as they are; read when they are wanted."""
-    return picture(stamp, camera, file.read_bytes())
+    return compressed_image(stamp, camera, file.read_bytes())
 
 
 # --- comma2k19 -------------------------------------------------------------------------------------------------------
@@ -301,8 +307,8 @@ def _comma2k19(folder: Path, data: Mapping[str, Array]) -> Recording:
     mounting = float(np.median(geometry.wrap(course - data["yaw"])))
     yaw = np.asarray(data["yaw"]) + mounting
     speed = np.interp(time, data["can_speed_t"], data["can_speed"])
-    yaw_rate = np.interp(time, data["imu_t"], _smoothed(-data["gyro_frd"][:, 2], 11))  # about 0.1 s of samples
-    forward = np.interp(time, data["can_speed_t"], _slope(data["can_speed_t"], data["can_speed"], 0.25))
+    yaw_rate = np.interp(time, data["imu_t"], _moving_mean(-data["gyro_frd"][:, 2], 11))  # about 0.1 s of samples
+    forward = np.interp(time, data["can_speed_t"], _derivative(data["can_speed_t"], data["can_speed"], 0.25))
     poses = np.column_stack([data["enu_xyz"][:, :2], yaw])
     heights = np.asarray(data["enu_xyz"])[:, 2]
     map_from_base = np.stack([geometry.matrix_from_pose(pose, z) for pose, z in zip(poses, heights, strict=True)])
@@ -323,13 +329,13 @@ def _comma2k19(folder: Path, data: Mapping[str, Array]) -> Recording:
     return _recording("comma2k19_example", topics, events)
 
 
-def _smoothed(values: Array, width: int) -> Array:
+def _moving_mean(values: Array, width: int) -> Array:
     """Moving mean over `width` samples, shorter at the ends."""
     kernel = np.ones(width)
     return np.asarray(np.convolve(values, kernel, "same") / np.convolve(np.ones(len(values)), kernel, "same"))
 
 
-def _slope(time: Array, values: Array, half_span_s: float) -> Array:
+def _derivative(time: Array, values: Array, half_span_s: float) -> Array:
     """Change per second over a span centred on each sample: a gradient would magnify the steps of CAN speed."""
     before, after = np.maximum(time - half_span_s, time[0]), np.minimum(time + half_span_s, time[-1])
     return np.asarray((np.interp(after, time, values) - np.interp(before, time, values)) / (after - before))

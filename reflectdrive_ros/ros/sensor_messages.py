@@ -22,7 +22,7 @@ from ..domain import Array, EgoState
 from .outputs import header
 from .rotations import quaternion_from_matrix, quaternion_from_yaw
 
-PREDICTED_S = 5  # as far as predictions reach
+PREDICTION_S = 5  # as far as predictions reach
 
 
 def quaternion(xyzw: tuple[float, float, float, float]) -> Quaternion:
@@ -62,7 +62,7 @@ def route(stamp_ns: int, poses: Array, frame: str) -> PathMessage:
     return message
 
 
-def picture(stamp_ns: int, camera: str, jpeg: bytes) -> CompressedImage:
+def compressed_image(stamp_ns: int, camera: str, jpeg: bytes) -> CompressedImage:
     message = CompressedImage(header=header(stamp_ns, f"{camera}_optical"), format="jpeg")
     message.data = array("B", jpeg)
     return message
@@ -103,9 +103,9 @@ def predicted_object(uuid: bytes, label: int, pose: Array, speed_mps: float, siz
     length, width, height = (float(value) for value in size)
     x, y, heading = (float(value) for value in pose)
     now = planar_pose(x, y, 0.5 * height, heading)
-    way_m = PREDICTED_S * float(speed_mps)
+    way_m = PREDICTION_S * float(speed_mps)
     there = Point(x=x + way_m * math.cos(heading), y=y + way_m * math.sin(heading), z=0.5 * height)
-    path = PredictedPath(time_step=Duration(sec=PREDICTED_S, nanosec=0), confidence=1.0)
+    path = PredictedPath(time_step=Duration(sec=PREDICTION_S, nanosec=0), confidence=1.0)
     path.path = [now, Pose(position=there, orientation=now.orientation)]
     thing = PredictedObject(existence_probability=1.0)
     thing.object_id.uuid = np.frombuffer(uuid, np.uint8)

@@ -1,6 +1,6 @@
 """Checks of this machine for `reflectdrive doctor`: what is installed, what is missing, what to do.
 
-Each check is a function from facts to findings; `examine` gathers the facts of this machine. It runs on a machine
+Each check is a function from facts to findings; `run_checks` gathers the facts of this machine. It runs on a machine
 without ROS: rclpy and message packages are imported inside, and what cannot be imported is a finding.
 """
 
@@ -48,12 +48,12 @@ class Finding:
     required: bool = True  # MISSING and required: the planner cannot run
 
 
-def examine(environment: Mapping[str, str]) -> Iterator[Finding]:
+def run_checks(environment: Mapping[str, str]) -> Iterator[Finding]:
     """Every finding about this machine, in the order of a reader's questions."""
     yield python(sys.version_info[:2])
     yield ros(environment)
     word = f"/reflectdrive_doctor_{os.getpid()}"
-    speaker = start_speaker(word) if importlib.util.find_spec("rclpy") else None  # starts while we look around
+    speaker = start_talker(word) if importlib.util.find_spec("rclpy") else None  # starts while we look around
     yield from messages()
     yield from libraries()
     yield nvidia()
@@ -64,7 +64,7 @@ def examine(environment: Mapping[str, str]) -> Iterator[Finding]:
     yield from writable(environment)
     yield load(len(os.sched_getaffinity(0)), os.getloadavg()[0])
     if speaker is not None:
-        yield from conversation(speaker, word, environment)
+        yield from check_loopback(speaker, word, environment)
 
 
 # --- Python and ROS --------------------------------------------------------------------------------------------------
@@ -215,11 +215,11 @@ def shared_memory(folder: Path) -> Finding:
     try:
         status = os.statvfs(folder)
     except OSError as fault:
-        return Finding(name, State.WARN, f"{folder}: {fault.strerror}", "mount a tmpfs there, or pictures go over UDP")
+        return Finding(name, State.WARN, f"{folder}: {fault.strerror}", "mount a tmpfs there, or images go over UDP")
     size, free = status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
     found = f"{folder}: {free / 2**20:.0f} of {size / 2**20:.0f} MB free"
     if not os.access(folder, os.W_OK):
-        return Finding(name, State.WARN, f"{folder} cannot be written", "chmod 1777, or pictures go over UDP")
+        return Finding(name, State.WARN, f"{folder} cannot be written", "chmod 1777, or images go over UDP")
     if size < need:
         todo = f"64 MB for each process that takes part: start the container with --shm-size={need // 2**20}m or more"
         return Finding(name, State.WARN, found, todo)
@@ -233,12 +233,12 @@ def dds_profile(environment: Mapping[str, str]) -> Finding:
     """Whether Fast DDS gets a profile with a segment that three cameras fit in."""
     name = "DDS profile"
     shipped = _shipped_profile(environment)
-    todo = f"launch and demo set it themselves; everything else that sends or reads pictures needs it: {shipped}"
+    todo = f"launch and demo set it themselves; everything else that sends or reads images needs it: {shipped}"
     for variable in ("FASTRTPS_DEFAULT_PROFILES_FILE", "FASTDDS_DEFAULT_PROFILES_FILE"):
         if environment.get(variable):
             break
     else:
-        found = "FASTRTPS_DEFAULT_PROFILES_FILE is not set: with 512 kB of shared memory DDS loses pictures silently"
+        found = "FASTRTPS_DEFAULT_PROFILES_FILE is not set: with 512 kB of shared memory DDS loses images silently"
         return Finding(name, State.WARN, found, todo)
     file = environment[variable]
     try:
@@ -283,7 +283,7 @@ def receive_buffer(file: Path) -> Finding:
         return Finding(name, State.OK, "the kernel does not tell", required=False)
     found = f"net.core.rmem_max {size / 2**20:.1f} MB"
     if size < RECEIVE_BUFFER_BYTES:
-        todo = f"for pictures from another machine: sudo sysctl -w net.core.rmem_max={RECEIVE_BUFFER_BYTES}"
+        todo = f"for images from another machine: sudo sysctl -w net.core.rmem_max={RECEIVE_BUFFER_BYTES}"
         return Finding(name, State.WARN, found, todo, required=False)
     return Finding(name, State.OK, found, required=False)
 
@@ -318,12 +318,12 @@ def load(cores: int, running: float) -> Finding:
 # --- two processes that talk -----------------------------------------------------------------------------------------
 
 
-def start_speaker(topic: str) -> subprocess.Popen[str]:
+def start_talker(topic: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", f"{__package__}.system_checks", topic]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def conversation(speaker: subprocess.Popen[str], topic: str, environment: Mapping[str, str]) -> Iterator[Finding]:
+def check_loopback(speaker: subprocess.Popen[str], topic: str, environment: Mapping[str, str]) -> Iterator[Finding]:
     """Which middleware there is, and whether a message from the other process arrives within `LOOPBACK_S`."""
     greeting = speaker.stdout.readline().split() if speaker.stdout else []
     if greeting[:1] != ["speaking"]:  # where RMW_IMPLEMENTATION names what is not there, ROS ends the process
@@ -334,7 +334,7 @@ def conversation(speaker: subprocess.Popen[str], topic: str, environment: Mappin
         return
     try:
         yield middleware(greeting[-1])
-        yield _hearing(topic, environment)
+        yield _loopback_finding(topic, environment)
     finally:
         speaker.terminate()  # a killed node would leave its shared memory behind
         try:
@@ -346,18 +346,18 @@ def conversation(speaker: subprocess.Popen[str], topic: str, environment: Mappin
 
 def middleware(name: str) -> Finding:
     if not name.startswith("rmw_fastrtps"):
-        todo = "nothing, if it carries your pictures; config/fastdds.xml is for Fast DDS only"
+        todo = "nothing, if it carries your images; config/fastdds.xml is for Fast DDS only"
         return Finding("middleware", State.WARN, name, todo)
     return Finding("middleware", State.OK, name)
 
 
-def _hearing(topic: str, environment: Mapping[str, str]) -> Finding:
+def _loopback_finding(topic: str, environment: Mapping[str, str]) -> Finding:
     name = "talking"
     if environment.get("ROS_AUTOMATIC_DISCOVERY_RANGE") == "OFF":
         return Finding(name, State.WARN, "not tried: discovery is OFF", "see discovery", required=False)
     todo = "check that multicast on the loopback interface and /dev/shm are not blocked, and ROS_DOMAIN_ID"
     try:
-        took_s = _seconds_to_hear(topic)
+        took_s = _seconds_to_first_message(topic)
     except Exception as fault:  # the middleware fails in its own ways; each of them is the answer
         return Finding(name, State.MISSING, _first_line(fault), todo)
     if took_s is None:
@@ -365,7 +365,7 @@ def _hearing(topic: str, environment: Mapping[str, str]) -> Finding:
     return Finding(name, State.OK, f"first message from another process after {took_s:.2f} s")
 
 
-def _seconds_to_hear(topic: str) -> float | None:
+def _seconds_to_first_message(topic: str) -> float | None:
     import rclpy
     from rclpy.context import Context
     from rclpy.executors import SingleThreadedExecutor
@@ -388,7 +388,7 @@ def _seconds_to_hear(topic: str) -> float | None:
         context.shutdown()
 
 
-def _speak(topic: str) -> None:
+def _run_talker(topic: str) -> None:
     """The other process: says one word twenty times a second until it is terminated or nobody listens any more."""
     import rclpy
     from rclpy.signals import SignalHandlerOptions
@@ -413,4 +413,4 @@ def _first_line(fault: BaseException) -> str:
 
 
 if __name__ == "__main__":
-    _speak(sys.argv[1])
+    _run_talker(sys.argv[1])

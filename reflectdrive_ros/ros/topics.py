@@ -26,7 +26,7 @@ class Qos(Enum):
 
     NEWEST = ("reliable", "volatile", 1)
     LATCHED = ("reliable", "transient_local", 1)
-    SENSOR = ("best_effort", "volatile", 1)  # pictures: a lost one is not worth waiting for
+    SENSOR = ("best_effort", "volatile", 1)  # images: a lost one is not worth waiting for
     STATIC_TF = ("reliable", "transient_local", 100)  # one message from each static publisher
     LIST = ("reliable", "volatile", 10)
 
@@ -51,11 +51,11 @@ def inputs(config: Config) -> tuple[Topic, ...]:
     """What the node subscribes to under this configuration."""
     cameras, settings = config.cameras, config.inputs
     image = "sensor_msgs/msg/CompressedImage" if cameras.compressed else "sensor_msgs/msg/Image"
-    pictures = cameras.topics or tuple(f"~/input/camera/{name}/image" for name in cameras.names)
+    images = cameras.topics or tuple(f"~/input/camera/{name}/image" for name in cameras.names)
     infos = cameras.info_topics or tuple(f"~/input/camera/{name}/camera_info" for name in cameras.names)
     table = [
-        Topic(f"image:{name}", topic, image, Qos.SENSOR, f"picture of the camera {name}", cameras.required)
-        for name, topic in zip(cameras.names, pictures, strict=True)
+        Topic(f"image:{name}", topic, image, Qos.SENSOR, f"image of the camera {name}", cameras.required)
+        for name, topic in zip(cameras.names, images, strict=True)
     ]
     table += [
         Topic(
@@ -177,9 +177,9 @@ Made from `reflectdrive_ros/ros/topics.py` with the default settings; `python -m
 specification, which admits neither weaker nor stronger ones.
 
 ## Inputs
-{_rows(inputs(config))}
+{_markdown_table(inputs(config))}
 
-- Pictures are CompressedImage, or Image with `cameras.compressed: false`; camera names and topics are settings
+- Images are CompressedImage, or Image with `cameras.compressed: false`; camera names and topics are settings
   (`cameras.names`, `cameras.topics`, `cameras.info_topics`). With `cameras.required: false` none of them is required.
 - `inputs.route_type` says what the route is:
 {routes}
@@ -196,7 +196,7 @@ specification, which admits neither weaker nor stronger ones.
   required is done without, and the diagnostics say so.
 
 ## Outputs
-{_rows(OUTPUTS)}
+{_markdown_table(OUTPUTS)}
 
 - Trajectories are in `map`, stamped with the stamp of the odometry they were made from; points are 0.1 s apart, the
   first at +0.1 s. A stop repeats its last pose with velocity 0.
@@ -204,7 +204,7 @@ specification, which admits neither weaker nor stronger ones.
 """
 
 
-def _rows(table: Iterable[Topic]) -> str:
+def _markdown_table(table: Iterable[Topic]) -> str:
     outgoing = table is OUTPUTS
     lines = [f"| topic | type | QoS | {'sent' if outgoing else 'required'} | what |", "|---|---|---|---|---|"]
     for topic in table:

@@ -22,11 +22,11 @@ import numpy as np
 
 from .convert import BadMessage, require_frame
 from .lanelet_map import LaneletMap, MapSource
-from .lanelets import Lanelet, unpacked
-from .vector_map_reader import FAULT, MADE
+from .lanelets import Lanelet, unpack
+from .vector_map_reader import ERROR_FILE, RESULT_FILE
 
-READER_S = 120.0  # of wall clock; on a busy machine its processor time runs slower
-BEGINNING = b"\x16\0\0\0\0\0\0\0serialization::archive"  # of every boost archive on a machine of 64 bits
+READER_TIMEOUT_S = 120.0  # of wall clock; on a busy machine its processor time runs slower
+ARCHIVE_HEADER = b"\x16\0\0\0\0\0\0\0serialization::archive"  # of every boost archive on a machine of 64 bits
 SOURCE = MapSource(
     "Autoware's map",
     "check that map, route and odometry are in the same frame",
@@ -70,7 +70,7 @@ class VectorMap:
         with self._lock:
             return "" if self._read is not None else self._fault
 
-    def settle(self) -> None:
+    def wait_idle(self) -> None:
         """Wait until what was put has been read."""
         if self._reading is not None:
             wait([self._reading])
@@ -83,7 +83,7 @@ class VectorMap:
             digest = hashlib.sha256(data).digest()
             if self._read is not None and self._read[0] == digest:
                 return  # the same map again: who uses it may keep what was made of it
-            read, fault = (digest, LaneletMap(lanelets_in(data), SOURCE)), ""
+            read, fault = (digest, LaneletMap(read_lanelets(data), SOURCE)), ""
         except BadMessage as why:
             read, fault = None, str(why)
         except Exception as why:  # whatever else: the car needs a sentence
@@ -93,9 +93,9 @@ class VectorMap:
             self.refused += read is None
 
 
-def lanelets_in(data: bytes) -> dict[int, Lanelet]:
+def read_lanelets(data: bytes) -> dict[int, Lanelet]:
     """The lanelets of an archive. Raises BadMessage."""
-    if not data.startswith(BEGINNING):
+    if not data.startswith(ARCHIVE_HEADER):
         what = "is empty" if not data else "does not begin as a map of lanelet2 does"
         raise BadMessage(f"the map cannot be read: it {what}: look at who sends it, {OR_A_FILE}")
     command = [sys.executable, "-m", f"{__package__}.vector_map_reader"]
@@ -104,22 +104,29 @@ def lanelets_in(data: bytes) -> dict[int, Lanelet]:
         folder = Path(name)
         try:
             done = subprocess.run(
-                [*command, name], input=data, env=environment, capture_output=True, timeout=READER_S, check=False
+                [*command, name],
+                input=data,
+                env=environment,
+                capture_output=True,
+                timeout=READER_TIMEOUT_S,
+                check=False,
             )
         except subprocess.TimeoutExpired:
-            raise BadMessage(f"the map cannot be read: reading took more than {READER_S:.0f} s, {OR_A_FILE}") from None
-        if (folder / FAULT).exists():
-            raise BadMessage(f"the map cannot be read: {(folder / FAULT).read_text(encoding='utf-8')}")
+            raise BadMessage(
+                f"the map cannot be read: reading took more than {READER_TIMEOUT_S:.0f} s, {OR_A_FILE}"
+            ) from None
+        if (folder / ERROR_FILE).exists():
+            raise BadMessage(f"the map cannot be read: {(folder / ERROR_FILE).read_text(encoding='utf-8')}")
         if done.returncode:
-            raise BadMessage(f"the map cannot be read: {ended(done)}: look at who sends it, {OR_A_FILE}")
+            raise BadMessage(f"the map cannot be read: {describe_exit(done)}: look at who sends it, {OR_A_FILE}")
         try:
-            with np.load(folder / MADE, allow_pickle=False) as arrays:
-                return unpacked(dict(arrays))
+            with np.load(folder / RESULT_FILE, allow_pickle=False) as arrays:
+                return unpack(dict(arrays))
         except (OSError, ValueError, KeyError, zipfile.BadZipFile) as fault:
             raise BadMessage(f"the map cannot be read: what its reader left is torn ({fault})") from None
 
 
-def ended(reader: subprocess.CompletedProcess[bytes]) -> str:
+def describe_exit(reader: subprocess.CompletedProcess[bytes]) -> str:
     """How the reader ended, and its last words."""
     code = reader.returncode
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"

@@ -4,7 +4,7 @@
 
 Autoware's toBinMsg writes a boost archive, which is just what lanelet2 reads as a .bin file. Such an archive is as good
 as code: its lengths are believed, and broken ones end in gigabytes of memory, in endless loops or in a crash. Here that
-costs this process and nothing else. It leaves MADE in the folder, or FAULT with one sentence.
+costs this process and nothing else. It leaves MADE in the folder, or ERROR_FILE with one sentence.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from .lanelets import lanelets_of, packed
+from .lanelets import lanelets_of, pack
 
-ARCHIVE, MADE, FAULT = "map.bin", "lanelets.npz", "fault.txt"
+ARCHIVE_FILE, RESULT_FILE, ERROR_FILE = "map.bin", "lanelets.npz", "fault.txt"
 MEMORY_BYTES = 4 << 30  # a map of 60 MB (20,000 lanelets, a million points) takes 0.8 GB
 CPU_S = 60  # that map takes 7 s
 FILE_BYTES = 2 << 30
@@ -34,19 +34,19 @@ class UnreadableMap(Exception):
 
 
 def main() -> int:
-    limited()
+    limit_resources()
     folder = Path(sys.argv[1])
     try:
-        with (folder / MADE).open("xb") as file:
-            np.savez(file, **read(sys.stdin.buffer.read(), folder / ARCHIVE))
+        with (folder / RESULT_FILE).open("xb") as file:
+            np.savez(file, **read(sys.stdin.buffer.read(), folder / ARCHIVE_FILE))
     except (UnreadableMap, MemoryError) as fault:
         why = str(fault) if isinstance(fault, UnreadableMap) else TOO_LARGE
-        (folder / FAULT).write_text(why, encoding="utf-8")
+        (folder / ERROR_FILE).write_text(why, encoding="utf-8")
         return 1
     return 0
 
 
-def limited() -> None:
+def limit_resources() -> None:
     os.nice(NICENESS)
     for limit, value in (
         (resource.RLIMIT_AS, MEMORY_BYTES),
@@ -62,17 +62,17 @@ def read(data: bytes, file: Path) -> dict[str, Any]:
     """The lanelets of an archive, packed. `file` is where it lies for a moment, for lanelet2 reads only files."""
     from lanelet2 import io, projection
 
-    missing = without_autowares_rules()
+    missing = register_autoware_rules()
     with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as archive:
         archive.write(data)
     try:
         # points are in the map frame already: the projector is asked for and not used
         loaded = io.load(str(file), projection.MercatorProjector(io.Origin(0.0, 0.0)))
     except RuntimeError as fault:
-        raise UnreadableMap(sentence(" ".join(str(fault).split()), missing)) from None
+        raise UnreadableMap(explain_error(" ".join(str(fault).split()), missing)) from None
     finally:
         file.unlink()
-    arrays = packed(lanelets_of(loaded))
+    arrays = pack(lanelets_of(loaded))
     if not len(arrays["ids"]):
         raise UnreadableMap("it holds no lanelet: give Autoware a map with lanelets")
     if not np.isfinite(arrays["points"]).all():
@@ -80,7 +80,7 @@ def read(data: bytes, file: Path) -> dict[str, Any]:
     return arrays
 
 
-def without_autowares_rules() -> str:
+def register_autoware_rules() -> str:
     """Make lanelet2 know Autoware's own rules where they are installed; why they are not, where they are not."""
     try:
         import_module("autoware_lanelet2_extension_python.regulatory_elements")  # this registers them
@@ -89,7 +89,7 @@ def without_autowares_rules() -> str:
     return ""
 
 
-def sentence(why: str, missing: str) -> str:
+def explain_error(why: str, missing: str) -> str:
     """What lanelet2 complained of, and what to do about it."""
     if UNKNOWN_RULE not in why:
         return f"lanelet2 says '{why}': it is cut off or broken, or another version of lanelet2 or boost wrote it"

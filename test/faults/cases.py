@@ -315,7 +315,7 @@ def end_hog(drive: Drive) -> None:
 # --- the table -------------------------------------------------------------------------------------------------------
 
 SIDES = tuple(f"image:{name}" for name in CAMERAS if name != "front")
-MISSING = r"old, allowed|nearest is|no new picture|nothing received"
+MISSING = r"old, allowed|nearest is|no new image|nothing received"
 
 CASES = (
     Case("node_killed", "kill -9 of the node, then a new start", kill_node, restart_node, seconds=0.5, kills_node=True),

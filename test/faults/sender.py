@@ -24,7 +24,7 @@ from sensor_msgs.msg import CompressedImage
 
 from reflectdrive_ros.config import Config
 from reflectdrive_ros.ros import outputs, topics
-from reflectdrive_ros.ros.processes import resolved, sending
+from reflectdrive_ros.ros.processes import full_topic_name, sender_qos
 
 SPEED_MPS = 5.0
 TICK_S = 0.02
@@ -103,7 +103,9 @@ def main(group: str, origin_s: float, heard: bool) -> None:
     rclpy.init()
     node = Node(f"sensors_{group}")
     publishers = {
-        topic.key: node.create_publisher(topics.message_class(topic.type), resolved(topic.name), sending(topic.qos))
+        topic.key: node.create_publisher(
+            topics.message_class(topic.type), full_topic_name(topic.name), sender_qos(topic.qos)
+        )
         for topic in topics.inputs(Config())
         if topic.key in GROUPS[group]
     }
