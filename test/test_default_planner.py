@@ -70,14 +70,14 @@ def rows_of(reports):
 
 
 def on_the_recording(bag):
-    """Every plan of the recording's first five seconds, 10 a second, through the pilot as on a vehicle."""
+    """Every plan of the recording's first five seconds, 10 a second, through the core as on a vehicle."""
     with BagReader(bag) as reader:
         found = map_topics(CONFIG, reader, [], driven_route=False)
         config = found.config
         engine = Engine(config, time.perf_counter, prefetch_scenes=True)
-        pilot = PlanningCore(config, time.perf_counter, engine)
-        steps = due_steps(pilot, reader, found.sources, reader.start_ns + RECORDED_NS, lambda _: None, lambda *_: None)
-        answers = [pilot.answer(step.look).report for step in steps]
+        core = PlanningCore(config, time.perf_counter, engine)
+        steps = due_steps(core, reader, found.sources, reader.start_ns + RECORDED_NS, lambda _: None, lambda *_: None)
+        answers = [core.plan_step(step.look).report for step in steps]
     return rows_of([report for report in answers if report is not None])
 
 

@@ -291,21 +291,23 @@ def replay_engine(
     `unsent` receives the diagnostics of each step without a plan, or the final ones if no step was due.
     """
     engine_config = dataclasses.replace(config, engine=dataclasses.replace(config.engine, deadline_ms=NO_DEADLINE_MS))
-    pilot = PlanningCore(engine_config, time.perf_counter, Engine(engine_config, time.perf_counter, prefetch_scenes=True))
+    core = PlanningCore(
+        engine_config, time.perf_counter, Engine(engine_config, time.perf_counter, prefetch_scenes=True)
+    )
     if route is not None:
-        pilot.put("route", route, 0)
+        core.put("route", route, 0)
     count, steps, before = 0, 0, sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
-        for seen in prefetch_items(due_steps(pilot, reader, sources, stop_ns, on_progress, unsent), PREFETCH_DEPTH):
+        for seen in prefetch_items(due_steps(core, reader, sources, stop_ns, on_progress, unsent), PREFETCH_DEPTH):
             steps += 1
-            if sent := publish_plan(pilot, seen, config, count + 1):
+            if sent := publish_plan(core, seen, config, count + 1):
                 count += 1
                 yield sent
             else:
                 unsent(seen.statuses)
         if not steps:
-            unsent(pilot.statuses(min(stop_ns, reader.end_ns)))
+            unsent(core.statuses(min(stop_ns, reader.end_ns)))
     finally:
         sys.setswitchinterval(before)
 
@@ -319,7 +321,7 @@ class DueStep(NamedTuple):
 
 
 def due_steps(
-    pilot: PlanningCore,
+    core: PlanningCore,
     reader: BagReader,
     sources: dict[str, str],
     stop_ns: int,
@@ -332,12 +334,12 @@ def due_steps(
     for message in reader.messages(keys, stop_ns=stop_ns):
         now_ns = message.received_ns
         try:
-            pilot.put(keys[message.topic], message.message(), now_ns)
+            core.put(keys[message.topic], message.message(), now_ns)
         except DamagedMessage as fault:
             damaged([InputStatus(keys[message.topic], Level.ERROR, f"left out: {fault}", {})])
-        if pilot.due(now_ns):
-            pilot.wait_idle()
-            yield DueStep(pilot.look(now_ns), tuple(pilot.inputs.statuses(now_ns)), now_ns)
+        if core.due(now_ns):
+            core.wait_idle()
+            yield DueStep(core.collect_inputs(now_ns), tuple(core.inputs.statuses(now_ns)), now_ns)
             on_progress((now_ns - reader.start_ns) / length_ns)
 
 
@@ -353,9 +355,9 @@ def prefetch_items(items: Iterator[Item], most: int) -> Iterator[Item]:
         hand.shutdown(cancel_futures=True)
 
 
-def publish_plan(pilot: PlanningCore, seen: DueStep, config: Config, number: int) -> PublishedPlan | None:
+def publish_plan(core: PlanningCore, seen: DueStep, config: Config, number: int) -> PublishedPlan | None:
     """The plan of a step as the node would publish it; None where not even a stop plan is possible."""
-    step = pilot.answer(seen.look)
+    step = core.plan_step(seen.look)
     if step.report is None:
         return None
     begun = time.perf_counter()
@@ -363,8 +365,8 @@ def publish_plan(pilot: PlanningCore, seen: DueStep, config: Config, number: int
     total_ms = step.timings_ms["snapshot"] + step.timings_ms["total"] + 1e3 * (time.perf_counter() - begun)
     image_ns = step.snapshot.image_stamp_ns
     age_s = float("nan") if image_ns is None else (step.report.plan.stamp_ns - image_ns) * 1e-9
-    status = outputs.status(step.report, config, pilot.model_sha256, number, age_s, total_ms)
-    statuses = (*seen.statuses, pilot.planner_status(seen.now_ns))
+    status = outputs.status(step.report, config, core.model_sha256, number, age_s, total_ms)
+    statuses = (*seen.statuses, core.planner_status(seen.now_ns))
     return PublishedPlan(step.report.plan.stamp_ns, points, status, step.timings_ms, statuses, seen.now_ns)
 
 
