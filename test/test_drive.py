@@ -175,7 +175,7 @@ def command(*words):
     parser.add_argument("--json")
     parser.add_argument("--random-weights", action="store_true")
     cli_args.add_model_arguments(parser)
-    cli_args.add_settings_argument(parser, "--setting")
+    cli_args.add_settings_argument(parser)
     closed_loop.add_arguments(parser)
     return closed_loop.run_closed_loop(parser.parse_args([str(word) for word in words]))
 

@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--minutes", type=arguments.FloatRange(0.01, 1e6, "minutes"), metavar="M", help="likewise, by the clock"
     )
     sft_parser.add_argument("--seed", type=arguments.SEED, metavar="N", help="in place of the config's seed")
-    cli_args.add_settings_argument(sft_parser, "--setting")
+    cli_args.add_settings_argument(sft_parser)
     sft_parser.add_argument(
         "--workers", type=arguments.process_count(), default=2, metavar="N", help="processes that read scenes (2)"
     )

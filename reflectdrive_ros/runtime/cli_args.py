@@ -31,9 +31,14 @@ def add_random_weights_argument(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def add_settings_argument(parser: argparse._ActionsContainer, option: str) -> None:
+def add_settings_argument(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
-        option, action="append", default=[], dest="settings", metavar="NAME=VALUE", help="one setting, may be repeated"
+        "--setting",
+        action="append",
+        default=[],
+        dest="settings",
+        metavar="NAME=VALUE",
+        help="one setting, may be repeated",
     )
 
 
@@ -58,7 +63,7 @@ def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="configuration (YAML)")
     add_model_arguments(parser)
-    add_settings_argument(parser, "--setting")
+    add_settings_argument(parser)
 
 
 def network_of_weights(config: Config, decoding: DecodingConfig) -> Network:
