@@ -44,7 +44,7 @@ from ..evaluation.privilege import observe
 from ..features import InputSpec, ModelInputs
 from ..planning import decoding_config, get_planner, guard
 from ..planning.planner import Network, PlannerContext, PlannerState, Prefilled, draft_sequentially
-from ..planning.postprocess.waypoints import POINTS, postprocess, trajectories
+from ..planning.postprocess.waypoints import postprocess, trajectories
 from ..planning.safety import SafetyContext, planned_safety
 from ..provenance import write_numbers
 from ..runtime import cli_args
@@ -52,7 +52,7 @@ from ..runtime.model_file import ModelFileError
 from ..runtime.network import load_network
 from ..scoring.frenet import poses_on_road
 from ..scoring.search import neighbourhood
-from ..tokens import Codebook
+from ..tokens import TokenLayout
 
 PLANNERS = ("reflectdrive", "reflectdrive2")
 ITERATIONS = (0, 1, 2, 3, 5, 10)
@@ -156,8 +156,8 @@ class CountingNetwork:
         return self._network.inputs
 
     @property
-    def codebook(self) -> Codebook:
-        return self._network.codebook
+    def layout(self) -> TokenLayout:
+        return self._network.layout
 
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
         key = b"".join(part.tobytes() for part in inputs.arrays.values())
@@ -246,12 +246,12 @@ def plan_variants(
     for name, plan in plans.items():
         unsafe = bool(guard.unsafe_reason(plan, honest, config))
         repairs = plan.check.repairs if plan.check else 0
-        near = unsafe and locally_repairable(plan, honest, config, network.codebook)
+        near = unsafe and locally_repairable(plan, honest, config, network.layout)
         rows[name] = Row(tuple(scores[name]), repairs, unsafe, unsafe and expert_safe, near, *made[ways[name]][1:])
     return rows, waypoints
 
 
-def locally_repairable(plan: Plan, observation: Observation, config: Config, codebook: Codebook) -> bool:
+def locally_repairable(plan: Plan, observation: Observation, config: Config, layout: TokenLayout) -> bool:
     """Whether the guard lets some plan through that differs from this one in a pair of ids, as far as the repair looks.
 
     Of the 8 times 221 plans the guard is asked about those that the repair finds safest.
@@ -259,10 +259,10 @@ def locally_repairable(plan: Plan, observation: Observation, config: Config, cod
     if plan.tokens is None:
         return False
     near = np.concatenate(
-        [neighbourhood(plan.tokens, place, codebook, config.repair.delta)[1] for place in range(POINTS)]
+        [neighbourhood(plan.tokens, place, layout, config.repair.delta)[1] for place in range(layout.points)]
     )
     known = SafetyContext.of(observation, config)
-    points = postprocess(codebook.decode(near), observation.ego, codebook.bin_m, known.road)
+    points = postprocess(layout.decode(near), observation.ego, layout.codebook.bin_m, known.road)
     safety = planned_safety(known, poses_on_road(points, known.road))
     safest = np.lexsort((safety.excess, -safety.first_unsafe))[:GUARD_CHECKS_MAX]
     made = trajectories(points[safest], observation.ego.speed_mps, config.output.dt_s, known.road)

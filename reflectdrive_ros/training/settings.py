@@ -124,7 +124,8 @@ class TrainConfig:
             raise ConfigError("loss.goal_value is learnt from what goals are worth: set loss.goal_score above 0 too")
         if self.loss.aux_perception == 0.0 and self.optimizer.vision_pretrain_fraction > 0.0:
             raise ConfigError(
-                "loss.aux_perception is 0, so eyes have nothing to learn from: set optimizer.vision_pretrain_fraction to 0 too"
+                "loss.aux_perception is 0, so eyes have nothing to learn from: "
+                "set optimizer.vision_pretrain_fraction to 0 too"
             )
 
 

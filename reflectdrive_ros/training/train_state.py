@@ -135,7 +135,7 @@ def restore(folder: Path, learning: nn.Module, average: TokenNet, optimizer: tor
 def load_pretrained(folder: Path, learning: nn.Module, average: TokenNet) -> list[str]:
     """Puts the weights of another run into this one's, the network's averaged ones, where names and shapes agree.
 
-    A network may grow: patches of other sizes are learnt from the other's (`vision.resize_patch_embedding`), and layers that
+    A network may grow: patches of other sizes begin as the other's (`vision.resize_patch_embedding`), and layers that
     the other has not begin by passing on what they are given. A folder without a state, as networks are passed on, has
     the network's weights alone. Returns the names of parameters that did not come from the other run. Raises
     StateError.
