@@ -1,6 +1,6 @@
 """Files that appear at once or not at all, and files of others, read with a limit.
 
-write_whole(path, content)                     # whole or not there, whatever ends the process or the power
+write_atomic(path, content)                    # whole or not there, whatever ends the process or the power
 content = read_limited(path, 16 * MEGABYTE)    # never blocks, never reads more than the limit
 with locked(path): ...                         # no other process of ours writes into the folder meanwhile
 with whole_folder(path) as part: ...           # what is written into `part` appears in `path` at the block's end

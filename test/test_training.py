@@ -117,7 +117,7 @@ def test_scenes_are_what_the_features_say(sets, scenes):
     assert len(scenes) == len(stored) == SCENES
     for row, scene in enumerate(stored):
         inputs = features.model_inputs(scene.observation(), SHAPE.spec)
-        shard, place = scenes.place[row]
+        shard, place = scenes.location[row]
         np.testing.assert_array_equal(scenes.images[shard][place], inputs.images)
         np.testing.assert_array_equal(scenes.text[row], inputs.text)
         np.testing.assert_array_equal(scenes.ego[row], inputs.ego)
@@ -470,7 +470,7 @@ def test_a_run_begins_with_a_network_that_was_passed_on_without_its_state(scenes
     reporter = Silent()
     train(replace(job_of(scenes, tmp_path / "later", steps=1), init_from=passed_on), reporter)
     assert reporter.anew
-    assert all(name.startswith("readers.") for name in reporter.anew)  # what only training needs
+    assert all(name.startswith("aux_heads.") for name in reporter.anew)  # what only training needs
     before, after = weights(finished), weights(tmp_path / "later")
     assert (after["learning.net.slot"] - before["average.slot"]).abs().max() < 0.01  # bfloat16, and a small step
     told = train_state.describe_init_run(passed_on)
@@ -488,7 +488,7 @@ def test_a_run_begins_with_a_network_that_was_passed_on_without_its_state(scenes
 def test_a_network_that_grows_begins_by_answering_as_the_smaller_did(scenes, finished, tmp_path):
     """Deeper eyes and a deeper body pass on what they are given, until they have learnt."""
     smaller = network()
-    deeper = network(vision=replace(smaller.vision, layers=3), actions=replace(smaller.actions, layers=3))
+    deeper = network(vision=replace(smaller.vision, layers=3), transformer=replace(smaller.transformer, layers=3))
     grown = TokenNet(deeper)
     grown.initialise(torch.Generator().manual_seed(1))
     learning = Losses(grown, LossConfig(), torch.Generator().manual_seed(1))
@@ -508,7 +508,7 @@ def test_a_run_of_the_large_kind_begins_with_public_weights_and_goes_on_without_
     transformers = pytest.importorskip("transformers", reason="transformers is not installed (pip install -e .[dev])")
     eyes = VisionConfig(64, 64, 16, 1, (), 24, 1, 3, 40)
     body = TransformerConfig(32, 2, 4, 2, 16, 48, 20, 1e6)
-    large = network(vision=eyes, actions=body)
+    large = network(vision=eyes, transformer=body)
     measures = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
     qwen = transformers.Qwen3ForCausalLM(
         transformers.Qwen3Config(vocab_size=40, num_key_value_heads=2, head_dim=16, rope_theta=1e6, **measures)

@@ -143,7 +143,7 @@ def plan_runs(args: argparse.Namespace) -> list[Run]:
     """The eyes, then the variants seed by seed, so that pairs are there early. Raises ConfigError, SetError."""
     base = settings.read(args.config)
     if base.schedule.minutes > 0.0:
-        raise ConfigError(f"{args.config} gives length.minutes, but steps are the budget here: set it to 0")
+        raise ConfigError(f"{args.config} gives schedule.minutes, but steps are the budget here: set it to 0")
     index = shards.index_of(args.train)
     learnt = {"scenes": index.scenes, "made_by": dict(index.made_by)}
     shared = [str(args.config), "--train", str(args.train)]
