@@ -143,7 +143,7 @@ class EgoState:
 
 @dataclass(frozen=True, eq=False)
 class CameraFrame:
-    """One picture with what is needed to draw on it."""
+    """One image with what is needed to draw on it."""
 
     stamp_ns: int
     name: str

@@ -104,12 +104,12 @@ class ModelInputs:
 
 def model_inputs(observation: Observation, spec: InputSpec) -> ModelInputs:
     """Arrays of an observation. Raises ValueError naming the field that cannot be used."""
-    pictures, about_pictures = _instants(observation.cameras, spec)
+    frames, about_images = _instants(observation.cameras, spec)
     text, about_text = _text(observation, spec)
-    images = np.stack([_sized(frame, spec) for frame in pictures])
+    images = np.stack([_sized(frame, spec) for frame in frames])
     points, about_route = route_ahead(observation.route, spec.route_at_m)
     route = encode_route(points, spec.codebook)
-    notes = (*about_pictures, *about_text, *about_route)
+    notes = (*about_images, *about_text, *about_route)
     return ModelInputs(images, text, _ego(observation.ego, spec), route, notes)
 
 
@@ -120,11 +120,11 @@ def instruction_text(observation: Observation) -> str:
 
 
 def _instants(frames: Sequence[CameraFrame], spec: InputSpec) -> tuple[Sequence[CameraFrame], list[str]]:
-    """Pictures of every instant, and what is to be said about them."""
+    """Images of every instant, and what is to be said about them."""
     expected = spec.cameras * spec.instants
     if len(frames) not in (spec.cameras, expected):
         raise ValueError(
-            f"Observation.cameras holds {len(frames)} pictures, expected {expected} ({spec.instants} instants of "
+            f"Observation.cameras holds {len(frames)} images, expected {expected} ({spec.instants} instants of "
             f"{spec.cameras} cameras) or {spec.cameras}"
         )
     newest = frames[-spec.cameras :]
@@ -134,7 +134,7 @@ def _instants(frames: Sequence[CameraFrame], spec: InputSpec) -> tuple[Sequence[
     if len(frames) == spec.cameras:
         if spec.instants == 1:
             return frames, []
-        return list(frames) * spec.instants, ["the older pictures are missing: the newest stand in for them"]
+        return list(frames) * spec.instants, ["the older images are missing: the newest stand in for them"]
     for first in range(0, expected, spec.cameras):
         instant = [frame.name for frame in frames[first : first + spec.cameras]]
         if instant != names:
@@ -145,7 +145,7 @@ def _instants(frames: Sequence[CameraFrame], spec: InputSpec) -> tuple[Sequence[
 def _sized(frame: CameraFrame, spec: InputSpec) -> Array:
     """(H, W, 3) uint8 of the network's size; averaging areas, so that small things fade rather than flicker.
 
-    Remembered as long as the frame lives: the newest picture of now is the older one of some steps from now.
+    Remembered as long as the frame lives: the newest image of now is the older one of some steps from now.
     """
     size, pixels = (spec.width, spec.height), frame.pixels
     if pixels.shape[1::-1] == size:

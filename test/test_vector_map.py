@@ -294,7 +294,7 @@ def test_the_archive_is_nobody_elses_to_read_and_gone_afterwards(tmp_path, monke
 
 
 def lanelet_car(**more):
-    """Inputs of a car without pictures that drives by Autoware's route and map."""
+    """Inputs of a car without images that drives by Autoware's route and map."""
     config = small(
         **{"inputs__route_type": "lanelet", "inputs__objects_type": "none", "cameras__required": False, **more}
     )

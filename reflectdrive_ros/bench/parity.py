@@ -224,8 +224,9 @@ def count_equal(pairs: Sequence[Pair]) -> dict[str, Any]:
 def show(numbers: Mapping[str, Any], console: Console) -> None:
     scenes, bins = numbers["scenes"], numbers["largest_difference_bins"]
     low, high = numbers["pdms_difference_95"]
-    beside = f"{numbers['backend_description']}, {numbers['precision']}, beside eager torch, {scenes} scenes of '{numbers['set']}'"
-    console.print(beside, highlight=False, soft_wrap=True)
+    backend = f"{numbers['backend_description']}, {numbers['precision']}"
+    compared = f"{backend}, compared with eager torch on {scenes} scenes of '{numbers['set']}'"
+    console.print(compared, highlight=False, soft_wrap=True)
     console.print(table(numbers))
     console.print(
         f"PDMS {numbers['pdms']:.2f}, that of eager torch {numbers['pdms_reference']:.2f}: difference "

@@ -5,7 +5,7 @@ earlier where an edit changes nothing); a lite step is prefill and two steps on 
 that edit all of their one, three or six blocks.
 Everything has its turn in every round: the backend and eager torch, with and without reuse of the prompt's keys and
 values. Without reuse every pass reads the scene again; of eager torch it is told, too, where it does so for each goal
-by itself. A network that keeps what it saw in a picture (`vision.frames` 1, as `base`) is also timed with pictures it
+by itself. A network that keeps what it saw in an image (`vision.frames` 1, as `base`) is also timed with images it
 never saw.
 So a machine that is slow for a second slows them all, and the ratios, which are medians over rounds, hold on a busy one
 too. Our threads never spin while they wait; eager torch's do, unless OMP_WAIT_POLICY is PASSIVE (`eager_threads`).
@@ -73,7 +73,7 @@ MAX_GOALS = GOALS[-1]
 NO_CACHE_STRIDE = 8  # a frame that reuses nothing is timed every so many rounds
 PROFILE_RUNS = 30
 WARM_UP = 5
-CACHED, UNCACHED = "with the ring", "pictures never seen"
+CACHED, UNCACHED = "with the ring", "images never seen"
 COLD_START_SCRIPT = """
 import time; begun = time.perf_counter()
 import sys
@@ -329,7 +329,7 @@ def make_actions(
 
 
 def reading_again(network: Network, inputs: ModelInputs, count: int, edited: int | None = None) -> Array:
-    """As a full `run_step`, but every pass reads the scene again before it drafts or edits, its pictures included."""
+    """As a full `run_step`, but every pass reads the scene again before it drafts or edits, its images included."""
     actions = network.prefill_goal(inputs).actions[:count]
     for limit, edit in FULL:
         actions, _ = network.step(network.prefill(inputs), actions[:edited] if edit else actions, limit, edit)
@@ -337,9 +337,9 @@ def reading_again(network: Network, inputs: ModelInputs, count: int, edited: int
 
 
 def driven(inputs: ModelInputs, cameras: int, strange: bool = False) -> Iterator[ModelInputs]:
-    """The same scene step after step, each time with new newest pictures, the last step's as the older ones.
+    """The same scene step after step, each time with new newest images, the last step's as the older ones.
 
-    So a network that keeps what it saw looks at as many pictures as on the road; at all of them where they are
+    So a network that keeps what it saw looks at as many images as on the road; at all of them where they are
     `strange`, the older ones new too.
     """
     older = inputs.images[-cameras:]

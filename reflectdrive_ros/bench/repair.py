@@ -1,7 +1,7 @@
 """`reflectdrive bench repair --model FILE --scenes test`: what goals, repair, its iterations and its reach are worth.
 
 On the same scenes: the paper's ablation (neither, several goals, repair, both) with the others' present velocity known,
-and once more with their true future, its dagger row; beside them the plan of pictures alone. Its curve: the score over
+and once more with their true future, its dagger row; beside them the plan from images alone. Its curve: the score over
 iterations and over the reach of the search. And what repair costs, the network left out: processor time of a repaired
 step less that of the same step without repair, by iterations.
 
@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the tables here too")
     cli_args.add_random_weights_argument(parser)
     parser.add_argument(
-        "--picture", type=Path, metavar="FILE", help=f"draw {IMAGES_MAX} repaired plans, before and after"
+        "--image", type=Path, metavar="FILE", help=f"draw {IMAGES_MAX} repaired plans, before and after"
     )
 
 
@@ -99,9 +99,9 @@ def run(args: argparse.Namespace) -> int:
         folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors)
         set_name = shards.index_of(folder).set
         untrained = cli_args.network_for(config, args.planner, random_weights=True) if args.random_weights else None
-        rows, pictures = measure(folder, config, network, args.limit, errors, untrained)
-        if args.picture is not None and pictures:
-            cv2.imwrite(str(args.picture), cv2.cvtColor(np.concatenate(pictures), cv2.COLOR_RGB2BGR))
+        rows, drawings = measure(folder, config, network, args.limit, errors, untrained)
+        if args.image is not None and drawings:
+            cv2.imwrite(str(args.image), cv2.cvtColor(np.concatenate(drawings), cv2.COLOR_RGB2BGR))
     except (ConfigError, ModelFileError, *scene_sets.SCENE_SET_ERRORS) as fault:
         errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
         return 2

@@ -176,7 +176,7 @@ def figures(scene: GoldenScene, runs: int, console: Console) -> dict[str, Any]:
     for agents in AGENT_COUNTS:
         dense = replace(scene.first, agents=make_agents(scene.first, agents))
         actions[f"221_agents_{agents}"] = partial(score, dense, plans, SCORING_V1, official=True)
-    # A process that handles pictures has had megabytes in its hands, after which the C library keeps freed memory
+    # A process that handles images has had megabytes in its hands, after which the C library keeps freed memory
     # instead of returning it page by page. Fresh processes pay 2 to 5 ms for that at 221 candidates.
     score(scene.first, candidates(scene, max(COUNTS)))
 

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from ..sim.world import World
 
 SECONDS = 60.0
-SCORE_STRIDE = 10  # moments; a score takes as long as a picture
+SCORE_STRIDE = 10  # moments; a score takes as long as an image
 DRAIN_S = 0.5  # what the node still says of its last plan
 # in lock step the world stands still while the node plans: how long it takes is told, not judged
 LOCK_STEP_SETTINGS = {"engine.watchdog_ms": 10_000.0, "engine.deadline_ms": 10_000.0}
@@ -246,7 +246,7 @@ def replay_recording(args: argparse.Namespace) -> int:
     if code:
         return code
     words = [str(bag), "--node", "--out", str(args.out)]
-    # the shipped network has seen drawn pictures only, so it is no use here
+    # the shipped network has seen drawn images only, so it is no use here
     planner = args.planner or ("" if args.model else "route_follower")
     words += ["--planner", planner] if planner else []
     words += ["--model", args.model] if args.model else []

@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--camera",
         type=_size,
         metavar="WxH",
-        help="pictures as the cameras give them, averaged down inside the graphs, for a GPU; left out, the network's "
+        help="images as the cameras give them, averaged down inside the graphs, for a GPU; left out, the network's "
         "own size, to which the node brings them on the CPU",
     )
     parser.add_argument(
@@ -147,7 +147,7 @@ def check_options(args: argparse.Namespace) -> None:
     if args.precision in QUANTISED:
         if args.gate is None or args.calibrate is None or args.gate.resolve() == args.calibrate.resolve():
             raise ConfigError(
-                f"--precision {args.precision} needs two scene sets with pictures: --calibrate DIR, to learn how large "
+                f"--precision {args.precision} needs two scene sets with images: --calibrate DIR, to learn how large "
                 "values get, and --gate DIR, to hold the driving score against that in float32"
             )
         if args.precision == "int8" and args.tensorrt:
@@ -162,17 +162,17 @@ def check_options(args: argparse.Namespace) -> None:
 
 
 def check_camera(camera: Size | None, net: TokenNet) -> None:
-    """Raises ConfigError for pictures smaller than the network's: there is nothing to average."""
+    """Raises ConfigError for images smaller than the network's: there is nothing to average."""
     width, height = network_size(net)
     if camera is not None and (camera[0] < width or camera[1] < height):
         raise ConfigError(
-            f"--camera {camera[0]}x{camera[1]} is smaller than the pictures that the network takes, {width}x{height}: "
+            f"--camera {camera[0]}x{camera[1]} is smaller than the images that the network takes, {width}x{height}: "
             "name the size that the cameras give, or leave it out"
         )
 
 
 def _taking(camera: Size | None, net: TokenNet, decoding: Decoding) -> TorchNetwork:
-    """The network in torch, given pictures of the cameras' size."""
+    """The network in torch, given images of the cameras' size."""
     network = TorchNetwork(net, decoding=decoding)
     if camera is not None:
         network.inputs = replace(network.inputs, width=camera[0], height=camera[1])

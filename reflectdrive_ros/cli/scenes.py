@@ -55,17 +55,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--width",
         type=arguments.IntRange(16, 4096, "px"),
         default=scene_sets.IMAGE_SIZE[0],
-        help="of a picture (default: %(default)s px)",
+        help="of an image (default: %(default)s px)",
     )
     parser.add_argument(
         "--height",
         type=arguments.IntRange(16, 4096, "px"),
         default=scene_sets.IMAGE_SIZE[1],
-        help="of a picture (default: %(default)s px)",
+        help="of an image (default: %(default)s px)",
     )
     parser.add_argument("--no-images", action="store_true", help="scenes without cameras")
     parser.add_argument("--check", type=Path, metavar="DIR", help="make nothing: compare a set with its checksums")
-    parser.add_argument("--show", nargs=2, metavar=("N", "FILE"), help="draw N scenes of the set into a picture")
+    parser.add_argument("--show", nargs=2, metavar=("N", "FILE"), help="draw N scenes of the set into an image")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the table here too")
 
 
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
             return _check(args.check, console, errors)
         shown = None if args.show is None else arguments.positive_int(MAX_SHOWN)(args.show[0])
         make_shard, made_by = scene_sets.make_sampler(
-            args.width, args.height, pictures=not args.no_images, first=args.first
+            args.width, args.height, images=not args.no_images, first=args.first
         )
         wanted = SceneSetSpec(args.scenes, args.count or sets.SIZES[args.scenes], made_by)
         folder = args.out or sets.default_folder(args.scenes, made_by)
@@ -109,7 +109,7 @@ def write_error(fault: OSError) -> str:
 
 
 def show(folder: Path, scenes: int, file: Path, console: Console) -> None:
-    """Draws scenes spread over a set into one picture. Raises SetError, OSError."""
+    """Draws scenes spread over a set into one image. Raises SetError, OSError."""
     index = shards.index_of(folder)
     step = max(1, index.scenes // scenes)
     some = list(shards.read(folder, images=True, limit=1 + step * (scenes - 1), on_damage=console.print))[::step]

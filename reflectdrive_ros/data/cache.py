@@ -1,7 +1,7 @@
 """A set of scenes made ready to learn from: what the network is given of each, decoded once and mapped from the disk.
 
 Reading a scene takes longer than learning from it on a fast device. So each shard is read once, in parallel, and kept
-beside the set as plain arrays: pictures at the network's size, words (of the scene and of its mirror image), ego state,
+beside the set as plain arrays: images at the network's size, words (of the scene and of its mirror image), ego state,
 route, the expert's points, the map of distances to the road's edge and who stands where around the car. 20,000 scenes
 take 16 GB at 288 x 144.
 
@@ -85,7 +85,7 @@ class Shape:
 
 @dataclass(frozen=True, eq=False)
 class CachedSet:
-    """N scenes as arrays; pictures and distances stay on the disk until they are asked for."""
+    """N scenes as arrays; images and distances stay on the disk until they are asked for."""
 
     images: tuple[Array, ...]  # per shard (n, cameras * instants, H, W, 3) uint8
     distances: tuple[Array, ...]  # per shard (n, X, Y) int8, `fields.distance_map`

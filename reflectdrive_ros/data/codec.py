@@ -86,7 +86,7 @@ def sample_of(scene: DrivingScene) -> dict[str, Any]:
             raise CodecError(f"'{name}' is no name for a file of a shard: letters, digits, _ and - only")
     images = {_image_file_name(scene, frame): frame for frame in scene.cameras}
     if len(images) != len(scene.cameras):
-        raise CodecError(f"scene {scene.name} has two pictures of one camera at one instant")
+        raise CodecError(f"scene {scene.name} has two images of one camera at one instant")
     rings, counts = _rings_of(scene)
     meta = {
         "format": FORMAT,
@@ -143,7 +143,7 @@ def meta_of(sample: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def scene_of(sample: Mapping[str, Any], *, images: bool = True) -> DrivingScene:
-    """The scene of a sample; without its pictures in a few milliseconds. Raises CodecError."""
+    """The scene of a sample; without its images in a few milliseconds. Raises CodecError."""
     meta = meta_of(sample)
     if ARRAYS not in sample:
         raise CodecError(f"scene {meta['name']} has no {ARRAYS}")
@@ -253,7 +253,7 @@ def _npz(arrays: Mapping[str, Array]) -> bytes:
     return buffer.getvalue()
 
 
-# --- pictures --------------------------------------------------------------------------------------------------------
+# --- images --------------------------------------------------------------------------------------------------------
 
 
 def _image_file_name(scene: DrivingScene, frame: CameraFrame) -> str:
@@ -275,7 +275,7 @@ def _frames(
     for index, (name, stamp_ns, file) in enumerate(images):
         pixels = cv2.imdecode(np.frombuffer(files[file], np.uint8), cv2.IMREAD_COLOR)
         if pixels is None:
-            raise CodecError(f"{file} is no picture")
+            raise CodecError(f"{file} is no image")
         frames.append(
             CameraFrame(
                 stamp_ns,

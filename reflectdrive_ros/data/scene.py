@@ -34,7 +34,7 @@ HISTORY_STEPS = 20  # 2 s
 FUTURE_STEPS = SAMPLES - 1  # 5 s
 TRACK_STEPS = HISTORY_STEPS + 1 + FUTURE_STEPS
 NOW = HISTORY_STEPS  # index of t = 0 in a track
-INSTANTS_S = (-0.5, 0.0)  # when the pictures were taken
+INSTANTS_S = (-0.5, 0.0)  # when the images were taken
 
 # Families and their shares of a set, in percent.
 FAMILIES: Mapping[str, int] = {

@@ -2,7 +2,7 @@
 
     card_sha256 = export(net, weights_sha256, "models/mine/onnx", {"from": "weights.safetensors"})
 
-    see            views (V, F, H, W, 3) uint8, each of one camera: what it sees in F pictures, oldest first
+    see            views (V, F, H, W, 3) uint8, each of one camera: what it sees in F images, oldest first
                    -> seen (V, P, width)
     prefill_goal   seen (1, I, C, P, width), of I instants and C cameras, text (1, T) int64, ego (1, 3) float32,
                    route (1, R, 2) int64
@@ -11,9 +11,9 @@
     step           blocks (1, M, 16) int64, limit int64, edit bool, keys_l, values_l
                    -> written (1, M, 16) int64, confidence (1, M, 16) float32
 
-Opset 20 and plain operators, each of which TensorRT has; everything between pictures and tokens is inside, so nothing
+Opset 20 and plain operators, each of which TensorRT has; everything between images and tokens is inside, so nothing
 is asked of the host between calls. Shapes are static but for V and M, which are free or fixed (`blocks`, with which V
-is the number of cameras). A full step looks at pictures that are new, then is the second graph once and the last six
+is the number of cameras). A full step looks at images that are new, then is the second graph once and the last six
 times; a lite one, the third once and the last twice.
 
 Arithmetic is in float32. A weight matrix that bfloat16 holds without loss (those of a shipped checkpoint all do) is
@@ -58,10 +58,10 @@ from ..model.token.rollout import Decoding
 
 OPSET = 20
 MAX_SEQUENCES = 64  # of a step whose number of blocks is free
-MAX_VIEWS = 64  # likewise, of pictures that are looked at together
+MAX_VIEWS = 64  # likewise, of images that are looked at together
 MIN_HALVED_ELEMENTS = 1024  # elements; smaller tables are kept as they are
 PRECISIONS = {torch.float32: "fp32", torch.bfloat16: "bf16"}  # of a network's weights, and of its graphs' arithmetic
-Size = tuple[int, int]  # width and height of pictures in px
+Size = tuple[int, int]  # width and height of images in px
 MAX_EMBEDDED_BYTES = 1_500_000_000  # more weights than that stand beside their graph
 MAX_FOLDED_ELEMENTS = 2**31  # elements of a constant, as the part of a head that is multiplied
 
@@ -130,7 +130,7 @@ def export(
     """Write the graphs and their card into a folder; returns the card's SHA-256.
 
     about: what the card says on where the weights come from. blocks: how many a step takes; None leaves it free.
-    camera: of the pictures that the graphs take and average down themselves; None: the network's own size.
+    camera: of the images that the graphs take and average down themselves; None: the network's own size.
     golden: what `runtime.network.golden` says of the network, for every start of the graphs to be held against.
     gate: what the network scored beside the one in float32, as `bench.accuracy_gate` tells.
     """
@@ -157,7 +157,7 @@ def export(
 def to_bfloat16(net: TokenNet) -> TokenNet:
     """The network once more, its weights in bfloat16; all but the convolutions, which ONNX has in float32 only.
 
-    ONNX took bfloat16 into Conv with opset 22. A picture's values between -1 and 1 are better off in float32, too.
+    ONNX took bfloat16 into Conv with opset 22. An image's values between -1 and 1 are better off in float32, too.
     """
     half = copy.deepcopy(net).bfloat16()
     half.vision.stem, half.vision.patch_embedding = copy.deepcopy((net.vision.stem, net.vision.patch_embedding))
@@ -202,7 +202,7 @@ def describe_model(
 
 
 def network_size(net: TokenNet) -> Size:
-    """Width and height of the pictures that the network itself takes."""
+    """Width and height of the images that the network itself takes."""
     return net.config.vision.width, net.config.vision.height
 
 

@@ -91,7 +91,7 @@ def resolve_scene_set(scenes: str, workers: int, console: Console) -> Path:
             names = ", ".join(sets.SIZES)
             raise SetError(f"{shown(folder)} holds no scene set: name one of {names}, or make one there with `{make}`")
         return folder
-    make_shard, made_by = scene_sets.make_sampler(*scene_sets.IMAGE_SIZE, pictures=True)
+    make_shard, made_by = scene_sets.make_sampler(*scene_sets.IMAGE_SIZE, images=True)
     wanted = sets.SceneSetSpec(scenes, sets.SIZES[scenes], made_by)
     folder = sets.default_folder(scenes, made_by)
     if not sets.is_complete(folder, wanted):

@@ -106,7 +106,7 @@ def load_siglip(net: TokenNet, folder: str | Path) -> None:
     folder = Path(folder)
     found, want = _configuration(folder), net.config.vision
     if want.stem or want.frames != 1 or want.height != want.width:
-        raise CheckpointError(f"{folder} is for square pictures one by one and without a stem; vision is {want}")
+        raise CheckpointError(f"{folder} is for square images one by one and without a stem; vision is {want}")
     _must_agree(
         folder,
         {**SIGLIP_DEFAULTS, **(found.get("vision_config") or found)},

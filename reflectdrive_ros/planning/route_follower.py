@@ -1,6 +1,6 @@
 """Baseline: along the route, slower in curves, behind whoever is ahead (Intelligent Driver Model).
 
-It sees no pictures. It stays for comparison: a camera planner that does not beat it has learned little.
+It sees no images. It stays for comparison: a camera planner that does not beat it has learned little.
 """
 
 from __future__ import annotations

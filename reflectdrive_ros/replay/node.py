@@ -1,7 +1,7 @@
 """A bag through the real node: its own process, Fast DDS in between, recorded time on /clock.
 
 The same harness serves the replay, the demo, the bench and the tests: it isolates itself on a free ROS domain of this
-machine, uses the DDS profile that does not lose pictures, and ends every process it began, whatever happens.
+machine, uses the DDS profile that does not lose images, and ends every process it began, whatever happens.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class PlannerOutputs(Node):
                 stages = (
                     {} if debug is None else dict(zip(debug.stage_names, map(float, debug.stage_times), strict=True))
                 )
-                # what is said next knows of this plan; what was said before it may be from before the first picture
+                # what is said next knows of this plan; what was said before it may be from before the first image
                 lines = next((lines for when, lines in said if when >= at), said[-1][1] if said else ())
                 points = outputs.points_from_message(trajectory)
                 found.setdefault(stamp, PublishedPlan(stamp, points, statuses[stamp], stages, lines))

@@ -47,9 +47,9 @@ class ReplayImage:
 
     def __post_init__(self) -> None:
         if len(self.distortion) not in (0, 4, 5, 8) or not np.isfinite(self.distortion).all():
-            raise ValueError(f"ReplayPicture.distortion is {self.distortion}, expected 0, 4, 5 or 8 finite numbers")
+            raise ValueError(f"ReplayImage.distortion is {self.distortion}, expected 0, 4, 5 or 8 finite numbers")
         for name, shape in (("pixels_from_camera", (3, 3)), ("camera_from_ego", (4, 4))):
-            object.__setattr__(self, name, check_array("ReplayPicture", name, getattr(self, name), shape))
+            object.__setattr__(self, name, check_array("ReplayImage", name, getattr(self, name), shape))
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +70,7 @@ class ReplayFrame:
     agent_poses: Array = field(default_factory=lambda: np.zeros((0, 3)))  # (A, 3) box centres
     agent_sizes: Array = field(default_factory=lambda: np.zeros((0, 2)))  # (A, 2) length m, width m
     agent_kinds: Array = field(default_factory=lambda: np.zeros(0, np.int64))  # (A,) AgentKind
-    pictures: tuple[ReplayImage, ...] = ()  # left to right; empty for planners without cameras
+    images: tuple[ReplayImage, ...] = ()  # left to right; empty for planners without cameras
     diagnostics: tuple[Diagnostic, ...] = ()
     acceleration_mps2: float = 0.0  # of the ego, along its heading; 0 where unknown
     yaw_rate_rps: float = 0.0  # of the ego

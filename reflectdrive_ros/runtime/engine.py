@@ -6,7 +6,7 @@ engine. What goes out when the planner's own plan may not:
 1. the last good plan carried forward, while it is younger than `engine.carry_max_s` and still passes the guard;
 2. else the stop plan, along the path of the last good plan where there is one.
 
-A plan that is late but sound is not sent (a fresher picture exists by then) but remembered as the last good one, so a
+A plan that is late but sound is not sent (a fresher image exists by then) but remembered as the last good one, so a
 planner that is always a little slow drives on plans that are one step old, checked anew, with LATE in the diagnostics;
 dropping it would hold the car at a stop for ever.
 """
@@ -229,7 +229,7 @@ def check_cameras(config: Config, network: Network | None) -> None:
     """Raises ConfigError where the cameras that are set up are not those that the network looks through."""
     cameras = config.cameras
     if not cameras.required:
-        raise ConfigError(f"cameras.required is false, but planner {config.planner} looks at pictures: set it to true")
+        raise ConfigError(f"cameras.required is false, but planner {config.planner} looks at images: set it to true")
     if network is not None and len(cameras.names) != network.inputs.cameras:
         raise ConfigError(
             f"cameras.names has {len(cameras.names)} cameras, but {config.model.file} looks through "

@@ -1,10 +1,10 @@
-"""What a network sees in pictures, part by part in time: what was seen in the same pictures before is known.
+"""What a network sees in images, part by part in time: what was seen in the same images before is known.
 
-    sight = Sight(look, parts=2)        # look: pictures of one part -> what is seen in them
+    sight = Sight(look, parts=2)        # look: images of one part -> what is seen in them
     sight(images)                       # of every part, the oldest first
 
 A network that looks at each instant by itself saw the older one when it was the newest, some steps ago: three new
-pictures are looked at in each step, not six. One that looks at both at once has one part, and nothing to keep.
+images are looked at in each step, not six. One that looks at both at once has one part, and nothing to keep.
 """
 
 from __future__ import annotations

@@ -39,19 +39,19 @@ def input_spec(card: GraphCard, tokenizer: Tokenizer | None = None) -> InputSpec
 
 
 def make_feature_cache(card: GraphCard, encode: Callable[[Array], Array]) -> FeatureCache[Array]:
-    """What is seen in pictures, by `look`: views (V, F, H, W, 3) to seen (V, P, width)."""
+    """What is seen in images, by `look`: views (V, F, H, W, 3) to seen (V, P, width)."""
     spec = card.model["inputs"]
     return FeatureCache(lambda images: encode(group_views(card, images)), spec["instants"] // spec["frames"])
 
 
 def group_views(card: GraphCard, images: Array) -> Array:
-    """(V, F, H, W, 3) of pictures (N, H, W, 3): for each camera those F that are looked at together, the oldest first.
+    """(V, F, H, W, 3) of images (N, H, W, 3): for each camera those F that are looked at together, the oldest first.
 
-    Raises PlanningError for a number of pictures that cannot be dealt out so.
+    Raises PlanningError for a number of images that cannot be dealt out so.
     """
     frames, cameras = card.model["inputs"]["frames"], card.model["inputs"]["cameras"]
     if len(images) % (frames * cameras):
-        raise PlanningError(f"{len(images)} pictures were given, expected {frames} of each of {cameras} cameras")
+        raise PlanningError(f"{len(images)} images were given, expected {frames} of each of {cameras} cameras")
     together = images.reshape(-1, frames, cameras, *images.shape[1:]).swapaxes(1, 2)
     return np.asarray(together.reshape(-1, frames, *images.shape[1:]))
 

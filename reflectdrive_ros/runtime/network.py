@@ -276,7 +276,7 @@ def _run_self_check(network: Network) -> tuple[float, list[str]]:
 
 
 def synthetic_inputs(network: Network) -> ModelInputs:
-    """Pictures of waves, a few words, 8 m/s on a straight road: the same on every machine."""
+    """Images of waves, a few words, 8 m/s on a straight road: the same on every machine."""
     spec = network.inputs
     rows, columns = np.mgrid[: spec.height, : spec.width]
     waves = [

@@ -5,7 +5,7 @@
 Arrays go in and come out; the prompt's keys and values stay in ONNX Runtime's own tensors, on its device. What a graph
 is fed is checked against what its own file says it takes.
 
-Threads share out cameras and blocks: no camera sees another, and no block, so pictures that are looked at and goals
+Threads share out cameras and blocks: no camera sees another, and no block, so images that are looked at and goals
 that are drafted together are dealt out, and nobody waits before the end. What reads the prompt cannot be dealt out so;
 there threads share each operator. Those of a network this small take hardly longer than it takes to wake a second
 thread for its half, unless threads spin in between, and a planner shares its computer, where threads that spin take
@@ -82,7 +82,7 @@ class OrtNetwork:
         return self._graphs["prefill"].run(self.graph_inputs(inputs))
 
     def graph_inputs(self, inputs: ModelInputs) -> dict[str, Array]:
-        """What the two graphs that read a scene are fed: the pictures have been looked at. Raises PlanningError."""
+        """What the two graphs that read a scene are fed: the images have been looked at. Raises PlanningError."""
         return graph_inputs(inputs, self._feature_cache)
 
     def _encode_views(self, views: Array) -> Array:

@@ -4,7 +4,7 @@
     tools = Tools(config, ahead, ahead.inputs_of)
     ahead.prefetch(observation)       # of the next AHEAD scenes, then plan for the one before them
 
-To read a scene (pictures brought to size, keys and values of the prompt) takes no plan, nor does the draft of a full
+To read a scene (images brought to size, keys and values of the prompt) takes no plan, nor does the draft of a full
 step, so a replay, which knows what comes, has other cores do it. What the recipe asks for is what the network itself
 would answer: the same call on the same arrays, only earlier. Whether it will ask for `prefill` or `prefill_goal` is
 guessed, and where the guess is wrong the scene is read again. For networks whose scenes may be read while steps run on

@@ -1,6 +1,6 @@
-"""What the pictures show, seen from above: an exercise for the eyes that only training sets.
+"""What the images show, seen from above: an exercise for the eyes that only training sets.
 
-Sixteen tokens say little about what is in six pictures. So while it learns, the network is also asked, from its picture
+Sixteen tokens say little about what is in six images. So while it learns, the network is also asked, from its image
 tokens alone, which cells of a grid around the car are road, which hold somebody now and which will in one, two and four
 seconds. Cells are a metre wide: of larger ones somebody on foot fills too little to be counted. The reader that turns
 tokens into the grid is thrown away afterwards; the planner is the same without it. Such a second task is common among
@@ -24,7 +24,7 @@ OCCUPIED_WEIGHT = 4.0  # weight of cells that hold somebody against those that d
 
 
 class BevHead(nn.Module):
-    """Picture tokens to the grid: one round of attention by a query per patch of cells."""
+    """Image tokens to the grid: one round of attention by a query per patch of cells."""
 
     rows: Tensor
     columns: Tensor

@@ -140,12 +140,12 @@ def sample_goals(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
 
 
 def flip_images(images: Array) -> Array:
-    """(instants * 3, H, W, 3) of the world seen in a mirror: each picture flipped, the left camera now the right."""
+    """(instants * 3, H, W, 3) of the world seen in a mirror: each image flipped, the left camera now the right."""
     return images.reshape(-1, 3, *images.shape[1:])[:, ::-1, :, ::-1].reshape(images.shape)
 
 
 def color_tables(count: int, amount: float, rng: np.random.Generator) -> Array:
-    """(count, 256, 3) uint8: what becomes of each value of each colour, one table for all pictures of a scene."""
+    """(count, 256, 3) uint8: what becomes of each value of each colour, one table for all images of a scene."""
     gain = 1.0 + amount * rng.uniform(-1, 1, (count, 1, 1)) + TINT * amount * rng.uniform(-1, 1, (count, 1, 3))
     gamma = np.exp(amount * rng.uniform(-1, 1, (count, 1, 1)))
     lift = 0.2 * amount * rng.uniform(-1, 1, (count, 1, 1))

@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read_scenes(folder: Path, errors: Console) -> Iterator[DrivingScene]:
-    """The scenes of a set without pictures."""
+    """The scenes of a set without images."""
     read = shards.read(folder, images=False, on_damage=lambda text: errors.print(escape(text), soft_wrap=True))
     return iter(track(read, f"reading {folder.name}", console=errors, transient=True))
 

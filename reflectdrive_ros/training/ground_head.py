@@ -1,6 +1,6 @@
-"""What stands on the ground behind each part of a picture: the first exercise for the eyes.
+"""What stands on the ground behind each part of an image: the first exercise for the eyes.
 
-A picture token stands for a patch of its picture, and each pixel below the horizon looks at a place on the ground that
+An image token stands for a patch of its image, and each pixel below the horizon looks at a place on the ground that
 follows from the camera alone. So every token is asked about the places behind its own patch: is this road, does
 somebody stand there, will somebody soon? The answer is in front of it, no geometry has to be learnt first,
 and eyes learn from it several times faster than from the whole grid seen from above (birdseye.py), which then asks for
@@ -28,7 +28,7 @@ ROAD_RANGE_M = 70.0  # of road
 
 
 def ground_points_m(camera: Camera, rows: int, columns: int) -> Array:
-    """(rows, columns, 2) ground points in the ego frame behind the middles of a picture's cells; NaN above the horizon.
+    """(rows, columns, 2) ground points in the ego frame behind the middles of an image's cells; NaN above the horizon.
 
     The ground is the plane z = 0 of the ego frame.
     """
@@ -42,7 +42,7 @@ def ground_points_m(camera: Camera, rows: int, columns: int) -> Array:
 
 
 class GroundHead(nn.Module):
-    """Picture tokens to what is on the ground behind them."""
+    """Image tokens to what is on the ground behind them."""
 
     x_places: Tensor  # (tokens, PLACES) rows of a distance map
     y_places: Tensor

@@ -11,7 +11,7 @@ finds them (score.py); L_odds is the same once the network has looked at each go
 it then holds of each, and that of a reader's answers to what the score is made of: would it hit somebody, leave the
 road, come too close, shake, get on? To know that a goal is bad is less than to know why. Neither is the paper's.
 L_field is the price of the cells off the road, -log(1 - p_i q_j) C_ij summed over the cells and waypoints of a block.
-L_seen is not the paper's: what the pictures show, on the ground behind them (ground_view.py) and seen from above
+L_seen is not the paper's: what the images show, on the ground behind them (ground_view.py) and seen from above
 (birdseye.py).
 All are means over scenes and blocks.
 """
@@ -83,7 +83,7 @@ class Losses(nn.Module):
         codebook = Codebook(net.config.bin_m, net.config.bins)
         x_ids, y_ids = distance_map.id_window(codebook)
         self.x_first, self.y_first = x_ids.start, y_ids.start  # ids of the first row and column of a distance map
-        self.aux_heads = nn.ModuleList()  # of what the pictures show
+        self.aux_heads = nn.ModuleList()  # of what the images show
         if weights.aux_perception:
             self.aux_heads.append(BevHead(net.config.transformer.width, codebook, generator))
             self.aux_heads.append(GroundHead(net.config, codebook, generator))
@@ -129,10 +129,10 @@ class Losses(nn.Module):
         """What a question makes of the network; where weights lie in shards (sharding.py) they are whole meanwhile."""
         return function(self.net)
 
-    def _aux_perception_loss(self, pictures: Tensor, batch: Batch) -> Tensor:
-        found = pictures.new_zeros(())
+    def _aux_perception_loss(self, image_tokens: Tensor, batch: Batch) -> Tensor:
+        found = image_tokens.new_zeros(())
         for head in self.aux_heads:
-            found = found + head.loss(pictures, batch.distances, batch.occupancy)  # type: ignore[operator]
+            found = found + head.loss(image_tokens, batch.distances, batch.occupancy)  # type: ignore[operator]
         return found
 
     def _goal_loss(self, out: PackedOutput, clean: Tensor) -> Tensor:

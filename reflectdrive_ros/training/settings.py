@@ -32,7 +32,7 @@ class DataConfig:
     route_dropout: float = setting(0.1, "scenes without a route, where words must do", 0.0, 1.0)
     route_noise_m: float = setting(0.15, "how far routes lie beside their lane (standard deviation)", 0.0, 5.0)
     route_yaw_noise_rad: float = setting(0.005, "how far they are turned (standard deviation)", 0.0, 0.5)
-    color_jitter: float = setting(0.25, "how far brightness, contrast and tint of the pictures are varied", 0.0, 1.0)
+    color_jitter: float = setting(0.25, "how far brightness, contrast and tint of the images are varied", 0.0, 1.0)
     draft_fraction: float = setting(0.2, "scenes whose wrong plans are the network's own drafts", 0.0, 1.0)
     draft_start: float = setting(0.3, "part of the schedule after which it makes them", 0.0, 1.0)
     draft_temperature: float = setting(1.0, "of the tokens drawn for them", 0.0, 10.0)
@@ -49,7 +49,7 @@ class LossConfig:
     goal_value: float = setting(
         0.0, "of L_odds, the same of goals looked at once more; needs loss.goal_score", 0.0, 100.0
     )
-    aux_perception: float = setting(1.0, "of L_seen, what the pictures show on the ground; 0: left out", 0.0, 100.0)
+    aux_perception: float = setting(1.0, "of L_seen, what the images show on the ground; 0: left out", 0.0, 100.0)
     field_margin_m: float = setting(1.1, "a point must be this far inside the road: half the width of a car", -5.0, 5.0)
 
 
@@ -124,7 +124,8 @@ class TrainConfig:
             raise ConfigError("loss.goal_value is learnt from what goals are worth: set loss.goal_score above 0 too")
         if self.loss.aux_perception == 0.0 and self.optimizer.vision_pretrain_fraction > 0.0:
             raise ConfigError(
-                "loss.aux_perception is 0, so eyes have nothing to learn from: set optimizer.vision_pretrain_fraction to 0 too"
+                "optimizer.vision_pretrain_fraction is above 0 and loss.aux_perception is 0: the vision encoder has "
+                "no loss in its pretraining; set optimizer.vision_pretrain_fraction to 0"
             )
 
 

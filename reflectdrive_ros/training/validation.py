@@ -31,7 +31,7 @@ SUB_SCORES = ("nc", "dac", "ttc", "comfort", "ep")
 
 @dataclass(frozen=True, eq=False)
 class ValidationSet:
-    """The scenes of a validation set that are asked, without their pictures, and what the network is given of them."""
+    """The scenes of a validation set that are asked, without their images, and what the network is given of them."""
 
     scenes: tuple[DrivingScene, ...]
     inputs: tuple[ModelInputs, ...]

@@ -1,6 +1,6 @@
-"""The network of ReflectDrive-2: pictures, words and the ego state in; what each action token may be out.
+"""The network of ReflectDrive-2: images, words and the ego state in; what each action token may be out.
 
-One prompt [pictures | words | ego | route], causal, and blocks of 16 action tokens x1, y1, .. x8, y8 (ids of
+One prompt [images | words | ego | route], causal, and blocks of 16 action tokens x1, y1, .. x8, y8 (ids of
 `tokens.Codebook`, `bins` is the mask), bidirectional inside. A block sees the whole prompt and itself; the prompt sees
 no block, and no block another. So the prompt's keys and values are computed once for all blocks and all steps, and any
 number of blocks is packed along the token axis beside one prompt, exactly.
@@ -10,7 +10,7 @@ number of blocks is packed along the token axis beside one prompt, exactly.
     out = net.forward_packed(images, text, ego, route, blocks)              # one prompt, R blocks: .logits, .hidden
     logits = net.packed_logits(images, text, ego, route, blocks)    # (B, R, 16, bins), the same without .hidden
     y_logits = net.goal_y_logits(out, x_ids)                               # (B, K, Y): y of the goal given K of its x
-    x_logits, y_logits = net.goal_logits(images, text, ego, route, x_ids)  # the same two from the pictures on
+    x_logits, y_logits = net.goal_logits(images, text, ego, route, x_ids)  # the same two from the images on
 
     images (B, 6, H, W, 3) uint8, oldest instant first, each left to right; text (B, T) int64; ego (B, 3) float32,
     normalised speed, acceleration, yaw rate; route (B, points, 2) int64, ids of x and y as in blocks, the mask where
@@ -95,7 +95,7 @@ class TokenNetConfig:
 
     @property
     def non_image_length(self) -> int:
-        """Tokens of the prompt that are no pictures."""
+        """Tokens of the prompt that are no images."""
         return self.text_length + EGO_VALUES + len(self.route_at_m)
 
     @property
@@ -142,7 +142,7 @@ class PackedOutput(NamedTuple):
     logits: Tensor  # (B, R, 16, bins) float32
     hidden: Tensor  # (B, R, 16, width), what the heads read
     keys_values: tuple[KeysValues, ...]  # of the prompt, per layer
-    image_tokens: Tensor  # (B, P', width), the part of the prompt that stands for the pictures, before the first layer
+    image_tokens: Tensor  # (B, P', width), the part of the prompt that stands for the images, before the first layer
     route_embedding: Tensor  # (B, points, width), the part that stands for the route
 
     def first(self, count: int) -> PackedOutput:
@@ -283,13 +283,13 @@ class TokenNet(nn.Module):
     # --- parts -------------------------------------------------------------------------------------------------------
 
     def prompt(self, images: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> Tensor:
-        """(B, P, width): pictures, words, ego state, route."""
+        """(B, P, width): images, words, ego state, route."""
         if images.shape[1] != self.config.image_count:
-            raise ValueError(f"images has {images.shape[1]} pictures, expected {self.config.image_count}")
+            raise ValueError(f"images has {images.shape[1]} images, expected {self.config.image_count}")
         return self.build_prompt(self.encode_images(images), text, ego, route)
 
     def encode_images(self, images: Tensor) -> Tensor:
-        """What is features (B, S, cameras, tokens, width) in pictures (B, S * frames * cameras, H, W, 3), whenever it was.
+        """What is features (B, S, cameras, tokens, width) in images (B, S * frames * cameras, H, W, 3), whenever it was.
 
         A network that looks at each instant by itself (vision.frames = 1) may be shown the newest instant alone: of an
         older one it sees today what it saw then.
@@ -299,7 +299,7 @@ class TokenNet(nn.Module):
         return torch.unflatten(self.encode_views(views.flatten(0, 2)), 0, (images.shape[0], -1, cameras))
 
     def encode_views(self, views: Tensor) -> Tensor:
-        """What is features (N, tokens, width) in views (N, frames, H, W, 3), each of one camera, oldest picture first."""
+        """What is features (N, tokens, width) in views (N, frames, H, W, 3), each of one camera, oldest image first."""
         return self.projector(self.vision(views))  # type: ignore[no-any-return]
 
     def build_prompt(self, features: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> Tensor:

@@ -71,10 +71,10 @@ def synchronize(device: str | torch.device) -> None:
 def full_step_uncached(
     net: TokenNet, tensors: tuple[Tensor, Tensor, Tensor, Tensor], decoding: Decoding, count: int, packed: bool
 ) -> Tensor:
-    """Blocks (1, M, 16) of a full frame whose every pass computes the prompt again, pictures included.
+    """Blocks (1, M, 16) of a full frame whose every pass computes the prompt again, images included.
 
     `packed`: once for all blocks. Else each block is a sequence of its own, with its own prompt, as it is where nothing
-    is shared; the pictures are still encoded once a pass.
+    is shared; the images are still encoded once a pass.
     """
     actions = rollout.prefill_goal(net, *tensors, decoding.goals).actions[:, :count]
 
@@ -95,7 +95,7 @@ def full_step_uncached(
 def parts_ms(
     net: TokenNet, tensors: tuple[Tensor, Tensor, Tensor, Tensor], decoding: Decoding, runs: int
 ) -> dict[str, float]:
-    """Median milliseconds of a prefill: the pictures, the goals (heads and distances), and what lies between."""
+    """Median milliseconds of a prefill: the images, the goals (heads and distances), and what lies between."""
     images, text, ego, route = tensors
     nothing = torch.full((1, 1, ACTION_TOKENS), net.config.mask_id, device=images.device)
     actions: dict[str, Callable[[], object]] = {

@@ -45,7 +45,7 @@ class NoScene(ValueError):
 class ExtractedScene:
     """See the top of this file."""
 
-    scene: DrivingScene  # without expert, yardstick and pictures
+    scene: DrivingScene  # without expert, yardstick and images
     stop_m: float | None  # from the rear axle along the route to a red light's stop line
     scripted: ScriptedActor | None  # who is not in the log
 

@@ -1,4 +1,4 @@
-"""The light, the colours and the camera of one drive: all that differs between two pictures of the same things."""
+"""The light, the colours and the camera of one drive: all that differs between two images of the same things."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Pictures of the proving ground: three pinhole cameras with PandaSet's geometry, drawn polygon by polygon.
+"""Images of the proving ground: three pinhole cameras with PandaSet's geometry, drawn polygon by polygon.
 
-A picture is a drawing, not a photograph; it shows every thing a driver needs. `view` gathers once per instant what the
+An image is a drawing, not a photograph; it shows every thing a driver needs. `view` gathers once per instant what the
 cameras share: what is near, in the ego frame, lit. `render_image` then draws it for one camera, far things first.
 """
 
@@ -64,7 +64,7 @@ class _Projection:
     camera_from_ego: Array  # (4, 4)
     ego_from_camera: Array  # (4, 4)
     pixels: Array  # (3, 3) px from camera axes
-    sides: Array  # (2, 2) normals of the picture's left and right edge on the ground, inwards
+    sides: Array  # (2, 2) normals of the image's left and right edge on the ground, inwards
     ground_from_pixels: Array  # (3, 3) homogeneous
     grain_from_px: int  # row where the ground's grain begins
     skyline_rgb: Array  # (2, 3) uint8 of hills and woods
