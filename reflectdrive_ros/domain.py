@@ -345,9 +345,9 @@ class SafetyCheck:
         if not known:
             return "unchecked: no objects, no drivable space"
         found = "safe" if self.unsafe_after_s is None else f"unsafe after {self.unsafe_after_s:.1f} s"
-        mended = f", {self.repairs} repairs" if self.repairs else ""
+        repaired = f", {self.repairs} repairs" if self.repairs else ""
         missing = f"; unchecked: no {unknown[0]}" if unknown else ""
-        return f"{found}{mended} for {self.horizon_s:.1f} s against {' and '.join(known)}{missing}"
+        return f"{found}{repaired} for {self.horizon_s:.1f} s against {' and '.join(known)}{missing}"
 
 
 @dataclass(frozen=True, eq=False)

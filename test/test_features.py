@@ -96,9 +96,7 @@ def test_a_image_is_brought_to_a_size_once_as_long_as_it_lives(monkeypatch):
     monkeypatch.setattr(features.cv2, "resize", lambda *of, **how: made.append(of[1]) or resize(*of, **how))
     frames = camera_images()
     first = model_inputs(seen(cameras=frames), SPEC)
-    again = model_inputs(
-        seen(cameras=frames[3:] + camera_images(1)), SPEC
-    )  # the newest then are the older ones now
+    again = model_inputs(seen(cameras=frames[3:] + camera_images(1)), SPEC)  # the newest then are the older ones now
     np.testing.assert_array_equal(again.images[:3], first.images[3:])
     assert made == [(24, 12)] * 9
     model_inputs(seen(cameras=frames), dataclasses.replace(SPEC, width=30))

@@ -434,7 +434,7 @@ def test_a_signal_before_anything_is_saved_says_that_the_run_begins_anew(sets, t
 
     monkeypatch.setattr(train_run, "build_cache", interrupted)
     assert train_run.run(command(sets, tmp_path / "run", yaml=TINY)) == 143
-    assert capsys.readouterr().err.strip() == "stopped; nothing saved yet, the same command begins anew"
+    assert capsys.readouterr().err.strip() == "stopped; nothing saved yet, the same command starts from the beginning"
     assert not (tmp_path / "run").exists()
 
 

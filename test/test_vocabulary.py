@@ -26,7 +26,7 @@ RETIRED = {
     "calmed|gentler": "relaxed",
     "steadied": "limited",
     "straightened": "in the Frenet frame",
-    "begin[ _-]with": "init_from, start with",
+    "begin[_-]with": "init_from",
     "mirror[ _-]share": "flip_prob",
     # sentences
     "told": "given, reported",
@@ -40,7 +40,6 @@ RETIRED = {
     "anew": "again, from scratch",
     "made-up|make-believe": "generated, synthetic",
     "by heart": "overfits",
-    "all but": "almost, all except",
     "(is|are|was|were) driven by": "follow, use",
     "at a stretch": "without a break",
     "thrown away": "discarded",

@@ -228,8 +228,8 @@ def run_trainings(runs: Sequence[Run], jobs: int, errors: Console) -> dict[str, 
             progress.advance(bar)
             if not errors.is_terminal:
                 found = card.get("validation")
-                told = f": {validation.summary(found)}" if found else ""
-                errors.print(f"{run.name}, {card['minutes']:.1f} min{told}", soft_wrap=True, highlight=False)
+                summary_text = f": {validation.summary(found)}" if found else ""
+                errors.print(f"{run.name}, {card['minutes']:.1f} min{summary_text}", soft_wrap=True, highlight=False)
 
         for stage in (runs[:1], runs[1:]):
             _run_parallel([run for run in stage if run.name not in cards], jobs, on_done)
@@ -342,10 +342,10 @@ def _difference_table(result: Mapping[str, Any]) -> Table:
     for heading in ("PDMS", "difference", "DAC", "difference"):
         table.add_column(heading, justify="right", no_wrap=True)
     for variant in result["variants"]:
-        worth = result["differences"].get(_left_out(variant), {})
+        differences = result["differences"].get(_left_out(variant), {})
         cells = []
         for key in ("pdms", "dac"):
             cells.append(" ".join(f"{result['runs'][f'{variant}-{k}'][key]:.1f}" for k in range(result["seeds"])))
-            cells.append(format_paired(worth.get(key, ())))
+            cells.append(format_paired(differences.get(key, ())))
         table.add_row(variant, *cells)
     return table

@@ -1,9 +1,9 @@
 """Graphs of fewer bits are held against those in float32, on scenes, before anybody drives with them.
 
     spreads = measured(card, "out/sets/val", console)                   # how large values get
-    told = held(network, reference, "out/sets/test", 300, config, console)
+    gate = held(network, reference, "out/sets/test", 300, config, console)
 
-`told` stands in the card of the new graphs as `gate`. Whether they may drive is a matter of the driving score: ids
+`gate` stands in the card of the new graphs as `gate`. Whether they may drive is a matter of the driving score: ids
 differ where two are near each other, and it depends on the scene whether that matters.
 """
 
@@ -49,8 +49,8 @@ def quantise_and_check(
     with tempfile.TemporaryDirectory() as place:
         write_quantised(card, Path(place), precision, spreads)
         network = OrtNetwork(GraphCard.read(Path(place) / CARD), 1, "cpu")
-        told = evaluate_gate(network, OrtNetwork(card, 1, "cpu"), judge, scenes, config, console)
-        return write_quantised(card, folder, precision, spreads, golden(network), told)
+        gate = evaluate_gate(network, OrtNetwork(card, 1, "cpu"), judge, scenes, config, console)
+        return write_quantised(card, folder, precision, spreads, golden(network), gate)
 
 
 def calibrate(card: GraphCard, folder: Path, console: Console) -> dict[str, dict[str, ActivationRange]]:
@@ -96,9 +96,9 @@ def evaluate_gate(
     }
 
 
-def sentence(told: Mapping[str, Any]) -> str:
-    low, high = told["difference_95"]
+def sentence(gate: Mapping[str, Any]) -> str:
+    low, high = gate["difference_95"]
     return (
-        f"gate: PDMS {told['pdms']:.2f}, in float32 {told['pdms_fp32']:.2f} (difference {low:+.2f} .. {high:+.2f} "
-        f"with 95 %), on {told['scenes']} scenes of '{told['set']}'; {100 * told['equal_share']:.1f} % of ids the same"
+        f"gate: PDMS {gate['pdms']:.2f}, in float32 {gate['pdms_fp32']:.2f} (difference {low:+.2f} .. {high:+.2f} "
+        f"with 95 %), on {gate['scenes']} scenes of '{gate['set']}'; {100 * gate['equal_share']:.1f} % of ids the same"
     )

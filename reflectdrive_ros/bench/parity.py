@@ -235,8 +235,8 @@ def show(numbers: Mapping[str, Any], console: Console) -> None:
         soft_wrap=True,
     )
     if failures := numbers["failures"]:
-        told = f"{len(failures)} times there was no plan, scored 0; the first: {failures[0]}"
-        console.print(escape(told), highlight=False, soft_wrap=True)
+        sentence = f"{len(failures)} times there was no plan, scored 0; the first: {failures[0]}"
+        console.print(escape(sentence), highlight=False, soft_wrap=True)
 
 
 def table(numbers: Mapping[str, Any]) -> Table:

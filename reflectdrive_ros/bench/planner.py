@@ -4,7 +4,7 @@ A full step is prefill_goal, three drafts of six goals and three edits of one (`
 earlier where an edit changes nothing); a lite step is prefill and two steps on one block. Beside them stand full steps
 that edit all of their one, three or six blocks.
 Everything has its turn in every round: the backend and eager torch, with and without reuse of the prompt's keys and
-values. Without reuse every pass reads the scene again; of eager torch it is told, too, where it does so for each goal
+values. Without reuse every pass reads the scene again; of eager torch it is cells, too, where it does so for each goal
 by itself. A network that keeps what it saw in an image (`vision.frames` 1, as `base`) is also timed with images it
 never saw.
 So a machine that is slow for a second slows them all, and the ratios, which are medians over rounds, hold on a busy one
@@ -15,7 +15,7 @@ rates of this machine, measured in the same run with as many threads. Whether th
 With --backend torch --device cuda all of this happens on a GPU, and a table beside it (`bench_gpu`) says what the GPU
 is and how long a step takes there kernel by kernel, fused, recorded and compiled. With --backend tensorrt the graphs
 run on a GPU, in engines; eager torch stands beside them there where torch finds the GPU, else on the CPU, and then no
-bound is told: nobody has measured what the GPU could do.
+bound is cells: nobody has measured what the GPU could do.
 
 Without --model the weights are random; dense layers take as long with those. With --model FILE the graphs are exported
 into a temporary folder, where engines are built of them, or taken from --graphs CARD, with the engines that
@@ -442,9 +442,9 @@ def tables(numbers: Mapping[str, Any]) -> list[Table]:
         shown.add_row(kind, *("" if value is None else f"{value:.1f}" for value in values))
     for goals, ending in ((MAX_GOALS, ""), (1, "_one_goal")):
         values = [numbers[f"eager_full_ms_p50{ending}"], numbers.get(f"times_faster_than_eager{ending}")]
-        told = ("" if value is None else f"{value:.1f}" for value in values)
+        cells = ("" if value is None else f"{value:.1f}" for value in values)
         shown.add_row(
-            f"full, {goals} of {goals} edited", f"{numbers['full_by_goals_ms_p50'][str(goals)]:.1f}", "", "", "", *told
+            f"full, {goals} of {goals} edited", f"{numbers['full_by_goals_ms_p50'][str(goals)]:.1f}", "", "", "", *cells
         )
     waits = "wait as ours do" if numbers["eager_threads"] == "passive" else "spin while they wait, unlike ours"
     ceilings = "no bound: torch finds no GPU and runs on the CPU; "

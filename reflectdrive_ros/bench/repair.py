@@ -107,13 +107,13 @@ def run(args: argparse.Namespace) -> int:
         return 2
     numbers, costs = {name: summary(some, rows[BOTH]) for name, some in rows.items()}, cost(rows)
     if args.json is not None:
-        told = {"set": set_name, "planner": args.planner, "model_sha256": config.model.sha256}
-        told["threads"] = config.model.threads
-        content = {**told, "scenes": len(rows[BOTH]), "rows": numbers, **costs}
+        about = {"set": set_name, "planner": args.planner, "model_sha256": config.model.sha256}
+        about["threads"] = config.model.threads
+        content = {**about, "scenes": len(rows[BOTH]), "rows": numbers, **costs}
         write_numbers(args.json, content, weights_sha256=cli_args.weights_of(config, [args.planner]))
     console.print(_table(f"{args.planner}, set '{set_name}', {len(rows[BOTH])} scenes", numbers))
-    told_costs = ", ".join(f"{name} {'-' if value is None else f'{value:.1f}'}" for name, value in costs.items())
-    console.print(f"processor time, and by the clock: {told_costs}", soft_wrap=True, highlight=False)
+    cost_text = ", ".join(f"{name} {'-' if value is None else f'{value:.1f}'}" for name, value in costs.items())
+    console.print(f"processor time, and by the clock: {cost_text}", soft_wrap=True, highlight=False)
     return 0
 
 

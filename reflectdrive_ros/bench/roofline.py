@@ -58,7 +58,7 @@ def costs(config: TokenNetConfig, sequences: int, rescored: int = GoalRules().re
         return measures.layers * (tokens * (attention + of_action) + looks(tokens, prompt + BLOCK))
 
     goal = through_layers(1) + BLOCK * heads + width * xs + goal_y
-    odds = (2 * width + 1) * config.goal_hidden
+    values = (2 * width + 1) * config.goal_hidden
     step = through_layers(sequences) + BLOCK * sequences * heads
     kept = measures.layers * prompt * keys_values
     goal_weights = (ys + config.bins) * config.goal_hidden + 2 * width * config.goal_hidden + of_way
@@ -68,7 +68,7 @@ def costs(config: TokenNetConfig, sequences: int, rescored: int = GoalRules().re
         "prefill": _cost(prefill, measures.layers * (attention + of_prompt) + kept),
         "goal": _cost(goal, action_weights + goal_weights),  # the attention's weights are read with the prompt
         "look": _cost(
-            through_layers(rescored) + rescored * odds, measures.layers * (attention + of_action) + kept + odds
+            through_layers(rescored) + rescored * values, measures.layers * (attention + of_action) + kept + values
         ),
         "step": _cost(step, measures.layers * attention + action_weights + kept),
     }

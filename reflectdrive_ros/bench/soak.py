@@ -86,16 +86,16 @@ def run_soak(args: argparse.Namespace, errors: Console) -> dict[str, Any]:
             node.wait_for_planner(process, log)
             began = time.perf_counter()
             with Progress(console=errors, transient=True) as progress:
-                task, told = progress.add_task("soaking", total=args.minutes), 1
+                task, lines = progress.add_task("soaking", total=args.minutes), 1
                 for moment in node.drive(None, Pacing(lock_step=True)):
                     require_running(process, log)
                     moments, fresh = moments + 1, fresh + moment.fresh
                     watch.look(process.pid, answers)
                     minutes = (time.perf_counter() - began) / 60.0
                     progress.update(task, completed=minutes)
-                    if minutes >= told * args.minutes / PROGRESS_LINES:
+                    if minutes >= lines * args.minutes / PROGRESS_LINES:
                         progress.console.print(f"{minutes:.1f} of {args.minutes:g} minutes: {watch.so_far()}")
-                        told += 1
+                        lines += 1
                     if minutes >= args.minutes:
                         break
     return {
@@ -172,8 +172,8 @@ class ProcessMonitor:
 
 
 def percentiles(name: str, values: Sequence[float]) -> dict[str, float]:
-    told = (("p50", 50), ("p99", 99), ("max", 100))
-    return {f"{name}_{key}": float(np.percentile(values or [np.nan], at)) for key, at in told}
+    percentiles = (("p50", 50), ("p99", 99), ("max", 100))
+    return {f"{name}_{key}": float(np.percentile(values or [np.nan], at)) for key, at in percentiles}
 
 
 def settled_growth(counts: Sequence[int]) -> int:

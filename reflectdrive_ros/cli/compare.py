@@ -104,10 +104,12 @@ def read_replays(out: Path) -> Replays:
     """What a replay left in a folder. Raises MeasuresError for a folder without, or with half of it."""
     file = out / "summary.json"
     try:
-        told = read_json(file, SUMMARY_BYTES)
-        check_fields(told, {"bags": array({"name": text()})} if "bags" in told else {"bag": text()})
-        names = {one["name"]: out / one["name"] for one in told["bags"]} if "bags" in told else {told["bag"]: out}
-        origin = {key: told.get(key) for key in ("planner", "model_sha256", "device", "jobs", "commit", "command")}
+        summary = read_json(file, SUMMARY_BYTES)
+        check_fields(summary, {"bags": array({"name": text()})} if "bags" in summary else {"bag": text()})
+        names = (
+            {one["name"]: out / one["name"] for one in summary["bags"]} if "bags" in summary else {summary["bag"]: out}
+        )
+        origin = {key: summary.get(key) for key in ("planner", "model_sha256", "device", "jobs", "commit", "command")}
     except (OSError, ValueError, TypeError):
         raise MeasuresError(
             f"{out} holds no finished replay: give the folder that `reflectdrive replay` wrote, or run that again"
@@ -184,11 +186,22 @@ def table(a: Replays, b: Replays, found: Mapping[str, Difference], bags: list[st
     for name, one in found.items():
         measure = MEASURES[name]
 
-        def told(value: float, sign: str = "", measure: Measure = measure) -> str:
+        def format_value(value: float, sign: str = "", measure: Measure = measure) -> str:
             return f"{measure.times * value:{sign}.{measure.digits}f}"
 
-        ends = "-" if one.interval is None else f"{told(one.interval[0], '+')} .. {told(one.interval[1], '+')}"
-        row = (told(one.mean_a), told(one.mean_b), told(one.difference, "+"), ends, f"{one.p:.4f}", verdict(name, one))
+        ends = (
+            "-"
+            if one.interval is None
+            else f"{format_value(one.interval[0], '+')} .. {format_value(one.interval[1], '+')}"
+        )
+        row = (
+            format_value(one.mean_a),
+            format_value(one.mean_b),
+            format_value(one.difference, "+"),
+            ends,
+            f"{one.p:.4f}",
+            verdict(name, one),
+        )
         made.add_row(measure.heading, str(one.pairs), str(one.blocks), *row)
     return made
 

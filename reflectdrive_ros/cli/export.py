@@ -194,8 +194,8 @@ def figures(path: Path, card_sha256: str) -> dict[str, Any]:
     for name, file in card.files.items():
         nodes = len(list(onnx_ir.load(file).graph.all_nodes()))
         graphs[name] = {"bytes": file.stat().st_size, "nodes": nodes, "sha256": card.sha256[name]}
-    told = {"precision": card.precision, "gate": dict(card.gate)}
-    return {"card": str(path), "card_sha256": card_sha256, **told, "graphs": graphs}
+    about = {"precision": card.precision, "gate": dict(card.gate)}
+    return {"card": str(path), "card_sha256": card_sha256, **about, "graphs": graphs}
 
 
 def table(numbers: dict[str, Any]) -> Table:

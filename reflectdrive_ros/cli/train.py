@@ -161,7 +161,7 @@ def _run_alone(
         about["init_from"] = init_from
     if pretrained_paths.any_given:
         about["public_weights"] = {kind: str(folder.name) for kind, folder in vars(pretrained_paths).items() if folder}
-    worth = _goal_scores(args, config, shape, fabric, errors)
+    goal_scores = _goal_scores(args, config, shape, fabric, errors)
     job = Job(
         config,
         network,
@@ -171,7 +171,7 @@ def _run_alone(
         about,
         init_from=args.init_from,
         pretrained_paths=pretrained_paths,
-        goal_scores=worth,
+        goal_scores=goal_scores,
     )
     _same_scenes(args.out, job)
     with defer_signals() as request, RunLog(args.out, config, network, console, fabric.is_global_zero) as report:
@@ -189,7 +189,7 @@ def _run_alone(
 def _goal_scores(
     args: argparse.Namespace, config: TrainConfig, shape: Shape, fabric: Fabric, errors: Console
 ) -> GoalScores | None:
-    """What goals are worth by the plans of the network that the run begins with, where it is to learn that."""
+    """What goals are goal_scores by the plans of the network that the run begins with, where it is to learn that."""
     if config.loss.goal_score == 0.0:
         return None
     if args.init_from is None:
@@ -256,10 +256,10 @@ def _set(folder: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def _preparing(console: Console, told: str = "making scenes ready, shard by shard") -> Iterator[Any]:
+def _preparing(console: Console, description: str = "preparing scenes, shard by shard") -> Iterator[Any]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
-        task = bar.add_task(told, total=None)
+        task = bar.add_task(description, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
@@ -270,5 +270,5 @@ def _resumption(out: Path) -> str:
     except StateError as fault:
         return str(fault)
     if found is None:
-        return "nothing saved yet, the same command begins anew"
+        return "nothing saved yet, the same command starts from the beginning"
     return f"the same command resumes at step {found[0].step}"

@@ -179,10 +179,10 @@ def run_drives(
     jobs = [(name, seed) for name in drivers for seed in seeds]
     found: dict[Job, DriveResult] = {}
     failures: dict[Job, str] = {}
-    told = track(
+    results = track(
         _iterate_drives(jobs, drivers, config, duration_s), "driving", total=len(jobs), console=console, transient=True
     )
-    for job, result in told:
+    for job, result in results:
         if isinstance(result, DriveResult):
             found[job] = result
         else:

@@ -166,13 +166,13 @@ class GraphCard:
             lost = float(self.gate["pdms_fp32"]) - float(self.gate["pdms"])
         except (KeyError, TypeError, ValueError):
             raise GraphError(
-                f"the graphs of {self.path} reckon in {self.precision}, and their card does not tell what they score "
-                f"beside those in float32: export again with --precision {self.precision} --gate DIR"
+                f"the graphs of {self.path} compute in {self.precision}, and their card lacks their score "
+                f"beside that of float32 graphs: export again with --precision {self.precision} --gate DIR"
             ) from None
         if not (lost <= MAX_PDMS_DROP and self.gate.get("passed") is True):
             raise GraphError(
-                f"the graphs of {self.path} reckon in {self.precision}, which costs them {lost:.2f} of PDMS, more than "
-                f"{MAX_PDMS_DROP}: drive with those in float32"
+                f"the graphs of {self.path} compute in {self.precision} and score {lost:.2f} PDMS less than in float32, "
+                f"at most {MAX_PDMS_DROP} is allowed: use the float32 graphs"
             )
 
     def check_metadata(self, name: str, metadata: Mapping[str, str]) -> None:

@@ -175,8 +175,10 @@ def _advice(entry: Topic, type_of: Mapping[str, str]) -> list[str]:
     have = set(type_of.values())
     if entry.key == "route":
         other = next((kind for kind, name in topics.ROUTE_TYPES.items() if name != entry.type and name in have), None)
-        told = [f"  --setting inputs.route_type={other}   (the bag has a {topics.ROUTE_TYPES[other]})"] if other else []
-        return [*told, "  --route driven   (to follow the path that was driven, in hindsight)"]
+        choices = (
+            [f"  --setting inputs.route_type={other}   (the bag has a {topics.ROUTE_TYPES[other]})"] if other else []
+        )
+        return [*choices, "  --route driven   (to follow the path that was driven, in hindsight)"]
     if entry.key == "map":
         return ["  --setting inputs.lanelet_map=FILE   (the map's .osm file)"]
     if entry.key == "tf_static" or ":" in entry.key:

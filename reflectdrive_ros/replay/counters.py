@@ -117,5 +117,5 @@ class MessageCounter:
         return {self._whole(words): count for words, count in self._counts.most_common(MESSAGES_MAX)}
 
     def _whole(self, words: tuple[str, ...]) -> str:
-        told = [low if low == high else f"{low} to {high}" for low, high in self._ranges[words]]
-        return "".join(part for pair in zip(words, [*told, ""], strict=True) for part in pair)
+        ranges = [low if low == high else f"{low} to {high}" for low, high in self._ranges[words]]
+        return "".join(part for pair in zip(words, [*ranges, ""], strict=True) for part in pair)

@@ -443,8 +443,8 @@ def deadline_row(numbers: Mapping[str, Any]) -> dict[str, str]:
     """A table row with plans over the deadline, which the engine's verdicts do not count as late."""
     if numbers["mode"] != "engine":
         return {}
-    told = f"lateness is not judged here; {numbers['over_deadline']} plans over the deadline of"
-    return {"deadline": f"{told} {numbers['deadline_ms']:g} ms"}
+    text = f"this replay has no deadline; {numbers['over_deadline']} plans over the deadline of"
+    return {"deadline": f"{text} {numbers['deadline_ms']:g} ms"}
 
 
 def scored_row(scored: dict[str, Any]) -> dict[str, str]:

@@ -78,7 +78,7 @@ def read(golden: Path) -> dict[str, Array]:
         raise GoldenError(f"golden {golden} does not exist: make it with --update-golden") from None
     except Exception as fault:  # zip and numpy raise many kinds for damaged content
         why = getattr(fault, "strerror", None) or fault
-        raise GoldenError(f"golden {golden} cannot be read ({why}): make it anew with --update-golden") from None
+        raise GoldenError(f"golden {golden} cannot be read ({why}): write it again with --update-golden") from None
 
 
 def differences(record: ReplayRecord, golden: Path) -> list[str]:

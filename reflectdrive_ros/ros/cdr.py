@@ -50,7 +50,7 @@ class Buffer:
 
     def __init__(self, content: bytes, items_max: int) -> None:
         if len(content) < HEADER_BYTES or content[0] != 0 or content[1] not in (0, 1):
-            raise BadMessage(f"{len(content)} bytes do not begin with the header of plain CDR")
+            raise BadMessage(f"{len(content)} bytes do not start with the header of plain CDR")
         self.data = memoryview(content)[HEADER_BYTES:]
         self.little = content[1] == 1
         self.size = len(self.data)

@@ -109,9 +109,9 @@ def pixels(message: Any, name: str, width: int, height: int) -> tuple[Array, tup
     if hasattr(message, "encoding"):
         full = raw_pixels(message, name)
     else:
-        told = image_size(message, name)
+        size = image_size(message, name)
         if message.data[0] == 0xFF:  # a JPEG
-            spare = min(told[0] / width, told[1] / height) / OVERSAMPLING_MIN
+            spare = min(size[0] / width, size[1] / height) / OVERSAMPLING_MIN
             reduction = max((each for each in REDUCED if each <= spare), default=1)
         full = jpeg_pixels(message, name, reduction)
     whole_width, whole_height = reduction * full.shape[1], reduction * full.shape[0]

@@ -114,7 +114,7 @@ class LaneletMap:
         lanelet = self.lanelets.get(lanelet_id)
         if lanelet is None:
             raise BadMessage(f"the route's lanelet {lanelet_id} is not in {self.source.name}: {self.source.if_another}")
-        no_length = BadMessage(f"lanelet {lanelet_id} of {self.source.name} has no length: mend the map")
+        no_length = BadMessage(f"lanelet {lanelet_id} of {self.source.name} has no length: correct the map")
         if not (len(lanelet.left) and len(lanelet.right)):
             raise no_length
         middle = middle_line(lanelet.left, lanelet.right)
@@ -182,7 +182,7 @@ def join_lanes(lanes: list[Array], names: list[str]) -> Array:
     widest = int(np.argmax(gaps))
     if gaps[widest] > GAP_MAX_M:
         jump = f"{gaps[widest]:.0f} m from {names[widest - 1]} to {names[widest]}"
-        raise BadMessage(f"the route jumps {jump}: plan it anew on this map")
+        raise BadMessage(f"the route jumps {jump}: plan the route again on this map")
     line = np.concatenate(lanes)
     along = geometry.arc_lengths(line)
     first = np.cumsum([0, *(len(lane) for lane in lanes[:-1])])  # index of each lane's first point
@@ -211,7 +211,7 @@ def thin_line(line: Array, points_max: int) -> Array:
     """The points of a line (N, 3) that tell its shape, SPACING_M apart and closer in bends; at most `points_max`."""
     step_m = np.diff(geometry.arc_lengths(line))
     bend = np.abs(geometry.wrap(np.diff(geometry.headings_along(line))))
-    worth = np.concatenate([[0.0], np.cumsum(step_m / SPACING_M + bend / BEND_RAD)])
-    count = min(max(int(np.ceil(worth[-1])) + 1, 2), points_max)
-    kept = np.searchsorted(worth, np.linspace(0.0, worth[-1], count) - 1e-9)
+    density = np.concatenate([[0.0], np.cumsum(step_m / SPACING_M + bend / BEND_RAD)])
+    count = min(max(int(np.ceil(density[-1])) + 1, 2), points_max)
+    kept = np.searchsorted(density, np.linspace(0.0, density[-1], count) - 1e-9)
     return np.asarray(line[np.unique(np.minimum(kept, len(line) - 1))])

@@ -55,8 +55,8 @@ def cloud_points(message: Any) -> Array:
         return np.zeros((0, 3))
     if row < width * step or len(message.data) < row * height:
         raise BadMessage(
-            f"obstacles: the cloud holds {len(message.data)} bytes, {height} rows of {row} with {width} points of "
-            f"{step} are told"
+            f"obstacles: the cloud holds {len(message.data)} bytes, expected {height} rows of {row} bytes "
+            f"with {width} points of {step} bytes"
         )
     layout = np.dtype({"names": list("xyz"), "formats": kinds, "offsets": [fields[n].offset for n in "xyz"],
                        "itemsize": step})  # fmt: skip

@@ -30,7 +30,7 @@ ARCHIVE_HEADER = b"\x16\0\0\0\0\0\0\0serialization::archive"  # of every boost a
 SOURCE = MapSource(
     "Autoware's map",
     "check that map, route and odometry are in the same frame",
-    "plan the route anew on this map",
+    "plan the route again on this map",
 )
 OR_A_FILE = "or set inputs.lanelet_map to the map's .osm file"
 NOT_YET = f"the map has not come yet: start Autoware's map_loader (/map/vector_map), {OR_A_FILE}"

@@ -76,7 +76,7 @@ def read(data: bytes, file: Path) -> dict[str, Any]:
     if not len(arrays["ids"]):
         raise UnreadableMap("it holds no lanelet: give Autoware a map with lanelets")
     if not np.isfinite(arrays["points"]).all():
-        raise UnreadableMap("it has points at NaN or infinity: mend the map")
+        raise UnreadableMap("it has points at NaN or infinity: correct the map")
     return arrays
 
 

@@ -229,7 +229,7 @@ def check_cameras(config: Config, network: Network | None) -> None:
     """Raises ConfigError where the cameras that are set up are not those that the network looks through."""
     cameras = config.cameras
     if not cameras.required:
-        raise ConfigError(f"cameras.required is false, but planner {config.planner} looks at images: set it to true")
+        raise ConfigError(f"cameras.required is false, but planner {config.planner} needs images: set it to true")
     if network is not None and len(cameras.names) != network.inputs.cameras:
         raise ConfigError(
             f"cameras.names has {len(cameras.names)} cameras, but {config.model.file} looks through "

@@ -69,8 +69,8 @@ def weights_sha256(model: ModelConfig) -> str:
     Empty where no model is configured. Raises ModelFileError for a card that cannot be read.
     """
     path = resolve_path(model.file)
-    told = read_card(path).get("model") if model.file and path.name == CARD else None
-    return str(told.get("weights_sha256", "")) if isinstance(told, dict) else model.sha256.lower()
+    model_card = read_card(path).get("model") if model.file and path.name == CARD else None
+    return str(model_card.get("weights_sha256", "")) if isinstance(model_card, dict) else model.sha256.lower()
 
 
 def read_card(path: Path) -> dict[str, Any]:

@@ -258,8 +258,8 @@ def ego_progress(progress_m: Array, multiplier: Array, reference_m: float, *, ma
     earned = progress_m * multiplier
     best = np.maximum(earned, reference_m)
     share = np.clip((earned if masked else progress_m) / np.where(best > LEAST_PROGRESS_M, best, 1.0), 0.0, 1.0)
-    nobody_moves = np.where(multiplier > 0, 1.0, 0.0) if masked else np.ones_like(share)
-    return np.where(best > LEAST_PROGRESS_M, share, nobody_moves)
+    no_progress = np.where(multiplier > 0, 1.0, 0.0) if masked else np.ones_like(share)
+    return np.where(best > LEAST_PROGRESS_M, share, no_progress)
 
 
 def lane_keeping(center: Array, centerline: LineIndex, areas: EgoAreas) -> Array:

@@ -208,7 +208,7 @@ def _drive(reference: Array, motion: Array, vehicle: VehicleConfig, *, wrapping:
     place = np.ascontiguousarray(reference.transpose(1, 2, 0))  # (41, 3, N)
     normal = np.stack([-np.sin(place[:, HEADING]), np.cos(place[:, HEADING])], axis=1)
     slow = speeds <= STOPPING_SPEED_MPS
-    somebody_slow = np.asarray(slow.any(axis=1))
+    any_slow = np.asarray(slow.any(axis=1))
 
     states = np.zeros((STEPS + 1, STATE_SIZE, count))
     states[0, VX:] = np.atleast_2d(motion).T
@@ -228,7 +228,7 @@ def _drive(reference: Array, motion: Array, vehicle: VehicleConfig, *, wrapping:
 
         look = min(i + LOOK_AHEAD, STEPS - 1)
         command = -SPEED_GAIN * (v - speeds[look])
-        if somebody_slow[look]:
+        if any_slow[look]:
             stopping = slow[look] & (v <= STOPPING_SPEED_MPS)
             command[stopping] *= STOPPING_GAIN / SPEED_GAIN
 
@@ -248,7 +248,7 @@ def _drive(reference: Array, motion: Array, vehicle: VehicleConfig, *, wrapping:
         rate = rate_lateral * lateral_ahead + weighted_turn * turned_ahead
         rate /= rate_lateral * rate_lateral + weighted_turn * rate_turn + 1.0
         rate *= -STEERING_SHARE
-        if somebody_slow[look]:
+        if any_slow[look]:
             rate[stopping] = 0.0
         now[STEERING_RATE] = rate
 

@@ -69,5 +69,5 @@ def average(folders: list[Path], out: Path, about: dict[str, Any]) -> str:
     averaged_from = [
         {"share": round(share, 4), **train_state.describe_init_run(folder)} for folder, share in shares.items()
     ]
-    told = {"data": {"averaged_from": averaged_from, **about}}
-    return train_state.save_weights(first, out / WEIGHTS, told)
+    about = {"data": {"averaged_from": averaged_from, **about}}
+    return train_state.save_weights(first, out / WEIGHTS, about)

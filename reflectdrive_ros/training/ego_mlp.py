@@ -118,7 +118,7 @@ def mean_scores(families: list[str], rows: Array) -> dict[str, Any]:
 
 
 def _table(result: dict[str, Any], learnt: int) -> Table:
-    title = f"a planner without eyes, trained on {learnt} scenes; means in percent"
+    title = f"a planner without cameras, trained on {learnt} scenes; means in percent"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     table.add_column("family")
     for heading in ("scenes", "PDMS", "NC", "DAC", "TTC", "C", "EP"):

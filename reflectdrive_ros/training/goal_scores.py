@@ -135,4 +135,4 @@ def draft_to_goals(net: TokenNet, asked: Sequence[SceneInputs], codebook: Codebo
 
 
 def _file(folder: Path, shape: Shape, note: ShardNote, weights: DraftingWeights) -> Path:
-    return cache.cache_file(cache.cache_folder(folder, shape), note, f"worth-{weights.sha256[:16]}.npz")
+    return cache.cache_file(cache.cache_folder(folder, shape), note, f"goal-scores-{weights.sha256[:16]}.npz")

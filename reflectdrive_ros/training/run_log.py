@@ -87,7 +87,9 @@ class RunLog:
 
     def missing_keys(self, names: Sequence[str]) -> None:
         if self.enabled and names:
-            self.console.print(f"begun anew, as the earlier run has no such parameters: {', '.join(names)}")
+            self.console.print(
+                f"initialised from scratch, as the earlier run has no such parameters: {', '.join(names)}"
+            )
 
     def validated(self, progress: train_state.Progress, metrics: Mapping[str, float]) -> None:
         if not self.enabled:

@@ -45,11 +45,13 @@ class LossConfig:
     goal: float = setting(0.2, "of L_goal, a sum over two tokens", 0.0, 100.0)
     sap: float = setting(0.7, "of L_SAP", 0.0, 100.0)
     field: float = setting(0.05, "of L_field, a sum over 8 points in metres", 0.0, 100.0)
-    goal_score: float = setting(0.0, "of L_worth, goals by the scores of their plans; needs --init-from", 0.0, 100.0)
-    goal_value: float = setting(
-        0.0, "of L_odds, the same of goals looked at once more; needs loss.goal_score", 0.0, 100.0
+    goal_score: float = setting(
+        0.0, "of L_goal_score, goals by the scores of their plans; needs --init-from", 0.0, 100.0
     )
-    aux_perception: float = setting(1.0, "of L_seen, what the images show on the ground; 0: left out", 0.0, 100.0)
+    goal_value: float = setting(
+        0.0, "of L_goal_value, the value of each goal in a block of its own; needs loss.goal_score", 0.0, 100.0
+    )
+    aux_perception: float = setting(1.0, "of L_aux, what the images show on the ground; 0: left out", 0.0, 100.0)
     field_margin_m: float = setting(1.1, "a point must be this far inside the road: half the width of a car", -5.0, 5.0)
 
 
@@ -61,7 +63,7 @@ class OptimizerConfig:
     final_lr_fraction: float = setting(0.02, "of the learning rate, at the end", 0.0, 1.0)
     warmup_fraction: float = setting(0.03, "of the schedule", 0.0, 1.0)
     vision_pretrain_fraction: float = setting(
-        0.15, "of the run, its beginning: the eyes alone learn, from L_seen", 0.0, 0.99
+        0.15, "share of the run in which the vision encoder alone is trained, by L_aux", 0.0, 0.99
     )
     weight_decay: float = setting(0.05, "of matrices; vectors and tables of tokens have none", 0.0, 10.0)
     beta2: float = setting(0.98, "of AdamW", 0.5, 0.99999)

@@ -142,7 +142,7 @@ def load_pretrained(folder: Path, learning: nn.Module, average: TokenNet) -> lis
     """
     whole = (folder / FILE).exists()
     path = folder / (FILE if whole else WEIGHTS)
-    anew = []
+    missing_keys = []
     try:
         with checkpoint.open_safetensors(path) as file, torch.no_grad():
             there = {checkpoint.present_name(name): name for name in file.keys()}  # noqa: SIM118
@@ -156,13 +156,13 @@ def load_pretrained(folder: Path, learning: nn.Module, average: TokenNet) -> lis
                 if found is not None and found.shape == parameter.shape:
                     parameter.copy_(found)
                     continue
-                anew.append(name)
+                missing_keys.append(name)
                 if found is None and ".layers." in name and name.endswith(RESIDUAL_OUTPUTS):
                     parameter.zero_()
             average.load_state_dict(cast(nn.Module, learning.net).state_dict())
     except (SafetensorError, OSError) as fault:
         raise StateError(f"{path} cannot be read ({fault}): give another --init-from") from None
-    return anew
+    return missing_keys
 
 
 def describe_init_run(folder: Path) -> dict[str, Any]:
@@ -170,8 +170,8 @@ def describe_init_run(folder: Path) -> dict[str, Any]:
     found = read_progress(folder)
     if found is not None:
         progress, about = found
-        told = {"steps": progress.step, "minutes": round(progress.elapsed_s / 60.0, 2)}
-        return {**told, "settings": about["settings"], **about["sets"]}
+        about_run = {"steps": progress.step, "minutes": round(progress.elapsed_s / 60.0, 2)}
+        return {**about_run, "settings": about["settings"], **about["sets"]}
     return {name: value for name, value in card_of(folder).items() if name not in WEIGHTS_ONLY_KEYS}
 
 

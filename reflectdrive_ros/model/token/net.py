@@ -354,8 +354,8 @@ class TokenNet(nn.Module):
 
     def goal_value(self, hidden: Tensor) -> Tensor:
         """(B, R) logits that it is good to go there, of hidden (B, R, 16, width) of blocks that hold a goal alone."""
-        odds: Tensor = self.value_head(F.silu(self.value_hidden(self.pool_goal_features(hidden))))
-        return odds[..., 0].float()
+        value: Tensor = self.value_head(F.silu(self.value_hidden(self.pool_goal_features(hidden))))
+        return value[..., 0].float()
 
     def pool_goal_features(self, hidden: Tensor) -> Tensor:
         """(B, R, 2 width) of such hidden: what stands at the goal, and on the way there."""

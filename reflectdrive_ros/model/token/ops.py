@@ -80,14 +80,14 @@ def choose_goals(
     return torch.where(valid[..., None], goals, goals[:, :1]), torch.where(valid, log_probs, log_probs[:, :1]), valid
 
 
-def reweight_goals(log_probs: Tensor, odds: Tensor, valid: Tensor, rules: GoalRules) -> tuple[Tensor, Tensor, Tensor]:
+def reweight_goals(log_probs: Tensor, values: Tensor, valid: Tensor, rules: GoalRules) -> tuple[Tensor, Tensor, Tensor]:
     """The best `rules.count` = K of goals (B, G): their probability together is shared out by p exp(odds) ** trust.
 
     Returns places (B, K), the likeliest first, log-probabilities and which slots are real, both in that order; those
     that are not come last and repeat the first.
     """
     mass = torch.where(valid, log_probs.exp(), 0.0).sum(-1, keepdim=True).log()
-    weights = torch.where(valid, log_probs + rules.value_power * odds, EXCLUDED)
+    weights = torch.where(valid, log_probs + rules.value_power * values, EXCLUDED)
     order = top_indices(weights, rules.count)
     valid = valid.gather(-1, order)
     order = torch.where(valid, order, order[:, :1])

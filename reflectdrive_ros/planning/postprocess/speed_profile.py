@@ -180,6 +180,6 @@ def _likeliest(count: int, dt_s: float, fine_s: float) -> tuple[Array, Array]:
     of_speed = np.zeros(len(jerks))
     of_speed[0] = 1.0 / (0.5 * fine_s) / (0.75 * fine_s)
     weight = fine_s / dt_s / JERK_MPS3**2
-    told = np.eye(count * every)[every - 1 :: every] / OFF_M
-    normal = weight * jerks.T @ jerks + told.T @ told
-    return np.linalg.solve(normal, told.T) / OFF_M, -np.linalg.solve(normal, weight * jerks.T @ of_speed)
+    positions = np.eye(count * every)[every - 1 :: every] / OFF_M
+    normal = weight * jerks.T @ jerks + positions.T @ positions
+    return np.linalg.solve(normal, positions.T) / OFF_M, -np.linalg.solve(normal, weight * jerks.T @ of_speed)

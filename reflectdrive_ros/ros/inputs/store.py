@@ -205,7 +205,7 @@ class MessageStore:
             return
         self._jumps.append(after[0])
         self._odometry.add_remark(
-            f"odometry: localisation jumped by {moved_m:.4g} m within {dt_s:.2f} s: the planner begins anew", now_ns
+            f"odometry: localisation jumped by {moved_m:.4g} m within {dt_s:.2f} s: the planner is reset", now_ns
         )
         self._objects.messages.clear()
         self._cache.boxes = self._cache.route_position_m = None

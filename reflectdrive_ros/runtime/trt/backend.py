@@ -79,8 +79,8 @@ class TrtNetwork:
         self._feature_cache = make_feature_cache(
             card, lambda views: self._calls["vision_encoder"].run({"views": views})["seen"]
         )
-        told = _warm_up(list(self._calls.values()), capture)
-        self.backend_description = f"TensorRT {trt.__version__} on {gpu.name}, {card.precision}, {told}"
+        steps = _warm_up(list(self._calls.values()), capture)
+        self.backend_description = f"TensorRT {trt.__version__} on {gpu.name}, {card.precision}, {steps}"
 
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
         out = self._read("prefill_goal", inputs)
@@ -276,7 +276,7 @@ def _share_keys_values(gpu: CudaDevice, engines: Mapping[str, Engine]) -> dict[s
     for graph in ("prefill_goal", "prefill"):
         written = {name: tensor for name, tensor in engines[graph].outputs.items() if name.startswith(KEYS_VALUES)}
         if written != read:
-            raise EngineError(f"the engines of {graph} and step do not belong together: build them anew")
+            raise EngineError(f"the engines of {graph} and step do not belong together: build both again")
     return Buffers(gpu, read).addresses
 
 

@@ -117,10 +117,10 @@ def _slot_colours(actors: Actors, time_s: float, lights_on: bool) -> tuple[Array
     albedo[actors.shapes == Shape.CONE, PAINT] = (236, 92, 24)
     albedo[actors.shapes == Shape.BARRIER, PAINT] = (206, 30, 34)
     blinking = (time_s * BLINK_HZ + _hash_ids(actors.ids, 7) % 97 / 97) % 1.0 < BLINK_SHARE
-    everyone = np.full(count, lights_on)
+    always_on = np.full(count, lights_on)
     for slot, on, colour in (
-        (HEAD, everyone, (255, 250, 226)),
-        (TAIL, everyone, (120, 12, 16)),
+        (HEAD, always_on, (255, 250, 226)),
+        (TAIL, always_on, (120, 12, 16)),
         (BRAKE, actors.braking, (255, 40, 34)),
         (TAIL, actors.braking, (255, 40, 34)),
         (LEFT, blinking & (actors.indicator >= 1), (255, 176, 20)),

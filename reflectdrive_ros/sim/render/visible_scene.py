@@ -24,7 +24,7 @@ REACH_PER_SIZE = 14.0
 LAMP_RGB = np.array([(1.0, 0.10, 0.08), (1.0, 0.72, 0.08), (0.10, 1.0, 0.45)])  # as Lamp
 SHADOW_SHIFT_M = 0.35  # of an actor's shadow away from a sun at the horizon, in heights
 BESIDE = 0.35  # the side cameras see 104 degrees round; tangent of the rest, with something to spare
-EYES = np.array([1.2, 0.0])  # between the cameras, ego frame
+CAMERAS_AT = np.array([1.2, 0.0])  # between the cameras, ego frame
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +80,7 @@ def gather_visible(scenery: Scenery, snapshot: Snapshot, map_from_ego: Array, ap
     _switch_lamps(scenery, snapshot, rows, rgb)
     standing = _in_frame(standing, ego_from_map)
     count = np.bincount(standing.object_index, minlength=len(poses))
-    towards = EYES - poses[:, :2]
+    towards = CAMERAS_AT - poses[:, :2]
     distance = np.maximum(np.hypot(*towards.T), 1e-3)
     right = np.column_stack([-towards[:, 1], towards[:, 0]]) / distance[:, None]
     billboard = np.flatnonzero(standing.billboard)  # few are
@@ -116,7 +116,7 @@ def gather_visible(scenery: Scenery, snapshot: Snapshot, map_from_ego: Array, ap
 def _about(centres: Array, radii: Array, ego_from_map: Array, reach_m: Array | float) -> Array:
     """Indices of circles (N, 2) of the map that the rig may see: within reach, and not behind its outer edges."""
     at = geometry.transform_points(ego_from_map, centres)
-    near = np.hypot(*(at - EYES).T) - radii < reach_m
+    near = np.hypot(*(at - CAMERAS_AT).T) - radii < reach_m
     return np.flatnonzero(near & (at[:, 0] + BESIDE * np.abs(at[:, 1]) > -radii * np.hypot(1.0, BESIDE) - 1.0))
 
 

@@ -56,9 +56,9 @@ class VehicleMotion:
         course = self._course[rows] + turn
         predicted = self._front[rows] + way[:, None] * _direction(course)
         missed = geometry.rotate(fronts - predicted, -course)  # along, aside
-        jolt = CATCH_UP_MPS2 * dt_s**2
+        step_limit = CATCH_UP_MPS2 * dt_s**2
         catch_up = self._catch_up_m[rows]
-        catch_up = catch_up + np.clip(_scaled_gain(ALONG_GAIN, dt_s) * missed[:, 0] - catch_up, -jolt, jolt)
+        catch_up = catch_up + np.clip(_scaled_gain(ALONG_GAIN, dt_s) * missed[:, 0] - catch_up, -step_limit, step_limit)
         # Who creeps neither slips sideways nor backwards.
         catch_up = np.clip(catch_up, -0.5 * way, 0.5 * way)
         aside = np.clip(_scaled_gain(LATERAL_GAIN, dt_s) * missed[:, 1], -MAX_SLIP * way, MAX_SLIP * way)

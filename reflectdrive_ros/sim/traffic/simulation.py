@@ -276,7 +276,7 @@ class Simulation:
     def remove(self, actor: int) -> None:
         """Takes a driver or walker off the road; whoever is no part of SUMO's traffic stays. Raises TrafficError."""
         key = str(actor)
-        with self._wrap_errors("cannot take somebody off the road"):
+        with self._wrap_errors("cannot remove a vehicle"):
             if key in self._sumo.vehicle.getIDList():
                 self._remove_driver(key)
             elif key in self._sumo.person.getIDList():
