@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=PRIVILEGES,
         default=["objects"],
         metavar="NAME",
-        help="what planners are given beyond images: words (command, speed limit, instruction), route (also the route), "
+        help="inputs beyond images: words (command, speed limit, instruction), route (also the route), "
         "objects (also the drivable area, and objects with their present velocities), logged (also their recorded "
         "futures); several give one row each (default: objects)",
     )
