@@ -171,8 +171,8 @@ class GraphCard:
             ) from None
         if not (lost <= MAX_PDMS_DROP and self.gate.get("passed") is True):
             raise GraphError(
-                f"the graphs of {self.path} compute in {self.precision} and score {lost:.2f} PDMS less than in float32, "
-                f"at most {MAX_PDMS_DROP} is allowed: use the float32 graphs"
+                f"the graphs of {self.path} compute in {self.precision} and score {lost:.2f} PDMS less than in "
+                f"float32, at most {MAX_PDMS_DROP} is allowed: use the float32 graphs"
             )
 
     def check_metadata(self, name: str, metadata: Mapping[str, str]) -> None:

@@ -22,7 +22,7 @@ MOVING_MPS = 0.5
 
 
 def forecast(others: Agents, road: FrenetFrame | None, dt_s: float, steps: int) -> Forecast:
-    """Agents at 0, 1, .. `steps` intervals: as `kinematics.forecast`, but agents that drive along the road follow it."""
+    """Agents at 0, 1, .. `steps` intervals: as `kinematics.forecast`, but agents along the road follow it."""
     straight_on = kinematics.forecast(others, dt_s, steps)
     if road is None or len(others) == 0 or straight_on.source is not ForecastSource.CONSTANT_VELOCITY:
         return straight_on

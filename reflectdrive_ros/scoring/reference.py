@@ -136,7 +136,7 @@ def _others(
 
 
 def _drive(speed: float, desired: Array, front_m: float, rear: Array, lead_speed: Array, in_way: Array) -> Array:
-    """Metres (P, 40) travelled at 0.1 .. 4 s by P proposals; `in_way` (P, A, 41): whether an agent blocks a proposal."""
+    """Metres (P, 40) travelled at 0.1 .. 4 s by P proposals; `in_way` (P, A, 41): an agent blocks a proposal."""
     distance, speeds = np.zeros(len(desired)), np.full(len(desired), speed)
     travelled = np.empty((len(desired), STEPS))
     for k in range(STEPS):
