@@ -1,10 +1,10 @@
-"""Graphs of fewer bits are held against those in float32, on scenes, before anybody drives with them.
+"""The accuracy gate: quantised graphs must score as well as the float32 graphs on scenes before they may drive.
 
-    spreads = measured(card, "out/sets/val", console)                   # how large values get
-    gate = held(network, reference, "out/sets/test", 300, config, console)
+    spreads = calibrate(card, "out/sets/val", console)                   # ranges of activations
+    gate = evaluate_gate(network, reference, "out/sets/test", 300, config, console)
 
-`gate` stands in the card of the new graphs as `gate`. Whether they may drive is a matter of the driving score: ids
-differ where two are near each other, and it depends on the scene whether that matters.
+`gate` is stored in the card of the new graphs. The criterion is the driving score, because ids differ where two logits
+are close, and the effect of that depends on the scene.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..runtime.network import golden
 from ..runtime.ort_backend import CalibrationNetwork, OrtNetwork
 from .parity import FULL, LITE, compare_networks, read_scenes, run_step
 
-CALIBRATION_SCENES = 64  # scenes that tell how large values get
+CALIBRATION_SCENES = 64  # scenes from which activation ranges are measured
 
 
 def quantise_and_check(
@@ -39,10 +39,9 @@ def quantise_and_check(
     config: Config,
     console: Console,
 ) -> str:
-    """The graphs in int8 or fp8, gated, in a folder that gets nothing before the gate is passed; its card's SHA-256.
+    """Writes the graphs in int8 or fp8 into a folder once they pass the gate; returns the SHA-256 of their card.
 
-    sets: to learn from how large values get, and to hold the score on. Raises GraphError where the score is too low,
-    SetError, OSError.
+    `sets`: one to calibrate on, and one to score on. Raises GraphError if the score is too low, SetError, OSError.
     """
     learn, judge = sets
     spreads = calibrate(card, learn, console)
@@ -70,7 +69,9 @@ def calibrate(card: GraphCard, folder: Path, console: Console) -> dict[str, dict
 def evaluate_gate(
     network: Network, reference: Network, folder: Path, scenes: int, config: Config, console: Console
 ) -> dict[str, Any]:
-    """What a card tells as `gate`: the scores of both on the first scenes of a set. Raises GraphError, SetError."""
+    """The `gate` entry of a card: the scores of both networks on the first scenes of a set. Raises GraphError,
+    SetError.
+    """
     numbers = compare_networks(network, reference, read_scenes(folder, scenes, console), config)
     if failures := numbers["failures"]:
         raise GraphError(f"the gate is not passed: {len(failures)} times there was no plan, the first: {failures[0]}")

@@ -1,8 +1,8 @@
-"""`reflectdrive bench camera`: images of the proving ground per second on one core, all that they share included.
+"""`reflectdrive bench camera`: images of the proving ground per second on one core, including shared preparation.
 
-The street is a made town's busiest: 40 road users within 100 m of the ego, 25 m before a junction. An instant is one
-`view` and three images of it. Beside the times stands a bound, the pixels alone: writing the supersampled image
-once and reading it once to make it small, at the rate at which this core copies memory.
+The scene is the busiest street of a generated town: 40 road users within 100 m of the ego, 25 m before a junction. An
+instant is one `view` and three images of it. The bound is the pixels alone: writing the supersampled image once and
+reading it once to downscale it, at the memory-copy rate of this core.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def busy_street(road_map: RoadMap) -> tuple[Array, Snapshot]:
-    """The ego's pose (3,) on its way to the junction with most signals, or to any, and a crowd around it."""
+    """The ego's pose (3,) before the junction with most signals, or before any, and road users around it."""
     held_back = [signal.lane for signal in road_map.signals]
     approaches = [key for key, lane in sorted(road_map.lanes.items()) if lane.across_junction is None]
     key = held_back[0] if held_back else approaches[0]
@@ -128,7 +128,7 @@ def figures(road_map: RoadMap, runs: int, console: Console) -> dict[str, Any]:
             for eye in rig:
                 camera.render_image(view, eye)
             spent.append((gathered - start, time.perf_counter() - gathered))
-        views, images = zip(*spent[2:], strict=True)  # the first two pay for what is kept
+        views, images = zip(*spent[2:], strict=True)  # the first two include cached preparation
         size = f"{width}x{height}"
         numbers[f"ms_view_{size}"] = 1e3 * median(views)
         numbers[f"ms_image_{size}"] = 1e3 * median(images) / len(rig)

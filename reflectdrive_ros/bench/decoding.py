@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 0; 2 with one sentence on stderr when there is nothing to decode."""
+    """Exit code 0; 2 with one sentence on stderr if there is nothing to decode."""
     console, errors = Console(), Console(stderr=True)
     try:
         config = cli_args.configuration(args)

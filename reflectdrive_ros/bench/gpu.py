@@ -1,6 +1,6 @@
-"""What `bench planner` tells of a GPU: what it is, its clocks, and which way of running a step is the fastest there.
+"""GPU measurements of `bench planner`: properties, clocks, and the fastest way to run a step.
 
-The answer to `model.token.cuda_graphs.DEFAULT_MODE`: a way drives when it is faster here and writes the same ids.
+They decide `model.token.cuda_graphs.DEFAULT_MODE`: a mode is used if it is faster here and writes the same ids.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def measure(
 def cuda_modes(
     net: TokenNet, reference: TorchNetwork, inputs: ModelInputs, device: str, rounds: int
 ) -> dict[str, dict[str, Any]]:
-    """Median milliseconds of a full frame's steps, from ids on the host to ids on the host, by each way in turn.
+    """Median milliseconds of a full frame's steps, from ids on the host to ids on the host, by mode.
 
-    `same_ids` is the share of final ids that are those of `reference`, which runs kernel by kernel.
+    `same_ids` is the share of final ids equal to those of `reference`, which runs kernel by kernel.
     """
     networks, left_out = dict[str, TorchNetwork](), dict[str, str]()
     for way in MODES:
@@ -71,7 +71,7 @@ def cuda_modes(
 
 
 def clocks(uuid: str) -> dict[str, float] | str:
-    """What nvidia-smi tells right after the measurements; a sentence where it tells nothing, as on some Jetsons."""
+    """Clocks from nvidia-smi right after the measurements; a sentence if it reports none, as on some Jetsons."""
     words = ["nvidia-smi", f"--query-gpu={','.join(CLOCKS)}", "--format=csv,noheader,nounits", "-i", uuid]
     try:
         output = subprocess.run(words, capture_output=True, text=True, timeout=10, check=True).stdout

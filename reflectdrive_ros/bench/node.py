@@ -1,9 +1,9 @@
-"""`reflectdrive bench node`: what the node adds to the planner's own time, whether it loses images, whether it grows.
+"""`reflectdrive bench node`: time that the node adds to the planner's own, lost images, and memory growth.
 
-The recording's images are sent at 10 Hz by this process to the node in its own process, over DDS. Overhead is the
-time from the front image's arrival to the trajectory's publication, minus the planner's. The node measures it with
-its own clock, so it does not depend on this process being on time. Beside it stands the bound: decoding the three
-images, which no node that looks at them can avoid, timed here on one thread.
+This process sends the recording's images at 10 Hz over DDS to the node in its own process. Overhead is the time from
+the front image's arrival to the trajectory's publication, minus the planner's time. The node measures it with its own
+clock, so it does not depend on the punctuality of this process. The bound is the decoding time of the three images on
+one thread, which every node that uses images needs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ..ros.topics import message_class
 
 PERIOD_S = 0.1
 WARM_UP_S = 3.0
-SETTLE_S = 0.5  # until the last answers and the diagnostics that count them have come
+SETTLE_S = 0.5  # time for the last outputs and diagnostics to arrive
 RAW_SIZE = (1920, 1080)
 KEY_BY_SUFFIX = {
     "kinematic_state": "odometry",
@@ -91,7 +91,7 @@ def messages_by_key(recording: Path, raw: bool) -> dict[str, list[Any]]:
 
 
 def upscale_to_full_hd(message: Any) -> Any:
-    """A compressed image as the raw sensor_msgs/Image of RAW_SIZE that a camera driver would send."""
+    """A compressed image as the raw sensor_msgs/Image of RAW_SIZE of a camera driver."""
     pixels = cv2.resize(image_decoding.jpeg_pixels(message, "bench"), RAW_SIZE)
     width, height = RAW_SIZE
     image = message_class("sensor_msgs/msg/Image")
@@ -167,7 +167,7 @@ def send(
             if ahead > 0:
                 time.sleep(ahead)
             elif ahead < -0.5 * PERIOD_S:
-                began -= ahead  # this process was held up: a camera would not send two images at once to catch up
+                began -= ahead  # this process was delayed: a camera would not send two images at once to catch up
             stamp = outputs.time_message(int(harness.node.get_clock().now().nanoseconds))
             for key in ["odometry", *([*others, *images] if fifth == 0 else [])]:
                 choices = messages[key]

@@ -1,10 +1,9 @@
-"""`reflectdrive bench parity --model FILE --graphs CARD --scenes DIR`: exported graphs beside eager torch.
+"""`reflectdrive bench parity --model FILE --graphs CARD --scenes DIR`: exported graphs compared with eager torch.
 
-Of each scene both write the ids of a full frame, all goals drafted and all edited, and of a lite frame that carries the
-first plan on: how many are the same? Then the planner plans with each from cold, as `eval` has it: do both send the
-same ids, and what do the plans score? The difference of scores is over the same scenes; its interval is by the
-bootstrap. Both run as in a vehicle, through their cards and with their self-checks; a --backend that is not there is
-one sentence and exit code 2.
+For each scene both decode a full frame, with all goals drafted and edited, and a lite frame that continues the first
+plan; equal ids are counted. Then the planner plans with each from its initial state, as `eval` does: published ids and
+scores are compared over the same scenes, with a bootstrap interval. Both load through their cards and self-checks as in
+a vehicle; a missing --backend is one sentence and exit code 2.
 """
 
 from __future__ import annotations
@@ -153,7 +152,7 @@ def compare_networks(
 
 
 def _planned(planner: Planner, seen: Observation, planner_context: PlannerContext, failures: list[str]) -> Plan | None:
-    """A plan from cold; None where there is none, which earns nothing."""
+    """A plan from the initial state; None if planning fails, which scores 0."""
     try:
         return driving_scores.plan_once(planner, seen, planner_context)
     except PlanningError as fault:

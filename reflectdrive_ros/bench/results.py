@@ -31,7 +31,7 @@ generated towns, not the NAVSIM benchmark. They compare planners with each other
 
 
 class ResultsError(Exception):
-    """The results cannot be written; the message says why."""
+    """The results cannot be written; the message gives the reason."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -164,7 +164,7 @@ def repair(files: Mapping[str, Numbers]) -> str:
 
 
 def _repair_table(numbers: Numbers) -> str:
-    """Where nothing was repaired there are no times."""
+    """Times are missing if nothing was repaired."""
     rows = []
     for way, row in numbers["rows"].items():
         counts = (f"{row[key]:.1f}" for key in ("repaired", "unsafe", "avoidable", "locally_repairable"))

@@ -1,6 +1,6 @@
-"""`reflectdrive compare OUT_A OUT_B`: two replays of the same bags, plan by plan, with how sure the difference is.
+"""`reflectdrive compare OUT_A OUT_B`: compares two replays of the same bags plan by plan, with confidence intervals.
 
-OUT_A and OUT_B are what `reflectdrive replay` left behind, of one bag or of many. Plans are paired by bag and stamp.
+OUT_A and OUT_B are outputs of `reflectdrive replay`, of one bag or of many. Plans are paired by bag and stamp.
 Differences are B less A. The same folders give the same numbers.
 """
 
@@ -118,8 +118,9 @@ def read_replays(out: Path) -> Replays:
 
 
 def compare_replays(a: Replays, b: Replays) -> tuple[dict[str, Difference], list[str]]:
-    """The difference of each measure that both sides know, and the bags that pair. Raises MeasuresError where nothing
-    does."""
+    """The difference of each measure that both sides have, and the paired bags. Raises MeasuresError if there
+    are none.
+    """
     pairs: dict[str, tuple[PlanMeasures, PlanMeasures, Array, Array]] = {}
     for name in a.bags.keys() & b.bags.keys():
         mine, theirs = a.bags[name], b.bags[name]
@@ -207,7 +208,7 @@ def table(a: Replays, b: Replays, found: Mapping[str, Difference], bags: list[st
 
 
 def notes(a: Replays, b: Replays, found: Mapping[str, Difference], bags: list[str]) -> list[str]:
-    """What the table does not say."""
+    """Remarks below the table."""
     said = []
     if any(one.interval is None for one in found.values()):
         said.append(

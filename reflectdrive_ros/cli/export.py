@@ -1,12 +1,12 @@
-"""`reflectdrive export CHECKPOINT --out DIR`: a planner's weights as four ONNX graphs and a card that names them.
+"""`reflectdrive export CHECKPOINT --out DIR`: a planner's weights as four ONNX graphs and a card.
 
-CHECKPOINT is a weights.safetensors with its card.json beside, as training leaves them. DIR gets vision_encoder.onnx,
-prefill_goal.onnx, prefill.onnx, step.onnx and card.json; `model.file` is then DIR/card.json and `model.sha256` the hash
-that is told at the end. ONNX Runtime runs them without torch.
+CHECKPOINT is a weights.safetensors with its card.json beside it, as training writes them. DIR gets vision_encoder.onnx,
+prefill_goal.onnx, prefill.onnx, step.onnx and card.json; set `model.file` to DIR/card.json and `model.sha256` to the
+printed hash. ONNX Runtime runs the graphs without torch.
 
-Fewer bits drive otherwise. With --precision int8 or fp8 graphs are written only after they have planned for the first
-scenes of a set (--gate DIR) and scored at most 0.3 PDMS less than those in float32; the card tells both scores. How
-large values get inside is learned on another set (--calibrate DIR). With --precision bf16 the gate is asked for or not.
+Quantised graphs may drive differently. With --precision int8 or fp8 graphs are written only after they have planned for
+the first scenes of a set (--gate DIR) and scored at most 0.3 PDMS less than float32 graphs; the card holds both scores.
+Activation ranges are measured on another set (--calibrate DIR). With --precision bf16 the gate is optional.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def check_options(args: argparse.Namespace) -> None:
 
 
 def check_camera(camera: Size | None, net: TokenNet) -> None:
-    """Raises ConfigError for images smaller than the network's: there is nothing to average."""
+    """Raises ConfigError for images smaller than the network's, which cannot be averaged down."""
     width, height = network_size(net)
     if camera is not None and (camera[0] < width or camera[1] < height):
         raise ConfigError(

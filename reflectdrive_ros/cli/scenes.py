@@ -1,9 +1,9 @@
-"""`reflectdrive scenes`: makes a set of scenes of the proving ground, checks one, or shows what is in it.
+"""`reflectdrive scenes`: makes, checks or shows a scene set of the proving ground.
 
-A set that is half there is completed: whatever stopped the making, whole shards are kept. A large one can be made in
-parts, on several machines (--first 20000 --count 30000), which are then sets of their own. Sets are `train`, `val`,
-`test` and `hard`; they share no road network. Without --out a set lies in $REFLECTDRIVE_SCENES, or else in
-~/.cache/reflectdrive/scenes, under a name that changes with the program and the options that made it.
+An incomplete set is completed: complete shards are kept. A large one can be made in parts, on several machines (--first
+20000 --count 30000), which are then sets of their own. Sets are `train`, `val`, `test` and `hard`; they share no road
+network. Without --out a set is in $REFLECTDRIVE_SCENES, or else in ~/.cache/reflectdrive/scenes, under a name that
+changes with the scene version and the sampler's options.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _check(folder: Path, console: Console, errors: Console) -> int:
 
 
 def numbers(folder: Path, index: Index, rate: float | None) -> dict[str, Any]:
-    """What the table says, for machines."""
+    """The numbers of the table, for JSON."""
     return {
         "set": index.set,
         "folder": str(folder),

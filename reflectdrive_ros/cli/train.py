@@ -1,12 +1,12 @@
 """`reflectdrive train sft CONFIG --train DIR --val DIR --out DIR`: supervised training of ReflectDrive-2.
 
-(`reflectdrive train mean RUN RUN .. --out DIR` writes the mean of the weights of runs.)
+(`reflectdrive train mean RUN RUN .. --out DIR` averages the weights of runs.)
 
-The same command goes on where it was stopped: by Ctrl-C, by a kill, by the end of the minutes (give more of them).
-With --minutes the learning rate falls to its end as the time runs out, however fast the machine is. Several devices
-of one machine by device.devices in CONFIG, several machines by torchrun.
+The same command resumes a run that was stopped by Ctrl-C, by a kill, or at the end of its minutes (give more of them).
+With --minutes the learning-rate schedule ends with the time, however fast the machine is. Several devices of one
+machine are set by device.devices in CONFIG, several machines by torchrun.
 
-OUT holds weights.safetensors and card.json (the averaged weights, for driving), state.safetensors (to go on from),
+OUT holds weights.safetensors and card.json (the averaged weights, for driving), state.safetensors (to resume from),
 log.csv and tensorboard/.
 """
 
@@ -112,7 +112,7 @@ def sft_run(
     _continues(args.out, config)
     for folder in filter(
         None, (args.train, args.val)
-    ):  # making scenes ready takes hours: what is not there is said now
+    ):  # preparing scenes takes hours: missing files are reported before it
         shards.index_of(folder)
     init_from = None if args.init_from is None else train_state.describe_init_run(args.init_from)
     pretrained_paths = PretrainedPaths(args.language_weights, args.vision_weights)
@@ -264,7 +264,7 @@ def _preparing(console: Console, description: str = "preparing scenes, shard by 
 
 
 def _resumption(out: Path) -> str:
-    """What the same command would do after a stop."""
+    """What the same command does after a stop."""
     try:
         found = train_state.read_progress(out)
     except StateError as fault:

@@ -1,4 +1,4 @@
-"""How far our plans stay from the limits of Autoware's planning validator: bags through the engine, a table of margins.
+"""Margins of our plans to the limits of Autoware's planning validator: bags through the engine, a table.
 
     python -m reflectdrive_ros.replay.conformance BAG... --json docs/bench/conformance.json
     python -m reflectdrive_ros.replay.conformance BAG --planner constant_velocity

@@ -120,7 +120,7 @@ def find_bags_in(given: Sequence[Path]) -> tuple[list[Path], dict[str, str]]:
     return list(bags.values()), failures
 
 
-# --- what is there already -------------------------------------------------------------------------------------------
+# --- existing results -------------------------------------------------------------------------------------------------
 
 
 def made_by(bag: Path, args: argparse.Namespace, config: Config, program: str) -> dict[str, Any]:

@@ -134,14 +134,14 @@ class ReplayRecord:
     bag: str
     frames: Sequence[ReplayFrame]  # by stamp; of a long replay a regular subset
     route: Array  # (L, 3) map frame, the last one; (0, 3) when there was none
-    driven_path: Array  # (M, 3) map frame: where the recorded car really went
+    driven_path: Array  # (M, 3) map frame: path of the recorded car
     driven_stamps_ns: Array  # (M,) int64, rising
     vehicle: VehicleConfig = field(default_factory=VehicleConfig)
-    road_height_m: float = 0.0  # of the road in the ego frame; 0 where base_link lies on the road, as Autoware has it
+    road_height_m: float = 0.0  # height of the road in the ego frame; 0 if base_link is on the road, as in Autoware
     details: Mapping[str, Any] = field(default_factory=dict)
     routes: tuple[tuple[int, Array], ...] = ()  # every route (L, 3) with the stamp from which on it led; may be empty
     drive: DriveRecord | None = None  # of a closed loop
-    scores: Mapping[str, Array] = field(default_factory=dict)  # (N,) of each of `replay_scores.SCORES`, or nothing
+    scores: Mapping[str, Array] = field(default_factory=dict)  # (N,) of each of `replay_scores.SCORES`, or empty
     counted: AllPlans | None = None  # of all plans, where the frames are only some of them
 
     def __post_init__(self) -> None:
@@ -255,8 +255,9 @@ def _shift(before: ReplayFrame, after: ReplayFrame) -> float | None:
 
 
 def _comfortable(frames: Sequence[ReplayFrame], vehicle: VehicleConfig) -> Array:
-    """(N,) 1 where the car that follows a plan stays within the score's bounds of comfort, 0 where not; NaN for a plan
-    that ends before the score does."""
+    """(N,) 1 if the car that follows a plan stays within the score's comfort bounds, else 0; NaN for a plan that is
+    shorter than the score's horizon.
+    """
     flags = np.full(len(frames), np.nan)
     long = [k for k, frame in enumerate(frames) if len(frame.plan_poses) * frame.dt_s >= HORIZON_S - 1e-6]
     for first in range(0, len(long), SIMULATION_BATCH):

@@ -101,7 +101,7 @@ def find_map(whole: BagSlice, config: Config) -> LaneletMap | None:
     received = VectorMap(config.output.map_frame, InlineExecutor())
     for _, message in whole.messages("map"):
         received.put(message)
-    with suppress(BadMessage):  # the diagnostics report it, where it was asked for
+    with suppress(BadMessage):  # the diagnostics report it, if it was requested
         return received.newest()
     return None
 

@@ -1,8 +1,8 @@
 """One page that shows a whole replay: bird's-eye view, images with the plan drawn in, latencies, diagnostics.
 
-The page is one file without links to anything outside: it opens from a mail, from a build server, or on the vehicle.
-Its looks and behaviour are in `report.html`, what it draws like the live page in `drawing.js`; here the record becomes
-the data that is put into it.
+The page is one file without external resources: it can be mailed, and opened on a build server or on the vehicle.
+Layout and behaviour are in `report.html`, drawing shared with the live page in `drawing.js`; this module converts the
+record to the page's data.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def write_report(record: ReplayRecord, path: str | Path) -> None:
     content = json.dumps(_content(record), separators=(",", ":"), allow_nan=False)
     page = pages.page("report.html")
     title = html.escape(f"reflectdrive {'demo' if record.drive else 'replay'}: {record.planner} on {record.bag}")
-    # nothing inside the data may end the script element that holds it
+    # no data may close the script element that holds it
     page = page.replace("__DATA__", content.replace("<", "\\u003c"), 1).replace("__TITLE__", title, 1)
     Path(path).write_text(page, encoding="utf-8", errors="surrogateescape")
 
@@ -95,7 +95,7 @@ def _world(record: ReplayRecord, drive: DriveRecord, numbers: dict[str, Any], be
 
 
 def _near(driven: Array, ring: Array) -> bool:
-    """Whether a ring may come into view: its box against the points of the path."""
+    """Whether a ring may be in view: its bounding box against the points of the path."""
     low, high = ring.min(axis=0), ring.max(axis=0)
     gap = np.maximum(np.maximum(low - driven[:, :2], driven[:, :2] - high), 0.0)
     return bool((np.hypot(gap[:, 0], gap[:, 1]) < ROAD_M).any())
@@ -177,7 +177,7 @@ def _image_sets(record: ReplayRecord) -> tuple[list[dict[str, Any]], list[int | 
 
 
 def _image(record: ReplayRecord, image: ReplayImage) -> dict[str, Any]:
-    """One image with the pose of the ego when it was taken: some way behind the pose that the plan starts from."""
+    """One image with the ego pose at its exposure, which is behind the pose at the start of the plan."""
     begin_ns = record.frames[0].stamp_ns
     if len(record.driven_path):
         ego = interpolate_driven_path(record, np.array([image.stamp_ns]))[0]
@@ -198,7 +198,7 @@ def _image(record: ReplayRecord, image: ReplayImage) -> dict[str, Any]:
 
 
 def _jpeg(image: ReplayImage) -> bytes:
-    """The image at most `IMAGE_WIDTH` wide; as it is where it is small, or no JPEG that can be read."""
+    """The image at most `IMAGE_WIDTH` wide; unchanged if it is small, or not a readable JPEG."""
     pixels = cv2.imdecode(np.frombuffer(image.jpeg, np.uint8), cv2.IMREAD_COLOR) if image.jpeg else None
     if pixels is None or pixels.shape[1] <= IMAGE_WIDTH:
         return image.jpeg

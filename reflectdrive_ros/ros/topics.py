@@ -26,7 +26,7 @@ class Qos(Enum):
 
     NEWEST = ("reliable", "volatile", 1)
     LATCHED = ("reliable", "transient_local", 1)
-    SENSOR = ("best_effort", "volatile", 1)  # images: a lost one is not worth waiting for
+    SENSOR = ("best_effort", "volatile", 1)  # images: a lost one is not sent again
     STATIC_TF = ("reliable", "transient_local", 100)  # one message from each static publisher
     LIST = ("reliable", "volatile", 10)
 
