@@ -1,9 +1,9 @@
-"""Files that appear at once or not at all, and files of others, read with a limit.
+"""Atomic writes, and reads with a size limit.
 
-write_whole(path, content)                     # whole or not there, whatever ends the process or the power
+write_atomic(path, content)                    # complete or absent, also after a crash or a power failure
 content = read_limited(path, 16 * MEGABYTE)    # never blocks, never reads more than the limit
-with locked(path): ...                         # no other process of ours writes into the folder meanwhile
-with whole_folder(path) as part: ...           # what is written into `part` appears in `path` at the block's end
+with lock_folder(path): ...                    # excludes other processes of this package
+with atomic_folder(path) as part: ...          # files in `part` move to `path` at the end of the block
 """
 
 from __future__ import annotations

@@ -247,19 +247,19 @@ def test_a_shard_that_cannot_be_made_is_named_once(small, tmp_path):
 def test_a_full_disk_ends_it_and_what_is_whole_stays(where, small, reference, tmp_path, monkeypatch):
     """Full when the second shard is written, or when a worker puts its town down."""
     if where == "shard":
-        original = shards.write_whole
+        original = shards.write_atomic
 
         def full(path, content):
             if path.name == "test-00001.tar":
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
             original(path, content)
 
-        monkeypatch.setattr(shards, "write_whole", full)
+        monkeypatch.setattr(shards, "write_atomic", full)
     with pytest.raises(OSError) as fault:
         make(tmp_path, hand_scenes.make_on_a_full_disk if where == "town" else hand_scenes.make)
     assert fault.value.errno == errno.ENOSPC
     assert fault.value.filename.endswith({"shard": "/test-00001.tar", "town": "/town.net.xml"}[where])
-    monkeypatch.setattr(shards, "write_whole", original) if where == "shard" else None
+    monkeypatch.setattr(shards, "write_atomic", original) if where == "shard" else None
     assert sorted(path.name for path in tmp_path.glob("*.tar")) == ["test-00000.tar"]
     assert sorted(path.name for path in tmp_path.glob(".*")) == [".lock"]
     make(tmp_path)

@@ -398,7 +398,7 @@ def test_a_file_that_cannot_be_written_is_named_and_leaves_nothing(step, tmp_pat
         monkeypatch.setattr(os, "replace", full)
     try:
         with pytest.raises(OSError) as fault:
-            shards.write_whole(target, b"new" * 1000)
+            shards.write_atomic(target, b"new" * 1000)
     finally:
         if step == "write":
             resource.setrlimit(resource.RLIMIT_FSIZE, limit)

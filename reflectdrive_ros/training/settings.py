@@ -22,7 +22,7 @@ NETWORKS: Mapping[str, Callable[[], TokenNetConfig]] = {
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which scenes come when, and how they are varied."""
+    """Order of scenes, and their augmentation."""
 
     batch: int = setting(32, "scenes per step, of all processes together", 1, 65_536)
     masked_actions: int = setting(4, "blocks per scene with hidden tokens; the first is all mask", 1, 64)
@@ -103,7 +103,7 @@ class DeviceConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Everything of a run that its result follows from, beside the sets."""
+    """All that determines the result of a run, besides the sets."""
 
     network: str = setting("small", "small: 7.8 M parameters, learns on a CPU; base: 621 M, from public weights")
     seed: int = setting(0, "of weights, order, masks, perturbations", 0, 2**31)
@@ -189,11 +189,11 @@ RESUMABLE_SECTIONS = (
     "schedule",
     "checkpointing",
     "device",
-)  # may change between two parts of a run; all else decides what is learnt
+)  # may change when a run is resumed; all other settings determine the result
 
 
 def differences(config: TrainConfig, other: Mapping[str, Any], free: Sequence[str] = RESUMABLE_SECTIONS) -> list[str]:
-    """Dotted names of settings that are not the same in `other`, an `asdict`, without the sections that are `free`."""
+    """Dotted names of settings that differ in `other`, an `asdict`, without the sections `free`."""
     found = _differences(dataclasses.asdict(config), other, "")
     return [name for name in found if name.split(".")[0] not in free]
 
