@@ -1,8 +1,8 @@
-"""Images to prompt tokens: a ViT shaped and named as SigLIP2's, a 2 x 2 pixel shuffle, a projector.
+"""Images to prompt tokens: a ViT with SigLIP2's structure and names, a 2 x 2 pixel shuffle, a projector.
 
-The small model puts a few strided convolutions before the patches: they learn edges from few images, and cost less
-than layers of attention. And it looks at both instants of a camera at once, as one image of six channels: what moved
-shows in the first layer, and there is half as much to encode and half as long a prompt.
+The small model has a few strided convolutions before the patch embedding: they learn edges from few images, and cost
+less than attention layers. It encodes both instants of a camera as one image of six channels: motion is visible in the
+first layer, and there are half as many images and prompt tokens.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SHUFFLE = 2  # patches per side that become one token
 
 @dataclass(frozen=True)
 class VisionConfig:
-    """Measures of the visual encoder and of the images it takes."""
+    """Configuration of the vision encoder and its input images."""
 
     height: int = 144  # px
     width: int = 288  # px
@@ -128,10 +128,10 @@ class VisionEncoder(nn.Module):
 
 
 def area_resize(images: Tensor, height: int, width: int) -> Tensor:
-    """Images (N, H, W, C) averaged over areas, whole values as cameras give: float32 (N, height, width, C).
+    """Images (N, H, W, C) of whole values, averaged over areas: float32 (N, height, width, C).
 
-    What OpenCV's INTER_AREA does on the host, as two products with matrices, which run wherever the network runs;
-    TensorRT's Resize does not average.
+    Equals OpenCV's INTER_AREA on the host, as two matrix products on the network's device; TensorRT's Resize does not
+    average.
     """
     pixels = images.float()
     for size in (height, width):  # rows; turned over, columns; turned back
@@ -142,9 +142,9 @@ def area_resize(images: Tensor, height: int, width: int) -> Tensor:
 
 
 def resize_patch_embedding(weight: Tensor, side: int) -> Tensor:
-    """Patch embedding (C, I, S, S) for patches of `side` x `side`: the same answer to the same patch enlarged.
+    """Patch embedding (C, I, S, S) for patches of `side` x `side` with the same output for the same patch enlarged.
 
-    The smallest weights that do so (FlexiViT, arXiv 2212.08013, section 3.4).
+    The solution of smallest norm (FlexiViT, arXiv 2212.08013, section 3.4).
     """
     before = weight.shape[-1]
     each = torch.eye(before * before).view(-1, 1, before, before)
