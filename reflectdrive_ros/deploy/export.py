@@ -106,7 +106,7 @@ class Prefill(nn.Module):
 
 
 class Step(nn.Module):
-    """`phases.step` with tensors only."""
+    """`rollout.step` with tensors only."""
 
     def __init__(self, net: TokenNet, decoding: Decoding) -> None:
         super().__init__()

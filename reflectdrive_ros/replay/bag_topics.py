@@ -94,7 +94,7 @@ def map_topics(config: Config, reader: BagReader, pairs: Sequence[str], *, drive
 
 
 def ambiguous_choices(details: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """A sentence for each input that one of several topics was taken for (`Mapped.details`)."""
+    """One sentence for each input with several candidate topics, from its entry of the details."""
     return [
         f"{key}: {entry['name']} is used; the bag also has {', '.join(entry['others'])} of this type: "
         f"--topic {key}={entry['others'][0]} would use that"

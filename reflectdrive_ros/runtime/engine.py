@@ -50,7 +50,7 @@ class Engine:
 
         The planner is the configured one, with its network loaded and self-checked, or the given one.
 
-        `read_ahead`: observations given to `prefetch` are encoded at once, if the network supports it; for replays.
+        `prefetch_scenes`: observations given to `prefetch` are encoded at once, if the network supports it; for replays.
         Raises ConfigError or ModelFileError: one sentence with what to change. No other planner is used instead.
         """
         if planner is None:

@@ -115,7 +115,7 @@ class CudaGraphStep:
 
     @torch.inference_mode()
     def __call__(self, ids: Tensor, context: Context, limit: int, edit: bool) -> Result:
-        """As `phases.step`, on ids (B, M, 16); what it returns is the caller's to keep."""
+        """As `rollout.step`, on ids (B, M, 16); what it returns is the caller's to keep."""
         if context is not self._source:
             self._copy_context(context)
         for count in (*self._counts, ids.shape[1]):
