@@ -150,7 +150,7 @@ def test_a_scene_is_not_disturbed_by_the_next_one(folder):
     np.testing.assert_array_equal(alone[1], again[1])
 
 
-# --- pictures as cameras give them ---------------------------------------------------------------------------------
+# --- images as cameras give them ---------------------------------------------------------------------------------
 
 CAMERA = (150, 90)  # neither a whole number of times as large as the network's nor of its shape
 
@@ -169,7 +169,7 @@ def taken_by_a_camera(seed):
 
 
 @pytest.mark.parametrize("size", [(64, 32), (75, 45), (150, 45), (149, 89), (150, 90)])
-def test_the_network_averages_pictures_down_as_the_host_does(size):
+def test_the_network_averages_images_down_as_the_host_does(size):
     images = taken_by_a_camera(1)
     expected = np.stack([cv2.resize(each, size, interpolation=cv2.INTER_AREA) for each in images])
     found = vision.area_resize(torch.from_numpy(images), size[1], size[0]).numpy()
@@ -180,7 +180,7 @@ def test_the_network_averages_pictures_down_as_the_host_does(size):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_graphs_for_cameras_write_what_the_network_writes_of_pictures_brought_to_its_size(for_cameras, seed):
+def test_graphs_for_cameras_write_what_the_network_writes_of_images_brought_to_its_size(for_cameras, seed):
     graphs = OrtNetwork.from_file(for_cameras / "card.json", threads=1)
     images = taken_by_a_camera(seed)
     sized = np.stack([cv2.resize(each, (64, 32), interpolation=cv2.INTER_AREA) for each in images])
@@ -197,11 +197,11 @@ def test_graphs_for_cameras_tell_the_size_that_they_take(for_cameras):
 
 
 def larger(count):
-    """Pictures that are not of the graphs' size either: the host brings them there."""
+    """Images that are not of the graphs' size either: the host brings them there."""
     return np.random.default_rng(0).integers(0, 256, (count, 120, 200, 3), np.uint8)
 
 
-def test_an_engine_drives_by_graphs_that_take_the_cameras_pictures(tiny_model, tmp_path):  # noqa: F811
+def test_an_engine_drives_by_graphs_that_take_the_cameras_images(tiny_model, tmp_path):  # noqa: F811
     assert main(["export", str(tiny_model.file), "--out", str(tmp_path), "--camera", "160x100"]) == 0
     card = tmp_path / "card.json"
     asked = replace(config(planner="reflectdrive2"), model=ModelConfig(str(card), sha256_of(card)))
@@ -215,10 +215,10 @@ def test_an_engine_drives_by_graphs_that_take_the_cameras_pictures(tiny_model, t
     assert report.plan.step is StepKind.FULL
 
 
-def test_pictures_smaller_than_the_networks_are_refused(tiny_model, tmp_path, capsys):  # noqa: F811
+def test_images_smaller_than_the_networks_are_refused(tiny_model, tmp_path, capsys):  # noqa: F811
     assert main(["export", str(tiny_model.file), "--out", str(tmp_path), "--camera", "40x1080"]) == 2
     told = " ".join(capsys.readouterr().err.split())
-    assert "--camera 40x1080 is smaller than the pictures that the network takes, " in told
+    assert "--camera 40x1080 is smaller than the images that the network takes, " in told
     with pytest.raises(SystemExit):
         main(["export", str(tiny_model.file), "--out", str(tmp_path), "--camera", "wide"])
     assert "'wide' is no whole number from 16 to 8192 px: expected a size as 1920x1080" in capsys.readouterr().err
@@ -558,7 +558,7 @@ def test_a_wrong_feed_is_refused_by_the_name_of_its_tensor(folder):
     for changed, complaint in (
         (replace(good, images=good.images[:, :16]), r"views is uint8 \(3, 2, 16, 64, 3\), expected uint8 \(\w+, 2, 32"),
         (replace(good, images=good.images.astype(np.float32)), "tensor views is float32"),
-        (replace(good, images=good.images[:5]), "5 pictures were given, expected 2 of each of 3 cameras"),
+        (replace(good, images=good.images[:5]), "5 images were given, expected 2 of each of 3 cameras"),
         (replace(good, text=good.text[:3]), r"tensor text is int64 \(1, 3\), expected int64 \(1, 5\)"),
         (replace(good, ego=good.ego.astype(float)), "tensor ego is float64"),
         (replace(good, route=good.route[:1]), r"tensor route is int64 \(1, 1, 2\), expected int64 \(1, 2, 2\)"),

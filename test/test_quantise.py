@@ -251,7 +251,7 @@ def sets(tmp_path_factory):
     """The words that name two sets of scenes."""
     folder = tmp_path_factory.mktemp("sets")
     for name in ("val", "test"):
-        store(folder / name, shards_of=(2,), name=name, pictures=True)
+        store(folder / name, shards_of=(2,), name=name, images=True)
     return ["--calibrate", str(folder / "val"), "--gate", str(folder / "test"), "--gate-scenes", "2"]
 
 
@@ -296,7 +296,7 @@ def test_a_gate_is_not_passed_by_failing_as_often(tiny_model, sets, tmp_path, ca
 
 def test_options_that_do_not_go_together_are_one_sentence(tiny_model, sets, tmp_path, capsys):  # noqa: F811
     for words, complaint in (
-        (["--precision", "int8"], "--precision int8 needs two scene sets with pictures"),
+        (["--precision", "int8"], "--precision int8 needs two scene sets with images"),
         (["--precision", "fp8", "--gate", sets[3]], "--precision fp8 needs two scene sets"),
         (["--precision", "fp8", "--gate", sets[3], "--calibrate", sets[3]], "--precision fp8 needs two scene sets"),
         (["--precision", "int8", "--tensorrt", *sets], "--precision int8 is for CPUs: build engines of fp8 or bf16"),

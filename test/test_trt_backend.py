@@ -18,7 +18,7 @@ import pytest
 from fake_gpu import C_TYPES, FUNCTIONS, USED, FakeDriver, FakeTensorRT, driver, trt  # noqa: F401 (fixtures)
 from scenes import Clock, config, observation
 from test_export import unknown_to_tensorrt
-from test_features import pictures
+from test_features import camera_images
 from tiny_net import assert_same_answer, tiny_net
 
 from reflectdrive_ros.__main__ import main
@@ -163,7 +163,7 @@ def test_a_call_is_one_copy_back_and_one_launch(built, cards, driver):  # noqa: 
     network = TrtNetwork(cards["fp32"], "cuda", built)
     launches, copies = driver.launches, driver.copies_back
     decoded(network, scene(network, 0))
-    assert driver.launches - launches == 2 + len(MOVES)  # to look at the pictures is a call of its own
+    assert driver.launches - launches == 2 + len(MOVES)  # to look at the images is a call of its own
     assert driver.copies_back - copies == 2 + len(MOVES)
 
 
@@ -235,7 +235,7 @@ def test_a_wrong_feed_is_refused_by_the_name_of_its_tensor(built, cards):
 
 
 def test_a_gpu_that_is_lost_while_driving_stops_the_car(built, cards, driver):  # noqa: F811
-    engine, seen = Engine(on(cards["fp32"], built), Clock()), observation(speed=8.0, cameras=pictures())
+    engine, seen = Engine(on(cards["fp32"], built), Clock()), observation(speed=8.0, cameras=camera_images())
     assert engine.backend_description.startswith("TensorRT 10.13.3.9 on Fake Thor")
     assert "graph" not in engine.step(seen).reason
     driver.lost = True

@@ -15,9 +15,9 @@ ROUNDS = 3  # as in a full frame
 
 
 def add_self_drafts(net: TokenNet, batch: Batch, scenes: int, temperature: float, generator: torch.Generator) -> Batch:
-    """The batch with drafts in place of the perturbed plans of its first scenes.
+    """The batch with self-drafts in place of the perturbed plans of its first scenes.
 
-    They are drafted from the expert's goal, so what is to be corrected are the mistakes on the way there.
+    They are drafted from the expert's goal, so that the errors to correct are on the path to it.
     """
     count = batch.actions.shape[1] - batch.masked
     if scenes == 0 or count == 0:
@@ -54,5 +54,5 @@ def draft(
 
 
 def mask_all_but_goal(clean: Tensor, mask_id: int) -> Tensor:
-    """(B, 16) plans `clean` (B, 16) with all but their goal masked."""
+    """(B, 16) plans `clean` (B, 16) with all tokens but the goal masked."""
     return torch.where(torch.arange(ACTION_TOKENS, device=clean.device) < GOAL_X, mask_id, clean)
