@@ -540,7 +540,7 @@ def test_a_run_of_the_large_kind_begins_with_public_weights_and_goes_on_without_
     row = kept["average.embed_tokens.weight"][features.WORDS.index("left")]
     torch.testing.assert_close(row, qwen.model.embed_tokens.weight[7].detach(), rtol=0.0, atol=1e-6)
     card = json.loads((tmp_path / "run/card.json").read_text())
-    assert card["data"]["public_weights"] == {"language": "qwen", "eyes": "siglip"}
+    assert card["data"]["public_weights"] == {"language": "qwen", "vision": "siglip"}
     shutil.rmtree(tmp_path / "qwen")
     assert run("--steps", "2", *quiet, *public) == 0  # a run that goes on has all it needs
     assert train_state.read_progress(tmp_path / "run")[0].step == 2
@@ -650,7 +650,9 @@ def draft_in_processes(train_set, out):
     losses = Losses(net, LossConfig(), torch.Generator().manual_seed(0))
     several.setup_module(losses)
     batch = source(scenes, perturbed_actions=2).batch(0)
-    made = losses.ask(lambda net: self_drafts.add_self_drafts(net, batch, 2, 1.0, torch.Generator().manual_seed(0)))
+    made = losses.run_unsharded(
+        lambda net: self_drafts.add_self_drafts(net, batch, 2, 1.0, torch.Generator().manual_seed(0))
+    )
     assert equal(made, self_drafts.add_self_drafts(alone, batch, 2, 1.0, torch.Generator().manual_seed(0)))
     Path(out, f"{several.global_rank}").touch()
 
@@ -692,7 +694,7 @@ def test_a_few_scenes_are_learnt_by_heart_and_driven(sets, scenes, tmp_path):
     validation_set = validation.load_validation_set(sets[0], SHAPE, 4, pytest.fail)
     few = replace(
         scenes,
-        **{name: getattr(scenes, name)[:4] for name in ("text", "text_mirrored", "ego", "route", "expert", "place")},
+        **{name: getattr(scenes, name)[:4] for name in ("text", "text_mirrored", "ego", "route", "expert", "location")},
     )
     job = job_of(
         few,
@@ -700,7 +702,7 @@ def test_a_few_scenes_are_learnt_by_heart_and_driven(sets, scenes, tmp_path):
         150,
         validation_set,
         data={**SMALL, "flip_prob": 0.0, "color_jitter": 0.0},
-        optimizer={"learning_rate": 6e-3, "average": 0.9},
+        optimizer={"learning_rate": 6e-3, "ema_decay": 0.9},
         checkpointing={**NEVER, "validations": 2, "log_steps": 50},
     )
     reporter = Silent()

@@ -23,8 +23,18 @@ import numpy as np
 from ..config import ReflectDriveConfig
 from ..domain import Array, Observation, Plan, StepKind, Trajectory
 from ..features import ModelInputs
-from .planner import Network, PlannerContext, PlannerState, PlanningError, Prefilled, network_inputs, token_trace
-from .postprocess.waypoints import postprocess, tokens_per_round, trajectories
+from ..tokens import decoding_rounds, draft_schedule
+from .planner import (
+    Network,
+    PlannerContext,
+    PlannerState,
+    PlanningError,
+    Prefilled,
+    network_inputs,
+    run_rounds,
+    token_trace,
+)
+from .postprocess.waypoints import FREE, postprocess, trajectories
 from .repair import repair_plan
 from .safety import SafetyContext, assess, evaluate, safety_check
 
@@ -129,11 +139,12 @@ def draft_plans(
     Raises PlanningError if guidance is set and the network is no GuidedNetwork.
     """
     if settings.guidance == 0:
-        return network.draft(scene.context, actions, tokens_per_round(settings.draft_rounds))
+        return network.draft(scene.context, actions, draft_schedule(FREE, settings.draft_rounds))
     if not isinstance(network, GuidedNetwork):
         raise PlanningError("reflectdrive.guidance is set, but the network gives no logits: set it to 0")
     unconditional = network.unconditional(inputs)
-    confidence = np.zeros(actions.shape)
-    for share in tokens_per_round(settings.draft_rounds):
-        actions, confidence = network.guided_step(scene.context, unconditional, actions, share, settings.guidance)
-    return actions, confidence
+
+    def step(ids: Array, limit: int, _: bool) -> tuple[Array, Array]:
+        return network.guided_step(scene.context, unconditional, ids, limit, settings.guidance)
+
+    return run_rounds(step, actions, decoding_rounds(FREE, settings.draft_rounds, 0))

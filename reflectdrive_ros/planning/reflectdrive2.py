@@ -28,10 +28,10 @@ from ..scoring import metrics, prediction
 from ..scoring.frenet import FrenetFrame, poses_on_road
 from ..scoring.scorer import Scene, ScoreCard, concat_cards, score, score_states, total
 from ..scoring.simulate import simulate
-from ..tokens import Codebook
+from ..tokens import Codebook, draft_schedule
 from .planner import Network, PlannerContext, PlannerState, Prefilled, network_inputs, no_deadline, token_trace
 from .postprocess.comfort import relax_profile
-from .postprocess.waypoints import FREE, HORIZON_S, POINT_DT_S, POINTS, postprocess, tokens_per_round, trajectories
+from .postprocess.waypoints import FREE, HORIZON_S, POINT_DT_S, POINTS, postprocess, trajectories
 from .repair import repair_plan
 from .safety import SafetyContext, safety_check
 
@@ -209,12 +209,11 @@ def goals_to_draft(known: Prefilled, observation: Observation, planner_context: 
 
 def draft_inputs(
     known: Prefilled, observation: Observation, planner_context: PlannerContext
-) -> tuple[Array, list[int]]:
+) -> tuple[Array, tuple[int, ...]]:
     """Token sequences that a full step drafts and the tokens per round. The prefill determines them, so the draft can
     be prefetched."""
-    return goals_to_draft(known, observation, planner_context)[0], tokens_per_round(
-        planner_context.config.reflectdrive2.draft_rounds
-    )
+    limits = draft_schedule(FREE, planner_context.config.reflectdrive2.draft_rounds)
+    return goals_to_draft(known, observation, planner_context)[0], limits
 
 
 def proposals(observation: Observation, planner_context: PlannerContext) -> tuple[Trajectory, ...]:
@@ -233,7 +232,7 @@ def proposals(observation: Observation, planner_context: PlannerContext) -> tupl
 
 def draft_actions(network: Network, context: Any, actions: Array, settings: ReflectDrive2Config) -> tuple[Array, Array]:
     """Ids (M, 16) and their probabilities, drafted from sequences (M, 16) that hold a goal."""
-    return network.draft(context, actions, tokens_per_round(settings.draft_rounds))
+    return network.draft(context, actions, draft_schedule(FREE, settings.draft_rounds))
 
 
 def edit_actions(
