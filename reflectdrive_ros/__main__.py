@@ -14,8 +14,8 @@ from types import ModuleType
 from . import __version__
 from .stopping import exit_code, print_stop, raise_on_signal, report_stop
 
-# command -> (module with add_arguments(parser) and run(args) -> exit code, what it does). Modules are imported when
-# their command is asked for: a laptop without ROS can score, a car without scipy can plan.
+# command -> (module with add_arguments(parser) and run(args) -> exit code, description). A module is imported when its
+# command is called: a laptop without ROS can score, a car without scipy can plan.
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("cli.demo", "the closed loop: the proving ground drives the real node over real topics; with a report"),
     "replay": ("replay.engine", "rosbag2 recordings through the engine or the node: plans, numbers, report"),
@@ -53,7 +53,7 @@ EXTRAS = {
 }
 
 
-# errors of writing that name no file: what is printed goes to a full disk or beyond a limit
+# errors of writing without a file name: standard output goes to a full disk or exceeds a limit
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 

@@ -19,7 +19,7 @@ from . import __version__
 def write_numbers(file: Path, numbers: Mapping[str, Any], gpu: str = "", weights_sha256: str = "") -> None:
     """Writes a command's numbers as JSON with their provenance. Raises OSError when the file cannot be written.
 
-    `gpu` is the name of the GPU they were measured on, `weights_sha256` the hash of the network's weights.
+    `gpu` is the name of the GPU of the measurement, `weights_sha256` the hash of the network's weights.
     """
     content = {**numbers, **provenance(weights_sha256=weights_sha256)}
     if gpu:

@@ -197,7 +197,7 @@ def test_processes_share_a_batch(scenes):
 def test_the_mirrored_scene_is_the_scene_left_for_right(scenes):
     plain, mirrored = (source(scenes, flip_prob=share, color_jitter=0.0).batch(1) for share in (0.0, 1.0))
     rows = source(scenes).rows(1)
-    for cameras in (slice(0, 3), slice(3, 6)):  # the left camera's picture, flipped, is now the right camera's
+    for cameras in (slice(0, 3), slice(3, 6)):  # the left camera's image, flipped, is now the right camera's
         assert torch.equal(mirrored.images[:, cameras], plain.images[:, cameras].flip(1).flip(3))
     values = Codebook().decode(plain.clean.numpy()), Codebook().decode(mirrored.clean.numpy())
     np.testing.assert_allclose(values[1], values[0] * [1, -1], atol=1e-9)
@@ -212,14 +212,14 @@ def test_the_mirrored_scene_is_the_scene_left_for_right(scenes):
 
 
 def test_commands_are_mirrored_too():
-    scene = hand_scenes.scene(pictures=False)
+    scene = hand_scenes.scene(images=False)
     for command, expected in ((Command.LEFT, Command.RIGHT), (Command.FOLLOW, Command.FOLLOW)):
         observation = replace(scene.observation(), command=command, instruction="turn left at the junction")
         other = cache._mirror_words(observation)
         assert (other.command, other.instruction) == (expected, "turn right at the junction")
 
 
-def test_light_changes_pictures_and_nothing_else(scenes):
+def test_light_changes_images_and_nothing_else(scenes):
     plain, lit = (source(scenes, color_jitter=amount).batch(0) for amount in (0.0, 0.5))
     assert torch.equal(plain.actions, lit.actions)
     assert not torch.equal(plain.images, lit.images)
@@ -432,7 +432,7 @@ def test_a_signal_before_anything_is_saved_says_that_the_run_begins_anew(sets, t
 
     monkeypatch.setattr(train_run, "build_cache", interrupted)
     assert train_run.run(command(sets, tmp_path / "run", yaml=TINY)) == 143
-    assert capsys.readouterr().err.strip() == "stopped; nothing saved yet, the same command begins anew"
+    assert capsys.readouterr().err.strip() == "stopped; nothing saved yet, the same command starts from the beginning"
     assert not (tmp_path / "run").exists()
 
 
@@ -502,7 +502,7 @@ def test_a_network_that_grows_begins_by_answering_as_the_smaller_did(scenes, fin
 
 
 def test_a_run_of_the_large_kind_begins_with_public_weights_and_goes_on_without_them(sets, tmp_path, capsys):
-    """The base network in small: square pictures one by one, no stem, words of its own."""
+    """The base network in small: square images one by one, no stem, words of its own."""
     transformers = pytest.importorskip("transformers", reason="transformers is not installed (pip install -e .[dev])")
     eyes = VisionConfig(64, 64, 16, 1, (), 24, 1, 3, 40)
     body = TransformerConfig(32, 2, 4, 2, 16, 48, 20, 1e6)

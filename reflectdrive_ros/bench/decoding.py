@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 0; 2 with one sentence on stderr when there is nothing to decode."""
+    """Exit code 0; 2 with one sentence on stderr if there is nothing to decode."""
     console, errors = Console(), Console(stderr=True)
     try:
         config = cli_args.configuration(args)
@@ -88,8 +88,8 @@ def run(args: argparse.Namespace) -> int:
     expert = {name: round(100.0 * float(np.mean([vars(each)[name] for each in ceilings])), 3) for name in CEILINGS}
     if args.json is not None:
         model = {"file": args.model, "sha256": config.model.sha256}
-        told = {"set": set_name, "scenes": len(rows[CONFIGURED]), "model": model, "expert": expert, "rows": numbers}
-        write_numbers(args.json, told, weights_sha256=cli_args.weights_of(config, [args.planner]))
+        content = {"set": set_name, "scenes": len(rows[CONFIGURED]), "model": model, "expert": expert, "rows": numbers}
+        write_numbers(args.json, content, weights_sha256=cli_args.weights_of(config, [args.planner]))
     console.print(_table(set_name, len(rows[CONFIGURED]), numbers))
     console.print(expert_sentence(expert), soft_wrap=True, highlight=False)
     return 0

@@ -1,10 +1,9 @@
-"""`reflectdrive bench parity --model FILE --graphs CARD --scenes DIR`: exported graphs beside eager torch.
+"""`reflectdrive bench parity --model FILE --graphs CARD --scenes DIR`: exported graphs compared with eager torch.
 
-Of each scene both write the ids of a full frame, all goals drafted and all edited, and of a lite frame that carries the
-first plan on: how many are the same? Then the planner plans with each from cold, as `eval` has it: do both send the
-same ids, and what do the plans score? The difference of scores is over the same scenes; its interval is by the
-bootstrap. Both run as in a vehicle, through their cards and with their self-checks; a --backend that is not there is
-one sentence and exit code 2.
+For each scene both decode a full frame, with all goals drafted and edited, and a lite frame that continues the first
+plan; equal ids are counted. Then the planner plans with each from its initial state, as `eval` does: published ids and
+scores are compared over the same scenes, with a bootstrap interval. Both load through their cards and self-checks as in
+a vehicle; a missing --backend is one sentence and exit code 2.
 """
 
 from __future__ import annotations
@@ -151,7 +150,7 @@ def compare_networks(
 
 
 def _planned(planner: Planner, seen: Observation, planner_context: PlannerContext, failures: list[str]) -> Plan | None:
-    """A plan from cold; None where there is none, which earns nothing."""
+    """A plan from the initial state; None if planning fails, which scores 0."""
     try:
         return driving_scores.plan_once(planner, seen, planner_context)
     except PlanningError as fault:
@@ -231,9 +230,9 @@ def count_equal(pairs: Sequence[Pair]) -> dict[str, Any]:
 def show(numbers: Mapping[str, Any], console: Console) -> None:
     scenes, bins = numbers["scenes"], numbers["largest_difference_bins"]
     low, high = numbers["pdms_difference_95"]
-    beside = f"{numbers['backend_description']}, {numbers['precision']}, beside eager torch, "
-    beside += f"{scenes} scenes of '{numbers['set']}'"
-    console.print(beside, highlight=False, soft_wrap=True)
+    backend = f"{numbers['backend_description']}, {numbers['precision']}"
+    compared = f"{backend}, compared with eager torch on {scenes} scenes of '{numbers['set']}'"
+    console.print(compared, highlight=False, soft_wrap=True)
     console.print(table(numbers))
     console.print(
         f"PDMS {numbers['pdms']:.2f}, that of eager torch {numbers['pdms_reference']:.2f}: difference "
@@ -242,8 +241,8 @@ def show(numbers: Mapping[str, Any], console: Console) -> None:
         soft_wrap=True,
     )
     if failures := numbers["failures"]:
-        told = f"{len(failures)} times there was no plan, scored 0; the first: {failures[0]}"
-        console.print(escape(told), highlight=False, soft_wrap=True)
+        sentence = f"{len(failures)} times there was no plan, scored 0; the first: {failures[0]}"
+        console.print(escape(sentence), highlight=False, soft_wrap=True)
 
 
 def table(numbers: Mapping[str, Any]) -> Table:

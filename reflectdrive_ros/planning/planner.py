@@ -20,7 +20,7 @@ from ..tokens import Round, TokenLayout
 
 
 class PlanningError(Exception):
-    """A planner cannot plan; the message says why."""
+    """A planner cannot plan; the message gives the reason."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class PlannerState:
 
     previous: Plan | None = None
     lite_steps_since_full: int = 0
-    memory: object = None  # what one recipe remembers beyond that, in a type of its own; told of if it is Remarks
+    memory: object = None  # state of one recipe, in its own type; StepNotes are published
 
 
 @runtime_checkable
@@ -71,7 +71,7 @@ def token_trace(rounds: Sequence[tuple[Array, Array]], known: Prefilled | None, 
 
 
 class Network(Protocol):
-    """A token network on some backend. Arrays go in and come out; the context stays on its device."""
+    """A token network on some backend. Inputs and outputs are arrays; the context stays on its device."""
 
     @property
     def inputs(self) -> InputSpec:

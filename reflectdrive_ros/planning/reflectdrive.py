@@ -103,7 +103,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
         trace=token_trace([(actions[[best]], confidence[[best]])], scene, network.layout),
     )
     result = replace(result, check=safety_check(result, safety_context, repairs))
-    return PlannerState(result, 0, Memory(inputs.notes, "every step plans anew")), result
+    return PlannerState(result, 0, Memory(inputs.notes, "every step is a full step")), result
 
 
 def proposals(observation: Observation, planner_context: PlannerContext) -> tuple[Trajectory, ...]:

@@ -36,7 +36,7 @@ from .repair import repair_plan
 from .safety import SafetyContext, safety_check
 
 STANDING_MPS = 0.3
-STANDING_M = 0.1  # a nearer goal means an immediate stop
+STANDING_M = 0.1  # a closer goal means an immediate stop
 GENTLE_MPS2 = 1.5  # a less probable goal must not require harder braking than this
 MAX_GAP_S = 0.35  # longer intervals between steps mean that images were missed
 MAX_JUMP_M = 1.0  # largest difference between the map pose and the extrapolated one
@@ -69,7 +69,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
         points = network.layout.decode(actions)
         kind, lite_steps_since_full, edit_rounds = StepKind.FULL, 0, settings.edit_rounds
     else:
-        context, log_probs = network.prefill(inputs), np.zeros(1)  # one goal, nothing to choose
+        context, log_probs = network.prefill(inputs), np.zeros(1)  # a single goal
         actions, confidence, points = lite_draft(
             network, context, carried_points(state.previous, observation, network.layout.points)
         )

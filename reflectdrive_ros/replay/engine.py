@@ -128,7 +128,7 @@ def run(args: argparse.Namespace, *, owned: bool = False) -> int:
 
 
 def run_one(args: argparse.Namespace, config: Config, errors: Console) -> int:
-    if args.golden is not None:  # one that cannot be written or compared with is said before the work
+    if args.golden is not None:  # an unusable golden is reported before the replay
         golden.check_name(args.golden)
         if not args.update_golden:
             golden.read(args.golden)
@@ -210,7 +210,7 @@ def replay_bag(
                 replay_engine(reader, sources, config, stop_ns, route, on_progress, tally.count_diagnostics),
                 "engine",
             )
-        for name in RESULT_FILES:  # of an earlier replay: they do not belong to the plans that come now
+        for name in RESULT_FILES:  # of an earlier replay: they do not belong to these plans
             (out / name).unlink(missing_ok=True)
         timed = TimedPlans(plans)
         chunks = ReplayChunks(again, known_sources(reader) | sources, config, drawn=not args.no_report)
@@ -222,7 +222,7 @@ def replay_bag(
         record = chunks.record(
             {
                 "mode": mode,
-                "jobs": args.jobs,  # replays at a time: latencies hold for that
+                "jobs": args.jobs,  # parallel replays: latencies depend on it
                 "route": args.route,
                 "topics": found.details(),
                 **tally.details(),
@@ -237,7 +237,7 @@ def replay_bag(
 
 
 class TimedPlans:
-    """Iterates over plans and measures the time of planning, without the time spent between plans."""
+    """Iterates over plans and measures the planning time, without the time between plans."""
 
     def __init__(self, plans: Iterable[PublishedPlan]) -> None:
         self._plans, self.planning_s = plans, 0.0
@@ -443,8 +443,8 @@ def deadline_row(numbers: Mapping[str, Any]) -> dict[str, str]:
     """A table row with plans over the deadline, which the engine's verdicts do not count as late."""
     if numbers["mode"] != "engine":
         return {}
-    told = f"lateness is not judged here; {numbers['over_deadline']} plans over the deadline of"
-    return {"deadline": f"{told} {numbers['deadline_ms']:g} ms"}
+    text = f"this replay has no deadline; {numbers['over_deadline']} plans over the deadline of"
+    return {"deadline": f"{text} {numbers['deadline_ms']:g} ms"}
 
 
 def scored_row(scored: dict[str, Any]) -> dict[str, str]:

@@ -120,7 +120,7 @@ def find_bags_in(given: Sequence[Path]) -> tuple[list[Path], dict[str, str]]:
     return list(bags.values()), failures
 
 
-# --- what is there already -------------------------------------------------------------------------------------------
+# --- existing results -------------------------------------------------------------------------------------------------
 
 
 def made_by(bag: Path, args: argparse.Namespace, config: Config, program: str) -> dict[str, Any]:
@@ -254,12 +254,12 @@ def _run_job(job: Job, args: argparse.Namespace, config: Config, said: Connectio
     install_worker_handlers()
     part = job.out.with_name(f".{job.out.name}.part")
     shutil.rmtree(part, ignore_errors=True)
-    told = 0.0
+    printed = 0.0
 
     def report_progress(share: float) -> None:
-        nonlocal told
-        if share >= told + PROGRESS_STEP:
-            told = share
+        nonlocal printed
+        if share >= printed + PROGRESS_STEP:
+            printed = share
             said.send(min(share, 1.0))
 
     sentence = ""
@@ -326,10 +326,10 @@ def print_summary(summary: Mapping[str, Any], out: Path, errors: Console, *, rep
     table.add_row("total", f"{summary['kept']} kept" if summary["kept"] else "", *cells(summary))
     console.print(table)
     shown = out / ("index.html" if report else "summary.json")
-    for name, told in engine.deadline_row(summary).items():
-        console.print(escape(f"{name}: {told}"), soft_wrap=True)
-    for told, bags in topic_groups(summary["bags"]).items():
-        console.print(escape(f"topics of {', '.join(bags)}: {told}"), soft_wrap=True)
+    for name, text in engine.deadline_row(summary).items():
+        console.print(escape(f"{name}: {text}"), soft_wrap=True)
+    for text, bags in topic_groups(summary["bags"]).items():
+        console.print(escape(f"topics of {', '.join(bags)}: {text}"), soft_wrap=True)
     console.print(escape(f"{shown.stem}: {shown}"), soft_wrap=True)
     for one in summary["bags"]:
         notice = [one["notice"]] if one["notice"] else []
@@ -345,6 +345,6 @@ def topic_groups(bags: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Names of bags by the topics that were used in them."""
     groups: dict[str, list[str]] = {}
     for one in bags:
-        told = ", ".join(f"{key} = {entry['name']}" for key, entry in one["topics"].items())
-        groups.setdefault(told, []).append(one["name"])
+        text = ", ".join(f"{key} = {entry['name']}" for key, entry in one["topics"].items())
+        groups.setdefault(text, []).append(one["name"])
     return groups

@@ -18,9 +18,9 @@ ROUNDS = 3  # as in a full frame
 
 
 def add_self_drafts(net: TokenNet, batch: Batch, scenes: int, temperature: float, generator: torch.Generator) -> Batch:
-    """The batch with drafts in place of the perturbed plans of its first scenes.
+    """The batch with self-drafts in place of the perturbed plans of its first scenes.
 
-    They are drafted from the expert's goal, so what is to be corrected are the mistakes on the way there.
+    They are drafted from the expert's goal, so that the errors to correct are on the path to it.
     """
     count = batch.actions.shape[1] - batch.masked
     if scenes == 0 or count == 0:

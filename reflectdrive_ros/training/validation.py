@@ -29,7 +29,7 @@ SUB_SCORES = ("nc", "dac", "ttc", "comfort", "ep")
 
 @dataclass(frozen=True, eq=False)
 class ValidationSet:
-    """The scenes of a validation set that are asked, without their pictures, and what the network is given of them."""
+    """The scenes used in validation, without their images, and the network's inputs of them."""
 
     scenes: tuple[DrivingScene, ...]
     inputs: tuple[ModelInputs, ...]
@@ -52,10 +52,10 @@ def load_validation_set(folder: Path, shape: Shape, limit: int, on_damage: Calla
 
 @torch.no_grad()
 def validate(net: TokenNet, dataset: ValidationSet, decoding: Decoding, device: torch.device) -> dict[str, float]:
-    """Means over the scenes: PDMS and its parts in percent, errors in metres, tokens in percent.
+    """Means over the scenes: PDMS and its sub-scores in percent, errors in metres, tokens in percent.
 
     `pdms` is that of the most probable goal's plan, `pdms_drafted` of the same before editing, `pdms_best` of the best
-    of all goals' plans; `token_accuracy` that of the other tokens when the expert's goal is told and nothing else.
+    of all goals' plans; `token_accuracy` is that of the other tokens given the expert's goal.
     """
     layout = net.config.layout
     free = list(layout.free)

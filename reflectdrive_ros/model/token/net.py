@@ -44,7 +44,7 @@ from ..vision import Projector, VisionConfig, VisionEncoder
 
 MASKED_LOGIT = -1e9  # logit of what cannot be
 EGO_VALUES = 3  # speed, acceleration, yaw rate; one prompt token each
-FOURIER_OCTAVES = 6  # sines and cosines by which a number is told
+FOURIER_OCTAVES = 6  # frequencies of the Fourier features of a number
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class TokenNetConfig:
         return self.text_length + EGO_VALUES + len(self.route_at_m)
 
     def clamp_to_range(self, actions: Tensor) -> Tensor:
-        """Sequences (.., T) with every id brought into the range of its head; masks stay masks."""
+        """Sequences (.., T) with every id clipped to the range of its head; masks stay masks."""
         points = torch.unflatten(actions, -1, (-1, len(self.layout.axes)))
         axes = [points[..., k].clamp(*ids) for k, ids in enumerate(self.layout.id_ranges)]
         return torch.where(actions == self.layout.mask_id, actions, torch.stack(axes, -1).flatten(-2))
@@ -97,7 +97,7 @@ def small_config(words: tuple[str, ...]) -> TokenNetConfig:
 def base_config(words: tuple[str, ...] = ()) -> TokenNetConfig:
     """Qwen3-0.6B with SigLIP2-base-patch16-256 and an action FFN of width 1024: 776 M parameters.
 
-    With a vocabulary of its own it has embeddings for that alone, 156 M parameters less.
+    With its own vocabulary it has embeddings for that alone, 156 M parameters less.
     """
     return TokenNetConfig(
         vision=VisionConfig(256, 256, 16, 1, (), 768, 12, 12, 3072, 1e-6),
@@ -110,16 +110,16 @@ def base_config(words: tuple[str, ...] = ()) -> TokenNetConfig:
 
 
 class PackedOutput(NamedTuple):
-    """What the network says of R blocks."""
+    """Outputs of the network for R sequences."""
 
     logits: Tensor  # (B, R, T, bins) float32
     hidden: Tensor  # (B, R, T, width), what the heads read
     keys_values: tuple[KeysValues, ...]  # of the prompt, per layer
-    image_tokens: Tensor  # (B, P', width), the part of the prompt that stands for the pictures, before the first layer
-    route_embedding: Tensor  # (B, points, width), the part that stands for the route
+    image_tokens: Tensor  # (B, P', width), the image tokens of the prompt, before the first layer
+    route_embedding: Tensor  # (B, points, width), the route tokens of the prompt
 
     def first(self, count: int) -> PackedOutput:
-        """What it says of the first blocks."""
+        """The outputs of the first sequences."""
         return self._replace(logits=self.logits[:, :count], hidden=self.hidden[:, :count])
 
 
@@ -168,7 +168,7 @@ class TokenNet(nn.Module):
         self.register_buffer("sin", sin, persistent=False)
 
     def initialise(self, generator: torch.Generator) -> None:
-        """Random weights from a seed: normal, smaller where layers add up, smooth from bin to bin in the tables."""
+        """Random weights from a seed: normal, smaller for residual outputs, smooth over bins in the tables."""
         layers = {self.vision: len(self.vision.layers), self: len(self.layers)}
         with torch.no_grad():
             for name, parameter in self.named_parameters():
@@ -194,7 +194,7 @@ class TokenNet(nn.Module):
     # --- whole passes ------------------------------------------------------------------------------------------------
 
     def forward_packed(self, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, actions: Tensor) -> PackedOutput:
-        """All R blocks (B, R, T) beside one prompt, in one pass; each as if it were alone."""
+        """All R sequences (B, R, T) with one prompt, in one pass; each result is independent of the others."""
         return self.forward_from_prompt(self.prompt(images, text, ego, route), actions)
 
     def forward_from_prompt(self, prompt: Tensor, actions: Tensor) -> PackedOutput:
@@ -209,7 +209,7 @@ class TokenNet(nn.Module):
         for layer in self.layers[:-1]:
             x, keys_values = layer(x, length, mask, cos, sin)
             kept.append(keys_values)
-        # of the last layer the prompt's keys and values are enough: nobody reads its output
+        # of the prompt's last layer only keys and values are needed
         x, keys_values = self.layers[-1](x, length, mask, cos, sin, skip=length)
         kept.append(keys_values)
         hidden = torch.unflatten(self.norm(x), 1, (count, self.config.layout.length))
@@ -221,7 +221,7 @@ class TokenNet(nn.Module):
         return PackedOutput(self.logits(hidden), hidden, of_prompt, image_tokens, route_embedding)
 
     def encode(self, prompt: Tensor) -> tuple[KeysValues, ...]:
-        """Keys and values of the prompt (B, P, width), those that `packed_beside` gives."""
+        """The KV cache of the prompt (B, P, width), equal to that of `forward_packed`."""
         length = prompt.shape[1]
         mask = torch.where(attention_mask(length, 0, self.config.layout.length, prompt.device), 0.0, MASKED_LOGIT)
         cos, sin = self.cos[:length], self.sin[:length]
@@ -244,7 +244,7 @@ class TokenNet(nn.Module):
         return out.logits[:, 0, self.config.layout.goal[0]], self.goal_y_logits(out, x_ids)
 
     def decode(self, actions: Tensor, keys_values: tuple[KeysValues, ...]) -> Tensor:
-        """Logits (B, R, T, bins) of blocks (B, R, T) from the prompt's keys and values, which stay as they are."""
+        """Logits (B, R, T, bins) of sequences (B, R, T) from the prompt's KV cache, which is not changed."""
         return self.logits(self.hidden(actions, keys_values))
 
     def hidden(self, actions: Tensor, keys_values: tuple[KeysValues, ...]) -> Tensor:
@@ -261,16 +261,16 @@ class TokenNet(nn.Module):
     # --- parts -------------------------------------------------------------------------------------------------------
 
     def prompt(self, images: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> Tensor:
-        """(B, P, width): pictures, words, ego state, route."""
+        """(B, P, width): images, words, ego state, route."""
         if images.shape[1] != self.config.image_count:
-            raise ValueError(f"images has {images.shape[1]} pictures, expected {self.config.image_count}")
+            raise ValueError(f"images has {images.shape[1]} images, expected {self.config.image_count}")
         return self.build_prompt(self.encode_images(images), text, ego, route)
 
     def encode_images(self, images: Tensor) -> Tensor:
         """Features (B, S, cameras, tokens, width) of images (B, S * frames * cameras, H, W, 3).
 
-        A network that looks at each instant by itself (vision.frames = 1) may be shown the newest instant alone: of an
-        older one it sees today what it saw then.
+        A network that encodes each instant by itself (vision.frames = 1) may be given the newest instant alone, because
+        the features of older images do not change.
         """
         cameras, frames = self.config.cameras, self.config.vision.frames
         views = torch.unflatten(images, 1, (-1, frames, cameras)).transpose(2, 3)
@@ -281,13 +281,15 @@ class TokenNet(nn.Module):
         return self.projector(self.vision(views))  # type: ignore[no-any-return]
 
     def build_prompt(self, features: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> Tensor:
-        """(B, P, width) of features (B, instants / frames, cameras, tokens, width), oldest first, and the rest."""
+        """Prompt (B, P, width) of features (B, instants / frames, cameras, tokens, width), oldest first, text, ego
+        and route.
+        """
         ego_tokens = torch.unflatten(self.ego(fourier_features(ego).to(features.dtype)), -1, (EGO_VALUES, -1))
         route_embedding = self.x_embedding(route[..., 0]) + self.y_embedding(route[..., 1]) + self.route_position
         return torch.cat([self.image_tokens(features), self.embed_tokens(text), ego_tokens, route_embedding], 1)
 
     def image_tokens(self, features: Tensor) -> Tensor:
-        """The prompt's first part (B, P', width): what is features, each token told its camera and instant."""
+        """The prompt's image tokens (B, P', width): features plus embeddings of camera and instant."""
         return (features + self.camera[:, None] + self.instant[:, None, None]).flatten(1, 3)
 
     def all_masked(self, scenes: int, device: torch.device) -> Tensor:
@@ -316,14 +318,14 @@ class TokenNet(nn.Module):
         return F.linear(out.hidden[:, 0, self.config.layout.goal[0]], self.x_head.weight[low : high + 1]).float()
 
     def goal_y_logits(self, out: PackedOutput, x_ids: Tensor) -> Tensor:
-        """Logits (B, K, Y) of the goal's y given its x (B, K), where block 0 of `out` is all mask.
+        """Logits (B, K, Y) of the goal's y given its x (B, K), if sequence 0 of `out` is all mask.
 
-        Y are the ids that y may have, from the lowest on (`config.id_ranges`). Each x looks up the route where it has
-        about that x: places near each other have embeddings near each other.
+        Y are the allowed ids of y, from the lowest on (`config.id_ranges`). Each x attends to the route points with
+        similar x, because the embeddings of close bins are similar.
         """
         hidden, width, (goal_x, goal_y) = out.hidden[:, 0], out.hidden.shape[-1], self.config.layout.goal
         alike = self.x_embedding(x_ids) @ out.route_embedding.transpose(1, 2) / math.sqrt(width)
-        there = alike.softmax(-1)  # (B, K, points), by which what each point says is mixed
+        there = alike.softmax(-1)  # (B, K, points), weights of the route points
         said = self.goal_route(out.route_embedding)
         about = self.goal_hidden(hidden[:, goal_x : goal_y + 1].flatten(1))[:, None] + self.goal_x_embedding(x_ids)
         logits: Tensor = self._y_logits(self.goal_y_head, F.silu(about + there @ said[..., width:]))
@@ -332,12 +334,12 @@ class TokenNet(nn.Module):
         return logits.float()
 
     def goal_value(self, hidden: Tensor) -> Tensor:
-        """(B, R) logits that it is good to go there, of hidden (B, R, T, width) of blocks that hold a goal alone."""
-        odds: Tensor = self.value_head(F.silu(self.value_hidden(self.pool_goal_features(hidden))))
-        return odds[..., 0].float()
+        """(B, R) goal-value logits from hidden (B, R, T, width) of sequences that hold one goal each."""
+        value: Tensor = self.value_head(F.silu(self.value_hidden(self.pool_goal_features(hidden))))
+        return value[..., 0].float()
 
     def pool_goal_features(self, hidden: Tensor) -> Tensor:
-        """(B, R, 2 width) of such hidden: what stands at the goal, and on the way there."""
+        """(B, R, 2 width) features for the goal value: mean hidden state of the goal's tokens, and of the others."""
         first, end = self.config.layout.goal[0], self.config.layout.goal[1] + 1
         free = hidden[..., :first, :]
         if end < hidden.shape[-2]:
@@ -345,12 +347,12 @@ class TokenNet(nn.Module):
         return torch.cat([hidden[..., first:end, :].mean(-2), free.mean(-2)], -1)
 
     def _y_logits(self, head: nn.Linear, hidden: Tensor) -> Tensor:
-        """What a head says of the ids that y may have; the others' rows are not multiplied."""
+        """Logits of a head for the allowed ids of y; the other rows are not multiplied."""
         low, high = self.config.layout.id_ranges[1]
         return F.linear(hidden, head.weight[low : high + 1])
 
     def _block_positions(self, prompt: int, count: int) -> Tensor:
-        """Every block stands right behind the prompt."""
+        """Positions: every sequence follows the prompt directly."""
         return prompt + torch.arange(self.config.layout.length, device=self.cos.device).repeat(count)
 
 
@@ -362,9 +364,10 @@ def fourier_features(numbers: Tensor) -> Tensor:
 
 
 def attention_mask(prompt: int, actions: int, length: int, device: torch.device) -> Tensor:
-    """(P + R * T, P + R * T) bool, T = length, who (rows) attends to whom.
+    """(P + R * T, P + R * T) bool: T = length, who a attends to whom.
 
-    The prompt attends causally, each sequence to the prompt and to itself.
+    The prompt attends causally, a sequence to attends to the
+    prompt and to itself.
     """
     of_blocks = torch.arange(actions, device=device)[:, None].expand(-1, length).flatten()
     block = torch.cat([torch.full((prompt,), -1, device=device), of_blocks])

@@ -1,10 +1,11 @@
-"""A planning step in calls: `prefill_goal` reads the scene and decides, `prefill` reads it, `step` drafts or edits.
+"""A planning step in calls: `prefill_goal` encodes the scene and decides goals, `prefill` encodes it, `step` drafts or
+edits.
 
     full frame: prefill_goal, then step 3 times drafting (5, 5 and 4 tokens) and 3 times editing
     lite frame: prefill, then step once drafting (what is masked) and once editing, on the last plan's tokens
 
-The goal pass runs inside the prefill: an all-mask block stands beside the prompt in the same pass. A lite frame has its
-goal and leaves that out. Nothing is copied per goal and nothing is asked of the host, so calls can be queued, dropped
+The goal pass is part of the prefill: a fully masked sequence is packed with the prompt. A lite frame has its goal and
+leaves that out. Nothing is copied per goal and there is no host synchronisation, so that calls can be queued, dropped
 at a deadline, exported and captured.
 
 `rollout` runs the rounds of `tokens.decoding_rounds`, greedily as a vehicle does or with tokens drawn at a temperature.
@@ -86,15 +87,15 @@ def prefill_goal(
 
 
 def prefill(net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> tuple[KeysValues, ...]:
-    """Keys and values of the prompt, as `prefill_goal` gives them."""
+    """The KV cache of the prompt, equal to that of `prefill_goal`."""
     return net.encode(net.prompt(images, text, ego, route))
 
 
 def prefill_goal_from_prompt(net: TokenNet, prompt: Tensor, rules: GoalRules) -> Prefilled:
     """`prefill_goal` from the prompt (B, P, width) on.
 
-    Goals are sought where their x is likely (`token_ops.likely_places`): the y of a goal is asked for there alone.
-    Those that were found are looked at once more, and weighed by what is seen then.
+    Goals are searched where their x is probable (`ops.likely_x_indices`): y is evaluated only there. The goals found
+    get a goal value each, and are reweighted by it.
     """
     layout, device = net.config.layout, prompt.device
     out = net.forward_from_prompt(prompt, net.all_masked(prompt.shape[0], device))
