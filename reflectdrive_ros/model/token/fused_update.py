@@ -105,5 +105,5 @@ def kernel(
     commit = among & (rank < tl.where(editing, at_most, tl.load(limit)))
 
     tl.store(written + here, tl.where(commit, likeliest, present), inside)
-    told = tl.where(commit, confidence_now, tl.where(masked, 0.0, own_probability))
-    tl.store(confidence + here, told, inside)
+    token_confidence = tl.where(commit, confidence_now, tl.where(masked, 0.0, own_probability))
+    tl.store(confidence + here, token_confidence, inside)

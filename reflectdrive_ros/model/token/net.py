@@ -79,7 +79,7 @@ class TokenNetConfig:
 
     @property
     def non_image_length(self) -> int:
-        """Tokens of the prompt that are no pictures."""
+        """Tokens of the prompt that are no images."""
         return self.text_length + EGO_VALUES + len(self.route_at_m)
 
     def clamp_to_range(self, actions: Tensor) -> Tensor:

@@ -51,7 +51,7 @@ class RoundOutput(NamedTuple):
     """Action sequences after one round."""
 
     actions: Tensor  # (B, M, T) ids
-    confidence: Tensor  # (B, M, T) probability of each token when it was last looked at, 0 of a mask
+    confidence: Tensor  # (B, M, T) probability of each token when it was last evaluated, 0 of a mask
     log_probs: Tensor | None = None  # (B, M, T) of each token under the round's sampling distribution, 0 of a mask
 
 
