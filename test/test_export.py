@@ -402,7 +402,9 @@ def test_a_truncated_graph_is_named(copy, left):
 def test_a_graph_of_another_model_is_named(copy, exact):
     (copy / "step.onnx").write_bytes((exact / "step.onnx").read_bytes())
     rewrite(copy, lambda card: of_whatever_is_there(card, copy))
-    with pytest.raises(GraphError, match=r"step\.onnx belongs to another model than card\.json: action_sequences differ"):
+    with pytest.raises(
+        GraphError, match=r"step\.onnx belongs to another model than card\.json: action_sequences differ"
+    ):
         OrtNetwork.from_file(copy / "card.json")
 
 

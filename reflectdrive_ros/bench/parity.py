@@ -224,7 +224,7 @@ def show(numbers: Mapping[str, Any], console: Console) -> None:
     low, high = numbers["pdms_difference_95"]
     backend = f"{numbers['backend_description']}, {numbers['precision']}"
     compared = f"{backend}, compared with eager torch on "
-    beside += f"{scenes} scenes of '{numbers['set']}'"
+    compared += f"{scenes} scenes of '{numbers['set']}'"
     console.print(compared, highlight=False, soft_wrap=True)
     console.print(table(numbers))
     console.print(
