@@ -16,6 +16,7 @@ import numpy as np
 from ..config import Config
 from ..domain import Array, Observation, Plan, TokenTrace
 from ..features import InputSpec, ModelInputs, model_inputs
+from ..scoring.safety import SafetyContext
 from ..tokens import Round, TokenLayout
 
 
@@ -126,12 +127,19 @@ def no_deadline() -> float:
 
 @dataclass(frozen=True)
 class PlannerContext:
-    """Configuration, network and clock of a planner."""
+    """Configuration, network, clock and checks of a planner."""
 
     config: Config
     network: Network | None = None  # of learned planners
     make_inputs: Callable[[Observation, InputSpec], ModelInputs] = model_inputs
     deadline_used: Callable[[], float] = no_deadline  # elapsed share of the deadline, 0 at the start of the step
+    safety: SafetyContext | None = None  # of the step's observation
+
+    def safety_context(self, observation: Observation) -> SafetyContext:
+        """The SafetyContext of the step, or a new one if the caller shares none for this observation."""
+        if self.safety is not None and self.safety.observation is observation:
+            return self.safety
+        return SafetyContext(observation, self.config)
 
 
 def network_inputs(

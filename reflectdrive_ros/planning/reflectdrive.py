@@ -23,7 +23,9 @@ import numpy as np
 from ..config import ReflectDriveConfig
 from ..domain import Array, Observation, Plan, StepKind, Trajectory
 from ..features import ModelInputs
+from ..scoring.safety import safety_check
 from ..tokens import decoding_rounds, draft_schedule
+from .assessment import assess, evaluate
 from .planner import (
     Network,
     PlannerContext,
@@ -36,7 +38,6 @@ from .planner import (
 )
 from .postprocess.waypoints import postprocess, trajectories
 from .repair import repair_plan
-from .safety import SafetyContext, assess, evaluate, safety_check
 
 
 @runtime_checkable
@@ -66,7 +67,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
     settings = planner_context.config.reflectdrive
     network, inputs = network_inputs("reflectdrive", observation, planner_context)
     scene = network.prefill_goal(inputs)
-    safety_context = SafetyContext.of(observation, planner_context.config)
+    safety_context = planner_context.safety_context(observation)
 
     goals = nms_goals(scene, network, settings)[: settings.goals if safety_context.can_check else 1]
     actions, confidence = draft_plans(goals, scene, inputs, network, settings)
@@ -81,7 +82,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
     best = order[0]
     ids, sent, repairs = actions[best], smooth[best], 0
     if settings.repair and safety_context.can_check:
-        repaired = repair_plan(ids, points[best], observation, scene.context, planner_context, safety_context)
+        repaired = repair_plan(ids, points[best], scene.context, planner_context, safety_context)
         ids, sent, repairs = repaired.ids, repaired.points, repaired.iterations
         if repairs and scores:
             again = assess(safety_context, evaluate(safety_context, sent[None]))
@@ -115,7 +116,7 @@ def proposals(observation: Observation, planner_context: PlannerContext) -> tupl
     network, inputs = network_inputs("reflectdrive", observation, planner_context)
     scene = network.prefill_goal(inputs)
     actions, _ = draft_plans(nms_goals(scene, network, settings)[: settings.goals], scene, inputs, network, settings)
-    road = SafetyContext.of(observation, planner_context.config).road
+    road = planner_context.safety_context(observation).road
     points = postprocess(network.layout.decode(actions), observation.ego, network.layout.codebook.bin_m, road)
     return trajectories(points, observation.ego.speed_mps, planner_context.config.output.dt_s, road)
 
