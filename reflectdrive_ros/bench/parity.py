@@ -34,7 +34,7 @@ from ..evaluation.driving_scores import MEASURES
 from ..features import ModelInputs, model_inputs
 from ..model.card import GraphCard, GraphError
 from ..planning import get_planner
-from ..planning.planner import Network, Planner, PlannerContext, PlanningError, run_rounds
+from ..planning.planner import Network, Planner, PlannerContext, PlanningError, prefill_sequences, run_rounds
 from ..provenance import write_numbers
 from ..runtime.model_file import ModelFileError, model_config
 from ..runtime.network import load_network
@@ -198,15 +198,16 @@ def run_step(
     """
     begun = time.perf_counter_ns()
     if actions is None:
-        known = network.prefill_goal(inputs)
+        known = prefill_sequences(network, inputs)
         context, actions = known.context, known.actions[:count]
     else:
         context = network.prefill(inputs)
     read_ms, begun = 1e-6 * (time.perf_counter_ns() - begun), time.perf_counter_ns()
     actions, _ = network.draft(context, actions, [limit for limit, edit in rounds if not edit])
     actions = actions[:edited]
+    edits = [each for each in rounds if each.edit and "edit" in network.capabilities]
     drafted_ms, begun = 1e-6 * (time.perf_counter_ns() - begun), time.perf_counter_ns()
-    actions, _ = run_rounds(partial(network.step, context), actions, [each for each in rounds if each.edit])
+    actions, _ = run_rounds(partial(network.step, context), actions, edits)
     return actions, (read_ms, drafted_ms, 1e-6 * (time.perf_counter_ns() - begun))
 
 

@@ -58,7 +58,7 @@ from ..model.checkpoint import CheckpointError
 from ..model.token import torch_bench
 from ..model.token.cuda_graphs import CudaMode
 from ..model.token.net import TokenNet
-from ..planning.planner import Network, run_rounds
+from ..planning.planner import Network, prefill_sequences, run_rounds
 from ..provenance import write_numbers
 from ..runtime.graphs import group_views
 from ..runtime.model_file import model_config
@@ -226,7 +226,7 @@ def figures(
         network = OrtNetwork(card, args.threads, "cpu")
         runs = min(PROFILE_RUNS, args.steps)
         looking = profile_nodes(card, "vision_encoder", {"views": group_views(card, inputs.images)}, runs, folder)
-        reading = profile_nodes(card, "prefill_goal", network.graph_inputs(inputs), runs, folder)
+        reading = profile_nodes(card, "prefill_goal", network.goal_inputs(inputs), runs, folder)
         parts_ms = {"vision": sum(looking.values()), **split(reading, folder / "run.onnx")}
     compared = network is not eager
     spent_ms = timed(args.steps, make_actions(network, eager, net, inputs, compared), errors)
@@ -338,7 +338,7 @@ def reading_again(network: Network, inputs: ModelInputs, count: int, edited: int
     def step(actions: Array, limit: int, edit: bool) -> tuple[Array, Array]:
         return network.step(network.prefill(inputs), actions[:edited] if edit else actions, limit, edit)
 
-    return run_rounds(step, network.prefill_goal(inputs).actions[:count], full_rounds(network.layout))[0]
+    return run_rounds(step, prefill_sequences(network, inputs).actions[:count], full_rounds(network.layout))[0]
 
 
 def driven(inputs: ModelInputs, cameras: int, strange: bool = False) -> Iterator[ModelInputs]:

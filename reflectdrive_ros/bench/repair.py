@@ -161,6 +161,18 @@ class CountingNetwork:
     def layout(self) -> TokenLayout:
         return self._network.layout
 
+    @property
+    def capabilities(self) -> frozenset[str]:
+        return self._network.capabilities
+
+    def unconditional(self, inputs: ModelInputs) -> Any:
+        return self._network.unconditional(inputs)
+
+    def guided_step(
+        self, context: Any, unconditional: Any, actions: Array, limit: int, weight: float
+    ) -> tuple[Array, Array]:
+        return self._network.guided_step(context, unconditional, actions, limit, weight)
+
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
         key = b"".join(part.tobytes() for part in inputs.arrays.values())
         if self._read is None or self._read[0] != key:

@@ -67,6 +67,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="fp32",
         help="of the arithmetic: bf16 and fp8 are for TensorRT, int8 for CPUs (fp32)",
     )
+    parser.add_argument(
+        "--guidance",
+        action="store_true",
+        help="also write the graph that reflectdrive.guidance needs, for ONNX Runtime",
+    )
     parser.add_argument("--calibrate", type=Path, metavar="DIR", help="scene set that tells how large values get")
     parser.add_argument("--gate", type=Path, metavar="DIR", help="scene set on which the driving score is held")
     parser.add_argument(
@@ -112,7 +117,16 @@ def run(args: argparse.Namespace) -> int:
                 known = golden(_taking(args.camera, net, decoding)) if net.config.words else None
                 sequences = args.blocks or (config.decoding.goals if args.tensorrt else None)
                 card_sha256 = export(
-                    net, weights_sha256.lower(), place, about, decoding, sequences, known, gate, args.camera
+                    net,
+                    weights_sha256.lower(),
+                    place,
+                    about,
+                    decoding,
+                    sequences,
+                    known,
+                    gate,
+                    args.camera,
+                    args.guidance,
                 )
             if quantise:
                 sets = args.calibrate, args.gate

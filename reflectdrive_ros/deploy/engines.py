@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from ..config import ConfigError
-from ..model.card import GRAPHS, GraphCard, GraphError
+from ..model.card import GraphCard, GraphError
 from ..runtime.model_file import ModelFileError
 from ..runtime.trt import engine_cache
 from ..runtime.trt.backend import (
     TrtLogger,
     engine_folder,
+    engine_graphs,
     engine_key,
     import_tensorrt,
     machine_of,
@@ -49,7 +50,7 @@ def build(card: GraphCard, device: str, folder: Path | None, clock: Callable[[],
     gpu = open_device(device)
     trt = import_tensorrt(gpu)
     place, machine = engine_folder(card, folder), machine_of(trt, gpu)
-    for name in GRAPHS:
+    for name in engine_graphs(card):
         key = engine_key(card, name, machine)
         file = place / f"{key.name}.plan"
         try:

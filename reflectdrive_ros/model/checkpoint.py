@@ -26,7 +26,7 @@ from torch import Tensor
 
 from ..documents import DocumentError, array, check_fields, number, parse_json, text, whole
 from ..files import MODEL_BYTES, open_limited, sha256_of
-from .card import LAYOUT, GraphCard, GraphError, upgrade_config
+from .card import LAYOUT, RENDERED, GraphCard, GraphError, token_capabilities, upgrade_config
 from .token.net import TokenNet, TokenNetConfig
 
 FORMAT = "reflectdrive.token_net.3"
@@ -84,6 +84,9 @@ def save(net: TokenNet, path: str | Path, about: Mapping[str, Any], dtype: torch
     digest = hashlib.sha256(content).hexdigest()
     card = {
         "format": FORMAT,
+        "kind": "token",
+        "capabilities": token_capabilities(net.config.layout, True),
+        "training_domain": RENDERED,
         "file": path.name,
         "sha256": digest,
         "bytes": len(content),

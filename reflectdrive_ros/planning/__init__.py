@@ -49,10 +49,7 @@ def available_planners(config: Config) -> dict[str, Planner]:
 
 @dataclass(frozen=True)
 class ReflectDriveDecoding(DecodingConfig):
-    """`decoding` with the goals and the guidance of `reflectdrive`.
-
-    The goals built into exported graphs need not match: the recipe selects among those that the network returns.
-    """
+    """`decoding` with number and spacing of the goals and the guidance of `reflectdrive`."""
 
     guidance: float = 0.0  # weight of classifier-free guidance
 

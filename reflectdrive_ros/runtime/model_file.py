@@ -8,11 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from ..config import ModelConfig
-from ..documents import SHA256, DocumentError, check_fields, maybe, number, read_json, text
+from ..documents import SHA256, DocumentError, array, check_fields, choice, maybe, named, number, read_json, text
 from ..files import sha256_of, shown
+from ..model.card import CAPABILITIES, KINDS
 
 CARD = "card.json"  # beside the weights: their description, with their hash
-FIELDS = {"file": maybe(text()), "sha256": maybe(SHA256), "golden": maybe({"goal_log_prob": number()})}
+FIELDS = {
+    "file": maybe(text()),
+    "sha256": maybe(SHA256),
+    "kind": maybe(choice(*KINDS)),
+    "capabilities": maybe(array(choice(*CAPABILITIES))),
+    "golden": maybe(named(number())),
+}
 
 
 class ModelFileError(Exception):

@@ -46,6 +46,9 @@ STATE = {
 ADAM = ("exp_avg", "exp_avg_sq", "step")
 WEIGHTS_ONLY_KEYS = (
     "format",
+    "kind",
+    "capabilities",
+    "training_domain",
     "file",
     "bytes",
     "parameters",
