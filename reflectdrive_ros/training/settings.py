@@ -119,7 +119,7 @@ class TrainConfig:
             if value not in allowed:
                 raise ConfigError(f"{name} is '{value}', expected one of {', '.join(allowed)}")
         if self.loss.goal_value > 0.0 and self.loss.goal_score == 0.0:
-            raise ConfigError("loss.goal_value is learnt from what goals are worth: set loss.goal_score above 0 too")
+            raise ConfigError("loss.goal_value is above 0 and loss.goal_score is 0: set loss.goal_score above 0")
         if self.loss.aux_perception == 0.0 and self.optimizer.vision_pretrain_fraction > 0.0:
             raise ConfigError(
                 "optimizer.vision_pretrain_fraction is above 0 and loss.aux_perception is 0: the vision encoder has "
