@@ -8,6 +8,7 @@ none: its nearest value is -0.1 m). A trajectory is x1, y1, .. xN, yN; the id af
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -71,6 +72,29 @@ class Codebook:
         if ids.ndim < 1 or ids.shape[-1] % 2:
             raise ValueError(f"Codebook.decode got ids of shape {ids.shape}, expected (.., 2 T)")
         return self.to_values(ids).reshape(*ids.shape[:-1], ids.shape[-1] // 2, 2)
+
+
+class Round(NamedTuple):
+    """One decoding round: a draft of at most `limit` masked tokens of each sequence or, with `edit`, AutoEdit."""
+
+    limit: int = 0
+    edit: bool = False
+
+
+def draft_schedule(masked: int, rounds: int) -> tuple[int, ...]:
+    """Tokens that each of `rounds` draft rounds writes, `masked` in all: equal shares, larger ones first, as 5, 5, 4.
+
+    Rounds beyond `masked` would write nothing and are left out. Raises ValueError on fewer than 0 tokens or 1 round.
+    """
+    if masked < 0 or rounds < 1:
+        raise ValueError(f"draft_schedule got {masked} masked tokens and {rounds} rounds, expected 0 and 1 or more")
+    rounds = min(rounds, masked)
+    return tuple(masked // rounds + (turn < masked % rounds) for turn in range(rounds))
+
+
+def decoding_rounds(masked: int, draft_rounds: int, edit_rounds: int) -> tuple[Round, ...]:
+    """The draft rounds of `draft_schedule`, then the edit rounds."""
+    return (*map(Round, draft_schedule(masked, draft_rounds)), *(Round(edit=True) for _ in range(edit_rounds)))
 
 
 ROUNDING_M = 0.3 / np.sqrt(12)  # standard deviation of what the codebook rounds away

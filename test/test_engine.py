@@ -190,8 +190,8 @@ def test_a_plan_of_a_later_time_is_not_carried_and_holds_no_other_one():
     driven, scene = engine(), observation(speed=8.0)
     driven.step(scene)
     before = later(scene, -0.1, forward=0.0)
-    assert driven._recent(scene.stamp_ns) is not None
-    assert driven._recent(before.stamp_ns) is None
+    assert driven._recent_plan(scene.stamp_ns) is not None
+    assert driven._recent_plan(before.stamp_ns) is None
     driven._planner = lambda state, scene, planner_context: 1 / 0
     assert driven.step(before).source is PlanSource.STOP
 

@@ -333,7 +333,10 @@ def test_the_likeliest_goal_alone_is_scored_beside_the_best_of_all(seen, tiny_mo
             seen,
             ["reflectdrive2"],
             scenes_config(
-                **tiny_model.settings, **everyone, reflectdrive2__choose=score_goals, reflectdrive2__repair=score_goals
+                **tiny_model.settings,
+                **everyone,
+                reflectdrive2__score_goals=score_goals,
+                reflectdrive2__repair=score_goals,
             ),
             None,
             None,

@@ -62,7 +62,7 @@ def folder(tmp_path_factory):
 def exact(tmp_path_factory):
     """Graphs of weights that bfloat16 would change, for steps of four blocks."""
     place = tmp_path_factory.mktemp("exact")
-    export(tiny_net(words=WORDS), "0" * 64, place, {}, RULES, actions=4)
+    export(tiny_net(words=WORDS), "0" * 64, place, {}, RULES, sequences=4)
     return place
 
 
@@ -402,7 +402,9 @@ def test_a_truncated_graph_is_named(copy, left):
 def test_a_graph_of_another_model_is_named(copy, exact):
     (copy / "step.onnx").write_bytes((exact / "step.onnx").read_bytes())
     rewrite(copy, lambda card: of_whatever_is_there(card, copy))
-    with pytest.raises(GraphError, match=r"step\.onnx belongs to another model than card\.json: blocks differ"):
+    with pytest.raises(
+        GraphError, match=r"step\.onnx belongs to another model than card\.json: action_sequences differ"
+    ):
         OrtNetwork.from_file(copy / "card.json")
 
 
@@ -417,7 +419,7 @@ def test_graphs_in_each_others_place_are_noticed(copy):
     [
         ("{", "is not JSON"),
         ("[]", "is no card"),
-        ('{"format": "reflectdrive.graphs.2"}', r"is no card of exported graphs \(format reflectdrive\.graphs\.3\)"),
+        ('{"format": "reflectdrive.graphs.2"}', r"is no card of exported graphs \(format reflectdrive\.graphs\.4\)"),
         ('{"format": "reflectdrive.graphs.3"}', "has no model: export the checkpoint again"),
         ("[" * 100_000, "nests deeper than 64 levels"),
         ("\0", "is not JSON"),
@@ -442,7 +444,7 @@ def test_a_card_that_is_none_is_refused(tmp_path, content, complaint):
         ("model.inputs", None, "has model.inputs = None, expected an object"),
         ("model.codebook.bins", 668, "Codebook.bins is 668, expected an odd number"),
         ("model.decoding.goals", [], r"has model.decoding.goals = \[\], expected an object"),
-        ("model.blocks", "4", "has model.blocks = '4', expected a whole number"),
+        ("model.action_sequences", "4", "has model.action_sequences = '4', expected a whole number"),
         ("graphs.step", [], r"has graphs.step = \[\], expected an object"),
         ("graphs.step.sha256", None, "has graphs.step.sha256 = None, expected a SHA-256"),
         ("graphs.step.file", "../step.onnx", r"has graphs.step.file = '../step.onnx', expected the name of a file"),
@@ -544,11 +546,11 @@ def test_weights_are_found_wherever_a_graph_can_hold_a_tensor():
 def test_a_graph_or_weights_that_are_a_device_or_a_pipe_are_refused(beside):
     (beside / "vision_encoder.onnx").unlink()
     (beside / "vision_encoder.onnx").symlink_to("/dev/zero")
-    with pytest.raises(ModelFileError, match=r"see\.onnx cannot be read: it is a device"):
+    with pytest.raises(ModelFileError, match=r"vision_encoder\.onnx cannot be read: it is a device"):
         load_network(as_set(beside), BUILT_IN)
     (beside / "vision_encoder.onnx").unlink()
     os.mkfifo(beside / "vision_encoder.onnx")
-    with pytest.raises(ModelFileError, match=r"see\.onnx cannot be read: it is a pipe"):
+    with pytest.raises(ModelFileError, match=r"vision_encoder\.onnx cannot be read: it is a pipe"):
         load_network(as_set(beside), BUILT_IN)
 
 

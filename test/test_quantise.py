@@ -27,7 +27,7 @@ from reflectdrive_ros.deploy.quantise import (
     write_quantised,
 )
 from reflectdrive_ros.evaluation import driving_scores
-from reflectdrive_ros.model.card import CARD, GRAPHS, GraphCard
+from reflectdrive_ros.model.card import CALIBRATION_PREFIX, CARD, GRAPHS, GraphCard
 from reflectdrive_ros.planning.planner import PlanningError
 from reflectdrive_ros.runtime.model_file import ModelFileError
 from reflectdrive_ros.runtime.network import golden, load_network
@@ -63,7 +63,7 @@ def spreads(exact, tmp_path_factory):
     for seed in range(4):
         decoded(watched, scene(seed))
         watched.prefill(scene(seed))
-    return activation_ranges(watched.told)
+    return activation_ranges(watched.recorded)
 
 
 @pytest.fixture(scope="module")
@@ -124,13 +124,16 @@ def test_watching_changes_no_plan(exact, tmp_path):
     watched = CalibrationNetwork(GraphCard.read(tmp_path / CARD))
     rows = [decoded(of, scene(3))[1] for of in (watched, OrtNetwork(exact))]
     np.testing.assert_array_equal(*rows)
-    assert len(watched.told["step"]) == len(MOVES)
+    assert len(watched.recorded["step"]) == len(MOVES)
 
 
 def test_spreads_are_of_all_runs():
     def run(low, high, square):
         kinds = ("ReduceMin", "ReduceMax", "ReduceMean")
-        return {f"watched:{kind}:x": np.float32(value) for kind, value in zip(kinds, (low, high, square), strict=True)}
+        return {
+            f"{CALIBRATION_PREFIX}{kind}:x": np.float32(value)
+            for kind, value in zip(kinds, (low, high, square), strict=True)
+        }
 
     found = activation_ranges({"step": [run(-1, 2, 1), run(0.5, 5, 3)]})
     assert found == {"step": {"x": ActivationRange(-1.0, 5.0, 2.0)}}

@@ -12,7 +12,7 @@ from test_features import SPEC, camera_images
 from reflectdrive_ros import geometry, kinematics
 from reflectdrive_ros.config import ReflectDrive2Config as Settings
 from reflectdrive_ros.domain import Command, DrivableGrid, StepKind, Trajectory, Verdict
-from reflectdrive_ros.planning import available_planners, reflectdrive2, safety
+from reflectdrive_ros.planning import assessment, available_planners, reflectdrive2
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError, Prefilled, draft_sequentially
 from reflectdrive_ros.planning.postprocess.waypoints import trajectories
 from reflectdrive_ros.planning.reflectdrive2 import Memory, carried_points
@@ -340,7 +340,7 @@ def test_what_was_driven_for_the_score_is_not_driven_again_for_the_check(monkeyp
     def again(*_):
         raise AssertionError("driven again")
 
-    monkeypatch.setattr(safety, "simulate", again)
+    monkeypatch.setattr(assessment, "simulate", again)
     ((plan, state),) = drive(network, scenes[:1])
     np.testing.assert_array_equal(plan.trajectory.poses, expected.trajectory.poses)
     assert plan.check == expected.check

@@ -145,7 +145,7 @@ def plan_runs(args: argparse.Namespace) -> list[Run]:
     """
     base = settings.read(args.config)
     if base.schedule.minutes > 0.0:
-        raise ConfigError(f"{args.config} gives length.minutes, but steps are the budget here: set it to 0")
+        raise ConfigError(f"{args.config} gives schedule.minutes, but steps are the budget here: set it to 0")
     index = shards.index_of(args.train)
     learnt = {"scenes": index.scenes, "made_by": dict(index.made_by)}
     shared = [str(args.config), "--train", str(args.train)]

@@ -31,12 +31,13 @@ from ..data.shards import SetError
 from ..evaluation import open_loop, scene_sets
 from ..features import model_inputs
 from ..planning import reflectdrive2
-from ..planning.planner import Network, PlannerContext
+from ..planning.planner import Network
 from ..planning.postprocess.waypoints import postprocess
 from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..runtime.model_file import ModelFileError
 from ..scoring.frenet import FrenetFrame, poses_on_road
+from ..scoring.safety import SafetyContext
 from ..scoring.scorer import score
 from ..tokens import Codebook
 
@@ -152,7 +153,7 @@ def decode_variants(
         points = postprocess(network.codebook.decode(actions), observation.ego, network.codebook.bin_m, road)
         values = score(scored, poses_on_road(points, road)).score
         choice = reflectdrive2.rank_candidates(
-            points, seen.goal_log_probs[seen.valid], observation, road, PlannerContext(config, network)
+            points, seen.goal_log_probs[seen.valid], SafetyContext(observation, config)
         )
         yield name, Row(float(values[0]), float(values.max()), float(values[choice.order[0]]))
 

@@ -34,15 +34,16 @@ from ..evaluation.driving_scores import MEASURES
 from ..features import ModelInputs, model_inputs
 from ..model.card import GraphCard, GraphError
 from ..planning import get_planner
-from ..planning.planner import Network, Planner, PlannerContext, PlanningError
+from ..planning.planner import Network, Planner, PlannerContext, PlanningError, run_rounds
+from ..planning.postprocess.waypoints import FREE, POINTS
 from ..provenance import write_numbers
 from ..runtime.model_file import ModelFileError, model_config
 from ..runtime.network import load_network
 from ..scoring.scorer import Scene
+from ..tokens import Round, decoding_rounds
 
-Move = tuple[int, bool]  # limit, edit
-FULL: tuple[Move, ...] = ((5, False), (5, False), (4, False), (0, True), (0, True), (0, True))
-LITE: tuple[Move, ...] = ((16, False), (0, True))
+FULL = decoding_rounds(FREE, 3, 3)
+LITE = decoding_rounds(2 * POINTS, 1, 1)
 PRIVILEGE = "objects"  # as the default of `reflectdrive eval`
 Pair = tuple[Array, Array]  # what two networks wrote
 
@@ -178,7 +179,7 @@ def decode_both(network: Network, reference: Network, inputs: ModelInputs) -> Pa
 def run_step(
     network: Network,
     inputs: ModelInputs,
-    moves: Sequence[Move],
+    rounds: Sequence[Round],
     count: int | None = None,
     actions: Array | None = None,
     edited: int | None = None,
@@ -194,12 +195,10 @@ def run_step(
     else:
         context = network.prefill(inputs)
     read_ms, begun = 1e-6 * (time.perf_counter_ns() - begun), time.perf_counter_ns()
-    actions, _ = network.draft(context, actions, [limit for limit, edit in moves if not edit])
+    actions, _ = network.draft(context, actions, [limit for limit, edit in rounds if not edit])
     actions = actions[:edited]
     drafted_ms, begun = 1e-6 * (time.perf_counter_ns() - begun), time.perf_counter_ns()
-    for limit, edit in moves:
-        if edit:
-            actions, _ = network.step(context, actions, limit, edit)
+    actions, _ = run_rounds(partial(network.step, context), actions, [each for each in rounds if each.edit])
     return actions, (read_ms, drafted_ms, 1e-6 * (time.perf_counter_ns() - begun))
 
 
@@ -224,7 +223,8 @@ def show(numbers: Mapping[str, Any], console: Console) -> None:
     scenes, bins = numbers["scenes"], numbers["largest_difference_bins"]
     low, high = numbers["pdms_difference_95"]
     backend = f"{numbers['backend_description']}, {numbers['precision']}"
-    compared = f"{backend}, compared with eager torch on {scenes} scenes of '{numbers['set']}'"
+    compared = f"{backend}, compared with eager torch on "
+    compared += f"{scenes} scenes of '{numbers['set']}'"
     console.print(compared, highlight=False, soft_wrap=True)
     console.print(table(numbers))
     console.print(

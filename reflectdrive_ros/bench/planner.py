@@ -58,7 +58,7 @@ from ..model.checkpoint import CheckpointError
 from ..model.token import torch_bench
 from ..model.token.cuda_graphs import CudaMode
 from ..model.token.net import TokenNet
-from ..planning.planner import Network
+from ..planning.planner import Network, run_rounds
 from ..provenance import write_numbers
 from ..runtime.graphs import group_views
 from ..runtime.model_file import model_config
@@ -331,10 +331,11 @@ def make_actions(
 
 def reading_again(network: Network, inputs: ModelInputs, count: int, edited: int | None = None) -> Array:
     """As a full `run_step`, but every pass reads the scene again before it drafts or edits, its images included."""
-    actions = network.prefill_goal(inputs).actions[:count]
-    for limit, edit in FULL:
-        actions, _ = network.step(network.prefill(inputs), actions[:edited] if edit else actions, limit, edit)
-    return actions
+
+    def step(actions: Array, limit: int, edit: bool) -> tuple[Array, Array]:
+        return network.step(network.prefill(inputs), actions[:edited] if edit else actions, limit, edit)
+
+    return run_rounds(step, network.prefill_goal(inputs).actions[:count], FULL)[0]
 
 
 def driven(inputs: ModelInputs, cameras: int, strange: bool = False) -> Iterator[ModelInputs]:

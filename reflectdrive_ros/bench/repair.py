@@ -44,14 +44,15 @@ from ..evaluation.driving_scores import MEASURES, WAYPOINT_TIMES_S
 from ..evaluation.privilege import observe
 from ..features import InputSpec, ModelInputs
 from ..planning import decoding_config, get_planner, guard
+from ..planning.assessment import planned_safety
 from ..planning.planner import Network, PlannerContext, PlannerState, Prefilled, draft_sequentially
 from ..planning.postprocess.waypoints import POINTS, postprocess, trajectories
-from ..planning.safety import SafetyContext, planned_safety
 from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..runtime.model_file import ModelFileError
 from ..runtime.network import load_network
 from ..scoring.frenet import poses_on_road
+from ..scoring.safety import SafetyContext, unsafe_reason
 from ..scoring.search import neighbourhood
 from ..tokens import Codebook
 
@@ -242,17 +243,18 @@ def plan_variants(
     plans = {name: made[way][0] for name, way in ways.items()}
     waypoints = {name: kinematics.resample(plan.trajectory, WAYPOINT_TIMES_S) for name, plan in plans.items()}
     scores = driving_scores.score_plans(scene.scored(vehicle=config.vehicle), waypoints, config.scoring)
-    expert_safe = not guard.unsafe_reason(expert, honest, config)
+    known = SafetyContext(honest, config)
+    expert_safe = not unsafe_reason(expert.trajectory, known)
     rows = {}
     for name, plan in plans.items():
-        unsafe = bool(guard.unsafe_reason(plan, honest, config))
+        unsafe = bool(unsafe_reason(plan.trajectory, known))
         repairs = plan.check.repairs if plan.check else 0
-        near = unsafe and locally_repairable(plan, honest, config, network.codebook)
+        near = unsafe and locally_repairable(plan, known, network.codebook)
         rows[name] = Row(tuple(scores[name]), repairs, unsafe, unsafe and expert_safe, near, *made[ways[name]][1:])
     return rows, waypoints
 
 
-def locally_repairable(plan: Plan, observation: Observation, config: Config, codebook: Codebook) -> bool:
+def locally_repairable(plan: Plan, known: SafetyContext, codebook: Codebook) -> bool:
     """Whether the guard accepts some plan that differs from this one in a pair of ids within the repair's search
     radius.
 
@@ -261,15 +263,15 @@ def locally_repairable(plan: Plan, observation: Observation, config: Config, cod
     if plan.tokens is None:
         return False
     near = np.concatenate(
-        [neighbourhood(plan.tokens, place, codebook, config.repair.delta)[1] for place in range(POINTS)]
+        [neighbourhood(plan.tokens, place, codebook, known.config.repair.delta)[1] for place in range(POINTS)]
     )
-    known = SafetyContext.of(observation, config)
-    points = postprocess(codebook.decode(near), observation.ego, codebook.bin_m, known.road)
+    ego = known.observation.ego
+    points = postprocess(codebook.decode(near), ego, codebook.bin_m, known.road)
     safety = planned_safety(known, poses_on_road(points, known.road))
     safest = np.lexsort((safety.excess, -safety.first_unsafe))[:GUARD_CHECKS_MAX]
-    made = trajectories(points[safest], observation.ego.speed_mps, config.output.dt_s, known.road)
+    made = trajectories(points[safest], ego.speed_mps, known.config.output.dt_s, known.road)
     others = (replace(plan, trajectory=one) for one in made)
-    return any(guard.check(other, observation, 0.0, config).verdict is Verdict.OK for other in others)
+    return any(guard.check(other, known, 0.0).verdict is Verdict.OK for other in others)
 
 
 def _planned(seen: Observation, config: Config, network: CountingNetwork) -> tuple[Plan, float, float, float]:

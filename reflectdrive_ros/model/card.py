@@ -215,12 +215,11 @@ def upgrade_model(model: Any) -> Any:
 
 def _upgrade_card(content: Mapping[str, Any]) -> dict[str, Any]:
     """Converts a card of FORMER_FORMAT to the present names; file names stay as they are."""
-    return {
-        **content,
-        "format": FORMAT,
-        "model": upgrade_model(content.get("model")),
-        "graphs": rename_keys(content.get("graphs"), FORMER_GRAPHS),
-    }
+    upgraded = {**content, "format": FORMAT}
+    for field, upgrade in (("model", upgrade_model), ("graphs", lambda graphs: rename_keys(graphs, FORMER_GRAPHS))):
+        if field in content:
+            upgraded[field] = upgrade(content[field])
+    return upgraded
 
 
 def _check_graph(file: Path, row: Mapping[str, Any]) -> None:

@@ -22,9 +22,10 @@ from functools import partial
 from ..config import Config, ConfigError
 from ..domain import Agents, EgoState, Observation, Plan, PlanSource, SafetyCheck, StepReport, Verdict
 from ..kinematics import carry_forward, path_ahead
-from ..planning import LEARNED, PREFETCHABLE_DRAFTS, decoding_config, get_planner, guard, safety
+from ..planning import LEARNED, PREFETCHABLE_DRAFTS, decoding_config, get_planner, guard
 from ..planning.planner import Network, Planner, PlannerContext, PlannerState, PlanningError, StepNotes
 from ..planning.postprocess import lateral_consistency
+from ..scoring.safety import SafetyContext, safety_check
 from .network import load_network
 from .prefetch import Prefetcher
 
@@ -50,7 +51,7 @@ class Engine:
 
         The planner is the configured one, with its network loaded and self-checked, or the given one.
 
-        `prefetch_scenes`: observations given to `prefetch` are encoded at once, if the network supports it; for replays.
+        `prefetch_scenes`: encode the observations given to `prefetch` at once, if the network supports it; for replays.
         Raises ConfigError or ModelFileError: one sentence with what to change. No other planner is used instead.
         """
         if planner is None:
@@ -71,13 +72,14 @@ class Engine:
         self._clock = clock
         self._planner = planner
         self._begun = clock()  # of the step
-        self._tools, self._prefetcher = PlannerContext(config, network, deadline_used=self._deadline_used), None
+        self._planner_context = PlannerContext(config, network, deadline_used=self._deadline_used)
+        self._prefetcher: Prefetcher | None = None
         if prefetch_scenes and network is not None and getattr(network, "concurrent", False):
             draft_inputs = PREFETCHABLE_DRAFTS.get(config.planner) if planner is get_planner(config) else None
             self._prefetcher = ahead = Prefetcher(
-                network, clock, draft_inputs and partial(draft_inputs, planner_context=self._tools)
+                network, clock, draft_inputs and partial(draft_inputs, planner_context=self._planner_context)
             )
-            self._tools = PlannerContext(config, ahead, ahead.make_inputs, self._deadline_used)
+            self._planner_context = PlannerContext(config, ahead, ahead.make_inputs, self._deadline_used)
         self.reset()
 
     def reset(self) -> None:
@@ -93,17 +95,18 @@ class Engine:
     def step(self, observation: Observation) -> StepReport:
         """Plan for one observation. Timings in the report are milliseconds by stage."""
         begun = self._begun = self._clock()
+        known = SafetyContext(observation, self._config)  # builds its parts on first use
         stop = self._stop(observation.ego, observation.others)
         planning = self._clock()
         plan: Plan | None = None
         full_step_reason, notes, ahead_s = "", tuple[str, ...](), 0.0
         try:
-            state, plan = self._planner(self._state, observation, self._tools)
+            state, plan = self._planner(self._state, observation, replace(self._planner_context, safety=known))
             if isinstance(state.memory, StepNotes):
                 full_step_reason, notes = state.memory.full_step_reason, state.memory.notes
             judging = self._clock()
             ahead_s = self._prefetcher.overlap_s() if self._prefetcher is not None else 0.0
-            judged = guard.check(plan, observation, 1e3 * (judging + ahead_s - begun), self._config)
+            judged = guard.check(plan, known, 1e3 * (judging + ahead_s - begun))
         except PlanningError as fault:
             state, judging = self._state, self._clock()
             judged = guard.Judgement(Verdict.INFEASIBLE, str(fault))
@@ -115,17 +118,17 @@ class Engine:
         sound = judged.verdict in (Verdict.OK, Verdict.LATE)
         self._state = state if sound else PlannerState()
         if sound and plan is not None:
-            plan, jump = self._limit_lateral_shift(plan, observation)
+            plan, jump = self._limit_lateral_shift(plan, known)
             notes += (jump,) if jump else ()
         if judged.verdict is Verdict.OK and plan is not None:
             sent, source = plan, PlanSource.PLANNER
-        elif (carried := self._carried_plan(observation)) is not None:
+        elif (carried := self._carried_plan(known)) is not None:
             sent, source = carried, PlanSource.CARRIED
         else:
             sent, source = stop, PlanSource.STOP
         if sound:
             self._last_good = plan
-        sent = self._with_safety_check(sent, observation)
+        sent = self._with_safety_check(sent, known)
         done = self._clock()
         timings = {
             "stop": 1e3 * (planning - begun),
@@ -153,8 +156,9 @@ class Engine:
             return None
         return last
 
-    def _carried_plan(self, observation: Observation) -> Plan | None:
+    def _carried_plan(self, known: SafetyContext) -> Plan | None:
         """The last good plan in the present ego frame, if it is young enough and still passes the guard."""
+        observation = known.observation
         last = self._recent_plan(observation.stamp_ns)
         if last is None:
             return None
@@ -163,41 +167,40 @@ class Engine:
             if left is None:
                 return None
             plan = Plan(observation.stamp_ns, observation.ego.map_from_ego, left, last.step)
-            return plan if guard.check(plan, observation, 0.0, self._config).verdict is Verdict.OK else None
+            return plan if guard.check(plan, known, 0.0).verdict is Verdict.OK else None
         except Exception:  # the fallback must not fail where the planner did
             log.exception("the last good plan could not be carried forward")
             return None
 
-    def _limit_lateral_shift(self, plan: Plan, observation: Observation) -> tuple[Plan, str]:
+    def _limit_lateral_shift(self, plan: Plan, known: SafetyContext) -> tuple[Plan, str]:
         """The plan with its lateral shift from the last one limited, or the reason why it is unchanged: safety or
         feasibility.
 
         The planner continues from its own plan.
         """
-        last, limit_m = self._recent_plan(observation.stamp_ns), self._config.engine.max_lateral_shift_m
+        last, limit_m = self._recent_plan(known.observation.stamp_ns), self._config.engine.max_lateral_shift_m
         if last is None or limit_m <= 0.0:
             return plan, ""
         try:
             held = lateral_consistency.limit_lateral_shift(plan, last, limit_m)
             if held is plan:
                 return plan, ""
-            needs = guard.check(held, observation, 0.0, self._config).reason
+            needs = guard.check(held, known, 0.0).reason
             if not needs:
-                known = safety.SafetyContext.of(observation, self._config)
-                its = safety.safety_check(held, known, 0 if plan.check is None else plan.check.repairs)
-                needs = safety_loss(plan.check or safety.safety_check(plan, known), its)
+                its = safety_check(held, known, 0 if plan.check is None else plan.check.repairs)
+                needs = safety_loss(plan.check or safety_check(plan, known), its)
                 held = replace(held, check=its)
             return (plan, f"the plan jumps aside; held to the last one, {needs}") if needs else (held, "")
         except Exception:  # what is only smoother must not stop a plan
             log.exception("the plan could not be held to the last one")
             return plan, ""
 
-    def _with_safety_check(self, plan: Plan, observation: Observation) -> Plan:
+    def _with_safety_check(self, plan: Plan, known: SafetyContext) -> Plan:
         """The plan with its safety check, unless the planner has added one."""
         if plan.check is not None:
             return plan
         try:
-            return replace(plan, check=safety.safety_check(plan, safety.SafetyContext.of(observation, self._config)))
+            return replace(plan, check=safety_check(plan, known))
         except Exception:  # a failed check for the diagnostics must not prevent a plan
             log.exception("the plan could not be checked")
             return plan

@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -24,8 +24,9 @@ from ..config import DecodingConfig, ModelConfig
 from ..domain import Array
 from ..features import ModelInputs, encode_route, route_ahead
 from ..planning import ReflectDriveDecoding
-from ..planning.planner import Network
-from ..planning.postprocess.waypoints import FREE, tokens_per_round
+from ..planning.planner import Network, run_rounds
+from ..planning.postprocess.waypoints import FREE
+from ..tokens import decoding_rounds
 from .model_file import ModelFileError, read_card, resolve_path, verified_sha256
 from .trt.cuda_device import has_driver
 
@@ -262,12 +263,12 @@ def _run_self_check(network: Network) -> tuple[float, list[str]]:
     mask = network.codebook.mask_id
     inputs = synthetic_inputs(network)
     known = network.prefill_goal(inputs)
-    actions, confidence = known.actions, np.zeros(known.actions.shape)
     goals = known.actions[:, FREE:]
-    for limit in (*tokens_per_round(3), 0):
-        before, (actions, confidence) = actions, network.step(known.context, actions, limit, limit == 0)
+    *drafts, edit = decoding_rounds(FREE, 3, 1)
+    before, _ = run_rounds(partial(network.step, known.context), known.actions, drafts)
+    actions, confidence = network.step(known.context, before, *edit)
     # a lite frame encodes the scene by another call: repeat the last step after it
-    _, again = network.step(network.prefill(inputs), before, 0, True)
+    _, again = network.step(network.prefill(inputs), before, *edit)
     faults = []
     if not np.isfinite(known.goal_log_probs).all() or not ((confidence >= 0) & (confidence <= 1 + 1e-5)).all():
         faults.append("it gives probabilities that are none")

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,7 +27,8 @@ import onnxruntime as ort
 from ..domain import Array
 from ..features import ModelInputs, Tokenizer
 from ..model.card import CALIBRATION_PREFIX, GRAPHS, GraphCard, GraphError
-from ..planning.planner import PlanningError, Prefilled
+from ..planning.planner import PlanningError, Prefilled, run_rounds
+from ..tokens import Round
 from .graphs import check_feeds, concat_outputs, graph_inputs, input_spec, make_feature_cache, run_batched
 
 DTYPES = {"tensor(uint8)": np.uint8, "tensor(int64)": np.int64, "tensor(float)": np.float32, "tensor(bool)": np.bool_}
@@ -94,13 +96,8 @@ class OrtNetwork:
         return concat_outputs(self._run_parallel(lambda part: self._step(context, part, limit, edit), actions))
 
     def draft(self, context: Any, actions: Array, limits: Sequence[int]) -> tuple[Array, Array]:
-        def rounds(part: Array) -> tuple[Array, Array]:
-            confidence = np.zeros(part.shape)
-            for limit in limits:
-                part, confidence = self._step(context, part, limit, False)
-            return part, confidence
-
-        return concat_outputs(self._run_parallel(rounds, actions))
+        rounds, step = tuple(map(Round, limits)), partial(self._step, context)
+        return concat_outputs(self._run_parallel(lambda part: run_rounds(step, part, rounds), actions))
 
     def _run_parallel(self, call: Callable[[Array], T], items: Array) -> list[T]:
         """What `call` makes of the parts of items: always the same parts, whichever thread has time for them."""

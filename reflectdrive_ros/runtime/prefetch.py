@@ -29,7 +29,7 @@ from ..planning.planner import Network, Prefilled
 from ..tokens import Codebook
 
 PREFILL_GOAL, PREFILL = "prefill_goal", "prefill"
-DraftRequest = Callable[[Prefilled, Observation], tuple[Array, list[int]]]  # blocks, and how many ids each round writes
+DraftRequest = Callable[[Prefilled, Observation], tuple[Array, Sequence[int]]]  # sequences, ids per round
 PREFETCH_DEPTH = 4  # scenes that are read before the one that is planned for is done with: full and lite ones even out
 
 
@@ -50,7 +50,7 @@ class PrefetchedDraft(NamedTuple):
 
     context: Any
     actions: Array
-    limits: list[int]
+    limits: tuple[int, ...]
     result: tuple[Array, Array]
 
 
@@ -118,7 +118,7 @@ class Prefetcher:
             prefetched is not None
             and prefetched.context is context
             and np.array_equal(prefetched.actions, actions)
-            and prefetched.limits == list(limits)
+            and prefetched.limits == tuple(limits)
         ):
             return prefetched.result
         return self._network.draft(context, actions, limits)
@@ -138,7 +138,7 @@ class Prefetcher:
             if asked == PREFILL_GOAL and self._draft_inputs is not None:
                 actions, limits = self._draft_inputs(result, observation)
                 draft = PrefetchedDraft(
-                    result.context, actions, limits, self._network.draft(result.context, actions, limits)
+                    result.context, actions, tuple(limits), self._network.draft(result.context, actions, limits)
                 )
         except Exception as fault:
             result = fault

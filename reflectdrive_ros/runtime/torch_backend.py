@@ -18,7 +18,7 @@ from ..domain import Array
 from ..features import InputSpec, ModelInputs, Tokenizer, WordTokenizer
 from ..model.checkpoint import CheckpointError, load
 from ..model.layers import KeysValues
-from ..model.token import rollout
+from ..model.token import ops, rollout
 from ..model.token.cuda_graphs import DEFAULT_MODE, CudaMode, cuda_step
 from ..model.token.net import TokenNet
 from ..model.token.ops import GoalRules
@@ -122,7 +122,8 @@ class TorchNetwork:
         self, context: Any, unconditional: Any, actions: Array, limit: int, weight: float
     ) -> tuple[Array, Array]:
         ids = self._batch(actions.astype(np.int64))
-        written, confidence = rollout.guided_step(self._net, ids, context, unconditional, limit, weight)
+        logits = rollout.guided_logits(self._net, ids, context, unconditional, weight)
+        written, confidence = ops.unmask(ids, logits, self._net.config.mask_id, limit)
         return _array(written).astype(np.int32), _array(confidence)
 
     def _prompt(self, inputs: ModelInputs) -> Tensor:

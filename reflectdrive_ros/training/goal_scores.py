@@ -26,13 +26,13 @@ from ..data.shards import ShardNote
 from ..domain import Array
 from ..features import ModelInputs
 from ..model import checkpoint
-from ..model.token import ops, rollout
+from ..model.token import rollout
 from ..model.token.net import GOAL_X, TokenNet
 from ..model.token.ops import EditRules, GoalRules
 from ..planning.postprocess.waypoints import postprocess
 from ..scoring.frenet import FrenetFrame, poses_on_road
 from ..scoring.scorer import score
-from ..tokens import Codebook
+from ..tokens import Codebook, decoding_rounds
 from .losses import SUB_SCORES
 from .self_drafts import ROUNDS, mask_all_but_goal
 
@@ -130,9 +130,14 @@ def draft_to_goals(net: TokenNet, asked: Sequence[SceneInputs], codebook: Codebo
     with torch.autocast("cpu", torch.bfloat16, enabled=fast):
         known = rollout.prefill_goal(net, images, text, ego, route, GOALS)
         actions = torch.cat([known.actions, mask_all_but_goal(clean, net.config.mask_id)[:, None]], 1)
-        for limit in ops.schedule(GOAL_X, ROUNDS):
-            actions, _ = rollout.step(net, actions, known.keys_values, limit, False, EditRules())
-    return np.asarray(actions.numpy())
+        drafts = rollout.rollout(
+            lambda ids: net.decode(ids, known.keys_values),
+            actions,
+            net.config.mask_id,
+            decoding_rounds(GOAL_X, ROUNDS, 0),
+            EditRules(),
+        )
+    return np.asarray(drafts[-1].actions.numpy())
 
 
 def _file(folder: Path, shape: Shape, note: ShardNote, weights: DraftingWeights) -> Path:

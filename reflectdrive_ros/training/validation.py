@@ -60,7 +60,6 @@ def validate(net: TokenNet, dataset: ValidationSet, decoding: Decoding, device: 
     of all goals' plans; `token_accuracy` is that of the other 14 tokens given the expert's goal.
     """
     codebook = Codebook(net.config.bin_m, net.config.bins)
-    drafting = replace(decoding, edit_rounds=0)
     rows: dict[str, list[float]] = {}
     for begin in range(0, len(dataset.scenes), BATCH_SCENES):
         some = slice(begin, begin + BATCH_SCENES)
@@ -72,8 +71,9 @@ def validate(net: TokenNet, dataset: ValidationSet, decoding: Decoding, device: 
         clean = net.config.clamp_to_range(torch.from_numpy(codebook.encode(experts).astype(np.int64)).to(device))
         hidden = mask_all_but_goal(clean, net.config.mask_id)
         predicted = net.packed_logits(*inputs, hidden[:, None])[:, 0, :GOAL_X].argmax(-1)
-        plans = codebook.decode(rollout.full_step(net, *inputs, decoding).actions.cpu().numpy())  # (b, K, 8, 2)
-        drafts = codebook.decode(rollout.full_step(net, *inputs, drafting).actions[:, :1].cpu().numpy())
+        rounds = rollout.full_step(net, *inputs, decoding).rounds
+        plans = codebook.decode(rounds[-1].actions.cpu().numpy())  # (b, K, 8, 2)
+        drafts = codebook.decode(rounds[-1 - decoding.edit_rounds].actions[:, :1].cpu().numpy())
         for k, scene in enumerate(scenes):
             road = FrenetFrame.of(scene.route)
             points = postprocess(np.concatenate([drafts[k], plans[k]]), scene.ego, codebook.bin_m, road)

@@ -156,17 +156,11 @@ def update(
     return torch.where(edit, edited, drafted), torch.where(edit, of_edit, of_draft)
 
 
-def schedule(masked: int, rounds: int) -> tuple[int, ...]:
-    """Number of positions that each round writes, `masked` in all: equal shares, larger ones first.
-
-    Rounds beyond `masked` would write nothing and are left out.
-    """
-    if masked < 0 or rounds < 1:
-        raise ValueError(
-            f"schedule got {masked} masked positions and {rounds} rounds, expected 0 or more and 1 or more"
-        )
-    rounds = min(rounds, masked)
-    return tuple(masked // rounds + (turn < masked % rounds) for turn in range(rounds))
+def token_log_probs(logits: Tensor, ids: Tensor, mask_id: int) -> Tensor:
+    """(B, M, 16) log-probability of each id under logits (B, M, 16, bins); 0 of a mask."""
+    masked = ids == mask_id
+    found = logits.float().log_softmax(-1).gather(-1, torch.where(masked, 0, ids)[..., None])[..., 0]
+    return torch.where(masked, 0.0, found)
 
 
 def _token_probability(probability: Tensor, ids: Tensor, mask_id: int) -> Tensor:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...tokens import decoding_rounds
 from . import ops, rollout
 from .net import ACTION_TOKENS, GOAL_X, TokenNet, TokenNetConfig, base_config, small_config
 from .ops import EditRules
@@ -84,11 +85,8 @@ def full_step_uncached(
         prompts = net.prompt(*tensors).expand(actions.shape[1], -1, -1)
         return net.forward_from_prompt(prompts, actions.transpose(0, 1)).logits.transpose(0, 1)
 
-    for limit in ops.schedule(GOAL_X, decoding.draft_rounds):
-        actions, _ = ops.unmask(actions, logits(actions), net.config.mask_id, limit)
-    for _ in range(decoding.edit_rounds):
-        actions, _ = ops.auto_edit(actions, logits(actions), net.config.mask_id, decoding.edits)
-    return actions
+    rounds = decoding_rounds(GOAL_X, decoding.draft_rounds, decoding.edit_rounds)
+    return rollout.rollout(logits, actions, net.config.mask_id, rounds, decoding.edits)[-1].actions
 
 
 @torch.inference_mode()

@@ -20,11 +20,6 @@ HORIZON_S = POINTS * POINT_DT_S
 STEP_S = 0.1  # of `interpolate`, as the driving score simulates
 
 
-def tokens_per_round(rounds: int) -> list[int]:
-    """How many ids each round writes, so that all FREE are: equal shares, larger ones first, as 5, 5, 4."""
-    return [-(-(FREE - turn) // rounds) for turn in range(rounds)]
-
-
 def postprocess(points: Array, ego: EgoState, bin_m: float, road: FrenetFrame | None) -> Array:
     """Points (.., 8, 2) of tokens as the car drives them: without quantisation noise, within its limits, relative to
     the road if it is known.
