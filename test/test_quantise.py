@@ -35,7 +35,7 @@ from reflectdrive_ros.runtime.ort_backend import CalibrationNetwork, OrtNetwork
 from reflectdrive_ros.runtime.trt.backend import TrtNetwork
 from reflectdrive_ros.runtime.trt.engine_cache import EngineError
 
-HEADS = [high - low + 1 for low, high in network().config.id_ranges]  # columns of their weights
+HEADS = [high - low + 1 for low, high in network().config.layout.id_ranges]  # columns of their weights
 DEFAULTS = DecodingConfig()
 PASSED = {"pdms_fp32": 80.0, "pdms": 79.8, "passed": True}
 
