@@ -33,6 +33,7 @@ from ..documents import (
     text,
     whole,
 )
+from ..errors import UserError
 from ..files import read_limited, sha256_of, shown
 from ..tokens import Codebook
 from .external_data import OnnxError, external_files
@@ -89,7 +90,7 @@ FIELDS = {
 }
 
 
-class GraphError(Exception):
+class GraphError(UserError):
     """Exported graphs cannot be used; the message says which file, why and what to do."""
 
 

@@ -24,6 +24,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from ..documents import DocumentError, array, check_fields, number, parse_json, text, whole
+from ..errors import UserError
 from ..files import MODEL_BYTES, open_limited, sha256_of
 from .card import FORMER_CONFIG, GraphCard, GraphError, rename_keys
 from .token.net import TokenNet, TokenNetConfig
@@ -72,7 +73,7 @@ FIELDS = {  # of TokenNetConfig as a file of weights carries it
 }
 
 
-class CheckpointError(Exception):
+class CheckpointError(UserError):
     """Weights cannot be used; the message says which file, why and what was expected."""
 
 

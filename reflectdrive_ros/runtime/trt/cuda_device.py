@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from ...domain import Array
+from ...errors import UserError
 
 LIBRARY = "libcuda.so.1"
 HANDLE = POINTER(c_void_p)
@@ -56,7 +57,7 @@ SLEEP_UNTIMED = 1 | 2  # an event that is waited for asleep, and takes no time i
 THIS_THREAD = 1  # while this thread captures, others may use the GPU
 
 
-class CudaError(Exception):
+class CudaError(UserError):
     """The GPU cannot be had or has failed; the message says what the driver said."""
 
 
