@@ -33,6 +33,7 @@ from ..documents import (
     text,
     whole,
 )
+from ..errors import UserError
 from ..files import read_limited, sha256_of, shown
 from ..tokens import Axis, TokenLayout
 from .external_data import OnnxError, external_files
@@ -102,7 +103,7 @@ FIELDS = {
 }
 
 
-class GraphError(Exception):
+class GraphError(UserError):
     """Exported graphs cannot be used; the message names the file, the reason and what to do."""
 
 
