@@ -147,17 +147,17 @@ def table(numbers: dict[str, Any]) -> Table:
         rows.append(
             (
                 size,
-                f"{numbers[f'pictures_per_s_{size}']:.0f}",
-                f"{numbers[f'best_pictures_per_s_{size}']:.0f}",
+                f"{numbers[f'images_per_s_{size}']:.0f}",
+                f"{numbers[f'best_images_per_s_{size}']:.0f}",
                 f"{numbers[f'ms_view_{size}']:.1f}",
-                f"{numbers[f'ms_picture_{size}']:.1f}",
-                f"{numbers[f'bound_ms_picture_{size}']:.2f}",
+                f"{numbers[f'ms_image_{size}']:.1f}",
+                f"{numbers[f'bound_ms_image_{size}']:.2f}",
             )
         )
     return make_table(
-        ("size", "pictures/s", "at best", "ms view, for three", "ms each", "bound ms each"),
+        ("size", "images/s", "at best", "ms view, for three", "ms each", "bound ms each"),
         rows,
-        f"camera pictures on one core, medians of {numbers['runs']} instants; {numbers['actors']} road users "
+        f"camera images on one core, medians of {numbers['runs']} instants; {numbers['actors']} road users "
         f"within {WITHIN_M:.0f} m, a town of {numbers['things']} standing things",
         f"once per town before that: {numbers['ms_scenery']:.0f} ms",
     )

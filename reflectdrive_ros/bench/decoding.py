@@ -80,8 +80,8 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     numbers = {name: summary(some, rows[CONFIGURED]) for name, some in rows.items()}
     expert = {name: round(100.0 * float(np.mean([vars(each)[name] for each in ceilings])), 3) for name in CEILINGS}
     model = {"file": args.model, "sha256": config.model.sha256}
-    told = {"set": set_name, "scenes": len(rows[CONFIGURED]), "model": model, "expert": expert, "rows": numbers}
-    write_numbers(args.json, told, weights_sha256=cli_args.weights_of(config, [args.planner]))
+    content = {"set": set_name, "scenes": len(rows[CONFIGURED]), "model": model, "expert": expert, "rows": numbers}
+    write_numbers(args.json, content, weights_sha256=cli_args.weights_of(config, [args.planner]))
     console.print(_table(set_name, len(rows[CONFIGURED]), numbers))
     console.print(expert_sentence(expert))
 

@@ -223,8 +223,8 @@ def show(numbers: Mapping[str, Any], console: Console) -> None:
         f"{numbers['pdms_difference']:+.3f} ({low:+.3f} .. {high:+.3f}); ids differ by {bins} bins at most"
     )
     if failures := numbers["failures"]:
-        told = f"{len(failures)} times there was no plan, scored 0; the first: {failures[0]}"
-        console.print(told)
+        sentence = f"{len(failures)} times there was no plan, scored 0; the first: {failures[0]}"
+        console.print(sentence)
 
 
 def table(numbers: Mapping[str, Any]) -> Table:

@@ -425,9 +425,9 @@ def tables(numbers: Mapping[str, Any]) -> list[Table]:
         rows.append((kind, *("" if value is None else f"{value:.1f}" for value in values)))
     for goals, ending in ((MAX_GOALS, ""), (1, "_one_goal")):
         values = [numbers[f"eager_full_ms_p50{ending}"], numbers.get(f"times_faster_than_eager{ending}")]
-        told = ("" if value is None else f"{value:.1f}" for value in values)
+        values_shown = ("" if value is None else f"{value:.1f}" for value in values)
         ms = f"{numbers['full_by_goals_ms_p50'][str(goals)]:.1f}"
-        rows.append((f"full, {goals} of {goals} edited", ms, "", "", "", *told))
+        rows.append((f"full, {goals} of {goals} edited", ms, "", "", "", *values_shown))
     waits = "wait as ours do" if numbers["eager_threads"] == "passive" else "spin while they wait, unlike ours"
     ceilings = "no bound: torch finds no GPU and runs on the CPU; "
     if numbers["copy_gb_per_s"] is not None:

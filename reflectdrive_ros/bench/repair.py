@@ -94,16 +94,16 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors)
     set_name = shards.index_of(folder).set
     untrained = cli_args.network_for(config, args.planner, random_weights=True) if args.random_weights else None
-    rows, pictures = measure(folder, config, network, args.limit, errors, untrained)
-    if args.picture is not None and pictures:
-        cv2.imwrite(str(args.picture), cv2.cvtColor(np.concatenate(pictures), cv2.COLOR_RGB2BGR))
+    rows, images = measure(folder, config, network, args.limit, errors, untrained)
+    if args.image is not None and images:
+        cv2.imwrite(str(args.image), cv2.cvtColor(np.concatenate(images), cv2.COLOR_RGB2BGR))
     numbers, costs = {name: summary(some, rows[BOTH]) for name, some in rows.items()}, cost(rows)
-    told = {"set": set_name, "planner": args.planner, "model_sha256": config.model.sha256}
-    content = {**told, "threads": config.model.threads, "scenes": len(rows[BOTH]), "rows": numbers, **costs}
+    about = {"set": set_name, "planner": args.planner, "model_sha256": config.model.sha256}
+    content = {**about, "threads": config.model.threads, "scenes": len(rows[BOTH]), "rows": numbers, **costs}
     write_numbers(args.json, content, weights_sha256=cli_args.weights_of(config, [args.planner]))
     console.print(_table(f"{args.planner}, set '{set_name}', {len(rows[BOTH])} scenes", numbers))
-    told_costs = ", ".join(f"{name} {'-' if value is None else f'{value:.1f}'}" for name, value in costs.items())
-    console.print(f"processor time, and by the clock: {told_costs}")
+    costs_shown = ", ".join(f"{name} {'-' if value is None else f'{value:.1f}'}" for name, value in costs.items())
+    console.print(f"processor time, and by the clock: {costs_shown}")
 
 
 def variants(config: Config) -> dict[str, tuple[str, Config]]:

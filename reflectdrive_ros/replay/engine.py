@@ -46,7 +46,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class ReplayOptions:
-    """How bags are replayed, as `reflectdrive replay` is told."""
+    """How bags are replayed: the options of `reflectdrive replay`."""
 
     topic: Sequence[str] = ()  # KEY=NAME: the topic of the bag for an input
     route: str = "bag"  # or driven: the path driven, in hindsight

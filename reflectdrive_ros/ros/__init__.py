@@ -16,7 +16,7 @@ def middleware_problem(environment: Mapping[str, str]) -> str:
         return ""
     try:
         from ament_index_python.resources import get_resources
-    except ImportError:  # without ROS whoever needs it says so
+    except ImportError:  # without ROS, the code that imports rclpy reports it
         return ""
     found = sorted(get_resources("rmw_typesupport").keys() - {"rmw_implementation"})
     if name in found:
