@@ -36,10 +36,12 @@ GROUND = (
     *(
         "__init__",
         "arguments",
+        "command",
         "config",
         "config_fields",
         "documents",
         "domain",
+        "errors",
         "files",
         "geometry",
         "kinematics",

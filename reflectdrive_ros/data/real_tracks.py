@@ -32,6 +32,7 @@ from .. import geometry
 from ..config import VehicleConfig
 from ..documents import DocumentError, array, check_fields, maybe, number, parse_json, read_arrays, text, whole
 from ..domain import Agents, Array, EgoState, ForecastSource, Observation
+from ..errors import UserError
 from ..files import shown
 from ..kinematics import forecast
 from ..lanes import Lane, lanes_at, route_line, same_road, shortest_path
@@ -72,7 +73,7 @@ META = {  # of meta_json
 }
 
 
-class TracksError(ValueError):
+class TracksError(UserError, ValueError):
     """A set or a recording cannot be used; the message names it, the fault and what is expected."""
 
 

@@ -32,6 +32,7 @@ from ..documents import (
     text,
     whole,
 )
+from ..errors import UserError
 from ..files import read_limited, shown, write_atomic
 from . import codec
 from .scene import DrivingScene
@@ -61,7 +62,7 @@ FIELDS = {
 }
 
 
-class SetError(RuntimeError):
+class SetError(UserError, RuntimeError):
     """A scene set cannot be used; the message names it, the fault and what to do."""
 
 

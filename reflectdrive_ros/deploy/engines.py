@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..config import ConfigError
-from ..model.card import GraphCard, GraphError
-from ..runtime.model_file import ModelFileError
+from ..model.card import GraphCard
 from ..runtime.trt import engine_cache
 from ..runtime.trt.backend import (
     TrtLogger,
@@ -27,10 +25,8 @@ from ..runtime.trt.backend import (
     open_device,
     sequences_per_step,
 )
-from ..runtime.trt.cuda_device import CudaError
 from ..runtime.trt.engine_cache import EngineError
 
-UNUSABLE = (ConfigError, CudaError, EngineError, GraphError, ModelFileError)  # each is one sentence
 WORKSPACE_BYTES = 2 << 30  # of device memory that one layer may ask for while it runs
 OUT_OF_MEMORY = ("out of memory", "outofmemory", "could not be allocated", "insufficient workspace")
 

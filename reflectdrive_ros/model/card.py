@@ -35,6 +35,7 @@ from ..documents import (
     text,
     whole,
 )
+from ..errors import UserError
 from ..files import read_limited, sha256_of, shown
 from ..tokens import Axis, TokenLayout
 from .external_data import OnnxError, external_files
@@ -127,7 +128,7 @@ FIELDS = {
 }
 
 
-class GraphError(Exception):
+class GraphError(UserError):
     """Exported graphs cannot be used; the message names the file, the reason and what to do."""
 
 

@@ -25,6 +25,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from ..documents import DocumentError, array, check_fields, number, parse_json, text, whole
+from ..errors import UserError
 from ..files import MODEL_BYTES, open_limited, sha256_of
 from .card import LAYOUT, RENDERED, GraphCard, GraphError, token_capabilities, upgrade_config
 from .token.net import TokenNet, TokenNetConfig
@@ -70,7 +71,7 @@ FIELDS = {  # of TokenNetConfig in a weights file
 }
 
 
-class CheckpointError(Exception):
+class CheckpointError(UserError):
     """Weights cannot be used; the message names the file, the reason and what was expected."""
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..config import ModelConfig
 from ..documents import SHA256, DocumentError, array, check_fields, choice, maybe, named, number, read_json, text
+from ..errors import UserError
 from ..files import sha256_of, shown
 from ..model.card import CAPABILITIES, KINDS
 
@@ -22,7 +23,7 @@ FIELDS = {
 }
 
 
-class ModelFileError(Exception):
+class ModelFileError(UserError):
     """The model file cannot be used; the message names the reason and what to do."""
 
 
