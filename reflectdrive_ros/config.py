@@ -297,8 +297,8 @@ class ReflectDriveConfig:
     draft_rounds: int = setting(5, "decoding rounds of the draft", 1, 14)
     guidance: float = setting(
         0.0,
-        "weight of classifier-free guidance, 0 is none; needs torch weights that were trained with text dropout: "
-        "exported graphs give no logits and are refused",
+        "weight of classifier-free guidance, 0 is none; needs a network that was trained with text dropout: weights, "
+        "or graphs exported with --guidance",
         0.0,
         10.0,
     )
