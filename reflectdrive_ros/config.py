@@ -218,7 +218,7 @@ class ModelConfig:
         "or checkout",
     )
     sha256: str = setting(
-        "23b5aeb3631d0c4e622acbc4987390fd078656585eb0ef4b171a8466f3a79dc2",
+        "92e97495b022b4a578d0acb250ea17f3dc4cab4dae4e44e1dc61b89fbaaddf52",
         "expected hash of that file; a file with another hash is refused",
     )
     backend: str = setting(
