@@ -1,4 +1,4 @@
-"""The last two seconds of tracked agents, kept as they are seen: the one buffer of the closed loop and of the node."""
+"""Buffer of sightings of tracked agents and the history over the last 2 s that follows, for closed loop and node."""
 
 from __future__ import annotations
 

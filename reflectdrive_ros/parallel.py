@@ -24,6 +24,7 @@ from typing import Any, Generic, TypeVar
 import cv2
 import numpy as np
 
+from .errors import UserError
 from .stopping import block_terminal_signals, install_worker_handlers
 
 ATTEMPTS = 3
@@ -37,7 +38,7 @@ Result = TypeVar("Result")
 Work = Callable[[Task, Callable[[int], None]], Result]
 
 
-class WorkerPoolError(RuntimeError):
+class WorkerPoolError(UserError, RuntimeError):
     """No worker process can be started; its own error output is above."""
 
 
@@ -65,7 +66,7 @@ def map_restartable(
     pool: list[_Worker] = []
     try:
         for _ in range(min(workers, len(tasks))):
-            pool.append(_Worker(work))  # appended one by one, so that `finally` ends them
+            pool.append(_Worker(work))  # appended one at a time, so that `finally` ends them
         while waiting or any(worker.index is not None for worker in pool):
             for worker in pool:
                 if worker.ready and worker.index is None and waiting:

@@ -48,7 +48,7 @@ for name, value in zip(words[1::2], words[2::2]):
         for part in path:
             at = at[part]
         at[last] = json.loads(value)
-card = {"settings": base, "steps": base["length"]["steps"], "minutes": 1.5}
+card = {"settings": base, "steps": base["schedule"]["steps"], "minutes": 1.5}
 card["data"] = {"train": {"scenes": 0, "made_by": {"scene_version": 1}, "used": 12}}
 if "--init-from" in given:
     eyes = json.loads((Path(given["--init-from"]) / "card.json").read_text())
@@ -221,7 +221,7 @@ def test_ctrl_c_and_a_kill_end_the_trainings_too(place, capsys, number):
 @pytest.mark.parametrize(
     ("yaml", "complaint"),
     [
-        ("length: {minutes: 5}", "steps are the budget"),
+        ("schedule: {minutes: 5}", "steps are the budget"),
         ("loss: {fild: 0}", "did you mean 'loss.field'"),
     ],
 )

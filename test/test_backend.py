@@ -57,7 +57,7 @@ def test_a_network_decodes_as_it_is_set(tiny_model):  # noqa: F811
         ModelConfig(str(tiny_model.file), tiny_model.sha256),
         DecodingConfig(goals=4, goal_floor=0.0, goal_spacing_m=9.0),
     )
-    goals = apart.codebook.decode(apart.prefill_goal(synthetic_inputs(apart)).actions[:, -2:])[:, 0]
+    goals = apart.layout.decode_goal(apart.prefill_goal(synthetic_inputs(apart)).actions)
     gaps = np.linalg.norm(goals[:, None] - goals[None], axis=-1)[np.triu_indices(4, 1)]
     assert gaps.min() >= 9.0 - 1e-3
 
@@ -170,7 +170,7 @@ def test_a_backend_that_answers_nonsense_is_refused(tiny_model, fault):  # noqa:
     network = opened(tiny_model)
 
     class Broken:
-        inputs, codebook = network.inputs, network.codebook
+        inputs, layout = network.inputs, network.layout
 
         def prefill_goal(self, inputs):
             known = network.prefill_goal(inputs)
@@ -194,7 +194,7 @@ def test_cameras_that_are_not_the_networks_are_refused(tiny_model):  # noqa: F81
     def started(**more):
         return refused(lambda: Engine(config(**tiny_model.settings, **more), Clock()))
 
-    assert "cameras.required is false, but planner reflectdrive2 looks at pictures" in started(cameras__required=False)
+    assert "cameras.required is false, but planner reflectdrive2 needs images" in started(cameras__required=False)
     two = started(cameras__names=["front", "rear"])
     assert "cameras.names has 2 cameras" in two
     assert "looks through 3" in two

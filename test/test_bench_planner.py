@@ -13,14 +13,16 @@ from tiny_net import tiny_inputs, tiny_net
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.bench import gpu, planner
-from reflectdrive_ros.bench.parity import FULL, LITE, run_step
+from reflectdrive_ros.bench.parity import full_rounds, lite_rounds, run_step
 from reflectdrive_ros.features import ModelInputs
 from reflectdrive_ros.model.token import torch_bench
 from reflectdrive_ros.model.token.cuda_graphs import MODES
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 from reflectdrive_ros.runtime.trt import cuda_device
+from reflectdrive_ros.tokens import TokenLayout
 
 WORDS = ("<pad>", "<unk>")
+FULL, LITE = full_rounds(TokenLayout()), lite_rounds(TokenLayout())
 
 
 def scenes(count=3):
@@ -80,7 +82,8 @@ def test_a_frame_may_edit_some_of_its_blocks():
     network = TorchNetwork(tiny_net(words=WORDS))
     for inputs in scenes():
         np.testing.assert_array_equal(
-            run_step(network, inputs, FULL, 6, edited=2)[0], run_step(network, inputs, FULL, 6)[0][:2]
+            run_step(network, inputs, FULL, 6, edited=2)[0],
+            run_step(network, inputs, FULL, 6)[0][:2],
         )
 
 
@@ -162,11 +165,11 @@ def test_figures_of_a_small_run_on_a_gpu(tmp_path):
     assert told["device"].startswith(told["gpu"]["name"])
 
 
-def test_on_the_road_older_pictures_were_the_newest_and_strange_ones_were_never_seen():
+def test_on_the_road_older_images_were_the_newest_and_strange_ones_were_never_seen():
     inputs = next(scenes(1))
     cameras = len(inputs.images) // 2
     for strange in (False, True):
         first, second = itertools.islice(planner.driven(inputs, cameras, strange), 2)
-        before = {picture.tobytes() for picture in first.images}
-        known = [picture.tobytes() in before for picture in second.images]
+        before = {image.tobytes() for image in first.images}
+        known = [image.tobytes() in before for image in second.images]
         assert known == [not strange] * cameras + [False] * cameras

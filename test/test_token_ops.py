@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from tiny_net import whole_layout
 
 from reflectdrive_ros.model.token.ops import (
     EditRules,
@@ -12,12 +13,13 @@ from reflectdrive_ros.model.token.ops import (
     likely_x_indices,
     ranks,
     reweight_goals,
-    schedule,
     unmask,
 )
+from reflectdrive_ros.tokens import draft_schedule
 
 torch.set_num_threads(1)
 BINS, MASK = 21, 21
+LAYOUT = whole_layout(BINS)
 
 
 def random_logits(seed, actions=3, length=16, scale=3.0):
@@ -33,19 +35,6 @@ def random_ids(seed, masked, actions=3, length=16):
 
 
 # --- unmasking -------------------------------------------------------------------------------------------------------
-
-
-def test_every_schedule_writes_what_is_masked_and_no_round_is_idle():
-    assert schedule(14, 3) == (5, 5, 4)
-    for masked in range(33):
-        for rounds in range(1, 17):
-            shares = schedule(masked, rounds)
-            assert sum(shares) == masked
-            assert all(share >= 1 for share in shares)
-            assert len(shares) == min(rounds, masked)
-            assert list(shares) == sorted(shares, reverse=True)
-    with pytest.raises(ValueError, match="0 rounds"):
-        schedule(14, 0)
 
 
 def test_ranks_are_places_in_a_sorted_list_and_ties_go_left():
@@ -75,7 +64,7 @@ def test_a_round_writes_the_most_confident_masked_positions_and_nothing_else(see
 def test_drafting_ends_without_masks_and_keeps_the_goal_and_what_was_written():
     ids = random_ids(0, 1.0)
     ids[..., -2:] = torch.tensor([7, 9])
-    for turn, share in enumerate(schedule(14, 3)):
+    for turn, share in enumerate(draft_schedule(14, 3)):
         written, _ = unmask(ids, random_logits(turn), MASK, torch.tensor(share))
         assert written[ids != MASK].equal(ids[ids != MASK])
         ids = written
@@ -90,7 +79,7 @@ def test_drafting_ends_without_masks_and_keeps_the_goal_and_what_was_written():
 def test_an_edit_replaces_only_improbable_tokens_by_more_probable_ones(seed):
     rules = EditRules(at_most=5)
     ids, logits = random_ids(seed, 0.2), random_logits(seed, scale=1.0)
-    edited, told = auto_edit(ids, logits, MASK, rules)
+    edited, told = auto_edit(ids, logits, LAYOUT, rules)
     probability = logits.softmax(-1)
     masked, changed = ids == MASK, edited != ids
     assert ((edited == MASK) == masked).all()  # no new mask, and a mask is left to drafting
@@ -118,10 +107,10 @@ def test_an_edit_replaces_only_improbable_tokens_by_more_probable_ones(seed):
 def test_a_draft_that_the_network_believes_in_is_left_alone():
     ids = random_ids(3, 0.0)
     sure = 9.0 * torch.nn.functional.one_hot(ids, BINS).float()
-    assert auto_edit(ids, sure, MASK, EditRules())[0].equal(ids)
+    assert auto_edit(ids, sure, LAYOUT, EditRules())[0].equal(ids)
     likeliest = 0.5 * torch.nn.functional.one_hot(ids, BINS).float()  # unsure, yet nothing is more probable
-    assert auto_edit(ids, likeliest, MASK, EditRules())[0].equal(ids)
-    assert auto_edit(ids, torch.zeros_like(sure), MASK, EditRules())[0].equal(ids)  # all are equally probable
+    assert auto_edit(ids, likeliest, LAYOUT, EditRules())[0].equal(ids)
+    assert auto_edit(ids, torch.zeros_like(sure), LAYOUT, EditRules())[0].equal(ids)  # all are equally probable
 
 
 def test_edits_come_to_rest():
@@ -129,7 +118,7 @@ def test_edits_come_to_rest():
     ids, wanted = random_ids(1, 0.0), random_ids(2, 0.0)
     logits = 6.0 * torch.nn.functional.one_hot(wanted, BINS).float()
     for _ in range(3):
-        ids = auto_edit(ids, logits, MASK, EditRules())[0]
+        ids = auto_edit(ids, logits, LAYOUT, EditRules())[0]
     assert ids[..., :-2].equal(wanted[..., :-2])
 
 

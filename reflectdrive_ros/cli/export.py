@@ -1,12 +1,12 @@
-"""`reflectdrive export CHECKPOINT --out DIR`: a planner's weights as four ONNX graphs and a card that names them.
+"""`reflectdrive export CHECKPOINT --out DIR`: a planner's weights as four ONNX graphs and a card.
 
-CHECKPOINT is a weights.safetensors with its card.json beside, as training leaves them. DIR gets vision_encoder.onnx,
-prefill_goal.onnx, prefill.onnx, step.onnx and card.json; `model.file` is then DIR/card.json and `model.sha256` the hash
-that is told at the end. ONNX Runtime runs them without torch.
+CHECKPOINT is a weights.safetensors with its card.json beside it, as training writes them. DIR gets vision_encoder.onnx,
+prefill_goal.onnx, prefill.onnx, step.onnx and card.json; set `model.file` to DIR/card.json and `model.sha256` to the
+printed hash. ONNX Runtime runs the graphs without torch.
 
-Fewer bits drive otherwise. With --precision int8 or fp8 graphs are written only after they have planned for the first
-scenes of a set (--gate DIR) and scored at most 0.3 PDMS less than those in float32; the card tells both scores. How
-large values get inside is learned on another set (--calibrate DIR). With --precision bf16 the gate is asked for or not.
+Quantised graphs may drive differently. With --precision int8 or fp8 graphs are written only after they have planned for
+the first scenes of a set (--gate DIR) and scored at most 0.3 PDMS less than float32 graphs; the card holds both scores.
+Activation ranges are measured on another set (--calibrate DIR). With --precision bf16 the gate is optional.
 """
 
 from __future__ import annotations
@@ -19,17 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import onnx_ir
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from .. import arguments
 from ..bench.accuracy_gate import evaluate_gate, quantise_and_check, sentence
+from ..command import command, make_table
 from ..config import Config, ConfigError, load
 from ..data import shards
-from ..data.shards import SetError
-from ..deploy.engines import UNUSABLE
 from ..deploy.export import MAX_SEQUENCES, PRECISIONS, Size, export, network_size, to_bfloat16
 from ..files import atomic_folder
 from ..model import checkpoint
@@ -58,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--camera",
         type=_size,
         metavar="WxH",
-        help="pictures as the cameras give them, averaged down inside the graphs, for a GPU; left out, the network's "
+        help="images as the cameras give them, averaged down inside the graphs, for a GPU; left out, the network's "
         "own size, to which the node brings them on the CPU",
     )
     parser.add_argument(
@@ -85,59 +82,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table's numbers here too")
 
 
-def run(args: argparse.Namespace) -> int:
+@command()
+def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr when something cannot be used, or the gate is not passed."""
-    console, errors = Console(), Console(stderr=True)
-    try:
-        config = load(args.config) if args.config else Config()
-        check_options(args)
-        source = read_card(args.checkpoint)
-        weights_sha256 = args.sha256 or source.get("sha256") or ""
-        net = checkpoint.load(args.checkpoint, weights_sha256)
-        check_camera(args.camera, net)
-        decoding, gate = torch_decoding(config.decoding), None
-        if args.precision == "bf16":
-            exact, net = net, to_bfloat16(net)
-            if args.gate is not None:
-                halved, whole = (_taking(args.camera, each, decoding) for each in (net, exact))
-                gate = evaluate_gate(halved, whole, args.gate, args.gate_scenes, config, errors)
-        weights = {key: value for key, value in source.items() if key not in ("config", "format")}
-        made = {key: value for key, value in provenance().items() if key in ("version", "commit")}
-        with ExitStack() as stack:
-            quantise = args.precision in QUANTISED
-            out = stack.enter_context(atomic_folder(args.out))
-            place = Path(stack.enter_context(tempfile.TemporaryDirectory())) if quantise else out
-            with errors.status("tracing the graphs; of the small network it takes half a minute"):
-                about = {"weights": weights, "made": made}
-                known = golden(_taking(args.camera, net, decoding)) if net.config.words else None
-                sequences = args.blocks or (config.decoding.goals if args.tensorrt else None)
-                card_sha256 = export(
-                    net, weights_sha256.lower(), place, about, decoding, sequences, known, gate, args.camera
-                )
-            if quantise:
-                sets = args.calibrate, args.gate
-                exact_card = GraphCard.read(place / CARD)
-                card_sha256 = quantise_and_check(
-                    exact_card, out, args.precision, sets, args.gate_scenes, config, errors
-                )
-        numbers = figures(args.out / CARD, card_sha256)
-        if args.tensorrt:
-            numbers["tensorrt"] = build_and_check(str(args.out / CARD), "cuda", None, True, errors)
-        if args.json is not None:
-            write_numbers(args.json, numbers, weights_sha256=weights_sha256)
-    except (CheckpointError, SetError, *UNUSABLE) as fault:
-        errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
-        return 2
-    except OSError as fault:
-        errors.print(escape(f"{fault.filename} cannot be written: {fault.strerror}"), soft_wrap=True, highlight=False)
-        return 2
+    config = load(args.config) if args.config else Config()
+    check_options(args)
+    source = read_card(args.checkpoint)
+    weights_sha256 = args.sha256 or source.get("sha256") or ""
+    net = checkpoint.load(args.checkpoint, weights_sha256)
+    check_camera(args.camera, net)
+    decoding, gate = torch_decoding(config.decoding), None
+    if args.precision == "bf16":
+        exact, net = net, to_bfloat16(net)
+        if args.gate is not None:
+            halved, whole = (_taking(args.camera, each, decoding) for each in (net, exact))
+            gate = evaluate_gate(halved, whole, args.gate, args.gate_scenes, config, errors)
+    weights = {key: value for key, value in source.items() if key not in ("config", "format")}
+    made = {key: value for key, value in provenance().items() if key in ("version", "commit")}
+    with ExitStack() as stack:
+        quantise = args.precision in QUANTISED
+        out = stack.enter_context(atomic_folder(args.out))
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory())) if quantise else out
+        with errors.status("tracing the graphs; of the small network it takes half a minute"):
+            about = {"weights": weights, "made": made}
+            known = golden(_taking(args.camera, net, decoding)) if net.config.words else None
+            sequences = args.blocks or (config.decoding.goals if args.tensorrt else None)
+            card_sha256 = export(
+                net, weights_sha256.lower(), place, about, decoding, sequences, known, gate, args.camera
+            )
+        if quantise:
+            sets = args.calibrate, args.gate
+            exact_card = GraphCard.read(place / CARD)
+            card_sha256 = quantise_and_check(exact_card, out, args.precision, sets, args.gate_scenes, config, errors)
+    numbers = figures(args.out / CARD, card_sha256)
+    if args.tensorrt:
+        numbers["tensorrt"] = build_and_check(str(args.out / CARD), "cuda", None, True, errors)
+    write_numbers(args.json, numbers, weights_sha256=weights_sha256)
     console.print(table(numbers))
     if args.tensorrt:
         show(numbers["tensorrt"], console)
     if numbers["gate"]:
-        console.print(sentence(numbers["gate"]), highlight=False, soft_wrap=True)
-    console.print(f"model.file: {args.out / CARD}\nmodel.sha256: {card_sha256}", highlight=False, soft_wrap=True)
-    return 0
+        console.print(sentence(numbers["gate"]))
+    console.print(f"model.file: {args.out / CARD}\nmodel.sha256: {card_sha256}")
 
 
 def check_options(args: argparse.Namespace) -> None:
@@ -147,7 +133,7 @@ def check_options(args: argparse.Namespace) -> None:
     if args.precision in QUANTISED:
         if args.gate is None or args.calibrate is None or args.gate.resolve() == args.calibrate.resolve():
             raise ConfigError(
-                f"--precision {args.precision} needs two scene sets with pictures: --calibrate DIR, to learn how large "
+                f"--precision {args.precision} needs two scene sets with images: --calibrate DIR, to learn how large "
                 "values get, and --gate DIR, to hold the driving score against that in float32"
             )
         if args.precision == "int8" and args.tensorrt:
@@ -162,17 +148,17 @@ def check_options(args: argparse.Namespace) -> None:
 
 
 def check_camera(camera: Size | None, net: TokenNet) -> None:
-    """Raises ConfigError for pictures smaller than the network's: there is nothing to average."""
+    """Raises ConfigError for images smaller than the network's, which cannot be averaged down."""
     width, height = network_size(net)
     if camera is not None and (camera[0] < width or camera[1] < height):
         raise ConfigError(
-            f"--camera {camera[0]}x{camera[1]} is smaller than the pictures that the network takes, {width}x{height}: "
+            f"--camera {camera[0]}x{camera[1]} is smaller than the images that the network takes, {width}x{height}: "
             "name the size that the cameras give, or leave it out"
         )
 
 
 def _taking(camera: Size | None, net: TokenNet, decoding: Decoding) -> TorchNetwork:
-    """The network in torch, given pictures of the cameras' size."""
+    """The network in torch, given images of the cameras' size."""
     network = TorchNetwork(net, decoding=decoding)
     if camera is not None:
         network.inputs = replace(network.inputs, width=camera[0], height=camera[1])
@@ -181,7 +167,7 @@ def _taking(camera: Size | None, net: TokenNet, decoding: Decoding) -> TorchNetw
 
 def _size(text: str) -> Size:
     width, _, height = text.partition("x")
-    pixels = arguments.IntRange(16, 8192, "px")
+    pixels = arguments.Range(16, 8192, "px")
     try:
         return pixels(width), pixels(height)
     except argparse.ArgumentTypeError as fault:
@@ -194,14 +180,12 @@ def figures(path: Path, card_sha256: str) -> dict[str, Any]:
     for name, file in card.files.items():
         nodes = len(list(onnx_ir.load(file).graph.all_nodes()))
         graphs[name] = {"bytes": file.stat().st_size, "nodes": nodes, "sha256": card.sha256[name]}
-    told = {"precision": card.precision, "gate": dict(card.gate)}
-    return {"card": str(path), "card_sha256": card_sha256, **told, "graphs": graphs}
+    about = {"precision": card.precision, "gate": dict(card.gate)}
+    return {"card": str(path), "card_sha256": card_sha256, **about, "graphs": graphs}
 
 
 def table(numbers: dict[str, Any]) -> Table:
-    shown = Table(box=SIMPLE_HEAD)
-    for name, justify in (("graph", "left"), ("MB", "right"), ("nodes", "right"), ("SHA-256", "left")):
-        shown.add_column(name, justify=justify)  # type: ignore[arg-type]
+    rows = []
     for name, row in numbers["graphs"].items():
-        shown.add_row(name, f"{row['bytes'] / 1e6:.1f}", str(row["nodes"]), row["sha256"][:16])
-    return shown
+        rows.append((name, f"{row['bytes'] / 1e6:.1f}", str(row["nodes"]), row["sha256"][:16]))
+    return make_table(("graph", "MB", "nodes", "SHA-256"), rows)

@@ -1,12 +1,12 @@
 """`reflectdrive train sft CONFIG --train DIR --val DIR --out DIR`: supervised training of ReflectDrive-2.
 
-(`reflectdrive train mean RUN RUN .. --out DIR` writes the mean of the weights of runs.)
+(`reflectdrive train mean RUN RUN .. --out DIR` averages the weights of runs.)
 
-The same command goes on where it was stopped: by Ctrl-C, by a kill, by the end of the minutes (give more of them).
-With --minutes the learning rate falls to its end as the time runs out, however fast the machine is. Several devices
-of one machine by device.devices in CONFIG, several machines by torchrun.
+The same command resumes a run that was stopped by Ctrl-C, by a kill, or at the end of its minutes (give more of them).
+With --minutes the learning-rate schedule ends with the time, however fast the machine is. Several devices of one
+machine are set by device.devices in CONFIG, several machines by torchrun.
 
-OUT holds weights.safetensors and card.json (the averaged weights, for driving), state.safetensors (to go on from),
+OUT holds weights.safetensors and card.json (the averaged weights, for driving), state.safetensors (to resume from),
 log.csv and tensorboard/.
 """
 
@@ -21,27 +21,25 @@ from typing import Any
 
 from lightning_fabric import Fabric
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from .. import arguments
+from ..command import command
 from ..config import ConfigError, override_dotted
 from ..data import shards
 from ..data.cache import Shape, build_cache
-from ..data.shards import SetError
 from ..files import lock_folder
-from ..model.checkpoint import CheckpointError
 from ..model.token.net import TokenNetConfig
 from ..provenance import provenance
 from ..runtime import cli_args
-from ..stopping import defer_signals, exit_code, print_stop, report_stop
+from ..stopping import defer_signals, exit_code, print_stop
 from ..training import average, settings, sft, train_state, validation
 from ..training import goal_scores as goal_scores_of
 from ..training.fabric import launch_fabric
 from ..training.goal_scores import GoalScores
 from ..training.run_log import LOG, RunLog, complete_rows
 from ..training.settings import TrainConfig
-from ..training.sft import Job, PretrainedPaths, TrainingError
+from ..training.sft import Job, PretrainedPaths
 from ..training.train_state import StateError
 
 
@@ -74,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--steps", type=arguments.positive_int(10**9), metavar="N", help="in place of the config's length"
     )
     length.add_argument(
-        "--minutes", type=arguments.FloatRange(0.01, 1e6, "minutes"), metavar="M", help="likewise, by the clock"
+        "--minutes", type=arguments.Range(0.01, 1e6, "minutes"), metavar="M", help="likewise, by the clock"
     )
     sft_parser.add_argument("--seed", type=arguments.SEED, metavar="N", help="in place of the config's seed")
     cli_args.add_settings_argument(sft_parser)
@@ -87,22 +85,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     mean_parser.set_defaults(run=average.run)
 
 
-def run(args: argparse.Namespace) -> int:
+@command(lambda args: _resumption(args.out), "{}: {}")
+def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
     """Exit code 0; that of the signal when stopped; 2 with one sentence on stderr when it cannot begin or go on."""
-    errors, console = Console(stderr=True), Console()
-    if not console.is_terminal:  # a log is wide enough for its lines
-        console = Console(width=160)
-    try:
-        config = _config(args)
-        network = settings.NETWORKS[config.network]()
-        return sft_run(args, config, network, console, errors)
-    except (ConfigError, SetError, StateError, TrainingError, CheckpointError) as fault:
-        errors.print(escape(str(fault)), soft_wrap=True)
-    except OSError as fault:
-        errors.print(escape(f"{fault.filename or args.out}: {fault.strerror or fault}"), soft_wrap=True)
-    except KeyboardInterrupt as stop:  # before the first step, or for the second time
-        return report_stop(stop, _resumption(args.out))
-    return 2
+    config = _config(args)
+    return sft_run(args, config, settings.NETWORKS[config.network](), console, errors)
 
 
 def sft_run(
@@ -112,7 +99,7 @@ def sft_run(
     _continues(args.out, config)
     for folder in filter(
         None, (args.train, args.val)
-    ):  # making scenes ready takes hours: what is not there is said now
+    ):  # preparing scenes takes hours: missing files are reported before it
         shards.index_of(folder)
     init_from = None if args.init_from is None else train_state.describe_init_run(args.init_from)
     pretrained_paths = PretrainedPaths(args.language_weights, args.vision_weights)
@@ -142,7 +129,7 @@ def _run_alone(
 
     def on_damage(sentence: str) -> None:
         left_out.append(sentence)
-        errors.print(escape(sentence), soft_wrap=True)
+        errors.print(sentence)
 
     with fabric.rank_zero_first(), _preparing(errors) as progress:
         scenes = build_cache(args.train, shape, args.workers, on_damage, progress)
@@ -161,7 +148,7 @@ def _run_alone(
         about["init_from"] = init_from
     if pretrained_paths.any_given:
         about["public_weights"] = {kind: str(folder.name) for kind, folder in vars(pretrained_paths).items() if folder}
-    worth = _goal_scores(args, config, shape, fabric, errors)
+    goal_scores = _goal_scores(args, config, shape, fabric, errors)
     job = Job(
         config,
         network,
@@ -171,7 +158,7 @@ def _run_alone(
         about,
         init_from=args.init_from,
         pretrained_paths=pretrained_paths,
-        goal_scores=worth,
+        goal_scores=goal_scores,
     )
     _same_scenes(args.out, job)
     with defer_signals() as request, RunLog(args.out, config, network, console, fabric.is_global_zero) as report:
@@ -189,7 +176,7 @@ def _run_alone(
 def _goal_scores(
     args: argparse.Namespace, config: TrainConfig, shape: Shape, fabric: Fabric, errors: Console
 ) -> GoalScores | None:
-    """What goals are worth by the plans of the network that the run begins with, where it is to learn that."""
+    """What goals are goal_scores by the plans of the network that the run begins with, where it is to learn that."""
     if config.loss.goal_score == 0.0:
         return None
     if args.init_from is None:
@@ -213,8 +200,8 @@ def shape_of(network: TokenNetConfig) -> Shape:
         instants=network.instants,
         ego_scale=network.ego_scale,
         route_at_m=network.route_at_m,
-        bin_m=network.bin_m,
-        bins=network.bins,
+        bin_m=network.layout.codebook.bin_m,
+        bins=network.layout.codebook.bins,
     )
 
 
@@ -256,19 +243,19 @@ def _set(folder: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def _preparing(console: Console, told: str = "making scenes ready, shard by shard") -> Iterator[Any]:
+def _preparing(console: Console, description: str = "preparing scenes, shard by shard") -> Iterator[Any]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
-        task = bar.add_task(told, total=None)
+        task = bar.add_task(description, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _resumption(out: Path) -> str:
-    """What the same command would do after a stop."""
+    """What the same command does after a stop."""
     try:
         found = train_state.read_progress(out)
     except StateError as fault:
         return str(fault)
     if found is None:
-        return "nothing saved yet, the same command begins anew"
+        return "nothing saved yet, the same command starts from the beginning"
     return f"the same command resumes at step {found[0].step}"

@@ -1,9 +1,9 @@
 """The lanes, lights and stop lines of a stored scene, read from what it stores of the map: rings of lanes.
 
-A ring of the proving ground is a lane's centreline, widened: clockwise, from behind the start of the left side, around
-the end of the lane, to the start of its right side and last the start of its left. So the ring tells the driving
-direction, and the middle of its sides is the centreline. Speed limits other than the one here are not stored, and of the
-lights only those that are red.
+A ring of the proving ground is the outline of a widened centreline, clockwise: from behind the start of the left side
+around the end of the lane to the start of the right side, and last the start of the left side. So the ring determines
+the driving direction, and the middle of its sides is the centreline. Not stored are speed limits other than that of the
+ego's lane, and lights that are not red.
 """
 
 from __future__ import annotations

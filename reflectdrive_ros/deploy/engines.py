@@ -1,9 +1,9 @@
-"""Engines of exported graphs, built on the machine that is to run them: minutes, and all of its GPU.
+"""Builds TensorRT engines of exported graphs, on the machine that will run them: takes minutes, and the whole GPU.
 
-    for row in build(card, "cuda"):     # row.graph, row.file, row.seconds; 0 s where it was there already
+    for row in build(card, "cuda"):     # row.graph, row.file, row.seconds; 0 s if it existed
 
-The command `reflectdrive engine` does this before the drive. What TensorRT has timed on this GPU is kept beside the
-engines, so that the next build is quicker.
+The command `reflectdrive engine` does this before driving. TensorRT's timing cache of this GPU is stored beside the
+engines, which shortens the next build.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..config import ConfigError
-from ..model.card import GRAPHS, GraphCard, GraphError
-from ..runtime.model_file import ModelFileError
+from ..model.card import GRAPHS, GraphCard
 from ..runtime.trt import engine_cache
 from ..runtime.trt.backend import (
     TrtLogger,
@@ -26,17 +24,15 @@ from ..runtime.trt.backend import (
     open_device,
     sequences_per_step,
 )
-from ..runtime.trt.cuda_device import CudaError
 from ..runtime.trt.engine_cache import EngineError
 
-UNUSABLE = (ConfigError, CudaError, EngineError, GraphError, ModelFileError)  # each is one sentence
 WORKSPACE_BYTES = 2 << 30  # of device memory that one layer may ask for while it runs
 OUT_OF_MEMORY = ("out of memory", "outofmemory", "could not be allocated", "insufficient workspace")
 
 
 @dataclass(frozen=True)
 class BuiltEngine:
-    """An engine that now is there."""
+    """An engine on disk."""
 
     graph: str
     file: Path
@@ -44,7 +40,7 @@ class BuiltEngine:
 
 
 def build(card: GraphCard, device: str, folder: Path | None, clock: Callable[[], float]) -> Iterator[BuiltEngine]:
-    """One row as each engine is there. Raises CudaError, EngineError, OSError; what was built before stays."""
+    """One row per finished engine. Raises CudaError, EngineError, OSError; engines built before are kept."""
     sequences_per_step(card)
     gpu = open_device(device)
     trt = import_tensorrt(gpu)

@@ -1,7 +1,7 @@
-"""Privileges: what a planner is told beyond camera images. Scores of different privileges are never compared.
+"""Privileges: a planner's inputs beyond camera images. Scores of different privileges are never compared.
 
 - `words`: command, speed limit and instruction, as NAVSIM planners have them; no route.
-- `route`: also the route, and its lanes without their lights. A vehicle with cameras and a navigation system knows this.
+- `route`: also the route and its lanes, without their lights. A vehicle with cameras and navigation knows this.
 - `objects`: also the objects with their past and present velocities, the lanes, lights and stop lines, and the drivable
   area. Most published numbers of planners that score or repair their plans are of this kind.
 - `logged`: also the recorded futures of the objects. An upper bound for better prediction; no vehicle has it.
@@ -34,8 +34,8 @@ def parse(text: str) -> str:
 def observe(scene: DrivingScene, privilege: str, with_drivable: bool = True, with_vectors: bool = False) -> Observation:
     """The observation of a scene under a privilege.
 
-    `with_drivable=False` leaves out the drivable area, which takes 0.1 s to compute; `with_vectors` adds lanes, history,
-    lights and stop lines. Raises ValueError for an unknown privilege.
+    `with_drivable=False` leaves out the drivable area, which takes 0.1 s to compute. `with_vectors` adds lanes,
+    history, lights and stop lines. Raises ValueError for an unknown privilege.
     """
     if privilege not in PRIVILEGES:
         raise ValueError(f"privilege is '{privilege}', expected one of {', '.join(PRIVILEGES)}")

@@ -1,11 +1,12 @@
-"""Weights on disk: our own, and those of Qwen3 and SigLIP2 as Hugging Face stores them. Safetensors only, never pickle.
+"""Weights on disk: this package's, and those of Qwen3 and SigLIP2 in Hugging Face's format. Safetensors only, never
+pickle.
 
     sha256 = save(net, "models/mine/weights.safetensors", {"data": "proving ground train", "seed": 0})
     net = load("models/mine/weights.safetensors", sha256)
 
-The file carries the network's configuration, so weights and code cannot disagree in silence; the card beside it
-(`card.json`) says what a reader wants to know: the hash, the measures, what the caller adds.
-Whatever does not fit is a CheckpointError that says which file, what is wrong and what was expected.
+The file contains the network's configuration, so that weights and code cannot disagree unnoticed; the card beside it
+(`card.json`) holds the hash, the configuration and the caller's entries. Mismatches raise CheckpointError, which names
+the file, the fault and what was expected.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -24,12 +25,13 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from ..documents import DocumentError, array, check_fields, number, parse_json, text, whole
+from ..errors import UserError
 from ..files import MODEL_BYTES, open_limited, sha256_of
-from .card import FORMER_CONFIG, GraphCard, GraphError, rename_keys
+from .card import LAYOUT, GraphCard, GraphError, upgrade_config
 from .token.net import TokenNet, TokenNetConfig
 
-FORMAT = "reflectdrive.token_net.2"
-FORMER_FORMAT = "reflectdrive.token_net.1"  # the same weights under the names in FORMER_PARAMETERS
+FORMAT = "reflectdrive.token_net.3"
+FORMER_FORMATS = ("reflectdrive.token_net.2", "reflectdrive.token_net.1")  # the same weights, see `upgrade_config`
 FORMER_PARAMETERS = {  # part of a parameter's dotted name -> present name; of the network, then of the training losses
     "odds_hidden": "value_hidden",
     "odds_head": "value_head",
@@ -42,8 +44,8 @@ FORMER_PARAMETERS = {  # part of a parameter's dotted name -> present name; of t
 CARD = "card.json"
 SHOWN = 8  # names listed of those that are wrong
 
-COUNT, WIDTH, EPSILON, RANGE = whole(1, 256), whole(1, 1 << 16), number(0.0, 1.0), array(number(-1e4, 1e4), 2, 2)
-FIELDS = {  # of TokenNetConfig as a file of weights carries it
+COUNT, WIDTH, EPSILON = whole(1, 256), whole(1, 1 << 16), number(0.0, 1.0)
+FIELDS = {  # of TokenNetConfig in a weights file
     "vision": {
         **{name: whole(1, 1 << 14) for name in ("height", "width", "patch")},
         **dict.fromkeys(("frames", "layers", "heads"), COUNT),
@@ -64,20 +66,17 @@ FIELDS = {  # of TokenNetConfig as a file of weights carries it
     "words": array(text(most=100), 0, 1 << 20),
     "ego_scale": array(number(1e-6, 1e6), 3, 3),
     "route_at_m": array(number(0.0, 1e4), 0, 1000),
-    "bin_m": number(1e-3, 100.0),
-    "bins": whole(3, 100_000),
-    "x_range_m": RANGE,
-    "y_range_m": RANGE,
+    "layout": LAYOUT,
     "goal_hidden": WIDTH,
 }
 
 
-class CheckpointError(Exception):
-    """Weights cannot be used; the message says which file, why and what was expected."""
+class CheckpointError(UserError):
+    """Weights cannot be used; the message names the file, the reason and what was expected."""
 
 
 def save(net: TokenNet, path: str | Path, about: Mapping[str, Any], dtype: torch.dtype = torch.bfloat16) -> str:
-    """Write weights (as `dtype`) and card; returns the file's SHA-256. A reader never sees half a file."""
+    """Writes weights (as `dtype`) and card, atomically; returns the file's SHA-256."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     tensors = {name: value.detach().to("cpu", dtype).contiguous() for name, value in net.state_dict().items()}
@@ -111,7 +110,7 @@ def load(path: str | Path, sha256: str) -> TokenNet:
     if digest != sha256.lower():
         raise CheckpointError(f"{path} has SHA-256 {digest}, expected {sha256}: fetch the file again")
     tensors, metadata = read_tensors(path)
-    if FORMER_FORMAT in metadata:
+    if FORMAT not in metadata and any(former in metadata for former in FORMER_FORMATS):
         tensors = {present_name(name): value for name, value in tensors.items()}
     elif FORMAT not in metadata:
         raise CheckpointError(f"{path} carries {sorted(metadata)}, expected weights of the format {FORMAT}")
@@ -124,9 +123,9 @@ def load(path: str | Path, sha256: str) -> TokenNet:
 
 
 def random_net(path: str | Path, seed: int) -> TokenNet:
-    """The network of weights, or of a card of exported graphs, as training begins: random weights from a seed.
+    """The network of a weights file, or of a card of exported graphs, with random weights from a seed.
 
-    In float32 on the CPU, ready for inference. Raises CheckpointError for a file that does not tell its configuration.
+    In float32 on the CPU, ready for inference. Raises CheckpointError for a file without its configuration.
     """
     path = Path(path)
     if path.name == CARD:
@@ -143,18 +142,18 @@ def random_net(path: str | Path, seed: int) -> TokenNet:
 
 
 def present_name(name: str) -> str:
-    """The present dotted name of a parameter in a file of weights or a training state of the former format."""
+    """The present dotted name of a parameter in a weights file or training state of the former format."""
     return ".".join(FORMER_PARAMETERS.get(part, part) for part in name.split("."))
 
 
 def _config_text(metadata: Mapping[str, str]) -> str:
     """The configuration in a file's metadata, as JSON; an empty object where there is none."""
-    return metadata.get(FORMAT) or metadata.get(FORMER_FORMAT) or "{}"
+    return next((metadata[name] for name in (FORMAT, *FORMER_FORMATS) if metadata.get(name)), "{}")
 
 
 def _config(path: Path, content: str) -> TokenNetConfig:
     try:
-        values = rename_keys(parse_json(content), FORMER_CONFIG)
+        values = upgrade_config(parse_json(content))
         check_fields(values, FIELDS)
         return _dataclass_of(TokenNetConfig, values)  # type: ignore[no-any-return]
     except DocumentError as fault:
@@ -171,15 +170,25 @@ def _dataclass_of(kind: Any, values: Mapping[str, Any]) -> Any:
     given = {
         name: _dataclass_of(hints[name], value)
         if dataclasses.is_dataclass(hints[name])
-        else (tuple(value) if isinstance(value, list) else value)
+        else _value_of(hints[name], value)
         for name, value in values.items()
     }
     return kind(**given)
 
 
+def _value_of(kind: Any, value: Any) -> Any:
+    """A list as the tuple that it is in a dataclass, its objects as dataclasses."""
+    if not isinstance(value, list):
+        return value
+    of_entry = get_args(kind)[0]
+    return tuple(_dataclass_of(of_entry, each) if dataclasses.is_dataclass(of_entry) else each for each in value)
+
+
 def open_safetensors(path: Path) -> Any:
-    """A safetensors file, as `safe_open` gives it. Raises OSError for what is no regular file, and SafetensorError."""
-    open_limited(path, MODEL_BYTES).close()  # the library would wait for the writer of a pipe
+    """A safetensors file, as `safe_open` returns it. Raises OSError for what is not a regular file, and
+    SafetensorError.
+    """
+    open_limited(path, MODEL_BYTES).close()  # the library would block on a pipe without a writer
     return safe_open(path, "pt")
 
 

@@ -40,7 +40,8 @@ class Assessment:
     safety: Safety  # minimum of both evaluations
     guard_safe_steps: Array  # (N,) safe steps of the planned poses, up to the horizon of the guard
     stays_on_road: (
-        Array  # (N,) whether its corners, as driven, likely stay on the road: what a careful look cannot rule out
+        # (N,) whether the corners, as driven, probably stay on the road, without the conservative margin of the grid
+        Array
     )
     limit_violation: Array  # (N, 8) excess over the vehicle limits of the guard, relative to the limit
     quality: Array  # (N,) 0..1, driving score without its safety multipliers

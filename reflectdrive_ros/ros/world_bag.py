@@ -14,9 +14,6 @@ from typing import TYPE_CHECKING, Any
 from .. import arguments
 from ..config import Config
 from ..runtime.engine import NO_DEADLINE_MS
-from ..sim.network.roads import RoadError
-from ..sim.sumo import SumoFailed, SumoMissing
-from ..sim.traffic.simulation import TrafficError
 from . import world_messages
 from .planning_core import PlanningCore
 from .recordings import RecordedMessage, RecordedTopic, Recording
@@ -25,7 +22,6 @@ if TYPE_CHECKING:
     from ..sim.world import World
 
 TICK_S = 0.1
-WORLD_ERRORS = (SumoMissing, SumoFailed, RoadError, TrafficError)  # one sentence each
 
 
 def add_world_arguments(parser: argparse._ActionsContainer) -> None:
@@ -47,7 +43,7 @@ def open_world(args: argparse.Namespace, config: Config) -> Iterator[World]:
 
 
 def camera_rig(config: Config) -> Sequence[Any]:
-    """The proving ground's cameras at the size that the planner takes; none when it needs none."""
+    """The proving ground's cameras at the planner's image size; none if it needs none."""
     from ..sim.render import camera
 
     return camera.rig(config.cameras.width, config.cameras.height) if config.cameras.required else ()

@@ -18,8 +18,8 @@ from .smoothing import previous_position, smoothing_matrices
 from .speed_profile import interpolate_path
 from .waypoints import POINT_DT_S, interpolate
 
-UNCERTAIN_M = (0.6, 1.2, 2.4, 4.8)  # as wide as a bin would have to be
-JERK_MPS3 = 1.0  # usual jerk along the way
+UNCERTAIN_M = (0.6, 1.2, 2.4, 4.8)  # standard deviations of positions
+JERK_MPS3 = 1.0  # prior standard deviation of the jerk along the path
 
 
 def relax_profile(points: Array, known: SafetyContext) -> Array:
