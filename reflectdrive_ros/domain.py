@@ -279,7 +279,7 @@ class LanePolylines:
 
 @dataclass(frozen=True, eq=False)
 class AgentHistory:
-    """The agents of an observation, in its order, over the last 2 s; present ego frame, oldest first, 0 where invalid."""
+    """Agents of an observation over the last 2 s, in its order; present ego frame, oldest first, 0 where invalid."""
 
     ids: Array  # (A,) int64, the same for one agent in all observations
     poses: Array  # (A, 21, 3) box centres at -2.0, -1.9, .. 0 s
