@@ -4,7 +4,7 @@
     ros2 launch reflectdrive demo.launch.py seed:=3 planner:=constant_velocity
 
 `reflectdrive demo` does the same without `ros2 launch`, and leaves a bag and a report. The planner follows /clock here,
-whatever use_sim_time says elsewhere: simulated time is the only one that the pictures know.
+whatever use_sim_time says elsewhere: simulated time is the only one that the images know.
 """
 
 from pathlib import Path

@@ -134,7 +134,7 @@ def rviz(namespace: str, time_source: dict[str, object]) -> Node:
 
 
 def dds_profile(environment: dict[str, str]) -> dict[str, str]:
-    """Fast DDS's default loses camera pictures; the profile that comes with the package does not. A user's own wins."""
+    """Fast DDS's default loses camera images; the profile that comes with the package does not. A user's own wins."""
     if any(environment.get(name) for name in PROFILE_VARIABLES):
         return {}
     return dict.fromkeys(PROFILE_VARIABLES, str(SHARE / "config" / "fastdds.xml"))

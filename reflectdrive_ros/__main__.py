@@ -11,8 +11,8 @@ from types import ModuleType
 from . import __version__
 from .stopping import run_process
 
-# command -> (module with add_arguments(parser) and run(args) -> exit code, what it does). Modules are imported when
-# their command is asked for: a laptop without ROS can score, a car without scipy can plan.
+# command -> (module with add_arguments(parser) and run(args) -> exit code, description). A module is imported when its
+# command is called: a laptop without ROS can score, a car without scipy can plan.
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("cli.demo", "the closed loop: the proving ground drives the real node over real topics; with a report"),
     "replay": ("cli.replay", "rosbag2 recordings through the engine or the node: plans, numbers, report"),

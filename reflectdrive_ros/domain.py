@@ -2,10 +2,10 @@
 
 Metres, seconds, radians, m/s; stamps are int64 nanoseconds of the sensor clock. A pose is (x, y, heading), heading
 counter-clockwise from +x. The ego frame is x forward, y left, at the rear-axle centre (`base_link`). A transform is
-named by what it does: `map_from_ego` takes ego points to the map.
+named by its effect: `map_from_ego` takes ego points to the map.
 
-Every type checks itself when it is made: wrong shapes, non-finite numbers and impossible values raise a ValueError that
-names the field. Arrays are kept as read-only copies, so that a shared observation cannot change under its readers.
+Every type validates itself in its constructor: wrong shapes, non-finite numbers and impossible values raise a
+ValueError that names the field. Arrays are stored as read-only copies, so that a shared observation cannot change.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Array = NDArray[Any]
 
 
 class Command(IntEnum):
-    """What the route asks for next, as NAVSIM's driving command."""
+    """The route's next manoeuvre, as NAVSIM's driving command."""
 
     FOLLOW = 0
     LEFT = 1
@@ -43,10 +43,10 @@ class AgentKind(IntEnum):
 
 
 class ForecastSource(Enum):
-    """Where the agents' future comes from. Only an evaluation may know the LOGGED one."""
+    """Source of the agents' future. Only evaluations may use LOGGED."""
 
     CONSTANT_VELOCITY = "constant_velocity"
-    ALONG_ROAD = "along_road"  # who drives along the ego's road stays on it, the rest at constant velocity
+    ALONG_ROAD = "along_road"  # agents on the ego's road follow it, the others keep their velocity
     PREDICTED = "predicted"
     LOGGED = "logged"
 
@@ -58,7 +58,7 @@ class StepKind(Enum):
 
 
 class Verdict(IntEnum):
-    """What the guard says of a plan; the numbers are those of PlannerStatus.msg."""
+    """The guard's verdict on a plan; the numbers are those of PlannerStatus.msg."""
 
     OK = 0
     LATE = 1
@@ -67,7 +67,7 @@ class Verdict(IntEnum):
 
 
 class PlanSource(IntEnum):
-    """Which plan went out; the numbers are those of PlannerStatus.msg."""
+    """Which plan was published; the numbers are those of PlannerStatus.msg."""
 
     PLANNER = 0
     CARRIED = 1
@@ -143,7 +143,7 @@ class EgoState:
 
 @dataclass(frozen=True, eq=False)
 class CameraFrame:
-    """One picture with what is needed to draw on it."""
+    """One image with what is needed to draw on it."""
 
     stamp_ns: int
     name: str
@@ -195,7 +195,7 @@ class Agents:
 
     @staticmethod
     def none() -> Agents:
-        """An empty road: known to hold nobody (not the same as an unknown road)."""
+        """An empty road: it is known that there are no agents (None means unknown)."""
         return Agents(np.zeros((0, 3)), np.zeros((0, 2)), np.zeros((0, 2)), np.zeros(0, np.int64))
 
     def beside(self, standing: Agents) -> Agents:
@@ -253,7 +253,7 @@ class DrivableGrid:
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """All that a planner may know at one stamp. None means unknown, which is not the same as empty."""
+    """All inputs of a planner at one stamp. None means unknown, which differs from empty."""
 
     stamp_ns: int
     ego: EgoState
@@ -264,9 +264,9 @@ class Observation:
     agents: Agents | None = None
     drivable: DrivableGrid | None = None
     instruction: str = ""
-    agents_age_s: float = 0.0  # how old the message was that told of them
+    agents_age_s: float = 0.0  # age of the message with the agents
     drivable_age_s: float = 0.0  # likewise; a map does not age
-    obstacles: Agents | None = None  # whatever else stands in the way, unclassified: boxes that do not move
+    obstacles: Agents | None = None  # unclassified obstacles as boxes that do not move
 
     def __post_init__(self) -> None:
         _check_stamp(self)
@@ -278,7 +278,7 @@ class Observation:
 
     @property
     def others(self) -> Agents | None:
-        """Everything to keep clear of, as far as it is known."""
+        """All known agents and obstacles to keep clear of."""
         return concat_agents(self.agents, self.obstacles)
 
 
@@ -307,24 +307,24 @@ class Trajectory:
 
 @dataclass(frozen=True)
 class SafetyCheck:
-    """What a plan was held against before it was sent, and what came out. What is unknown is not checked."""
+    """What a plan was checked against, and the result. Unknown inputs are not checked."""
 
-    objects: ForecastSource | None = None  # where the others' future came from; None: objects are unknown
+    objects: ForecastSource | None = None  # source of the agents' future; None: objects are unknown
     objects_age_s: float = 0.0
-    clearance_m: float | None = None  # least gap to another's box, told up to `scoring.clearance_max_m`
+    clearance_m: float | None = None  # smallest gap to another box, reported up to `scoring.clearance_max_m`
     drivable: bool = False  # whether the drivable space was known
     drivable_age_s: float = 0.0
     road_clearance_m: float | None = (
-        None  # least way from the car's outline to the edge of the drivable space, negative outside
+        None  # smallest distance from the car's outline to the edge of the drivable space, negative outside
     )
-    unsafe_after_s: float | None = None  # None: nothing unsafe was found
-    repairs: int = 0  # iterations of repair that this plan went through
+    unsafe_after_s: float | None = None  # None: the plan is safe
+    repairs: int = 0  # repair iterations of this plan
     horizon_s: float = 0.0  # how far ahead it was checked
     obstacles: bool = False  # whether unclassified obstacles were known
 
     @property
     def safe_s(self) -> float:
-        """How long nothing unsafe was found; infinite where it never was."""
+        """Seconds for which the plan is safe; infinite if it is safe throughout."""
         return math.inf if self.unsafe_after_s is None else self.unsafe_after_s
 
     def __str__(self) -> str:
@@ -345,18 +345,18 @@ class SafetyCheck:
         if not known:
             return "unchecked: no objects, no drivable space"
         found = "safe" if self.unsafe_after_s is None else f"unsafe after {self.unsafe_after_s:.1f} s"
-        mended = f", {self.repairs} repairs" if self.repairs else ""
+        repaired = f", {self.repairs} repairs" if self.repairs else ""
         missing = f"; unchecked: no {unknown[0]}" if unknown else ""
-        return f"{found}{mended} for {self.horizon_s:.1f} s against {' and '.join(known)}{missing}"
+        return f"{found}{repaired} for {self.horizon_s:.1f} s against {' and '.join(known)}{missing}"
 
 
 @dataclass(frozen=True, eq=False)
 class TokenTrace:
-    """How a planner with tokens came to a plan: the goals it weighed, its draft, the result of each edit round."""
+    """How a token planner arrived at a plan: the ranked goals, the draft, and the result of each edit round."""
 
     goals: Array  # (G, 2) m, ego frame of the plan, the most probable first
     goal_probabilities: Array  # (G,) 0..1
-    chosen: int  # index of the goal that was drafted to; -1: the step weighed no goals
+    chosen: int  # index of the goal of the draft; -1: the step ranked no goals
     ids: Array  # (R + 1, 2 N) int32: the draft, then the ids after each of R rounds
     confidence: Array  # (R + 1, 2 N) 0..1, probability of each id
 
@@ -382,8 +382,8 @@ class Plan:
     candidates: tuple[Trajectory, ...] = ()  # further proposals, best first, same frame
     scores: tuple[float, ...] = ()  # of (trajectory, *candidates), 0..1, where they were scored
     tokens: Array | None = None  # (2 N,) int32 ids, x1, y1, .. xN, yN
-    check: SafetyCheck | None = None  # None: nobody looked
-    trace: TokenTrace | None = None  # how `tokens` came about
+    check: SafetyCheck | None = None  # None: not checked
+    trace: TokenTrace | None = None  # how `tokens` were decoded
 
     def __post_init__(self) -> None:
         _check_stamp(self)
@@ -396,7 +396,7 @@ class Plan:
 
 @dataclass(frozen=True, eq=False)
 class StepReport:
-    """What the engine answers: a plan that may be driven, and the truth about how it came to be."""
+    """Result of an engine step: the plan to publish, its source, and the verdict on the planner's own plan."""
 
     plan: Plan
     verdict: Verdict  # of the planner's own plan
@@ -405,4 +405,4 @@ class StepReport:
     timings_ms: Mapping[str, float] = field(default_factory=dict)  # by stage
     step: StepKind | None = None  # of the planner's own plan; None where it made none
     full_step_reason: str = ""  # why that step was a full one
-    notes: tuple[str, ...] = ()  # sentences on inputs that the planner did not use as they came
+    notes: tuple[str, ...] = ()  # sentences on inputs that the planner could not use unchanged

@@ -1,7 +1,7 @@
-"""A road as a graph of lanes, and the line that a route follows through it.
+"""The lane graph of a road, and the line of a route through it.
 
-A navigator knows the streets: from the lane of the start, with as few lane changes as possible, to where it leads. The
-line along those lanes changes lane gradually, and goes on straight where the map ends.
+A route follows lanes from the lane of the start with as few lane changes as possible. Its line changes lanes gradually,
+and is extended straight where the map ends.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .domain import Array
 
 SAME_WAY_RAD = np.pi / 3  # a car within this of a lane's direction drives along it
 LANE_REACH_M = 5.0  # inside a crossing, the lane that a turning car is about to meet may begin this far away
-LANE_CHANGE_COST_M = 1000.0  # a lane change is worth this detour
+LANE_CHANGE_COST_M = 1000.0  # a lane change costs as much as this detour
 ROUTE_BEHIND_M = 30.0
 ROUTE_AHEAD_M = 250.0  # 8 s at the motorway limit
 
@@ -35,7 +35,9 @@ class Lane:
 
 
 def lanes_at(lanes: Mapping[int, Lane], pose: Array) -> list[int]:
-    """Ids of the lanes that a pose lies in and drives along; where it lies in none, of the nearest in reach."""
+    """Ids of the lanes that contain a pose with a heading along the lane; if there is none, of the nearest lanes in
+    reach.
+    """
     point = shapely.Point(pose[:2])
     gaps = {key: min(part.distance(point) for part in lane.polygons) for key, lane in lanes.items()}
     along_it = {
@@ -54,7 +56,7 @@ def _heading_near(line: Array, pose: Array) -> float:
 
 
 def same_road(lanes: Mapping[int, Lane], some: Sequence[int]) -> set[int]:
-    """The lanes `some` with all that lie beside them in the same direction."""
+    """The lanes `some` with all adjacent lanes of the same direction."""
     road, todo = set(some), list(some)
     while todo:
         for other in lanes[todo.pop()].beside:
@@ -65,7 +67,7 @@ def same_road(lanes: Mapping[int, Lane], some: Sequence[int]) -> set[int]:
 
 
 def shortest_path(lanes: Mapping[int, Lane], start: int, ends: set[int]) -> list[int]:
-    """The shortest way from a lane to any of `ends` with as few lane changes as possible; empty if there is none."""
+    """The shortest path from a lane to any of `ends` with as few lane changes as possible; empty if there is none."""
     queue: list[tuple[float, int, list[int]]] = [(0.0, start, [start])]
     done = set()
     while queue:
@@ -112,7 +114,7 @@ def _onwards(line: Array) -> Array:
 
 
 def _straightest(lanes: Mapping[int, Lane], lane: int, others: Sequence[int], way: int) -> int:
-    """Of the lanes that continue a lane (`way` 1 ahead, -1 behind), the one with the least change of direction."""
+    """Of the lanes that continue a lane (`way` 1 ahead, -1 behind), the one with the smallest change of direction."""
 
     def turn(other: int) -> float:
         ahead, behind = (other, lane) if way > 0 else (lane, other)
@@ -127,7 +129,7 @@ def _chord(line: Array) -> float:
 
 
 def _stretches(lanes: Mapping[int, Lane], path: Sequence[int]) -> Iterator[list[int]]:
-    """The path cut where it goes on along the road: [a], [b, c] for a, then b with a change to c beside it."""
+    """The path cut at lane changes: [a], [b, c] for a, then b with a change to the adjacent c."""
     stretch = [path[0]]
     for lane in path[1:]:
         if lane in lanes[stretch[-1]].successors:

@@ -66,7 +66,7 @@ def map_restartable(
     pool: list[_Worker] = []
     try:
         for _ in range(min(workers, len(tasks))):
-            pool.append(_Worker(work))  # appended one by one, so that `finally` ends them
+            pool.append(_Worker(work))  # appended one at a time, so that `finally` ends them
         while waiting or any(worker.index is not None for worker in pool):
             for worker in pool:
                 if worker.ready and worker.index is None and waiting:

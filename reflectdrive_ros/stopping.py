@@ -166,7 +166,7 @@ def _install_handlers(on_signal: Callable[[int, FrameType | None], None]) -> Ite
     if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
         yield
         return
-    # nohup ignores SIGHUP, and that is kept; a shell that starts a command in the background ignores SIGINT for it
+    # nohup ignores SIGHUP, which is kept; a shell that starts a command in the background ignores SIGINT for it
     numbers = [
         each for each in TERMINATION_SIGNALS if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN
     ]

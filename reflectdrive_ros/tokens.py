@@ -1,13 +1,14 @@
-"""Metres <-> ids: the codebook that discrete planners speak.
+"""Conversion between metres and token ids: the codebook of token planners.
 
-One uniform grid serves x and y: value a_k = bin_m * (k - half), k = 0 .. bins - 1, with an odd number of bins, so that
-there is a bin at exactly 0 and a parked car decodes to where it stands (a grid that starts at -100 m with 0.3 m steps
-has none: its nearest value is -0.1 m). A trajectory is x1, y1, .. xN, yN; one id past the values is the mask.
+One uniform grid is used for x and y: value a_k = bin_m * (k - half), k = 0 .. bins - 1, with an odd number of bins.
+There is a bin at exactly 0, so that a parked car decodes to its own place (a grid from -100 m in steps of 0.3 m has
+none: its nearest value is -0.1 m). A trajectory is x1, y1, .. xN, yN; the id after the values is the mask.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -73,27 +74,49 @@ class Codebook:
         return self.to_values(ids).reshape(*ids.shape[:-1], ids.shape[-1] // 2, 2)
 
 
+class Round(NamedTuple):
+    """One decoding round: a draft of at most `limit` masked tokens of each sequence or, with `edit`, AutoEdit."""
+
+    limit: int = 0
+    edit: bool = False
+
+
+def draft_schedule(masked: int, rounds: int) -> tuple[int, ...]:
+    """Tokens that each of `rounds` draft rounds writes, `masked` in all: equal shares, larger ones first, as 5, 5, 4.
+
+    Rounds beyond `masked` would write nothing and are left out. Raises ValueError on fewer than 0 tokens or 1 round.
+    """
+    if masked < 0 or rounds < 1:
+        raise ValueError(f"draft_schedule got {masked} masked tokens and {rounds} rounds, expected 0 and 1 or more")
+    rounds = min(rounds, masked)
+    return tuple(masked // rounds + (turn < masked % rounds) for turn in range(rounds))
+
+
+def decoding_rounds(masked: int, draft_rounds: int, edit_rounds: int) -> tuple[Round, ...]:
+    """The draft rounds of `draft_schedule`, then the edit rounds."""
+    return (*map(Round, draft_schedule(masked, draft_rounds)), *(Round(edit=True) for _ in range(edit_rounds)))
+
+
 ROUNDING_M = 0.3 / np.sqrt(12)  # standard deviation of what the codebook rounds away
 CURVATURE_PER_M = 0.1  # usual curvature of a driven path: a radius of 10 m is not rare
 CURVATURE_CHANGE = 0.01  # usual change of curvature, 1/m per square root of a metre
 STANDING_RAD = 0.01  # how far a car turns that stands
-FIRST_NOISE = 10.0  # the first step also holds the gap between where the car is and where the plan begins
-SHORTEST_M = 0.3  # steps shorter than this tell nothing of curvature
-DIRECTION_M = 1.0  # a step of this length says which way the car faces
+FIRST_NOISE = 10.0  # the first step includes the gap between the car and the start of the plan
+SHORTEST_M = 0.3  # shorter steps carry no information on curvature
+DIRECTION_M = 1.0  # length of a step whose direction is the car's heading
 
 
 def poses_from_points(points: Array, curvature_change: float = CURVATURE_CHANGE) -> Array:
-    """Poses (.., T, 3) with headings read from rounded points (.., T, 2) of the ego frame; the points are kept.
+    """Poses (.., T, 3) with headings estimated from rounded points (.., T, 2) of the ego frame; the points are kept.
 
-    The car starts at the origin with heading 0. The direction of each step is taken as a measurement of the mean
-    heading of its ends, the less certain the shorter the step (rounding moves both ends), and the headings that best
-    explain all steps are found under a prior that a path curves little and changes its curvature slowly, usually by
-    `curvature_change` (1/m per square root of a metre): one linear least-squares problem per trajectory. So a car that
-    stands keeps its heading, and rounding at walking pace does not make it zigzag. A step backwards is taken as
-    reversing, not as a turn on the spot.
+    The car starts at the origin with heading 0. The direction of each step is a measurement of the mean heading of its
+    ends, with a variance that grows for shorter steps (rounding moves both ends). The prior is that curvature is small
+    and changes slowly, by `curvature_change` (1/m per square root of a metre). The most probable headings solve one
+    linear least-squares problem per trajectory. A standing car keeps its heading, and rounding at walking pace does not
+    make it zigzag. A step backwards is reversing, not a turn on the spot.
 
-    Plain directions of steps would cost several points of PDM score (docs/scoring.md). Raises ValueError on another
-    shape, NaN or infinity.
+    The directions of the steps as headings would cost several points of PDM score (docs/scoring.md). Raises ValueError
+    on another shape, NaN or infinity.
     """
     points = np.asarray(points, float)
     if points.ndim < 2 or points.shape[-1] != 2 or points.shape[-2] == 0:

@@ -194,7 +194,7 @@ def test_cameras_that_are_not_the_networks_are_refused(tiny_model):  # noqa: F81
     def started(**more):
         return refused(lambda: Engine(config(**tiny_model.settings, **more), Clock()))
 
-    assert "cameras.required is false, but planner reflectdrive2 looks at pictures" in started(cameras__required=False)
+    assert "cameras.required is false, but planner reflectdrive2 needs images" in started(cameras__required=False)
     two = started(cameras__names=["front", "rear"])
     assert "cameras.names has 2 cameras" in two
     assert "looks through 3" in two

@@ -73,7 +73,7 @@ def test_the_table_has_a_row_for_each_way_and_the_oracle_is_never_worse(given, t
 
 
 def test_what_the_expert_scores_in_tokens_is_told_with_and_without_the_road():
-    scene = hand_scenes.scene(size=(64, 36), agents=0, pictures=False)
+    scene = hand_scenes.scene(size=(64, 36), agents=0, images=False)
     found = decoding.expert_ceiling(scene, Codebook())
     assert found.exact >= found.tokens - 0.02  # rounding brings nothing but luck
     points = scene.expert[:, :2]

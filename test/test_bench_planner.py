@@ -162,11 +162,11 @@ def test_figures_of_a_small_run_on_a_gpu(tmp_path):
     assert told["device"].startswith(told["gpu"]["name"])
 
 
-def test_on_the_road_older_pictures_were_the_newest_and_strange_ones_were_never_seen():
+def test_on_the_road_older_images_were_the_newest_and_strange_ones_were_never_seen():
     inputs = next(scenes(1))
     cameras = len(inputs.images) // 2
     for strange in (False, True):
         first, second = itertools.islice(planner.driven(inputs, cameras, strange), 2)
-        before = {picture.tobytes() for picture in first.images}
-        known = [picture.tobytes() in before for picture in second.images]
+        before = {image.tobytes() for image in first.images}
+        known = [image.tobytes() in before for image in second.images]
         assert known == [not strange] * cameras + [False] * cameras

@@ -37,7 +37,7 @@ def test_the_ablation_has_the_papers_shape_and_repair_makes_nothing_less_safe(
 ):
     out = tmp_path / "repair.json"
     call = ["bench", "repair", "--scenes", str(scenes), "--model", str(tiny_model.file)]
-    call += ["--sha256", tiny_model.sha256, "--planner", planner, "--picture", str(tmp_path / "repair.png")]
+    call += ["--sha256", tiny_model.sha256, "--planner", planner, "--image", str(tmp_path / "repair.png")]
     assert main([*call, "--random-weights", "--json", str(out)]) == 0
     assert cv2.imread(str(tmp_path / "repair.png")) is not None
     found = json.loads(out.read_text())

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scenes import cars, config, ego, observation
 
+from reflectdrive_ros.planning.assessment import evaluate
 from reflectdrive_ros.planning.postprocess.comfort import comfortable, relax_profile, relaxed_profiles
-from reflectdrive_ros.planning.safety import SAFE, SafetyContext, evaluate
+from reflectdrive_ros.scoring.safety import SAFE, SafetyContext
 
 DT_S = 0.5
 
@@ -20,15 +21,15 @@ def straight(distances):
 
 def seen(car, others=None):
     """What is known where the car knows of others at most."""
-    return SafetyContext.of(replace(observation(agents=others, route=np.zeros((0, 3))), ego=car), config())
+    return SafetyContext(replace(observation(agents=others, route=np.zeros((0, 3))), ego=car), config())
 
 
 def comforts(points, car):
-    return comfortable(points[None], car, seen(car))[0]
+    return comfortable(points[None], seen(car))[0]
 
 
 def calm(points, car, known=None):
-    return relax_profile(points, car, known or seen(car))
+    return relax_profile(points, known or seen(car))
 
 
 def along(points):

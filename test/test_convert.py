@@ -6,7 +6,7 @@ import pytest
 from autoware_perception_msgs.msg import ObjectClassification, TrackedObject, TrackedObjects
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from messages import acceleration, camera_info, jpeg, ns, odometry, picture, predicted_objects, raw, route, tf_static
+from messages import acceleration, camera_info, image, jpeg, ns, odometry, predicted_objects, raw, route, tf_static
 from scenes import ego
 
 from reflectdrive_ros.domain import AgentKind
@@ -73,7 +73,7 @@ def test_a_long_route_is_thinned_but_keeps_its_ends():
     assert (made[0, 0], made[-1, 0]) == (0.0, 1000.0)
 
 
-# --- pictures --------------------------------------------------------------------------------------------------------
+# --- images --------------------------------------------------------------------------------------------------------
 
 RGB = np.random.default_rng(3).integers(0, 256, (36, 64, 3), dtype=np.uint8)
 
@@ -88,7 +88,7 @@ RGB = np.random.default_rng(3).integers(0, 256, (36, 64, 3), dtype=np.uint8)
         ("bgra8", np.dstack([RGB[..., ::-1], np.full((36, 64), 255, np.uint8)])),
     ],
 )
-def test_every_colour_encoding_gives_the_same_picture(encoding, stored):
+def test_every_colour_encoding_gives_the_same_image(encoding, stored):
     message = raw(1.0, pixels=np.ascontiguousarray(stored), encoding=encoding)
     np.testing.assert_array_equal(image_decoding.raw_pixels(message, "front"), RGB)
 
@@ -113,7 +113,7 @@ def test_an_unknown_encoding_is_named_with_those_there_are():
         image_decoding.raw_pixels(raw(1.0, encoding="bayer_x"), "front")
 
 
-def test_a_picture_of_the_wrong_size_is_refused():
+def test_a_image_of_the_wrong_size_is_refused():
     message = raw(1.0)
     message.height = 400
     with pytest.raises(BadMessage, match="are not 64x400"):
@@ -129,15 +129,15 @@ def test_bytes_that_are_not_an_image_are_refused(data):
         image_decoding.jpeg_pixels(message, "front")
 
 
-def test_pictures_come_in_the_asked_size_and_the_right_colours():
+def test_images_come_in_the_asked_size_and_the_right_colours():
     message = jpeg(1.0, shade=3)
     pixels, scale = image_decoding.pixels(message, "front", 32, 18)
     assert pixels.shape == (18, 32, 3)
     assert scale == (0.5, 0.5)
-    np.testing.assert_allclose(pixels[9, 2].astype(int), picture(3)[9, 4], atol=3)
+    np.testing.assert_allclose(pixels[9, 2].astype(int), image(3)[9, 4], atol=3)
 
 
-def smooth_picture(width, height):
+def smooth_image(width, height):
     """(H, W, 3) uint8 of slow waves, so that what is averaged is no accident of a pixel."""
     across, down = np.arange(width) / width, np.arange(height)[:, None] / height
     waves = [np.sin(2 * np.pi * (a * across + b * down)) for a, b in ((3, 1), (1, 2), (2, 3))]
@@ -147,8 +147,8 @@ def smooth_picture(width, height):
 @pytest.mark.parametrize(
     ("size", "reduction"), [((384, 216), 1), ((640, 360), 2), ((1280, 720), 4), ((1920, 1080), 4), ((3840, 2160), 8)]
 )
-def test_a_large_picture_is_decoded_smaller_and_looks_the_same(monkeypatch, size, reduction):
-    pixels, asked, decoded = smooth_picture(*size), [], image_decoding.jpeg_pixels
+def test_a_large_image_is_decoded_smaller_and_looks_the_same(monkeypatch, size, reduction):
+    pixels, asked, decoded = smooth_image(*size), [], image_decoding.jpeg_pixels
     monkeypatch.setattr(image_decoding, "jpeg_pixels", lambda *args: asked.append(args[2]) or decoded(*args))
     expected = cv2.resize(pixels, (192, 96), interpolation=cv2.INTER_AREA).astype(int)
     for message in (jpeg(1.0, pixels=pixels), raw(1.0, pixels=pixels)):
@@ -160,7 +160,7 @@ def test_a_large_picture_is_decoded_smaller_and_looks_the_same(monkeypatch, size
 
 @given(st.integers(16, 3000), st.integers(16, 2000))
 @settings(max_examples=25, deadline=None)
-def test_pictures_of_any_size_are_brought_to_the_asked_one(width, height):
+def test_images_of_any_size_are_brought_to_the_asked_one(width, height):
     found, scale = image_decoding.pixels(
         jpeg(1.0, pixels=np.full((height, width, 3), (90, 120, 30), np.uint8)), "front", 64, 36
     )
@@ -181,10 +181,10 @@ def test_a_jpeg_tells_its_size_behind_whatever_stands_before_it():
 def test_a_living_camera_has_changing_digests():
     assert image_decoding.digest(jpeg(1.0, shade=1)) == image_decoding.digest(jpeg(2.0, shade=1))
     assert image_decoding.digest(jpeg(1.0, shade=1)) != image_decoding.digest(jpeg(2.0, shade=2))
-    assert image_decoding.digest(raw(1.0, pixels=picture(1))) != image_decoding.digest(raw(1.0, pixels=picture(2)))
+    assert image_decoding.digest(raw(1.0, pixels=image(1))) != image_decoding.digest(raw(1.0, pixels=image(2)))
 
 
-def test_a_point_ahead_lands_in_the_middle_of_the_picture():
+def test_a_point_ahead_lands_in_the_middle_of_the_image():
     transforms = convert.static_transforms(tf_static())
     camera_from_ego = convert.camera_from_ego(transforms, "front", "front_optical")
     seen = camera_from_ego @ np.array([10.0, 0.0, 1.5, 1.0])
@@ -286,7 +286,7 @@ def test_objects_that_are_nan_in_any_field_are_counted_and_not_an_empty_road():
         assert found.ignored == {"not finite": 1}
 
 
-def test_a_picture_in_pairs_of_pixels_must_have_an_even_width():
+def test_a_image_in_pairs_of_pixels_must_have_an_even_width():
     for encoding in ("yuv422_yuy2", "yuv422"):
         odd = raw(1.0, pixels=np.zeros((1, 3, 2), np.uint8), encoding=encoding)
         with pytest.raises(BadMessage, match="3 px wide"):

@@ -102,7 +102,7 @@ def test_bag_numbers_and_page_are_left_behind(five_seconds, tmp_path):
     assert fields_of(numbers) <= explained_fields()
     page = (out / "report.html").read_text()
     assert '"world":{"rings":[[[' in page
-    assert page.count("/9j/") >= 3 * 40  # pictures
+    assert page.count("/9j/") >= 3 * 40  # images
     assert "nothing received yet" not in page  # in no diagnostics
     assert "driven" in done.stdout
     code = main(["replay", str(out / "world"), "--out", str(tmp_path), "--no-report"])

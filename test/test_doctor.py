@@ -261,7 +261,7 @@ def test_a_process_that_ends_without_a_word_is_said():
     assert middleware.found == "a process with a node ended with exit code 7"
 
 
-def test_another_middleware_is_a_warning_for_the_sake_of_the_pictures():
+def test_another_middleware_is_a_warning_for_the_sake_of_the_images():
     assert system_checks.middleware("rmw_fastrtps_dynamic_cpp").state is State.OK
     found = system_checks.middleware("rmw_cyclonedds_cpp")
     assert found.state is State.WARN

@@ -174,12 +174,12 @@ def test_scores_belong_to_trajectories():
 
 
 @pytest.mark.parametrize("pixels", [np.zeros((36, 64, 3)), [[[0, 0, 0]]], None], ids=["float", "list", "None"])
-def test_pictures_are_uint8(pixels):
+def test_images_are_uint8(pixels):
     with pytest.raises(ValueError, match=r"CameraFrame.pixels of front is not uint8"):
         replace(CAMERA, pixels=pixels)
 
 
-def test_a_picture_has_pixels():
+def test_a_image_has_pixels():
     with pytest.raises(ValueError, match=r"CameraFrame.pixels of front has no pixels"):
         replace(CAMERA, pixels=np.zeros((0, 64, 3), np.uint8))
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scenes import Clock, cars, config, ego, later, observation
-from test_features import pictures
+from test_features import camera_images
 from tiny_model import SPEED_MPS, tiny_model  # noqa: F401 (a fixture)
 
 from reflectdrive_ros import kinematics
@@ -190,8 +190,8 @@ def test_a_plan_of_a_later_time_is_not_carried_and_holds_no_other_one():
     driven, scene = engine(), observation(speed=8.0)
     driven.step(scene)
     before = later(scene, -0.1, forward=0.0)
-    assert driven._recent(scene.stamp_ns) is not None
-    assert driven._recent(before.stamp_ns) is None
+    assert driven._recent_plan(scene.stamp_ns) is not None
+    assert driven._recent_plan(before.stamp_ns) is None
     driven._planner = lambda state, scene, planner_context: 1 / 0
     assert driven.step(before).source is PlanSource.STOP
 
@@ -233,7 +233,7 @@ def learned(tiny_model):  # noqa: F811
 
 
 def seen(**more):
-    return observation(**{"speed": SPEED_MPS, "agents": cars(), "cameras": pictures(), **more})
+    return observation(**{"speed": SPEED_MPS, "agents": cars(), "cameras": camera_images(), **more})
 
 
 def test_a_learned_planner_drives_and_tells_what_its_steps_were(learned):
@@ -266,7 +266,7 @@ def test_the_settings_of_the_recipe_reach_it(tiny_model):  # noqa: F811
         ({"instruction": "fahren Sie jetzt bitte links ab"}, "the instruction has 6 unknown words"),
         ({"instruction": "\u0645\u0631\u062d\u0628\u0627 \u4f60\u597d \ud83d\ude00 \x00"}, "unknown words"),
         ({"instruction": "turn left " * 1000}, "the instruction has 10000 characters: it was cut after 300"),
-        ({"cameras": pictures(1)}, "the older pictures are missing"),
+        ({"cameras": camera_images(1)}, "the older images are missing"),
     ],
 )
 def test_an_input_that_was_not_used_as_it_came_is_noted_and_driven_with(learned, more, note):
@@ -276,16 +276,16 @@ def test_an_input_that_was_not_used_as_it_came_is_noted_and_driven_with(learned,
 
 
 @pytest.mark.parametrize("size", [(1, 1), (7, 4000), (2160, 3840)])
-def test_pictures_of_any_size_are_driven_with(learned, size):
-    assert learned.step(seen(cameras=pictures(2, size))).verdict is Verdict.OK
+def test_images_of_any_size_are_driven_with(learned, size):
+    assert learned.step(seen(cameras=camera_images(2, size))).verdict is Verdict.OK
 
 
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        ({"cameras": ()}, "holds 0 pictures, expected 6"),
-        ({"cameras": pictures(2)[:5]}, "holds 5 pictures, expected 6"),
-        ({"cameras": pictures(2)[:3] + pictures(2)[2::-1]}, "front_left, front, front_right in one instant"),
+        ({"cameras": ()}, "holds 0 images, expected 6"),
+        ({"cameras": camera_images(2)[:5]}, "holds 5 images, expected 6"),
+        ({"cameras": camera_images(2)[:3] + camera_images(2)[2::-1]}, "front_left, front, front_right in one instant"),
         ({"speed": 1e30}, "speed_mps is 1e+30, expected a number within"),
     ],
 )

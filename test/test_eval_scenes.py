@@ -38,12 +38,12 @@ def command(module, *words):
     return module.run(parser.parse_args([str(word) for word in words]))
 
 
-def store(folder, shards_of=(8, 8, 4), name="test", pictures=False):
+def store(folder, shards_of=(8, 8, 4), name="test", images=False):
     """A set made by hand, and its scenes."""
     folder.mkdir(parents=True, exist_ok=True)
     scenes, notes = [], []
     for k, count in enumerate(shards_of):
-        part = list(hand_scenes.Shard(name, k, count, pictures).scenes())
+        part = list(hand_scenes.Shard(name, k, count, images).scenes())
         load = shards.ShardContent.of(part)
         notes.append(shards.write_shard(folder, f"{name}-{k:05d}", load, asked=count, made_by=hand_scenes.MADE_BY))
         scenes += part
@@ -85,7 +85,7 @@ def planners(monkeypatch):
 def by_hand(monkeypatch, tmp_path):
     """The sampler is the hand-made one, shards have 10 scenes, sets 20, and lie in a folder of the test."""
     maker = (hand_scenes.make, hand_scenes.MADE_BY)
-    monkeypatch.setattr(scene_sets, "make_sampler", lambda *_size, pictures, first=0: maker)
+    monkeypatch.setattr(scene_sets, "make_sampler", lambda *_size, images, first=0: maker)
     monkeypatch.setattr(sets, "SHARD", 10)
     monkeypatch.setattr(sets, "SIZES", dict.fromkeys(sets.SIZES, 20))
     monkeypatch.setenv("REFLECTDRIVE_SCENES", str(tmp_path / "sets"))
@@ -138,8 +138,8 @@ def test_a_planner_that_drives_like_the_expert_scores_like_him(folder, planners)
     np.testing.assert_allclose(result.scores["copy (objects)"], result.scores["expert"], atol=1e-6)
 
 
-def test_a_planner_with_eyes_sees_the_pictures_and_no_planner_the_future(tmp_path, planners):
-    store(tmp_path / "set", (2,), pictures=True)
+def test_a_planner_with_eyes_sees_the_images_and_no_planner_the_future(tmp_path, planners):
+    store(tmp_path / "set", (2,), images=True)
     seen = []
 
     def look(state, observation, planner_context):
@@ -240,9 +240,9 @@ def test_recordings_are_scored_whole(capsys):
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
-    """A set with pictures."""
+    """A set with images."""
     folder = tmp_path_factory.mktemp("seen") / "test"
-    store(folder, (3, 2), pictures=True)
+    store(folder, (3, 2), images=True)
     return folder
 
 
@@ -333,7 +333,10 @@ def test_the_likeliest_goal_alone_is_scored_beside_the_best_of_all(seen, tiny_mo
             seen,
             ["reflectdrive2"],
             scenes_config(
-                **tiny_model.settings, **everyone, reflectdrive2__choose=score_goals, reflectdrive2__repair=score_goals
+                **tiny_model.settings,
+                **everyone,
+                reflectdrive2__score_goals=score_goals,
+                reflectdrive2__repair=score_goals,
             ),
             None,
             None,
@@ -446,8 +449,8 @@ def test_check_names_what_is_damaged(by_hand, folder, tmp_path, capsys):
 
 
 def test_the_sheet_shows_the_scenes(by_hand, tmp_path):
-    """A row each: three pictures and a view from above, in which the expert's way is drawn."""
-    store(tmp_path / "set", (6,), pictures=True)
+    """A row each: three images and a view from above, in which the expert's way is drawn."""
+    store(tmp_path / "set", (6,), images=True)
     scenes_run.show(tmp_path / "set", 3, tmp_path / "sheet.png", QUIET)
     sheet = cv2.cvtColor(cv2.imread(str(tmp_path / "sheet.png")), cv2.COLOR_BGR2RGB)
     row = scenes_run.contact_sheet([hand_scenes.scene()]).shape
@@ -461,7 +464,7 @@ def test_scenes_that_cannot_be_made_are_one_sentence(case, by_hand, tmp_path, ca
     place = tmp_path / "set"
     if case == "full disk":
         maker = (hand_scenes.make_on_a_full_disk, hand_scenes.MADE_BY)
-        monkeypatch.setattr(scene_sets, "make_sampler", lambda *_size, pictures, first=0: maker)
+        monkeypatch.setattr(scene_sets, "make_sampler", lambda *_size, images, first=0: maker)
     if case == "no folder":
         (tmp_path / "file").touch()
         place = tmp_path / "file" / "set"
@@ -470,7 +473,7 @@ def test_scenes_that_cannot_be_made_are_one_sentence(case, by_hand, tmp_path, ca
     if case == "another version":
         store(place)
         maker = (hand_scenes.make, {**hand_scenes.MADE_BY, "scene_version": 2})
-        monkeypatch.setattr(scene_sets, "make_sampler", lambda *_size, pictures, first=0: maker)
+        monkeypatch.setattr(scene_sets, "make_sampler", lambda *_size, images, first=0: maker)
     assert command(scenes_run, "--out", place, "--workers", 1) == 2
     (sentence,) = capsys.readouterr().err.strip().splitlines()
     expected = {

@@ -62,7 +62,7 @@ def folder(tmp_path_factory):
 def exact(tmp_path_factory):
     """Graphs of weights that bfloat16 would change, for steps of four blocks."""
     place = tmp_path_factory.mktemp("exact")
-    export(tiny_net(words=WORDS), "0" * 64, place, {}, RULES, actions=4)
+    export(tiny_net(words=WORDS), "0" * 64, place, {}, RULES, sequences=4)
     return place
 
 
@@ -150,7 +150,7 @@ def test_a_scene_is_not_disturbed_by_the_next_one(folder):
     np.testing.assert_array_equal(alone[1], again[1])
 
 
-# --- pictures as cameras give them ---------------------------------------------------------------------------------
+# --- images as cameras give them ---------------------------------------------------------------------------------
 
 CAMERA = (150, 90)  # neither a whole number of times as large as the network's nor of its shape
 
@@ -169,7 +169,7 @@ def taken_by_a_camera(seed):
 
 
 @pytest.mark.parametrize("size", [(64, 32), (75, 45), (150, 45), (149, 89), (150, 90)])
-def test_the_network_averages_pictures_down_as_the_host_does(size):
+def test_the_network_averages_images_down_as_the_host_does(size):
     images = taken_by_a_camera(1)
     expected = np.stack([cv2.resize(each, size, interpolation=cv2.INTER_AREA) for each in images])
     found = vision.area_resize(torch.from_numpy(images), size[1], size[0]).numpy()
@@ -180,7 +180,7 @@ def test_the_network_averages_pictures_down_as_the_host_does(size):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_graphs_for_cameras_write_what_the_network_writes_of_pictures_brought_to_its_size(for_cameras, seed):
+def test_graphs_for_cameras_write_what_the_network_writes_of_images_brought_to_its_size(for_cameras, seed):
     graphs = OrtNetwork.from_file(for_cameras / "card.json", threads=1)
     images = taken_by_a_camera(seed)
     sized = np.stack([cv2.resize(each, (64, 32), interpolation=cv2.INTER_AREA) for each in images])
@@ -197,11 +197,11 @@ def test_graphs_for_cameras_tell_the_size_that_they_take(for_cameras):
 
 
 def larger(count):
-    """Pictures that are not of the graphs' size either: the host brings them there."""
+    """Images that are not of the graphs' size either: the host brings them there."""
     return np.random.default_rng(0).integers(0, 256, (count, 120, 200, 3), np.uint8)
 
 
-def test_an_engine_drives_by_graphs_that_take_the_cameras_pictures(tiny_model, tmp_path):  # noqa: F811
+def test_an_engine_drives_by_graphs_that_take_the_cameras_images(tiny_model, tmp_path):  # noqa: F811
     assert main(["export", str(tiny_model.file), "--out", str(tmp_path), "--camera", "160x100"]) == 0
     card = tmp_path / "card.json"
     asked = replace(config(planner="reflectdrive2"), model=ModelConfig(str(card), sha256_of(card)))
@@ -215,10 +215,10 @@ def test_an_engine_drives_by_graphs_that_take_the_cameras_pictures(tiny_model, t
     assert report.plan.step is StepKind.FULL
 
 
-def test_pictures_smaller_than_the_networks_are_refused(tiny_model, tmp_path, capsys):  # noqa: F811
+def test_images_smaller_than_the_networks_are_refused(tiny_model, tmp_path, capsys):  # noqa: F811
     assert main(["export", str(tiny_model.file), "--out", str(tmp_path), "--camera", "40x1080"]) == 2
     told = " ".join(capsys.readouterr().err.split())
-    assert "--camera 40x1080 is smaller than the pictures that the network takes, " in told
+    assert "--camera 40x1080 is smaller than the images that the network takes, " in told
     with pytest.raises(SystemExit):
         main(["export", str(tiny_model.file), "--out", str(tmp_path), "--camera", "wide"])
     assert "'wide' is no whole number from 16 to 8192 px: expected a size as 1920x1080" in capsys.readouterr().err
@@ -402,7 +402,9 @@ def test_a_truncated_graph_is_named(copy, left):
 def test_a_graph_of_another_model_is_named(copy, exact):
     (copy / "step.onnx").write_bytes((exact / "step.onnx").read_bytes())
     rewrite(copy, lambda card: of_whatever_is_there(card, copy))
-    with pytest.raises(GraphError, match=r"step\.onnx belongs to another model than card\.json: blocks differ"):
+    with pytest.raises(
+        GraphError, match=r"step\.onnx belongs to another model than card\.json: action_sequences differ"
+    ):
         OrtNetwork.from_file(copy / "card.json")
 
 
@@ -417,7 +419,7 @@ def test_graphs_in_each_others_place_are_noticed(copy):
     [
         ("{", "is not JSON"),
         ("[]", "is no card"),
-        ('{"format": "reflectdrive.graphs.2"}', r"is no card of exported graphs \(format reflectdrive\.graphs\.3\)"),
+        ('{"format": "reflectdrive.graphs.2"}', r"is no card of exported graphs \(format reflectdrive\.graphs\.4\)"),
         ('{"format": "reflectdrive.graphs.3"}', "has no model: export the checkpoint again"),
         ("[" * 100_000, "nests deeper than 64 levels"),
         ("\0", "is not JSON"),
@@ -442,7 +444,7 @@ def test_a_card_that_is_none_is_refused(tmp_path, content, complaint):
         ("model.inputs", None, "has model.inputs = None, expected an object"),
         ("model.codebook.bins", 668, "Codebook.bins is 668, expected an odd number"),
         ("model.decoding.goals", [], r"has model.decoding.goals = \[\], expected an object"),
-        ("model.blocks", "4", "has model.blocks = '4', expected a whole number"),
+        ("model.action_sequences", "4", "has model.action_sequences = '4', expected a whole number"),
         ("graphs.step", [], r"has graphs.step = \[\], expected an object"),
         ("graphs.step.sha256", None, "has graphs.step.sha256 = None, expected a SHA-256"),
         ("graphs.step.file", "../step.onnx", r"has graphs.step.file = '../step.onnx', expected the name of a file"),
@@ -544,11 +546,11 @@ def test_weights_are_found_wherever_a_graph_can_hold_a_tensor():
 def test_a_graph_or_weights_that_are_a_device_or_a_pipe_are_refused(beside):
     (beside / "vision_encoder.onnx").unlink()
     (beside / "vision_encoder.onnx").symlink_to("/dev/zero")
-    with pytest.raises(ModelFileError, match=r"see\.onnx cannot be read: it is a device"):
+    with pytest.raises(ModelFileError, match=r"vision_encoder\.onnx cannot be read: it is a device"):
         load_network(as_set(beside), BUILT_IN)
     (beside / "vision_encoder.onnx").unlink()
     os.mkfifo(beside / "vision_encoder.onnx")
-    with pytest.raises(ModelFileError, match=r"see\.onnx cannot be read: it is a pipe"):
+    with pytest.raises(ModelFileError, match=r"vision_encoder\.onnx cannot be read: it is a pipe"):
         load_network(as_set(beside), BUILT_IN)
 
 
@@ -558,7 +560,7 @@ def test_a_wrong_feed_is_refused_by_the_name_of_its_tensor(folder):
     for changed, complaint in (
         (replace(good, images=good.images[:, :16]), r"views is uint8 \(3, 2, 16, 64, 3\), expected uint8 \(\w+, 2, 32"),
         (replace(good, images=good.images.astype(np.float32)), "tensor views is float32"),
-        (replace(good, images=good.images[:5]), "5 pictures were given, expected 2 of each of 3 cameras"),
+        (replace(good, images=good.images[:5]), "5 images were given, expected 2 of each of 3 cameras"),
         (replace(good, text=good.text[:3]), r"tensor text is int64 \(1, 3\), expected int64 \(1, 5\)"),
         (replace(good, ego=good.ego.astype(float)), "tensor ego is float64"),
         (replace(good, route=good.route[:1]), r"tensor route is int64 \(1, 1, 2\), expected int64 \(1, 2, 2\)"),

@@ -1,4 +1,4 @@
-"""Whatever arrives, nothing but the named exceptions gets out: messages, pictures, settings, files.
+"""Whatever arrives, nothing but the named exceptions gets out: messages, images, settings, files.
 
 A few thousand inputs in the ordinary tests, always the same, shared out among this file, test_fuzz_files.py and
 test_fuzz_messages.py. `make fuzz` tries a million, others each time; what it finds is printed as a small example, which
@@ -38,10 +38,10 @@ from messages import (
     CAMERAS,
     acceleration,
     camera_info,
+    image,
     jpeg,
     ns,
     odometry,
-    picture,
     predicted_objects,
     route,
     tf_static,
@@ -161,7 +161,7 @@ fitting_images = st.builds(
     ),
     st.integers(0, 9), st.integers(0, 9), encodings, st.integers(0, 3), st.integers(0, 2),
 )  # fmt: skip
-GOOD_JPEG, GOOD_PNG = (cv2.imencode(kind, picture())[1].tobytes() for kind in (".jpg", ".png"))
+GOOD_JPEG, GOOD_PNG = (cv2.imencode(kind, image())[1].tobytes() for kind in (".jpg", ".png"))
 torn = st.builds(
     lambda good, begin, at, byte: (good[:at] + bytes([byte]) + good[at + 1 :])[: begin or None],
     st.sampled_from([GOOD_JPEG, GOOD_PNG]), st.integers(0, 900), st.integers(0, 900), st.integers(0, 255),
@@ -283,7 +283,7 @@ def test_lanelet_routes(message):
 
 @fuzzed(2)
 @given(st.one_of(images, fitting_images, compressed))
-def test_pictures(message):
+def test_images(message):
     made = named(image_decoding.pixels, message, "front", 64, 36)
     assert made is None or (made[0].shape == (36, 64, 3) and made[0].dtype == np.uint8)
     image_decoding.digest(message)

@@ -310,7 +310,7 @@ def test_graphs(content):
 
 # --- scenes and bags -------------------------------------------------------------------------------------------------
 
-SAMPLE = codec.sample_of(hand_scenes.scene(pictures=True))
+SAMPLE = codec.sample_of(hand_scenes.scene(images=True))
 NOTE = {
     "file": "test-00000.tar", "sha256": "0" * 64, "bytes": 10, "asked": 5, "scenes": 5, "families": {"straight": 5},
     "counts": {"retried": 0}, "networks": {"town": "abc"}, "made_by": {"options": {"width": 192}},

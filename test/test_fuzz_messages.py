@@ -17,7 +17,7 @@ import test_fuzz as fuzz
 from autoware_map_msgs.msg import LaneletMapBin
 from hypothesis import given
 from hypothesis import strategies as st
-from messages import CAMERAS, camera_info, jpeg, ns, odometry, picture, predicted_objects, raw, route, tf_static
+from messages import CAMERAS, camera_info, image, jpeg, ns, odometry, predicted_objects, raw, route, tf_static
 from nav_msgs.msg import OccupancyGrid
 from rclpy.serialization import deserialize_message, serialize_message
 from scenes import Clock, config
@@ -325,7 +325,7 @@ def test_a_jpeg_and_a_raw_image_of_too_many_pixels_are_refused(size):
 def test_formats_other_than_jpeg_and_png_are_refused_in_one_sentence(kind):
     """Whether or not this OpenCV decodes them: what their headers promise is not checked."""
     try:
-        pixels = picture().astype(np.float32) if kind in (".hdr", ".pfm") else picture()
+        pixels = image().astype(np.float32) if kind in (".hdr", ".pfm") else image()
         done, made = cv2.imencode(kind, pixels)
     except cv2.error:
         done = False
@@ -339,7 +339,7 @@ def test_formats_other_than_jpeg_and_png_are_refused_in_one_sentence(kind):
 
 def test_a_jpeg_of_many_scans_is_refused():
     """Each scan is a pass over the whole image: a few bytes more, a whole image's work."""
-    done, made = cv2.imencode(".jpg", picture(), [cv2.IMWRITE_JPEG_PROGRESSIVE, 1])
+    done, made = cv2.imencode(".jpg", image(), [cv2.IMWRITE_JPEG_PROGRESSIVE, 1])
     assert done
     data = made.tobytes()
     image_decoding.check_image_size(compressed(data), "front", 16.0)
@@ -350,7 +350,7 @@ def test_a_jpeg_of_many_scans_is_refused():
         image_decoding.check_image_size(compressed(data[: starts[1]] + first * 40 + data[starts[1] :]), "front", 16.0)
 
 
-GOOD = (fuzz.GOOD_JPEG, fuzz.GOOD_PNG, cv2.imencode(".jpg", picture(), [cv2.IMWRITE_JPEG_PROGRESSIVE, 1])[1].tobytes())
+GOOD = (fuzz.GOOD_JPEG, fuzz.GOOD_PNG, cv2.imencode(".jpg", image(), [cv2.IMWRITE_JPEG_PROGRESSIVE, 1])[1].tobytes())
 
 
 @st.composite

@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 from scenes import SECOND_NS, cars, config, ego, observation
 
 from reflectdrive_ros import geometry, kinematics
-from reflectdrive_ros.domain import DrivableGrid, Forecast, ForecastSource, Plan, Trajectory, Verdict
+from reflectdrive_ros.domain import DrivableGrid, Plan, Trajectory, Verdict
 from reflectdrive_ros.planning import guard
+from reflectdrive_ros.scoring import safety
+from reflectdrive_ros.scoring.safety import SafetyContext
 
 
 def straight_plan(speed=8.0, dt=0.1, horizon=8.0, acceleration=0.0, stamp_ns=SECOND_NS):
@@ -19,7 +21,7 @@ def straight_plan(speed=8.0, dt=0.1, horizon=8.0, acceleration=0.0, stamp_ns=SEC
 
 
 def verdict(plan, scene, elapsed_ms=0.0, **settings):
-    return guard.check(plan, scene, elapsed_ms, config(**settings))
+    return guard.check(plan, SafetyContext(scene, config(**settings)), elapsed_ms)
 
 
 def test_a_free_road_is_ok():
@@ -81,9 +83,9 @@ def test_who_is_closer_than_that_already_may_go_on_but_no_closer():
 )  # fmt: skip
 def test_the_gap_to_be_kept_is_no_more_than_there_is(x, y, heading, clearance_m):
     vehicle, size = config().vehicle, np.array([[4.5, 1.8]])
-    here, ego_size = guard.box_centres(np.zeros(3), vehicle), np.array([vehicle.length_m, vehicle.width_m])
+    here, ego_size = safety.box_centres(np.zeros(3), vehicle), np.array([vehicle.length_m, vehicle.width_m])
     other = np.array([[x, y, heading]])
-    kept = guard.inflate_boxes(other, size, vehicle, clearance_m)
+    kept = safety.inflate_boxes(other, size, vehicle, clearance_m)
     assert ((size <= kept) & (kept <= size + 2 * clearance_m + 1e-9)).all()
     touching = geometry.boxes_overlap(here, ego_size, other, size)
     assert (geometry.boxes_overlap(here, ego_size, other, kept) == touching).all()
@@ -160,12 +162,6 @@ def test_a_path_that_bends_is_judged_though_its_headings_tell_of_none(push_mps2)
     judged = verdict(Plan(SECOND_NS, np.zeros(3), Trajectory(poses, 0.1)), observation())
     assert judged.verdict is (Verdict.OK if push_mps2 < 6.0 else Verdict.INFEASIBLE)
     assert push_mps2 < 6.0 or "turns with a lateral acceleration of" in judged.reason
-
-
-def test_the_logged_future_is_refused():
-    logged = Forecast(np.zeros((1, 41, 3)), np.ones((1, 2)), 0.1, ForecastSource.LOGGED)
-    with pytest.raises(ValueError, match="LOGGED"):
-        guard.check(straight_plan(), observation(), 0.0, config(), logged)
 
 
 def test_predicted_paths_are_believed_over_constant_velocity():

@@ -35,7 +35,7 @@ def latched(sink):
 
 
 def instant(sink, seconds, cameras=CAMERAS, objects=True, shade=None, **ego):
-    """Everything a car sends at one moment; pictures change from moment to moment."""
+    """Everything a car sends at one moment; images change from moment to moment."""
     now = ns(seconds)
     sink.put("odometry", odometry(seconds, x=5.0 * seconds, **ego), now)
     sink.put("acceleration", acceleration(seconds), now)
@@ -79,7 +79,7 @@ def test_two_instants_half_a_second_apart_form_the_pair_oldest_first():
     assert stamps == [ns(1.1)] * 3 + [ns(1.6)] * 3
 
 
-def test_nothing_is_due_before_the_companions_of_a_picture_have_come():
+def test_nothing_is_due_before_the_companions_of_a_image_have_come():
     made = ready()
     instant(made, 1.0, cameras=("front_left", "front"))
     assert not made.due(ns(1.01))
@@ -98,7 +98,7 @@ def test_companions_that_never_come_are_not_waited_for_long():
 
 
 def test_a_dead_camera_does_not_keep_the_others_waiting_for_ever():
-    """With every new front picture the wait could begin anew; it must not."""
+    """With every new front image the wait could begin anew; it must not."""
     made = ready()
     due = []
     for k in range(12):
@@ -159,7 +159,7 @@ def test_every_input_has_an_age_gate(key, age, level):
         assert snapshot.observation.agents is None  # unknown, not an empty road
 
 
-def test_stale_pictures_do_not_plan():
+def test_stale_images_do_not_plan():
     made = ready()
     instant(made, 1.0)
     made.put("odometry", odometry(1.5), ns(1.5))
@@ -260,7 +260,7 @@ def test_a_frozen_camera_is_named_and_heals():
     assert made.snapshot(ns(1.4)).observation is not None
 
 
-def test_lost_pictures_are_counted_and_said():
+def test_lost_images_are_counted_and_said():
     made = ready()
     for k in range(100):
         if k % 5 != 4:

@@ -97,18 +97,18 @@ def test_road_users_and_route_are_those_near_the_ego():
 
 
 def test_cameras_are_told_left_to_right_with_their_lens_where_it_is_known():
-    picture = CameraJpeg(10 * SECOND_NS, b"", "front_optical")
+    image = CameraJpeg(10 * SECOND_NS, b"", "front_optical")
     mounts = convert.static_transforms(tf_static())
     frames = {name: next(frame for frame in mounts if frame.startswith(name + "_opt")) for name in CAMERAS}
-    pictures = {name: CameraJpeg(10 * SECOND_NS, b"", frames[name]) for name in reversed(CAMERAS)}
+    images = {name: CameraJpeg(10 * SECOND_NS, b"", frames[name]) for name in reversed(CAMERAS)}
     infos = {name: camera_info(name) for name in CAMERAS if name != "front_right"}
     base = heard()
-    shown = as_json(LiveState("", {}, pictures, infos, mounts, base.poses, (), 0.1, 10.0, 0))["cameras"]
+    shown = as_json(LiveState("", {}, images, infos, mounts, base.poses, (), 0.1, 10.0, 0))["cameras"]
     assert {camera["name"] for camera in shown} == set(CAMERAS)
     by_name = {camera["name"]: camera for camera in shown}
     assert by_name["front_right"]["lens"] is None  # it has no camera_info: shown without the plan
     assert by_name["front"]["lens"]["ego"] == pytest.approx([50.0, 0.0, 0.0])
-    assert picture.stamp_ns == int(by_name["front"]["stamp_ns"])
+    assert image.stamp_ns == int(by_name["front"]["stamp_ns"])
 
 
 @pytest.mark.parametrize(
@@ -234,15 +234,15 @@ def test_every_endpoint_answers_with_what_the_node_sees_and_says(tmp_path):
 
 @pytest.mark.dds
 @pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed")
-def test_a_browser_shows_pictures_road_and_plan(tmp_path):
+def test_a_browser_shows_images_road_and_plan(tmp_path):
     """A screenshot in headless Chromium: the regions where things are drawn are not empty."""
     with shown_drive(tmp_path) as page:
         until(page, lambda state: state["plan"] and len(state["cameras"]) == 3)
-        picture = tmp_path / "page.png"
+        image = tmp_path / "page.png"
         flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1280,720"]
-        flags += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=3000", f"--screenshot={picture}"]
+        flags += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=3000", f"--screenshot={image}"]
         subprocess.run([CHROMIUM, *flags, page.url], capture_output=True, timeout=120, check=True, env=dict(os.environ))
-    shown = cv2.imread(str(picture)).astype(int)
+    shown = cv2.imread(str(image)).astype(int)
     assert shown.shape[:2] == (720, 1280)
     cameras, above = shown[60:260], shown[300:700, 20:500]
     assert [cameras[:, left : left + 380].std() > 3 for left in (25, 450, 870)] == [True] * 3

@@ -90,7 +90,7 @@ def test_a_road_to_one_side_pulls_the_plan_to_that_side(side):
 
 @pytest.mark.parametrize("curvature", [-0.02, 0.0, 0.015])
 def test_a_map_tells_the_distance_to_the_edge_of_the_polygons(curvature):
-    areas = scene(pictures=False, curvature=curvature).areas
+    areas = scene(images=False, curvature=curvature).areas
     distances = 0.1 * distance_map.distance_map(areas, CODEBOOK)
     x_ids, y_ids = distance_map.id_window(CODEBOOK)
     grid = drivable.grid_around_ego(drivable.union_polygons((*areas.roadblocks, *areas.intersections)))
@@ -117,7 +117,7 @@ def test_a_map_is_indexed_x_first_in_the_frame_of_the_tokens():
 
 
 def test_the_map_of_the_mirrored_world_is_the_mirrored_map():
-    areas = scene(pictures=False, curvature=0.02).areas
+    areas = scene(images=False, curvature=0.02).areas
     flipped = MapAreas(roadblocks=tuple(r * [1, -1] for r in (*areas.roadblocks, *areas.intersections)))
     ours = distance_map.mirror(distance_map.distance_map(areas, CODEBOOK)).astype(int)
     assert np.abs(ours - distance_map.distance_map(flipped, CODEBOOK)).max() <= 2
@@ -133,7 +133,7 @@ def cell_of(x_m, y_m):
 
 
 def test_the_grid_holds_who_is_there_now_and_later():
-    shown = scene(pictures=False, agents=6)
+    shown = scene(images=False, agents=6)
     found = occupancy.occupancy(shown)
     x_m, y_m = occupancy.cell_centres_m()
     for taken, step in zip(found, (20, 30, 40, 60), strict=True):
@@ -145,13 +145,13 @@ def test_the_grid_holds_who_is_there_now_and_later():
         assert taken.sum() <= 24 * boxes  # a car of 4.5 m by 2 m covers no more cells of a metre than that
     for before, after in itertools.pairwise(found):
         assert (before != after).any()
-    alone = scene(pictures=False, agents=0)
+    alone = scene(images=False, agents=0)
     assert not occupancy.occupancy(alone).any()
 
 
 @pytest.mark.parametrize("at", [(10.0, 2.0), (10.5, 2.5), (10.25, 2.0)])
 def test_somebody_on_foot_is_on_the_grid_wherever_he_stands_in_its_cells(at):
-    shown = scene(pictures=False, agents=1)
+    shown = scene(images=False, agents=1)
     poses = np.broadcast_to([*at, 0.3], shown.tracks.poses.shape)
     tracks = replace(shown.tracks, poses=poses, sizes=np.array([[0.5, 0.5]]), present=shown.tracks.present | True)
     found = occupancy.occupancy(replace(shown, tracks=tracks))
@@ -160,14 +160,14 @@ def test_somebody_on_foot_is_on_the_grid_wherever_he_stands_in_its_cells(at):
 
 
 def test_the_grid_of_the_mirror_image_is_that_of_mirrored_road_users():
-    shown = scene(pictures=False, agents=6)
+    shown = scene(images=False, agents=6)
     tracks = replace(shown.tracks, poses=shown.tracks.poses * [1.0, -1.0, -1.0])
     other = occupancy.occupancy(replace(shown, tracks=tracks))
     assert (occupancy.mirror(occupancy.occupancy(shown)) == other).mean() > 0.99  # pixels' edges are rounded one way
 
 
 def test_the_reader_is_asked_for_the_road_where_the_map_has_it():
-    shown = scene(pictures=False)
+    shown = scene(images=False)
     reader = bev_head.BevHead(32, CODEBOOK, torch.Generator().manual_seed(0))
     distances = torch.from_numpy(distance_map.distance_map(shown.areas, CODEBOOK))[None]
     road = (distances[:, reader.rows][:, :, reader.columns] <= 0)[0].numpy()
@@ -187,10 +187,10 @@ def fields_at(shown, points):
     return np.where(shapely.contains(area, places), -edge, edge)
 
 
-# --- the ground behind a picture -------------------------------------------------------------------------------------
+# --- the ground behind an image -------------------------------------------------------------------------------------
 
 
-def test_a_place_behind_a_picture_is_drawn_where_it_was_seen():
+def test_a_place_behind_a_image_is_drawn_where_it_was_seen():
     for camera in rig(192, 96):
         places = ground_head.ground_points_m(camera, 24, 24)
         below = np.isfinite(places).all(-1)
@@ -230,12 +230,12 @@ def test_road_to_the_left_is_asked_of_the_tokens_that_look_to_the_left():
     left, right = road[:2][known[:2]], road[-2:][known[-2:]]
     assert left.float().mean() > 0.95
     assert right.float().mean() < 0.05
-    assert road[2][known[2]].float().mean() > 0.8  # left half of the front picture
+    assert road[2][known[2]].float().mean() > 0.8  # left half of the front image
     assert road[3][known[3]].float().mean() < 0.2
     assert not known[:, :8].any()  # the sky's rows
 
 
-def test_who_stands_ahead_is_asked_of_the_front_picture_now_and_later():
+def test_who_stands_ahead_is_asked_of_the_front_image_now_and_later():
     reader = eyes()
     taken = nobody()
     at = cell_of(13.0, 1.0)
@@ -272,7 +272,7 @@ def a_batch(net, masked=2, wrong=1, seed=0):
     actions = [augment.masked_actions(clean, masked, CODEBOOK.mask_id, rng)]
     if wrong:
         actions.append(augment.perturbed_actions(points, wrong, CODEBOOK, rng))
-    shown = scene(pictures=False)
+    shown = scene(images=False)
     distances = np.stack([distance_map.distance_map(shown.areas, CODEBOOK)] * 2)
     taken = np.stack([occupancy.occupancy(shown)] * 2)
     goals = np.stack([clean[:, 14:], clean[:, 14:] + 5, clean[:, 14:] - [7, 9]], 1).astype(np.int64)

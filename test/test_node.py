@@ -211,14 +211,14 @@ def test_a_camera_that_dies_stops_the_car_and_its_return_heals_it(tmp_path):
         sender.until(planned)
 
 
-def test_pictures_that_stop_are_noticed_by_the_watchdog(tmp_path):
+def test_images_that_stop_are_noticed_by_the_watchdog(tmp_path):
     with car(tmp_path) as sender:
         sender.until(planned)
         status = sender.until(stopped, cameras=())
         assert "image front" in status.reason or "no new image" in status.reason
 
 
-def test_a_frozen_picture_is_not_driven_on(tmp_path):
+def test_a_frozen_image_is_not_driven_on(tmp_path):
     with car(tmp_path, cameras__frozen_after=3) as sender:
         sender.until(planned)
         status = sender.until(stopped, shade=7)
@@ -237,7 +237,7 @@ def test_nan_odometry_is_refused_and_healed(tmp_path):
         sender.until(planned)
 
 
-def test_raw_pictures_of_an_unknown_encoding_are_named(tmp_path):
+def test_raw_images_of_an_unknown_encoding_are_named(tmp_path):
     def depth(now, camera, shade):
         return raw(now, camera, encoding="32FC1")
 
@@ -344,7 +344,7 @@ def test_what_rclpy_itself_cannot_take_does_not_end_the_executor():
 
 
 def test_three_full_hd_streams_are_survived_and_the_newest_wins(tmp_path):
-    """Raw 1920x1080 at 10 Hz from three cameras: plans keep coming, from fresh pictures, with no queue behind them."""
+    """Raw 1920x1080 at 10 Hz from three cameras: plans keep coming, from fresh images, with no queue behind them."""
     pixels = np.random.default_rng(0).integers(0, 255, (1080, 1920, 3), dtype=np.uint8)
     messages = {camera: raw(0.0, camera, pixels=pixels) for camera in CAMERAS}
 

@@ -14,11 +14,10 @@ from std_msgs.msg import Header
 from reflectdrive_ros import geometry
 from reflectdrive_ros.config import Config, ConfigError, override_dotted
 from reflectdrive_ros.domain import AgentKind, Agents, EgoState, Observation, Plan, Trajectory
-from reflectdrive_ros.planning import guard
-from reflectdrive_ros.planning.safety import SafetyContext, safety_check
 from reflectdrive_ros.ros import obstacles
 from reflectdrive_ros.ros.convert import BadMessage
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
+from reflectdrive_ros.scoring.safety import SafetyContext, safety_check, unsafe_reason
 
 CONFIG = override_dotted(Config(), {"inputs.obstacles_type": "cloud", "planner": "route_follower"})
 LIMITS, VEHICLE = CONFIG.inputs, CONFIG.vehicle
@@ -224,11 +223,11 @@ def observed(points, agents=None):
 @pytest.mark.parametrize("agents", [None, Agents.none()])
 def test_a_plan_into_an_obstacle_is_unsafe_and_one_past_it_is_not(agents):
     config = CONFIG
-    into, past = observed(block(16.0, 0.0), agents), observed(block(16.0, 4.0), agents)
-    assert guard.unsafe_reason(straight_on(), into, config)
-    assert not guard.unsafe_reason(straight_on(), past, config)
-    assert safety_check(straight_on(), SafetyContext.of(into, config)).unsafe_after_s < 2.0
-    safe = safety_check(straight_on(), SafetyContext.of(past, config))
+    into, past = (SafetyContext(observed(block(16.0, aside_m), agents), config) for aside_m in (0.0, 4.0))
+    assert unsafe_reason(straight_on().trajectory, into)
+    assert not unsafe_reason(straight_on().trajectory, past)
+    assert safety_check(straight_on(), into).unsafe_after_s < 2.0
+    safe = safety_check(straight_on(), past)
     assert safe.unsafe_after_s is None
     assert safe.clearance_m == pytest.approx(4.0 - 0.5 - 0.5 * VEHICLE.width_m, abs=0.5)
     assert ("objects" in str(safe).split(";")[0]) == (agents is not None)

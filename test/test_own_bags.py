@@ -78,7 +78,7 @@ def test_a_bag_without_a_plan_in_a_folder_of_bags_makes_the_exit_code_1(in_odom,
     assert (code, numbers["failures"]) == (1, {})
     assert "bag in_odom: no plan of route_follower went out" in printed.err
     assert f"topics of in_odom: odometry = {ODOMETRY}" in printed.out
-    assert "lateness is not judged here; 0 plans over the deadline of 80 ms" in printed.out
+    assert "this replay has no deadline; 0 plans over the deadline of 80 ms" in printed.out
 
 
 def test_without_any_step_the_state_of_the_inputs_is_told(tmp_path, capsys):

@@ -22,6 +22,7 @@ from reflectdrive_ros.planning.postprocess.speed_profile import (
     max_lateral_accelerations,
 )
 from reflectdrive_ros.planning.postprocess.waypoints import trajectories
+from reflectdrive_ros.scoring.safety import SafetyContext
 from reflectdrive_ros.tokens import poses_from_points
 
 DT_S = 0.5
@@ -69,7 +70,7 @@ def test_a_start_that_no_engine_gives_becomes_one_that_the_guard_lets_pass():
 
     def verdict(trajectory):
         plan = Plan(scene.stamp_ns, scene.ego.map_from_ego, trajectory)
-        return guard.check(plan, scene, 0.0, config()).verdict
+        return guard.check(plan, SafetyContext(scene, config()), 0.0).verdict
 
     assert verdict(Trajectory(poses_from_points(points), DT_S)) is Verdict.INFEASIBLE
     found = limit_acceleration(points, 0.0, DT_S)
@@ -167,7 +168,9 @@ def around(radius_m, faster_mps2=SPEEDING_UP_MPS2, straight_m=3.0):
 def verdict_on(points, speed_mps):
     settings, scene = config(), observation(speed=speed_mps)
     (trajectory,) = trajectories(points[None], speed_mps, 0.1)
-    return guard.check(Plan(scene.stamp_ns, scene.ego.map_from_ego, trajectory), scene, 0.0, settings).verdict
+    return guard.check(
+        Plan(scene.stamp_ns, scene.ego.map_from_ego, trajectory), SafetyContext(scene, settings), 0.0
+    ).verdict
 
 
 @pytest.mark.parametrize("radius_m", [4.0, 5.0, 6.0, 8.0])

@@ -53,7 +53,7 @@ def graphs(tiny_model, tmp_path_factory):  # noqa: F811
 @pytest.fixture(scope="module")
 def scenes(tmp_path_factory):
     folder = tmp_path_factory.mktemp("scenes") / "val"
-    store(folder, shards_of=(3,), name="val", pictures=True)
+    store(folder, shards_of=(3,), name="val", images=True)
     return folder
 
 

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reflectdrive_ros.model.token import ops
-from reflectdrive_ros.tokens import Codebook
+from reflectdrive_ros.tokens import Codebook, draft_schedule
 from reflectdrive_ros.training import augment
 
 CODEBOOK = Codebook()
@@ -34,7 +33,7 @@ def test_every_state_that_decoding_visits_is_met_once_in_a_hundred_blocks():
     left = hidden[:, :14].sum(axis=1)
     shares = {"all": hidden.all(axis=1).mean()}
     masked = 14
-    for limit in ops.schedule(14, 3):
+    for limit in draft_schedule(14, 3):
         shares[f"{masked} hidden, goal seen"] = (goal_seen & (left == masked)).mean()
         masked -= limit
     assert min(shares.values()) > 0.01, shares

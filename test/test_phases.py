@@ -7,7 +7,8 @@ from tiny_net import random_actions, tiny_inputs, tiny_net, uniform_goal_values
 from reflectdrive_ros.model.token import ops, rollout
 from reflectdrive_ros.model.token.net import ACTION_TOKENS, GOAL_X, TokenNet, base_config
 from reflectdrive_ros.model.token.ops import EditRules, GoalRules
-from reflectdrive_ros.model.token.rollout import Decoding
+from reflectdrive_ros.model.token.rollout import Decoding, Sampling
+from reflectdrive_ros.tokens import decoding_rounds
 
 RULES = Decoding(GoalRules(4, 1.2, floor=0.0))
 
@@ -65,8 +66,7 @@ def test_every_pass_of_a_frame_equals_one_that_recomputes_the_prompt():
     inputs = tiny_inputs(net)
     known = rollout.prefill_goal(net, *inputs, RULES.goals)
     actions = known.actions
-    moves = [(limit, False) for limit in ops.schedule(GOAL_X, 3)] + [(0, True)] * 3
-    for limit, edit in moves:
+    for limit, edit in decoding_rounds(GOAL_X, 3, 3):
         afresh = net.packed_logits(*inputs, actions)
         torch.testing.assert_close(net.decode(actions, known.keys_values), afresh, atol=1e-5, rtol=1e-5)
         expected = (
@@ -193,3 +193,79 @@ def test_both_phases_are_exported_without_what_runtimes_cannot_do():
         assert not [name for name in called for word in FORBIDDEN if word in name.split(".")[1]], called
     written, _ = graphs[1].module()(actions, keys_values, *flags)
     assert written.equal(rollout.step(net, actions, keys_values, 3, False, RULES.edits)[0])
+
+
+# --- rollout ---------------------------------------------------------------------------------------------------------
+
+
+def goal_only(net, scenes=2, count=3):
+    """Sequences (B, M, 16) that hold a goal each."""
+    actions = random_actions(net, scenes, count, masked=0.0)
+    actions[..., :GOAL_X] = net.config.mask_id
+    return actions
+
+
+def test_drawn_tokens_are_those_of_gumbels_noise_on_the_logits_of_each_round():
+    net = tiny_net()
+    keys_values = rollout.prefill(net, *tiny_inputs(net))
+    actions, noise_generator = goal_only(net), torch.Generator().manual_seed(4)
+    sampling = Sampling(0.7, torch.Generator().manual_seed(4))
+    found = rollout.rollout(
+        lambda ids: net.decode(ids, keys_values),
+        actions,
+        net.config.mask_id,
+        decoding_rounds(GOAL_X, 3, 1),
+        RULES.edits,
+        sampling,
+    )
+    for limit, output in zip((5, 5, 4), found[:3], strict=True):
+        logits = net.decode(actions, keys_values)
+        noise = torch.rand(logits.shape, generator=noise_generator).clamp(1e-9, 1.0 - 1e-7)
+        actions, confidence = ops.unmask(
+            actions, logits - 0.7 * torch.log(-torch.log(noise)), net.config.mask_id, limit
+        )
+        assert output.actions.equal(actions)
+        assert output.confidence.equal(confidence)
+    assert (found[-1].actions < net.config.bins).all()
+    assert not found[-1].actions.equal(greedy(net, keys_values)[-1].actions)
+    sampling = Sampling(0.0, torch.Generator().manual_seed(4))
+    assert greedy(net, keys_values, sampling)[-1].actions.equal(greedy(net, keys_values)[-1].actions)
+
+
+def greedy(net, keys_values, sampling=None, **more):
+    rounds = decoding_rounds(GOAL_X, 3, 1)
+    return rollout.rollout(
+        lambda ids: net.decode(ids, keys_values),
+        goal_only(net),
+        net.config.mask_id,
+        rounds,
+        RULES.edits,
+        sampling,
+        **more,
+    )
+
+
+@pytest.mark.parametrize("temperature", [None, 0.5])
+def test_log_probabilities_are_those_of_the_distribution_that_tokens_are_drawn_from(temperature):
+    net = tiny_net()
+    keys_values = rollout.prefill(net, *tiny_inputs(net))
+    sampling = None if temperature is None else Sampling(temperature, torch.Generator().manual_seed(0))
+    before = goal_only(net)
+    for output in greedy(net, keys_values, sampling, log_probs=True):
+        logits = net.decode(before, keys_values) / (temperature or 1.0)
+        masked = output.actions == net.config.mask_id
+        expected = logits.log_softmax(-1).gather(-1, torch.where(masked, 0, output.actions)[..., None])[..., 0]
+        torch.testing.assert_close(output.log_probs, torch.where(masked, 0.0, expected))
+        before = output.actions
+    assert greedy(net, keys_values)[-1].log_probs is None
+
+
+def test_the_log_probabilities_of_a_rollout_have_gradients_where_they_are_enabled():
+    net = tiny_net()
+    with torch.enable_grad():
+        keys_values = rollout.prefill(net, *tiny_inputs(net))
+        sampling = Sampling(1.0, torch.Generator().manual_seed(0))
+        rounds = greedy(net, keys_values, sampling, log_probs=True)
+        sum(output.log_probs.sum() for output in rounds).backward()
+    assert net.x_head.weight.grad.abs().sum() > 0.0
+    assert net.camera.grad.abs().sum() > 0.0  # through the keys and values of the prompt

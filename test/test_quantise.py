@@ -27,7 +27,7 @@ from reflectdrive_ros.deploy.quantise import (
     write_quantised,
 )
 from reflectdrive_ros.evaluation import driving_scores
-from reflectdrive_ros.model.card import CARD, GRAPHS, GraphCard
+from reflectdrive_ros.model.card import CALIBRATION_PREFIX, CARD, GRAPHS, GraphCard
 from reflectdrive_ros.planning.planner import PlanningError
 from reflectdrive_ros.runtime.model_file import ModelFileError
 from reflectdrive_ros.runtime.network import golden, load_network
@@ -63,7 +63,7 @@ def spreads(exact, tmp_path_factory):
     for seed in range(4):
         decoded(watched, scene(seed))
         watched.prefill(scene(seed))
-    return activation_ranges(watched.told)
+    return activation_ranges(watched.recorded)
 
 
 @pytest.fixture(scope="module")
@@ -124,13 +124,16 @@ def test_watching_changes_no_plan(exact, tmp_path):
     watched = CalibrationNetwork(GraphCard.read(tmp_path / CARD))
     rows = [decoded(of, scene(3))[1] for of in (watched, OrtNetwork(exact))]
     np.testing.assert_array_equal(*rows)
-    assert len(watched.told["step"]) == len(MOVES)
+    assert len(watched.recorded["step"]) == len(MOVES)
 
 
 def test_spreads_are_of_all_runs():
     def run(low, high, square):
         kinds = ("ReduceMin", "ReduceMax", "ReduceMean")
-        return {f"watched:{kind}:x": np.float32(value) for kind, value in zip(kinds, (low, high, square), strict=True)}
+        return {
+            f"{CALIBRATION_PREFIX}{kind}:x": np.float32(value)
+            for kind, value in zip(kinds, (low, high, square), strict=True)
+        }
 
     found = activation_ranges({"step": [run(-1, 2, 1), run(0.5, 5, 3)]})
     assert found == {"step": {"x": ActivationRange(-1.0, 5.0, 2.0)}}
@@ -248,7 +251,7 @@ def sets(tmp_path_factory):
     """The words that name two sets of scenes."""
     folder = tmp_path_factory.mktemp("sets")
     for name in ("val", "test"):
-        store(folder / name, shards_of=(2,), name=name, pictures=True)
+        store(folder / name, shards_of=(2,), name=name, images=True)
     return ["--calibrate", str(folder / "val"), "--gate", str(folder / "test"), "--gate-scenes", "2"]
 
 
@@ -293,7 +296,7 @@ def test_a_gate_is_not_passed_by_failing_as_often(tiny_model, sets, tmp_path, ca
 
 def test_options_that_do_not_go_together_are_one_sentence(tiny_model, sets, tmp_path, capsys):  # noqa: F811
     for words, complaint in (
-        (["--precision", "int8"], "--precision int8 needs two scene sets with pictures"),
+        (["--precision", "int8"], "--precision int8 needs two scene sets with images"),
         (["--precision", "fp8", "--gate", sets[3]], "--precision fp8 needs two scene sets"),
         (["--precision", "fp8", "--gate", sets[3], "--calibrate", sets[3]], "--precision fp8 needs two scene sets"),
         (["--precision", "int8", "--tensorrt", *sets], "--precision int8 is for CPUs: build engines of fp8 or bf16"),

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scenes import SECOND_NS, Clock, cars, config, ego, later, observation
-from test_features import SPEC, pictures
+from test_features import SPEC, camera_images
 
 from reflectdrive_ros import geometry, kinematics
 from reflectdrive_ros.config import ReflectDrive2Config as Settings
 from reflectdrive_ros.domain import Command, DrivableGrid, StepKind, Trajectory, Verdict
-from reflectdrive_ros.planning import available_planners, reflectdrive2, safety
+from reflectdrive_ros.planning import assessment, available_planners, reflectdrive2
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError, Prefilled, draft_sequentially
 from reflectdrive_ros.planning.postprocess.waypoints import trajectories
 from reflectdrive_ros.planning.reflectdrive2 import Memory, carried_points
@@ -62,7 +62,7 @@ def arc_way(speed=10.0, curvature=0.02, times_s=TIMES_S):
 
 
 def seen(speed=10.0, **more):
-    return observation(speed=speed, cameras=pictures(), **more)
+    return observation(speed=speed, cameras=camera_images(), **more)
 
 
 def drive(network, scenes, settings=None, **changes):
@@ -287,7 +287,7 @@ def test_a_state_of_another_planner_is_no_plan_to_edit():
 STRAIGHT, SLOW = arc_way(8.0, 0.0), np.stack([[3.5, 6.5, 9.0, 11.0, 12.5, 13.5, 14.0, 14.1], np.zeros(8)], 1)
 
 
-def test_alone_with_its_pictures_it_drives_to_one_goal():
+def test_alone_with_its_images_it_drives_to_one_goal():
     network = KnownWays(STRAIGHT, SLOW)  # about as likely
     ((cautious, _),) = drive(network, [seen(speed=6.0)])
     assert cautious.tokens.tolist() == network.ids[1].tolist()
@@ -340,7 +340,7 @@ def test_what_was_driven_for_the_score_is_not_driven_again_for_the_check(monkeyp
     def again(*_):
         raise AssertionError("driven again")
 
-    monkeypatch.setattr(safety, "simulate", again)
+    monkeypatch.setattr(assessment, "simulate", again)
     ((plan, state),) = drive(network, scenes[:1])
     np.testing.assert_array_equal(plan.trajectory.poses, expected.trajectory.poses)
     assert plan.check == expected.check
@@ -366,7 +366,7 @@ def test_what_the_network_cannot_use_is_said_in_a_sentence():
     with pytest.raises(PlanningError, match=r"reflectdrive2 has no network: set model\.file"):
         reflectdrive2.plan(PlannerState(), scene, PlannerContext(config()))
     planner_context = PlannerContext(config(), KnownWays(arc_way()))
-    with pytest.raises(PlanningError, match=r"Observation\.cameras holds 0 pictures, expected 6"):
+    with pytest.raises(PlanningError, match=r"Observation\.cameras holds 0 images, expected 6"):
         reflectdrive2.plan(PlannerState(), replace(scene, cameras=()), planner_context)
     with pytest.raises(PlanningError, match=r"EgoState\.speed_mps is 1e\+30"):
         reflectdrive2.plan(PlannerState(), replace(scene, ego=ego(1e30)), planner_context)
@@ -387,7 +387,7 @@ def test_the_engine_drives_with_it_and_answers_when_it_cannot():
     assert [report.plan.step for report in reports] == [StepKind.FULL, StepKind.LITE] * 2
     blind = engine.step(replace(later(scene, 0.4), cameras=()))
     assert blind.verdict is Verdict.INFEASIBLE
-    assert "holds 0 pictures" in blind.reason
+    assert "holds 0 images" in blind.reason
     assert kinematics.speeds(blind.plan.trajectory)[-1] < 9.0
 
 

@@ -12,13 +12,13 @@ from tiny_net import tiny_inputs, tiny_net
 
 from reflectdrive_ros import geometry
 from reflectdrive_ros.config import RepairConfig
-from reflectdrive_ros.domain import AgentKind, Agents, Plan
+from reflectdrive_ros.domain import AgentKind, Agents
 from reflectdrive_ros.model.token import rollout
-from reflectdrive_ros.planning import guard
+from reflectdrive_ros.planning.assessment import Assessment, assess, evaluate, limit_violation
 from reflectdrive_ros.planning.postprocess.waypoints import POINTS, trajectories
 from reflectdrive_ros.planning.repair import ANCHORS, best_pairs, drop_tried, follow_route, mask_around, run_repair
-from reflectdrive_ros.planning.safety import SAFE, Assessment, Safety, SafetyContext, assess, evaluate, limit_violation
 from reflectdrive_ros.scoring.frenet import poses_on_road
+from reflectdrive_ros.scoring.safety import SAFE, Safety, SafetyContext, unsafe_reason
 
 EVEN = np.arange(1, POINTS + 1)[:, None]
 
@@ -28,7 +28,7 @@ def straight(speed=8.0, left=0.0):
 
 
 def known_of(scene, **changes):
-    return SafetyContext.of(scene, config(**changes))
+    return SafetyContext(scene, config(**changes))
 
 
 def mended(ids, known, network=redraw, **changes):
@@ -115,7 +115,7 @@ def test_what_the_repair_takes_for_safe_the_guard_lets_through(speed, others, ha
     for trajectory, safe, passes in zip(
         trajectories(points, speed, 0.1), found.safety.worst >= SAFE, found.guard_safe_steps, strict=True
     ):
-        complaint = guard.unsafe_reason(Plan(scene.stamp_ns, scene.ego.map_from_ego, trajectory), scene, config())
+        complaint = unsafe_reason(trajectory, known_of(scene))
         assert not (safe and complaint)
         assert not (passes > 30 and complaint)
 

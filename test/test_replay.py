@@ -211,7 +211,7 @@ def test_a_model_replays_the_same_each_time_and_tells_of_its_steps(pandaset, tin
     assert code == 0
     assert numbers["plans"] == sum(numbers["steps"].values())
     assert numbers["steps"]["full"] > 0
-    assert any("the older pictures are missing" in note for note in numbers["notes"])  # at the very beginning
+    assert any("the older images are missing" in note for note in numbers["notes"])  # at the very beginning
     assert sum(numbers["full_step_reason"].values()) == numbers["steps"]["full"]
     assert "full" in capsys.readouterr().out
     _, again = replayed(pandaset, tmp_path / "two", *words)

@@ -247,19 +247,19 @@ def test_a_shard_that_cannot_be_made_is_named_once(small, tmp_path):
 def test_a_full_disk_ends_it_and_what_is_whole_stays(where, small, reference, tmp_path, monkeypatch):
     """Full when the second shard is written, or when a worker puts its town down."""
     if where == "shard":
-        original = shards.write_whole
+        original = shards.write_atomic
 
         def full(path, content):
             if path.name == "test-00001.tar":
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
             original(path, content)
 
-        monkeypatch.setattr(shards, "write_whole", full)
+        monkeypatch.setattr(shards, "write_atomic", full)
     with pytest.raises(OSError) as fault:
         make(tmp_path, hand_scenes.make_on_a_full_disk if where == "town" else hand_scenes.make)
     assert fault.value.errno == errno.ENOSPC
     assert fault.value.filename.endswith({"shard": "/test-00001.tar", "town": "/town.net.xml"}[where])
-    monkeypatch.setattr(shards, "write_whole", original) if where == "shard" else None
+    monkeypatch.setattr(shards, "write_atomic", original) if where == "shard" else None
     assert sorted(path.name for path in tmp_path.glob("*.tar")) == ["test-00000.tar"]
     assert sorted(path.name for path in tmp_path.glob(".*")) == [".lock"]
     make(tmp_path)
@@ -341,8 +341,8 @@ def test_no_scene_may_be_left_out_at_the_beginning_but_some_must_be_made(capsys)
 
 @pytest.mark.long
 def test_the_sampler_makes_the_same_bytes_in_any_process(small, tmp_path):
-    """With pictures; two shards in one process after each other, and each in its own."""
-    maker, made_by = scene_sets.make_sampler(192, 108, pictures=True)
+    """With images; two shards in one process after each other, and each in its own."""
+    maker, made_by = scene_sets.make_sampler(192, 108, images=True)
     folders = [tmp_path / "alone", tmp_path / "together"]
     for workers, folder in enumerate(folders, 1):
         index = make(folder, maker, sets.SceneSetSpec("test", 14, made_by), workers=workers)
@@ -362,7 +362,7 @@ MADE_ELSEWHERE = {  # by these libraries, on another machine, with this version
 @pytest.mark.parametrize("processor", [{}, OLDER], ids=["this one", "an older one"])
 def test_scenes_are_the_same_bytes_on_another_machine(processor, tmp_path):
     """With images. Who changes the bytes of a scene raises SCENE_VERSION and records the hash that this prints."""
-    _, made_by = scene_sets.make_sampler(192, 108, pictures=True)
+    _, made_by = scene_sets.make_sampler(192, 108, images=True)
     if made_by["arithmetic"] != "AVX2" or made_by["libraries"] != MADE_ELSEWHERE["libraries"]:
         pytest.skip(f"recorded with {MADE_ELSEWHERE['libraries']} on x86, not with {made_by['libraries']}")
     scenes = [sys.executable, "-m", "reflectdrive_ros", "scenes", "--scenes", "val", "--count", "2"]

@@ -22,7 +22,7 @@ CLOSE = 2 * codec.GRID
 
 
 def same(one, other):
-    """Equal to what float32 tells; pictures apart."""
+    """Equal to what float32 tells; images apart."""
     for name in (*codec.TEXTS, "command", "reference"):
         assert getattr(one, name) == getattr(other, name), name
     assert dict(one.notes) == dict(other.notes)
@@ -60,7 +60,7 @@ def test_a_scene_comes_back_as_it_was(agents):
 
 
 def test_the_score_of_a_stored_scene_is_that_of_the_scene():
-    scene = hand_scenes.scene(agents=8, pictures=False)
+    scene = hand_scenes.scene(agents=8, images=False)
     back = codec.scene_of(codec.sample_of(scene))
     plans = scene.expert * np.array([0.5, 0.9, 1.0, 1.2])[:, None, None]
     one, other = score(scene.scored(), plans), score(back.scored(), plans)
@@ -99,7 +99,7 @@ def test_packing_is_exact_on_the_grid(differences):
 
 def test_a_ring_stays_simple_on_the_grid():
     """A sliver that is a polygon in float64 and folds over itself when rounded is mended, and what vanishes is told."""
-    scene = hand_scenes.scene(pictures=False)
+    scene = hand_scenes.scene(images=False)
     fin = np.array([[0, 0], [4, 0], [4, 3], [2, 3], [2 - 1e-5, 9], [2 - 2e-5, 3], [0, 3]], float)
     sharp = replace(scene, areas=replace(scene.areas, carparks=(fin,)))
     (ring,) = codec.scene_of(codec.sample_of(sharp)).areas.carparks
@@ -120,10 +120,10 @@ def test_a_ring_stays_simple_on_the_grid():
 )
 def test_what_cannot_be_stored_is_told(change, complaint):
     with pytest.raises(codec.CodecError, match=complaint):
-        codec.sample_of(replace(hand_scenes.scene(pictures=False), **change))
+        codec.sample_of(replace(hand_scenes.scene(images=False), **change))
 
 
-@pytest.mark.parametrize("harm", ["no meta", "old format", "no arrays", "cut arrays", "no picture", "cut picture"])
+@pytest.mark.parametrize("harm", ["no meta", "old format", "no arrays", "cut arrays", "no image", "cut image"])
 def test_a_damaged_sample_is_one_error(harm):
     sample = codec.sample_of(hand_scenes.scene())
     if harm == "no meta":
@@ -134,9 +134,9 @@ def test_a_damaged_sample_is_one_error(harm):
         del sample["arrays.npz"]
     if harm == "cut arrays":
         sample["arrays.npz"] = sample["arrays.npz"][:1000]
-    if harm == "no picture":
+    if harm == "no image":
         del sample["front_0.0.jpg"]
-    if harm == "cut picture":
+    if harm == "cut image":
         sample["front_0.0.jpg"] = b"\xff\xd8\xff"
     with pytest.raises(codec.CodecError, match="test-00000-000"):
         codec.scene_of(sample)
@@ -159,7 +159,7 @@ def test_a_damaged_sample_is_one_error(harm):
     ],
 )
 def test_a_scene_with_a_field_of_a_wrong_type_is_refused_by_its_name(place, value, complaint):
-    sample = codec.sample_of(hand_scenes.scene(pictures=False))
+    sample = codec.sample_of(hand_scenes.scene(images=False))
     meta = json.loads(sample["meta.json"])
     *path, last = place.split(".")
     at = meta
@@ -176,11 +176,11 @@ def test_a_scene_with_a_field_of_a_wrong_type_is_refused_by_its_name(place, valu
 MADE_BY = {"options": {"width": 192}}
 
 
-def stored(folder, shards_of=(5, 5, 3), pictures=False):
+def stored(folder, shards_of=(5, 5, 3), images=False):
     """A small set and its scenes."""
     scenes, notes = [], []
     for k, count in enumerate(shards_of):
-        source = hand_scenes.Shard("test", k, count, pictures)
+        source = hand_scenes.Shard("test", k, count, images)
         part = list(source.scenes())
         name = f"test-{k:05d}"
         load = replace(shards.ShardContent.of(part), counts=source.counts)
@@ -205,8 +205,8 @@ def test_a_set_is_read_in_its_order(tmp_path):
         same(scene, twin)
 
 
-def test_pictures_only_where_asked_for(tmp_path):
-    stored(tmp_path, [2], pictures=True)
+def test_images_only_where_asked_for(tmp_path):
+    stored(tmp_path, [2], images=True)
     assert [len(scene.cameras) for scene in read(tmp_path)[2]] == [0, 0]
     assert [len(scene.cameras) for scene in read(tmp_path, images=True)[2]] == [6, 6]
 
@@ -235,7 +235,7 @@ def test_the_index_tells_what_is_there(tmp_path):
 def test_the_same_scenes_are_the_same_bytes(tmp_path):
     for place in ("one", "two"):
         (tmp_path / place).mkdir()
-        stored(tmp_path / place, [4], pictures=True)
+        stored(tmp_path / place, [4], images=True)
     assert {p.name: p.read_bytes() for p in (tmp_path / "one").iterdir()} == {
         p.name: p.read_bytes() for p in (tmp_path / "two").iterdir()
     }
@@ -245,7 +245,7 @@ def test_webdataset_reads_what_we_read(tmp_path):
     """Training streams shards with the library itself."""
     import webdataset
 
-    stored(tmp_path, [3, 2], pictures=True)
+    stored(tmp_path, [3, 2], images=True)
     paths = [str(path) for path in shards.shard_paths(tmp_path)]
     theirs = [
         {name: content for name, content in sample.items() if name == "__key__" or not name.startswith("__")}
@@ -398,7 +398,7 @@ def test_a_file_that_cannot_be_written_is_named_and_leaves_nothing(step, tmp_pat
         monkeypatch.setattr(os, "replace", full)
     try:
         with pytest.raises(OSError) as fault:
-            shards.write_whole(target, b"new" * 1000)
+            shards.write_atomic(target, b"new" * 1000)
     finally:
         if step == "write":
             resource.setrlimit(resource.RLIMIT_FSIZE, limit)

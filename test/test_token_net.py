@@ -232,7 +232,7 @@ def test_the_goals_y_depends_on_its_x():
 
 
 def test_a_goal_posterior_of_two_behaviours_learns_no_ghost():
-    """One picture, two futures: far and left, or near and right. Mixtures of them never happen."""
+    """One image, two futures: far and left, or near and right. Mixtures of them never happen."""
     net = tiny_net().train()
     inputs = tiny_inputs(net, scenes=1)
     goals = torch.tensor([[[433, 353], [366, 313]]])
@@ -253,7 +253,7 @@ def test_a_goal_posterior_of_two_behaviours_learns_no_ghost():
     assert joint.fliplr().diagonal().sum() < 0.05  # the product of the marginals has 0.5
 
 
-def test_pictures_of_both_instants_are_seen_in_their_order():
+def test_images_of_both_instants_are_seen_in_their_order():
     """Swapping the instants, or two cameras, is another scene."""
     for frames in (1, 2):
         net = tiny_net(vision=dataclasses.replace(tiny_config().vision, frames=frames))
@@ -262,7 +262,7 @@ def test_pictures_of_both_instants_are_seen_in_their_order():
         logits = net.packed_logits(images, *told, actions)
         for order in ((3, 4, 5, 0, 1, 2), (1, 0, 2, 4, 3, 5)):
             assert not torch.allclose(net.packed_logits(images[:, order], *told, actions), logits, atol=1e-4)
-    with pytest.raises(ValueError, match="images has 5 pictures, expected 6"):
+    with pytest.raises(ValueError, match="images has 5 images, expected 6"):
         net.packed_logits(images[:, :5], *told, actions)
 
 

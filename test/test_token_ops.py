@@ -12,9 +12,9 @@ from reflectdrive_ros.model.token.ops import (
     likely_x_indices,
     ranks,
     reweight_goals,
-    schedule,
     unmask,
 )
+from reflectdrive_ros.tokens import draft_schedule
 
 torch.set_num_threads(1)
 BINS, MASK = 21, 21
@@ -33,19 +33,6 @@ def random_ids(seed, masked, actions=3, length=16):
 
 
 # --- unmasking -------------------------------------------------------------------------------------------------------
-
-
-def test_every_schedule_writes_what_is_masked_and_no_round_is_idle():
-    assert schedule(14, 3) == (5, 5, 4)
-    for masked in range(33):
-        for rounds in range(1, 17):
-            shares = schedule(masked, rounds)
-            assert sum(shares) == masked
-            assert all(share >= 1 for share in shares)
-            assert len(shares) == min(rounds, masked)
-            assert list(shares) == sorted(shares, reverse=True)
-    with pytest.raises(ValueError, match="0 rounds"):
-        schedule(14, 0)
 
 
 def test_ranks_are_places_in_a_sorted_list_and_ties_go_left():
@@ -75,7 +62,7 @@ def test_a_round_writes_the_most_confident_masked_positions_and_nothing_else(see
 def test_drafting_ends_without_masks_and_keeps_the_goal_and_what_was_written():
     ids = random_ids(0, 1.0)
     ids[..., -2:] = torch.tensor([7, 9])
-    for turn, share in enumerate(schedule(14, 3)):
+    for turn, share in enumerate(draft_schedule(14, 3)):
         written, _ = unmask(ids, random_logits(turn), MASK, torch.tensor(share))
         assert written[ids != MASK].equal(ids[ids != MASK])
         ids = written

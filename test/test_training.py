@@ -117,7 +117,7 @@ def test_scenes_are_what_the_features_say(sets, scenes):
     assert len(scenes) == len(stored) == SCENES
     for row, scene in enumerate(stored):
         inputs = features.model_inputs(scene.observation(), SHAPE.spec)
-        shard, place = scenes.place[row]
+        shard, place = scenes.location[row]
         np.testing.assert_array_equal(scenes.images[shard][place], inputs.images)
         np.testing.assert_array_equal(scenes.text[row], inputs.text)
         np.testing.assert_array_equal(scenes.ego[row], inputs.ego)
@@ -197,7 +197,7 @@ def test_processes_share_a_batch(scenes):
 def test_the_mirrored_scene_is_the_scene_left_for_right(scenes):
     plain, mirrored = (source(scenes, flip_prob=share, color_jitter=0.0).batch(1) for share in (0.0, 1.0))
     rows = source(scenes).rows(1)
-    for cameras in (slice(0, 3), slice(3, 6)):  # the left camera's picture, flipped, is now the right camera's
+    for cameras in (slice(0, 3), slice(3, 6)):  # the left camera's image, flipped, is now the right camera's
         assert torch.equal(mirrored.images[:, cameras], plain.images[:, cameras].flip(1).flip(3))
     values = Codebook().decode(plain.clean.numpy()), Codebook().decode(mirrored.clean.numpy())
     np.testing.assert_allclose(values[1], values[0] * [1, -1], atol=1e-9)
@@ -212,14 +212,14 @@ def test_the_mirrored_scene_is_the_scene_left_for_right(scenes):
 
 
 def test_commands_are_mirrored_too():
-    scene = hand_scenes.scene(pictures=False)
+    scene = hand_scenes.scene(images=False)
     for command, expected in ((Command.LEFT, Command.RIGHT), (Command.FOLLOW, Command.FOLLOW)):
         observation = replace(scene.observation(), command=command, instruction="turn left at the junction")
         other = cache._mirror_words(observation)
         assert (other.command, other.instruction) == (expected, "turn right at the junction")
 
 
-def test_light_changes_pictures_and_nothing_else(scenes):
+def test_light_changes_images_and_nothing_else(scenes):
     plain, lit = (source(scenes, color_jitter=amount).batch(0) for amount in (0.0, 0.5))
     assert torch.equal(plain.actions, lit.actions)
     assert not torch.equal(plain.images, lit.images)
@@ -434,7 +434,7 @@ def test_a_signal_before_anything_is_saved_says_that_the_run_begins_anew(sets, t
 
     monkeypatch.setattr(train_run, "build_cache", interrupted)
     assert train_run.run(command(sets, tmp_path / "run", yaml=TINY)) == 143
-    assert capsys.readouterr().err.strip() == "stopped; nothing saved yet, the same command begins anew"
+    assert capsys.readouterr().err.strip() == "stopped; nothing saved yet, the same command starts from the beginning"
     assert not (tmp_path / "run").exists()
 
 
@@ -470,7 +470,7 @@ def test_a_run_begins_with_a_network_that_was_passed_on_without_its_state(scenes
     reporter = Silent()
     train(replace(job_of(scenes, tmp_path / "later", steps=1), init_from=passed_on), reporter)
     assert reporter.anew
-    assert all(name.startswith("readers.") for name in reporter.anew)  # what only training needs
+    assert all(name.startswith("aux_heads.") for name in reporter.anew)  # what only training needs
     before, after = weights(finished), weights(tmp_path / "later")
     assert (after["learning.net.slot"] - before["average.slot"]).abs().max() < 0.01  # bfloat16, and a small step
     told = train_state.describe_init_run(passed_on)
@@ -488,7 +488,7 @@ def test_a_run_begins_with_a_network_that_was_passed_on_without_its_state(scenes
 def test_a_network_that_grows_begins_by_answering_as_the_smaller_did(scenes, finished, tmp_path):
     """Deeper eyes and a deeper body pass on what they are given, until they have learnt."""
     smaller = network()
-    deeper = network(vision=replace(smaller.vision, layers=3), actions=replace(smaller.actions, layers=3))
+    deeper = network(vision=replace(smaller.vision, layers=3), transformer=replace(smaller.transformer, layers=3))
     grown = TokenNet(deeper)
     grown.initialise(torch.Generator().manual_seed(1))
     learning = Losses(grown, LossConfig(), torch.Generator().manual_seed(1))
@@ -504,11 +504,11 @@ def test_a_network_that_grows_begins_by_answering_as_the_smaller_did(scenes, fin
 
 
 def test_a_run_of_the_large_kind_begins_with_public_weights_and_goes_on_without_them(sets, tmp_path, capsys):
-    """The base network in small: square pictures one by one, no stem, words of its own."""
+    """The base network in small: square images one by one, no stem, words of its own."""
     transformers = pytest.importorskip("transformers", reason="transformers is not installed (pip install -e .[dev])")
     eyes = VisionConfig(64, 64, 16, 1, (), 24, 1, 3, 40)
     body = TransformerConfig(32, 2, 4, 2, 16, 48, 20, 1e6)
-    large = network(vision=eyes, actions=body)
+    large = network(vision=eyes, transformer=body)
     measures = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
     qwen = transformers.Qwen3ForCausalLM(
         transformers.Qwen3Config(vocab_size=40, num_key_value_heads=2, head_dim=16, rope_theta=1e6, **measures)
@@ -540,7 +540,7 @@ def test_a_run_of_the_large_kind_begins_with_public_weights_and_goes_on_without_
     row = kept["average.embed_tokens.weight"][features.WORDS.index("left")]
     torch.testing.assert_close(row, qwen.model.embed_tokens.weight[7].detach(), rtol=0.0, atol=1e-6)
     card = json.loads((tmp_path / "run/card.json").read_text())
-    assert card["data"]["public_weights"] == {"language": "qwen", "eyes": "siglip"}
+    assert card["data"]["public_weights"] == {"language": "qwen", "vision": "siglip"}
     shutil.rmtree(tmp_path / "qwen")
     assert run("--steps", "2", *quiet, *public) == 0  # a run that goes on has all it needs
     assert train_state.read_progress(tmp_path / "run")[0].step == 2
@@ -650,7 +650,9 @@ def draft_in_processes(train_set, out):
     losses = Losses(net, LossConfig(), torch.Generator().manual_seed(0))
     several.setup_module(losses)
     batch = source(scenes, perturbed_actions=2).batch(0)
-    made = losses.ask(lambda net: self_drafts.add_self_drafts(net, batch, 2, 1.0, torch.Generator().manual_seed(0)))
+    made = losses.run_unsharded(
+        lambda net: self_drafts.add_self_drafts(net, batch, 2, 1.0, torch.Generator().manual_seed(0))
+    )
     assert equal(made, self_drafts.add_self_drafts(alone, batch, 2, 1.0, torch.Generator().manual_seed(0)))
     Path(out, f"{several.global_rank}").touch()
 
@@ -692,7 +694,7 @@ def test_a_few_scenes_are_learnt_by_heart_and_driven(sets, scenes, tmp_path):
     validation_set = validation.load_validation_set(sets[0], SHAPE, 4, pytest.fail)
     few = replace(
         scenes,
-        **{name: getattr(scenes, name)[:4] for name in ("text", "text_mirrored", "ego", "route", "expert", "place")},
+        **{name: getattr(scenes, name)[:4] for name in ("text", "text_mirrored", "ego", "route", "expert", "location")},
     )
     job = job_of(
         few,
@@ -700,7 +702,7 @@ def test_a_few_scenes_are_learnt_by_heart_and_driven(sets, scenes, tmp_path):
         150,
         validation_set,
         data={**SMALL, "flip_prob": 0.0, "color_jitter": 0.0},
-        optimizer={"learning_rate": 6e-3, "average": 0.9},
+        optimizer={"learning_rate": 6e-3, "ema_decay": 0.9},
         checkpointing={**NEVER, "validations": 2, "log_steps": 50},
     )
     reporter = Silent()

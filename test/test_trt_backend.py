@@ -18,7 +18,7 @@ import pytest
 from fake_gpu import C_TYPES, FUNCTIONS, USED, FakeDriver, FakeTensorRT, driver, trt  # noqa: F401 (fixtures)
 from scenes import Clock, config, observation
 from test_export import unknown_to_tensorrt
-from test_features import pictures
+from test_features import camera_images
 from tiny_net import assert_same_answer, tiny_net
 
 from reflectdrive_ros.__main__ import main
@@ -163,7 +163,7 @@ def test_a_call_is_one_copy_back_and_one_launch(built, cards, driver):  # noqa: 
     network = TrtNetwork(cards["fp32"], "cuda", built)
     launches, copies = driver.launches, driver.copies_back
     decoded(network, scene(network, 0))
-    assert driver.launches - launches == 2 + len(MOVES)  # to look at the pictures is a call of its own
+    assert driver.launches - launches == 2 + len(MOVES)  # to look at the images is a call of its own
     assert driver.copies_back - copies == 2 + len(MOVES)
 
 
@@ -212,7 +212,7 @@ def test_a_prefill_that_fails_leaves_no_scene_behind(built, cards, trt):  # noqa
     network = TrtNetwork(cards["fp32"], "cuda", built, capture=False)
     first = network.prefill_goal(scene(network, 0))
     trt.refuses = True
-    assert "graph see failed: TensorRT does not run see" in refused(
+    assert "graph vision_encoder failed: TensorRT does not run vision_encoder" in refused(
         lambda: network.prefill_goal(scene(network, 1)), PlanningError
     )
     trt.refuses = False
@@ -235,7 +235,7 @@ def test_a_wrong_feed_is_refused_by_the_name_of_its_tensor(built, cards):
 
 
 def test_a_gpu_that_is_lost_while_driving_stops_the_car(built, cards, driver):  # noqa: F811
-    engine, seen = Engine(on(cards["fp32"], built), Clock()), observation(speed=8.0, cameras=pictures())
+    engine, seen = Engine(on(cards["fp32"], built), Clock()), observation(speed=8.0, cameras=camera_images())
     assert engine.backend_description.startswith("TensorRT 10.13.3.9 on Fake Thor")
     assert "graph" not in engine.step(seen).reason
     driver.lost = True
@@ -243,7 +243,7 @@ def test_a_gpu_that_is_lost_while_driving_stops_the_car(built, cards, driver):  
     engine.reset()
     report = engine.step(seen)
     assert report.source is PlanSource.STOP
-    assert "graph see failed: CUDA says 'unspecified launch failure' (error 719" in report.reason
+    assert "graph vision_encoder failed: CUDA says 'unspecified launch failure' (error 719" in report.reason
 
 
 # --- what is not there, or does not fit ------------------------------------------------------------------------------
@@ -263,7 +263,7 @@ def test_without_a_driver_tensorrt_is_never_imported(cards, tmp_path):
         "cuda_device.LIBRARY = 'libcuda-that-is-not-there.so.1'\n"
         "model = ModelConfig(sys.argv[1], sys.argv[2], 'tensorrt', engines=sys.argv[3])\n"
         "try:\n"
-        "    backend.network_of(model, DecodingConfig(4, goal_floor=0.0))\n"
+        "    backend.load_network(model, DecodingConfig(4, goal_floor=0.0))\n"
         "except backend.ModelFileError as fault:\n"
         "    print(fault)\n"
     )
@@ -379,10 +379,10 @@ def test_auto_falls_back_and_says_why(built, cards, trt, fault, monkeypatch):  #
     if fault == "wrong answers":
         monkeypatch.setattr(TrtNetwork, "step", lambda self, context, actions, *_: (actions, np.zeros(actions.shape)))
     words = {
-        "no engine": "(not tensorrt: there is no TensorRT engine of see in",
+        "no engine": "(not tensorrt: there is no TensorRT engine of vision_encoder in",
         "no driver": "(not tensorrt: there is no NVIDIA driver",
         "no tensorrt": "(not tensorrt: TensorRT cannot be imported",
-        "damaged": "is damaged: see-",
+        "damaged": "is damaged: vision_encoder-",
         "wrong answers": "fails its self-check: tokens stay unwritten",
     }
     backend_description = Engine(on(cards["fp32"], built), Clock()).backend_description
@@ -403,7 +403,7 @@ def test_where_nobody_speaks_of_a_gpu_nothing_is_said_of_tensorrt(cards, monkeyp
 def test_graphs_in_bfloat16_are_for_tensorrt_alone(cards, trt, tmp_path):  # noqa: F811
     sentence = refused(lambda: opened(cards["bf16"], tmp_path))
     assert "is in bf16, which ONNX Runtime does not run: build TensorRT engines of it" in sentence
-    assert "; not tensorrt: there is no TensorRT engine of see in" in sentence
+    assert "; not tensorrt: there is no TensorRT engine of vision_encoder in" in sentence
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -486,7 +486,7 @@ def test_a_graph_that_tensorrt_cannot_read_is_named_with_its_own_words(trt, tmp_
 def test_the_command_builds_checks_and_tells_by_its_exit_code(trt, cards, tmp_path, capsys):  # noqa: F811
     words = ["engine", str(cards["fp32"].path), "--folder", str(tmp_path)]
     assert main([*words, "--check"]) == 2
-    assert "there is no TensorRT engine of see" in capsys.readouterr().err
+    assert "there is no TensorRT engine of vision_encoder" in capsys.readouterr().err
     assert trt.builds == 0
     assert main([*words, "--json", str(tmp_path / "told.json")]) == 0
     told = json.loads((tmp_path / "told.json").read_text())

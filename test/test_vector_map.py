@@ -295,7 +295,7 @@ def test_the_archive_is_nobody_elses_to_read_and_gone_afterwards(tmp_path, monke
 
 
 def lanelet_car(**more):
-    """Inputs of a car without pictures that drives by Autoware's route and map."""
+    """Inputs of a car without images that drives by Autoware's route and map."""
     config = small(
         **{"inputs__route_type": "lanelet", "inputs__objects_type": "none", "cameras__required": False, **more}
     )
@@ -399,7 +399,7 @@ def test_a_new_map_replaces_the_old_one_and_the_same_again_changes_nothing(two_l
     inputs.wait_idle()
     snapshot, lines = drive_on(inputs, 2)
     assert snapshot.observation is None
-    assert lines["route"].message.endswith("is not in Autoware's map: plan the route anew on this map")
+    assert lines["route"].message.endswith("is not in Autoware's map: plan the route again on this map")
     inputs.put("route", route_message([1, 2], (10, 1.75), (190, 1.75)), 0)
     now_ns = convert.stamp_ns(drive()[0][60].header)
     inputs.put("odometry", odometry(now_ns * 1e-9, x=20.0, y=1.75), now_ns)

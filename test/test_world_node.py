@@ -45,13 +45,13 @@ def world():
 
 def said(world):
     """Everything that is sent at the beginning, by key."""
-    sender, pictures = Sender(), world.render_images(RIG)
-    everything = (*sender.introduction(world, pictures), *sender.messages(world), *sender.images(pictures))
-    return dict(everything), pictures
+    sender, frames = Sender(), world.render_images(RIG)
+    everything = (*sender.introduction(world, frames), *sender.messages(world), *sender.images(frames))
+    return dict(everything), frames
 
 
 def test_a_planner_reads_back_the_world_as_it_is(world):
-    messages, pictures = said(world)
+    messages, frames = said(world)
     ego = convert.ego_state(messages["odometry"], "map")
     np.testing.assert_allclose(ego.map_from_ego, world.ego.map_from_ego, atol=1e-9)
     assert ego.stamp_ns == world.stamp_ns
@@ -59,13 +59,13 @@ def test_a_planner_reads_back_the_world_as_it_is(world):
     assert convert.acceleration(messages["acceleration"]) == world.ego.acceleration_mps2
     np.testing.assert_allclose(convert.path_route(messages["route"], "map", 10_000)[:, :2], world.route[:, :2])
     transforms = convert.static_transforms(messages["tf_static"])
-    for picture in pictures:
-        mounted = convert.camera_from_ego(transforms, picture.name, messages[f"image:{picture.name}"].header.frame_id)
-        np.testing.assert_allclose(mounted, picture.camera_from_ego, atol=1e-9)
-        info = messages[f"info:{picture.name}"]
-        np.testing.assert_allclose(convert.intrinsics(info, picture.name), picture.pixels_from_camera)
-        seen = image_decoding.jpeg_pixels(messages[f"image:{picture.name}"], picture.name)
-        assert np.abs(seen.astype(int) - picture.pixels).mean() < 6  # JPEG
+    for frame in frames:
+        mounted = convert.camera_from_ego(transforms, frame.name, messages[f"image:{frame.name}"].header.frame_id)
+        np.testing.assert_allclose(mounted, frame.camera_from_ego, atol=1e-9)
+        info = messages[f"info:{frame.name}"]
+        np.testing.assert_allclose(convert.intrinsics(info, frame.name), frame.pixels_from_camera)
+        seen = image_decoding.jpeg_pixels(messages[f"image:{frame.name}"], frame.name)
+        assert np.abs(seen.astype(int) - frame.pixels).mean() < 6  # JPEG
 
 
 def test_road_users_are_told_with_place_speed_size_and_kind():

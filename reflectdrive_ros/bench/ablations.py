@@ -1,11 +1,11 @@
-"""`reflectdrive bench ablations CONFIG --train DIR --val DIR --out DIR`: what L_field and L_SAP are worth.
+"""`reflectdrive bench ablations CONFIG --train DIR --val DIR --out DIR`: effect of the losses L_field and L_SAP.
 
-The eyes learn once, for all. From there everything is learnt (`full`), or all but one loss, so many steps each and with
-several seeds. Every plan is that of the likeliest goal, told the route, on the first scenes of --val. Variants are
-compared seed by seed.
+The vision encoder is pretrained once for all variants. From there all losses are trained (`full`), or all but one, with
+the same number of steps and several seeds. Every plan is that of the most probable goal, with the route, on the first
+scenes of --val. Variants are compared by seed.
 
-Each training is a `reflectdrive train sft` of its own, in a folder of OUT and with a log beside it. One that is done is
-not done again, one that was stopped goes on: by Ctrl-C, or because another failed.
+Each training is a `reflectdrive train sft` in its own folder of OUT, with a log beside it. A finished training is not
+repeated, a stopped one is resumed: after Ctrl-C, or after another failed.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ VISION = "eyes"
 SCENES = 500  # of --val
 COMPARED = ("pdms", "dac", "pdms_drafted")
 TRAIN = (sys.executable, "-m", "reflectdrive_ros", "train", "sft")
-TERMINATE_TIMEOUT_S = 30.0  # with a training that is to end: it puts its state and weights down
+TERMINATE_TIMEOUT_S = 30.0  # time for a training to write its state and weights after an interrupt
 POLL_S = 0.2
 
 
 class AblationError(UserError):
-    """The table cannot be made; the message says why and what to do."""
+    """The table cannot be made; the message names the reason and what to do."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ class Run:
     words: tuple[str, ...]  # what `reflectdrive train sft` is given
     config: TrainConfig
     learnt: Mapping[str, Any]  # of the set to learn from: scenes, made_by
-    init_from: int | None  # steps of the eyes
+    init_from: int | None  # steps of the vision pretraining
 
     @property
     def name(self) -> str:
@@ -124,10 +124,12 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
 
 
 def plan_runs(args: argparse.Namespace) -> list[Run]:
-    """The eyes, then the variants seed by seed, so that pairs are there early. Raises ConfigError, SetError."""
+    """The vision pretraining, then the variants seed by seed, so that pairs are complete early. Raises ConfigError,
+    SetError.
+    """
     base = settings.read(args.config)
     if base.schedule.minutes > 0.0:
-        raise ConfigError(f"{args.config} gives length.minutes, but steps are the budget here: set it to 0")
+        raise ConfigError(f"{args.config} gives schedule.minutes, but steps are the budget here: set it to 0")
     index = shards.index_of(args.train)
     learnt = {"scenes": index.scenes, "made_by": dict(index.made_by)}
     shared = [str(args.config), "--train", str(args.train)]
@@ -158,9 +160,9 @@ def plan_runs(args: argparse.Namespace) -> list[Run]:
 
 
 def finished_card(run: Run) -> dict[str, Any] | None:
-    """The card of a training that is done; None where it is not, and may begin or go on.
+    """The card of a finished training; None if it has to start or resume.
 
-    Raises AblationError where the folder holds another training, StateError where it holds none that can be read.
+    Raises AblationError if the folder holds another training, StateError if it holds an unreadable one.
     """
     card = _read_card(run.out)
     if card is None:
@@ -181,7 +183,7 @@ def finished_card(run: Run) -> dict[str, Any] | None:
 
 
 def _read_card(out: Path) -> dict[str, Any] | None:
-    """What a folder's card says or, where a training was killed before it had one, its state."""
+    """A folder's card or, if a training was killed before it wrote one, its state."""
     try:
         return dict(read_json(out / CARD))
     except FileNotFoundError:
@@ -198,9 +200,9 @@ def _read_card(out: Path) -> dict[str, Any] | None:
 
 
 def run_trainings(runs: Sequence[Run], jobs: int, errors: Console) -> dict[str, dict[str, Any]]:
-    """The card of every training by its name; the first is done before the others begin.
+    """The card of every training by its name; the first is finished before the others start.
 
-    Raises AblationError for one that failed, and before any begins for a folder that holds something else.
+    Raises AblationError for a failed training, and before any start for a folder that holds something else.
     """
     cards = {run.name: card for run in runs if (card := finished_card(run)) is not None}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -212,8 +214,8 @@ def run_trainings(runs: Sequence[Run], jobs: int, errors: Console) -> dict[str, 
             progress.advance(bar)
             if not errors.is_terminal:
                 found = card.get("validation")
-                told = f": {validation.summary(found)}" if found else ""
-                errors.print(f"{run.name}, {card['minutes']:.1f} min{told}")
+                summary_text = f": {validation.summary(found)}" if found else ""
+                errors.print(f"{run.name}, {card['minutes']:.1f} min{summary_text}")
 
         for stage in (runs[:1], runs[1:]):
             _run_parallel([run for run in stage if run.name not in cards], jobs, on_done)
@@ -221,7 +223,7 @@ def run_trainings(runs: Sequence[Run], jobs: int, errors: Console) -> dict[str, 
 
 
 def _run_parallel(runs: Sequence[Run], jobs: int, on_done: Callable[[Run, dict[str, Any]], None]) -> None:
-    """Each in a process of its own, `jobs` at a time. Raises AblationError at the first that fails."""
+    """Runs each in its own process, `jobs` at a time. Raises AblationError at the first failure."""
     waiting = list(reversed(runs))
     running: dict[Run, subprocess.Popen[bytes]] = {}
     try:
@@ -246,15 +248,15 @@ def _run_parallel(runs: Sequence[Run], jobs: int, on_done: Callable[[Run, dict[s
 
 
 def _start(run: Run) -> subprocess.Popen[bytes]:
-    """In a session of its own: it hears Ctrl-C from us, and once, since a second one would cut a step in two."""
-    with run.log.open("ab") as log:  # a training that goes on has one log
+    """Starts it in its own session, so that Ctrl-C reaches it once and through this process only."""
+    with run.log.open("ab") as log:  # a resumed training appends to its log
         return subprocess.Popen(
             [*TRAIN, *run.words], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
 
 
 def _terminate(children: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Interrupts each, with the processes that it began; kills whoever does not end by itself."""
+    """Interrupts each with its child processes; kills those that do not end."""
     for child in children:
         _signal(child, signal.SIGINT)
     until = time.monotonic() + TERMINATE_TIMEOUT_S
@@ -262,7 +264,7 @@ def _terminate(children: Sequence[subprocess.Popen[bytes]]) -> None:
         for child in children:
             with suppress(subprocess.TimeoutExpired):
                 child.wait(max(0.0, until - time.monotonic()))
-    finally:  # Ctrl-C once more
+    finally:  # after a second Ctrl-C
         for child in children:
             _signal(child, signal.SIGKILL)
             child.wait()
@@ -273,7 +275,7 @@ def _signal(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
         os.killpg(child.pid, number)
 
 
-# --- what they are worth ---------------------------------------------------------------------------------------------
+# --- differences ------------------------------------------------------------------------------------------------------
 
 
 def numbers(cards: Mapping[str, Mapping[str, Any]], seeds: int) -> dict[str, Any]:
@@ -321,10 +323,10 @@ def _difference_table(result: Mapping[str, Any]) -> Table:
     title = "by seed, and full less variant: mean (least .. largest)"
     rows = []
     for variant in result["variants"]:
-        worth = result["differences"].get(_left_out(variant), {})
+        differences = result["differences"].get(_left_out(variant), {})
         cells = []
         for key in ("pdms", "dac"):
             cells.append(" ".join(f"{result['runs'][f'{variant}-{k}'][key]:.1f}" for k in range(result["seeds"])))
-            cells.append(format_paired(worth.get(key, ())))
+            cells.append(format_paired(differences.get(key, ())))
         rows.append((variant, *cells))
     return make_table(("trained", "PDMS", "difference", "DAC", "difference"), rows, title)

@@ -1,10 +1,10 @@
-"""Graphs of fewer bits are held against those in float32, on scenes, before anybody drives with them.
+"""The accuracy gate: quantised graphs must score as well as the float32 graphs on scenes before they may drive.
 
-    spreads = measured(card, "out/sets/val", console)                   # how large values get
-    told = held(network, reference, "out/sets/test", 300, config, console)
+    spreads = calibrate(card, "out/sets/val", console)                   # ranges of activations
+    gate = evaluate_gate(network, reference, "out/sets/test", 300, config, console)
 
-`told` stands in the card of the new graphs as `gate`. Whether they may drive is a matter of the driving score: ids
-differ where two are near each other, and it depends on the scene whether that matters.
+`gate` is stored in the card of the new graphs. The criterion is the driving score, because ids differ where two logits
+are close, and the effect of that depends on the scene.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..runtime.network import golden
 from ..runtime.ort_backend import CalibrationNetwork, OrtNetwork
 from .parity import FULL, LITE, compare_networks, read_scenes, run_step
 
-CALIBRATION_SCENES = 64  # scenes that tell how large values get
+CALIBRATION_SCENES = 64  # scenes from which activation ranges are measured
 
 
 def quantise_and_check(
@@ -39,18 +39,17 @@ def quantise_and_check(
     config: Config,
     console: Console,
 ) -> str:
-    """The graphs in int8 or fp8, gated, in a folder that gets nothing before the gate is passed; its card's SHA-256.
+    """Writes the graphs in int8 or fp8 into a folder once they pass the gate; returns the SHA-256 of their card.
 
-    sets: to learn from how large values get, and to hold the score on. Raises GraphError where the score is too low,
-    SetError, OSError.
+    `sets`: one to calibrate on, and one to score on. Raises GraphError if the score is too low, SetError, OSError.
     """
     learn, judge = sets
     spreads = calibrate(card, learn, console)
     with tempfile.TemporaryDirectory() as place:
         write_quantised(card, Path(place), precision, spreads)
         network = OrtNetwork(GraphCard.read(Path(place) / CARD), 1, "cpu")
-        told = evaluate_gate(network, OrtNetwork(card, 1, "cpu"), judge, scenes, config, console)
-        return write_quantised(card, folder, precision, spreads, golden(network), told)
+        gate = evaluate_gate(network, OrtNetwork(card, 1, "cpu"), judge, scenes, config, console)
+        return write_quantised(card, folder, precision, spreads, golden(network), gate)
 
 
 def calibrate(card: GraphCard, folder: Path, console: Console) -> dict[str, dict[str, ActivationRange]]:
@@ -70,7 +69,9 @@ def calibrate(card: GraphCard, folder: Path, console: Console) -> dict[str, dict
 def evaluate_gate(
     network: Network, reference: Network, folder: Path, scenes: int, config: Config, console: Console
 ) -> dict[str, Any]:
-    """What a card tells as `gate`: the scores of both on the first scenes of a set. Raises GraphError, SetError."""
+    """The `gate` entry of a card: the scores of both networks on the first scenes of a set. Raises GraphError,
+    SetError.
+    """
     numbers = compare_networks(network, reference, read_scenes(folder, scenes, console), config)
     if failures := numbers["failures"]:
         raise GraphError(f"the gate is not passed: {len(failures)} times there was no plan, the first: {failures[0]}")
@@ -96,9 +97,9 @@ def evaluate_gate(
     }
 
 
-def sentence(told: Mapping[str, Any]) -> str:
-    low, high = told["difference_95"]
+def sentence(gate: Mapping[str, Any]) -> str:
+    low, high = gate["difference_95"]
     return (
-        f"gate: PDMS {told['pdms']:.2f}, in float32 {told['pdms_fp32']:.2f} (difference {low:+.2f} .. {high:+.2f} "
-        f"with 95 %), on {told['scenes']} scenes of '{told['set']}'; {100 * told['equal_share']:.1f} % of ids the same"
+        f"gate: PDMS {gate['pdms']:.2f}, in float32 {gate['pdms_fp32']:.2f} (difference {low:+.2f} .. {high:+.2f} "
+        f"with 95 %), on {gate['scenes']} scenes of '{gate['set']}'; {100 * gate['equal_share']:.1f} % of ids the same"
     )

@@ -1,8 +1,8 @@
-"""`reflectdrive bench camera`: pictures of the proving ground per second on one core, all that they share included.
+"""`reflectdrive bench camera`: images of the proving ground per second on one core, including shared preparation.
 
-The street is a made town's busiest: 40 road users within 100 m of the ego, 25 m before a junction. An instant is one
-`view` and three pictures of it. Beside the times stands a bound, the pixels alone: writing the supersampled picture
-once and reading it once to make it small, at the rate at which this core copies memory.
+The scene is the busiest street of a generated town: 40 road users within 100 m of the ego, 25 m before a junction. An
+instant is one `view` and three images of it. The bound is the pixels alone: writing the supersampled image once and
+reading it once to downscale it, at the memory-copy rate of this core.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
 
 
 def busy_street(road_map: RoadMap) -> tuple[Array, Snapshot]:
-    """The ego's pose (3,) on its way to the junction with most signals, or to any, and a crowd around it."""
+    """The ego's pose (3,) before the junction with most signals, or before any, and road users around it."""
     held_back = [signal.lane for signal in road_map.signals]
     approaches = [key for key, lane in sorted(road_map.lanes.items()) if lane.across_junction is None]
     key = held_back[0] if held_back else approaches[0]
@@ -98,7 +98,7 @@ def busy_street(road_map: RoadMap) -> tuple[Array, Snapshot]:
 
 
 def figures(road_map: RoadMap, runs: int, console: Console) -> dict[str, Any]:
-    """The measurements, milliseconds and pictures per second."""
+    """The measurements, milliseconds and images per second."""
     begun = time.perf_counter()
     town = scenery.build_scenery(road_map, SEED)
     numbers: dict[str, Any] = {"runs": runs, "ms_scenery": 1e3 * (time.perf_counter() - begun)}
@@ -117,14 +117,14 @@ def figures(road_map: RoadMap, runs: int, console: Console) -> dict[str, Any]:
             for eye in rig:
                 camera.render_image(view, eye)
             spent.append((gathered - start, time.perf_counter() - gathered))
-        views, pictures = zip(*spent[2:], strict=True)  # the first two pay for what is kept
+        views, images = zip(*spent[2:], strict=True)  # the first two include cached preparation
         size = f"{width}x{height}"
         numbers[f"ms_view_{size}"] = 1e3 * median(views)
-        numbers[f"ms_picture_{size}"] = 1e3 * median(pictures) / len(rig)
+        numbers[f"ms_image_{size}"] = 1e3 * median(images) / len(rig)
         instant = median(a + b for a, b in spent[2:])
-        numbers[f"pictures_per_s_{size}"] = len(rig) / instant
-        numbers[f"best_pictures_per_s_{size}"] = len(rig) / min(a + b for a, b in spent[2:])
-        numbers[f"bound_ms_picture_{size}"] = per_byte_ms * width * height * 3 * camera.SUPERSAMPLING**2
+        numbers[f"images_per_s_{size}"] = len(rig) / instant
+        numbers[f"best_images_per_s_{size}"] = len(rig) / min(a + b for a, b in spent[2:])
+        numbers[f"bound_ms_image_{size}"] = per_byte_ms * width * height * 3 * camera.SUPERSAMPLING**2
     return numbers
 
 
@@ -147,17 +147,17 @@ def table(numbers: dict[str, Any]) -> Table:
         rows.append(
             (
                 size,
-                f"{numbers[f'pictures_per_s_{size}']:.0f}",
-                f"{numbers[f'best_pictures_per_s_{size}']:.0f}",
+                f"{numbers[f'images_per_s_{size}']:.0f}",
+                f"{numbers[f'best_images_per_s_{size}']:.0f}",
                 f"{numbers[f'ms_view_{size}']:.1f}",
-                f"{numbers[f'ms_picture_{size}']:.1f}",
-                f"{numbers[f'bound_ms_picture_{size}']:.2f}",
+                f"{numbers[f'ms_image_{size}']:.1f}",
+                f"{numbers[f'bound_ms_image_{size}']:.2f}",
             )
         )
     return make_table(
-        ("size", "pictures/s", "at best", "ms view, for three", "ms each", "bound ms each"),
+        ("size", "images/s", "at best", "ms view, for three", "ms each", "bound ms each"),
         rows,
-        f"camera pictures on one core, medians of {numbers['runs']} instants; {numbers['actors']} road users "
+        f"camera images on one core, medians of {numbers['runs']} instants; {numbers['actors']} road users "
         f"within {WITHIN_M:.0f} m, a town of {numbers['things']} standing things",
         f"once per town before that: {numbers['ms_scenery']:.0f} ms",
     )

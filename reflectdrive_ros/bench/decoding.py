@@ -28,11 +28,12 @@ from ..data.shards import SetError
 from ..evaluation import open_loop
 from ..features import model_inputs
 from ..planning import reflectdrive2
-from ..planning.planner import Network, PlannerContext
+from ..planning.planner import Network
 from ..planning.postprocess.waypoints import postprocess
 from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..scoring.frenet import FrenetFrame, poses_on_road
+from ..scoring.safety import SafetyContext
 from ..scoring.scorer import score
 from ..tokens import Codebook
 
@@ -71,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @command()
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
-    """Exit code 0; 2 with one sentence on stderr when there is nothing to decode."""
+    """Exit code 0; 2 with one sentence on stderr if there is nothing to decode."""
     config = cli_args.configuration(args)
     folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors)
     set_name = shards.index_of(folder).set
@@ -79,8 +80,8 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     numbers = {name: summary(some, rows[CONFIGURED]) for name, some in rows.items()}
     expert = {name: round(100.0 * float(np.mean([vars(each)[name] for each in ceilings])), 3) for name in CEILINGS}
     model = {"file": args.model, "sha256": config.model.sha256}
-    told = {"set": set_name, "scenes": len(rows[CONFIGURED]), "model": model, "expert": expert, "rows": numbers}
-    write_numbers(args.json, told, weights_sha256=cli_args.weights_of(config, [args.planner]))
+    content = {"set": set_name, "scenes": len(rows[CONFIGURED]), "model": model, "expert": expert, "rows": numbers}
+    write_numbers(args.json, content, weights_sha256=cli_args.weights_of(config, [args.planner]))
     console.print(_table(set_name, len(rows[CONFIGURED]), numbers))
     console.print(expert_sentence(expert))
 
@@ -139,7 +140,7 @@ def decode_variants(
         points = postprocess(network.codebook.decode(actions), observation.ego, network.codebook.bin_m, road)
         values = score(scored, poses_on_road(points, road)).score
         choice = reflectdrive2.rank_candidates(
-            points, seen.goal_log_probs[seen.valid], observation, road, PlannerContext(config, network)
+            points, seen.goal_log_probs[seen.valid], SafetyContext(observation, config)
         )
         yield name, Row(float(values[0]), float(values.max()), float(values[choice.order[0]]))
 

@@ -1,6 +1,6 @@
-"""What `bench planner` tells of a GPU: what it is, its clocks, and which way of running a step is the fastest there.
+"""GPU measurements of `bench planner`: properties, clocks, and the fastest way to run a step.
 
-The answer to `model.token.cuda_graphs.DEFAULT_MODE`: a way drives when it is faster here and writes the same ids.
+They decide `model.token.cuda_graphs.DEFAULT_MODE`: a mode is used if it is faster here and writes the same ids.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ def measure(
     """What the GPU is, and milliseconds of updates and steps on it; a sentence where none runs anything."""
     if device == "cpu":
         return NOT_REQUESTED if torch_bench.has_gpu() else NO_GPU
-    told = torch_bench.gpu_properties(device)
+    gpu = torch_bench.gpu_properties(device)
     rules = reference.decoding.edits
-    told["update_ms_p50"] = {str(count): torch_bench.updates_ms(net, device, rules, count, rounds) for count in COUNTS}
-    told |= cuda_modes(net, reference, inputs, device, rounds)
-    return {**told, "clocks_mhz": clocks(told.pop("uuid")), "chosen": str(DEFAULT_MODE)}
+    gpu["update_ms_p50"] = {str(count): torch_bench.updates_ms(net, device, rules, count, rounds) for count in COUNTS}
+    gpu |= cuda_modes(net, reference, inputs, device, rounds)
+    return {**gpu, "clocks_mhz": clocks(gpu.pop("uuid")), "chosen": str(DEFAULT_MODE)}
 
 
 def cuda_modes(
     net: TokenNet, reference: TorchNetwork, inputs: ModelInputs, device: str, rounds: int
 ) -> dict[str, dict[str, Any]]:
-    """Median milliseconds of a full frame's steps, from ids on the host to ids on the host, by each way in turn.
+    """Median milliseconds of a full frame's steps, from ids on the host to ids on the host, by mode.
 
-    `same_ids` is the share of final ids that are those of `reference`, which runs kernel by kernel.
+    `same_ids` is the share of final ids equal to those of `reference`, which runs kernel by kernel.
     """
     networks, left_out = dict[str, TorchNetwork](), dict[str, str]()
     for way in MODES:
@@ -71,32 +71,32 @@ def cuda_modes(
 
 
 def clocks(uuid: str) -> dict[str, float] | str:
-    """What nvidia-smi tells right after the measurements; a sentence where it tells nothing, as on some Jetsons."""
+    """Clocks from nvidia-smi right after the measurements; a sentence if it reports none, as on some Jetsons."""
     words = ["nvidia-smi", f"--query-gpu={','.join(CLOCKS)}", "--format=csv,noheader,nounits", "-i", uuid]
     try:
-        told = subprocess.run(words, capture_output=True, text=True, timeout=10, check=True).stdout
-        return dict(zip(CLOCKS, (float(value) for value in told.split(",")), strict=True))
+        output = subprocess.run(words, capture_output=True, text=True, timeout=10, check=True).stdout
+        return dict(zip(CLOCKS, (float(value) for value in output.split(",")), strict=True))
     except (OSError, subprocess.SubprocessError, ValueError):
         return "nvidia-smi does not tell them"
 
 
-def table(told: Mapping[str, Any]) -> Table:
+def table(gpu: Mapping[str, Any]) -> Table:
     """Of what `measure` found on a GPU."""
-    ticks = told["clocks_mhz"]
+    ticks = gpu["clocks_mhz"]
     if not isinstance(ticks, str):
         ticks = ", ".join(f"{name.removeprefix('clocks.')} {value:.0f}" for name, value in ticks.items()) + " MHz"
     rows = []
-    for name in told["update_ms_p50"][str(COUNTS[0])]:
-        rows.append((f"update: {name}", *(f"{told['update_ms_p50'][str(count)][name]:.3f}" for count in COUNTS), ""))
-    for name, by_count in told["step_ms_p50"].items():
-        drives = " (drives)" if name == told["chosen"] else ""
-        share = f"{100 * told['same_ids'][name]:.2f} %"
+    for name in gpu["update_ms_p50"][str(COUNTS[0])]:
+        rows.append((f"update: {name}", *(f"{gpu['update_ms_p50'][str(count)][name]:.3f}" for count in COUNTS), ""))
+    for name, by_count in gpu["step_ms_p50"].items():
+        drives = " (drives)" if name == gpu["chosen"] else ""
+        share = f"{100 * gpu['same_ids'][name]:.2f} %"
         rows.append((f"step: {name}{drives}", *(f"{by_count[str(count)]:.3f}" for count in COUNTS), share))
-    for name, why in told["left_out"].items():
+    for name, why in gpu["left_out"].items():
         rows.append((f"step: {name}", why, "", ""))
     title = (
-        f"{told['name']}, compute capability {told['compute_capability']}, {told['memory_gb']:.0f} GB, "
-        f"CUDA {told['cuda']}; clocks: {ticks}"
+        f"{gpu['name']}, compute capability {gpu['compute_capability']}, {gpu['memory_gb']:.0f} GB, "
+        f"CUDA {gpu['cuda']}; clocks: {ticks}"
     )
     counts = (f"{count} block{'s' * (count > 1)}" for count in COUNTS)
     return make_table(("ms p50", *counts, "same ids"), rows, title)

@@ -1,10 +1,9 @@
-"""`reflectdrive bench parity --model FILE --graphs CARD --scenes DIR`: exported graphs beside eager torch.
+"""`reflectdrive bench parity --model FILE --graphs CARD --scenes DIR`: exported graphs compared with eager torch.
 
-Of each scene both write the ids of a full frame, all goals drafted and all edited, and of a lite frame that carries the
-first plan on: how many are the same? Then the planner plans with each from cold, as `eval` has it: do both send the
-same ids, and what do the plans score? The difference of scores is over the same scenes; its interval is by the
-bootstrap. Both run as in a vehicle, through their cards and with their self-checks; a --backend that is not there is
-one sentence and exit code 2.
+For each scene both decode a full frame, with all goals drafted and edited, and a lite frame that continues the first
+plan; equal ids are counted. Then the planner plans with each from its initial state, as `eval` does: published ids and
+scores are compared over the same scenes, with a bootstrap interval. Both load through their cards and self-checks as in
+a vehicle; a missing --backend is one sentence and exit code 2.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import argparse
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +32,16 @@ from ..evaluation.driving_scores import MEASURES
 from ..features import ModelInputs, model_inputs
 from ..model.card import GraphCard, GraphError
 from ..planning import get_planner
-from ..planning.planner import Network, Planner, PlannerContext, PlanningError
+from ..planning.planner import Network, Planner, PlannerContext, PlanningError, run_rounds
+from ..planning.postprocess.waypoints import FREE, POINTS
 from ..provenance import write_numbers
 from ..runtime.model_file import model_config
 from ..runtime.network import load_network
 from ..scoring.scorer import Scene
+from ..tokens import Round, decoding_rounds
 
-Move = tuple[int, bool]  # limit, edit
-FULL: tuple[Move, ...] = ((5, False), (5, False), (4, False), (0, True), (0, True), (0, True))
-LITE: tuple[Move, ...] = ((16, False), (0, True))
+FULL = decoding_rounds(FREE, 3, 3)
+LITE = decoding_rounds(2 * POINTS, 1, 1)
 PRIVILEGE = "objects"  # as the default of `reflectdrive eval`
 Pair = tuple[Array, Array]  # what two networks wrote
 
@@ -137,7 +138,7 @@ def compare_networks(
 
 
 def _planned(planner: Planner, seen: Observation, planner_context: PlannerContext, failures: list[str]) -> Plan | None:
-    """A plan from cold; None where there is none, which earns nothing."""
+    """A plan from the initial state; None if planning fails, which scores 0."""
     try:
         return driving_scores.plan_once(planner, seen, planner_context)
     except PlanningError as fault:
@@ -163,7 +164,7 @@ def decode_both(network: Network, reference: Network, inputs: ModelInputs) -> Pa
 def run_step(
     network: Network,
     inputs: ModelInputs,
-    moves: Sequence[Move],
+    rounds: Sequence[Round],
     count: int | None = None,
     actions: Array | None = None,
     edited: int | None = None,
@@ -179,12 +180,10 @@ def run_step(
     else:
         context = network.prefill(inputs)
     read_ms, begun = 1e-6 * (time.perf_counter_ns() - begun), time.perf_counter_ns()
-    actions, _ = network.draft(context, actions, [limit for limit, edit in moves if not edit])
+    actions, _ = network.draft(context, actions, [limit for limit, edit in rounds if not edit])
     actions = actions[:edited]
     drafted_ms, begun = 1e-6 * (time.perf_counter_ns() - begun), time.perf_counter_ns()
-    for limit, edit in moves:
-        if edit:
-            actions, _ = network.step(context, actions, limit, edit)
+    actions, _ = run_rounds(partial(network.step, context), actions, [each for each in rounds if each.edit])
     return actions, (read_ms, drafted_ms, 1e-6 * (time.perf_counter_ns() - begun))
 
 
@@ -208,16 +207,16 @@ def count_equal(pairs: Sequence[Pair]) -> dict[str, Any]:
 def show(numbers: Mapping[str, Any], console: Console) -> None:
     scenes, bins = numbers["scenes"], numbers["largest_difference_bins"]
     low, high = numbers["pdms_difference_95"]
-    beside = f"{numbers['backend_description']}, {numbers['precision']}, beside eager torch"
-    console.print(f"{beside}, {scenes} scenes of '{numbers['set']}'")
+    backend = f"{numbers['backend_description']}, {numbers['precision']}"
+    console.print(f"{backend}, compared with eager torch, on {scenes} scenes of '{numbers['set']}'")
     console.print(table(numbers))
     console.print(
         f"PDMS {numbers['pdms']:.2f}, that of eager torch {numbers['pdms_reference']:.2f}: difference "
         f"{numbers['pdms_difference']:+.3f} ({low:+.3f} .. {high:+.3f}); ids differ by {bins} bins at most"
     )
     if failures := numbers["failures"]:
-        told = f"{len(failures)} times there was no plan, scored 0; the first: {failures[0]}"
-        console.print(told)
+        sentence = f"{len(failures)} times there was no plan, scored 0; the first: {failures[0]}"
+        console.print(sentence)
 
 
 def table(numbers: Mapping[str, Any]) -> Table:

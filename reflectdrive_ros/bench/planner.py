@@ -1,25 +1,26 @@
-"""`reflectdrive bench planner --backend onnxruntime --config small`: a network's planning step, the bound beside it.
+"""`reflectdrive bench planner --backend onnxruntime --config small`: times of a network's planning step, with a bound.
 
-A full step is prefill_goal, three drafts of six goals and three edits of one (`planning/reflectdrive2.py`, which stops
-earlier where an edit changes nothing); a lite step is prefill and two steps on one block. Beside them stand full steps
-that edit all of their one, three or six blocks.
-Everything has its turn in every round: the backend and eager torch, with and without reuse of the prompt's keys and
-values. Without reuse every pass reads the scene again; of eager torch it is told, too, where it does so for each goal
-by itself. A network that keeps what it saw in a picture (`vision.frames` 1, as `base`) is also timed with pictures it
-never saw.
-So a machine that is slow for a second slows them all, and the ratios, which are medians over rounds, hold on a busy one
-too. Our threads never spin while they wait; eager torch's do, unless OMP_WAIT_POLICY is PASSIVE (`eager_threads`).
-Beside the times stands a roofline: FLOPs and bytes that a step cannot do without (`roofline`), at the copy and matrix
-rates of this machine, measured in the same run with as many threads. Whether the backend plans what eager torch plans,
-`reflectdrive bench parity` tells.
-With --backend torch --device cuda all of this happens on a GPU, and a table beside it (`bench_gpu`) says what the GPU
-is and how long a step takes there kernel by kernel, fused, recorded and compiled. With --backend tensorrt the graphs
-run on a GPU, in engines; eager torch stands beside them there where torch finds the GPU, else on the CPU, and then no
-bound is told: nobody has measured what the GPU could do.
+A full step is prefill_goal, three drafts of six goals and three edits of one (`planning/reflectdrive2.py` stops earlier
+if an edit changes nothing); a lite step is prefill and two steps on one action sequence. Full steps that edit all of
+their one, three or six sequences are timed too.
 
-Without --model the weights are random; dense layers take as long with those. With --model FILE the graphs are exported
-into a temporary folder, where engines are built of them, or taken from --graphs CARD, with the engines that
-`reflectdrive engine` has built of them.
+All variants run in turn in every round: the backend and eager torch, with and without reuse of the prompt's KV cache.
+Without reuse every pass encodes the scene again; eager torch is also timed with one prompt per goal. A network with a
+feature cache (`vision.frames` 1, as `base`) is also timed with images that are not cached. Short slowdowns of the
+machine therefore affect all variants, and the ratios, which are medians over rounds, hold on a busy machine too. Our
+threads never spin while they wait; eager torch's do, unless OMP_WAIT_POLICY is PASSIVE (`eager_threads`).
+
+The bound is a roofline: the minimal FLOPs and bytes of a step (`roofline`), at the copy and matrix rates of this
+machine, measured in the same run with as many threads. `reflectdrive bench parity` compares the plans.
+
+With --backend torch --device cuda everything runs on a GPU, and a second table (`bench.gpu`) gives the GPU's properties
+and the time of a step kernel by kernel, fused, recorded and compiled. With --backend tensorrt the graphs run on a GPU
+in engines; eager torch runs there too if torch finds the GPU, else on the CPU, and then there is no bound, because the
+GPU's rates are not measured.
+
+Without --model the weights are random, which does not change the times of dense layers. With --model FILE the graphs
+are exported into a temporary folder, where engines are built, or taken from --graphs CARD, with the engines that
+`reflectdrive engine` has built from them.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ from ..model.card import CARD, GraphCard, GraphError
 from ..model.token import torch_bench
 from ..model.token.cuda_graphs import CudaMode
 from ..model.token.net import TokenNet
-from ..planning.planner import Network
+from ..planning.planner import Network, run_rounds
 from ..provenance import write_numbers
 from ..runtime.graphs import group_views
 from ..runtime.model_file import model_config
@@ -66,10 +67,10 @@ from .roofline import Cost, bound_ms, costs
 BACKENDS = ("onnxruntime", "torch", "tensorrt")
 GOALS = (1, 3, 6)
 MAX_GOALS = GOALS[-1]
-NO_CACHE_STRIDE = 8  # a frame that reuses nothing is timed every so many rounds
+NO_CACHE_STRIDE = 8  # a frame without reuse is timed every this many rounds
 PROFILE_RUNS = 30
 WARM_UP = 5
-CACHED, UNCACHED = "with the ring", "pictures never seen"
+CACHED, UNCACHED = "with the ring", "images never seen"
 COLD_START_SCRIPT = """
 import time; begun = time.perf_counter()
 import sys
@@ -119,7 +120,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
 
 @dataclass(frozen=True)
 class Devices:
-    """Where what is benched runs, and where eager torch runs beside it."""
+    """Devices of the benchmarked backend and of eager torch."""
 
     device: str
     eager: str
@@ -130,7 +131,7 @@ class Devices:
 
 
 def resolve_devices(args: argparse.Namespace) -> Devices:
-    """Raises ConfigError, CudaError, EngineError where nothing can run on --device."""
+    """Raises ConfigError, CudaError, EngineError if nothing can run on --device."""
     device = args.device or ("cuda" if args.backend == "tensorrt" else "cpu")
     kind = device.partition(":")[0]
     if kind not in ("cpu", "cuda"):
@@ -191,7 +192,7 @@ def figures(
     folder: Path,
     errors: Console,
 ) -> dict[str, Any]:
-    """The measurements, keys as in the design: `full_ms_p50` .. and what stands beside them."""
+    """The measurements, with the keys of the design: `full_ms_p50` .., and their bounds."""
     bytes_per_s, flop_per_s = torch_bench.measure_peaks(places.eager, args.threads)  # it also sets torch's threads
     inputs = synthetic_inputs(eager)
     network: Network = eager
@@ -272,7 +273,7 @@ Action = Callable[[], tuple[float, ...]]
 def make_actions(
     network: Network, eager: TorchNetwork, net: TokenNet, inputs: ModelInputs, compared: bool
 ) -> dict[str, Action]:
-    """What has its turn in each round. Each returns milliseconds of prefill, drafts and edits, where it tells."""
+    """The actions of each round. Each returns milliseconds of prefill, drafts and edits, if it measures them."""
     last = run_step(network, inputs, FULL, MAX_GOALS)[0][:1].copy()
     last[:, -2:] = network.codebook.mask_id  # the part that a lite step has to write
 
@@ -314,18 +315,19 @@ def make_actions(
 
 
 def reading_again(network: Network, inputs: ModelInputs, count: int, edited: int | None = None) -> Array:
-    """As a full `run_step`, but every pass reads the scene again before it drafts or edits, its pictures included."""
-    actions = network.prefill_goal(inputs).actions[:count]
-    for limit, edit in FULL:
-        actions, _ = network.step(network.prefill(inputs), actions[:edited] if edit else actions, limit, edit)
-    return actions
+    """As a full `run_step`, but every pass reads the scene again before it drafts or edits, its images included."""
+
+    def step(actions: Array, limit: int, edit: bool) -> tuple[Array, Array]:
+        return network.step(network.prefill(inputs), actions[:edited] if edit else actions, limit, edit)
+
+    return run_rounds(step, network.prefill_goal(inputs).actions[:count], FULL)[0]
 
 
 def driven(inputs: ModelInputs, cameras: int, strange: bool = False) -> Iterator[ModelInputs]:
-    """The same scene step after step, each time with new newest pictures, the last step's as the older ones.
+    """The same scene step after step, each time with new newest images, the last step's as the older ones.
 
-    So a network that keeps what it saw looks at as many pictures as on the road; at all of them where they are
-    `strange`, the older ones new too.
+    A network with a feature cache therefore encodes as many images as on the road, or all of them if `strange`: then
+    the older images are new too.
     """
     older = inputs.images[-cameras:]
     for turn in itertools.count():
@@ -337,7 +339,7 @@ def driven(inputs: ModelInputs, cameras: int, strange: bool = False) -> Iterator
 
 
 def timed(steps: int, actions: Mapping[str, Action], console: Console) -> dict[str, Array]:
-    """(N, 6) milliseconds of each action: on the clock, of CPU time, prefill, drafts, edits, the rest."""
+    """(N, 6) milliseconds of each action: wall time, CPU time, prefill, drafts, edits, the rest."""
     rows: dict[str, list[list[float]]] = {name: [] for name in actions}
     for turn in track_progress(range(-WARM_UP, steps), "planning", console):
         for name, action in actions.items():
@@ -388,7 +390,7 @@ def ratios(spent_ms: Mapping[str, Array], compared: bool) -> dict[str, float]:
 
 
 def split(spent_ms: Mapping[str, float], file: Path) -> dict[str, float]:
-    """Milliseconds of a prefill's parts: what no keys and values need, which is the goals', and the rest."""
+    """Milliseconds of a prefill's parts: before the KV cache, the goals, and the rest."""
     import onnx_ir as ir
 
     graph = ir.load(file).graph
@@ -420,9 +422,9 @@ def tables(numbers: Mapping[str, Any]) -> list[Table]:
         rows.append((kind, *("" if value is None else f"{value:.1f}" for value in values)))
     for goals, ending in ((MAX_GOALS, ""), (1, "_one_goal")):
         values = [numbers[f"eager_full_ms_p50{ending}"], numbers.get(f"times_faster_than_eager{ending}")]
-        told = ("" if value is None else f"{value:.1f}" for value in values)
+        cells = ("" if value is None else f"{value:.1f}" for value in values)
         ms = f"{numbers['full_by_goals_ms_p50'][str(goals)]:.1f}"
-        rows.append((f"full, {goals} of {goals} edited", ms, "", "", "", *told))
+        rows.append((f"full, {goals} of {goals} edited", ms, "", "", "", *cells))
     waits = "wait as ours do" if numbers["eager_threads"] == "passive" else "spin while they wait, unlike ours"
     ceilings = "no bound: torch finds no GPU and runs on the CPU; "
     if numbers["copy_gb_per_s"] is not None:
@@ -445,8 +447,8 @@ def tables(numbers: Mapping[str, Any]) -> list[Table]:
     columns |= {"host": numbers["host_ms_p50"]}
     columns |= {f"update of {goals}": value for goals, value in numbers["update_ms_p50"].items()}
     columns |= {f"{goals} goals": value for goals, value in numbers["full_by_goals_ms_p50"].items()}
-    cells = [f"{value:.2f}" for value in columns.values()]
-    parts = make_table(tuple(columns), [cells], "where a full step's time goes, ms", texts=0)
+    row = [f"{value:.2f}" for value in columns.values()]
+    parts = make_table(tuple(columns), [row], "where a full step's time goes, ms", texts=0)
     if "cold_start_s" in numbers:
         caption += f"; {numbers['cold_start_s']:.1f} s from a fresh process to a network that was tried"
     caption += f"; eager torch's threads {waits}"

@@ -1,16 +1,17 @@
-"""`reflectdrive bench repair --model FILE --scenes test`: what goals, repair, its iterations and its reach are worth.
+"""`reflectdrive bench repair --model FILE --scenes test`: effects of goals, repair, its iterations and its search
+radius.
 
-On the same scenes: the paper's ablation (neither, several goals, repair, both) with the others' present velocity known,
-and once more with their true future, its dagger row; beside them the plan of pictures alone. Its curve: the score over
-iterations and over the reach of the search. And what repair costs, the network left out: processor time of a repaired
-step less that of the same step without repair, by iterations.
+On the same scenes: the paper's ablation (neither, several goals, repair, both) with the agents' present velocities, and
+with their true future (the paper's dagger row); and the plan from images alone. Its curves: the score over iterations
+and over the search radius. And the cost of repair without the network: processor time of a repaired step minus that of
+the same step without repair, by iterations.
 
-`unsafe` are plans that leave the drivable space or hit somebody who keeps his velocity within the guard's horizon, by
-the guard's own rule; `avoidable` those of them where the expert's plan does not; `in reach` those of them where a plan
-does not, and can be followed, that differs in one pair of tokens, within the reach of the search.
+`unsafe` are plans that leave the drivable space or hit an agent at constant velocity within the guard's horizon, by the
+guard's rule; `avoidable` are those for which the expert's plan does not; `locally repairable` are those for which some
+feasible plan that differs in one pair of tokens, within the search radius, does not.
 
-Exported graphs, which ReflectDrive-2 drives with unless --model names weights, give the times of the car's own backend.
-ReflectDrive takes other goals than are built into the shipped graphs, and wants weights.
+Exported graphs, the default of ReflectDrive-2 unless --model names weights, give the times of the vehicle's backend.
+ReflectDrive uses other goals than are built into the shipped graphs, and needs weights.
 """
 
 from __future__ import annotations
@@ -40,13 +41,14 @@ from ..evaluation.driving_scores import MEASURES, WAYPOINT_TIMES_S
 from ..evaluation.privilege import observe
 from ..features import InputSpec, ModelInputs
 from ..planning import decoding_config, get_planner, guard
+from ..planning.assessment import planned_safety
 from ..planning.planner import Network, PlannerContext, PlannerState, Prefilled, draft_sequentially
 from ..planning.postprocess.waypoints import POINTS, postprocess, trajectories
-from ..planning.safety import SafetyContext, planned_safety
 from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..runtime.network import load_network
 from ..scoring.frenet import poses_on_road
+from ..scoring.safety import SafetyContext, unsafe_reason
 from ..scoring.search import neighbourhood
 from ..tokens import Codebook
 
@@ -54,14 +56,14 @@ PLANNERS = ("reflectdrive", "reflectdrive2")
 ITERATIONS = (0, 1, 2, 3, 5, 10)
 DELTAS = (3, 5, 10)
 IMAGES_MAX = 6
-GUARD_CHECKS_MAX = 50  # plans near an unsafe one that the guard looks at
+GUARD_CHECKS_MAX = 50  # plans near an unsafe one that the guard checks
 BOTH, GOALS = "goals and repair", "goals"
-RANDOM_WEIGHT_VARIANTS = ("route only", GOALS, "repair", BOTH)  # ways that drive once more with random weights
+RANDOM_WEIGHT_VARIANTS = ("route only", GOALS, "repair", BOTH)  # variants that are repeated with random weights
 
 
 @dataclass(frozen=True)
 class Row:
-    """One way of planning in one scene."""
+    """One variant in one scene."""
 
     measures: tuple[float, ...]  # MEASURES, 0 to 1
     repairs: int
@@ -79,33 +81,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the tables here too")
     cli_args.add_random_weights_argument(parser)
     parser.add_argument(
-        "--picture", type=Path, metavar="FILE", help=f"draw {IMAGES_MAX} repaired plans, before and after"
+        "--image", type=Path, metavar="FILE", help=f"draw {IMAGES_MAX} repaired plans, before and after"
     )
 
 
 @command()
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
-    """Exit code 0; 2 with one sentence on stderr when there is nothing to plan for or with."""
+    """Exit code 0; 2 with one sentence on stderr if scenes or model are missing."""
     config = cli_args.configuration(args)
     network = load_network(config.model, decoding_config(config))
     assert network is not None  # configuration() has refused a planner without a model
     folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors)
     set_name = shards.index_of(folder).set
     untrained = cli_args.network_for(config, args.planner, random_weights=True) if args.random_weights else None
-    rows, pictures = measure(folder, config, network, args.limit, errors, untrained)
-    if args.picture is not None and pictures:
-        cv2.imwrite(str(args.picture), cv2.cvtColor(np.concatenate(pictures), cv2.COLOR_RGB2BGR))
+    rows, drawings = measure(folder, config, network, args.limit, errors, untrained)
+    if args.image is not None and drawings:
+        cv2.imwrite(str(args.image), cv2.cvtColor(np.concatenate(drawings), cv2.COLOR_RGB2BGR))
     numbers, costs = {name: summary(some, rows[BOTH]) for name, some in rows.items()}, cost(rows)
-    told = {"set": set_name, "planner": args.planner, "model_sha256": config.model.sha256}
-    content = {**told, "threads": config.model.threads, "scenes": len(rows[BOTH]), "rows": numbers, **costs}
+    about = {"set": set_name, "planner": args.planner, "model_sha256": config.model.sha256}
+    content = {**about, "threads": config.model.threads, "scenes": len(rows[BOTH]), "rows": numbers, **costs}
     write_numbers(args.json, content, weights_sha256=cli_args.weights_of(config, [args.planner]))
     console.print(_table(f"{args.planner}, set '{set_name}', {len(rows[BOTH])} scenes", numbers))
-    told_costs = ", ".join(f"{name} {'-' if value is None else f'{value:.1f}'}" for name, value in costs.items())
-    console.print(f"processor time, and by the clock: {told_costs}")
+    cost_text = ", ".join(f"{name} {'-' if value is None else f'{value:.1f}'}" for name, value in costs.items())
+    console.print(f"processor time, and by the clock: {cost_text}")
 
 
 def variants(config: Config) -> dict[str, tuple[str, Config]]:
-    """Ways of planning by name: a privilege and a configuration."""
+    """Variants by name: a privilege and a configuration."""
 
     def changed(goals: bool, repair: bool, **repairing: int) -> Config:
         rd, rd2 = config.reflectdrive, config.reflectdrive2
@@ -120,7 +122,7 @@ def variants(config: Config) -> dict[str, tuple[str, Config]]:
     found = {"route only": ("route", config)}
     found |= {name: ("objects", changed(*parts)) for name, parts in table.items()}
     found |= {f"{name}, futures known": ("logged", changed(*parts)) for name, parts in table.items()}
-    for iterations in ITERATIONS:  # all of them, also where the first have brought nothing
+    for iterations in ITERATIONS:  # all of them, also if the first had no effect
         going_on = changed(True, True, iterations=iterations, max_stalled_iterations=max(ITERATIONS))
         found[f"iterations {iterations}"] = ("objects", going_on)
     for delta in DELTAS:
@@ -129,13 +131,13 @@ def variants(config: Config) -> dict[str, tuple[str, Config]]:
 
 
 class CountingNetwork:
-    """A network that tells how much processor time it took, and reads each scene once."""
+    """A network that measures its processor time, and encodes each scene once."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
         self._read: tuple[bytes, Prefilled, float, float] | None = None
-        self.seconds = 0.0  # of processor time in all, a scene that was read before charged once more
-        self.saved = 0.0  # of these, not spent
+        self.seconds = 0.0  # processor time in all; a cached scene is charged once more
+        self.saved = 0.0  # the cached part of it
         self.wall_saved = 0.0  # by the clock on the wall
 
     @property
@@ -174,9 +176,9 @@ class CountingNetwork:
 def measure(
     folder: Path, config: Config, network: Network, limit: int, errors: Console, untrained: Network | None = None
 ) -> tuple[dict[str, list[Row]], list[Array]]:
-    """Rows of the same scenes by every way of planning, and the first repaired plans, one of each family, drawn.
+    """Rows of the same scenes for every variant, and drawings of the first repaired plan of each family.
 
-    `untrained` is a network of random weights: with it the ways of RANDOM drive once more.
+    `untrained` is a network of random weights for the variants of RANDOM_WEIGHT_VARIANTS.
 
     Raises SetError if there is no scene.
     """
@@ -213,45 +215,47 @@ def draw_before_after(scene: DrivingScene, *plans: Array) -> Array:
 def plan_variants(
     scene: DrivingScene, ways: Mapping[str, tuple[str, Config]], network: CountingNetwork
 ) -> tuple[dict[str, Row], dict[str, Array]]:
-    """What each way makes of one scene, and its plan (8, 3)."""
+    """The row of each variant in one scene, and its plan (8, 3)."""
     seen = {name: observe(scene, name) for name in dict.fromkeys(name for name, _ in ways.values())}
     honest, config = seen["objects"], ways[BOTH][1]
     (expert_way,) = trajectories(scene.expert[None, :, :2], honest.ego.speed_mps, config.output.dt_s)
     expert = Plan(honest.stamp_ns, honest.ego.map_from_ego, expert_way)
-    made = dict[tuple[str, Config], tuple[Plan, float, float, float]]()  # two names may be one way
+    made = dict[tuple[str, Config], tuple[Plan, float, float, float]]()  # two names may have the same settings
     for way in ways.values():
         if way not in made:
             made[way] = _planned(seen[way[0]], way[1], network)
     plans = {name: made[way][0] for name, way in ways.items()}
     waypoints = {name: kinematics.resample(plan.trajectory, WAYPOINT_TIMES_S) for name, plan in plans.items()}
     scores = driving_scores.score_plans(scene.scored(vehicle=config.vehicle), waypoints, config.scoring)
-    expert_safe = not guard.unsafe_reason(expert, honest, config)
+    known = SafetyContext(honest, config)
+    expert_safe = not unsafe_reason(expert.trajectory, known)
     rows = {}
     for name, plan in plans.items():
-        unsafe = bool(guard.unsafe_reason(plan, honest, config))
+        unsafe = bool(unsafe_reason(plan.trajectory, known))
         repairs = plan.check.repairs if plan.check else 0
-        near = unsafe and locally_repairable(plan, honest, config, network.codebook)
+        near = unsafe and locally_repairable(plan, known, network.codebook)
         rows[name] = Row(tuple(scores[name]), repairs, unsafe, unsafe and expert_safe, near, *made[ways[name]][1:])
     return rows, waypoints
 
 
-def locally_repairable(plan: Plan, observation: Observation, config: Config, codebook: Codebook) -> bool:
-    """Whether the guard lets some plan through that differs from this one in a pair of ids, as far as the repair looks.
+def locally_repairable(plan: Plan, known: SafetyContext, codebook: Codebook) -> bool:
+    """Whether the guard accepts some plan that differs from this one in a pair of ids within the repair's search
+    radius.
 
-    Of the 8 times 221 plans the guard is asked about those that the repair finds safest.
+    The guard checks the safest of the 8 times 221 plans.
     """
     if plan.tokens is None:
         return False
     near = np.concatenate(
-        [neighbourhood(plan.tokens, place, codebook, config.repair.delta)[1] for place in range(POINTS)]
+        [neighbourhood(plan.tokens, place, codebook, known.config.repair.delta)[1] for place in range(POINTS)]
     )
-    known = SafetyContext.of(observation, config)
-    points = postprocess(codebook.decode(near), observation.ego, codebook.bin_m, known.road)
+    ego = known.observation.ego
+    points = postprocess(codebook.decode(near), ego, codebook.bin_m, known.road)
     safety = planned_safety(known, poses_on_road(points, known.road))
     safest = np.lexsort((safety.excess, -safety.first_unsafe))[:GUARD_CHECKS_MAX]
-    made = trajectories(points[safest], observation.ego.speed_mps, config.output.dt_s, known.road)
+    made = trajectories(points[safest], ego.speed_mps, known.config.output.dt_s, known.road)
     others = (replace(plan, trajectory=one) for one in made)
-    return any(guard.check(other, observation, 0.0, config).verdict is Verdict.OK for other in others)
+    return any(guard.check(other, known, 0.0).verdict is Verdict.OK for other in others)
 
 
 def _planned(seen: Observation, config: Config, network: CountingNetwork) -> tuple[Plan, float, float, float]:
@@ -265,7 +269,9 @@ def _planned(seen: Observation, config: Config, network: CountingNetwork) -> tup
 
 
 def summary(rows: list[Row], configured: list[Row]) -> dict[str, Any]:
-    """Means in percent, iterations per scene, shares in percent; PDMS less that of the configured way, per scene."""
+    """Means in percent, iterations per scene, shares in percent; PDMS less that of the configured variant, per
+    scene.
+    """
     means = 100.0 * np.array([row.measures for row in rows]).mean(axis=0)
     repaired = [row.repairs for row in rows]
     difference = np.array([row.measures[0] for row in rows]) - np.array([row.measures[0] for row in configured])

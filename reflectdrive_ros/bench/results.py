@@ -32,7 +32,7 @@ generated towns, not the NAVSIM benchmark. They compare planners with each other
 
 
 class ResultsError(UserError):
-    """The results cannot be written; the message says why."""
+    """The results cannot be written; the message gives the reason."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,8 +79,8 @@ def open_loop(files: Mapping[str, Numbers]) -> str:
         rows: dict[str, Sequence[str]] = {}
         for stem, numbers in some.items():
             for driver, row in numbers["drivers"].items():
-                told = _row_name(stem, name, driver)
-                rows[told] = _score_row(told, row)
+                label = _row_name(stem, name, driver)
+                rows[label] = _score_row(label, row)
         ego_mlp = files.get("ego_mlp")
         if name == "test" and ego_mlp:
             rows["ego_mlp"] = _score_row(f"ego-state MLP ({ego_mlp['trained_on']} scenes)", ego_mlp)
@@ -137,12 +137,12 @@ def decoding(files: Mapping[str, Numbers]) -> str:
         scores = (f"{row[key]:.1f}" for key in ("single", "best", "chosen"))
         rows.append((way, *scores, f"{row['difference']:+.2f}", f"{low:+.2f} .. {high:+.2f}"))
     heads = ("decoding", "single", "best of goals", "chosen", "single, difference", "95 %")
-    told = (
+    text = (
         f"PDMS on {numbers['scenes']} scenes of `{numbers['set']}`: the plan of the likeliest goal, the best of all "
         "goals by the true score (an upper bound), and the plan that the planner selects."
     )
     expert = f"{expert_sentence(numbers['expert'])}\n\n" if "expert" in numbers else ""
-    return f"## Decoding\n\n{told}\n\n{_table(heads, rows)}\n{expert}{_sources({'decoding': numbers}, (), files)}"
+    return f"## Decoding\n\n{text}\n\n{_table(heads, rows)}\n{expert}{_sources({'decoding': numbers}, (), files)}"
 
 
 def repair(files: Mapping[str, Numbers]) -> str:
@@ -150,17 +150,17 @@ def repair(files: Mapping[str, Numbers]) -> str:
     some = {stem: numbers for stem, numbers in files.items() if "iteration_ms_p50" in numbers}
     if not some:
         return ""
-    told = (
+    text = (
         "Unsafe: by the guard's rule the plan leaves the drivable area or hits an object at constant velocity; "
         "avoidable: the expert's plan is safe; locally repairable: some feasible plan that differs in one waypoint, "
         "within the search radius, is safe. Iterations: the mean over all scenes."
     )
     tables = "\n".join(_repair_table(numbers) for numbers in some.values())
-    return f"## Repair\n\n{told}\n\n{tables}\n{_sources(some, (), files)}"
+    return f"## Repair\n\n{text}\n\n{tables}\n{_sources(some, (), files)}"
 
 
 def _repair_table(numbers: Numbers) -> str:
-    """Where nothing was repaired there are no times."""
+    """Times are missing if nothing was repaired."""
     rows = []
     for way, row in numbers["rows"].items():
         counts = (f"{row[key]:.1f}" for key in ("repaired", "unsafe", "avoidable", "locally_repairable"))
@@ -172,12 +172,12 @@ def _repair_table(numbers: Numbers) -> str:
         f"{_format(numbers[f'{name}_ms_p50'])} ms (p95 {_format(numbers[f'{name}_ms_p95'])})"
         for name in ("iteration", "repaired_step", "repaired_step_wall")
     ]
-    told = (
+    text = (
         f"`{numbers['planner']}` on {numbers['scenes']} scenes of `{numbers['set']}`; of processor time an iteration "
         f"took {times[0]} without the network, a whole repaired step {times[1]}; by the clock, with "
         f"{numbers['threads']} threads, {times[2]}."
     )
-    return f"{told}\n\n{_table(heads, rows)}"
+    return f"{text}\n\n{_table(heads, rows)}"
 
 
 def ablations(files: Mapping[str, Numbers]) -> str:
@@ -189,14 +189,14 @@ def ablations(files: Mapping[str, Numbers]) -> str:
     for variant, row in numbers["variants"].items():
         by_seed = (f"{numbers['runs'][f'{variant}-{seed}']['pdms']:.1f}" for seed in range(numbers["seeds"]))
         scores = [f"{row[key]:.1f}" for key in SCORES]
-        worth = numbers["differences"].get(variant.removeprefix("no-"), {})
-        differences = (format_paired(worth.get(key, ())) for key in ("pdms", "dac", "pdms_drafted"))
+        differences_of = numbers["differences"].get(variant.removeprefix("no-"), {})
+        differences = (format_paired(differences_of.get(key, ())) for key in ("pdms", "dac", "pdms_drafted"))
         others = (f"{row['goal_error_m']:.2f}", f"{row['pdms_drafted']:.1f}")
         rows.append((variant, scores[0], " ".join(by_seed), *scores[1:], *others, *differences))
     _, *parts = SCORES.values()
-    worths = (f"{name}: full less variant" for name in ("PDMS", "DAC", "drafted"))
-    heads = ("trained", "PDMS", "by seed", *parts, "goal error, m", "PDMS drafted", *worths)
-    told = (
+    difference_heads = (f"{name}: full less variant" for name in ("PDMS", "DAC", "drafted"))
+    heads = ("trained", "PDMS", "by seed", *parts, "goal error, m", "PDMS drafted", *difference_heads)
+    text = (
         f"The same budget each: {numbers['steps']} steps of {numbers['batch']} scenes, of "
         f"{numbers['scenes_trained_on']}, after {numbers['vision_steps']} shared steps of vision pretraining. Plans "
         "are those of the likeliest goal as the network decodes them, with the route, on "
@@ -204,7 +204,7 @@ def ablations(files: Mapping[str, Numbers]) -> str:
         "mean (smallest .. largest). The paper, without editing and adding one after the "
         "other: +2.4 for the field loss, mainly through DAC, +0.5 for SAP."
     )
-    return f"## Ablations\n\n{told}\n\n{_table(heads, rows)}\n{_sources({'ablations': numbers}, (), files)}"
+    return f"## Ablations\n\n{text}\n\n{_table(heads, rows)}\n{_sources({'ablations': numbers}, (), files)}"
 
 
 def format_paired(differences: Sequence[float]) -> str:
@@ -244,9 +244,9 @@ def closed_loop(files: Mapping[str, Numbers]) -> str:
         for planner, row in numbers["planners"].items()
     ]
     table = _table(("file", "planner", "drives", *CLOSED.values(), "full step, ms", "lite"), rows)
-    told = "Milliseconds are processor time of whole steps, scores and checks included."
-    told += "".join(_alternating(files))
-    return f"## Closed loop\n\n{told}\n\n{table}\n{_sources(some, (), files)}"
+    text = "Milliseconds are processor time of whole steps, scores and checks included."
+    text += "".join(_alternating(files))
+    return f"## Closed loop\n\n{text}\n\n{table}\n{_sources(some, (), files)}"
 
 
 def _alternating(files: Mapping[str, Numbers]) -> Iterator[str]:
@@ -306,9 +306,9 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _sources(some: Mapping[str, Numbers], more: Sequence[str], files: Mapping[str, Numbers]) -> str:
     """The origin of a table's numbers. Raises ResultsError when the files are of different weights."""
-    told = {**some, **{stem: files[stem] for stem in more if stem in files}}
+    shown = {**some, **{stem: files[stem] for stem in more if stem in files}}
     weights: dict[str, str] = {}  # hash -> the first file with it
-    for stem, numbers in told.items():
+    for stem, numbers in shown.items():
         if numbers.get("weights_sha256"):
             weights.setdefault(numbers["weights_sha256"], stem)
     if len(weights) > 1:
@@ -321,5 +321,5 @@ def _sources(some: Mapping[str, Numbers], more: Sequence[str], files: Mapping[st
     return heading + "".join(
         f"- `{stem}.json`: `{numbers['command']}`, commit {numbers['commit'][:12]}, {numbers['date'][:10]}, "
         f"{numbers['device']}\n"
-        for stem, numbers in told.items()
+        for stem, numbers in shown.items()
     )

@@ -1,11 +1,11 @@
-"""The least a planning step costs: multiplications that must be done, bytes that must be read, and the time of both.
+"""Roofline of a planning step: minimal multiplications and bytes, and the time of both.
 
     parts = costs(config, blocks=6)                       # vision, prefill, goal, look, step
     bound_ms(parts["step"], bytes_per_s, flop_per_s)      # the larger of the two times
 
-Counted are matrix products and convolutions, two FLOPs for each multiplication, and of the bytes the weights (once a
-pass) and the prompt's keys and values: activations of so small a network stay in the caches. Attention is counted as
-it is computed, masked cells included. Held against torch's own counter in test/test_roofline.py.
+Counted are matrix products and convolutions, two FLOPs per multiplication, and the bytes of the weights (once per pass)
+and of the prompt's KV cache: activations of so small a network stay in the CPU caches. Attention is counted as
+computed, including masked cells. Compared with torch's own counter in test/test_roofline.py.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ class Cost(NamedTuple):
 
 
 def costs(config: TokenNetConfig, sequences: int, rescored: int = GoalRules().rescored) -> dict[str, Cost]:
-    """Of each part of a frame; `step` is one call on so many blocks, `look` another one at so many goals."""
+    """Costs of each part of a frame; `step` is one call on that many action sequences, `look` one call for goal
+    values.
+    """
     measures, prompt = config.transformer, config.prompt_length
     width, inside = measures.width, measures.heads * measures.head_dim
     keys_values = 2 * measures.kv_heads * measures.head_dim
@@ -49,7 +51,7 @@ def costs(config: TokenNetConfig, sequences: int, rescored: int = GoalRules().re
     last = prompt * width * keys_values  # of the last layer the prompt's keys and values are enough
     prefill = (measures.layers - 1) * (prompt * (attention + of_prompt) + looks(prompt, prompt + BLOCK)) + last
     points, of_way = len(config.route_at_m), width * (width + config.goal_hidden)
-    asked = SEGMENT * min(SEGMENTS, -(-xs // SEGMENT))  # places of x whose y is asked for
+    asked = SEGMENT * min(SEGMENTS, -(-xs // SEGMENT))  # x bins whose y distribution is evaluated
     goal_y = asked * config.goal_hidden * ys + 2 * width * config.goal_hidden + width * ys
     goal_y += points * (of_way + width * ys) + asked * points * (width + config.goal_hidden + ys)
 
@@ -58,7 +60,7 @@ def costs(config: TokenNetConfig, sequences: int, rescored: int = GoalRules().re
         return measures.layers * (tokens * (attention + of_action) + looks(tokens, prompt + BLOCK))
 
     goal = through_layers(1) + BLOCK * heads + width * xs + goal_y
-    odds = (2 * width + 1) * config.goal_hidden
+    values = (2 * width + 1) * config.goal_hidden
     step = through_layers(sequences) + BLOCK * sequences * heads
     kept = measures.layers * prompt * keys_values
     goal_weights = (ys + config.bins) * config.goal_hidden + 2 * width * config.goal_hidden + of_way
@@ -68,7 +70,7 @@ def costs(config: TokenNetConfig, sequences: int, rescored: int = GoalRules().re
         "prefill": _cost(prefill, measures.layers * (attention + of_prompt) + kept),
         "goal": _cost(goal, action_weights + goal_weights),  # the attention's weights are read with the prompt
         "look": _cost(
-            through_layers(rescored) + rescored * odds, measures.layers * (attention + of_action) + kept + odds
+            through_layers(rescored) + rescored * values, measures.layers * (attention + of_action) + kept + values
         ),
         "step": _cost(step, measures.layers * attention + action_weights + kept),
     }

@@ -1,11 +1,10 @@
-"""`reflectdrive bench scoring`: how long it takes to score N candidates on one core, simulation included.
+"""`reflectdrive bench scoring`: time to score N candidates on one core, including simulation.
 
 The scene is the golden set's median in agents and polygons. Candidates are the scene's own, each with one waypoint
-moved by up to 10 bins of 0.3 m, as local search does. Times are CPU time, which on a quiet machine is the time on the
-clock (that stands beside, `wall_ms_*`) and on a busy one is what the scorer itself needs. Beside each stands a bound,
-the arithmetic alone: the array elements that every candidate must touch before any agent is looked at, at the rate at
-which this core multiplies arrays that fit in its cache. The official times are those of NAVSIM's code on another
-machine (two shared cores): read the ratios as orders.
+moved by up to 10 bins of 0.3 m, as in local search. Times are CPU time, which equals wall time (`wall_ms_*`) on a quiet
+machine and excludes other processes on a busy one. The bound is the arithmetic alone: the array elements that every
+candidate must touch before any agent is tested, at the rate at which this core multiplies arrays in its cache. The
+official times are those of NAVSIM's code on another machine (two shared cores): read the ratios as orders of magnitude.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ RUNS_PER_TURN = 5
 MULTIPLY_SHAPE = (200, 4096)  # times, elements
 # ms, from TIMING.md of the golden set: v1.1 in one batch, v1.1 as NAVSIM calls it, v2.2 in one batch
 OFFICIAL_MS = {6: (49.0, 163.0, 86.0), 64: (330.0, 1830.0, 650.0), 221: (1120.0, 6210.0, 2260.0)}
-# Elements that a candidate touches at least: 50 array operations per step of the car, 5 points by 20 operations for the
-# map, 6 filters over 41 samples, the states themselves.
+# Minimal elements per candidate: 50 array operations per step of the car, 5 points by 20 operations for the map, 6
+# filters over 41 samples, the states themselves.
 OPERATIONS = STEPS * 50 + (STEPS + 1) * (5 * 20 + 6 * (STEPS + 1) + STATE_SIZE)
 
 
@@ -71,12 +70,12 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
 
 
 def default_scenes_file() -> Path:
-    """The slice of the golden set that comes with the source."""
+    """The slice of the golden set in the source tree."""
     return Path(__file__).resolve().parents[2] / "test" / "data" / "golden" / "scenes.jsonl.gz"
 
 
 def median_scene(path: Path) -> GoldenScene:
-    """The scene to be timed. Raises GoldenError if the file does not hold it."""
+    """The benchmark scene. Raises GoldenError if the file does not hold it."""
     for scene in golden.read_scenes(path):
         if scene.scene_id == MEDIAN_SCENE:
             return scene
@@ -106,7 +105,7 @@ def candidates(scene: GoldenScene, count: int) -> Array:
 
 
 def make_agents(scene: Scene, count: int) -> AgentTracks:
-    """Agents that stand and drive along and beside the route, spread evenly by golden ratios; the same every time."""
+    """Agents that stand and drive along and beside the route, spread evenly by golden ratios; deterministic."""
     k = np.arange(count)
     along = np.interp((k * 0.618034) % 1.0, [0, 1], [-10.0, 90.0])
     aside = np.interp((k * 0.754878) % 1.0, [0, 1], [-25.0, 25.0])
@@ -143,7 +142,7 @@ def medians_ms(
 
 
 def multiply() -> None:
-    """200 times 4096 elements of float64, arrays in the cache: what the bound is reckoned by."""
+    """200 times 4096 elements of float64, arrays in the cache: the rate of the bound."""
     a = np.ones(MULTIPLY_SHAPE[1])
     b, out = a.copy(), a.copy()
     for _ in range(MULTIPLY_SHAPE[0]):
@@ -151,7 +150,7 @@ def multiply() -> None:
 
 
 def figures(scene: GoldenScene, runs: int, console: Console) -> dict[str, Any]:
-    """The measurements, keys as in the design: `ms_1` .. `ms_1000` and what stands beside them."""
+    """The measurements, with the keys of the design: `ms_1` .. `ms_1000`, and their bounds."""
     actions: dict[str, Callable[[], object]] = {"multiply": multiply, "prepare": partial(prepare, scene.first)}
     scored = {str(count): count for count in COUNTS}
     for name, count in scored.items():
@@ -162,7 +161,7 @@ def figures(scene: GoldenScene, runs: int, console: Console) -> dict[str, Any]:
     for agents in AGENT_COUNTS:
         dense = replace(scene.first, agents=make_agents(scene.first, agents))
         actions[f"221_agents_{agents}"] = partial(score, dense, plans, SCORING_V1, official=True)
-    # A process that handles pictures has had megabytes in its hands, after which the C library keeps freed memory
+    # A process that handles images has had megabytes in its hands, after which the C library keeps freed memory
     # instead of returning it page by page. Fresh processes pay 2 to 5 ms for that at 221 candidates.
     score(scene.first, candidates(scene, max(COUNTS)))
 

@@ -1,12 +1,12 @@
-"""A long drive in closed loop with the real node: does it grow, does it lose its rhythm, does it leak descriptors?
+"""A long closed-loop drive with the real node: memory growth, late plans, descriptor leaks.
 
     make soak                       # an hour; docs/bench/soak.json
-    make soak ARGS="--minutes 3"    # as continuous integration runs it
+    make soak ARGS="--minutes 3"    # as in continuous integration
 
-The world runs here, never faster than time itself, the node in its own process. Every second the node's memory,
-descriptors and threads are read. Each tick waits for its plan; where drawing and planning take longer than 0.1 s, so do
-ticks. A plan is late by `engine.deadline_ms`; `gap_ms` is from one plan that went out to the next. Exit code 1 when a
-limit is exceeded.
+The world runs in this process, at most in real time, the node in its own. The node's memory, descriptors and threads
+are read every second. Each tick waits for its plan; if rendering and planning take longer than 0.1 s, so do ticks. A
+plan is late by `engine.deadline_ms`; `gap_ms` is the time between published plans. Exit code 1 when a limit is
+exceeded.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .node import growth_percent, resident_mb
 MINUTES = 60.0
 GROWTH_PERCENT = 2.0
 LATE_SHARE = 0.001  # of plans
-PROGRESS_LINES = 20  # times in all that a run says how it goes, also where no bar can be drawn
+PROGRESS_LINES = 20  # progress lines of a run, also without a terminal
 WARM_UP_SHARE = 0.1  # the first tenth: caches fill, the allocator finds its size
 
 
@@ -77,16 +77,16 @@ def run_soak(args: argparse.Namespace, errors: Console) -> dict[str, Any]:
             node.wait_for_planner(process, log)
             began = time.perf_counter()
             with Progress(console=errors, transient=True) as progress:
-                task, told = progress.add_task("soaking", total=args.minutes), 1
+                task, lines = progress.add_task("soaking", total=args.minutes), 1
                 for moment in node.drive(None, Pacing(lock_step=True)):
                     require_running(process, log)
                     moments, fresh = moments + 1, fresh + moment.fresh
                     watch.look(process.pid, answers)
                     minutes = (time.perf_counter() - began) / 60.0
                     progress.update(task, completed=minutes)
-                    if minutes >= told * args.minutes / PROGRESS_LINES:
+                    if minutes >= lines * args.minutes / PROGRESS_LINES:
                         progress.console.print(f"{minutes:.1f} of {args.minutes:g} minutes: {watch.so_far()}")
-                        told += 1
+                        lines += 1
                     if minutes >= args.minutes:
                         break
     return {
@@ -99,7 +99,7 @@ def run_soak(args: argparse.Namespace, errors: Console) -> dict[str, Any]:
 
 
 class ProcessMonitor:
-    """What is looked at once a second, and every plan's own times."""
+    """The values read once a second, and every plan's own times."""
 
     def __init__(self) -> None:
         self.memory_mb: list[float] = []
@@ -163,8 +163,8 @@ class ProcessMonitor:
 
 
 def percentiles(name: str, values: Sequence[float]) -> dict[str, float]:
-    told = (("p50", 50), ("p99", 99), ("max", 100))
-    return {f"{name}_{key}": float(np.percentile(values or [np.nan], at)) for key, at in told}
+    percentiles = (("p50", 50), ("p99", 99), ("max", 100))
+    return {f"{name}_{key}": float(np.percentile(values or [np.nan], at)) for key, at in percentiles}
 
 
 def settled_growth(counts: Sequence[int]) -> int:

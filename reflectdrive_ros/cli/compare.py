@@ -1,6 +1,6 @@
-"""`reflectdrive compare OUT_A OUT_B`: two replays of the same bags, plan by plan, with how sure the difference is.
+"""`reflectdrive compare OUT_A OUT_B`: compares two replays of the same bags plan by plan, with confidence intervals.
 
-OUT_A and OUT_B are what `reflectdrive replay` left behind, of one bag or of many. Plans are paired by bag and stamp.
+OUT_A and OUT_B are outputs of `reflectdrive replay`, of one bag or of many. Plans are paired by bag and stamp.
 Differences are B less A. The same folders give the same numbers.
 """
 
@@ -89,10 +89,12 @@ def read_replays(out: Path) -> Replays:
     """What a replay left in a folder. Raises MeasuresError for a folder without, or with half of it."""
     file = out / "summary.json"
     try:
-        told = read_json(file, SUMMARY_BYTES)
-        check_fields(told, {"bags": array({"name": text()})} if "bags" in told else {"bag": text()})
-        names = {one["name"]: out / one["name"] for one in told["bags"]} if "bags" in told else {told["bag"]: out}
-        origin = {key: told.get(key) for key in ("planner", "model_sha256", "device", "jobs", "commit", "command")}
+        summary = read_json(file, SUMMARY_BYTES)
+        check_fields(summary, {"bags": array({"name": text()})} if "bags" in summary else {"bag": text()})
+        names = (
+            {one["name"]: out / one["name"] for one in summary["bags"]} if "bags" in summary else {summary["bag"]: out}
+        )
+        origin = {key: summary.get(key) for key in ("planner", "model_sha256", "device", "jobs", "commit", "command")}
     except (OSError, ValueError, TypeError):
         raise MeasuresError(
             f"{out} holds no finished replay: give the folder that `reflectdrive replay` wrote, or run that again"
@@ -101,8 +103,9 @@ def read_replays(out: Path) -> Replays:
 
 
 def compare_replays(a: Replays, b: Replays) -> tuple[dict[str, Difference], list[str]]:
-    """The difference of each measure that both sides know, and the bags that pair. Raises MeasuresError where nothing
-    does."""
+    """The difference of each measure that both sides have, and the paired bags. Raises MeasuresError if there
+    are none.
+    """
     pairs: dict[str, tuple[PlanMeasures, PlanMeasures, Array, Array]] = {}
     for name in a.bags.keys() & b.bags.keys():
         mine, theirs = a.bags[name], b.bags[name]
@@ -165,12 +168,12 @@ def table(a: Replays, b: Replays, found: Mapping[str, Difference], bags: list[st
     def row(name: str, one: Difference) -> tuple[str, ...]:
         measure = MEASURES[name]
 
-        def told(value: float, sign: str = "") -> str:
+        def format_value(value: float, sign: str = "") -> str:
             return f"{measure.times * value:{sign}.{measure.digits}f}"
 
-        ends = "-" if one.interval is None else f"{told(one.interval[0], '+')} .. {told(one.interval[1], '+')}"
-        counts = (measure.heading, str(one.pairs), str(one.blocks), told(one.mean_a), told(one.mean_b))
-        return (*counts, told(one.difference, "+"), ends, f"{one.p:.4f}", verdict(name, one))
+        ends = "-" if one.interval is None else " .. ".join(format_value(end, "+") for end in one.interval)
+        means = (format_value(one.mean_a), format_value(one.mean_b), format_value(one.difference, "+"))
+        return (measure.heading, str(one.pairs), str(one.blocks), *means, ends, f"{one.p:.4f}", verdict(name, one))
 
     title = f"A: {a.out} ({a.origin['planner']}) · B: {b.out} ({b.origin['planner']}) · {len(bags)} bags"
     headings = ("", "plans", "blocks", "A", "B", "B - A", "95 %", "p", "")
@@ -178,7 +181,7 @@ def table(a: Replays, b: Replays, found: Mapping[str, Difference], bags: list[st
 
 
 def notes(a: Replays, b: Replays, found: Mapping[str, Difference], bags: list[str]) -> list[str]:
-    """What the table does not say."""
+    """Remarks below the table."""
     said = []
     if any(one.interval is None for one in found.values()):
         said.append(

@@ -1,9 +1,9 @@
-"""`reflectdrive demo`: see it drive. A town with traffic that reacts, and the real node in it over real ROS 2 topics.
+"""`reflectdrive demo`: a generated town with reactive traffic, and the real node in it over real ROS 2 topics.
 
-The world runs here: it draws three cameras, tells of odometry, road users and a route, and follows the plans that come
-back. The node runs in its own process, as on the car. All of it is recorded in a bag, and a page shows the drive.
-With `--live` a page shows it while it happens. `--recording` plays a real recording to the node instead (PandaSet
-sequence 002 comes with the package); nobody there reacts to the planned car.
+The world runs in this process: it renders three cameras, publishes odometry, road users and a route, and follows the
+node's plans. The node runs in its own process, as on a vehicle. All messages are recorded in a bag, and a page shows
+the drive. With `--live` a page shows it while it runs. `--recording` plays a real recording to the node instead
+(PandaSet sequence 002 comes with the package); recorded agents do not react to the planned car.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ if TYPE_CHECKING:
     from ..sim.world import World
 
 SECONDS = 60.0
-SCORE_STRIDE = 10  # moments; a score takes as long as a picture
-DRAIN_S = 0.5  # what the node still says of its last plan
-# in lock step the world stands still while the node plans: how long it takes is told, not judged
+SCORE_STRIDE = 10  # steps; a score takes as long as an image
+DRAIN_S = 0.5  # time for the node's messages on its last plan
+# in lock step the world stands still while the node plans: planning times are reported, and plans are never late
 LOCK_STEP_SETTINGS = {"engine.watchdog_ms": 10_000.0, "engine.deadline_ms": 10_000.0}
 
 
@@ -110,7 +110,7 @@ def closed_loop(args: argparse.Namespace, console: Console, errors: Console) -> 
 def run_drive(
     world: World, config: Config, seconds: float, bag: Path, log: Path, errors: Console
 ) -> tuple[DriveRecord, list[PublishedPlan]]:
-    """Drive in lock step with the node, recording; what the world and the node say of it."""
+    """Drives in lock step with the node and records; returns the drive's log and the node's outputs."""
     scores: list[tuple[int, float]] = []
     fresh = moments = 0
     began, begin_ns = time.perf_counter(), world.stamp_ns
@@ -161,7 +161,7 @@ def run_drive(
 
 
 def build_record(bag: Path, config: Config, sent: list[PublishedPlan], drive: DriveRecord) -> ReplayRecord:
-    """The drive as a replay of its own bag, with what the world knows of it."""
+    """The drive as a replay of its own bag, with the world's events."""
     tally = ReplayCounters(config.engine.deadline_ms)
     for plan in sent:
         tally.add(plan)
@@ -221,7 +221,7 @@ def run_live(args: argparse.Namespace, console: Console, errors: Console) -> Non
         with spin_in_background(node, context=context), running_node(config, remaps(config), log) as process:
             node.wait_for_planner(process, log)
             console.print(f"{page.url} shows the drive; Ctrl-C ends it")
-            with suppress(KeyboardInterrupt):  # the way to end it
+            with suppress(KeyboardInterrupt):  # Ctrl-C ends the page
                 for moment in node.drive(args.seconds, Pacing(lock_step=True, real_time=True)):
                     require_running(process, log)
                     for event in moment.events:
@@ -238,7 +238,7 @@ def replay_recording(args: argparse.Namespace, console: Console, errors: Console
     if code:
         return code
     words = [str(bag), "--node", "--out", str(args.out)]
-    # the shipped network has seen drawn pictures only, so it is no use here
+    # the shipped network is trained on rendered images only and cannot be used here
     planner = args.planner or ("" if args.model else "route_follower")
     words += ["--planner", planner] if planner else []
     words += ["--model", args.model] if args.model else []
@@ -254,7 +254,7 @@ def replay_recording(args: argparse.Namespace, console: Console, errors: Console
 
 
 def parse(command: ModuleType, words: list[str]) -> argparse.Namespace:
-    """The arguments of another command of ours, as its command line would give them."""
+    """The arguments of another command, as its command line would give them."""
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
     return parser.parse_args(words)

@@ -1,11 +1,11 @@
-"""`reflectdrive engine CARD`: TensorRT engines of exported graphs, built on the machine that is to drive with them.
+"""`reflectdrive engine CARD`: builds TensorRT engines of exported graphs, on the machine that will run them.
 
-CARD is the card.json of `reflectdrive export --blocks 6`. An engine is bound to one TensorRT on one GPU: copy the
-graphs to the vehicle and build there, which takes minutes and the whole GPU; never while it drives. Engines that fit
-already are left alone. In the end both are loaded and must plan a made scene as their card tells. The precision is
-that of the graphs: `reflectdrive export --precision bf16`, or fp8.
+CARD is the card.json of `reflectdrive export --blocks 6`. An engine is bound to one TensorRT version on one GPU: copy
+the graphs to the vehicle and build there, which takes minutes and the whole GPU; never while it drives. Existing
+engines that fit are kept. Then both are loaded and must pass the card's self-check. The precision is that of the
+graphs: `reflectdrive export --precision bf16`, or fp8.
 
-Exit code 0: the engines are there, and answer rightly. 2: they are not, and one sentence says why.
+Exit code 0: the engines exist and pass the self-check. 2: they do not, with one sentence that gives the reason.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def build_and_check(card: str, device: str, folder: Path | None, build_them: boo
     found = model_config(card, None)
     model = ModelConfig(found.file, found.sha256, "tensorrt", device, str(folder or ""))
     graphs = GraphCard.read(model.file)
-    graphs.check_gate()  # before minutes go into engines that would not drive
+    graphs.check_gate()  # fails before minutes are spent on engines that would be refused
     rows = []
     if build_them:
         with errors.status("building engines; this takes minutes"):

@@ -1,5 +1,5 @@
-"""`reflectdrive eval`: PDM scores of planners, beside the recorded human on real traffic (`--scenes
-real_tracks`), beside the expert on proving-ground scenes (`--scenes test`), or in closed loop (`--closed-loop`).
+"""`reflectdrive eval`: PDM scores of planners on recorded traffic (`--scenes real_tracks`, with the recorded human), on
+proving-ground scenes (`--scenes test`, with the expert), or in closed loop (`--closed-loop`).
 
 On recordings, each start is planned once from the planner's initial state. The scorer simulates the plan with its own
 vehicle model; other agents follow their recorded tracks and do not react. Scores are the PDM score of NAVSIM v1.1 by
@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=PRIVILEGES,
         default=["objects"],
         metavar="NAME",
-        help="what planners are told beyond images: words (command, speed limit, instruction), route (also the route), "
+        help="inputs beyond images: words (command, speed limit, instruction), route (also the route), "
         "objects (also the drivable area, and objects with their present velocities), logged (also their recorded "
         "futures); several give one row each (default: objects)",
     )
@@ -120,7 +120,7 @@ def _are_recordings(scenes: str) -> bool:
 
 
 def default_tracks_folder() -> Path:
-    """The folder of all recordings where it lies beside the checkout, else the part that comes with the source."""
+    """The folder of all recordings if it is beside the checkout, else the recordings in the source tree."""
     checkout = Path(__file__).resolve().parents[2]
     places = (checkout.parent / "shared" / "data" / "real_tracks", checkout / "test" / "data" / "real_tracks")
     for place in places:

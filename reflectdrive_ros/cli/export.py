@@ -1,12 +1,12 @@
-"""`reflectdrive export CHECKPOINT --out DIR`: a planner's weights as four ONNX graphs and a card that names them.
+"""`reflectdrive export CHECKPOINT --out DIR`: a planner's weights as four ONNX graphs and a card.
 
-CHECKPOINT is a weights.safetensors with its card.json beside, as training leaves them. DIR gets vision_encoder.onnx,
-prefill_goal.onnx, prefill.onnx, step.onnx and card.json; `model.file` is then DIR/card.json and `model.sha256` the hash
-that is told at the end. ONNX Runtime runs them without torch.
+CHECKPOINT is a weights.safetensors with its card.json beside it, as training writes them. DIR gets vision_encoder.onnx,
+prefill_goal.onnx, prefill.onnx, step.onnx and card.json; set `model.file` to DIR/card.json and `model.sha256` to the
+printed hash. ONNX Runtime runs the graphs without torch.
 
-Fewer bits drive otherwise. With --precision int8 or fp8 graphs are written only after they have planned for the first
-scenes of a set (--gate DIR) and scored at most 0.3 PDMS less than those in float32; the card tells both scores. How
-large values get inside is learned on another set (--calibrate DIR). With --precision bf16 the gate is asked for or not.
+Quantised graphs may drive differently. With --precision int8 or fp8 graphs are written only after they have planned for
+the first scenes of a set (--gate DIR) and scored at most 0.3 PDMS less than float32 graphs; the card holds both scores.
+Activation ranges are measured on another set (--calibrate DIR). With --precision bf16 the gate is optional.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--camera",
         type=_size,
         metavar="WxH",
-        help="pictures as the cameras give them, averaged down inside the graphs, for a GPU; left out, the network's "
+        help="images as the cameras give them, averaged down inside the graphs, for a GPU; left out, the network's "
         "own size, to which the node brings them on the CPU",
     )
     parser.add_argument(
@@ -133,7 +133,7 @@ def check_options(args: argparse.Namespace) -> None:
     if args.precision in QUANTISED:
         if args.gate is None or args.calibrate is None or args.gate.resolve() == args.calibrate.resolve():
             raise ConfigError(
-                f"--precision {args.precision} needs two scene sets with pictures: --calibrate DIR, to learn how large "
+                f"--precision {args.precision} needs two scene sets with images: --calibrate DIR, to learn how large "
                 "values get, and --gate DIR, to hold the driving score against that in float32"
             )
         if args.precision == "int8" and args.tensorrt:
@@ -148,17 +148,17 @@ def check_options(args: argparse.Namespace) -> None:
 
 
 def check_camera(camera: Size | None, net: TokenNet) -> None:
-    """Raises ConfigError for pictures smaller than the network's: there is nothing to average."""
+    """Raises ConfigError for images smaller than the network's, which cannot be averaged down."""
     width, height = network_size(net)
     if camera is not None and (camera[0] < width or camera[1] < height):
         raise ConfigError(
-            f"--camera {camera[0]}x{camera[1]} is smaller than the pictures that the network takes, {width}x{height}: "
+            f"--camera {camera[0]}x{camera[1]} is smaller than the images that the network takes, {width}x{height}: "
             "name the size that the cameras give, or leave it out"
         )
 
 
 def _taking(camera: Size | None, net: TokenNet, decoding: Decoding) -> TorchNetwork:
-    """The network in torch, given pictures of the cameras' size."""
+    """The network in torch, given images of the cameras' size."""
     network = TorchNetwork(net, decoding=decoding)
     if camera is not None:
         network.inputs = replace(network.inputs, width=camera[0], height=camera[1])
@@ -180,8 +180,8 @@ def figures(path: Path, card_sha256: str) -> dict[str, Any]:
     for name, file in card.files.items():
         nodes = len(list(onnx_ir.load(file).graph.all_nodes()))
         graphs[name] = {"bytes": file.stat().st_size, "nodes": nodes, "sha256": card.sha256[name]}
-    told = {"precision": card.precision, "gate": dict(card.gate)}
-    return {"card": str(path), "card_sha256": card_sha256, **told, "graphs": graphs}
+    about = {"precision": card.precision, "gate": dict(card.gate)}
+    return {"card": str(path), "card_sha256": card_sha256, **about, "graphs": graphs}
 
 
 def table(numbers: dict[str, Any]) -> Table:

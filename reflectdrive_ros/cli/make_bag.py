@@ -1,8 +1,8 @@
 """`reflectdrive make-bag SOURCE OUT`: a rosbag2 of a recording that comes with the package, or of the proving ground.
 
-The source `world` is a drive through a made town: the same messages as in `reflectdrive demo`, without a ROS process,
-and the same from the same seed every time. (On processors of one kind: what drives is rounded otherwise on another,
-and minutes of traffic make much of a last bit.)
+The source `world` is a drive through a generated town: the same messages as in `reflectdrive demo`, without a ROS
+process, and deterministic by seed. (On processors of one kind: rounding differs on others, and over minutes of traffic
+differences in the last bit grow.)
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _copy(recording: Recording, bag: BagWriter, console: Console) -> None:
 
 
 def _numbers(path: Path) -> dict[str, Any]:
-    """What the bag holds, read back from it: the proof that it can be read."""
+    """The content of the bag, read back to verify it."""
     received: dict[str, list[int]] = {}
     with BagReader(path) as bag:
         for message in bag.messages():

@@ -1,9 +1,9 @@
-"""`reflectdrive scenes`: makes a set of scenes of the proving ground, checks one, or shows what is in it.
+"""`reflectdrive scenes`: makes, checks or shows a scene set of the proving ground.
 
-A set that is half there is completed: whatever stopped the making, whole shards are kept. A large one can be made in
-parts, on several machines (--first 20000 --count 30000), which are then sets of their own. Sets are `train`, `val`,
-`test` and `hard`; they share no road network. Without --out a set lies in $REFLECTDRIVE_SCENES, or else in
-~/.cache/reflectdrive/scenes, under a name that changes with the program and the options that made it.
+An incomplete set is completed: complete shards are kept. A large one can be made in parts, on several machines (--first
+20000 --count 30000), which are then sets of their own. Sets are `train`, `val`, `test` and `hard`; they share no road
+network. Without --out a set is in $REFLECTDRIVE_SCENES, or else in ~/.cache/reflectdrive/scenes, under a name that
+changes with the scene version and the sampler's options.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--width",
         type=arguments.Range(16, 4096, "px"),
         default=scene_sets.IMAGE_SIZE[0],
-        help="of a picture (default: %(default)s px)",
+        help="of an image (default: %(default)s px)",
     )
     parser.add_argument(
         "--height",
         type=arguments.Range(16, 4096, "px"),
         default=scene_sets.IMAGE_SIZE[1],
-        help="of a picture (default: %(default)s px)",
+        help="of an image (default: %(default)s px)",
     )
     parser.add_argument("--no-images", action="store_true", help="scenes without cameras")
     parser.add_argument("--check", type=Path, metavar="DIR", help="make nothing: compare a set with its checksums")
-    parser.add_argument("--show", nargs=2, metavar=("N", "FILE"), help="draw N scenes of the set into a picture")
+    parser.add_argument("--show", nargs=2, metavar=("N", "FILE"), help="draw N scenes of the set into an image")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the table here too")
 
 
@@ -79,9 +79,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
         shown = None if args.show is None else arguments.positive_int(MAX_SHOWN)(args.show[0])
     except argparse.ArgumentTypeError as fault:
         raise UserError(f"--show: {fault}") from None
-    make_shard, made_by = scene_sets.make_sampler(
-        args.width, args.height, pictures=not args.no_images, first=args.first
-    )
+    make_shard, made_by = scene_sets.make_sampler(args.width, args.height, images=not args.no_images, first=args.first)
     wanted = SceneSetSpec(args.scenes, args.count or sets.SIZES[args.scenes], made_by)
     folder = args.out or sets.default_folder(args.scenes, made_by)
     index, rate = scene_sets.ensure_scene_set(folder, wanted, make_shard, args.workers, errors)
@@ -97,7 +95,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
 
 
 def show(folder: Path, scenes: int, file: Path, console: Console) -> None:
-    """Draws scenes spread over a set into one picture. Raises SetError, OSError."""
+    """Draws scenes spread over a set into one image. Raises SetError, OSError."""
     index = shards.index_of(folder)
     step = max(1, index.scenes // scenes)
     some = list(shards.read(folder, images=True, limit=1 + step * (scenes - 1), on_damage=console.print))[::step]
@@ -126,7 +124,7 @@ def _check(folder: Path, console: Console, errors: Console) -> int:
 
 
 def numbers(folder: Path, index: Index, rate: float | None) -> dict[str, Any]:
-    """What the table says, for machines."""
+    """The numbers of the table, for JSON."""
     return {
         "set": index.set,
         "folder": str(folder),

@@ -1,12 +1,12 @@
 """`reflectdrive train sft CONFIG --train DIR --val DIR --out DIR`: supervised training of ReflectDrive-2.
 
-(`reflectdrive train mean RUN RUN .. --out DIR` writes the mean of the weights of runs.)
+(`reflectdrive train mean RUN RUN .. --out DIR` averages the weights of runs.)
 
-The same command goes on where it was stopped: by Ctrl-C, by a kill, by the end of the minutes (give more of them).
-With --minutes the learning rate falls to its end as the time runs out, however fast the machine is. Several devices
-of one machine by device.devices in CONFIG, several machines by torchrun.
+The same command resumes a run that was stopped by Ctrl-C, by a kill, or at the end of its minutes (give more of them).
+With --minutes the learning-rate schedule ends with the time, however fast the machine is. Several devices of one
+machine are set by device.devices in CONFIG, several machines by torchrun.
 
-OUT holds weights.safetensors and card.json (the averaged weights, for driving), state.safetensors (to go on from),
+OUT holds weights.safetensors and card.json (the averaged weights, for driving), state.safetensors (to resume from),
 log.csv and tensorboard/.
 """
 
@@ -99,7 +99,7 @@ def sft_run(
     _continues(args.out, config)
     for folder in filter(
         None, (args.train, args.val)
-    ):  # making scenes ready takes hours: what is not there is said now
+    ):  # preparing scenes takes hours: missing files are reported before it
         shards.index_of(folder)
     init_from = None if args.init_from is None else train_state.describe_init_run(args.init_from)
     pretrained_paths = PretrainedPaths(args.language_weights, args.vision_weights)
@@ -148,7 +148,7 @@ def _run_alone(
         about["init_from"] = init_from
     if pretrained_paths.any_given:
         about["public_weights"] = {kind: str(folder.name) for kind, folder in vars(pretrained_paths).items() if folder}
-    worth = _goal_scores(args, config, shape, fabric, errors)
+    goal_scores = _goal_scores(args, config, shape, fabric, errors)
     job = Job(
         config,
         network,
@@ -158,7 +158,7 @@ def _run_alone(
         about,
         init_from=args.init_from,
         pretrained_paths=pretrained_paths,
-        goal_scores=worth,
+        goal_scores=goal_scores,
     )
     _same_scenes(args.out, job)
     with defer_signals() as request, RunLog(args.out, config, network, console, fabric.is_global_zero) as report:
@@ -176,7 +176,7 @@ def _run_alone(
 def _goal_scores(
     args: argparse.Namespace, config: TrainConfig, shape: Shape, fabric: Fabric, errors: Console
 ) -> GoalScores | None:
-    """What goals are worth by the plans of the network that the run begins with, where it is to learn that."""
+    """What goals are goal_scores by the plans of the network that the run begins with, where it is to learn that."""
     if config.loss.goal_score == 0.0:
         return None
     if args.init_from is None:
@@ -243,19 +243,19 @@ def _set(folder: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def _preparing(console: Console, told: str = "making scenes ready, shard by shard") -> Iterator[Any]:
+def _preparing(console: Console, description: str = "preparing scenes, shard by shard") -> Iterator[Any]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
-        task = bar.add_task(told, total=None)
+        task = bar.add_task(description, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _resumption(out: Path) -> str:
-    """What the same command would do after a stop."""
+    """What the same command does after a stop."""
     try:
         found = train_state.read_progress(out)
     except StateError as fault:
         return str(fault)
     if found is None:
-        return "nothing saved yet, the same command begins anew"
+        return "nothing saved yet, the same command starts from the beginning"
     return f"the same command resumes at step {found[0].step}"

@@ -1,14 +1,15 @@
-"""A set of scenes made ready to learn from: what the network is given of each, decoded once and mapped from the disk.
+"""Prepared training sets: the network's inputs and targets of each scene, decoded once and memory-mapped.
 
-Reading a scene takes longer than learning from it on a fast device. So each shard is read once, in parallel, and kept
-beside the set as plain arrays: pictures at the network's size, words (of the scene and of its mirror image), ego state,
-route, the expert's points, the map of distances to the road's edge and who stands where around the car. 20,000 scenes
+Reading a scene takes longer than a training step on a fast device. Each shard is therefore read once, in parallel, and
+stored beside the set as plain arrays: images at the network's size, words (of the scene and of its mirror image), ego
+state, route, the expert's points, the distance map of the road's edge and the occupancy around the car. 20,000 scenes
 take 16 GB at 288 x 144.
 
     train/ train-00000.tar ..     train.prepared-1a2b3c4d/ train-00000-<hash>.pictures.npy .distances.npy .rest.npz ..
 
-A shard's `rest` is written last, and every file appears whole or not at all: what is there need not be made again after
-a kill. Files carry the hash of their shard and the folder that of the network's inputs, so nothing stale is ever read.
+A shard's `rest` is written last, and every file appears complete or not at all, so that after a kill only missing files
+are written. File names carry the hash of their shard and the folder's name that of the network's inputs, so that stale
+files are never read.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ MIRRORED_WORDS = {"left": "right", "right": "left"}
 
 @dataclass(frozen=True)
 class Shape:
-    """What is kept of a scene follows from this, and from `FORMAT`."""
+    """Shapes of the stored arrays; together with `FORMAT` they determine the content."""
 
     width: int
     height: int
@@ -86,7 +87,7 @@ class Shape:
 
 @dataclass(frozen=True, eq=False)
 class CachedSet:
-    """N scenes as arrays; pictures and distances stay on the disk until they are asked for."""
+    """N scenes as arrays; images and distances are read from disk on access."""
 
     images: tuple[Array, ...]  # per shard (n, cameras * instants, H, W, 3) uint8
     distances: tuple[Array, ...]  # per shard (n, X, Y) int8, `fields.distance_map`
@@ -97,7 +98,7 @@ class CachedSet:
     expert: Array  # (N, 8, 2) m
     occupancy: Array  # (N, 4, CELLS, CELLS) bool, `occupancy.occupancy`
     location: Array  # (N, 2) shard, row
-    key: str  # of the scenes and of what is kept of them
+    key: str  # of the scenes and of the stored arrays
 
     def __len__(self) -> int:
         return len(self.text)
@@ -106,11 +107,11 @@ class CachedSet:
 def build_cache(
     folder: Path, shape: Shape, workers: int, on_damage: Callable[[str], None], progress: Callable[[int, int], None]
 ) -> CachedSet:
-    """The scenes of a set, made ready where they are not yet.
+    """The prepared scenes of a set; missing ones are prepared first.
 
-    `progress` gets the shards that are done and their number, `on_damage` a sentence for each shard or scene that is
-    left out. Raises SetError if the folder holds no set or nothing of it can be read, OSError naming the file that
-    cannot be written.
+    `progress` gets the number of finished shards and of all shards, `on_damage` a sentence for each shard or scene that
+    is left out. Raises SetError if the folder holds no set or no readable scene, OSError naming the file that cannot be
+    written.
     """
     index = shards.index_of(folder)
     home = cache_folder(folder, shape)
@@ -133,7 +134,7 @@ def build_cache(
 
 
 def cache_folder(folder: Path, shape: Shape) -> Path:
-    """Where a set lies that was made ready."""
+    """Folder of a set's prepared files."""
     return folder.resolve().with_name(f"{folder.resolve().name}.prepared-{shape.key}")
 
 
@@ -144,7 +145,7 @@ def cached_shards(folder: Path, shape: Shape) -> list[ShardNote]:
 
 
 def cache_file(home: Path, note: ShardNote, end: str) -> Path:
-    """Where something of a shard is kept."""
+    """File of a shard's prepared arrays."""
     return home / f"{Path(note.file).stem}-{note.sha256[:16]}.{end}"
 
 
@@ -173,7 +174,9 @@ def _cache_shard_job(arguments: tuple[Path, Path, ShardNote, Shape]) -> list[str
 
 
 def cache_shard(folder: Path, home: Path, note: ShardNote, shape: Shape) -> list[str]:
-    """Writes the arrays of one shard; sentences on what was left out. Nothing is written if no scene can be read."""
+    """Writes the arrays of one shard; returns sentences on what was left out. Nothing is written if no scene can be
+    read.
+    """
     sentences: list[str] = []
     spec, codebook = shape.spec, shape.codebook
     rows: dict[str, list[Array]] = {}
@@ -238,7 +241,7 @@ def read_stored(path: Path) -> dict[str, Array]:
     try:
         return read_arrays(path)
     except DocumentError as fault:
-        raise SetError(f"{path} {fault}: remove it, and it is made anew") from None
+        raise SetError(f"{path} {fault}: remove it, and it is made again") from None
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:

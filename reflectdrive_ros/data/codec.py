@@ -1,8 +1,8 @@
-"""A scene as a sample of WebDataset, and back: `meta.json`, `arrays.npz` and one JPEG per camera and instant.
+"""A scene as a WebDataset sample and back: `meta.json`, `arrays.npz` and one JPEG per camera and instant.
 
-Geometry is kept on a grid of 2^-14 m (and rad, and m/s), some 0.06 mm: what float32 tells half a kilometre away. On
-that grid the tracks of cars are nearly straight in time and rings nearly straight in space, so their differences are
-small numbers, and small numbers compress. A scene that was read once is written again to the same bytes.
+Geometry is quantised to 2^-14 m (and rad, and m/s), about 0.06 mm: the precision of float32 at half a kilometre. On
+that grid tracks of cars are almost straight in time and rings almost straight in space, so their second differences are
+small numbers, which compress well. A scene that is read and written again gives the same bytes.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ TEXTS = ("name", "family", "network", "network_hash", "seed", "instruction", "sp
 
 
 class CodecError(ValueError):
-    """A scene cannot be stored, or what was stored is no scene; the message says why."""
+    """A scene cannot be stored, or stored data is not a scene; the message gives the reason."""
 
 
 def sample_of(scene: DrivingScene) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def sample_of(scene: DrivingScene) -> dict[str, Any]:
             raise CodecError(f"'{name}' is no name for a file of a shard: letters, digits, _ and - only")
     images = {_image_file_name(scene, frame): frame for frame in scene.cameras}
     if len(images) != len(scene.cameras):
-        raise CodecError(f"scene {scene.name} has two pictures of one camera at one instant")
+        raise CodecError(f"scene {scene.name} has two images of one camera at one instant")
     rings, counts = _rings_of(scene)
     meta = {
         "format": FORMAT,
@@ -128,7 +128,7 @@ def sample_of(scene: DrivingScene) -> dict[str, Any]:
 
 
 def meta_of(sample: Mapping[str, Any]) -> dict[str, Any]:
-    """What a sample says of itself, its `family` among it. Raises CodecError."""
+    """The `meta.json` of a sample, including `family`. Raises CodecError."""
     key = shown(sample.get("__key__", "a sample"))
     if META not in sample:
         raise CodecError(f"{key} has no {META}")
@@ -143,7 +143,7 @@ def meta_of(sample: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def scene_of(sample: Mapping[str, Any], *, images: bool = True) -> DrivingScene:
-    """The scene of a sample; without its pictures in a few milliseconds. Raises CodecError."""
+    """The scene of a sample; without its images in a few milliseconds. Raises CodecError."""
     meta = meta_of(sample)
     if ARRAYS not in sample:
         raise CodecError(f"scene {meta['name']} has no {ARRAYS}")
@@ -216,9 +216,9 @@ def _make_simple(scene: DrivingScene, name: str, ring: Array) -> Array:
 
 
 def _pack(values: Array, *, differences: int) -> Array:
-    """(4, N) uint8: values on the grid, their differences along the last axis, taken so many times, byte by byte.
+    """(4, N) uint8: values on the grid, their differences of the given order along the last axis, split into bytes.
 
-    Arithmetic is modulo 2^32, so that it is exact. The sign goes to the lowest bit: high bytes of small numbers are 0.
+    Arithmetic is modulo 2^32, so that it is exact. The sign is the lowest bit: high bytes of small numbers are 0.
     """
     if values.size and np.abs(values).max() >= MAX_ABS:
         raise CodecError(f"a number of {np.abs(values).max():.3g} is beyond what a scene stores, {MAX_ABS:.0f}")
@@ -241,7 +241,7 @@ def _unpack(planes: Array, shape: tuple[int, ...], *, differences: int) -> Array
 
 
 def _npz(arrays: Mapping[str, Array]) -> bytes:
-    """As `np.savez_compressed`, but without the time of day in it: the same arrays give the same bytes."""
+    """As `np.savez_compressed`, but without the time of day: the same arrays give the same bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, array in arrays.items():
@@ -253,12 +253,12 @@ def _npz(arrays: Mapping[str, Array]) -> bytes:
     return buffer.getvalue()
 
 
-# --- pictures --------------------------------------------------------------------------------------------------------
+# --- images --------------------------------------------------------------------------------------------------------
 
 
 def _image_file_name(scene: DrivingScene, frame: CameraFrame) -> str:
     tenths = round((frame.stamp_ns - scene.ego.stamp_ns) / 1e8)
-    return f"{frame.name.lower()}_{tenths / 10:.1f}.jpg"  # WebDataset knows no capitals here
+    return f"{frame.name.lower()}_{tenths / 10:.1f}.jpg"  # WebDataset requires lower case
 
 
 def _jpeg(pixels: Array) -> bytes:
@@ -275,7 +275,7 @@ def _frames(
     for index, (name, stamp_ns, file) in enumerate(images):
         pixels = cv2.imdecode(np.frombuffer(files[file], np.uint8), cv2.IMREAD_COLOR)
         if pixels is None:
-            raise CodecError(f"{file} is no picture")
+            raise CodecError(f"{file} is no image")
         frames.append(
             CameraFrame(
                 stamp_ns,

@@ -1,7 +1,7 @@
-"""Scenes drawn side by side for people to look at: what the cameras see now, and the same moment from above.
+"""Contact sheets of scenes: the present camera images, and the scene from above.
 
-From above: the drivable space, the route (blue), the lamps that are red, everybody now and on their way over the next
-4 s, and the expert's eight waypoints (green). The ego looks up.
+From above: the drivable space, the route (blue), red lights, agents with their paths of the next 4 s, and the expert's
+eight waypoints (green). The ego points up.
 """
 
 from __future__ import annotations

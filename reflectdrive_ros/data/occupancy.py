@@ -1,6 +1,6 @@
-"""Which cells of a grid around the car hold an agent, now and in 1, 2 and 4 s: the target of the auxiliary BEV head.
+"""Occupancy of a grid around the car, now and in 1, 2 and 4 s: the target of the auxiliary BEV head.
 
-A cell is 1 m wide: of larger ones a pedestrian fills too little to be counted.
+A cell is 1 m wide: in larger cells the share of a pedestrian would be too small.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ CELL_M = 1.0
 CELLS = 56  # per side
 FIRST_M = (-6.0, -28.0)  # corner of the grid, x ahead and y left
 FUTURE_STEPS = (0, 10, 20, 40)  # now and in 1, 2 and 4 s
-CHANNELS = 1 + len(FUTURE_STEPS)  # road, and somebody at each of these
+CHANNELS = 1 + len(FUTURE_STEPS)  # road, and occupancy at each of these
 PIXELS_PER_CELL = 4  # pixels per cell and side while drawing
-OCCUPIED_SHARE = 0.08  # share of a cell's pixels from which on it holds somebody
+OCCUPIED_SHARE = 0.08  # share of a cell's pixels from which on it is occupied
 
 
 def cell_centres_m() -> tuple[Array, Array]:
@@ -28,7 +28,7 @@ def cell_centres_m() -> tuple[Array, Array]:
 
 
 def occupancy(scene: DrivingScene) -> Array:
-    """(len(AHEAD_STEPS), CELLS, CELLS) bool: cells x, y that hold somebody now and later."""
+    """(len(AHEAD_STEPS), CELLS, CELLS) bool: whether cells x, y are occupied now and later."""
     return np.stack([_occupied(scene, NOW + ahead) for ahead in FUTURE_STEPS])
 
 
@@ -46,5 +46,5 @@ def _occupied(scene: DrivingScene, step: int) -> Array:
 
 
 def mirror(taken: Array) -> Array:
-    """Cells (.., x, y) of the world seen in a mirror, left for right."""
+    """Cells (.., x, y) of the mirrored scene, left and right swapped."""
     return taken[..., ::-1]

@@ -1,20 +1,19 @@
-"""Recorded traffic (`real_tracks`) as the scenes a scorer scores and the observations a planner sees.
+"""Recorded traffic (`real_tracks`) as scenes for the scorer and observations for planners.
 
-A recording is cut into starts, one every two seconds while five seconds of future are left: the scorer looks at 4 s of
-driving and 0.9 s beyond. Everything leaves this file in the ego frame of its start, at the rear axle.
+A recording is cut into starts, one every two seconds while five seconds of future are left: the scorer uses 4 s of
+driving and 0.9 s beyond. All results are in the ego frame of their start, at the rear axle.
 
-What the recordings do not tell is filled in as follows, and the docs of `reflectdrive eval` say so:
+Missing data is filled in as follows (docs/evaluation.md lists the same):
 
-- Rear axle and wheel base. Tracks are of box centres; both lie where they do on the default minivan, scaled by length.
-- Speed limits. Where a lane has none, that of NAVSIM's reference planner (15 m/s) on streets and California's general
+- Rear axle and wheel base. Tracks are of box centres; both are placed as on the default minivan, scaled by length.
+- Speed limits. A lane without one gets that of NAVSIM's reference planner (15 m/s) on streets and California's general
   limit (65 mph) on motorways.
 - Acceleration, steering and yaw rate at the start are 0: differences of overhead tracks are noise.
-- The route. A navigator knows the streets, not the lane changes of the driver: from the lane of the start, with as few
-  lane changes as possible, to the road on which the human's drive ends.
-- Drivable space is the union of the lanes, each grown by 5 cm: neighbours are drawn apart and leave hairline slits.
+- The route. A navigation system knows the streets, not the driver's lane changes: from the lane of the start, with as
+  few lane changes as possible, to the road on which the human's drive ends.
+- Drivable space is the union of the lanes, each grown by 5 cm, which closes the hairline gaps between adjacent lanes.
 
-A recording without a map (`pandaset_002`) has no drivable space and no route, so there is nothing to score it by: it is
-left out, by name.
+A recording without a map (`pandaset_002`) has no drivable space and no route; it is left out, by name.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ META = {  # of meta_json
 
 
 class TracksError(UserError, ValueError):
-    """A set or a recording cannot be used; the message says which, why and what is expected."""
+    """A set or a recording cannot be used; the message names it, the fault and what is expected."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,8 +88,8 @@ class Recording:
     ego_centers: Array  # (T, 3)
     ego_speeds_mps: Array  # (T,)
     ego_size: Array  # (2,) length, width m
-    agent_centers: Array  # (A, T, 3), NaN where not seen
-    agent_velocities_mps: Array  # (A, T, 2), NaN where not seen
+    agent_centers: Array  # (A, T, 3), NaN where absent
+    agent_velocities_mps: Array  # (A, T, 2), NaN where absent
     agent_sizes: Array  # (A, 2)
     agent_kinds: Array  # (A,) AgentKind
     lanes: Mapping[int, Lane]
@@ -133,8 +132,8 @@ class Recording:
 
 
 def recordings_in(folder: Path) -> list[Path]:
-    """The files of a set, by name. Raises TracksError for a folder that is missing or holds none."""
-    if not os.path.isdir(folder):  # says no to names that Path.is_dir raises for
+    """The files of a set, by name. Raises TracksError for a missing or empty folder."""
+    if not os.path.isdir(folder):  # False also for names for which Path.is_dir raises
         raise TracksError(f"{shown(folder)} is not a folder; expected one with recordings of real_tracks (*.npz)")
     paths = sorted(folder.glob("*.npz"))
     if not paths:
@@ -164,7 +163,7 @@ def load(path: Path) -> Recording:
 
 
 def _check_shapes(arrays: Mapping[str, Array]) -> None:
-    """Raises ValueError naming the array whose shape or kind is not that of the schema."""
+    """Raises ValueError naming the array whose shape or dtype is not that of the schema."""
     steps, agents = len(arrays["t"]), len(arrays["ag_type"])
     lines, points = len(arrays["ml_type"]), len(arrays["ml_xy"])
     for name, shape in {
@@ -230,7 +229,7 @@ def _lanes(meta: Mapping[str, Any], arrays: Mapping[str, Array]) -> dict[int, La
     }
     lanes = {}
     for key, entry in known.items():
-        # Some rings of the source cross themselves where two lanes merge: they are taken apart, nothing is dropped.
+        # Some rings of the source cross themselves where two lanes merge: they are split, nothing is dropped.
         healed = shapely.make_valid(shapely.Polygon(drawn[LANE_POLYGON, key].astype(float)))
         parts = (part for part in shapely.get_parts(healed) if isinstance(part, shapely.Polygon) and part.area > 0)
         lanes[key] = Lane(
@@ -244,7 +243,7 @@ def _lanes(meta: Mapping[str, Any], arrays: Mapping[str, Array]) -> dict[int, La
     return lanes
 
 
-# --- what a planner sees and a scorer scores --------------------------------------------------------------------------
+# --- observation and scored scene ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,8 +254,8 @@ class Start:
     family: str
     overhead: bool
     vehicle: VehicleConfig
-    observation: Observation  # what a planner may know
-    scene: Scene  # what came after, with the reference planner's progress
+    observation: Observation  # the planner's input
+    scene: Scene  # the recorded future, with the reference planner's progress
     human: Array  # (8, 3) rear-axle poses that the recorded driver reached at 0.5 .. 4 s
 
 
@@ -356,10 +355,10 @@ def _ring(polygon: Any) -> Array:
 
 
 def route(recording: Recording, step: int) -> tuple[list[int], Array]:
-    """Lanes from where the ego is at `step`, and the line (L, 2) along them, both in the frame of the recording.
+    """Lanes from the ego's place at `step`, and the line (L, 2) along them, both in the frame of the recording.
 
-    The line begins ROUTE_BEHIND_M behind the ego and goes on straight where the map ends. Raises TracksError when the
-    ego is on no lane.
+    The line starts ROUTE_BEHIND_M behind the ego and is extended straight where the map ends. Raises TracksError when
+    the ego is on no lane.
     """
     starts = lanes_at(recording.lanes, recording.ego_centers[step])
     if not starts:
@@ -371,6 +370,6 @@ def route(recording: Recording, step: int) -> tuple[list[int], Array]:
         return float(np.abs(geometry.project(route_line(recording.lanes, lanes, driven[0]), driven)[1]).mean())
 
     found = [path for path in (shortest_path(recording.lanes, start, ends) for start in starts) if path]
-    # Lanes overlap where roads cross or fork: of the ways that are as cheap, the one that the human drove.
+    # Lanes overlap where roads cross or fork: among paths of equal cost, the human's is chosen.
     lanes = min(found or [[start] for start in starts], key=strays)
     return lanes, route_line(recording.lanes, lanes, driven[0])

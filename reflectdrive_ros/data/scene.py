@@ -1,6 +1,6 @@
-"""One scene of the proving ground: what a planner sees at one moment, what then came, and how the expert drives it.
+"""One scene of the proving ground: the planner's inputs at one stamp, the recorded future, and the expert's plan.
 
-Everything geometric is in the ego frame of the moment (`t = 0`), at the rear axle; only `map_from_ego` leads out of it.
+All geometry is in the ego frame at `t = 0`, at the rear axle; only `map_from_ego` leads out of it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ HISTORY_STEPS = 20  # 2 s
 FUTURE_STEPS = SAMPLES - 1  # 5 s
 TRACK_STEPS = HISTORY_STEPS + 1 + FUTURE_STEPS
 NOW = HISTORY_STEPS  # index of t = 0 in a track
-INSTANTS_S = (-0.5, 0.0)  # when the pictures were taken
+INSTANTS_S = (-0.5, 0.0)  # when the images were taken
 
 # Families and their shares of a set, in percent.
 FAMILIES: Mapping[str, int] = {
@@ -83,7 +83,7 @@ class Tracks:
 
 @dataclass(frozen=True, eq=False)
 class DrivingScene:
-    """See the top of this file."""
+    """One scene; the module docstring describes it."""
 
     name: str  # as "test-00003-042": set, shard, place in it
     family: str
@@ -112,7 +112,7 @@ class DrivingScene:
 
     @cached_property
     def agents(self) -> Agents:
-        """Who is there now."""
+        """The agents at t = 0."""
         seen = self.tracks.present[:, NOW]
         poses = self.tracks.poses[seen, NOW]
         direction = np.stack([np.cos(poses[:, 2]), np.sin(poses[:, 2])], axis=-1)
@@ -124,7 +124,7 @@ class DrivingScene:
         )
 
     def observation(self, *, drivable: DrivableGrid | None = None) -> Observation:
-        """What a planner may know."""
+        """The planner's observation."""
         return Observation(
             stamp_ns=self.ego.stamp_ns,
             ego=self.ego,
@@ -138,7 +138,7 @@ class DrivingScene:
         )
 
     def scored(self, source: ForecastSource = ForecastSource.LOGGED, vehicle: VehicleConfig | None = None) -> Scene:
-        """The scene as the scorer takes it: LOGGED with what came, CONSTANT_VELOCITY with a belief."""
+        """The scene for the scorer: LOGGED with the recorded future, CONSTANT_VELOCITY with a forecast."""
         if source is ForecastSource.LOGGED:
             later = slice(NOW, None)
             ever = self.tracks.present[:, later].any(axis=1)

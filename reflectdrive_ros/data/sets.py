@@ -1,8 +1,8 @@
-"""The scene sets: what they are called, how large they are, where they lie, and how one is made.
+"""Scene sets: their names, sizes and folders, and how they are made.
 
-A set is split by road network: every shard makes its own towns, from seeds that hold the set's name and the shard's
-number. A set depends on its name, its size, the sampler's options and SCENE_VERSION; these four are in its index, and a
-folder never holds scenes of two versions.
+A set is split by road network: every shard generates its own towns, from seeds that contain the set's name and the
+shard's number. A set depends on its name, its size, the sampler's options and SCENE_VERSION; these four are in its
+index, and a folder never holds scenes of two versions.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from . import codec, shards
 from .scene import DrivingScene
 from .shards import Index, SetError, ShardContent, ShardNote
 
-# Raise it when the bytes of a generated scene change: sets made before are then made anew. test_scene_sets holds the
-# hash of two scenes and fails on a change that forgot it.
+# Raise it when the bytes of a generated scene change: sets of earlier versions are then made again. test_scene_sets
+# holds the hash of two scenes and fails if it was not raised.
 SCENE_VERSION = 1
 SIZES: Mapping[str, int] = {"train": 20000, "val": 500, "test": 1000, "hard": 300}
-SHARD = 250  # scenes; a town costs as much as fifteen of them, and rare families are sought in several
+SHARD = 250  # scenes; a town takes as long as fifteen scenes, and rare families are searched in several towns
 HARD_SHARD = 75  # of SHARD made for it
 HARD_FAMILY = "high_lateral_acceleration"  # all of it counts as hard
 SETS_FOLDER_VARIABLE = "REFLECTDRIVE_SCENES"  # variable that names the folder of all sets
@@ -56,7 +56,7 @@ class ShardSource(Protocol):
     def scenes(self) -> Iterator[DrivingScene]: ...
 
 
-MakeShard = Callable[[str, int, int, Path], ShardSource]  # split, index, scenes wanted, folder for what it needs
+MakeShard = Callable[[str, int, int, Path], ShardSource]  # split, index, number of scenes, working folder
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ class SceneSetSpec:
     made_by: Mapping[str, Any]  # see `made_by`
 
     def shards(self) -> dict[str, tuple[int, int]]:
-        """Name of each shard -> its number and how many scenes it is to hold.
+        """Name of each shard -> its number and its number of scenes.
 
-        Raises SetError for a set that begins in the middle of a shard.
+        Raises SetError for a set that starts in the middle of a shard.
         """
         step = HARD_SHARD if self.name == "hard" else SHARD
         first = int(self.made_by.get("first", 0))
@@ -81,9 +81,9 @@ class SceneSetSpec:
 
 
 def made_by(options: Mapping[str, Any], first: int = 0) -> dict[str, Any]:
-    """What the bytes of a set depend on beside its name and size: version, libraries, arithmetic, sampler options.
+    """What determines the bytes of a set besides its name and size: version, libraries, arithmetic, sampler options.
 
-    `first` is the number of scenes of the set that are left out at its beginning, because they were made elsewhere.
+    `first` is the number of scenes that are left out at the start of the set, because they were made elsewhere.
     """
     libraries = {module.__name__: str(module.__version__) for module in (cv2, np, scipy, shapely)}
     content = {
@@ -124,12 +124,11 @@ def make(
     workers: int,
     on_progress: Callable[[int], None],
 ) -> Index:
-    """Makes what is missing of a set, with `workers` processes, and returns its index.
+    """Makes the missing shards of a set, with `workers` processes, and returns its index.
 
-    `on_progress` gets how many scenes of the set there are. Shards that could not be made are named in the index
-    with the reason. Raises SetError if the folder holds another set, or workers do not start; BlockingIOError if
-    another process makes it; OSError naming the file if one cannot be written. Whole shards stay in any case, and are
-    kept the next time.
+    `on_progress` gets the number of existing scenes. Shards that could not be made are listed in the index with the
+    reason. Raises SetError if the folder holds another set, or workers do not start; BlockingIOError if another process
+    makes it; OSError naming the file if one cannot be written. Complete shards are kept in any case.
     """
     with lock_folder(folder):
         index = _existing_index(folder, wanted)
@@ -147,7 +146,7 @@ def make(
 
 
 def is_complete(folder: Path, wanted: SceneSetSpec) -> bool:
-    """Whether the folder holds the set, as large as wanted or larger. Raises SetError if it holds another set."""
+    """Whether the folder holds the set, as large as required or larger. Raises SetError if it holds another set."""
     if not (folder / shards.INDEX).exists():
         return False
     there = shards.index_of(folder)
@@ -163,7 +162,7 @@ def is_complete(folder: Path, wanted: SceneSetSpec) -> bool:
 
 
 def _existing_index(folder: Path, wanted: SceneSetSpec) -> Index | None:
-    """The index of what is there already; None if that is all."""
+    """The index of the existing shards; None if the folder holds no other file."""
     if is_complete(folder, wanted):
         return None
     kept, missing = [], {}

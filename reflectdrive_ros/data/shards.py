@@ -1,10 +1,10 @@
-"""A set of scenes on disk: a folder of WebDataset shards, each with a note beside it, and an index of them all.
+"""A scene set on disk: a folder of WebDataset shards, each with a JSON note, and an index of all.
 
     test-00000.tar   test-00000.json   test-00001.tar   test-00001.json   ..   index.json
 
-A file appears under its name only when it is whole: it is written beside, flushed to the disk and renamed. A shard
-counts as made when its note is there and tells its checksum; so whatever is killed, and whenever, what is there is
-right and the rest can be made later. Nothing is read from a shard before its checksum was compared.
+A file appears under its name only when it is complete: it is written under another name, flushed to disk and renamed. A
+shard is complete if its note exists and holds its checksum; after a kill, existing files are valid and the missing ones
+can be made later. The checksum of a shard is compared before anything is read from it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ FIELDS = {
 
 
 class SetError(UserError, RuntimeError):
-    """A set of scenes cannot be used; the message says which, why and what to do."""
+    """A scene set cannot be used; the message names it, the fault and what to do."""
 
 
 @dataclass(frozen=True)
@@ -73,12 +73,12 @@ class ShardNote:
     file: str
     sha256: str
     bytes: int
-    asked: int  # scenes that were asked for; fewer may have come
+    asked: int  # requested number of scenes; the shard may have fewer
     scenes: int
     families: Mapping[str, int]
     counts: Mapping[str, int]  # what was retried or skipped in the making
     networks: Mapping[str, str]  # name -> hash of its geometry
-    made_by: Mapping[str, Any]  # what the scenes follow from, beside the shard's own name
+    made_by: Mapping[str, Any]  # what determines the scenes, besides the shard's name
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Index:
     """What is known of a set."""
 
     set: str
-    size: int  # scenes asked for
+    size: int  # requested number of scenes
     shards: tuple[ShardNote, ...]
     made_by: Mapping[str, Any]
     missing: Mapping[str, str] = field(default_factory=dict)  # shard that is not made -> why
@@ -113,7 +113,7 @@ class Index:
         return {name: digest for note in self.shards for name, digest in note.networks.items()}
 
     def available(self, note: ShardNote, families: Collection[str] | None) -> int:
-        """How many scenes of some families a shard holds."""
+        """Number of scenes of some families in a shard."""
         return note.scenes if families is None else sum(note.families.get(family, 0) for family in families)
 
 
@@ -169,7 +169,7 @@ def write_shard(folder: Path, name: str, load: ShardContent, *, asked: int, made
 
 
 def tar_of(samples: Iterable[Mapping[str, Any]]) -> bytes:
-    """A shard as WebDataset writes it; the same samples give the same bytes. Raises SetError without the library."""
+    """A shard as a WebDataset tar; the same samples give the same bytes. Raises SetError without the library."""
     try:
         from webdataset import TarWriter  # here, because it brings torch along where that is installed
     except ImportError:
@@ -239,7 +239,7 @@ def _note(content: Mapping[str, Any]) -> ShardNote:
 
 
 def content_of(folder: Path, note: ShardNote) -> bytes:
-    """The bytes of a shard, compared with its note. Raises SetError naming it if they are not there or not the same."""
+    """The bytes of a shard, verified by its note. Raises SetError naming the shard if it is missing or differs."""
     path = folder / note.file
     lost = f"its {note.scenes} scenes are left out; remove it and make the set again"
     try:
@@ -265,8 +265,8 @@ def read(
 ) -> Iterator[DrivingScene]:
     """Scenes of a set in their order, only those of `families`, at most `limit`; one shard is in memory at a time.
 
-    `on_damage` gets one sentence for each shard that is damaged, missing or was never made; its scenes are skipped.
-    Raises SetError if the folder holds no set.
+    `on_damage` gets one sentence for each shard that is damaged or missing; its scenes are skipped. Raises SetError if
+    the folder holds no set.
     """
     index = index_of(folder)
     left = limit
@@ -314,10 +314,10 @@ def read_shard(
 
 
 def samples_of(content: bytes, *, images: bool) -> Iterator[dict[str, Any]]:
-    """The samples of a whole shard in their order, the same that WebDataset reads.
+    """The samples of a complete shard in their order, as WebDataset reads them.
 
-    A shard is a tar of files called KEY.NAME. The library itself would bring torch into every process that evaluates.
-    Raises SetError where the bytes are no such tar.
+    A shard is a tar of files named KEY.NAME. The WebDataset library would import torch into every evaluation process.
+    Raises SetError if the bytes are not such a tar.
     """
     sample: dict[str, Any] = {}
     for member, read in _members(content):
@@ -346,7 +346,7 @@ def _members(content: bytes) -> Iterator[tuple[str, Callable[[], bytes]]]:
 
 
 def shard_paths(folder: Path) -> tuple[Path, ...]:
-    """The shards of a set, for training: any reader of WebDataset takes them. Raises SetError as `index_of`."""
+    """The shards of a set, for training with any reader of WebDataset. Raises SetError as `index_of`."""
     return tuple(folder / note.file for note in index_of(folder).shards)
 
 

@@ -1,9 +1,9 @@
-"""Engines of exported graphs, built on the machine that is to run them: minutes, and all of its GPU.
+"""Builds TensorRT engines of exported graphs, on the machine that will run them: takes minutes, and the whole GPU.
 
-    for row in build(card, "cuda"):     # row.graph, row.file, row.seconds; 0 s where it was there already
+    for row in build(card, "cuda"):     # row.graph, row.file, row.seconds; 0 s if it existed
 
-The command `reflectdrive engine` does this before the drive. What TensorRT has timed on this GPU is kept beside the
-engines, so that the next build is quicker.
+The command `reflectdrive engine` does this before driving. TensorRT's timing cache of this GPU is stored beside the
+engines, which shortens the next build.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OUT_OF_MEMORY = ("out of memory", "outofmemory", "could not be allocated", "insu
 
 @dataclass(frozen=True)
 class BuiltEngine:
-    """An engine that now is there."""
+    """An engine on disk."""
 
     graph: str
     file: Path
@@ -40,7 +40,7 @@ class BuiltEngine:
 
 
 def build(card: GraphCard, device: str, folder: Path | None, clock: Callable[[], float]) -> Iterator[BuiltEngine]:
-    """One row as each engine is there. Raises CudaError, EngineError, OSError; what was built before stays."""
+    """One row per finished engine. Raises CudaError, EngineError, OSError; engines built before are kept."""
     sequences_per_step(card)
     gpu = open_device(device)
     trt = import_tensorrt(gpu)

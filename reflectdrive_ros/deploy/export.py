@@ -1,9 +1,9 @@
-"""A checkpoint as four ONNX graphs, `see`, `prefill_goal`, `prefill` and `step`, with a card that names them.
+"""Exports a checkpoint as four ONNX graphs, `vision_encoder`, `prefill_goal`, `prefill` and `step`, with a card.
 
     card_sha256 = export(net, weights_sha256, "models/mine/onnx", {"from": "weights.safetensors"})
 
-    see            views (V, F, H, W, 3) uint8, each of one camera: what it sees in F pictures, oldest first
-                   -> seen (V, P, width)
+    vision_encoder views (V, F, H, W, 3) uint8, each the F images of one camera, oldest first
+                   -> seen (V, P, width), image features
     prefill_goal   seen (1, I, C, P, width), of I instants and C cameras, text (1, T) int64, ego (1, 3) float32,
                    route (1, R, 2) int64
                    -> blocks (1, K, 16) int64, goal_log_probs (1, K), real (1, K) bool, keys_l, values_l of each layer
@@ -11,18 +11,20 @@
     step           blocks (1, M, 16) int64, limit int64, edit bool, keys_l, values_l
                    -> written (1, M, 16) int64, confidence (1, M, 16) float32
 
-Opset 20 and plain operators, each of which TensorRT has; everything between pictures and tokens is inside, so nothing
-is asked of the host between calls. Shapes are static but for V and M, which are free or fixed (`blocks`, with which V
-is the number of cameras). A full step looks at pictures that are new, then is the second graph once and the last six
-times; a lite one, the third once and the last twice.
+Opset 20 and plain operators, all supported by TensorRT. Everything between images and tokens is inside the graphs, so
+that the host computes nothing between calls. Shapes are static except V and M, which are free or fixed (`sequences`; V
+is then the number of cameras). A full step encodes new images, runs the second graph once and the last one six times; a
+lite step runs the third once and the last twice.
 
-Arithmetic is in float32. A weight matrix that bfloat16 holds without loss (those of a shipped checkpoint all do) is
-stored as bfloat16 behind a Cast, which runtimes fold when they load the graph: half the file, the same numbers. A
-network that was taken to bfloat16 (`to_bfloat16`) gives graphs for TensorRT that reckon in bfloat16, and in float32
-where sums are long: softmax, norms, everything behind the logits. Keys and values are then bfloat16 too.
+Arithmetic is in float32. A weight matrix that bfloat16 represents exactly (all of a shipped checkpoint's) is stored as
+bfloat16 behind a Cast, which runtimes fold when they load the graph: half the file size, the same numbers. A network
+converted by `to_bfloat16` gives graphs for TensorRT that compute in bfloat16, and in float32 where sums are long:
+softmax, norms, everything after the logits. The KV cache is then bfloat16 too.
 
-Each graph has all it needs inside, so that a hash is a hash of what runs; they share most weights, which costs what
-ships 16 MB. Only graphs near protobuf's limit of 2 GB keep their weights beside.
+`blocks`, K or M of them, are action sequences; `real` marks goals that are not padding.
+
+Each graph contains all its weights, so that its hash covers what runs; the graphs share most weights, which costs 16 MB
+of the shipped files. Only graphs near protobuf's limit of 2 GB store their weights in a separate file.
 """
 
 from __future__ import annotations
@@ -57,29 +59,29 @@ from ..model.token.net import ACTION_TOKENS, TokenNet
 from ..model.token.rollout import Decoding
 
 OPSET = 20
-MAX_SEQUENCES = 64  # of a step whose number of blocks is free
-MAX_VIEWS = 64  # likewise, of pictures that are looked at together
-MIN_HALVED_ELEMENTS = 1024  # elements; smaller tables are kept as they are
-PRECISIONS = {torch.float32: "fp32", torch.bfloat16: "bf16"}  # of a network's weights, and of its graphs' arithmetic
-Size = tuple[int, int]  # width and height of pictures in px
-MAX_EMBEDDED_BYTES = 1_500_000_000  # more weights than that stand beside their graph
+MAX_SEQUENCES = 64  # limit of a step with a free number of action sequences
+MAX_VIEWS = 64  # limit of a vision encoder with a free number of views
+MIN_HALVED_ELEMENTS = 1024  # smaller tables are stored in float32
+PRECISIONS = {torch.float32: "fp32", torch.bfloat16: "bf16"}  # weights of a network -> arithmetic of its graphs
+Size = tuple[int, int]  # width and height of images in px
+MAX_EMBEDDED_BYTES = 1_500_000_000  # larger weights are stored in a file beside the graph
 MAX_FOLDED_ELEMENTS = 2**31  # elements of a constant, as the part of a head that is multiplied
 
 
 class EncodeViews(nn.Module):
-    """`TokenNet.look` at bytes."""
+    """`TokenNet.encode_views` for uint8 images."""
 
     def __init__(self, net: TokenNet) -> None:
         super().__init__()
         self.net = net
 
     def forward(self, views: Tensor) -> Tensor:
-        # to float32 at once, and to nothing else: TensorRT has bytes as an input only, and casts them so
+        # cast to float32 first: TensorRT accepts uint8 only as an input that is cast this way
         return self.net.encode_views(views.float())
 
 
 class PrefillGoal(nn.Module):
-    """`phases.prefill_goal` of what is seen, with tensors only."""
+    """`rollout.prefill_goal` from image features on, with tensors only."""
 
     def __init__(self, net: TokenNet, decoding: Decoding) -> None:
         super().__init__()
@@ -92,7 +94,7 @@ class PrefillGoal(nn.Module):
 
 
 class Prefill(nn.Module):
-    """`phases.prefill` of what is seen, with tensors only."""
+    """`rollout.prefill` from image features on, with tensors only."""
 
     def __init__(self, net: TokenNet) -> None:
         super().__init__()
@@ -104,7 +106,7 @@ class Prefill(nn.Module):
 
 
 class Step(nn.Module):
-    """`phases.step` with tensors only."""
+    """`rollout.step` with tensors only."""
 
     def __init__(self, net: TokenNet, decoding: Decoding) -> None:
         super().__init__()
@@ -129,10 +131,10 @@ def export(
 ) -> str:
     """Write the graphs and their card into a folder; returns the card's SHA-256.
 
-    about: what the card says on where the weights come from. blocks: how many a step takes; None leaves it free.
-    camera: of the pictures that the graphs take and average down themselves; None: the network's own size.
-    golden: what `runtime.network.golden` says of the network, for every start of the graphs to be held against.
-    gate: what the network scored beside the one in float32, as `bench.accuracy_gate` tells.
+    about: origin of the weights, for the card. sequences: action sequences of a step; None leaves the number free.
+    camera: size of the input images, which the graphs average down; None: the network's own size. golden: the answers
+    of `runtime.network.golden`, with which every start of the graphs is compared. gate: the scores of
+    `bench.accuracy_gate`.
     """
     folder, decoding = Path(folder), decoding or Decoding()
     folder.mkdir(parents=True, exist_ok=True)
@@ -155,9 +157,9 @@ def export(
 
 
 def to_bfloat16(net: TokenNet) -> TokenNet:
-    """The network once more, its weights in bfloat16; all but the convolutions, which ONNX has in float32 only.
+    """A copy of the network with weights in bfloat16, except convolutions, which ONNX has in float32 only.
 
-    ONNX took bfloat16 into Conv with opset 22. A picture's values between -1 and 1 are better off in float32, too.
+    ONNX has bfloat16 Conv since opset 22. Image values between -1 and 1 are also more exact in float32.
     """
     half = copy.deepcopy(net).bfloat16()
     half.vision.stem, half.vision.patch_embedding = copy.deepcopy((net.vision.stem, net.vision.patch_embedding))
@@ -168,7 +170,7 @@ def to_bfloat16(net: TokenNet) -> TokenNet:
 def describe_model(
     net: TokenNet, weights_sha256: str, decoding: Decoding, sequences: int | None, camera: Size | None = None
 ) -> dict[str, Any]:
-    """What the graphs take and mean, in words that JSON has: the same for all graphs and their card."""
+    """Inputs and meaning of the graphs as JSON values: the same for all graphs and their card."""
     config = net.config
     width, height = camera or network_size(net)
     averaged = "averages areas down to what the network takes and " if (width, height) != network_size(net) else ""
@@ -202,12 +204,12 @@ def describe_model(
 
 
 def network_size(net: TokenNet) -> Size:
-    """Width and height of the pictures that the network itself takes."""
+    """Width and height of the network's input images."""
     return net.config.vision.width, net.config.vision.height
 
 
 def example_inputs(net: TokenNet) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """What is seen, text, ego, route of one scene: no words, a car that stands and knows no route."""
+    """Features, text, ego, route of one example scene: no words, a standing car without a route."""
     config, kind = net.config, net.x_head.weight.dtype
     instants = config.instants // config.vision.frames
     return (
@@ -221,14 +223,15 @@ def example_inputs(net: TokenNet) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def _trace_vision_encoder(net: TokenNet, camera: Size | None, sequences: int | None) -> ir.Model:
     config = net.config
     width, height = camera or network_size(net)
-    count = config.cameras if sequences else config.cameras + 2  # a free number is traced by one that nothing else has
+    # tracing a free size needs a number that no other dimension has
+    count = config.cameras if sequences else config.cameras + 2
     views = torch.zeros(count, config.vision.frames, height, width, 3, dtype=torch.uint8)
     shapes = None if sequences else {"views": {0: Dim("count", min=1, max=MAX_VIEWS)}}
     return _trace(EncodeViews(net), (views,), ["views"], ["seen"], shapes)
 
 
 def _trace_prefill(net: TokenNet, module: nn.Module, decided: list[str]) -> ir.Model:
-    """A graph that reads the scene and gives what is decided, then keys and values."""
+    """A graph that encodes the scene and returns the goal decision, then the KV cache."""
     return _trace(
         module, example_inputs(net), ["seen", "text", "ego", "route"], [*decided, *_keys_values_names(net)], None
     )
@@ -236,7 +239,7 @@ def _trace_prefill(net: TokenNet, module: nn.Module, decided: list[str]) -> ir.M
 
 def _trace_step(net: TokenNet, decoding: Decoding, sequences: int | None) -> ir.Model:
     config, attention = net.config, net.config.transformer
-    count = sequences or decoding.goals.count + 1  # a free number is traced by one that nothing else has
+    count = sequences or decoding.goals.count + 1  # tracing a free size needs a number that no other dimension has
     masked = torch.full((1, count, ACTION_TOKENS), config.mask_id)
     measures = 1, attention.kv_heads, config.prompt_length, attention.head_dim
     kept = torch.zeros(measures, dtype=net.x_head.weight.dtype)
@@ -262,15 +265,13 @@ def _trace(module: nn.Module, tensors: tuple[Any, ...], inputs: list[str], outpu
         )
     assert program is not None  # it is None only where a file was named
     fold_constants(program.model, input_size_limit=MAX_FOLDED_ELEMENTS, output_size_limit=MAX_FOLDED_ELEMENTS)
-    DeduplicateInitializersPass(MAX_FOLDED_ELEMENTS)(
-        program.model
-    )  # layers that goals pass once more have their weights once
+    DeduplicateInitializersPass(MAX_FOLDED_ELEMENTS)(program.model)  # layers that goals pass twice share weights
     return program.model
 
 
 @contextmanager
 def _suppress_exporter_messages() -> Iterator[None]:
-    """The exporter has its say on libraries that are not installed and on its own deprecations."""
+    """Suppresses the exporter's messages about libraries that are not installed and its own deprecations."""
     log = logging.getLogger("torch.onnx")
     before = log.level
     log.setLevel(logging.ERROR)
@@ -283,7 +284,7 @@ def _suppress_exporter_messages() -> Iterator[None]:
 
 
 def write_graph(graph: ir.Model, name: str, model: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """One graph as a file; what the card says of it."""
+    """Writes one graph to a file; returns its entry of the card."""
     graph.graph.name = name
     graph.producer_name, graph.producer_version = "reflectdrive", torch.__version__
     graph.metadata_props.clear()
@@ -303,7 +304,7 @@ def write_graph(graph: ir.Model, name: str, model: Mapping[str, Any], folder: Pa
 def write_card(
     folder: Path, model: Mapping[str, Any], graphs: Mapping[str, Any], more: Mapping[str, Mapping[str, Any] | None]
 ) -> str:
-    """The card of graphs that were written, by what `write_graph` said of each; returns its SHA-256."""
+    """Writes the card of graphs from the entries of `write_graph`; returns its SHA-256."""
     sections = {"format": FORMAT, "model": model, "graphs": graphs, **more}
     content = json.dumps({name: section for name, section in sections.items() if section is not None}, indent=2) + "\n"
     _replace(folder / CARD, content.encode())
@@ -311,7 +312,7 @@ def write_card(
 
 
 def _strip_source_locations(graph: ir.Model) -> None:
-    """The exporter notes for each node where in which file on this machine it came from."""
+    """Removes the source file paths of this machine, which the exporter stores in each node."""
     values = [*graph.graph.inputs, *graph.graph.initializers.values()]
     for node in graph.graph.all_nodes():
         node.metadata_props.clear()
@@ -325,9 +326,9 @@ def _strip_source_locations(graph: ir.Model) -> None:
 
 
 def _softmax_in_float32(graph: ir.Model) -> None:
-    """A softmax of bfloat16, and the mask that is added before it, reckon in float32; what comes out is cast back.
+    """Softmax of bfloat16, and the addition of its mask, in float32; the result is cast back.
 
-    PyTorch adds its float32 mask to bfloat16 scores, which ONNX does not know: operands are of one type there.
+    PyTorch adds its float32 mask to bfloat16 scores; ONNX requires operands of one type.
     """
     half, full = ir.DataType.BFLOAT16, ir.DataType.FLOAT
     for softmax in [node for node in graph.graph if node.op_type == "Softmax"]:
@@ -354,9 +355,9 @@ def _cast(value: ir.Value, kind: ir.DataType) -> ir.Node:
 
 
 def _store_as_bfloat16(graph: ir.Model) -> None:
-    """Weights that bfloat16 holds exactly are stored as such, behind a Cast.
+    """Stores weights that bfloat16 represents exactly as bfloat16, behind a Cast.
 
-    But for those of a convolution: TensorRT's parser wants them to be constants, and a Cast is none to it.
+    Except those of a convolution, which TensorRT's parser requires to be constants without a Cast.
     """
     casts = []
     for name, value in list(graph.graph.initializers.items()):
@@ -383,7 +384,7 @@ def _store_as_bfloat16(graph: ir.Model) -> None:
 
 
 def _replace(target: Path, content: bytes) -> None:
-    """Write a file of which no reader sees half."""
+    """Writes a file atomically."""
     unfinished = target.with_name(target.name + ".part")
     unfinished.write_bytes(content)
     os.replace(unfinished, target)

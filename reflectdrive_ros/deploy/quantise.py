@@ -1,27 +1,26 @@
-"""Exported graphs once more, its large products reckoned in 8 bits: int8 for CPUs, fp8 for TensorRT.
+"""Post-training quantisation of exported ONNX graphs to int8 (CPU) or fp8 (TensorRT).
 
-    write_watched(card, folder)                                      # graphs that tell how large their values get
-    card_sha256 = write_quantised(card, folder, "int8", spreads)     # spreads: what it told, on scenes
+    write_calibration_graphs(card, folder)                           # graphs that output their activation ranges
+    card_sha256 = write_quantised(card, folder, "int8", spreads)     # spreads: measured ranges
 
-Only products of activations with a weight matrix are quantised, and only those of layers, wherever a layer stands: what
-else comes after the first head decides ids by the largest of many near values. Attention's own products, softmax, norms
-and sums stay in float32.
-What a graph takes and gives stays as it was.
+Only products of activations with a weight matrix are quantised, and only those of transformer layers: the heads decide
+ids by the largest of many close values. Attention products, softmax, norms and sums stay in float32. Inputs and outputs
+of the graphs are unchanged.
 
-Scales are constants, measured on scenes before: what becomes of a block would otherwise hang on the blocks that share
-its call, and goals are dealt out among threads.
+Scales are constants from calibration: with dynamic scales the result of an action sequence would depend on the others
+of its call, and goals are distributed over threads.
 
-int8 is for ONNX Runtime, by its own operator; TensorRT has none such. Activations have 255 steps between the least and
-the largest value that was seen. Where that leaves typical values a few steps only, as in the second half of a gated
-layer, the product stays in float32: there the range is 40 and more times the root mean square in the shipped network,
-everywhere else 25 times at most. Weights have a scale for each column and 7 bits: a processor without VNNI adds two
-products of 8 bits in 16, which overflow.
+int8 is for ONNX Runtime, by its own operator, which TensorRT does not have. Activations have 255 steps between their
+smallest and largest calibrated value. A product whose range is 40 or more times the root mean square stays in float32
+(the second half of a gated layer in the shipped network; all others have at most 25 times), because typical values
+would have a few steps only. Weights have a scale per column and 7 bits: a processor without VNNI adds two products of 8
+bits in 16 bits, which overflow.
 
-fp8 (E4M3) is explicit quantisation as TensorRT's strongly typed networks take it: QuantizeLinear and DequantizeLinear
-around each product, scales constant, positive and in float32, zero points zero, one scale for each tensor: where
-weights have a scale for each column, TensorRT is said to multiply in float16 (NVIDIA/TensorRT-Model-Connect#1386).
-Floating point does not mind large values. ONNX Runtime computes these graphs too, by taking values back to float32:
-the same numbers, no quicker.
+fp8 (E4M3) is explicit quantisation as TensorRT's strongly typed networks require it: QuantizeLinear and
+DequantizeLinear around each product, constant positive float32 scales, zero points of zero, one scale per tensor,
+because with a scale per column TensorRT is reported to multiply in float16 (NVIDIA/TensorRT-Model-Connect#1386).
+Floating point represents large values well. ONNX Runtime also runs these graphs, by converting to float32: the same
+numbers, not faster.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from ..domain import Array
 from ..model.card import CALIBRATION_PREFIX, GRAPHS, GraphCard
 from .export import write_card, write_graph
 
-MIN_SIDE = 64  # rows or columns of a weight matrix that is worth it
+MIN_SIDE = 64  # minimum rows and columns of a quantised weight matrix
 ACTIVATION_STEPS = 255  # of int8 activations, which are bytes from 0
 WEIGHT_STEPS = 63  # on each side of zero: 255 * 63 * 2 fits into 16 bits
 MAX_RANGE_TO_RMS = 32.0  # range over root mean square; where it is more, typical values have fewer than 8 of 255 steps
@@ -70,7 +69,7 @@ ActivationRanges = Mapping[str, Mapping[str, ActivationRange]]  # by graph, by n
 
 
 def write_calibration_graphs(card: GraphCard, folder: Path) -> None:
-    """The graphs once more, with outputs that tell of what each product is given: least, largest, mean square."""
+    """Copies of the graphs with outputs for each product's input range: minimum, maximum, mean square."""
 
     def watch(name: str, graph: ir.Graph) -> None:
         for value in dict.fromkeys(given for _, given, _ in _layer_products(card, graph)):
@@ -89,7 +88,7 @@ def write_calibration_graphs(card: GraphCard, folder: Path) -> None:
 
 
 def activation_ranges(recorded: Mapping[str, Sequence[Mapping[str, Array]]]) -> dict[str, dict[str, ActivationRange]]:
-    """What the watched outputs (by graph, of each run) say of all runs together."""
+    """Activation ranges over all runs, from the calibration outputs (by graph, of each run)."""
     found: dict[str, dict[str, ActivationRange]] = {}
     for graph, runs in recorded.items():
         rows = {key: np.array([float(run[key]) for run in runs]) for key in (runs[0] if runs else ())}
@@ -147,7 +146,7 @@ def _rewrite_graphs(
 
 
 def _layer_products(card: GraphCard, graph: ir.Graph) -> list[tuple[ir.Node, ir.Value, Array]]:
-    """(node, what it is given, its weights (K, N)) of each product of a layer that is worth it, in order."""
+    """(node, its input, its weights (K, N)) of each quantisable product of a layer, in order."""
     multiplied = []
     for node in graph:
         if node.op_type == "MatMul":
@@ -157,7 +156,7 @@ def _layer_products(card: GraphCard, graph: ir.Graph) -> list[tuple[ir.Node, ir.
     columns = {high - low + 1 for low, high in card.model["codebook"]["reachable"]}
     heads = [node for node, _, weights in multiplied if weights.shape[1] in columns]
     before = _ancestors(heads[0]) if heads else {node for node, *_ in multiplied}
-    of_layers = {node.inputs[1] for node, *_ in multiplied if node in before}  # goals pass the layers once more
+    of_layers = {node.inputs[1] for node, *_ in multiplied if node in before}  # goals pass the layers a second time
     return [row for row in multiplied if row[0].inputs[1] in of_layers and min(row[2].shape) >= MIN_SIDE]
 
 
@@ -245,7 +244,7 @@ def _quantise_fp8(
 
 
 def _add_constant(graph: ir.Graph, name: str, array: Array) -> ir.Value:
-    """A constant of the graph; weights that several products have are kept once."""
+    """Adds a constant to the graph; weights that several products share are stored once."""
     if name in graph.initializers:
         return graph.initializers[name]
     value = ir.Value(name=name, const_value=ir.tensor(array, name=name))
@@ -257,7 +256,7 @@ def _add_constant(graph: ir.Graph, name: str, array: Array) -> ir.Value:
 def _insert_node(
     graph: ir.Graph, before: ir.Node, kind: str, inputs: list[ir.Value], name: str, domain: str = ""
 ) -> ir.Value:
-    """What a new node gives that stands right before another."""
+    """Inserts a node right before another; returns its output."""
     node = ir.Node(domain, kind, inputs, num_outputs=1, name=name)
     (output,) = node.outputs
     output.name, output.shape = name, inputs[0].shape

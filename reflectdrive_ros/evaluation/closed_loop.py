@@ -67,12 +67,12 @@ def drive(
     config: Config,
     duration_s: float,
     *,
-    pictures: bool | None = None,
+    images: bool | None = None,
     random_weights: bool = False,
 ) -> DriveResult:
     """Drives for `duration_s` of simulated time, or until the route ends.
 
-    `pictures`: whether camera images are rendered; None: if the settings require cameras and the planner uses them. The
+    `images`: whether camera images are rendered; None: if the settings require cameras and the planner uses them. The
     drivable area is given where `inputs.drivable_type` is not `none`. With `random_weights` the planner's network has
     random weights.
     Raises ConfigError for an unknown planner, ModelFileError for a model that cannot be used, RoadError, SumoMissing
@@ -80,15 +80,15 @@ def drive(
     """
     config = replace(config, planner=planner)
     network = cli_args.network_for(config, planner, random_weights) if planner in LEARNED else None
-    if pictures is None:
-        pictures = config.cameras.required and planner not in CAMERA_FREE
+    if images is None:
+        images = config.cameras.required and planner not in CAMERA_FREE
     scores: list[float] = []
     verdicts: Counter[str] = Counter()
     sources: Counter[str] = Counter()
     planning_ms: dict[str, list[float]] = {}
     with World(options, config.vehicle) as world:
         engine = Engine(config, clock=lambda: world.stamp_ns * 1e-9, network=network)
-        cameras = CameraHistory(world, config) if pictures else None
+        cameras = CameraHistory(world, config) if images else None
         every = round(SCORE_EVERY_S / DT_S)
         for step in range(round(duration_s / DT_S)):
             observation = world.observation(
@@ -174,8 +174,8 @@ def run_drives(
     jobs = [(name, seed) for name in drivers for seed in seeds]
     found: dict[Job, DriveResult] = {}
     failures: dict[Job, str] = {}
-    told = track_progress(_iterate_drives(jobs, drivers, config, duration_s), "driving", console, len(jobs))
-    for job, result in told:
+    results = track_progress(_iterate_drives(jobs, drivers, config, duration_s), "driving", console, len(jobs))
+    for job, result in results:
         if isinstance(result, DriveResult):
             found[job] = result
         else:

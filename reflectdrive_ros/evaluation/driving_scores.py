@@ -27,12 +27,12 @@ class Driver(NamedTuple):
     """The planner of one row of a table."""
 
     planner: str
-    privilege: str = ""  # one of `privilege.PRIVILEGES`; empty in closed loop, where all planners are told the same
+    privilege: str = ""  # one of `privilege.PRIVILEGES`; empty in closed loop, where all planners have the same inputs
     random_weights: bool = False  # whether its network has random weights
 
 
 def make_drivers(planners: Sequence[str], privileges: Sequence[str], random_weights: bool) -> dict[str, Driver]:
-    """The rows of a table by name, such as "reflectdrive2 random weights (words)"; an empty privilege is not named."""
+    """The rows of a table by name, such as "reflectdrive2 random weights (words)"; an empty privilege is left out."""
     drivers = {}
     for planner in planners:
         for random in (False, True) if random_weights and planner in LEARNED else (False,):

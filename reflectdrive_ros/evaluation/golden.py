@@ -210,7 +210,7 @@ def _rings(shapes: list[Mapping[str, Any]], ego_from_map: Array) -> tuple[Array,
 
 
 def _areas(entry: Mapping[str, Any], ego_from_map: Array) -> MapAreas:
-    """The polygons that the official drivable map holds, which is not all of the map: no roadblock connectors."""
+    """The polygons of the official drivable map, which leaves out roadblock connectors."""
     shapes = {
         shape["id"]: shape
         for layer in ("lanes", "roadblocks", "intersections", "carparks")
@@ -233,7 +233,7 @@ def _areas(entry: Mapping[str, Any], ego_from_map: Array) -> MapAreas:
 
 
 def _red_lights(entry: Mapping[str, Any], ego_from_map: Array) -> RedLights:
-    """Red connectors of the route (as given, not as corrected); a state at 2 Hz holds for half a second (section 7)."""
+    """Red connectors of the route (as given, not corrected); a state at 2 Hz is held for half a second (section 7)."""
     if 0 < len(entry["red_lights"]) <= STEPS // FRAME_STEPS:
         raise DocumentError(f"has {len(entry['red_lights'])} entries in red_lights, expected 0, or 9 or more")
     on_route = set(entry["route_roadblock_ids"])

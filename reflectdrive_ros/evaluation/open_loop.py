@@ -3,9 +3,10 @@
 Each scene is planned once from the planner's initial state. The scorer simulates the plan with its own vehicle model;
 other agents follow their recorded tracks. A missing scene set is generated first. Confidence intervals treat scenes as
 independent, although scenes of one shard share a road network.
-`--privilege` chooses what planners are told beyond images (`evaluation.privilege`); several privileges give one row
-each. `--random-weights` adds a row with random network weights: the part of the score due to selection and repair.
-Learned planners also report the score of their best proposal, an upper bound for selection.
+
+`--privilege` chooses the planner's inputs beyond images (`evaluation.privilege`); several privileges give one row each.
+`--random-weights` adds a row with random network weights: the part of the score due to selection and repair. Learned
+planners also report the score of their best proposal, an upper bound for selection.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def resolve_scene_set(scenes: str, workers: int, console: Console) -> Path:
             names = ", ".join(sets.SIZES)
             raise SetError(f"{shown(folder)} holds no scene set: name one of {names}, or make one there with `{make}`")
         return folder
-    make_shard, made_by = scene_sets.make_sampler(*scene_sets.IMAGE_SIZE, pictures=True)
+    make_shard, made_by = scene_sets.make_sampler(*scene_sets.IMAGE_SIZE, images=True)
     wanted = sets.SceneSetSpec(scenes, sets.SIZES[scenes], made_by)
     folder = sets.default_folder(scenes, made_by)
     if not sets.is_complete(folder, wanted):

@@ -1,4 +1,4 @@
-"""Privileges: what a planner is told beyond camera images. Scores of different privileges are never compared.
+"""Privileges: a planner's inputs beyond camera images. Scores of different privileges are never compared.
 
 - `words`: command, speed limit and instruction, as NAVSIM planners have them; no route.
 - `route`: also the route. A vehicle with cameras and a navigation system knows this.

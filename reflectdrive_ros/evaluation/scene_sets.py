@@ -20,11 +20,11 @@ from ..sim import sumo
 IMAGE_SIZE = (288, 162)  # of an image: the resolution that the shipped network reads
 
 
-def make_sampler(width: int, height: int, *, pictures: bool, first: int = 0) -> tuple[MakeShard, dict[str, Any]]:
+def make_sampler(width: int, height: int, *, images: bool, first: int = 0) -> tuple[MakeShard, dict[str, Any]]:
     """The shard generator of the proving ground, and the options that its scenes depend on."""
     from ..sim import sampler
 
-    options = sampler.Options(width, height, pictures)
+    options = sampler.Options(width, height, images)
     return partial(sampler.Shard, options=options), sets.made_by(asdict(options), first)
 
 

@@ -1,12 +1,12 @@
-"""What a set of exported graphs is, told once: in their card, and in each file. Read without torch.
+"""The card of a set of exported graphs, and the metadata in each graph. Read without torch.
 
     card = GraphCard.read("models/mine/onnx/card.json")        # hashes of all files are checked here
     card.files["step"], card.model["weights_sha256"], card.codebook()
 
-A card is `{"format", "model", "graphs": {name: {"file", "sha256", "bytes", "weights"?}}, "about"}`. `model` stands in
-the metadata of each graph once more, so that a graph of another model in the right place is noticed. A large graph has
-its weights in a file of its own, `weights`, with the same three entries. All that a runtime loads is covered by a hash:
-a graph that refers to any other file is refused.
+A card is `{"format", "model", "graphs": {name: {"file", "sha256", "bytes", "weights"?}}, "about"}`. `model` is repeated
+in the metadata of each graph, so that a graph of another model in the right place is detected. A large graph has its
+weights in a file of its own, `weights`, with the same three entries. All files that a runtime loads are covered by a
+hash: a graph that refers to any other file is refused.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ FORMER_GOALS = {"looked": "rescored", "trust": "value_power"}
 FORMER_CONFIG = {"blocks": "transformer"}
 CARD = "card.json"
 GRAPHS = ("vision_encoder", "prefill_goal", "prefill", "step")
-QUANTISED = ("int8", "fp8")  # precisions that drive only after they were held against float32
+QUANTISED = ("int8", "fp8")  # precisions that drive only after the accuracy gate
 MAX_PDMS_DROP = 0.3  # PDMS that they may cost
-CALIBRATION_PREFIX = "calibration:"  # begins the names of outputs that tell of values inside a graph
-GRAPH_BYTES = 1 << 31  # protobuf's own limit; more weights stand beside their graph
+CALIBRATION_PREFIX = "calibration:"  # prefix of calibration outputs
+GRAPH_BYTES = 1 << 31  # protobuf's limit; larger weights are stored in a file beside the graph
 METADATA = "reflectdrive"  # key of the graphs' metadata under which `model` stands, as JSON
 
 COUNT, SIZE, SCALE = whole(1, 4096), whole(1, 1 << 14), number(1e-6, 1e6)
@@ -91,19 +91,19 @@ FIELDS = {
 
 
 class GraphError(UserError):
-    """Exported graphs cannot be used; the message says which file, why and what to do."""
+    """Exported graphs cannot be used; the message names the file, the reason and what to do."""
 
 
 @dataclass(frozen=True)
 class GraphCard:
-    """A card that was read, its files found as it says."""
+    """A card that was read and whose files were verified."""
 
     path: Path
-    model: Mapping[str, Any]  # what the network takes and means: `export.describe_model`
+    model: Mapping[str, Any]  # inputs and meaning of the network: `export.describe_model`
     files: Mapping[str, Path]
     sha256: Mapping[str, str]  # of the files
-    about: Mapping[str, Any]  # where the weights come from
-    gate: Mapping[str, Any]  # what quantised graphs scored beside those in float32; empty where nobody looked
+    about: Mapping[str, Any]  # origin of the weights
+    gate: Mapping[str, Any]  # scores of quantised and float32 graphs; empty without a gate
 
     @staticmethod
     def read(path: str | Path) -> GraphCard:
@@ -141,7 +141,7 @@ class GraphCard:
 
     @property
     def precision(self) -> str:
-        """Of the arithmetic: fp32, bf16, int8, fp8. Cards that were written before there was a choice do not tell."""
+        """Of the arithmetic: fp32, bf16, int8, fp8. The earliest cards have no such entry and are fp32."""
         return str(self.model.get("precision") or "fp32")
 
     def codebook(self) -> Codebook:
@@ -160,20 +160,20 @@ class GraphCard:
         }
 
     def check_gate(self) -> None:
-        """Raises GraphError for quantised graphs of which nobody has shown that they drive as those in float32."""
+        """Raises GraphError for quantised graphs without a passed accuracy gate."""
         if self.precision not in QUANTISED:
             return
         try:
             lost = float(self.gate["pdms_fp32"]) - float(self.gate["pdms"])
         except (KeyError, TypeError, ValueError):
             raise GraphError(
-                f"the graphs of {self.path} reckon in {self.precision}, and their card does not tell what they score "
-                f"beside those in float32: export again with --precision {self.precision} --gate DIR"
+                f"the graphs of {self.path} compute in {self.precision}, and their card lacks their score "
+                f"beside that of float32 graphs: export again with --precision {self.precision} --gate DIR"
             ) from None
         if not (lost <= MAX_PDMS_DROP and self.gate.get("passed") is True):
             raise GraphError(
-                f"the graphs of {self.path} reckon in {self.precision}, which costs them {lost:.2f} of PDMS, more than "
-                f"{MAX_PDMS_DROP}: drive with those in float32"
+                f"the graphs of {self.path} compute in {self.precision} and score {lost:.2f} PDMS less than in "
+                f"float32, at most {MAX_PDMS_DROP} is allowed: use the float32 graphs"
             )
 
     def check_metadata(self, name: str, metadata: Mapping[str, str]) -> None:
@@ -215,17 +215,16 @@ def upgrade_model(model: Any) -> Any:
 
 
 def _upgrade_card(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A card of FORMER_FORMAT under its present names; files keep the names that the card gives them."""
-    return {
-        **content,
-        "format": FORMAT,
-        "model": upgrade_model(content.get("model")),
-        "graphs": rename_keys(content.get("graphs"), FORMER_GRAPHS),
-    }
+    """Converts a card of FORMER_FORMAT to the present names; file names stay as they are."""
+    upgraded = {**content, "format": FORMAT}
+    for field, upgrade in (("model", upgrade_model), ("graphs", lambda graphs: rename_keys(graphs, FORMER_GRAPHS))):
+        if field in content:
+            upgraded[field] = upgrade(content[field])
+    return upgraded
 
 
 def _check_graph(file: Path, row: Mapping[str, Any]) -> None:
-    """Raises GraphError unless the graph, and the weights beside it that it refers to, are those of the card."""
+    """Raises GraphError unless the graph, and the weights file that it refers to, are those of the card."""
     weights = row.get("weights")
     try:
         content = read_limited(file, GRAPH_BYTES)

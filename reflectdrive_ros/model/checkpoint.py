@@ -1,11 +1,12 @@
-"""Weights on disk: our own, and those of Qwen3 and SigLIP2 as Hugging Face stores them. Safetensors only, never pickle.
+"""Weights on disk: this package's, and those of Qwen3 and SigLIP2 in Hugging Face's format. Safetensors only, never
+pickle.
 
     sha256 = save(net, "models/mine/weights.safetensors", {"data": "proving ground train", "seed": 0})
     net = load("models/mine/weights.safetensors", sha256)
 
-The file carries the network's configuration, so weights and code cannot disagree in silence; the card beside it
-(`card.json`) says what a reader wants to know: the hash, the measures, what the caller adds.
-Whatever does not fit is a CheckpointError that says which file, what is wrong and what was expected.
+The file contains the network's configuration, so that weights and code cannot disagree unnoticed; the card beside it
+(`card.json`) holds the hash, the configuration and the caller's entries. Mismatches raise CheckpointError, which names
+the file, the fault and what was expected.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ CARD = "card.json"
 SHOWN = 8  # names listed of those that are wrong
 
 COUNT, WIDTH, EPSILON, RANGE = whole(1, 256), whole(1, 1 << 16), number(0.0, 1.0), array(number(-1e4, 1e4), 2, 2)
-FIELDS = {  # of TokenNetConfig as a file of weights carries it
+FIELDS = {  # of TokenNetConfig in a weights file
     "vision": {
         **{name: whole(1, 1 << 14) for name in ("height", "width", "patch")},
         **dict.fromkeys(("frames", "layers", "heads"), COUNT),
@@ -74,11 +75,11 @@ FIELDS = {  # of TokenNetConfig as a file of weights carries it
 
 
 class CheckpointError(UserError):
-    """Weights cannot be used; the message says which file, why and what was expected."""
+    """Weights cannot be used; the message names the file, the reason and what was expected."""
 
 
 def save(net: TokenNet, path: str | Path, about: Mapping[str, Any], dtype: torch.dtype = torch.bfloat16) -> str:
-    """Write weights (as `dtype`) and card; returns the file's SHA-256. A reader never sees half a file."""
+    """Writes weights (as `dtype`) and card, atomically; returns the file's SHA-256."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     tensors = {name: value.detach().to("cpu", dtype).contiguous() for name, value in net.state_dict().items()}
@@ -125,9 +126,9 @@ def load(path: str | Path, sha256: str) -> TokenNet:
 
 
 def random_net(path: str | Path, seed: int) -> TokenNet:
-    """The network of weights, or of a card of exported graphs, as training begins: random weights from a seed.
+    """The network of a weights file, or of a card of exported graphs, with random weights from a seed.
 
-    In float32 on the CPU, ready for inference. Raises CheckpointError for a file that does not tell its configuration.
+    In float32 on the CPU, ready for inference. Raises CheckpointError for a file without its configuration.
     """
     path = Path(path)
     if path.name == CARD:
@@ -144,7 +145,7 @@ def random_net(path: str | Path, seed: int) -> TokenNet:
 
 
 def present_name(name: str) -> str:
-    """The present dotted name of a parameter in a file of weights or a training state of the former format."""
+    """The present dotted name of a parameter in a weights file or training state of the former format."""
     return ".".join(FORMER_PARAMETERS.get(part, part) for part in name.split("."))
 
 
@@ -179,8 +180,10 @@ def _dataclass_of(kind: Any, values: Mapping[str, Any]) -> Any:
 
 
 def open_safetensors(path: Path) -> Any:
-    """A safetensors file, as `safe_open` gives it. Raises OSError for what is no regular file, and SafetensorError."""
-    open_limited(path, MODEL_BYTES).close()  # the library would wait for the writer of a pipe
+    """A safetensors file, as `safe_open` returns it. Raises OSError for what is not a regular file, and
+    SafetensorError.
+    """
+    open_limited(path, MODEL_BYTES).close()  # the library would block on a pipe without a writer
     return safe_open(path, "pt")
 
 

@@ -1,5 +1,5 @@
-"""The transformer block of Qwen3 (RMSNorm, rotary positions, q/k norms, grouped heads, SwiGLU), with a second,
-narrower FFN for action tokens. Parameters are named as Hugging Face names them, so that its weights load unchanged.
+"""The transformer layer of Qwen3 (RMSNorm, rotary positions, q/k norms, grouped heads, SwiGLU), with a second, narrower
+FFN for action tokens. Parameter names are Hugging Face's, so that its weights load unchanged.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class RmsNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         wide = x.float()  # squares overflow and vanish in half precision
-        # a power, a root and a quotient: the form that ONNX Runtime and TensorRT take for one operation
+        # power, root and quotient: ONNX Runtime and TensorRT fuse this form into one operator
         return self.weight * (wide / (wide.pow(2).mean(-1, keepdim=True) + self.eps).sqrt()).to(x.dtype)
 
 
@@ -65,10 +65,10 @@ def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
-    """(.., N, head_dim) what queries (.., N, head_dim) see in values (.., K, head_dim); mask (N, K) is added.
+    """(.., N, head_dim) attention of queries (.., N, head_dim) over values (.., K, head_dim); mask (N, K) is added to
+    the logits.
 
-    To learn on a CPU it is written out: torch's fused kernel takes longer for the gradient than products of matrices
-    that the processor has units for.
+    Written out for training on CPUs: the gradient of torch's fused kernel takes longer there than matrix products.
     """
     if not (queries.requires_grad and queries.device.type == "cpu"):
         return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
@@ -97,15 +97,18 @@ class Attention(nn.Module):
         return apply_rotary(keys, cos, sin), self._heads(self.v_proj(x)).transpose(-3, -2)
 
     def attend(self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """x (B, N, width) looks at keys and values (B, kv_heads, K, head_dim); mask (N, K) is added to what it sees."""
+        """Attention of x (B, N, width) over keys and values (B, kv_heads, K, head_dim); mask (N, K) is added to the
+        logits.
+        """
         shared = self.config.heads // self.config.kv_heads
         return self._project_output(attention(self._grouped_queries(x, cos, sin), keys, values, mask.repeat(shared, 1)))
 
     def attend_cached(self, x: Tensor, past: KeysValues, own: KeysValues, cos: Tensor, sin: Tensor) -> Tensor:
-        """x (B, R, N, width) looks at all of past (B, kv_heads, P, ..) and of its own (B, R, kv_heads, N, ..).
+        """Attention of x (B, R, N, width) over the cache (B, kv_heads, P, ..) and over its own keys (B, R, kv_heads, N,
+        ..).
 
-        One softmax over both, which are multiplied apart: the past is copied neither for a block nor beside its own.
-        The queries' tables hold the softmax's scale.
+        One softmax over both, with separate products: the cache is not copied per sequence and not concatenated. The
+        queries are scaled in advance.
         """
         rows, length = self._grouped_queries(x, cos, sin), past[0].shape[2]
         keys, values = (part[:, None] for part in past)
@@ -117,13 +120,13 @@ class Attention(nn.Module):
     def _grouped_queries(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Queries (.., kv_heads, shared * N, head_dim) of x (.., N, width).
 
-        Heads that share keys stand below each other, as more rows: nothing is copied for them.
+        Heads that share keys are additional rows, so that keys are not copied.
         """
         queries = apply_rotary(self.q_norm(self._heads(self.q_proj(x))).transpose(-3, -2), cos, sin)
         return torch.unflatten(queries, -3, (self.config.kv_heads, -1)).flatten(-3, -2)
 
     def _project_output(self, seen: Tensor) -> Tensor:
-        """(.., N, width) of what each row of `_grouped_queries` has seen."""
+        """(.., N, width) from the attention output of each row of `_grouped_queries`."""
         shared = self.config.heads // self.config.kv_heads
         by_head = torch.unflatten(seen, -2, (shared, -1)).flatten(-4, -3)
         return self.o_proj(by_head.transpose(-3, -2).flatten(-2))  # type: ignore[no-any-return]
@@ -157,10 +160,10 @@ class DecoderLayer(nn.Module):
     def forward(
         self, x: Tensor, prompt: int, mask: Tensor, cos: Tensor, sin: Tensor, skip: int = 0
     ) -> tuple[Tensor, KeysValues]:
-        """Tokens (B, N, width), the first `prompt` of them the prompt's, after one block; and their keys, values.
+        """One layer for tokens (B, N, width), the first `prompt` of them the prompt's; also returns keys and values.
 
-        mask (N, N) is 0 where one sees another and hugely negative elsewhere. The first `skip` tokens are only looked
-        at: the result is (B, N - skip, width).
+        mask (N, N) is 0 where attention is allowed and very negative elsewhere. The first `skip` tokens are only keys:
+        the result is (B, N - skip, width).
         """
         normed = self.input_layernorm(x)
         own = self.self_attn.keys_values(normed, cos, sin)

@@ -1,14 +1,14 @@
-"""Beginnings from public weights: a Qwen3 language model and a SigLIP2 visual encoder, as Hugging Face stores them.
+"""Initialisation from public weights: a Qwen3 language model and a SigLIP2 vision encoder in Hugging Face's format.
 
-    net = TokenNet(base())
+    net = TokenNet(base_config())
     net.initialise(generator)
     load_qwen3(net, "path/of/Qwen3-0.6B-Base")
     load_siglip(net, "path/of/siglip2-base-patch16-256")
 
-The prompt is causal, so the language model's weights mean what they meant. The action FFN begins as the channels of the
-full FFN whose gates are strongest. What is new here (projector, action tables and heads) keeps its random beginning.
-A network with words of its own begins with what the language model knows of those that it has in one piece.
-Weights that lack something, bring something unknown or belong to other measures are refused, and named.
+The prompt is causal, as in the language model. The action FFN starts with the channels of the full FFN that have the
+largest gates. New parts (projector, action tables and heads) keep their random initialisation. A network with its own
+vocabulary takes the embeddings of the words that are single tokens of the language model. Missing, unknown or
+differently shaped weights are refused by name.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SIGLIP_DEFAULTS = {  # what its configuration leaves out
 
 
 def load_qwen3(net: TokenNet, folder: str | Path) -> None:
-    """Fill the language model's weights from a folder with config.json and safetensors. Raises CheckpointError."""
+    """Loads the language model's weights from a folder with config.json and safetensors. Raises CheckpointError."""
     folder = Path(folder)
     found, want = _configuration(folder), net.config.transformer
     rope_theta = found.get("rope_theta", (found.get("rope_parameters") or {}).get("rope_theta"))
@@ -61,11 +61,11 @@ def load_qwen3(net: TokenNet, folder: str | Path) -> None:
         },
     )
     tensors = {name.removeprefix("model."): value for name, value in _tensors(folder).items()}
-    tensors.pop("lm_head.weight", None)  # the embedding once more; no words are spoken here
+    tensors.pop("lm_head.weight", None)  # equals the embedding; this network generates no text
     if net.config.words and "embed_tokens.weight" in tensors:
         tensors["embed_tokens.weight"] = _vocabulary_embeddings(net, tensors["embed_tokens.weight"], folder)
     parts = torch.nn.ModuleDict({"embed_tokens": net.embed_tokens, "layers": net.layers, "norm": net.norm})
-    # the action FFN is ours: it begins with the network's present weights, then takes the strongest channels
+    # the action FFN is not part of Qwen3: it keeps its initialisation, then takes the strongest channels
     own = {name: value for name, value in parts.state_dict().items() if ".action_mlp." in name}
     unexpected_own = sorted(set(own) & set(tensors))
     if unexpected_own:
@@ -91,7 +91,7 @@ def _vocabulary_embeddings(net: TokenNet, table: Tensor, folder: Path) -> Tensor
 
 
 def init_action_mlp(layer: DecoderLayer) -> None:
-    """The action FFN becomes those channels of the full FFN whose gate weights have the largest norm, in order."""
+    """Sets the action FFN to the channels of the full FFN whose gate weights have the largest norm, in order."""
     with torch.no_grad():
         norms = layer.mlp.gate_proj.weight.norm(dim=1)
         kept = norms.topk(layer.action_mlp.gate_proj.weight.shape[0]).indices.sort().values
@@ -106,7 +106,7 @@ def load_siglip(net: TokenNet, folder: str | Path) -> None:
     folder = Path(folder)
     found, want = _configuration(folder), net.config.vision
     if want.stem or want.frames != 1 or want.height != want.width:
-        raise CheckpointError(f"{folder} is for square pictures one by one and without a stem; vision is {want}")
+        raise CheckpointError(f"{folder} is for square images one by one and without a stem; vision is {want}")
     _must_agree(
         folder,
         {**SIGLIP_DEFAULTS, **(found.get("vision_config") or found)},

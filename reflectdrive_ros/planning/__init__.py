@@ -21,13 +21,13 @@ LEARNED: dict[str, Planner] = {  # they need the weights of a network
 }
 PROPOSALS: dict[
     str, Callable[[Observation, PlannerContext], tuple[Trajectory, ...]]
-] = {  # to all goals, nothing repaired
+] = {  # to all goals, without repair
     "reflectdrive": reflectdrive.proposals,
     "reflectdrive2": reflectdrive2.proposals,
 }
 PREFETCHABLE_DRAFTS = {
     "reflectdrive2": reflectdrive2.draft_inputs
-}  # of those whose first draft hangs on the scene alone
+}  # planners whose first draft depends on the scene alone
 
 
 def get_planner(config: Config) -> Planner:

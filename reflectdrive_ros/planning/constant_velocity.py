@@ -1,4 +1,4 @@
-"""Baseline: go on straight at the present speed. Every planner worth its name must beat it."""
+"""Baseline: continue straight at the present speed."""
 
 from __future__ import annotations
 

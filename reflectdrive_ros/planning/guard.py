@@ -11,18 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from .. import geometry, kinematics
-from ..config import Config, GuardConfig, VehicleConfig
-from ..domain import Agents, Array, EgoState, Forecast, ForecastSource, Observation, Plan, Trajectory, Verdict
-from ..scoring import drivable, prediction
-from ..scoring.frenet import FrenetFrame
+from ..config import Config, GuardConfig
+from ..domain import Agents, Array, EgoState, Observation, Plan, Trajectory, Verdict
+from ..scoring.safety import BACKWARDS_MPS, SafetyContext, unsafe_reason, vehicle_demands
 
-STANDING_MPS = 0.05  # slower counts as standing, as in the PDM score
 AVERAGE_S = 0.5  # accelerations are averaged over this time: finer ones are noise of a 2 Hz plan
-MIN_CURVATURE_SPEED_MPS = 1.0  # below, curvature is heading noise
-BACKWARDS_MPS = 0.1  # beyond noise: a controller would shift into reverse
-SAME_GAP_M = 0.02  # smaller changes of a gap are ignored: a replanned stop moves by as much
-DIAGONAL = np.sqrt(2.0)  # growth of a box across its corner over its growth on each side
-BEHIND_RAD = np.deg2rad(150.0)  # agents at a larger bearing are behind, as in the PDM score
 
 
 @dataclass(frozen=True)
@@ -33,20 +26,13 @@ class Judgement:
     reason: str = ""  # one sentence when the verdict is not OK
 
 
-def check(
-    plan: Plan, observation: Observation, elapsed_ms: float, config: Config, forecast: Forecast | None = None
-) -> Judgement:
-    """The verdict on a plan for this observation.
-
-    `forecast` replaces the prediction from the agents of the observation. Raises ValueError for a LOGGED forecast:
-    logged futures are for evaluation only.
-    """
-    if forecast is not None and forecast.source is ForecastSource.LOGGED:
-        raise ValueError("the guard was given a LOGGED forecast: only an evaluation may know the future")
-    reason = infeasible_reason(plan, observation, config)
+def check(plan: Plan, known: SafetyContext, elapsed_ms: float) -> Judgement:
+    """The verdict on a plan for the observation of `known`, made in `elapsed_ms`."""
+    config = known.config
+    reason = infeasible_reason(plan, known.observation, config.guard)
     if reason:
         return Judgement(Verdict.INFEASIBLE, reason)
-    reason = unsafe_reason(plan, observation, config, forecast)
+    reason = unsafe_reason(plan.trajectory, known)
     if reason:
         return Judgement(Verdict.UNSAFE, reason)
     if elapsed_ms > config.engine.deadline_ms:
@@ -56,9 +42,9 @@ def check(
     return Judgement(Verdict.OK)
 
 
-def infeasible_reason(plan: Plan, observation: Observation, config: Config) -> str:
+def infeasible_reason(plan: Plan, observation: Observation, guard: GuardConfig) -> str:
     """Why the vehicle cannot follow this plan; empty if it can."""
-    guard, trajectory = config.guard, plan.trajectory
+    trajectory = plan.trajectory
     if plan.stamp_ns != observation.stamp_ns:
         return f"the plan is stamped {(observation.stamp_ns - plan.stamp_ns) * 1e-9:.2f} s before its observation"
     expected = np.array([observation.ego.speed_mps * trajectory.dt_s, 0.0])
@@ -83,129 +69,6 @@ def infeasible_reason(plan: Plan, observation: Observation, config: Config) -> s
     return ""
 
 
-def vehicle_demands(
-    poses: Array, dt_s: float, speed_mps: float, guard: GuardConfig
-) -> tuple[tuple[str, Array, float, str], ...]:
-    """Demands of N plans (N, T, 3) on a vehicle at this speed: for each a phrase, values (N, T), limit and unit."""
-    path = np.concatenate([np.zeros((len(poses), 1, 3)), poses], axis=1)
-    step, turn = np.diff(path[..., :2], axis=1), geometry.wrap(np.diff(path[..., 2], axis=1))
-    middle = path[:, :-1, 2] + 0.5 * turn
-    forward = step[..., 0] * np.cos(middle) + step[..., 1] * np.sin(middle)
-    speed = np.copysign(np.hypot(step[..., 0], step[..., 1]), forward) / dt_s
-    acceleration = np.diff(speed, axis=1, prepend=speed_mps)
-    # from the present speed to the mean of the first interval is half an interval
-    acceleration[:, 0] *= 2.0
-    acceleration /= dt_s
-    yaw_rate = turn / dt_s
-    lateral = np.maximum(np.abs(speed * yaw_rate), lateral_accelerations(step, dt_s))
-    curvature = (
-        np.abs(yaw_rate)
-        / np.maximum(np.abs(speed), MIN_CURVATURE_SPEED_MPS)
-        * (np.abs(speed) > MIN_CURVATURE_SPEED_MPS)
-    )
-    return (
-        ("drives backwards at", -speed, BACKWARDS_MPS, "m/s"),
-        ("is as fast as", speed, guard.max_speed_mps, "m/s"),
-        ("speeds up at", acceleration, guard.max_acceleration_mps2, "m/s^2"),
-        ("brakes at", -acceleration, guard.max_deceleration_mps2, "m/s^2"),
-        ("turns with a lateral acceleration of", lateral, guard.max_lateral_acceleration_mps2, "m/s^2"),
-        ("turns with a curvature of", curvature, guard.max_curvature_per_m, "1/m"),
-    )
-
-
-def lateral_accelerations(step: Array, dt_s: float) -> Array:
-    """(N, T) m/s^2 from the change of direction of steps (N, T, 2): a path may bend more than its headings."""
-    before, after = step[:, :-1], step[:, 1:]
-    across = before[..., 0] * after[..., 1] - before[..., 1] * after[..., 0]
-    length = np.maximum(np.hypot(*np.moveaxis(before, -1, 0)), np.hypot(*np.moveaxis(after, -1, 0)))
-    moving = length > MIN_CURVATURE_SPEED_MPS * dt_s
-    aside = np.where(moving, np.abs(across) / np.maximum(length, MIN_CURVATURE_SPEED_MPS * dt_s), 0.0) / dt_s**2
-    return np.pad(aside, ((0, 0), (1, 0)))
-
-
-def unsafe_reason(plan: Plan, observation: Observation, config: Config, forecast: Forecast | None = None) -> str:
-    """The first collision or departure from the road within the safe horizon; empty if there is none. Unknown objects
-    are not checked."""
-    trajectory, guard = plan.trajectory, config.guard
-    steps = min(len(trajectory.poses), int(guard.safe_horizon_s / trajectory.dt_s + 1e-6))
-    centres = box_centres(trajectory.poses[:steps], config.vehicle)
-    others = observation.others
-    if forecast is None and others is not None and len(others):
-        road = FrenetFrame.of(observation.route)
-        forecast = prediction.forecast(others, road, trajectory.dt_s, steps)
-    if forecast is not None and len(forecast.poses):
-        hit = first_collision(trajectory, centres, forecast, config)
-        if hit:
-            return hit
-    return off_road_reason(trajectory, centres, observation, config)
-
-
-def off_road_reason(trajectory: Trajectory, centres: Array, observation: Observation, config: Config) -> str:
-    """When the outline of the vehicle leaves the drivable space; empty if it never does, at standstill, or if the space
-    is unknown.
-
-    A vehicle that is outside already may drive back: only movement further out counts.
-    """
-    if observation.drivable is None:
-        return ""
-    size = np.array([config.vehicle.length_m, config.vehicle.width_m])
-    here = box_centres(np.zeros((1, 3)), config.vehicle)
-    clearance = drivable.outline_clearances(observation.drivable, np.concatenate([here, centres]), size)
-    moving = np.abs(kinematics.speeds(trajectory)[: len(centres)]) > STANDING_MPS
-    best_so_far = np.maximum.accumulate(clearance)[:-1]
-    out = (clearance[1:] <= 0.0) & (clearance[1:] < best_so_far - observation.drivable.resolution_m) & moving
-    if not out.any():
-        return ""
-    return f"the plan leaves the drivable space after {(int(np.argmax(out)) + 1) * trajectory.dt_s:.1f} s"
-
-
-def first_collision(trajectory: Trajectory, centres: Array, forecast: Forecast, config: Config) -> str:
-    """The first collision of the ego boxes (T, 3) with the forecast, except at standstill and from behind."""
-    vehicle = config.vehicle
-    ego_size = np.array([vehicle.length_m, vehicle.width_m])
-    sizes = inflate_boxes(forecast.poses[:, 0], forecast.sizes, vehicle, config.guard.clearance_m)
-    others = forecast.poses[:, np.minimum(np.arange(1, len(centres) + 1), forecast.poses.shape[1] - 1)]  # (A, T, 3)
-    reach = 0.5 * (np.hypot(*ego_size) + np.hypot(sizes[:, 0], sizes[:, 1]))
-    distances = np.hypot(others[..., 0] - centres[:, 0], others[..., 1] - centres[:, 1])
-    who, when = np.nonzero(distances <= reach[:, None])
-    touching = geometry.boxes_overlap(centres[when], ego_size, others[who, when], sizes[who])
-    moving = np.abs(kinematics.speeds(trajectory)[when]) > STANDING_MPS
-    rear_axles = trajectory.poses[when]
-    bearing = geometry.wrap(
-        np.arctan2(others[who, when, 1] - rear_axles[:, 1], others[who, when, 0] - rear_axles[:, 0]) - rear_axles[:, 2]
-    )
-    counts = touching & moving & (np.abs(bearing) <= BEHIND_RAD)
-    # The first contact with each agent decides, as in the PDM score: after a collision from behind the predicted agent
-    # overlaps the ego, which is not a fault of the plan. (np.nonzero lists the times of each agent in order.)
-    touched = np.flatnonzero(touching)
-    firsts = touched[np.unique(who[touched], return_index=True)[1]]
-    at_fault = firsts[counts[firsts]]
-    if not len(at_fault):
-        return ""
-    first = int(at_fault[np.argmin(when[at_fault])])
-    x, y = forecast.poses[who[first], 0, :2]
-    return f"the plan hits the object now at x {x:.1f} m, y {y:.1f} m after {(when[first] + 1) * trajectory.dt_s:.1f} s"
-
-
-def inflate_boxes(poses: Array, sizes: Array, vehicle: VehicleConfig, clearance_m: float) -> Array:
-    """(A, 2) sizes of agents at poses (A, 3), enlarged by the clearance that a plan must keep.
-
-    If the vehicle is closer already, by the present gap: it must not shrink.
-    """
-    here, ego_size = box_centres(np.zeros(3), vehicle), np.array([vehicle.length_m, vehicle.width_m])
-    wanted = sizes + 2.0 * clearance_m
-    gap_m = np.maximum(geometry.box_separation(here, ego_size, poses, sizes) - SAME_GAP_M, 0.0)
-    kept_gap_m = np.minimum(gap_m / DIAGONAL, clearance_m)
-    return np.where(
-        geometry.boxes_overlap(here, ego_size, poses, wanted)[:, None], sizes + 2.0 * kept_gap_m[:, None], wanted
-    )
-
-
-def box_centres(poses: Array, vehicle: VehicleConfig) -> Array:
-    """(..., 3) centres of the vehicle box for rear-axle poses (..., 3)."""
-    return geometry.compose(poses, np.array([vehicle.rear_axle_to_center_m, 0.0, 0.0]))
-
-
 def stop_plan(ego: EgoState, agents: Agents | None, path: Array | None, config: Config) -> Plan:
     """Brake to a stop along `path` (poses (T, 3), current ego frame) or, without one, along the present curvature.
 
@@ -214,12 +77,12 @@ def stop_plan(ego: EgoState, agents: Agents | None, path: Array | None, config: 
     """
     output, guard = config.output, config.guard
     times_s = output.dt_s * np.arange(1, round(output.horizon_s / output.dt_s) + 1)
-    observation = Observation(ego.stamp_ns, ego, np.zeros((0, 3)), agents=agents)
+    known = SafetyContext(Observation(ego.stamp_ns, ego, np.zeros((0, 3)), agents=agents), config)
     for deceleration in (guard.comfort_braking_mps2, guard.hard_braking_mps2, guard.emergency_braking_mps2):
         distances = kinematics.braking_distances(ego.speed_mps, deceleration, times_s)
         poses = along_path(path, distances) if path is not None else along_present_curve(ego, distances, config)
         plan = Plan(ego.stamp_ns, ego.map_from_ego, Trajectory(poses, output.dt_s))
-        if not unsafe_reason(plan, observation, config):
+        if not unsafe_reason(plan.trajectory, known):
             break
     return plan
 

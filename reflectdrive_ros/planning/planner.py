@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -15,11 +16,12 @@ import numpy as np
 from ..config import Config
 from ..domain import Array, Observation, Plan, TokenTrace
 from ..features import InputSpec, ModelInputs, model_inputs
-from ..tokens import Codebook
+from ..scoring.safety import SafetyContext
+from ..tokens import Codebook, Round
 
 
 class PlanningError(Exception):
-    """A planner cannot plan; the message says why."""
+    """A planner cannot plan; the message gives the reason."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class PlannerState:
 
     previous: Plan | None = None
     lite_steps_since_full: int = 0
-    memory: object = None  # what one recipe remembers beyond that, in a type of its own; told of if it is Remarks
+    memory: object = None  # state of one recipe, in its own type; StepNotes are published
 
 
 @runtime_checkable
@@ -72,7 +74,7 @@ def token_trace(rounds: Sequence[tuple[Array, Array]], known: Prefilled | None, 
 
 
 class Network(Protocol):
-    """A token network on some backend. Arrays go in and come out; the context stays on its device."""
+    """A token network on some backend. Inputs and outputs are arrays; the context stays on its device."""
 
     @property
     def inputs(self) -> InputSpec:
@@ -107,10 +109,16 @@ class Network(Protocol):
 
 def draft_sequentially(network: Network, context: Any, actions: Array, limits: Sequence[int]) -> tuple[Array, Array]:
     """`Network.draft` as one `step` call per round, for backends without a fused implementation."""
-    first, *others = limits
-    actions, confidence = network.step(context, actions, first, False)
-    for limit in others:
-        actions, confidence = network.step(context, actions, limit, False)
+    return run_rounds(partial(network.step, context), actions, tuple(map(Round, limits)))
+
+
+def run_rounds(
+    step: Callable[[Array, int, bool], tuple[Array, Array]], actions: Array, rounds: Sequence[Round]
+) -> tuple[Array, Array]:
+    """Sequences (M, 16) after decoding rounds, and the probability of each id; `step` is `Network.step` of a scene."""
+    confidence = np.zeros(actions.shape)
+    for limit, edit in rounds:
+        actions, confidence = step(actions, limit, edit)
     return actions, confidence
 
 
@@ -121,12 +129,19 @@ def no_deadline() -> float:
 
 @dataclass(frozen=True)
 class PlannerContext:
-    """Configuration, network and clock of a planner."""
+    """Configuration, network, clock and checks of a planner."""
 
     config: Config
     network: Network | None = None  # of learned planners
     make_inputs: Callable[[Observation, InputSpec], ModelInputs] = model_inputs
     deadline_used: Callable[[], float] = no_deadline  # elapsed share of the deadline, 0 at the start of the step
+    safety: SafetyContext | None = None  # of the step's observation
+
+    def safety_context(self, observation: Observation) -> SafetyContext:
+        """The SafetyContext of the step, or a new one if the caller shares none for this observation."""
+        if self.safety is not None and self.safety.observation is observation:
+            return self.safety
+        return SafetyContext(observation, self.config)
 
 
 def network_inputs(

@@ -23,10 +23,21 @@ import numpy as np
 from ..config import ReflectDriveConfig
 from ..domain import Array, Observation, Plan, StepKind, Trajectory
 from ..features import ModelInputs
-from .planner import Network, PlannerContext, PlannerState, PlanningError, Prefilled, network_inputs, token_trace
-from .postprocess.waypoints import postprocess, tokens_per_round, trajectories
+from ..scoring.safety import safety_check
+from ..tokens import decoding_rounds, draft_schedule
+from .assessment import assess, evaluate
+from .planner import (
+    Network,
+    PlannerContext,
+    PlannerState,
+    PlanningError,
+    Prefilled,
+    network_inputs,
+    run_rounds,
+    token_trace,
+)
+from .postprocess.waypoints import FREE, postprocess, trajectories
 from .repair import repair_plan
-from .safety import SafetyContext, assess, evaluate, safety_check
 
 
 @runtime_checkable
@@ -56,7 +67,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
     settings = planner_context.config.reflectdrive
     network, inputs = network_inputs("reflectdrive", observation, planner_context)
     scene = network.prefill_goal(inputs)
-    safety_context = SafetyContext.of(observation, planner_context.config)
+    safety_context = planner_context.safety_context(observation)
 
     goals = nms_goals(scene, network, settings)[: settings.goals if safety_context.can_check else 1]
     actions, confidence = draft_plans(goals, scene, inputs, network, settings)
@@ -71,7 +82,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
     best = order[0]
     ids, sent, repairs = actions[best], smooth[best], 0
     if settings.repair and safety_context.can_check:
-        repaired = repair_plan(ids, points[best], observation, scene.context, planner_context, safety_context)
+        repaired = repair_plan(ids, points[best], scene.context, planner_context, safety_context)
         ids, sent, repairs = repaired.ids, repaired.points, repaired.iterations
         if repairs and scores:
             again = assess(safety_context, evaluate(safety_context, sent[None]))
@@ -93,7 +104,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
         trace=token_trace([(actions[[best]], confidence[[best]])], scene, network.codebook),
     )
     result = replace(result, check=safety_check(result, safety_context, repairs))
-    return PlannerState(result, 0, Memory(inputs.notes, "every step plans anew")), result
+    return PlannerState(result, 0, Memory(inputs.notes, "every step is a full step")), result
 
 
 def proposals(observation: Observation, planner_context: PlannerContext) -> tuple[Trajectory, ...]:
@@ -105,7 +116,7 @@ def proposals(observation: Observation, planner_context: PlannerContext) -> tupl
     network, inputs = network_inputs("reflectdrive", observation, planner_context)
     scene = network.prefill_goal(inputs)
     actions, _ = draft_plans(nms_goals(scene, network, settings)[: settings.goals], scene, inputs, network, settings)
-    road = SafetyContext.of(observation, planner_context.config).road
+    road = planner_context.safety_context(observation).road
     points = postprocess(network.codebook.decode(actions), observation.ego, network.codebook.bin_m, road)
     return trajectories(points, observation.ego.speed_mps, planner_context.config.output.dt_s, road)
 
@@ -129,11 +140,12 @@ def draft_plans(
     Raises PlanningError if guidance is set and the network is no GuidedNetwork.
     """
     if settings.guidance == 0:
-        return network.draft(scene.context, actions, tokens_per_round(settings.draft_rounds))
+        return network.draft(scene.context, actions, draft_schedule(FREE, settings.draft_rounds))
     if not isinstance(network, GuidedNetwork):
         raise PlanningError("reflectdrive.guidance is set, but the network gives no logits: set it to 0")
     unconditional = network.unconditional(inputs)
-    confidence = np.zeros(actions.shape)
-    for share in tokens_per_round(settings.draft_rounds):
-        actions, confidence = network.guided_step(scene.context, unconditional, actions, share, settings.guidance)
-    return actions, confidence
+
+    def step(ids: Array, limit: int, _: bool) -> tuple[Array, Array]:
+        return network.guided_step(scene.context, unconditional, ids, limit, settings.guidance)
+
+    return run_rounds(step, actions, decoding_rounds(FREE, settings.draft_rounds, 0))

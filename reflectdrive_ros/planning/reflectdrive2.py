@@ -24,19 +24,19 @@ import numpy as np
 from .. import geometry, kinematics
 from ..config import ReflectDrive2Config, ScoringConfig
 from ..domain import Array, Command, EgoState, Observation, Plan, StepKind, Trajectory
-from ..scoring import metrics, prediction
-from ..scoring.frenet import FrenetFrame, poses_on_road
+from ..scoring import metrics
+from ..scoring.frenet import poses_on_road
+from ..scoring.safety import SafetyContext, safety_check
 from ..scoring.scorer import Scene, ScoreCard, concat_cards, score, score_states, total
 from ..scoring.simulate import simulate
-from ..tokens import Codebook
+from ..tokens import Codebook, draft_schedule
 from .planner import Network, PlannerContext, PlannerState, Prefilled, network_inputs, no_deadline, token_trace
 from .postprocess.comfort import relax_profile
-from .postprocess.waypoints import FREE, HORIZON_S, POINT_DT_S, POINTS, postprocess, tokens_per_round, trajectories
+from .postprocess.waypoints import FREE, HORIZON_S, POINT_DT_S, POINTS, postprocess, trajectories
 from .repair import repair_plan
-from .safety import SafetyContext, safety_check
 
 STANDING_MPS = 0.3
-STANDING_M = 0.1  # a nearer goal means an immediate stop
+STANDING_M = 0.1  # a closer goal means an immediate stop
 GENTLE_MPS2 = 1.5  # a less probable goal must not require harder braking than this
 MAX_GAP_S = 0.35  # longer intervals between steps mean that images were missed
 MAX_JUMP_M = 1.0  # largest difference between the map pose and the extrapolated one
@@ -69,7 +69,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
         points = network.codebook.decode(actions)
         kind, lite_steps_since_full, edit_rounds = StepKind.FULL, 0, settings.edit_rounds
     else:
-        context, log_probs = network.prefill(inputs), np.zeros(1)  # one goal, nothing to choose
+        context, log_probs = network.prefill(inputs), np.zeros(1)  # a single goal
         actions, confidence, points = lite_draft(network, context, carried_points(state.previous, observation))
         kind, lite_steps_since_full, edit_rounds = (
             StepKind.LITE,
@@ -77,10 +77,10 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
             settings.lite_edit_rounds,
         )
 
-    safety_context = SafetyContext.of(observation, planner_context.config)
+    safety_context = planner_context.safety_context(observation)
     road = safety_context.road
     ways = postprocess(points, observation.ego, network.codebook.bin_m, road)
-    choice = rank_candidates(ways, log_probs, observation, road, planner_context)
+    choice = rank_candidates(ways, log_probs, safety_context)
     best, others = choice.order[0], choice.order[1:]
 
     rounds = edit_actions(
@@ -90,13 +90,13 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
     edited = edited_points(points[best], actions[best], ids, network.codebook)
     if settings.repair and safety_context.can_check:
         best_states = choice.states(best) if np.array_equal(ids, actions[best]) else None
-        found = repair_plan(ids, edited, observation, context, planner_context, safety_context, best_states)
+        found = repair_plan(ids, edited, context, planner_context, safety_context, best_states)
         ids, way, states, repairs = found.ids, found.points, found.states, found.iterations
     else:
         same = np.array_equal(ids, actions[best])
         way = ways[best] if same else postprocess(edited, observation.ego, network.codebook.bin_m, road)
         states, repairs = None, 0
-    sent = relax_profile(way, observation.ego, safety_context)
+    sent = relax_profile(way, safety_context)
     if sent is not way and choice.card is not None:
         states = simulate(poses_on_road(sent[None], road), safety_context.scene.motion, planner_context.config.vehicle)[
             0
@@ -209,12 +209,11 @@ def goals_to_draft(known: Prefilled, observation: Observation, planner_context: 
 
 def draft_inputs(
     known: Prefilled, observation: Observation, planner_context: PlannerContext
-) -> tuple[Array, list[int]]:
+) -> tuple[Array, tuple[int, ...]]:
     """Token sequences that a full step drafts and the tokens per round. The prefill determines them, so the draft can
     be prefetched."""
-    return goals_to_draft(known, observation, planner_context)[0], tokens_per_round(
-        planner_context.config.reflectdrive2.draft_rounds
-    )
+    limits = draft_schedule(FREE, planner_context.config.reflectdrive2.draft_rounds)
+    return goals_to_draft(known, observation, planner_context)[0], limits
 
 
 def proposals(observation: Observation, planner_context: PlannerContext) -> tuple[Trajectory, ...]:
@@ -226,14 +225,14 @@ def proposals(observation: Observation, planner_context: PlannerContext) -> tupl
     network, inputs = network_inputs("reflectdrive2", observation, planner_context)
     known = network.prefill_goal(inputs)
     actions, _ = draft_actions(network, known.context, known.actions[known.valid], config.reflectdrive2)
-    road = SafetyContext.of(observation, config).road
+    road = planner_context.safety_context(observation).road
     points = postprocess(network.codebook.decode(actions), observation.ego, network.codebook.bin_m, road)
     return trajectories(points, observation.ego.speed_mps, config.output.dt_s, road)
 
 
 def draft_actions(network: Network, context: Any, actions: Array, settings: ReflectDrive2Config) -> tuple[Array, Array]:
     """Ids (M, 16) and their probabilities, drafted from sequences (M, 16) that hold a goal."""
-    return network.draft(context, actions, tokens_per_round(settings.draft_rounds))
+    return network.draft(context, actions, draft_schedule(FREE, settings.draft_rounds))
 
 
 def edit_actions(
@@ -312,9 +311,7 @@ class RankedCandidates:
         )
 
 
-def rank_candidates(
-    points: Array, log_probs: Array, observation: Observation, road: FrenetFrame | None, planner_context: PlannerContext
-) -> RankedCandidates:
+def rank_candidates(points: Array, log_probs: Array, known: SafetyContext) -> RankedCandidates:
     """Order plans of points (M, 8, 2) by preference.
 
     The first is chosen by `select_goal` among the plans with the best driving score without progress: the goal
@@ -322,21 +319,15 @@ def rank_candidates(
     """
     if len(points) == 1:
         return RankedCandidates(np.zeros(1, int))
-    scene = scene_of(observation, road, planner_context)
-    card = score(scene, poses_on_road(points, road))
-    safety = total(replace(card, ep=np.ones(len(card))), planner_context.config.scoring)
+    config = known.config
+    forecast = known.forecast_at(POINT_DT_S, round(FORECAST_S / POINT_DT_S))
+    scene = Scene.of_observation(known.observation, forecast, vehicle=config.vehicle)
+    card = score(scene, poses_on_road(points, known.road))
+    safety = total(replace(card, ep=np.ones(len(card))), config.scoring)
     equal = safety >= safety.max() - SAME_SCORE
-    first = select_goal(points[:, -1], log_probs, equal, observation.ego, planner_context.config.reflectdrive2)
-    order = np.argsort(-total(normalize_progress(card), planner_context.config.scoring), kind="stable")
+    first = select_goal(points[:, -1], log_probs, equal, known.observation.ego, config.reflectdrive2)
+    order = np.argsort(-total(normalize_progress(card), config.scoring), kind="stable")
     return RankedCandidates(np.concatenate([[first], order[order != first]]), scene, card)
-
-
-def scene_of(observation: Observation, road: FrenetFrame | None, planner_context: PlannerContext) -> Scene:
-    """Scene of the driving score: agents as predicted, the drivable space as observed."""
-    forecast, others = None, observation.others
-    if others is not None:
-        forecast = prediction.forecast(others, road, POINT_DT_S, round(FORECAST_S / POINT_DT_S))
-    return Scene.of_observation(observation, forecast, vehicle=planner_context.config.vehicle)
 
 
 def normalize_progress(card: ScoreCard) -> ScoreCard:

@@ -30,13 +30,14 @@ import numpy as np
 
 from .. import geometry, kinematics
 from ..config import RepairConfig
-from ..domain import Array, Observation
+from ..domain import Array
 from ..scoring.frenet import poses_on_road
+from ..scoring.safety import SAFE, SafetyContext
 from ..scoring.search import neighbourhood
 from ..tokens import Codebook
+from .assessment import assess, evaluate, limit_violation, planned_safety, roughness
 from .planner import PlannerContext, no_deadline
 from .postprocess.waypoints import POINT_DT_S, POINTS, postprocess
-from .safety import SAFE, SafetyContext, assess, evaluate, limit_violation, planned_safety, roughness
 
 ANCHORS = 4  # token pairs that are kept per iteration
 ANCHOR_SPACING = 3  # Manhattan distance in bins between two anchors, at least
@@ -64,26 +65,24 @@ class RepairResult:
 def repair_plan(
     ids: Array,
     points: Array,
-    observation: Observation,
     context: Any,
     planner_context: PlannerContext,
-    known: SafetyContext | None = None,
+    known: SafetyContext,
     states: Array | None = None,
 ) -> RepairResult:
     """Post-process a plan of ids (16,) and points (8, 2) and repair it if it is unsafe.
 
     Points may be finer than the codebook: they are kept where an id is unchanged. `context` is that of the network for
-    this scene; `known` replaces the SafetyContext of the observation; `states` (1, 41, 11) are the simulated states of
-    the input, if they are known.
+    this scene; `states` (1, 41, 11) are the simulated states of the input, if they are known.
     """
     network = planner_context.network
     assert network is not None
     codebook = network.codebook
-    known = known or SafetyContext.of(observation, planner_context.config)
 
     def points_of(many: Array) -> Array:
         kept = (many == ids).reshape(len(many), POINTS, 2)
-        return postprocess(np.where(kept, points, codebook.decode(many)), observation.ego, codebook.bin_m, known.road)
+        mixed = np.where(kept, points, codebook.decode(many))
+        return postprocess(mixed, known.observation.ego, codebook.bin_m, known.road)
 
     def redraft(actions: Array) -> Array:
         return network.step(context, actions, 2 * POINTS, False)[0]

@@ -10,12 +10,12 @@ from pathlib import Path
 from ..ros.bag import SUFFIXES, BagError
 from .plan_measures import PLANS_FILE
 
-MAX_ENTRIES = 50_000  # files and folders that are looked at for bags
+MAX_ENTRIES = 50_000  # files and folders that are searched for bags
 
 
 def is_bag(path: Path) -> bool:
-    """Whether a path looks like a bag: a storage file, or a folder with one or with a bag's metadata."""
-    if os.path.isfile(path):  # says no to names that Path.is_file raises for
+    """Whether a path is a bag by its files: a storage file, or a folder with one or with a bag's metadata."""
+    if os.path.isfile(path):  # False also for names for which Path.is_file raises
         return path.suffix in SUFFIXES.values()
     return os.path.isdir(path) and any(
         entry.name == "metadata.yaml" or entry.suffix in SUFFIXES.values() for entry in path.iterdir()

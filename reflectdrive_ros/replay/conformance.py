@@ -1,4 +1,4 @@
-"""How far our plans stay from the limits of Autoware's planning validator: bags through the engine, a table of margins.
+"""Margins of our plans to the limits of Autoware's planning validator: bags through the engine, a table.
 
     python -m reflectdrive_ros.replay.conformance BAG... --json docs/bench/conformance.json
     python -m reflectdrive_ros.replay.conformance BAG --planner constant_velocity
@@ -57,7 +57,7 @@ def table(worst: dict[str, Margin], plans: int) -> Table:
     rows = []
     for name, margin in worst.items():
         used = f"{100 * margin.share:.0f} %" if margin.limit else ("-" if margin.met else "exceeded")
-        note = " (without the extender, told only)" if name == RAW_FORWARD_SHIFT else ""
+        note = " (without the extender, for information)" if name == RAW_FORWARD_SHIFT else ""
         rows.append((name + note, f"{margin.worst:.3f}", f"{margin.limit:g}", used))
     return make_table(("check", "worst", "limit", "used"), rows, f"Autoware's planning validator · {plans} plans")
 

@@ -46,7 +46,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class ReplayOptions:
-    """How bags are replayed, as `reflectdrive replay` is told."""
+    """How bags are replayed: the options of `reflectdrive replay`."""
 
     topic: Sequence[str] = ()  # KEY=NAME: the topic of the bag for an input
     route: str = "bag"  # or driven: the path driven, in hindsight
@@ -54,7 +54,7 @@ class ReplayOptions:
     node: bool = False  # through the real node over DDS, in recorded time
     rate: float = 1.0  # of playing to the node
     no_report: bool = False
-    jobs: int = 1  # replays at a time: latencies hold for that
+    jobs: int = 1  # parallel replays: latencies depend on it
 
 
 def replay_bag(
@@ -88,7 +88,7 @@ def replay_bag(
             plans = replay_node(reader, sources, config, stop_ns, options.rate, route, out, errors, unsent)
         else:
             plans = replay_engine(reader, sources, config, stop_ns, route, on_progress, tally.count_diagnostics)
-        for name in RESULT_FILES:  # of an earlier replay: they do not belong to the plans that come now
+        for name in RESULT_FILES:  # of an earlier replay: they do not belong to these plans
             (out / name).unlink(missing_ok=True)
         timed = TimedPlans(plans)
         chunks = ReplayChunks(again, known_sources(reader) | sources, config, drawn=not options.no_report)
@@ -115,7 +115,7 @@ def replay_bag(
 
 
 class TimedPlans:
-    """Iterates over plans and measures the time of planning, without the time spent between plans."""
+    """Iterates over plans and measures the planning time, without the time between plans."""
 
     def __init__(self, plans: Iterable[PublishedPlan]) -> None:
         self._plans, self.planning_s = plans, 0.0

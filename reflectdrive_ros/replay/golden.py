@@ -1,8 +1,8 @@
-"""Golden replays: recorded observations through the engine must give the plans they gave before.
+"""Golden replays: recorded observations must give the stored plans again.
 
-A golden holds, for every plan of a replay, its stamp, what became of it and where it leads; times are left out, they
-are this machine's. What may differ by how much stands in one table. A golden is changed on purpose only: `reflectdrive
-replay BAG --golden FILE --update-golden`, after looking at report.html, with the reason in the commit message.
+A golden holds, for every plan of a replay, its stamp, verdict, source and poses; times depend on the machine and are
+left out. One table holds the tolerances. A golden is changed on purpose only: `reflectdrive replay BAG --golden FILE
+--update-golden`, after reading report.html, with the reason in the commit message.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ POINT_STRIDE = 5  # each fifth point of a plan: half a second apart
 
 
 class GoldenError(UserError):
-    """A golden is missing, does not fit, or may not be written; the message says what to do."""
+    """A golden is missing, does not fit, or may not be written; the message names what to do."""
 
 
 def check_name(golden: Path) -> None:
-    """Raises GoldenError for a folder and for a name without .npz, which numpy would add when writing."""
+    """Raises GoldenError for a folder and for a name without .npz, which numpy would append."""
     if golden.suffix != ".npz" or golden.is_dir():
         raise GoldenError(f"--golden {golden} is no golden's name: give a file whose name ends in .npz")
 
@@ -74,7 +74,7 @@ def read(golden: Path) -> dict[str, Array]:
         raise GoldenError(f"golden {golden} does not exist: make it with --update-golden") from None
     except (OSError, ValueError, KeyError) as fault:
         why = getattr(fault, "strerror", None) or fault
-        raise GoldenError(f"golden {golden} cannot be read ({why}): make it anew with --update-golden") from None
+        raise GoldenError(f"golden {golden} cannot be read ({why}): write it again with --update-golden") from None
 
 
 def differences(record: ReplayRecord, golden: Path) -> list[str]:
@@ -106,7 +106,7 @@ def compare_arrays(now: Mapping[str, Array], before: Mapping[str, Array], tolera
 
 
 def write(record: ReplayRecord, golden: Path, whole: bool) -> None:
-    """Write the golden. Raises GoldenError unless the whole bag ran: half a golden would pass half a test."""
+    """Writes the golden. Raises GoldenError unless the whole bag was replayed."""
     if not whole:
         raise GoldenError("a golden is only written from a replay of the whole bag through the engine")
     golden.parent.mkdir(parents=True, exist_ok=True)

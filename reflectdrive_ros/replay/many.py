@@ -109,7 +109,7 @@ def find_bags_in(given: Sequence[Path]) -> tuple[list[Path], dict[str, str]]:
     return list(bags.values()), failures
 
 
-# --- what is there already -------------------------------------------------------------------------------------------
+# --- existing results -------------------------------------------------------------------------------------------------
 
 
 def made_by(bag: Path, options: ReplayOptions, config: Config, program: str) -> dict[str, Any]:
@@ -241,12 +241,12 @@ def _run_job(job: Job, options: ReplayOptions, config: Config, said: Connection)
     install_worker_handlers()
     part = job.out.with_name(f".{job.out.name}.part")
     shutil.rmtree(part, ignore_errors=True)
-    told = 0.0
+    printed = 0.0
 
     def report_progress(share: float) -> None:
-        nonlocal told
-        if share >= told + PROGRESS_STEP:
-            told = share
+        nonlocal printed
+        if share >= printed + PROGRESS_STEP:
+            printed = share
             said.send(min(share, 1.0))
 
     sentence = ""

@@ -1,7 +1,7 @@
-"""What is known of each plan of a replay, kept beside the report as `plans.csv` so that two replays can be compared.
+"""Measures of each plan of a replay, stored as `plans.csv` beside the report so that two replays can be compared.
 
-One row per plan. A cell is empty where a measure has no meaning: a plan that reaches past the end of the recording has
-no error, the first plan no shift.
+One row per plan. A cell is empty if a measure is undefined: a plan that reaches past the end of the recording has no
+error, the first plan no shift.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_BYTES = 1024 * MEGABYTE
 
 
 class MeasuresError(UserError, ValueError):
-    """A file of measures cannot be used; the message says which and why."""
+    """A file of measures cannot be used; the message names the file and the reason."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,7 @@ class PlanMeasures:
     verdict: Array  # (N,) int64 Verdict
     source: Array  # (N,) int64 PlanSource
     latency_ms: Array  # (N,) of the engine's step
-    nc: Array  # (N,) parts of the driving score, 0..1, where the bag tells who was there and what is road
+    nc: Array  # (N,) sub-scores of the driving score, 0..1, if the bag has objects and a map
     dac: Array
     ttc: Array
     ep: Array
@@ -79,10 +79,10 @@ def drop_before(measures: PlanMeasures, first: int) -> PlanMeasures:
 
 
 def numbers(measures: PlanMeasures) -> dict[str, Any]:
-    """Counts, means and percentiles over all plans, ready for JSON; None where no plan has the measure.
+    """Counts, means and percentiles over all plans, ready for JSON; None if no plan has the measure.
 
     `interventions_share` is the share of the plans that were not the planner's own. `scored` has means of the driving
-    score and its parts in percent.
+    score and its sub-scores in percent.
     """
     compared = np.isfinite(measures.fde_m)
     return {
@@ -101,7 +101,7 @@ def numbers(measures: PlanMeasures) -> dict[str, Any]:
 
 
 def latency(measures: PlanMeasures) -> dict[str, dict[str, float | None]]:
-    """p50, p99 and maximum of the engine's step, as a summary tells them of each stage."""
+    """p50, p99 and maximum of the engine's step, in the form of a summary's stages."""
     values = measures.latency_ms
     return {"total": {name: _percentile(values, at) for name, at in (("p50", 50), ("p99", 99), ("max", 100))}}
 

@@ -1,9 +1,9 @@
-"""CDR bytes as a message whose fields are made when they are read.
+"""Lazy CDR messages: fields are decoded on access.
 
-rclpy's own deserialiser has three properties that a node on a car cannot accept: it holds Python's lock for 0.2 to 0.7
-s per MB of objects or poses, it allocates what a forged length asks for, and an error in it ends the executor. `read`
-walks the bytes once, checks every length against what is there, and makes nothing: 5 to 20 ms a MB. Arrays of numbers
-are views of the bytes, so a large image is not copied.
+rclpy's own deserialiser has three properties that a node on a vehicle cannot accept: it holds the GIL for 0.2 to 0.7 s
+per MB of objects or poses, it allocates what a forged length requests, and an error in it ends the executor. `read`
+walks the bytes once, checks every length against the available bytes and creates no objects: 5 to 20 ms per MB. Arrays
+of numbers are views of the bytes, so that a large image is not copied.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FORMATS = {
 
 
 class TooLarge(BadMessage):
-    """A message may be whole, but to read it would hold up the node."""
+    """A message may be valid, but reading it would take too long for the node."""
 
 
 class Buffer:
@@ -50,7 +50,7 @@ class Buffer:
 
     def __init__(self, content: bytes, items_max: int) -> None:
         if len(content) < HEADER_BYTES or content[0] != 0 or content[1] not in (0, 1):
-            raise BadMessage(f"{len(content)} bytes do not begin with the header of plain CDR")
+            raise BadMessage(f"{len(content)} bytes do not start with the header of plain CDR")
         self.data = memoryview(content)[HEADER_BYTES:]
         self.little = content[1] == 1
         self.size = len(self.data)
@@ -84,17 +84,17 @@ def read_length(source: Buffer, at: int) -> tuple[int, int]:
 
 
 class Layout(Protocol):
-    """The layout of one type. Both methods are given an offset and give the offset after it."""
+    """Layout of one type. Both methods take an offset and return the offset after the value."""
 
     format: str  # of the numbers in it, as `struct` has it, where they are of one type
-    least: int  # bytes that one takes at least
+    least: int  # smallest size of a value in bytes
 
     def end(self, source: Buffer, at: int) -> int:
-        """Raises BadMessage where the bytes do not hold one."""
+        """Raises BadMessage if the bytes do not hold a value."""
         ...
 
     def read(self, source: Buffer, at: int) -> tuple[Any, int]:
-        """Of bytes of which `end` has seen the whole message."""
+        """Reads a value from bytes that `end` has checked."""
         ...
 
 
@@ -238,7 +238,9 @@ class Items(Sequence[Any]):
         return Message(self._element, self._source, self._at + place * self._element.run[1])
 
     def numbers(self) -> NDArray[Any]:
-        """(N, K) all numbers of each, in the order of the definition; of structures whose numbers are of one type."""
+        """(N, K) all numbers of each element, in the order of the definition; of structures whose numbers have one
+        type.
+        """
         kind = np.dtype(("<" if self._source.little else ">") + self._element.format)
         size = self._element.run[1] // kind.itemsize
         return np.frombuffer(self._source.data, kind, self._count * size, self._at).reshape(self._count, size)
@@ -296,8 +298,8 @@ def _field_layout(kind: Any) -> Layout:
 def read(content: bytes, kind: type, items_max: int) -> Any:
     """The message of class `kind` in serialised bytes.
 
-    `items_max`: structures and texts in its sequences; they are walked one by one, 1 to 2 us each.
-    Raises BadMessage for bytes that are no such message, and TooLarge: one sentence.
+    `items_max`: limit of structures and texts in its sequences, which take 1 to 2 us each. Raises BadMessage for bytes
+    that are not such a message, and TooLarge: one sentence.
     """
     part = message_layout(kind)
     try:

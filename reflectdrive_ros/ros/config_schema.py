@@ -1,9 +1,9 @@
-"""The settings for editors and for people: a JSON schema and a page, both made from `config.py`.
+"""JSON schema and reference page of the settings, both generated from `config.py`.
 
     python -m reflectdrive_ros.ros.config_schema schema > config/schema.json
     python -m reflectdrive_ros.ros.config_schema page > docs/parameters.md
 
-An editor with YAML support refuses a wrong key or value while it is typed, if the first line of the file says
+An editor with YAML support marks a wrong key or value if the first line of the file is
 `# yaml-language-server: $schema=<path to>/schema.json`.
 """
 
@@ -18,7 +18,7 @@ from ..config import MODEL_BACKENDS, Config, Setting, settings
 from ..planning import LEARNED, PLANNERS
 from .topics import OBJECT_TYPES, ROUTE_TYPES
 
-CHOICES = {  # settings that take one of a few words
+CHOICES = {  # settings with a fixed set of strings
     "planner": (*PLANNERS, *LEARNED),
     "inputs.route_type": tuple(ROUTE_TYPES),
     "inputs.objects_type": (*OBJECT_TYPES, "none"),
@@ -45,7 +45,7 @@ TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
 
 
 def schema(config: Config) -> dict[str, Any]:
-    """JSON schema (draft 7) of a configuration file; the configuration given holds the defaults."""
+    """JSON schema (draft 7) of a configuration file; `config` holds the defaults."""
     made: dict[str, Any] = {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "reflectdrive",

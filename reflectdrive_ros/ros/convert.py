@@ -1,7 +1,7 @@
-"""Messages -> domain, pure functions. Each refuses a message that would mislead with a BadMessage: one sentence.
+"""Converts messages to domain types, by pure functions. An unusable message raises BadMessage: one sentence.
 
-They read attributes only, so they serve rclpy's messages and those of a bag alike. Speeds matter here: a planning step
-converts everything it uses, so loops over objects gather plain floats and leave the arithmetic to numpy.
+The functions read attributes only, so that they work for rclpy's messages and for those of a bag. A planning step
+converts everything it uses: loops over objects collect plain floats, and numpy does the arithmetic.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from . import rotations
 
 
 class BadMessage(Exception):
-    """A message cannot be used; the text says what is wrong and what to do."""
+    """A message cannot be used; the text names the fault and what to do."""
 
 
 def stamp_ns(header: Any) -> int:
@@ -35,14 +35,14 @@ def require_frame(header: Any, frame: str, what: str) -> None:
         )
 
 
-# What no car does: sensors and estimators that fail give such numbers, and no planner is given them.
+# Values beyond these limits come from failing sensors or estimators and are not passed to planners.
 K_MAX_PX = 1e6  # of an intrinsic matrix; a telephoto lens on a large sensor has 1e5
 EGO_SPEED_MAX_MPS = 100.0  # forward or in reverse
 EGO_LATERAL_SPEED_MAX_MPS = 8.0  # a slip angle of 15 degrees at 30 m/s; more is a twist in another frame than base_link
 EGO_YAW_RATE_MAX_RPS = 5.0  # a spin; full lock in a car park is 1.3
-EGO_ACCELERATION_MAX_MPS2 = 20.0  # twice what tyres give
+EGO_ACCELERATION_MAX_MPS2 = 20.0  # twice the limit of tyres
 EGO_TILT_MAX_RAD = np.deg2rad(45.0)  # the steepest roads have 20 degrees
-EGO_POSITION_MAX_M = 2e7  # half way around the Earth, in any projection of it
+EGO_POSITION_MAX_M = 2e7  # half the circumference of the Earth, for any map projection
 
 
 def ego_state(message: Any, map_frame: str) -> EgoState:
@@ -120,7 +120,7 @@ def intrinsics(message: Any, name: str) -> Array:
     matrix = np.array(message.k, float).reshape(3, 3)
     if not np.isfinite(matrix).all() or matrix[0, 0] <= 0 or matrix[1, 1] <= 0:
         raise BadMessage(f"camera {name}: camera_info has no focal length; calibrate it or fill k")
-    if np.abs(matrix).max() > K_MAX_PX:  # scaled to the network's size it would overflow
+    if np.abs(matrix).max() > K_MAX_PX:  # scaling it to the network's size would overflow
         raise BadMessage(f"camera {name}: camera_info has {np.abs(matrix).max():.3g} px in k, allowed {K_MAX_PX:.0e}")
     return matrix
 
@@ -141,7 +141,7 @@ def static_transforms(message: Any) -> dict[str, tuple[str, Array]]:
 
 
 def camera_from_ego(transforms: dict[str, tuple[str, Array]], name: str, frame: str) -> Array:
-    """(4, 4) through the static transforms (as `static_transforms` gives them) from the camera up to base_link."""
+    """(4, 4) from the camera to base_link, along static transforms (as `static_transforms` returns them)."""
     return geometry.invert_matrix(ego_from_frame(transforms, f"camera {name}", frame))
 
 
@@ -172,7 +172,7 @@ KINDS = {  # autoware_perception_msgs/ObjectClassification labels
     8: AgentKind.PEDESTRIAN,  # animal
     9: AgentKind.STATIC,
 }
-DRIVABLE_OVER_LABELS = (10, 11)  # OVER_DRIVABLE, UNDER_DRIVABLE: nothing to keep clear of
+DRIVABLE_OVER_LABELS = (10, 11)  # OVER_DRIVABLE, UNDER_DRIVABLE: not an obstacle
 CYLINDER, POLYGON = 1, 2
 PREDICTED_DT_S = 0.5
 PREDICTED_STEPS = 10
@@ -196,9 +196,8 @@ AGENT_DISTANCE_MAX_M = 100_000.0  # likewise, of an object or its path, from the
 def map_agents(message: Any, map_frame: str, near: Array, extent_max_m: float, count_max: int) -> MapAgents:
     """Agents of PredictedObjects or TrackedObjects, nearest to `near` (x, y in the map) first.
 
-    An object that cannot be used (NaN, no orientation, a box longer than `extent_max_m`, out of reach, faster than
-    anything) is left out and counted by reason; the others stay. Twists are taken in the object's own axes, as Autoware
-    publishes them.
+    An unusable object (NaN, no orientation, a box longer than `extent_max_m`, out of range, too fast) is left out and
+    counted by reason; the others stay. Twists are in the object's own axes, as Autoware publishes them.
     """
     require_frame(message.header, map_frame, "objects")
     predicted = len(message.objects) > 0 and hasattr(message.objects[0].kinematics, "predicted_paths")
@@ -264,8 +263,9 @@ def extent(shape: Any) -> tuple[float, float]:
 
 
 def predicted_poses(items: list[Any], poses: Array, velocities: Array) -> Array | None:
-    """(A, PREDICTED_STEPS, 3) along each object's most confident path, at PREDICTED_DT_S; constant velocity where an
-    object has none or beyond its end. None when nobody has one."""
+    """(A, PREDICTED_STEPS, 3) along each object's most confident path, at PREDICTED_DT_S; constant velocity for an
+    object without paths and beyond a path's end. None if no object has a path.
+    """
     times = PREDICTED_DT_S * np.arange(1, PREDICTED_STEPS + 1)
     result = np.repeat(poses[:, None, :], PREDICTED_STEPS, axis=1)
     result[..., :2] += velocities[:, None, :] * times[None, :, None]
@@ -285,7 +285,7 @@ def predicted_poses(items: list[Any], poses: Array, velocities: Array) -> Array 
         path = np.concatenate([table[..., :2], heading[..., None]], axis=2)
         usable = np.isfinite(path).all(axis=(1, 2))
         usable &= (np.abs(path[..., :2] - poses[rows, None, :2]) <= AGENT_DISTANCE_MAX_M).all(axis=(1, 2))
-        # Autoware's paths begin at the object's present pose: knot k lies k steps ahead
+        # Autoware's paths start at the object's present pose: knot k is k steps ahead
         inside = times <= step_s * (count - 1) + 1e-9
         at = np.minimum(times[inside] / step_s, count - 1)
         before = np.minimum(at.astype(int), count - 2)
@@ -327,8 +327,8 @@ def agents_to_ego_frame(found: MapAgents, ego: EgoState) -> Agents:
 # --- drivable space --------------------------------------------------------------------------------------------------
 
 GRID_RESOLUTION_MIN_M = 0.02  # a finer grid is one in other units
-GRID_AROUND_M = 160.0  # what lies further from the car is left out: no plan of 4 s gets there
-GRID_CELLS_MAX = 4_000_000  # around the car: distances of more take longer than a planning step
+GRID_AROUND_M = 160.0  # cells further from the car are left out: no plan of 4 s reaches them
+GRID_CELLS_MAX = 4_000_000  # around the car: distances of a larger grid take longer than a planning step
 CELL_CORNER = 0.5 * np.sqrt(2.0)  # of a cell, from its centre
 
 
@@ -345,7 +345,7 @@ def map_grid(message: Any, map_frame: str, ego: EgoState, free_below: int, resol
     """Drivable space of a nav_msgs/OccupancyGrid in the map or in base_link.
 
     Cells from 0 to `free_below` - 1 are drivable; occupied, unknown (-1) and cells beyond the grid are not. A cell's
-    distance is that to the nearest corner of a cell of the other kind, so the grid never says too much.
+    distance is that to the nearest corner of a cell of the other kind, so that the grid is conservative.
     """
     frame = message.header.frame_id.lstrip("/")
     if frame not in (map_frame, "base_link"):
@@ -383,7 +383,7 @@ def map_grid(message: Any, map_frame: str, ego: EgoState, free_below: int, resol
             "used: publish a coarser or smaller one"
         )
     near = cells.reshape(height, width)[low[1] : high[1], low[0] : high[0]]
-    free = np.pad((near >= 0) & (near < free_below), 1).astype(np.uint8)  # beyond the grid nothing is known
+    free = np.pad((near >= 0) & (near < free_below), 1).astype(np.uint8)  # cells beyond the grid are unknown
     inside, outside = (cv2.distanceTransform(kind, cv2.DIST_L2, cv2.DIST_MASK_PRECISE) for kind in (free, 1 - free))
     signed = resolution_m * np.where(free, inside - CELL_CORNER, -outside)
     first = np.array([*(resolution_m * (low - 0.5)), 0.0])  # the padding's cell
@@ -394,7 +394,7 @@ def map_grid(message: Any, map_frame: str, ego: EgoState, free_below: int, resol
 
 
 def grid_to_ego_frame(found: MapGrid, ego: EgoState) -> DrivableGrid:
-    """The grid where it now lies; one that moves with the car stays where the car was, which drove on meanwhile."""
+    """The grid in the present ego frame; a grid in base_link is moved back by the motion of the car since its stamp."""
     if not found.moves_with_car:
         return replace(
             found.grid, ego_from_grid=geometry.compose(geometry.invert(ego.map_from_ego), found.grid.ego_from_grid)
@@ -404,7 +404,7 @@ def grid_to_ego_frame(found: MapGrid, ego: EgoState) -> DrivableGrid:
 
 
 def displacement_since(ego: EgoState, stamp_ns: int) -> Array:
-    """(3,) then_from_now: the way from a stamp until now, at the present speed and curvature."""
+    """(3,) then_from_now: the motion from a stamp until now, at the present speed and curvature."""
     driven_m = ego.speed_mps * (ego.stamp_ns - stamp_ns) * 1e-9
     curvature = ego.yaw_rate_rps / ego.speed_mps if abs(ego.speed_mps) > 0.3 else 0.0
     return np.asarray(kinematics.arc(curvature, np.array([driven_m]))[0])

@@ -19,9 +19,10 @@ from .convert import BadMessage
 AS_RGB = getattr(cv2, "IMREAD_COLOR_RGB", 0)  # newer than Ubuntu 24.04's OpenCV
 REDUCED = {2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4, 8: cv2.IMREAD_REDUCED_COLOR_8}
 OVERSAMPLING_MIN = (
-    1.5  # of an image that is decoded smaller, or halved, so many pixels at least are averaged into one, each way
+    # minimum number of source pixels per target pixel in each direction of an image that is decoded at reduced size
+    1.5
 )
-SIZE_MARKERS = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # of a JPEG's segments those that tell its size
+SIZE_MARKERS = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # segments of a JPEG that hold its size
 BARE_MARKERS = {0x01, *range(0xD0, 0xDA)}  # those without a length
 SEGMENTS_MAX = 256  # of a JPEG, before its size; thumbnails and colour profiles are a few
 SCAN_MARKER = re.compile(b"\xff\xda")  # begins with it; within a scan no FF stands before a DA
@@ -50,7 +51,7 @@ def jpeg_pixels(message: Any, name: str, reduction: int = 1) -> Array:
 
 
 def jpeg_size(data: bytes | memoryview) -> tuple[int, int] | None:
-    """Width and height as a JPEG's head tells them; None where nothing does."""
+    """Width and height from a JPEG's header; None if it has none."""
     at = 2
     for _ in range(SEGMENTS_MAX):
         if data[:2] != b"\xff\xd8" or at + 9 > len(data) or data[at] != 0xFF:
@@ -66,17 +67,17 @@ def jpeg_size(data: bytes | memoryview) -> tuple[int, int] | None:
 
 
 def png_size(data: bytes | memoryview) -> tuple[int, int] | None:
-    """Width and height as a PNG's first chunk tells them; None for what is no PNG."""
+    """Width and height from a PNG's first chunk; None if it is not a PNG."""
     if data[:8] != b"\x89PNG\r\n\x1a\n" or data[12:16] != b"IHDR" or len(data) < 24:
         return None
     return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
 
 
 def image_size(message: Any, name: str) -> tuple[int, int]:
-    """Width and height in px that an Image or CompressedImage tells, without decoding it.
+    """Width and height in px from the header of an Image or CompressedImage, without decoding.
 
-    Raises BadMessage for a compressed image that is neither JPEG nor PNG: OpenCV decodes more formats, but what their
-    headers promise is not checked here.
+    Raises BadMessage for a compressed image that is neither JPEG nor PNG: OpenCV decodes more formats, but their
+    headers are not checked here.
     """
     if hasattr(message, "encoding"):
         return int(message.width), int(message.height)
@@ -90,7 +91,7 @@ def image_size(message: Any, name: str) -> tuple[int, int]:
 
 
 def check_image_size(message: Any, name: str, megapixels_max: float) -> None:
-    """Raises BadMessage for an image that has more pixels than are decoded, or no header that tells how many."""
+    """Raises BadMessage for an image with more pixels than the limit, or without a header that gives its size."""
     width, height = image_size(message, name)
     if width * height > 1e6 * megapixels_max:
         raise BadMessage(
@@ -109,9 +110,9 @@ def pixels(message: Any, name: str, width: int, height: int) -> tuple[Array, tup
     if hasattr(message, "encoding"):
         full = raw_pixels(message, name)
     else:
-        told = image_size(message, name)
+        size = image_size(message, name)
         if message.data[0] == 0xFF:  # a JPEG
-            spare = min(told[0] / width, told[1] / height) / OVERSAMPLING_MIN
+            spare = min(size[0] / width, size[1] / height) / OVERSAMPLING_MIN
             reduction = max((each for each in REDUCED if each <= spare), default=1)
         full = jpeg_pixels(message, name, reduction)
     whole_width, whole_height = reduction * full.shape[1], reduction * full.shape[0]

@@ -1,7 +1,7 @@
-"""A LaneletRoute is a list of lanelet ids; the map turns it into a line to follow, and tells where the road is.
+"""Converts a LaneletRoute (lanelet ids) to a line to follow, and gives the road area.
 
-The map is lanelets in the map frame, by id; it knows neither files nor topics. `lanelet_file.py` reads it from an .osm
-file, `vector_map.py` from Autoware's topic.
+The map holds lanelets in the map frame, by id; it does not depend on files or topics. `lanelet_file.py` reads it from
+an .osm file, `vector_map.py` from Autoware's topic.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ ROUNDING_M = (
     6.0  # corners of the map are rounded over this length: so the car recorded on the test map drove them, to 0.2 m
 )
 ROUNDING_STEP_M = 0.5
-SPACING_M, BEND_RAD = 2.0, 0.1  # of the route's points: the next comes after this way, or earlier after this bend
+SPACING_M, BEND_RAD = 2.0, 0.1  # spacing of the route's points: this distance, or less after this change of heading
 LANE_CHANGE_GAP_M = 0.5  # a lane that begins further than this from the end of the one before is a lane change
 GAP_MAX_M = 20.0  # further than any lane change leads: these lanelets do not follow each other
-LANE_CHANGE_M = 30.0  # a lane change takes this long
+LANE_CHANGE_M = 30.0  # length of a lane change
 START_OFFSET_MAX_M = 50.0  # a start further than this from its own lanelet is in another frame
 CENTERLINE_TOLERANCE_M = (
     0.1  # a centreline nowhere further from the middle of its bounds was computed, or might have been
@@ -39,7 +39,7 @@ NOT_AHEAD = "the route's goal is not ahead of its start: set a goal further on"
 
 @dataclass(frozen=True)
 class MapSource:
-    """Where a map came from: what sentences call it, and what they advise."""
+    """Origin of a map: its name and advice for messages."""
 
     name: str
     if_misplaced: str  # car or route are somewhere else than its lanelets
@@ -86,14 +86,14 @@ class LaneletMap:
         return np.column_stack([line[:, :2], geometry.headings_along(line)]), line[:, 2]
 
     def road_near(self, place: Array, reach_m: float) -> list[Any]:
-        """Shapely polygons, in the map, of the lanelets for cars that come within `reach_m` of a place (x, y)."""
+        """Shapely polygons, in the map, of the lanelets for cars within `reach_m` of a place (x, y)."""
         low, high = self._road_boxes
         near = ((low <= place[:2] + reach_m) & (high >= place[:2] - reach_m)).all(axis=1)
         return [self._road[index] for index in np.flatnonzero(near)]
 
     @cached_property
     def _road(self) -> list[Any]:
-        """Polygons of all lanelets for cars; one whose bounds cross themselves is mended."""
+        """Polygons of all lanelets for cars; one whose bounds cross is repaired."""
         found = []
         for lanelet in self.lanelets.values():
             if not lanelet.for_cars or not (len(lanelet.left) and len(lanelet.right)):
@@ -114,7 +114,7 @@ class LaneletMap:
         lanelet = self.lanelets.get(lanelet_id)
         if lanelet is None:
             raise BadMessage(f"the route's lanelet {lanelet_id} is not in {self.source.name}: {self.source.if_another}")
-        no_length = BadMessage(f"lanelet {lanelet_id} of {self.source.name} has no length: mend the map")
+        no_length = BadMessage(f"lanelet {lanelet_id} of {self.source.name} has no length: correct the map")
         if not (len(lanelet.left) and len(lanelet.right)):
             raise no_length
         middle = middle_line(lanelet.left, lanelet.right)
@@ -126,10 +126,10 @@ class LaneletMap:
 
 
 def select_centerline(centerline: Array, middle: Array) -> Array:
-    """(N, 2) the centreline, as dense as the middle of the bounds and the same way round.
+    """(N, 2) the centreline, as dense as the middle of the bounds and in the same direction.
 
-    Autoware's map loader gives each lanelet a centreline with a point every 5 m, which cuts tight bends: where it is
-    but the middle, the finer one is kept.
+    Autoware's map loader gives each lanelet a centreline with a point every 5 m, which cuts tight bends: if it equals
+    the middle of the bounds, the finer one is used.
     """
     _, off_m = geometry.project(middle, centerline)
     if np.abs(off_m).max() <= CENTERLINE_TOLERANCE_M:
@@ -151,7 +151,7 @@ def middle_line(left: Array, right: Array) -> Array:
     """
     bounds = [left, align_direction(right, left)]
     x, y = np.concatenate([bounds[0], bounds[1][::-1]]).T  # up on one side and back on the other
-    if np.dot(x, np.roll(y, -1)) > np.dot(np.roll(x, -1), y):  # counter-clockwise: left would be right
+    if np.dot(x, np.roll(y, -1)) > np.dot(np.roll(x, -1), y):  # counter-clockwise: left and right are swapped
         bounds = [bound[::-1] for bound in bounds]
     longest_m = max(geometry.arc_lengths(bound)[-1] for bound in bounds)
     count = max(int(np.ceil(longest_m / LANE_STEP_M)) + 1, 2)
@@ -182,7 +182,7 @@ def join_lanes(lanes: list[Array], names: list[str]) -> Array:
     widest = int(np.argmax(gaps))
     if gaps[widest] > GAP_MAX_M:
         jump = f"{gaps[widest]:.0f} m from {names[widest - 1]} to {names[widest]}"
-        raise BadMessage(f"the route jumps {jump}: plan it anew on this map")
+        raise BadMessage(f"the route jumps {jump}: plan the route again on this map")
     line = np.concatenate(lanes)
     along = geometry.arc_lengths(line)
     first = np.cumsum([0, *(len(lane) for lane in lanes[:-1])])  # index of each lane's first point
@@ -195,7 +195,7 @@ def join_lanes(lanes: list[Array], names: list[str]) -> Array:
 
 
 def round_corners(line: Array) -> Array:
-    """The line (N, 3) every ROUND_STEP_M, each point the mean of its neighbourhood; the ends stay where they are."""
+    """The line (N, 3) every ROUND_STEP_M, each point the mean of its neighbourhood; the ends are kept."""
     along = geometry.arc_lengths(line)
     count = max(int(np.ceil(along[-1] / ROUNDING_STEP_M)) + 1, 2)
     at = np.linspace(0.0, along[-1], count)
@@ -208,10 +208,10 @@ def round_corners(line: Array) -> Array:
 
 
 def thin_line(line: Array, points_max: int) -> Array:
-    """The points of a line (N, 3) that tell its shape, SPACING_M apart and closer in bends; at most `points_max`."""
+    """The points of a line (N, 3) that define its shape, SPACING_M apart and closer in bends; at most `points_max`."""
     step_m = np.diff(geometry.arc_lengths(line))
     bend = np.abs(geometry.wrap(np.diff(geometry.headings_along(line))))
-    worth = np.concatenate([[0.0], np.cumsum(step_m / SPACING_M + bend / BEND_RAD)])
-    count = min(max(int(np.ceil(worth[-1])) + 1, 2), points_max)
-    kept = np.searchsorted(worth, np.linspace(0.0, worth[-1], count) - 1e-9)
+    density = np.concatenate([[0.0], np.cumsum(step_m / SPACING_M + bend / BEND_RAD)])
+    count = min(max(int(np.ceil(density[-1])) + 1, 2), points_max)
+    kept = np.searchsorted(density, np.linspace(0.0, density[-1], count) - 1e-9)
     return np.asarray(line[np.unique(np.minimum(kept, len(line) - 1))])

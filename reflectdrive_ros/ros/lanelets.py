@@ -21,11 +21,11 @@ NOT_FOR_CARS = ("crosswalk", "walkway", "shared_walkway", "stairs", "bicycle_lan
 
 @dataclass(frozen=True)
 class Lanelet:
-    """One lanelet in the map frame, metres. Its bounds may point either way."""
+    """One lanelet in the map frame, metres. Its bounds may have either direction."""
 
     left: Array  # (A, 2)
     right: Array  # (B, 2)
-    centerline: Array  # (C, 2), empty where nobody drew one
+    centerline: Array  # (C, 2), empty if the map has none
     for_cars: bool
     limit_mps: float  # NaN where the map has none
 
@@ -51,7 +51,7 @@ def line_points(line: Any) -> Array:
 
 
 def speed_mps(text: str) -> float:
-    """The tag speed_limit: km/h unless it says mph; NaN for anything else."""
+    """The tag speed_limit: km/h unless its unit is mph; NaN for any other text."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(km/h|kmh|mph|)\s*", text)
     return float(found[1]) * (MPH if found[2] == "mph" else KMH) if found else float("nan")
 
@@ -72,7 +72,7 @@ def pack(lanelets: Mapping[int, Lanelet]) -> dict[str, Array]:
 
 
 def unpack(arrays: Mapping[str, Array]) -> dict[int, Lanelet]:
-    """The lanelets again. Raises ValueError where the arrays do not fit together: they come from elsewhere."""
+    """The lanelets of packed arrays. Raises ValueError if the arrays do not fit together."""
     ids, points, ends = arrays["ids"], arrays["points"], arrays["ends"]
     for_cars, limits_mps = arrays["for_cars"], arrays["limits_mps"]
     count = len(ids)

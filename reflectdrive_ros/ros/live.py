@@ -1,9 +1,9 @@
-"""The live page: what a running planner sees, plans and says, in a browser on this machine.
+"""The live page: inputs, plans and verdicts of a running planner, in a browser on this machine.
 
     python -m reflectdrive_ros.ros.live --port 8000
 
-It listens to the node's own topics, so it serves `reflectdrive demo --live` and a node on a car alike. The server is
-Python's own, answers this machine only, and needs nothing from the network.
+It subscribes to the node's topics, so it works for `reflectdrive demo --live` and for a node on a vehicle. The server
+is Python's own, answers this machine only, and needs no network access.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from .world_node import new_context, spin_in_background
 
 HOST = "127.0.0.1"
 PORT = 8000
-IDLE_S = 10.0  # after which a connection that sends no request is closed; the page asks ten times a second
+IDLE_S = 10.0  # a connection without a request is closed after this time; the page sends ten per second
 STAMP = re.compile(r"([0-9]{1,19})(\.jpg)?")  # of an image, ns; int() refuses much longer ones
 
 
 class PortError(UserError):
-    """The page's port cannot be used; the message names it and says what to do."""
+    """The page's port cannot be used; the message names it and what to do."""
 
 
 class LiveServer(ThreadingHTTPServer):
-    """Answers `/`, `/state.json`, `/road.json` and `/camera/NAME/STAMP.jpg` from what a listener has heard."""
+    """Serves `/`, `/state.json`, `/road.json` and `/camera/NAME/STAMP.jpg` from a listener's messages."""
 
     daemon_threads = True
 
     def __init__(self, port: int, listener: Listener, vehicle: VehicleConfig) -> None:
-        """Raises PortError for a port in use; port 0 takes a free one."""
+        """Raises PortError for a port in use; port 0 selects a free one."""
         self.listener, self.vehicle = listener, vehicle
         self.html = pages.page("live.html").encode()
         try:
@@ -57,7 +57,7 @@ class LiveServer(ThreadingHTTPServer):
         return f"http://{HOST}:{self.server_address[1]}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that leaves in the middle of an answer is no fault of ours."""
+        """A browser that closes the connection early is not an error."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 

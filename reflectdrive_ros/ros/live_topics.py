@@ -1,7 +1,7 @@
-"""Listens to a running planner node: what it is given, what it answers. Nothing has to be told where that is.
+"""Subscribes to the topics of a running planner node: its inputs and its outputs. Topic names are discovered.
 
-The planner is the node that publishes a PlannerStatus. What it subscribes to, under whatever names it was remapped to,
-is found by asking the graph; so the page also works beside a node on a car.
+The planner is the node that publishes a PlannerStatus. The ROS graph gives its subscriptions under their remapped
+names, so that the page also works with a node on a vehicle.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .topics import Qos, message_class
 from .world_messages import ROAD_TOPIC
 
 DISCOVERY_PERIOD_S = 0.5
-IMAGES_KEPT = 8  # of each camera, so that a page gets the very image it was told of
+IMAGES_KEPT = 8  # of each camera, so that a page can fetch the image of its state
 POSES_KEPT = 300
 HISTORY_KEPT = 600  # plans; a minute
 STATUS_TYPE = "reflectdrive/msg/PlannerStatus"
@@ -97,7 +97,7 @@ class Listener(Node):
     # --- what to listen to -------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Find the planner, and subscribe to what of it is not heard yet."""
+        """Find the planner, and subscribe to its topics that are not subscribed yet."""
         found = [
             (info.node_namespace, info.node_name)
             for name, types in self.get_topic_names_and_types()
@@ -176,7 +176,7 @@ class Listener(Node):
             self._road = [ring for ring in rings if len(ring) > 2]
             self._road_version += 1
 
-    # --- what was heard ----------------------------------------------------------------------------------------------
+    # --- received messages -------------------------------------------------------------------------------------------
 
     def heard(self) -> LiveState:
         with self._lock:
@@ -196,7 +196,7 @@ class Listener(Node):
             )
 
     def jpeg(self, camera: str, stamp_ns: int) -> bytes | None:
-        """The image of that stamp, if it is still kept."""
+        """The image of that stamp, if it is still stored."""
         with self._lock:
             message = self._images.get(camera, OrderedDict()).get(stamp_ns)
         return None if message is None else _to_jpeg(message).jpeg or None
@@ -208,7 +208,7 @@ class Listener(Node):
 
 
 def _to_jpeg(message: Any) -> CameraJpeg:
-    """JPEG bytes as they came; raw images are encoded, what is no image becomes an empty one."""
+    """JPEG bytes unchanged; raw images are encoded, an unreadable image becomes an empty one."""
     stamp_ns, frame = convert.stamp_ns(message.header), message.header.frame_id
     if not hasattr(message, "encoding"):
         return CameraJpeg(stamp_ns, bytes(message.data), frame)

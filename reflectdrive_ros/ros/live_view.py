@@ -1,7 +1,7 @@
-"""What the live page shows, as plain JSON values, from what was heard. Pure.
+"""The state of the live page as plain JSON values, from received messages. Pure functions.
 
-Poses are in the map; what could not be made of the messages is null or empty, never an error: the page is there to show
-a node in trouble too.
+Poses are in the map. Values that cannot be computed are null or empty, never an error, because the page must also show
+a node with faults.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def finite_or_none(value: float, digits: int = 3) -> float | None:
 
 
 def pose_at(poses: tuple[tuple[int, Array], ...], stamp_ns: int) -> Array | None:
-    """(3,) where the ego was nearest to a stamp, moved on between two poses; None when nothing is known."""
+    """(3,) ego pose at a stamp, interpolated between two poses; None if there is none."""
     if not poses:
         return None
     after = next((k for k, (stamp, _) in enumerate(poses) if stamp >= stamp_ns), len(poses))
@@ -77,7 +77,7 @@ def pose_at(poses: tuple[tuple[int, Array], ...], stamp_ns: int) -> Array | None
 
 
 def plan(message: Any, poses: tuple[tuple[int, Array], ...]) -> dict[str, Any] | None:
-    """The trajectory that went out, from where the ego stood."""
+    """The published trajectory, from the ego's place."""
     if message is None or len(message.points) == 0:
         return None
     stamp_ns = convert.stamp_ns(message.header)
@@ -148,7 +148,7 @@ def tokens(message: Any) -> dict[str, list[Any]]:
 
 
 def goals(message: Any) -> list[tuple[float | None, float | None, float | None, bool]]:
-    """x, y, probability of each goal that the last full step weighed, and whether the plan was drafted to it."""
+    """x, y, probability of each goal that the last full step ranked, and whether the plan was drafted to it."""
     if message is None:
         return []
     rows = zip(message.x, message.y, message.probability, strict=False)

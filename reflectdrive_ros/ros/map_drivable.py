@@ -1,8 +1,8 @@
-"""The drivable space of a lanelet map around the car: made in the background, and it rides along until a newer is made.
+"""The drivable space of a lanelet map around the car, computed in the background.
 
-A grid takes some 0.2 s, too long for a planning step; so it reaches further than a plan does, and a new one is begun
-when the car has moved or turned so much that this one will soon be too small. Until the first is there, and where the
-map has no road near the car, the space is unknown, which is a sentence.
+A grid takes about 0.2 s, too long for a planning step. It therefore extends further than a plan, and the next one is
+started when the car has moved or turned so much that this one will soon be too small. Until the first is ready, and if
+the map has no road near the car, the space is unknown, which is reported in one sentence.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BEHIND_M, AHEAD_M, SIDE_M = 40.0, 180.0, 70.0
 UPDATE_DISTANCE_M, UPDATE_TURN_RAD = 25.0, np.deg2rad(25.0)  # since the grid was begun: time for a new one
 GRID_OFFSET_MAX_M = 60.0  # a grid begun further away from here does not serve any more
 SEAM_M = 0.1  # gaps between lanelets narrower than twice this are none
-OFF_THE_MAP_M = -4.5  # a car this far from any road is somewhere else than the map says
+OFF_THE_MAP_M = -4.5  # a car this far from any road is not on the map
 
 
 class MapDrivableArea:

@@ -86,12 +86,12 @@ class RateLimitedCallbackGroup(CallbackGroup):
         return True
 
     def ending_execution(self, entity: Any) -> None:
-        """Nothing to do: the executor has one thread."""
+        """Does nothing: the executor has one thread."""
 
 
 class PlannerNode(Node):
     def __init__(self, core: PlanningCore | None = None, context: Context | None = None) -> None:
-        """Raises ConfigError or ModelFileError with one sentence that says what to change."""
+        """Raises ConfigError or ModelFileError: one sentence with what to change."""
         try:
             super().__init__("reflectdrive", context=context)
         except ParameterException as fault:  # of ROS's own parameters, such as use_sim_time

@@ -1,10 +1,10 @@
-"""Whatever stands in the way and has no name: a PointCloud2 without its ground, as boxes that do not move.
+"""Unclassified obstacles: a PointCloud2 without ground points, as boxes that do not move.
 
-    cloud -> points in base_link -> occupied cells -> the fewest boxes of whole cells that a simple cover finds
+    cloud -> points in base_link -> occupied cells -> few boxes of whole cells (greedy cover)
 
-Autoware's obstacle segmentation gives such clouds. Points of known road users and of the car itself are left out: those
-have boxes already, and theirs move. Boxes cover occupied cells and nothing else, so a wall around a corner does not
-fill the corner.
+Autoware's obstacle segmentation publishes such clouds. Points of known road users and of the car itself are left out:
+those have boxes, and theirs move. Boxes cover occupied cells only, so that a wall around a corner does not fill the
+corner.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Obstacles:
 
 
 def cloud_points(message: Any) -> Array:
-    """(N, 3) x, y, z of a sensor_msgs/PointCloud2, as they stand in it. Raises BadMessage naming what is wrong."""
+    """(N, 3) x, y, z of a sensor_msgs/PointCloud2, in its frame. Raises BadMessage with the fault."""
     fields = {field.name: field for field in message.fields}
     missing = [name for name in "xyz" if name not in fields]
     if missing:
@@ -55,8 +55,8 @@ def cloud_points(message: Any) -> Array:
         return np.zeros((0, 3))
     if row < width * step or len(message.data) < row * height:
         raise BadMessage(
-            f"obstacles: the cloud holds {len(message.data)} bytes, {height} rows of {row} with {width} points of "
-            f"{step} are told"
+            f"obstacles: the cloud holds {len(message.data)} bytes, expected {height} rows of {row} bytes "
+            f"with {width} points of {step} bytes"
         )
     layout = np.dtype({"names": list("xyz"), "formats": kinds, "offsets": [fields[n].offset for n in "xyz"],
                        "itemsize": step})  # fmt: skip
@@ -72,9 +72,9 @@ def obstacle_boxes(
     limits: InputsConfig,
     vehicle: VehicleConfig,
 ) -> Obstacles:
-    """Boxes of a PointCloud2 in base_link or in a frame that /tf_static knows; `users` are known by boxes of their own.
+    """Boxes of a PointCloud2 in base_link or in a frame of /tf_static, without points of `users`, which have boxes.
 
-    Raises BadMessage where the cloud cannot be used.
+    Raises BadMessage if the cloud cannot be used.
     """
     points = cloud_points(message)
     ego_from_sensor = convert.ego_from_frame(transforms, "obstacles", message.header.frame_id)
@@ -126,16 +126,16 @@ def points_in_boxes(points: Array, poses: Array, sizes: Array) -> Array:
 
 
 def occupied_cells(points: Array, cell_m: float, reach_m: float, least: int) -> Array:
-    """(C, C) bool, cells x, y from -reach_m on that hold at least so many of points (N, 2)."""
+    """(C, C) bool, cells x, y from -reach_m on with at least the given number of points (N, 2)."""
     count = int(np.ceil(2 * reach_m / cell_m))
     cells = np.clip(((points + reach_m) / cell_m).astype(int), 0, count - 1)
     return np.bincount(cells[:, 0] * count + cells[:, 1], minlength=count**2).reshape(count, count) >= least
 
 
 def cover_cells(cells: Array) -> Array:
-    """(B, 2, 2) lowest and highest corner, in cells, of boxes that cover what is True in (C, C) and nothing else.
+    """(B, 2, 2) lowest and highest corner, in cells, of boxes that cover the True cells of (C, C) and no others.
 
-    Runs along y of neighbouring x that begin and end alike become one box.
+    Runs along y with equal ends at neighbouring x are merged into one box.
     """
     open_boxes: dict[tuple[int, int], int] = {}  # run -> x where its box begins
     boxes: list[tuple[tuple[int, int], tuple[int, int]]] = []

@@ -100,7 +100,7 @@ def trajectory_points(trajectory: Trajectory, map_from_ego: Array, wheel_base_m:
 
 
 def trajectory(plan: Plan, config: Config) -> TrajectoryMessage:
-    """The plan as control takes it: map frame, stamp of the odometry used."""
+    """The plan for control: map frame, stamp of the odometry used."""
     sent = resample_for_output(plan.trajectory, config.output.dt_s)
     return TrajectoryMessage(
         header=header(plan.stamp_ns, config.output.map_frame),
@@ -115,7 +115,7 @@ def plan_points(plan: Plan, config: Config) -> Array:
 
 
 def points_from_message(message: TrajectoryMessage) -> Array:
-    """(T,) of POINT: a trajectory that was heard."""
+    """(T,) of POINT from a received trajectory."""
     rows = []
     for point in message.points:
         after, place, turn = point.time_from_start, point.pose.position, point.pose.orientation
@@ -140,7 +140,7 @@ def trajectory_bytes(stamp_ns: int, points: Array, frame_id: str) -> bytes:
 
 
 def slot_uuid(generator_name: str, slot: int) -> UUID:
-    """The same for a slot in every cycle and every run: selectors look up their reports by it."""
+    """Constant for a slot over cycles and runs: selectors store their reports by it."""
     name = uuid.uuid5(uuid.NAMESPACE_URL, f"reflectdrive:{generator_name}_{slot}")
     return UUID(uuid=np.frombuffer(name.bytes, np.uint8))
 
@@ -200,7 +200,7 @@ COLOURS = {0: (0.1, 0.8, 0.3), 1: (0.95, 0.75, 0.1), 2: (0.9, 0.15, 0.15)}  # by
 
 
 def markers(report: StepReport, message: TrajectoryMessage, config: Config) -> MarkerArray:
-    """A ribbon of the car's width along the plan, coloured by where the plan came from, and a line of text."""
+    """A ribbon of the car's width along the plan, coloured by the plan's source, and a line of text."""
     ribbon = Marker(header=message.header, ns="plan", id=0, type=Marker.LINE_STRIP, action=Marker.ADD)
     ribbon.points = [point.pose.position for point in message.points]
     ribbon.scale.x = float(config.vehicle.width_m)
@@ -262,11 +262,12 @@ def debug(report: StepReport, config: Config, stages_ms: dict[str, float]) -> Pl
 
 
 def _tokens(plan: Plan) -> dict[str, Any]:
-    """The fields of PlannerDebug that tell of tokens; none where the plan has none."""
+    """The token fields of PlannerDebug; none if the plan has no tokens."""
     ids, trace = plan.tokens, plan.trace
     if ids is None or trace is None:
         return {}
-    confidence = np.where(ids == trace.ids[-1], trace.confidence[-1], np.nan)  # nobody asked for those of a repair
+    # tokens written by a repair have no confidence
+    confidence = np.where(ids == trace.ids[-1], trace.confidence[-1], np.nan)
     return {
         "tokens_before_edit": trace.ids[0].tolist(),
         "tokens_after_edit": ids.tolist(),
@@ -278,7 +279,7 @@ def _tokens(plan: Plan) -> dict[str, Any]:
 
 
 def goals(plan: Plan, config: Config) -> GoalHypotheses:
-    """The goals that the step weighed; none where it kept that of the last plan, and of planners without goals."""
+    """The goals that the step ranked; none if it kept the goal of the last plan, and for planners without goals."""
     message = GoalHypotheses(header=header(plan.stamp_ns, config.output.map_frame), chosen=-1)
     if plan.trace is not None:
         places = geometry.transform_points(plan.map_from_ego, plan.trace.goals)

@@ -1,11 +1,11 @@
-"""ROS parameters <-> configuration, strictly.
+"""Conversion between ROS parameters and configuration, with strict checks.
 
-ROS drops a misspelt parameter in silence. So every override is looked at: `config_file` is laid over the defaults, the
-other overrides over that, and what comes out is declared as read-only parameters with description and range, so that
-`ros2 param dump` tells the truth and `ros2 param describe` explains it.
+ROS ignores a misspelt parameter. Therefore every override is checked: `config_file` is applied to the defaults, then
+the other overrides, and the result is declared as read-only parameters with description and range, so that `ros2 param
+dump` shows the values in use and `ros2 param describe` explains them.
 
 A launch tree may set parameters for all of its nodes, as Autoware does with its vehicle_info.param.yaml. These become
-`vehicle.*`, under the config file and the other overrides. Global parameters that resemble no setting are ignored and
+`vehicle.*`, below the config file and the other overrides. Global parameters that resemble no setting are ignored and
 named.
 """
 
@@ -40,8 +40,8 @@ SIMILARITY_MIN = (
 
 
 def declare_config(node: Node) -> tuple[Config, tuple[str, ...]]:
-    """The configuration that the node's parameter overrides ask for, mirrored as read-only parameters; and what the
-    diagnostics are to say of overrides that are no settings, which is logged here.
+    """The configuration from the node's parameter overrides, mirrored as read-only parameters; and the diagnostics'
+    sentences on overrides that are not settings, which are also logged here.
 
     Raises ConfigError.
     """
@@ -107,7 +107,7 @@ def vehicle_settings(vehicle_info: Mapping[str, Any]) -> dict[str, float]:
 
 
 def vehicle_note(vehicle_info: Mapping[str, Any], measured: Mapping[str, float], config: Config) -> str:
-    """What became of vehicle_info, in one sentence; empty where nothing of it was given."""
+    """How vehicle_info was used, in one sentence; empty if it was not given."""
     if not vehicle_info:
         return ""
     if not measured:
@@ -132,7 +132,7 @@ def descriptor(doc: str) -> ParameterDescriptor:
 
 def setting_descriptor(entry: Setting) -> ParameterDescriptor:
     made = descriptor(entry.doc)
-    made.dynamic_typing = entry.kind is tuple  # rclpy cannot tell the type of an empty list
+    made.dynamic_typing = entry.kind is tuple  # rclpy cannot infer the type of an empty list
     if entry.low is not None and entry.high is not None:
         if entry.kind is int:
             made.integer_range = [IntegerRange(from_value=int(entry.low), to_value=int(entry.high), step=0)]

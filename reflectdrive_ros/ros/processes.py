@@ -1,4 +1,4 @@
-"""The planner node as a process of its own: its environment, start and end, and how others address its topics."""
+"""Runs the planner node in its own process: environment, start and end, and its topic names."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ def dds_profile() -> Path | None:
 
 
 def isolated_environment() -> dict[str, str]:
-    """Environment for processes that talk among themselves only: own domain, this machine, the shipped DDS profile.
+    """Environment for processes that communicate among themselves only: own domain, this machine, the shipped DDS
+    profile.
 
-    What the caller has set already is kept, so a person may point the replay at their own domain.
+    Variables that are already set are kept, so that a user may direct the replay to another domain.
     """
     found = dict(os.environ)
     found.setdefault("ROS_DOMAIN_ID", str(os.getpid() % 100 + 1))

@@ -1,6 +1,6 @@
-"""What sensors, localization and perception would say, as messages: plain numbers in, one message out.
+"""Messages of sensors, localization and perception from plain numbers.
 
-Every number passes through float() or int(): rclpy writes others as garbage.
+Every number passes through float() or int(), because rclpy serialises other types incorrectly.
 """
 
 from __future__ import annotations
@@ -97,9 +97,10 @@ def camera_mounts(stamp_ns: int, ego_from_cameras: Mapping[str, Array]) -> TFMes
 
 
 def predicted_object(uuid: bytes, label: int, pose: Array, speed_mps: float, size: Array) -> PredictedObject:
-    """A box at constant velocity: `pose` (3,) its centre in the map, `size` (3,) length, width, height m, standing on
-    the road. The twist is in the object's own axes, and as in Autoware the path's first pose is now; its second and
-    last is PREDICTED_S later, since nothing but the place changes between the two."""
+    """A box at constant velocity: `pose` (3,) its centre in the map, `size` (3,) length, width, height m, on the road.
+    The twist is in the object's own axes. As in Autoware the path's first pose is the present one; its second and last
+    is PREDICTED_S later.
+    """
     length, width, height = (float(value) for value in size)
     x, y, heading = (float(value) for value in pose)
     now = planar_pose(x, y, 0.5 * height, heading)

@@ -28,7 +28,7 @@ from . import topics
 
 SEGMENT_BYTES = 64 * 2**20  # shared memory of one participant under config/fastdds.xml
 PARTICIPANTS = 4  # cameras or a bag, the node, RViz, a recorder
-RECEIVE_BUFFER_BYTES = 4 * 2**20  # what config/fastdds.xml asks of UDP
+RECEIVE_BUFFER_BYTES = 4 * 2**20  # UDP buffer size in config/fastdds.xml
 LOOPBACK_S = 5.0  # usually 0.1; Fast DDS repeats a lost announcement of itself after 3
 INSTALL = "make test sets up .venv; with a ROS installation: rosdep install --from-paths . --ignore-src"
 
@@ -53,7 +53,7 @@ def run_checks(environment: Mapping[str, str]) -> Iterator[Finding]:
     yield python(sys.version_info[:2])
     yield ros(environment)
     word = f"/reflectdrive_doctor_{os.getpid()}"
-    speaker = start_talker(word) if importlib.util.find_spec("rclpy") else None  # starts while we look around
+    speaker = start_talker(word) if importlib.util.find_spec("rclpy") else None  # runs during the other checks
     yield from messages()
     yield from libraries()
     yield nvidia()
@@ -128,7 +128,7 @@ def _message_group(name: str, packages: list[str], todo: str) -> Finding:
 
 
 def _origin(package: str, module: Path) -> tuple[Path, str]:
-    """The ament prefix that a message module lies in, and the text of its package.xml."""
+    """The ament prefix of a message module, and the text of its package.xml."""
     for prefix in module.parents:
         manifest = prefix / "share" / package / "package.xml"
         if manifest.exists():
@@ -154,7 +154,7 @@ def candidate_layout() -> Finding:
 
 # --- libraries -------------------------------------------------------------------------------------------------------
 
-# (module, distributions it may come from, required, what to do without it)
+# (module, distributions that provide it, required, consequence without it)
 LIBRARIES = (
     ("numpy", ("numpy",), True, INSTALL),
     ("scipy", ("scipy",), True, INSTALL),
@@ -170,7 +170,9 @@ LIBRARIES = (
 
 
 def libraries() -> Iterator[Finding]:
-    """What the package imports beside ROS; looked up, not imported: some take seconds or want a driver."""
+    """Libraries that the package imports besides ROS, found without importing them: some take seconds or need a
+    driver.
+    """
     quaternions = [name for name in ("tf_transformations", "transforms3d") if importlib.util.find_spec(name)]
     if quaternions:
         yield Finding("quaternions", State.OK, quaternions[0])
@@ -194,7 +196,7 @@ def _version(distributions: tuple[str, ...]) -> str:
 
 
 def nvidia() -> Finding:
-    """The driver, by its own tool: asking CUDA or TensorRT where there is none can take the process down."""
+    """The driver, by nvidia-smi: calling CUDA or TensorRT without one can end the process."""
     name = "NVIDIA driver"
     tool = shutil.which("nvidia-smi")
     if tool is None:
@@ -256,7 +258,7 @@ def dds_profile(environment: Mapping[str, str]) -> Finding:
 
 
 def _shipped_profile(environment: Mapping[str, str]) -> str:
-    """The export command for the profile that comes with the package."""
+    """The export command for the shipped profile."""
     shares = [Path(prefix) / "share/reflectdrive" for prefix in environment.get("AMENT_PREFIX_PATH", "").split(":")]
     places = [folder / "config/fastdds.xml" for folder in (*shares, Path(__file__).resolve().parents[2])]
     file = next((place for place in places if place.exists()), Path("config/fastdds.xml"))
@@ -336,7 +338,7 @@ def check_loopback(speaker: subprocess.Popen[str], topic: str, environment: Mapp
         yield middleware(greeting[-1])
         yield _loopback_finding(topic, environment)
     finally:
-        speaker.terminate()  # a killed node would leave its shared memory behind
+        speaker.terminate()  # killing a node would leave its shared memory behind
         try:
             speaker.communicate(timeout=5.0)
         except subprocess.TimeoutExpired:
@@ -358,7 +360,7 @@ def _loopback_finding(topic: str, environment: Mapping[str, str]) -> Finding:
     todo = "check that multicast on the loopback interface and /dev/shm are not blocked, and ROS_DOMAIN_ID"
     try:
         took_s = _seconds_to_first_message(topic)
-    except Exception as fault:  # the middleware fails in its own ways; each of them is the answer
+    except Exception as fault:  # the middleware raises various types; each is the result
         return Finding(name, State.MISSING, _first_line(fault), todo)
     if took_s is None:
         return Finding(name, State.MISSING, f"no message between two processes within {LOOPBACK_S:.0f} s", todo)
@@ -389,7 +391,7 @@ def _seconds_to_first_message(topic: str) -> float | None:
 
 
 def _run_talker(topic: str) -> None:
-    """The other process: says one word twenty times a second until it is terminated or nobody listens any more."""
+    """The other process: publishes one word twenty times a second until it is terminated or has no subscriber."""
     import rclpy
     from rclpy.signals import SignalHandlerOptions
     from rclpy.utilities import get_rmw_implementation_identifier

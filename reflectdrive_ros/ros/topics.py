@@ -26,7 +26,7 @@ class Qos(Enum):
 
     NEWEST = ("reliable", "volatile", 1)
     LATCHED = ("reliable", "transient_local", 1)
-    SENSOR = ("best_effort", "volatile", 1)  # images: a lost one is not worth waiting for
+    SENSOR = ("best_effort", "volatile", 1)  # images: a lost one is not sent again
     STATIC_TF = ("reliable", "transient_local", 100)  # one message from each static publisher
     LIST = ("reliable", "volatile", 10)
 
@@ -200,7 +200,7 @@ specification, which admits neither weaker nor stronger ones.
 
 - Trajectories are in `map`, stamped with the stamp of the odometry they were made from; points are 0.1 s apart, the
   first at +0.1 s. A stop repeats its last pose with velocity 0.
-- `~/debug` topics marked "when heard" cost time and are made only while somebody listens.
+- `~/debug` topics marked "when heard" cost time and are published only while a subscriber is connected.
 """
 
 

@@ -1,7 +1,7 @@
-"""Autoware's map from its topic: read in the background and in a process of its own, the newest counts.
+"""Autoware's map from its topic, read in the background in a separate process; the newest map is used.
 
-What comes is a boost archive of lanelet2's C++ objects. `vector_map_reader.py` reads it in a child process, because
-broken bytes can crash who reads them; back come plain arrays.
+The message holds a boost archive of lanelet2's C++ objects. `vector_map_reader.py` reads it in a child process, because
+malformed bytes can crash the reader; the result is plain arrays.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ARCHIVE_HEADER = b"\x16\0\0\0\0\0\0\0serialization::archive"  # of every boost a
 SOURCE = MapSource(
     "Autoware's map",
     "check that map, route and odometry are in the same frame",
-    "plan the route anew on this map",
+    "plan the route again on this map",
 )
 OR_A_FILE = "or set inputs.lanelet_map to the map's .osm file"
 NOT_YET = f"the map has not come yet: start Autoware's map_loader (/map/vector_map), {OR_A_FILE}"
@@ -36,7 +36,7 @@ BEING_READ = "the map is being read"
 
 
 class VectorMap:
-    """Put and asked from different threads."""
+    """`put` and the other methods may be called from different threads."""
 
     def __init__(self, map_frame: str, background: Executor) -> None:
         """`background` must do one thing after the other."""
@@ -48,10 +48,11 @@ class VectorMap:
         self.refused = 0
 
     def put(self, message: Any) -> None:
-        """Begin to read an autoware_map_msgs/LaneletMapBin. Until that is done, the map before it stays in use: the
-        car need not stop because the map server was started again."""
+        """Starts to read an autoware_map_msgs/LaneletMapBin. Until it is read, the map before it stays in use: the car
+        need not stop when the map server restarts.
+        """
         if self._reading is not None:
-            self._reading.cancel()  # one that waits is not the newest any longer
+            self._reading.cancel()  # a waiting map is no longer the newest
         with self._lock:
             if self._read is None:
                 self._fault = BEING_READ
@@ -80,7 +81,7 @@ class VectorMap:
             data = bytes(message.data)
             digest = hashlib.sha256(data).digest()
             if self._read is not None and self._read[0] == digest:
-                return  # the same map again: who uses it may keep what was made of it
+                return  # the same map again: results computed from it stay valid
             read, fault = (digest, LaneletMap(read_lanelets(data), SOURCE)), ""
         except BadMessage as why:
             read, fault = None, str(why)

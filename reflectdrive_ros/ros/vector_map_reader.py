@@ -2,9 +2,9 @@
 
     python -m reflectdrive_ros.ros.vector_map_reader FOLDER < DATA
 
-Autoware's toBinMsg writes a boost archive, which is just what lanelet2 reads as a .bin file. Such an archive is as good
-as code: its lengths are believed, and broken ones end in gigabytes of memory, in endless loops or in a crash. Here that
-costs this process and nothing else. It leaves MADE in the folder, or ERROR_FILE with one sentence.
+Autoware's toBinMsg writes a boost archive, the same as a .bin file of lanelet2. Reading such an archive is unsafe:
+lengths are not checked, and malformed ones cause gigabytes of memory, endless loops or a crash. Here that affects this
+process only. It writes MADE in the folder, or ERROR_FILE with one sentence.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from .lanelets import lanelets_of, pack
 
 ARCHIVE_FILE, RESULT_FILE, ERROR_FILE = "map.bin", "lanelets.npz", "fault.txt"
 MEMORY_BYTES = 4 << 30  # a map of 60 MB (20,000 lanelets, a million points) takes 0.8 GB
-CPU_S = 60  # that map takes 7 s
+CPU_S = 60  # such a map takes 7 s
 FILE_BYTES = 2 << 30
-NICENESS = 10  # the planner comes first
+NICENESS = 10  # the planner has priority
 TOO_LARGE = f"it is broken, or takes more than {MEMORY_BYTES >> 30} GB to read: set inputs.lanelet_map to the .osm file"
-UNKNOWN_RULE = "No regulatory element found that implements rule "  # as lanelet2 says it
+UNKNOWN_RULE = "No regulatory element found that implements rule "  # text of lanelet2
 
 
 class UnreadableMap(Exception):
@@ -59,14 +59,14 @@ def limit_resources() -> None:
 
 
 def read(data: bytes, file: Path) -> dict[str, Any]:
-    """The lanelets of an archive, packed. `file` is where it lies for a moment, for lanelet2 reads only files."""
+    """The lanelets of an archive, packed. `file` is its temporary path, because lanelet2 reads only files."""
     from lanelet2 import io, projection
 
     missing = register_autoware_rules()
     with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as archive:
         archive.write(data)
     try:
-        # points are in the map frame already: the projector is asked for and not used
+        # points are in the map frame already: the projector is required and not used
         loaded = io.load(str(file), projection.MercatorProjector(io.Origin(0.0, 0.0)))
     except RuntimeError as fault:
         raise UnreadableMap(explain_error(" ".join(str(fault).split()), missing)) from None
@@ -76,12 +76,12 @@ def read(data: bytes, file: Path) -> dict[str, Any]:
     if not len(arrays["ids"]):
         raise UnreadableMap("it holds no lanelet: give Autoware a map with lanelets")
     if not np.isfinite(arrays["points"]).all():
-        raise UnreadableMap("it has points at NaN or infinity: mend the map")
+        raise UnreadableMap("it has points at NaN or infinity: correct the map")
     return arrays
 
 
 def register_autoware_rules() -> str:
-    """Make lanelet2 know Autoware's own rules where they are installed; why they are not, where they are not."""
+    """Registers Autoware's regulatory elements in lanelet2 if they are installed; returns the reason if not."""
     try:
         import_module("autoware_lanelet2_extension_python.regulatory_elements")  # this registers them
     except ImportError as fault:

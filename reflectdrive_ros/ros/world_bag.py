@@ -43,7 +43,7 @@ def open_world(args: argparse.Namespace, config: Config) -> Iterator[World]:
 
 
 def camera_rig(config: Config) -> Sequence[Any]:
-    """The proving ground's cameras at the size that the planner takes; none when it needs none."""
+    """The proving ground's cameras at the planner's image size; none if it needs none."""
     from ..sim.render import camera
 
     return camera.rig(config.cameras.width, config.cameras.height) if config.cameras.required else ()

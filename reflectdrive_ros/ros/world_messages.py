@@ -1,4 +1,4 @@
-"""The proving ground as the car's topics say it: one instant of a world becomes messages. Pure, no ROS processes.
+"""The proving ground as messages of a vehicle's topics, for one instant of a world. Pure, no ROS processes.
 
 The same messages go to a running node (`world_node.py`) and into a bag (`reflectdrive make-bag world`).
 """
@@ -29,7 +29,7 @@ from .outputs import header
 if TYPE_CHECKING:
     from ..sim.world import World
 
-PERCEPTION_RANGE_M = 100.0  # perception tells of whom it could see
+PERCEPTION_RANGE_M = 100.0  # range of the simulated perception
 JPEG_QUALITY = 90
 ROUTE_AHEAD_MIN_M = 120.0  # a route is sent again before it ends nearer than this
 ROUTE_OFFSET_MAX_M = 0.5  # and when it leads elsewhere by more than this
@@ -50,7 +50,7 @@ LABELS = {
 
 
 class CarTopic(NamedTuple):
-    """A topic of the car and the node's input that it feeds."""
+    """A topic of the vehicle and the node's input that subscribes to it."""
 
     key: str  # of the topic table
     private: str  # the node's own name for it
@@ -60,7 +60,7 @@ class CarTopic(NamedTuple):
 
 
 def check_inputs(inputs: InputsConfig) -> None:
-    """Raises ConfigError where the node would wait for messages that the proving ground does not send."""
+    """Raises ConfigError if the node requires messages that the proving ground does not send."""
     for name, value, sent, what in (
         ("route_type", inputs.route_type, ("path",), "routes as nav_msgs/Path"),
         ("objects_type", inputs.objects_type, ("predicted", "none"), "objects as PredictedObjects"),
@@ -98,13 +98,13 @@ def car_topics(config: Config) -> tuple[CarTopic, ...]:
 
 @dataclass
 class Sender:
-    """What a car sends; remembers the route it sent, which need not be sent again while it leads the way."""
+    """The messages of a vehicle. Stores the route that it sent, which is sent again only when it no longer fits."""
 
     frame: str = "map"
     sent_route: Array | None = None
 
     def introduction(self, world: World, images: Sequence[CameraFrame]) -> Iterator[tuple[str, Any]]:
-        """(input key, message) of what a planner has to know before the first image: cameras and route."""
+        """(input key, message) that a planner needs before the first image: cameras and route."""
         mounts = {image.name: geometry.invert_matrix(image.camera_from_ego) for image in images}
         if mounts:
             yield "tf_static", sensor_messages.camera_mounts(world.stamp_ns, mounts)
@@ -112,7 +112,7 @@ class Sender:
         yield from self._route(world)
 
     def messages(self, world: World) -> Iterator[tuple[str, Any]]:
-        """(input key, message) of everything that a car would send now but its images."""
+        """(input key, message) of all present messages except images."""
         ego = world.ego
         yield from self._route(world)
         yield "instruction", String(data=world.instruction)
@@ -121,7 +121,7 @@ class Sender:
         yield "odometry", sensor_messages.odometry(ego, self.frame)
 
     def images(self, images: Sequence[CameraFrame]) -> Iterator[tuple[str, Any]]:
-        """(input key, message) of the images. They start a planning step: what belongs to it is to come before."""
+        """(input key, message) of the images. They trigger a planning step: send the other messages first."""
         yield from self._infos(images)
         for image in images:
             message = sensor_messages.compressed_image(image.stamp_ns, image.name, jpeg(image.pixels))
@@ -141,7 +141,7 @@ class Sender:
 
 
 def is_route_current(sent: Array, wanted: Array, map_from_ego: Array) -> bool:
-    """Whether a route (L, 3) that was sent earlier still leads the way that is wanted, and far enough."""
+    """Whether a route (L, 3) that was sent before still covers the required one, far enough ahead."""
     (here,), _ = geometry.project(sent, map_from_ego[None, :2])
     end = geometry.arc_lengths(sent)[-1]
     (now,), _ = geometry.project(wanted, map_from_ego[None, :2])
@@ -156,7 +156,7 @@ def is_route_current(sent: Array, wanted: Array, map_from_ego: Array) -> bool:
 
 
 def objects(actors: Actors, stamp_ns: int, map_from_ego: Array, frame: str) -> PredictedObjects:
-    """Who is within SEEN_M of the ego."""
+    """Agents within SEEN_M of the ego."""
     message = PredictedObjects(header=header(stamp_ns, frame))
     gap = np.hypot(*(actors.poses[:, :2] - map_from_ego[:2]).T) if len(actors) else np.zeros(0)
     near = actors.select(np.flatnonzero(gap < PERCEPTION_RANGE_M))

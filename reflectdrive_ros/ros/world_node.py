@@ -1,10 +1,11 @@
-"""The proving ground on the car's topics: three cameras, odometry, road users and a route out, plans in.
+"""The proving ground on a vehicle's topics: publishes three cameras, odometry, road users and a route, subscribes to
+plans.
 
     python -m reflectdrive_ros.ros.world_node --seed 3
 
-It drives by the newest plan. Where drawing the images takes longer than a tick of 0.1 s, simulated time runs slower
-than ours; no tick is left out. In lock step each tick waits for the plan that was made of it, so that a drive does not
-depend on how fast the machine is.
+The ego follows the newest plan. If rendering takes longer than a tick of 0.1 s, simulated time runs slower than real
+time; no tick is skipped. In lock step each tick waits for its own plan, so that a drive does not depend on the speed of
+the machine.
 """
 
 from __future__ import annotations
@@ -63,16 +64,16 @@ class Pacing:
 
 @dataclass(frozen=True, eq=False)
 class WorldStep:
-    """An instant of the world that was published; the world stands there until the next one is asked for."""
+    """A published instant of the world; the world stands still until the next one is requested."""
 
     stamp_ns: int
     plan: Plan | None  # what the ego will follow; None before the first plan
     fresh: bool  # the plan was made of this very instant
-    events: tuple[Event, ...]  # on the way from the last moment to this one
+    events: tuple[Event, ...]  # since the previous instant
 
 
 class WorldNode(Node):
-    """A world and its topics. `drive` runs in the caller's thread, plans arrive in one of its own."""
+    """A world and its topics. `drive` runs in the caller's thread, plans arrive in another."""
 
     def __init__(
         self,
@@ -138,14 +139,14 @@ class WorldNode(Node):
             events = self.world.step(moment.plan, TICK_S)
 
     def _moment(self, pace: Pacing, events: tuple[Event, ...]) -> WorldStep:
-        """Say what is, and wait as the pace asks."""
+        """Publishes the present instant, and waits as the pacing requires."""
         stamp_ns = self.world.stamp_ns
         self._egos[stamp_ns] = self.world.ego.map_from_ego
         while len(self._egos) > POSES_KEPT:
             del self._egos[next(iter(self._egos))]
         self._clock_publisher.publish(Clock(clock=outputs.time_message(stamp_ns)))
         self._send(self._sender.messages(self.world))
-        if self._rig:  # drawn after the rest is sent: an image that overtook its odometry would be planned from without
+        if self._rig:  # published last: an image that arrived before its odometry would be planned without it
             self._send(self._sender.images(self.world.render_images(self._rig)))
         if pace.lock_step:
             with self._arrived:
@@ -158,14 +159,14 @@ class WorldNode(Node):
         return WorldStep(stamp_ns, plan, plan is not None and plan.stamp_ns == stamp_ns, events)
 
     def introduce(self) -> None:
-        """Tell what does not change, and give it the time to arrive: images may overtake it."""
+        """Publishes what does not change, and waits for its arrival: images may overtake it."""
         images = self.world.render_images(self._rig) if self._rig else ()
         self._send(self._sender.introduction(self.world, images))
         time.sleep(INTRODUCTION_S)
 
     def _send(self, messages: Iterable[tuple[str, Any]]) -> None:
         for key, message in messages:
-            if key not in self.inputs:  # such as objects, where the settings want none
+            if key not in self.inputs:  # such as objects, if the settings do not use them
                 continue
             data = serialize_message(message)
             self.inputs[key].publish(data)
@@ -173,7 +174,9 @@ class WorldNode(Node):
                 self._record.write(self.names[key], self.world.stamp_ns, data)
 
     def wait_for_planner(self, process: subprocess.Popen[bytes], log: Path) -> None:
-        """Until the planner listens to every topic and we hear it. Raises BagError with its last words if it dies."""
+        """Waits until the planner subscribes to every topic and its outputs are matched. Raises BagError with its last
+        output if it ends.
+        """
         until = time.perf_counter() + MATCH_TIMEOUT_S
         while time.perf_counter() < until:
             require_running(process, log)
@@ -263,7 +266,7 @@ def main(args: list[str] | None = None) -> int:
 
 
 def run(node: WorldNode, seconds: float | None, pace: Pacing) -> None:
-    """Drive, and say what happens and how fast simulated time runs."""
+    """Drives, and prints events and the real-time factor."""
     node.get_logger().info(f"the world is {node.world.road_map.name}")
     said, since_ns, plans = time.perf_counter(), node.world.stamp_ns, 0
     for moment in node.drive(seconds, pace):

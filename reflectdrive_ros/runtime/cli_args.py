@@ -67,7 +67,7 @@ def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def network_of_weights(config: Config, decoding: DecodingConfig) -> Network:
-    """Of benches whose rows decode differently, which is built into graphs. Raises ConfigError, ModelFileError."""
+    """For benches whose rows decode differently: decoding is built into graphs. Raises ConfigError, ModelFileError."""
     network = load_network(config.model, decoding) if config.model.file.endswith(".safetensors") else None
     if network is None:
         raise ConfigError(
@@ -77,7 +77,7 @@ def network_of_weights(config: Config, decoding: DecodingConfig) -> Network:
 
 
 def network_for(config: Config, planner: str, random_weights: bool) -> Network | None:
-    """The network of a planner that has one, with random weights instead of its own if asked: for worker processes.
+    """The network of a learned planner, with random weights if requested: for worker processes.
 
     Raises ModelFileError.
     """
@@ -86,14 +86,14 @@ def network_for(config: Config, planner: str, random_weights: bool) -> Network |
 
 
 def weights_of(config: Config, planners: Sequence[str]) -> str:
-    """Hash of the weights that drive, or empty where none of these planners has a network."""
+    """Hash of the weights in use, or empty if none of these planners has a network."""
     return weights_sha256(config.model) if set(planners) & set(LEARNED) else ""
 
 
 def configuration(args: argparse.Namespace, patience: Mapping[str, Any] | None = None) -> Config:
     """Defaults, then --config, `patience`, --planner and single settings, then the model.
 
-    --planner may be several; then each takes its turn in the configuration. Raises ConfigError, ModelFileError.
+    --planner may have several values; then each is configured in turn. Raises ConfigError, ModelFileError.
     """
     config = load(args.config) if getattr(args, "config", None) else Config()
     values = {**(patience or {}), **settings_of(args.settings)}

@@ -1,14 +1,14 @@
-"""One step: an observation goes in, a plan that may be driven comes out. Never raises, and never has no answer.
+"""The engine: one observation in, one plan out. It never raises, and always returns a plan.
 
-The clock is handed in; topics, devices and files are elsewhere. Replay, demo, closed loop and the node call this same
-engine. What goes out when the planner's own plan may not:
+The clock is passed in; topics, devices and files are elsewhere. Replay, demo, closed loop and the node call this same
+engine. If the planner's own plan is not accepted, the result is:
 
 1. the last good plan carried forward, while it is younger than `engine.carry_max_s` and still passes the guard;
-2. else the stop plan, along the path of the last good plan where there is one.
+2. else the stop plan, along the path of the last good plan if there is one.
 
-A plan that is late but sound is not sent (a fresher picture exists by then) but remembered as the last good one, so a
-planner that is always a little slow drives on plans that are one step old, checked anew, with LATE in the diagnostics;
-dropping it would hold the car at a stop for ever.
+A plan that is late but accepted is not published (a newer image exists by then) but stored as the last good one. A
+planner that is always slightly too slow therefore drives on plans that are one step old, checked again, with LATE in
+the diagnostics; otherwise the car would never start.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from functools import partial
 from ..config import Config, ConfigError
 from ..domain import Agents, EgoState, Observation, Plan, PlanSource, SafetyCheck, StepReport, Verdict
 from ..kinematics import carry_forward, path_ahead
-from ..planning import LEARNED, PREFETCHABLE_DRAFTS, decoding_config, get_planner, guard, safety
+from ..planning import LEARNED, PREFETCHABLE_DRAFTS, decoding_config, get_planner, guard
 from ..planning.planner import Network, Planner, PlannerContext, PlannerState, PlanningError, StepNotes
 from ..planning.postprocess import lateral_consistency
+from ..scoring.safety import SafetyContext, safety_check
 from .network import load_network
 from .prefetch import Prefetcher
 
@@ -36,7 +37,7 @@ WIDE_GAP_M = 1.0  # a gap to others, or to the road's edge, that may shrink for 
 
 
 class Engine:
-    """Holds the planner's memory and the last good plan; everything else comes with each call."""
+    """Holds the planner's memory and the last good plan; everything else is passed with each call."""
 
     def __init__(
         self,
@@ -46,22 +47,22 @@ class Engine:
         network: Network | None = None,
         prefetch_scenes: bool = False,
     ) -> None:
-        """`clock`: by which times are told and lateness is judged; a replay or a test hands in its own.
+        """`clock`: the source of time for durations and the deadline; a replay or a test passes its own.
 
-        The configured planner, with its network loaded and tried once where it has one; or those given.
+        The planner is the configured one, with its network loaded and self-checked, or the given one.
 
-        `read_ahead`: what `expect` is told is read at once, where the network can; for replays.
-        Raises ConfigError or ModelFileError: one sentence that says what to change. No other planner takes its place.
+        `prefetch_scenes`: encode the observations given to `prefetch` at once, if the network supports it; for replays.
+        Raises ConfigError or ModelFileError: one sentence with what to change. No other planner is used instead.
         """
         if planner is None:
             planner = get_planner(config)
             if config.planner in LEARNED:
-                # who reads scenes ahead has work for every core: none is left to share a scene's with
+                # prefetching uses all cores, so that each scene gets one thread
                 model = replace(config.model, threads=1) if prefetch_scenes else config.model
                 network = network or load_network(model, decoding_config(config))
                 check_cameras(config, network)
             else:
-                network = None  # and nobody asks for a model that is not looked at
+                network = None  # planners without a network need no model file
         self.backend_description = (
             "" if network is None else getattr(network, "backend_description", type(network).__name__)
         )
@@ -71,13 +72,14 @@ class Engine:
         self._clock = clock
         self._planner = planner
         self._begun = clock()  # of the step
-        self._tools, self._prefetcher = PlannerContext(config, network, deadline_used=self._deadline_used), None
+        self._planner_context = PlannerContext(config, network, deadline_used=self._deadline_used)
+        self._prefetcher: Prefetcher | None = None
         if prefetch_scenes and network is not None and getattr(network, "concurrent", False):
             draft_inputs = PREFETCHABLE_DRAFTS.get(config.planner) if planner is get_planner(config) else None
             self._prefetcher = ahead = Prefetcher(
-                network, clock, draft_inputs and partial(draft_inputs, planner_context=self._tools)
+                network, clock, draft_inputs and partial(draft_inputs, planner_context=self._planner_context)
             )
-            self._tools = PlannerContext(config, ahead, ahead.make_inputs, self._deadline_used)
+            self._planner_context = PlannerContext(config, ahead, ahead.make_inputs, self._deadline_used)
         self.reset()
 
     def reset(self) -> None:
@@ -86,24 +88,25 @@ class Engine:
         self._last_good: Plan | None = None
 
     def prefetch(self, observation: Observation) -> None:
-        """This will be planned for, after what was expected before: to look at it may begin."""
+        """Announces an observation of a later step: its encoding may start."""
         if self._prefetcher is not None:
             self._prefetcher.prefetch(observation)
 
     def step(self, observation: Observation) -> StepReport:
         """Plan for one observation. Timings in the report are milliseconds by stage."""
         begun = self._begun = self._clock()
+        known = SafetyContext(observation, self._config)  # builds its parts on first use
         stop = self._stop(observation.ego, observation.others)
         planning = self._clock()
         plan: Plan | None = None
         full_step_reason, notes, ahead_s = "", tuple[str, ...](), 0.0
         try:
-            state, plan = self._planner(self._state, observation, self._tools)
+            state, plan = self._planner(self._state, observation, replace(self._planner_context, safety=known))
             if isinstance(state.memory, StepNotes):
                 full_step_reason, notes = state.memory.full_step_reason, state.memory.notes
             judging = self._clock()
             ahead_s = self._prefetcher.overlap_s() if self._prefetcher is not None else 0.0
-            judged = guard.check(plan, observation, 1e3 * (judging + ahead_s - begun), self._config)
+            judged = guard.check(plan, known, 1e3 * (judging + ahead_s - begun))
         except PlanningError as fault:
             state, judging = self._state, self._clock()
             judged = guard.Judgement(Verdict.INFEASIBLE, str(fault))
@@ -115,17 +118,17 @@ class Engine:
         sound = judged.verdict in (Verdict.OK, Verdict.LATE)
         self._state = state if sound else PlannerState()
         if sound and plan is not None:
-            plan, jump = self._limit_lateral_shift(plan, observation)
+            plan, jump = self._limit_lateral_shift(plan, known)
             notes += (jump,) if jump else ()
         if judged.verdict is Verdict.OK and plan is not None:
             sent, source = plan, PlanSource.PLANNER
-        elif (carried := self._carried_plan(observation)) is not None:
+        elif (carried := self._carried_plan(known)) is not None:
             sent, source = carried, PlanSource.CARRIED
         else:
             sent, source = stop, PlanSource.STOP
         if sound:
             self._last_good = plan
-        sent = self._with_safety_check(sent, observation)
+        sent = self._with_safety_check(sent, known)
         done = self._clock()
         timings = {
             "stop": 1e3 * (planning - begun),
@@ -140,7 +143,7 @@ class Engine:
         return 1e3 * (self._clock() - self._begun) / self._config.engine.deadline_ms
 
     def stop(self, ego: EgoState, agents: Agents | None, reason: str) -> StepReport:
-        """The answer when there is nothing to plan from: brake along the last good path, saying why."""
+        """The plan when there is no usable observation: brake along the last good path, with the reason."""
         begun = self._clock()
         plan = self._stop(ego, agents)
         took = 1e3 * (self._clock() - begun)
@@ -153,8 +156,9 @@ class Engine:
             return None
         return last
 
-    def _carried_plan(self, observation: Observation) -> Plan | None:
-        """The last good plan in today's ego frame, if it is young enough and still passes the guard."""
+    def _carried_plan(self, known: SafetyContext) -> Plan | None:
+        """The last good plan in the present ego frame, if it is young enough and still passes the guard."""
+        observation = known.observation
         last = self._recent_plan(observation.stamp_ns)
         if last is None:
             return None
@@ -163,41 +167,41 @@ class Engine:
             if left is None:
                 return None
             plan = Plan(observation.stamp_ns, observation.ego.map_from_ego, left, last.step)
-            return plan if guard.check(plan, observation, 0.0, self._config).verdict is Verdict.OK else None
+            return plan if guard.check(plan, known, 0.0).verdict is Verdict.OK else None
         except Exception:  # the fallback must not fail where the planner did
             log.exception("the last good plan could not be carried forward")
             return None
 
-    def _limit_lateral_shift(self, plan: Plan, observation: Observation) -> tuple[Plan, str]:
-        """The plan without a jump aside from the last one, or why it keeps that: so it is safer, or can be driven.
+    def _limit_lateral_shift(self, plan: Plan, known: SafetyContext) -> tuple[Plan, str]:
+        """The plan with its lateral shift from the last one limited, or the reason why it is unchanged: safety or
+        feasibility.
 
-        The planner goes on from its own.
+        The planner continues from its own plan.
         """
-        last, limit_m = self._recent_plan(observation.stamp_ns), self._config.engine.max_lateral_shift_m
+        last, limit_m = self._recent_plan(known.observation.stamp_ns), self._config.engine.max_lateral_shift_m
         if last is None or limit_m <= 0.0:
             return plan, ""
         try:
             held = lateral_consistency.limit_lateral_shift(plan, last, limit_m)
             if held is plan:
                 return plan, ""
-            needs = guard.check(held, observation, 0.0, self._config).reason
+            needs = guard.check(held, known, 0.0).reason
             if not needs:
-                known = safety.SafetyContext.of(observation, self._config)
-                its = safety.safety_check(held, known, 0 if plan.check is None else plan.check.repairs)
-                needs = safety_loss(plan.check or safety.safety_check(plan, known), its)
+                its = safety_check(held, known, 0 if plan.check is None else plan.check.repairs)
+                needs = safety_loss(plan.check or safety_check(plan, known), its)
                 held = replace(held, check=its)
             return (plan, f"the plan jumps aside; held to the last one, {needs}") if needs else (held, "")
         except Exception:  # what is only smoother must not stop a plan
             log.exception("the plan could not be held to the last one")
             return plan, ""
 
-    def _with_safety_check(self, plan: Plan, observation: Observation) -> Plan:
-        """The plan with what it was held against, unless its planner has told that itself."""
+    def _with_safety_check(self, plan: Plan, known: SafetyContext) -> Plan:
+        """The plan with its safety check, unless the planner has added one."""
         if plan.check is not None:
             return plan
         try:
-            return replace(plan, check=safety.safety_check(plan, safety.SafetyContext.of(observation, self._config)))
-        except Exception:  # what is only to be told must not stop a plan
+            return replace(plan, check=safety_check(plan, known))
+        except Exception:  # a failed check for the diagnostics must not prevent a plan
             log.exception("the plan could not be checked")
             return plan
 
@@ -206,13 +210,13 @@ class Engine:
             last = self._recent_plan(ego.stamp_ns)
             path = None if last is None else path_ahead(last, ego.map_from_ego)
             return guard.stop_plan(ego, agents, path, self._config)
-        except Exception:  # agents or a path that break the arithmetic must not take the stop away
+        except Exception:  # unusable agents or paths must not prevent the stop plan
             log.exception("the stop plan was made without agents and path")
             return guard.stop_plan(ego, None, None, self._config)
 
 
 def safety_loss(own: SafetyCheck, its: SafetyCheck) -> str:
-    """What a plan that is held to the last one gives away of the planner's own; empty when nothing that counts."""
+    """Why limiting the lateral shift makes the plan less safe; empty if it does not."""
     if its.safe_s < own.safe_s:
         return f"the plan is unsafe after {its.safe_s:.1f} s"
     if is_closer(its.clearance_m, own.clearance_m) or is_closer(its.road_clearance_m, own.road_clearance_m):
@@ -226,10 +230,10 @@ def is_closer(found_m: float | None, own_m: float | None) -> bool:
 
 
 def check_cameras(config: Config, network: Network | None) -> None:
-    """Raises ConfigError where the cameras that are set up are not those that the network looks through."""
+    """Raises ConfigError if the configured cameras are not those of the network."""
     cameras = config.cameras
     if not cameras.required:
-        raise ConfigError(f"cameras.required is false, but planner {config.planner} looks at pictures: set it to true")
+        raise ConfigError(f"cameras.required is false, but planner {config.planner} needs images: set it to true")
     if network is not None and len(cameras.names) != network.inputs.cameras:
         raise ConfigError(
             f"cameras.names has {len(cameras.names)} cameras, but {config.model.file} looks through "

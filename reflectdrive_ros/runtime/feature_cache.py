@@ -1,10 +1,10 @@
-"""What a network sees in pictures, part by part in time: what was seen in the same pictures before is known.
+"""Caches image features by instant, so that each image is encoded once.
 
-    sight = Sight(look, parts=2)        # look: pictures of one part -> what is seen in them
-    sight(images)                       # of every part, the oldest first
+    cache = FeatureCache(encode, parts=2)        # encode: images of one part -> features
+    cache(images)                                # features of every part, oldest first
 
-A network that looks at each instant by itself saw the older one when it was the newest, some steps ago: three new
-pictures are looked at in each step, not six. One that looks at both at once has one part, and nothing to keep.
+A network that encodes each instant by itself has encoded the older one some steps ago: three new images are encoded in
+each step instead of six. A network that encodes both instants together has one part, and nothing is reused.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class FeatureCache(Generic[Features]):
         self._ring: deque[tuple[bytes, Features]] = deque(maxlen=CAPACITY)
 
     def __call__(self, images: Array) -> list[Features]:
-        """What is seen in each part of images (parts * n, H, W, 3)."""
+        """Features of each part of images (parts * n, H, W, 3)."""
         if self._parts == 1:
             return [self._encode(images)]
         return [self._cached(part) for part in np.split(images, self._parts)]

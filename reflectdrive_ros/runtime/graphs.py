@@ -1,4 +1,4 @@
-"""What the backends of exported graphs share: what the network takes, what graphs are fed, how blocks are dealt out."""
+"""Shared by the backends of exported graphs: input format, graph inputs, batching of action sequences."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TensorSpec = tuple[np.dtype, Sequence[int | str]]  # element type and shape of a
 
 
 def input_spec(card: GraphCard, tokenizer: Tokenizer | None = None) -> InputSpec:
-    """What the network takes; `tokenizer` is for networks without words of their own. Raises GraphError."""
+    """The network's input format; `tokenizer` is for networks without words of their own. Raises GraphError."""
     spec = card.model["inputs"]
     if tokenizer is None and not spec["words"]:
         raise GraphError(f"{card.path}: the network has no words of its own; give the tokenizer it was trained with")
@@ -39,25 +39,25 @@ def input_spec(card: GraphCard, tokenizer: Tokenizer | None = None) -> InputSpec
 
 
 def make_feature_cache(card: GraphCard, encode: Callable[[Array], Array]) -> FeatureCache[Array]:
-    """What is seen in pictures, by `look`: views (V, F, H, W, 3) to seen (V, P, width)."""
+    """The cache around `look`: views (V, F, H, W, 3) to features (V, P, width)."""
     spec = card.model["inputs"]
     return FeatureCache(lambda images: encode(group_views(card, images)), spec["instants"] // spec["frames"])
 
 
 def group_views(card: GraphCard, images: Array) -> Array:
-    """(V, F, H, W, 3) of pictures (N, H, W, 3): for each camera those F that are looked at together, the oldest first.
+    """(V, F, H, W, 3) of images (N, H, W, 3): for each camera the F images that are encoded together, oldest first.
 
-    Raises PlanningError for a number of pictures that cannot be dealt out so.
+    Raises PlanningError for another number of images.
     """
     frames, cameras = card.model["inputs"]["frames"], card.model["inputs"]["cameras"]
     if len(images) % (frames * cameras):
-        raise PlanningError(f"{len(images)} pictures were given, expected {frames} of each of {cameras} cameras")
+        raise PlanningError(f"{len(images)} images were given, expected {frames} of each of {cameras} cameras")
     together = images.reshape(-1, frames, cameras, *images.shape[1:]).swapaxes(1, 2)
     return np.asarray(together.reshape(-1, frames, *images.shape[1:]))
 
 
 def graph_inputs(inputs: ModelInputs, cache: FeatureCache[Array]) -> dict[str, Array]:
-    """What a graph that reads the scene is fed: a batch of one. Raises PlanningError as `group_views` does."""
+    """Inputs of a graph that encodes the scene: a batch of one. Raises PlanningError as `group_views` does."""
     others = {name: part[None] for name, part in inputs.arrays.items() if name != "images"}
     return {"seen": np.stack(cache(inputs.images))[None], **others}
 
@@ -76,11 +76,12 @@ def check_feeds(graph: str, takes: Mapping[str, TensorSpec], given: Mapping[str,
 
 
 def run_batched(call: Callable[[Array], StepOutput], actions: Array, count: int | None) -> StepOutput:
-    """What `call` makes of blocks (M, 16), in as many calls as a step that takes `count` needs; None: any number.
+    """Applies `call` to action sequences (M, 16), in as many calls as a step of `count` sequences requires; None: any
+    number.
 
-    Each call is given a batch (1, count, 16) int64, a block repeated where there are fewer, and gives (ids, confidence)
-    of each of them. No block sees another, so it does not matter which share a call. A repair redraws more blocks than
-    there are goals.
+    Each call is given a batch (1, count, 16) int64, padded with repeated sequences, and returns (ids, confidence) of
+    each of them. Sequences do not depend on each other, so that any split gives the same result. A repair redrafts more
+    sequences than there are goals.
     """
     done = []
     for at in range(0, len(actions), count or len(actions)):
@@ -98,7 +99,7 @@ def concat_outputs(done: Sequence[StepOutput]) -> StepOutput:
 
 
 def _fits(shape: Sequence[int | str], expected: Sequence[int | str]) -> bool:
-    return list(shape) == list(expected) or (  # most have no free size, and are looked at in every call
+    return list(shape) == list(expected) or (  # most have no free size, and are checked in every call
         len(shape) == len(expected)
         and all(not isinstance(want, int) or have == want for have, want in zip(shape, expected, strict=True))
     )

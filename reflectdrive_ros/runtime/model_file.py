@@ -1,4 +1,4 @@
-"""Weights are used only when they are the ones that were asked for."""
+"""Finds model files and verifies their hashes."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from ..documents import SHA256, DocumentError, check_fields, maybe, number, read
 from ..errors import UserError
 from ..files import sha256_of, shown
 
-CARD = "card.json"  # beside the weights: what they are, with their hash
+CARD = "card.json"  # beside the weights: their description, with their hash
 FIELDS = {"file": maybe(text()), "sha256": maybe(SHA256), "golden": maybe({"goal_log_prob": number()})}
 
 
 class ModelFileError(UserError):
-    """The model file cannot be used; the message says why and what to do."""
+    """The model file cannot be used; the message names the reason and what to do."""
 
 
 def resolve_path(file: str) -> Path:
-    """Where a model file lies: a relative name in the present folder, the checkout or the share folder; else as it is.
+    """Path of a model file: a relative name is searched in the working directory, the checkout and the share folder.
 
-    `config.load` has looked beside the configuration file before.
+    `config.load` has searched beside the configuration file before.
     """
     path = Path(file)
-    # os.path says no to names that Path.is_file raises for
+    # os.path returns False for names for which Path.is_file raises
     return next((place / path for place in (Path(), *_model_roots()) if os.path.isfile(place / path)), path)
 
 
 def _model_roots() -> Iterator[Path]:
-    """The folders that hold `models`: a checkout, and share/reflectdrive of the prefixes this may be installed in."""
+    """The folders that contain `models`: a checkout, and share/reflectdrive of the possible installation prefixes."""
     here = Path(__file__).resolve()
     yield here.parents[2]
     yield from (prefix / "share" / "reflectdrive" for prefix in here.parents)
@@ -52,9 +52,9 @@ def verified_sha256(model: ModelConfig) -> str:
 
 
 def model_config(file: str, sha256: str | None) -> ModelConfig:
-    """A model named on a command line: its hash as given or, for weights, as the card beside them tells.
+    """The model of a command line: its hash as given or, for weights, from the card beside them.
 
-    A card that is itself the model, as of exported graphs, is taken as it is. Raises ModelFileError without a hash.
+    A card of exported graphs is itself the model file. Raises ModelFileError without a hash.
     """
     path = resolve_path(file).absolute()
     if sha256 is None:
@@ -67,11 +67,11 @@ def model_config(file: str, sha256: str | None) -> ModelConfig:
 def weights_sha256(model: ModelConfig) -> str:
     """Hash of the weights in use: of the file itself, or of the weights that its graphs were exported from.
 
-    Empty where no model is configured. Raises ModelFileError for a card that cannot be read.
+    Empty if no model is configured. Raises ModelFileError for a card that cannot be read.
     """
     path = resolve_path(model.file)
-    told = read_card(path).get("model") if model.file and path.name == CARD else None
-    return str(told.get("weights_sha256", "")) if isinstance(told, dict) else model.sha256.lower()
+    model_card = read_card(path).get("model") if model.file and path.name == CARD else None
+    return str(model_card.get("weights_sha256", "")) if isinstance(model_card, dict) else model.sha256.lower()
 
 
 def read_card(path: Path) -> dict[str, Any]:

@@ -1,8 +1,9 @@
-"""One door to networks: the model that was asked for, its hash verified, loaded, and tried once before it drives.
+"""Loads the configured network: hash verified, backend selected, self-check passed.
 
-Or one sentence why not: a planner whose network cannot be had does not start, and none takes its place.
-A backend is a module of its own that is imported when a model needs it: a car without torch can run the others. Where
-`model.backend` is auto, a backend that cannot run the model is passed over for the next; the network then tells why.
+Otherwise it raises one sentence with the reason: a planner whose network cannot be loaded does not start, and no other
+is used instead. A backend is a module that is imported when a model needs it, so that a vehicle without torch can run
+the others. If `model.backend` is auto, a backend that cannot run the model is skipped for the next;
+`backend_description` gives the reason.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -23,8 +24,9 @@ from ..config import DecodingConfig, ModelConfig
 from ..domain import Array
 from ..features import ModelInputs, encode_route, route_ahead
 from ..planning import ReflectDriveDecoding
-from ..planning.planner import Network
-from ..planning.postprocess.waypoints import FREE, tokens_per_round
+from ..planning.planner import Network, run_rounds
+from ..planning.postprocess.waypoints import FREE
+from ..tokens import decoding_rounds
 from .model_file import ModelFileError, read_card, resolve_path, verified_sha256
 from .trt.cuda_device import has_driver
 
@@ -34,14 +36,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# end of a model file -> backends that read it, the best first: weights, or the card of exported graphs
+# suffix of a model file -> backends that read it, the best first: weights, or the card of exported graphs
 BACKENDS = {".safetensors": ("torch",), ".json": ("tensorrt", "onnxruntime")}
 INSTALL_TARGETS = {
     "torch": "'reflectdrive[train]'",
     "onnxruntime": "onnxruntime",
     "tensorrt": "tensorrt",
     "random weights": "'reflectdrive[train]'",
-}  # what pip is asked for
+}  # pip packages
 RANDOM_SEED = 0  # of `random_network`
 GOLDEN_TOLERANCE = 0.05  # between backends and machines; another wiring of the inputs is far off
 
@@ -70,7 +72,7 @@ def load_network(model: ModelConfig, decoding: DecodingConfig) -> Network | None
 
 
 class DescribedNetwork(Network, Protocol):
-    """A network that says, for the diagnostics, what it runs on."""
+    """A network that describes its backend for the diagnostics."""
 
     backend_description: str
 
@@ -95,20 +97,20 @@ def worker_network(model: ModelConfig, decoding: DecodingConfig) -> Network | No
 
 @lru_cache(maxsize=2)
 def random_network(model: ModelConfig, decoding: DecodingConfig) -> Network:
-    """The configured model's network with the weights that training begins with, from a fixed seed.
+    """The configured model's network with random weights from a fixed seed, as at the start of training.
 
-    Layout, sizes and decoding are those of the model, whatever backend runs it; this one is run by torch on one
-    thread. For the evaluation alone: it has learned nothing. Raises ModelFileError.
+    Layout, sizes and decoding are those of the model, whatever its backend; this one is run by torch on one thread. For
+    evaluation only. Raises ModelFileError.
     """
     verified_sha256(model)
     return _load_on("random weights", resolve_path(model.file), replace(model, threads=1), decoding)
 
 
 def backends_of(path: Path, model: ModelConfig) -> tuple[str, ...]:
-    """Which backends may run a model file, to be tried in this order.
+    """The backends that may run a model file, in the order of trial.
 
-    TensorRT is not among them by itself where nothing speaks for it, neither a driver nor the library: a computer
-    without a GPU needs no word on that. Raises ModelFileError if no backend reads the file, or not the one asked for.
+    With `auto`, TensorRT is included only if there is a driver or the library, so that a computer without a GPU gets no
+    message about it. Raises ModelFileError if no backend reads the file, or not the requested one.
     """
     able = BACKENDS.get(path.suffix, ())
     if not able:
@@ -122,7 +124,9 @@ def backends_of(path: Path, model: ModelConfig) -> tuple[str, ...]:
 
 
 def _torch_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> DescribedNetwork:
-    """Tried by the rules that all cards of weights are written by, whatever is set; graphs have theirs built in."""
+    """Self-checked by fixed decoding rules, those of all cards of weights, whatever is configured; graphs have theirs
+    built in.
+    """
     _let_threads_sleep()
     from ..model.checkpoint import CheckpointError
     from .torch_backend import SELF_CHECK_DECODING, TorchNetwork
@@ -149,7 +153,9 @@ def _random_network(path: Path, model: ModelConfig, decoding: DecodingConfig) ->
 
 
 def _let_threads_sleep() -> None:
-    """Before torch is imported: its threads would spin while they wait, at the cost of whoever shares the computer."""
+    """Call before torch is imported: its threads would spin while they wait, and take processor time from other
+    processes.
+    """
     if "torch" not in sys.modules:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
@@ -231,14 +237,14 @@ LOADERS: dict[str, Loader] = {
 
 
 def self_check(network: Network, path: Path) -> None:
-    """A whole step on a made scene: it must give what steps give, and what `golden` gave when the card was written.
+    """A whole step on a synthetic scene: it must return a valid step, equal to the card's `golden`.
 
-    It also warms the backend up, so that the first step on the road is as quick as the others. Raises ModelFileError.
+    It also warms the backend up, so that the first step on the road is as fast as the others. Raises ModelFileError.
     """
     expected = read_card(path).get("golden")
     try:
         log_prob, faults = _run_self_check(network)
-    except Exception as fault:  # a graph that is not what its card tells fails inside its runtime, in any way
+    except Exception as fault:  # a graph that differs from its card fails in the runtime, with various types
         reason = " ".join(str(fault).split())[:300]
         raise ModelFileError(f"model file {path} fails its self-check: {reason}; do not drive with it") from None
     if expected is not None and not abs(log_prob - expected["goal_log_prob"]) <= GOLDEN_TOLERANCE:
@@ -248,7 +254,7 @@ def self_check(network: Network, path: Path) -> None:
 
 
 def golden(network: Network) -> dict[str, float]:
-    """What a card keeps as its `golden`, for every later start of the model to be held against."""
+    """The `golden` entry of a card, with which every later start of the model is compared."""
     return {"goal_log_prob": round(_run_self_check(network)[0], 4)}
 
 
@@ -257,12 +263,12 @@ def _run_self_check(network: Network) -> tuple[float, list[str]]:
     mask = network.codebook.mask_id
     inputs = synthetic_inputs(network)
     known = network.prefill_goal(inputs)
-    actions, confidence = known.actions, np.zeros(known.actions.shape)
     goals = known.actions[:, FREE:]
-    for limit in (*tokens_per_round(3), 0):
-        before, (actions, confidence) = actions, network.step(known.context, actions, limit, limit == 0)
-    # a lite frame reads the scene by another call: the last step once more, behind that
-    _, again = network.step(network.prefill(inputs), before, 0, True)
+    *drafts, edit = decoding_rounds(FREE, 3, 1)
+    before, _ = run_rounds(partial(network.step, known.context), known.actions, drafts)
+    actions, confidence = network.step(known.context, before, *edit)
+    # a lite frame encodes the scene by another call: repeat the last step after it
+    _, again = network.step(network.prefill(inputs), before, *edit)
     faults = []
     if not np.isfinite(known.goal_log_probs).all() or not ((confidence >= 0) & (confidence <= 1 + 1e-5)).all():
         faults.append("it gives probabilities that are none")
@@ -276,7 +282,7 @@ def _run_self_check(network: Network) -> tuple[float, list[str]]:
 
 
 def synthetic_inputs(network: Network) -> ModelInputs:
-    """Pictures of waves, a few words, 8 m/s on a straight road: the same on every machine."""
+    """Images of waves, a few words, 8 m/s on a straight road: the same on every machine."""
     spec = network.inputs
     rows, columns = np.mgrid[: spec.height, : spec.width]
     waves = [

@@ -1,16 +1,15 @@
-"""A token network in ONNX Runtime, from the graphs of `reflectdrive export`: the embedded default, without torch.
+"""A token network in ONNX Runtime, from the graphs of `reflectdrive export`: the default on CPUs, without torch.
 
     network = OrtNetwork(GraphCard.read("models/mine/onnx/card.json"), threads=2)
 
-Arrays go in and come out; the prompt's keys and values stay in ONNX Runtime's own tensors, on its device. What a graph
-is fed is checked against what its own file says it takes.
+Inputs and outputs are arrays; the prompt's KV cache stays in ONNX Runtime's own tensors, on its device. Inputs of a
+graph are checked against its file.
 
-Threads share out cameras and blocks: no camera sees another, and no block, so pictures that are looked at and goals
-that are drafted together are dealt out, and nobody waits before the end. What reads the prompt cannot be dealt out so;
-there threads share each operator. Those of a network this small take hardly longer than it takes to wake a second
-thread for its half, unless threads spin in between, and a planner shares its computer, where threads that spin take
-from the camera driver what they win here: so two of them save some of the time, for more work in all. Who makes many
-plans at once (a replay, a scene set) has better work for its cores and gives each network one thread.
+Threads divide cameras and action sequences among themselves, which are independent: each thread runs its share without
+synchronisation until the end. The prompt cannot be divided; there threads share each operator. An operator of a network
+this small takes hardly longer than waking a second thread, unless threads spin in between, which would take processor
+time from the camera drivers. Two threads therefore save some wall time for more total work. A process that makes many
+plans at once (a replay, a scene set) gives each network one thread.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,17 +27,17 @@ import onnxruntime as ort
 from ..domain import Array
 from ..features import ModelInputs, Tokenizer
 from ..model.card import CALIBRATION_PREFIX, GRAPHS, GraphCard, GraphError
-from ..planning.planner import PlanningError, Prefilled
+from ..planning.planner import PlanningError, Prefilled, run_rounds
+from ..tokens import Round
 from .graphs import check_feeds, concat_outputs, graph_inputs, input_spec, make_feature_cache, run_batched
 
 DTYPES = {"tensor(uint8)": np.uint8, "tensor(int64)": np.int64, "tensor(float)": np.float32, "tensor(bool)": np.bool_}
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 T = TypeVar("T")
 ERROR_SEVERITY = 3  # of ONNX Runtime's levels: errors
-DISABLED_OPTIMIZERS = [
-    "SkipLayerNormFusion"
-]  # what ONNX Runtime makes one operator of, which takes longer on a CPU than its parts
-MULTITHREADED_GRAPHS = ("prefill", "prefill_goal")  # graphs whose operators threads share, for there is one prompt only
+DISABLED_OPTIMIZERS = ["SkipLayerNormFusion"]  # fusions that are slower on a CPU than their parts
+# graphs whose operators use several threads, because there is one prompt only
+MULTITHREADED_GRAPHS = ("prefill", "prefill_goal")
 
 
 class OrtNetwork:
@@ -82,7 +82,7 @@ class OrtNetwork:
         return self._graphs["prefill"].run(self.graph_inputs(inputs))
 
     def graph_inputs(self, inputs: ModelInputs) -> dict[str, Array]:
-        """What the two graphs that read a scene are fed: the pictures have been looked at. Raises PlanningError."""
+        """Inputs of the two graphs that encode a scene, from image features. Raises PlanningError."""
         return graph_inputs(inputs, self._feature_cache)
 
     def _encode_views(self, views: Array) -> Array:
@@ -96,13 +96,8 @@ class OrtNetwork:
         return concat_outputs(self._run_parallel(lambda part: self._step(context, part, limit, edit), actions))
 
     def draft(self, context: Any, actions: Array, limits: Sequence[int]) -> tuple[Array, Array]:
-        def rounds(part: Array) -> tuple[Array, Array]:
-            confidence = np.zeros(part.shape)
-            for limit in limits:
-                part, confidence = self._step(context, part, limit, False)
-            return part, confidence
-
-        return concat_outputs(self._run_parallel(rounds, actions))
+        rounds, step = tuple(map(Round, limits)), partial(self._step, context)
+        return concat_outputs(self._run_parallel(lambda part: run_rounds(step, part, rounds), actions))
 
     def _run_parallel(self, call: Callable[[Array], T], items: Array) -> list[T]:
         """What `call` makes of the parts of items: always the same parts, whichever thread has time for them."""
@@ -121,7 +116,7 @@ class OrtNetwork:
 
 
 class Graph:
-    """One session, and what its file says it takes."""
+    """One session, and the inputs that its file declares."""
 
     def __init__(self, card: GraphCard, name: str, device: str, threads: int = 1) -> None:
         kind, _, place = device.partition(":")
@@ -167,7 +162,7 @@ class Graph:
 
 
 class CalibrationGraph(Graph):
-    """One of `quantise.write_calibration_graphs`, which tells more than others; `told` has that of each run."""
+    """One of `quantise.write_calibration_graphs`; `recorded` collects its additional outputs of each run."""
 
     def __init__(self, card: GraphCard, name: str, device: str) -> None:
         super().__init__(card, name, device)
@@ -180,7 +175,7 @@ class CalibrationGraph(Graph):
 
 
 class CalibrationNetwork(OrtNetwork):
-    """The same plans, by graphs that tell how large values get inside."""
+    """The same plans, by graphs that also output activation ranges."""
 
     def __init__(self, card: GraphCard) -> None:
         self.recorded: dict[str, list[dict[str, Array]]] = {}  # of each run, by graph
@@ -193,7 +188,7 @@ class CalibrationNetwork(OrtNetwork):
 
 
 def _device(asked: str) -> str:
-    """The device that is meant. Raises GraphError when this ONNX Runtime has none such."""
+    """The device. Raises GraphError if this ONNX Runtime does not support it."""
     has_gpu = CUDA in ort.get_available_providers()
     if asked == "auto":
         return "cuda" if has_gpu else "cpu"
@@ -219,7 +214,7 @@ def _options(threads: int = 1) -> ort.SessionOptions:
 
 
 def profile_nodes(card: GraphCard, graph: str, feeds: Mapping[str, Array], runs: int, folder: Path) -> dict[str, float]:
-    """Milliseconds of each node of a graph, by the names in the graph as it is run, `folder`/run.onnx."""
+    """Milliseconds of each node of a graph, by the names in the optimised graph, `folder`/run.onnx."""
     options = _options()
     options.optimized_model_filepath = str(folder / "run.onnx")
     options.enable_profiling, options.profile_file_prefix = True, str(folder / "profile")

@@ -1,13 +1,13 @@
-"""A network that reads the next scenes while the plan for this one is still being prefetched.
+"""Prefetches the encoding and drafts of later scenes while the present one is planned.
 
-    ahead = ReadAhead(network)
-    tools = Tools(config, ahead, ahead.inputs_of)
+    ahead = Prefetcher(network)
+    context = PlannerContext(config, ahead, ahead.inputs_of)
     ahead.prefetch(observation)       # of the next AHEAD scenes, then plan for the one before them
 
-To read a scene (pictures brought to size, keys and values of the prompt) takes no plan, nor does the draft of a full
-step, so a replay, which knows what comes, has other cores do it. What the recipe asks for is what the network itself
-would answer: the same call on the same arrays, only earlier. Whether it will ask for `prefill` or `prefill_goal` is
-guessed, and where the guess is wrong the scene is read again. For networks whose scenes may be read while steps run on
+Encoding a scene (resized images, the prompt's KV cache) does not depend on the plan before, nor does the draft of a
+full step. A replay, which knows the later scenes, computes both on other cores. The recipe gets what the network itself
+would return: the same call on the same arrays, only earlier. Whether it will call `prefill` or `prefill_goal` is
+predicted; after a wrong prediction the scene is encoded again. For networks that can encode scenes while steps run on
 another (`concurrent`).
 """
 
@@ -29,7 +29,7 @@ from ..planning.planner import Network, Prefilled
 from ..tokens import Codebook
 
 PREFILL_GOAL, PREFILL = "prefill_goal", "prefill"
-DraftRequest = Callable[[Prefilled, Observation], tuple[Array, list[int]]]  # blocks, and how many ids each round writes
+DraftRequest = Callable[[Prefilled, Observation], tuple[Array, Sequence[int]]]  # sequences, ids per round
 PREFETCH_DEPTH = 4  # scenes that are read before the one that is planned for is done with: full and lite ones even out
 
 
@@ -46,24 +46,24 @@ class PrefetchedScene:
 
 
 class PrefetchedDraft(NamedTuple):
-    """What was drafted of a scene, in which rounds, and what came of it."""
+    """A prefetched draft: its inputs, its rounds and its result."""
 
     context: Any
     actions: Array
-    limits: list[int]
+    limits: tuple[int, ...]
     result: tuple[Array, Array]
 
 
 class Prefetcher:
-    """`planning.planner.Network`; for one planner, that plans in the order in which scenes are begun.
+    """`planning.planner.Network`; for one planner, which plans in the order of `prefetch` calls.
 
-    Full and lite steps take turns as a rule, so the guess is what the scene before the last has led to.
+    Full and lite steps usually alternate, so that the prediction is the call of the scene before the last.
     """
 
     def __init__(
         self, network: Network, clock: Callable[[], float] = time.perf_counter, draft_inputs: DraftRequest | None = None
     ) -> None:
-        """`draft_inputs`: what a step that asks for `prefill_goal` drafts, where the scene alone decides."""
+        """`draft_inputs`: the sequences that a step drafts after `prefill_goal`, if they depend on the scene alone."""
         self._network, self._clock, self._draft_inputs = network, clock, draft_inputs
         self._pool = ThreadPoolExecutor(min(PREFETCH_DEPTH, os.cpu_count() or 1), thread_name_prefix="read-ahead")
         self._begun: deque[tuple[int, Observation, Future[PrefetchedScene]]] = deque(
@@ -73,7 +73,7 @@ class Prefetcher:
         self._planned: tuple[int, PrefetchedScene] | None = None  # the scene that is being planned for
         self._asked = deque(
             ((-2, PREFILL_GOAL), (-1, PREFILL_GOAL)), maxlen=2
-        )  # number of a scene, what was asked of it; the last two
+        )  # number of a scene and its call; the last two
         self._hidden_s = 0.0
 
     @property
@@ -85,7 +85,7 @@ class Prefetcher:
         return self._network.codebook
 
     def prefetch(self, observation: Observation) -> None:
-        """Read a scene that will be planned for after those that were begun before; any one thread may say so."""
+        """Encodes a scene that will be planned after those prefetched before; call it from one thread."""
         number, self._count = self._count, self._count + 1
         (_, other), (last, asked) = tuple(self._asked)
         predicted = other if (number - last) % 2 else asked
@@ -118,13 +118,13 @@ class Prefetcher:
             prefetched is not None
             and prefetched.context is context
             and np.array_equal(prefetched.actions, actions)
-            and prefetched.limits == list(limits)
+            and prefetched.limits == tuple(limits)
         ):
             return prefetched.result
         return self._network.draft(context, actions, limits)
 
     def overlap_s(self) -> float:
-        """Seconds that went into the reading of the last scene while nobody waited for it; asked again, none."""
+        """Seconds of the last scene's encoding that overlapped with planning; reset by the call."""
         hidden, self._hidden_s = max(self._hidden_s, 0.0), 0.0
         return hidden
 
@@ -138,7 +138,7 @@ class Prefetcher:
             if asked == PREFILL_GOAL and self._draft_inputs is not None:
                 actions, limits = self._draft_inputs(result, observation)
                 draft = PrefetchedDraft(
-                    result.context, actions, limits, self._network.draft(result.context, actions, limits)
+                    result.context, actions, tuple(limits), self._network.draft(result.context, actions, limits)
                 )
         except Exception as fault:
             result = fault

@@ -1,6 +1,6 @@
 """A token network in torch: arrays in, arrays out, everything between on the device.
 
-Eager, as `model.token.rollout` is written; on a GPU the steps are run as `model.token.cuda_graphs` says.
+Eager, as `model.token.rollout` is written; on a GPU the mode of `model.token.cuda_graphs` is used.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..domain import Array
 from ..features import InputSpec, ModelInputs, Tokenizer, WordTokenizer
 from ..model.checkpoint import CheckpointError, load
 from ..model.layers import KeysValues
-from ..model.token import rollout
+from ..model.token import ops, rollout
 from ..model.token.cuda_graphs import DEFAULT_MODE, CudaMode, cuda_step
 from ..model.token.net import TokenNet
 from ..model.token.ops import GoalRules
@@ -27,8 +27,8 @@ from ..planning.planner import Prefilled, draft_sequentially
 from ..tokens import Codebook
 from .feature_cache import FeatureCache
 
-# What weights answer by these rules stands in their card (`golden`). They stay as they are when defaults change: cards
-# that were written before would no longer be true.
+# The cards of weights store the answers (`golden`) under these rules. They stay fixed when defaults change, or existing
+# cards would become invalid.
 SELF_CHECK_DECODING = Decoding(GoalRules(count=6, spacing_m=1.2, floor=0.01, rescored=6, value_power=2.0))
 
 
@@ -43,7 +43,7 @@ class TorchNetwork:
         tokenizer: Tokenizer | None = None,
         mode: CudaMode = DEFAULT_MODE,
     ) -> None:
-        """`tokenizer` is for networks without words of their own, `mode` says how steps are run on a GPU."""
+        """`tokenizer` is for networks without words of their own, `mode` is the way of running steps on a GPU."""
         config = net.config
         if tokenizer is None and not config.words:
             raise CheckpointError("the network has no words of its own: give the tokenizer it was trained with")
@@ -122,7 +122,8 @@ class TorchNetwork:
         self, context: Any, unconditional: Any, actions: Array, limit: int, weight: float
     ) -> tuple[Array, Array]:
         ids = self._batch(actions.astype(np.int64))
-        written, confidence = rollout.guided_step(self._net, ids, context, unconditional, limit, weight)
+        logits = rollout.guided_logits(self._net, ids, context, unconditional, weight)
+        written, confidence = ops.unmask(ids, logits, self._net.config.mask_id, limit)
         return _array(written).astype(np.int32), _array(confidence)
 
     def _prompt(self, inputs: ModelInputs) -> Tensor:
@@ -141,7 +142,7 @@ class TorchNetwork:
 
 
 def resolve_device(asked: str, threads: int | None = None) -> str:
-    """The device that `model.device` means; `threads` is for the whole process. Raises CheckpointError for no GPU."""
+    """The device of `model.device`; `threads` is for the whole process. Raises CheckpointError without a GPU."""
     if threads is not None:
         torch.set_num_threads(threads)
     gpu = torch.cuda.is_available()

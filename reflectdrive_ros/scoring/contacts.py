@@ -1,7 +1,7 @@
-"""Who touches whom, when: oriented boxes of N candidates against the boxes of A agents over time.
+"""Contacts over time between the oriented boxes of N candidates and the boxes of A agents.
 
-Few of the N x A x T pairs are near each other, so they are sifted: agents outside the box around all candidates of an
-instant, then circles, then the two axes of the ego box, and only what is left takes the full separating-axis test.
+Few of the N x A x T pairs are close. Three filters precede the full separating-axis test: the box around all candidates
+at an instant, circumscribed circles, and the two axes of the ego box.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class AgentTracks:
     """Other road users over the next 5 s, in the ego frame of now; poses are box centres."""
 
     poses: Array  # (A, 51, 3) x m, y m, heading rad at 0, 0.1, .. 5.0 s
-    present: Array  # (A, 51) bool; an absent agent touches nobody
+    present: Array  # (A, 51) bool; an absent agent has no contacts
     speeds_mps: Array  # (A, 51) over ground
     sizes: Array  # (A, 2) length m, width m
     kinds: Array  # (A,) AgentKind
@@ -62,7 +62,7 @@ class AgentTracks:
         times = DT_S * np.arange(SAMPLES)
         poses = np.asarray(forecast.poses)
         if poses.shape[1] == 1:
-            poses = np.repeat(poses, 2, axis=1)  # a forecast of now alone: everybody stands
+            poses = np.repeat(poses, 2, axis=1)  # the forecast holds only the present: all agents stand
         heading = np.unwrap(poses[:, :, 2], axis=1)
         place = np.concatenate([poses[:, :, :2], heading[:, :, None]], axis=2)
         before = np.clip((times / forecast.dt_s).astype(int), 0, poses.shape[1] - 2)
@@ -97,11 +97,11 @@ class AgentTracks:
 def find_contacts(
     x: Array, y: Array, cos: Array, sin: Array, size: Array, agents: AgentTracks, samples: Array
 ) -> tuple[Array, Array, Array]:
-    """Which boxes touch or overlap: indices (candidate, instant, agent) of all contacts, three arrays (C,).
+    """Indices (candidate, instant, agent) of all pairs of boxes that touch or overlap, three arrays (C,).
 
     Ego boxes (length, width) have their centres, and cosines and sines of their headings, in arrays (K, N), at K
-    instants of N candidates; `samples` (K,) is the agents' sample of each instant. Equals geometry.boxes_overlap on
-    all pairs.
+    instants of N candidates; `samples` (K,) is the agents' sample of each instant. Equals geometry.boxes_overlap on all
+    pairs.
     """
     half_length, half_width = 0.5 * size
     other_length, other_width = 0.5 * agents.sizes.T
@@ -112,7 +112,7 @@ def find_contacts(
         ego_cos, ego_sin = cos.ravel()[ego], sin.ravel()[ego]
         turn_cos = np.abs(ego_cos * other_cos + ego_sin * other_sin)
         turn_sin = np.abs(ego_cos * other_sin - ego_sin * other_cos)
-        # Across the ego first: on a road most of what is near is beside, and done with here.
+        # The lateral axis first: on a road most nearby agents are beside the ego, and this axis separates them.
         across = half_width + other_length[agent] * turn_sin + other_width[agent] * turn_cos
         left = np.flatnonzero(np.abs(dy * ego_cos - dx * ego_sin) <= across)
         ego, agent, dx, dy, turn_cos, turn_sin = (each[left] for each in (ego, agent, dx, dy, turn_cos, turn_sin))
@@ -171,12 +171,12 @@ def clearances(
 def group_contacts(
     candidate: Array, instant: Array, agent: Array, agents: int, *, whole: bool, per_step: int = 1
 ) -> tuple[Array, Array, Array]:
-    """Contacts in groups, each of which is judged by its first contact.
+    """Groups contacts, each group judged by its first contact.
 
     Returns the order (C,) that sorts contacts by candidate, agent and instant; the group (C,) of each in that order;
-    and the places where groups begin. With `whole`, all contacts of a candidate with an agent are one group: the
-    official code never looks again at an agent whose first contact was not the ego's fault. Otherwise a group is one
-    unbroken contact and a new meeting is judged anew. `per_step` instants make one time step.
+    and the offsets of the groups. With `whole`, all contacts of a candidate with an agent form one group: the official
+    code ignores an agent after a first contact that was not the ego's fault. Otherwise a group is one unbroken contact,
+    and a later contact is judged again. `per_step` instants make one time step.
     """
     pair = candidate * agents + agent
     order = np.lexsort((instant, pair))

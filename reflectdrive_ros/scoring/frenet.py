@@ -1,10 +1,9 @@
-"""The road made straight: how far along its route points lie, how far beside it, and which way it leads there.
+"""Frenet coordinates along a route: arc length, lateral offset (left positive) and the route's heading at points.
 
-A plan of rounded points says little about where the car faces between them; the road says much. Held against a
-straight road a driven way is all but straight, so what is noise and what is a turn is told apart far better there than
-in the car's frame, where a roundabout looks like a driver who never stops turning his wheel.
+The headings of a plan of rounded points are noisy between the points. Relative to the road, a driven path has almost no
+curvature, so noise and turns are easier to separate there than in the ego frame, where a roundabout is one long turn.
 
-A plan that leaves the road (another lane is none) is read without it.
+A plan that leaves the road (changing lanes does not) is read in the ego frame.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ import numpy as np
 from .. import geometry, tokens
 from ..domain import Array
 
-STEP_M = 1.0  # between places of a route that are looked at
+STEP_M = 1.0  # spacing of the route's samples
 REACH_M = 130.0  # of it, more than a plan is long
 TANGENT_M = 3.0  # to either side, over which a route's direction is taken: maps have kinks
 BACK_M = 3.0  # of it, behind the car
-NEAR_M = 4.0  # how far along the route a point may lie from where its step from the one before would have it
+NEAR_M = 4.0  # tolerance along the route between a point and its expected place one step after the previous point
 BESIDE_M = 5.0  # further away a plan is not on this road
 ASTRAY = np.cos(np.radians(70.0))  # a step at a larger angle to the road does not follow it
 CURVATURE_CHANGE = 0.04  # of plans, in place of `tokens.CURVATURE_CHANGE`: they turn at junctions, on narrow roads
-TELLING_M = 1.0  # shorter steps do not say which way they go
+TELLING_M = 1.0  # shorter steps have no reliable direction
 
 
 class FrenetPoints(NamedTuple):
@@ -37,7 +36,7 @@ class FrenetPoints(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FrenetFrame:
-    """A route of the ego frame as a ruler; beyond its ends it goes straight on."""
+    """A route of the ego frame as a reference line, extended straight beyond its ends."""
 
     places: Array  # (R, 2) every STEP_M
     heading: Array  # (R,) unwrapped
@@ -90,7 +89,7 @@ class FrenetFrame:
         return np.asarray(ways + beyond[..., None] * forward + beside[..., None] * left)
 
     def follows(self, straight: Array) -> Array:
-        """(..) bool, whether straightened points (.., T, 2) are those of a way on this road."""
+        """(..) bool: whether points (.., T, 2) in Frenet coordinates follow this road."""
         steps = np.diff(straight, axis=-2, prepend=np.zeros_like(straight[..., :1, :]))
         length = np.hypot(steps[..., 0], steps[..., 1])
         along = (steps[..., 0] >= ASTRAY * length) | (length < TELLING_M)
@@ -102,8 +101,10 @@ def _places(line: Array, at: Array) -> Array:
 
 
 def poses_on_road(points: Array, road: FrenetFrame | None) -> Array:
-    """Poses (.., T, 3) with headings read from points (.., T, 2) as `tokens.poses_from_points` does, but for the
-    sharper turns of a plan, and against the road it follows. The points are kept. Raises ValueError as it does."""
+    """Poses (.., T, 3) with headings estimated from points (.., T, 2) as `tokens.poses_from_points` does, relative to
+    the road if the points follow it, and with a prior that allows the sharper turns of a plan. The points are kept.
+    Raises ValueError as `poses_from_points` does.
+    """
     plain = tokens.poses_from_points
     if road is None:
         return plain(points, CURVATURE_CHANGE)

@@ -1,8 +1,8 @@
-"""Better places for one waypoint: every token pair nearby, tried in the trajectory and scored in one batch.
+"""Local search around one waypoint: every token pair nearby is tried in the trajectory and scored in one batch.
 
 ReflectDrive's local search (its section on safety-guided regeneration; the ball N_delta and delta = 10 are the
-paper's): where a waypoint is unsafe, its pair of tokens is replaced by each pair within a Manhattan distance, all else
-kept, and the pair of the best trajectory becomes an anchor that the planner plans around again.
+paper's): the pair of tokens of an unsafe waypoint is replaced by each pair within a Manhattan distance, all other
+tokens are kept, and the pair of the best trajectory becomes an anchor for regeneration.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ class SearchResult:
 
 
 def ball(codebook: Codebook, pair: Array, delta: int = DELTA) -> Array:
-    """Ids (M, 2) within Manhattan distance `delta` of a pair (2,), nearest first, those off the codebook left out.
+    """Ids (M, 2) within Manhattan distance `delta` of a pair (2,), nearest first, without those outside the codebook.
 
-    M is 2 delta^2 + 2 delta + 1 away from the codebook's edge. Pairs of one Manhattan distance come straightest first
-    (along an axis last), then by id, so the order is the same everywhere. Raises ValueError on a pair off the codebook.
+    M is 2 delta^2 + 2 delta + 1 away from the codebook's edge. Pairs of equal Manhattan distance are ordered by their
+    distance from an axis, then by id, so that the order is the same on every machine. Raises ValueError on a pair
+    outside the codebook.
     """
     if delta < 0:
         raise ValueError(f"delta is {delta}, expected 0 or more")

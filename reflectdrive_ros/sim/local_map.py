@@ -1,4 +1,4 @@
-"""What the map says around one place: the areas and red lights that the driving score asks for, in the ego frame."""
+"""The map around one place: areas and red lights for the driving score, in the ego frame."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Layers:
 def areas(road_map: RoadMap, map_from_ego: Array, route_lanes: Collection[int], radius_m: float = RADIUS_M) -> MapAreas:
     """The map's areas within `radius_m` of a pose (3,), in the ego frame.
 
-    On the route are `route_lanes` and those beside them in the same direction. Takes some milliseconds.
+    `route_lanes` and their neighbours in the same direction count as on the route. Takes some milliseconds.
     """
     layers = _layers(road_map)
     near = np.sort(layers.tree.query(shapely.Point(map_from_ego[:2]), "dwithin", radius_m))
@@ -69,7 +69,7 @@ def _transform_rings(ego_from_map: Array, rings: Sequence[Array]) -> tuple[Array
 def route_with_neighbours(road_map: RoadMap, route_lanes: Collection[int]) -> frozenset[int]:
     """The lanes of a route, those of the same edges, and those that join two of them across a junction.
 
-    Whoever drives there drives the route's way.
+    A car on any of these lanes is on its route.
     """
     lanes = road_map.lanes
     edges = {lanes[key].edge for key in route_lanes if lanes[key].across_junction is None}
@@ -86,7 +86,7 @@ def route_with_neighbours(road_map: RoadMap, route_lanes: Collection[int]) -> fr
 def red_lights(
     road_map: RoadMap, lamps_over_time: Array, map_from_ego: Array, route_lanes: Collection[int]
 ) -> RedLights:
-    """Lanes across junctions that are on the route, guarded by a light and red at some time of the next 4 s.
+    """Lanes across junctions that are on the route, have a light and are red at some time of the next 4 s.
 
     `lamps_over_time` (41 or more, S) holds Lamp of `road_map.signals` at 0, 0.1, .. s. Amber is not red. Raises
     ValueError on another shape.
@@ -132,7 +132,7 @@ def _layers(road_map: RoadMap) -> _Layers:
 
 
 def _simple_rings(area: Any) -> list[Array]:
-    """An area as simple rings without holes, as the score takes them: one that goes around something is cut there."""
+    """An area as simple rings without holes, as the score requires; an area with a hole is cut."""
     if not isinstance(area, shapely.Polygon):
         return [ring for part in shapely.get_parts(area) for ring in _simple_rings(part) if part.area > SLIVER_M2]
     if not len(area.interiors):

@@ -1,12 +1,12 @@
-"""Blocks to learn from: the expert's tokens with some hidden, and plans that are wrong the way plans are wrong.
+"""Training sequences: the expert's tokens with some masked, and perturbed plans for AutoEdit.
 
-Hidden: a planner meets few of all sets of hidden tokens. It decides with everything hidden, drafts with the goal alone
-or the goal and what it wrote so far in sight. Hiding each token by itself, as language models do, shows the first of
-these once in 17 blocks and the second once in 2000; so the sets are drawn by kind.
+Masked: inference needs only a few kinds of masks: everything masked (the goal decision), everything but the goal, or
+everything but the goal and tokens written before. Independent masks, as in language models, would give the first of
+these once in 17 sequences and the second once in 2000; masks are therefore sampled by kind.
 
-Wrong: a plan is too fast or too slow (its points slide along its own path, on beyond its end too), or turned about the
-car. Some stay right, so that an editor learns to leave a good plan alone; half keep the right goal, which editing
-never moves; some lack their end, as a plan of a moment ago does.
+Perturbed: a plan is too fast or too slow (its points are moved along its path, also beyond its end), or rotated about
+the car. Some plans stay unchanged, so that the editor learns to keep a good plan; half keep the expert's goal, which
+editing never changes; some have a masked end, as in a lite step.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ def masked_actions(clean: Array, count: int, mask_id: int, rng: np.random.Genera
 
 
 def scale_along_path(points: Array, factor: Array) -> Array:
-    """Points (N, T, 2) moved along their path from the origin to `factor` (N,) times their way; straight on beyond."""
+    """Points (N, T, 2) moved along their path from the origin to `factor` (N,) times their arc length; extended
+    straight.
+    """
     path = np.concatenate([np.zeros_like(points[:, :1]), points], axis=1)
     step = np.diff(path, axis=1)
     length = np.hypot(step[..., 0], step[..., 1])
@@ -91,7 +93,7 @@ def perturbed_actions(points: Array, count: int, codebook: Codebook, rng: np.ran
     """(B, count, 16) tokens of perturbed plans; `points` (B, 8, 2) are the expert's, in metres."""
     many = np.repeat(points, count, axis=0)
     size = len(many)
-    kind = rng.random(size)  # identity, then a quarter slid, a quarter turned, half of the rest both
+    kind = rng.random(size)  # unchanged, then a quarter scaled, a quarter rotated, half of the rest both
     share = (kind - IDENTITY_PROB) / (1.0 - IDENTITY_PROB)
     slides, turns = (share >= 0.0) & (share < 0.75), share >= 0.25
     slight = rng.random(size) < SMALL_SCALE_PROB

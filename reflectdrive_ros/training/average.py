@@ -1,12 +1,11 @@
-"""`reflectdrive train mean RUN RUN .. --out DIR`: the mean of the weights of runs that began with each other.
+"""`reflectdrive train mean RUN RUN .. --out DIR`: averages the weights of a run and of those that it started from.
 
-A run learns much of its last scenes by heart and forgets some of the earlier ones. The mean of its weights and of those
-that it began with keeps what both know: they lie in one valley, so what is between them drives, too, and better on
-scenes that neither has seen (Model soups, arXiv 2203.05482; Robust fine-tuning, arXiv 2109.01903). It costs nothing
-when it drives.
+A run overfits its last scenes and forgets some of the earlier ones. The average of its weights and of its initial
+weights keeps both: they are in one basin of the loss, so that interpolated weights drive too, and better on new scenes
+(Model soups, arXiv 2203.05482; Robust fine-tuning, arXiv 2109.01903). Inference costs the same.
 
-RUN and DIR are folders with weights.safetensors and card.json, as models/reflectdrive2_small. One that is named twice
-counts twice.
+RUN and DIR are folders with weights.safetensors and card.json, as models/reflectdrive2_small. A folder that is given
+twice has double weight.
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
 
 
 def average(folders: list[Path], out: Path, about: dict[str, Any]) -> str:
-    """Writes the mean of the weights of some folders and its card; their SHA-256.
+    """Writes the average of the weights of some folders and its card; returns the SHA-256 of the weights.
 
-    Raises StateError where there are fewer than two or a card is missing, CheckpointError for weights that are not
-    their card's or are another network's, OSError naming a file.
+    Raises StateError for fewer than two folders or a missing card, CheckpointError for weights that differ from their
+    card or belong to another network, OSError naming a file.
     """
     shares = {folder: count / len(folders) for folder, count in Counter(folders).items()}
     if len(shares) < 2:
@@ -61,5 +60,5 @@ def average(folders: list[Path], out: Path, about: dict[str, Any]) -> str:
     averaged_from = [
         {"share": round(share, 4), **train_state.describe_init_run(folder)} for folder, share in shares.items()
     ]
-    told = {"data": {"averaged_from": averaged_from, **about}}
-    return train_state.save_weights(first, out / WEIGHTS, told)
+    about = {"data": {"averaged_from": averaged_from, **about}}
+    return train_state.save_weights(first, out / WEIGHTS, about)

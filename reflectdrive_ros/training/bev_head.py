@@ -1,10 +1,10 @@
-"""What the pictures show, seen from above: an exercise for the eyes that only training sets.
+"""Auxiliary BEV head: occupancy of a grid around the car from all image tokens. Training only.
 
-Sixteen tokens say little about what is in six pictures. So while it learns, the network is also asked, from its picture
-tokens alone, which cells of a grid around the car are road, which hold somebody now and which will in one, two and four
-seconds. Cells are a metre wide: of larger ones somebody on foot fills too little to be counted. The reader that turns
-tokens into the grid is thrown away afterwards; the planner is the same without it. Such a second task is common among
-planners that learn from cameras (TransFuser, arXiv 2205.15997, section 3.4); ReflectDrive-2 has none.
+The sixteen action tokens alone are a weak training signal for the vision encoder. The network is therefore also trained
+to predict, from its image tokens, which cells of a grid around the car are road, and which are occupied now and in one,
+two and four seconds. Cells are 1 m wide: in larger ones the share of a pedestrian would be too small. The head is
+discarded after training and does not change the planner. Such auxiliary tasks are common in camera planners
+(TransFuser, arXiv 2205.15997, section 3.4); ReflectDrive-2 has none.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from ..data import distance_map
 from ..data.occupancy import CELLS, CHANNELS, FUTURE_STEPS, cell_centres_m
 from ..tokens import Codebook
 
-PATCH = 8  # cells per side that one query answers
+PATCH = 8  # cells per side that one query predicts
 HEADS = 4
-OCCUPIED_WEIGHT = 4.0  # weight of cells that hold somebody against those that do not
+OCCUPIED_WEIGHT = 4.0  # weight of occupied cells relative to free ones
 
 
 class BevHead(nn.Module):
-    """Picture tokens to the grid: one round of attention by a query per patch of cells."""
+    """Image tokens to the grid: one round of attention by a query per patch of cells."""
 
     rows: Tensor
     columns: Tensor

@@ -1,7 +1,7 @@
-"""Batches: which scenes come in a step, how they are varied, and what is asked about them.
+"""Batches of a training run: scenes of a step, augmentation, targets.
 
-A batch follows from the seed and the number of its step alone. So training goes on in the middle of an epoch as if it
-had never stopped, batches can be made ahead in any order, and one that did harm can be made again.
+A batch depends on the seed and the number of its step only. Training therefore resumes within an epoch without a
+difference, batches can be made ahead in any order, and the batch of a failed step can be reproduced.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from .settings import DataConfig
 
 PADDING = WORDS.index(PAD)
 PREFETCHED_BATCHES = 4  # batches in the making
-RESCORED_GOALS = 6  # goals of a scene that are looked at once more: the likeliest, and of the others rather the likely
-TINT = 0.4  # of the variation of brightness, each colour by itself
+RESCORED_GOALS = 6  # goals of a scene with a goal value: the most probable, and others sampled by probability
+TINT = 0.4  # share of the brightness variation that is applied per colour channel
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Makes the batches of a run. `limits` are the ids that the heads know: first and last of x and of y."""
+    """Makes the batches of a run. `limits` are the id ranges of the heads: first and last of x and of y."""
 
     scenes: CachedSet
     config: DataConfig
@@ -43,7 +43,7 @@ class Source:
     goal_scores: GoalScores | None = None  # of the same scenes
 
     def rows(self, step: int) -> Array:
-        """(batch,) scenes of a step: every scene once per epoch, in an order of its own."""
+        """(batch,) scenes of a step: every scene once per epoch, in a new order each epoch."""
         size, count = self.config.batch, len(self.scenes)
         wanted = np.arange(step * size, (step + 1) * size)
         orders = {
@@ -102,7 +102,7 @@ class Source:
         return goals, self.goal_scores.score[rows], self.goal_scores.sub_scores[rows]
 
     def _routes(self, rows: Array, side: Array, rng: np.random.Generator) -> Array:
-        """(batch, points, 2) ids of routes as a car has them: some are not known, the others lie beside the lane."""
+        """(batch, points, 2) ids of routes: some are unknown (masked), the others have an offset from the lane."""
         config = self.config
         routes = self.scenes.route[rows].astype(float)
         lateral_m = rng.normal(0.0, config.route_noise_m, len(rows))
@@ -126,7 +126,7 @@ class Source:
         return np.ascontiguousarray(distance_map.mirror(distances)) if mirror else distances
 
     def _reachable(self, ids: Array) -> Array:
-        """Ids within what the heads know; masks stay masks."""
+        """Ids clipped to the range of the heads; masks stay masks."""
         (x_low, x_high), (y_low, y_high) = self.limits
         low, high = (np.tile(pair, ids.shape[-1] // 2) for pair in ((x_low, y_low), (x_high, y_high)))
         return np.where(ids == self.codebook.mask_id, ids, np.clip(ids, low, high))
@@ -140,12 +140,12 @@ def sample_goals(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
 
 
 def flip_images(images: Array) -> Array:
-    """(instants * 3, H, W, 3) of the world seen in a mirror: each picture flipped, the left camera now the right."""
+    """(instants * 3, H, W, 3) of the mirrored scene: each image flipped, left and right cameras swapped."""
     return images.reshape(-1, 3, *images.shape[1:])[:, ::-1, :, ::-1].reshape(images.shape)
 
 
 def color_tables(count: int, amount: float, rng: np.random.Generator) -> Array:
-    """(count, 256, 3) uint8: what becomes of each value of each colour, one table for all pictures of a scene."""
+    """(count, 256, 3) uint8: what becomes of each value of each colour, one table for all images of a scene."""
     gain = 1.0 + amount * rng.uniform(-1, 1, (count, 1, 1)) + TINT * amount * rng.uniform(-1, 1, (count, 1, 3))
     gamma = np.exp(amount * rng.uniform(-1, 1, (count, 1, 1)))
     lift = 0.2 * amount * rng.uniform(-1, 1, (count, 1, 1))

@@ -1,8 +1,7 @@
-"""How far one gets with closed eyes: a small network that knows the ego state and the command, and nothing else.
+"""Baseline without cameras: an MLP on the ego state and the command.
 
-It is trained on the expert's waypoints of one set and scored on another like every planner. What it scores is what a
-set gives away without a look at the road; a planner is worth what it adds to that. (NAVSIM's ego-status MLP is the same
-idea.)
+It is trained on the expert's waypoints of one set and scored on another like every planner. Its score shows how much of
+a set can be solved without images. (As NAVSIM's ego-status MLP.)
 """
 
 from __future__ import annotations
@@ -58,20 +57,20 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
 
 
 def read_scenes(folder: Path, errors: Console) -> Iterator[DrivingScene]:
-    """The scenes of a set without pictures."""
+    """The scenes of a set without images."""
     read = shards.read(folder, images=False, on_damage=errors.print)
     return iter(track_progress(read, f"reading {folder.name}", errors))
 
 
 def ego_states(some: list[DrivingScene]) -> Array:
-    """(N, 8) what the network is told: ego state, and the command as one of four."""
+    """(N, 8) inputs: ego state, and the command as one of four."""
     egos = np.array([[s.ego.speed_mps, s.ego.acceleration_mps2, s.ego.yaw_rate_rps, s.ego.steering_rad] for s in some])
     commands = np.eye(len(Command))[[int(s.command) for s in some]]
     return np.concatenate([egos / STATE_SCALE, commands], axis=1)
 
 
 def fit(inputs: Array, experts: Array, seed: int, console: Console) -> nn.Module:
-    """The network, trained to say the expert's waypoints (N, 8, 3) of states (N, 8); L1, seconds on a CPU."""
+    """The network, trained to predict the expert's waypoints (N, 8, 3) from states (N, 8); L1, seconds on a CPU."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     layers = [nn.Linear(inputs.shape[1], WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU()]
@@ -110,7 +109,7 @@ def mean_scores(families: list[str], rows: Array) -> dict[str, Any]:
 
 
 def _table(result: dict[str, Any], learnt: int) -> Table:
-    title = f"a planner without eyes, trained on {learnt} scenes; means in percent"
+    title = f"a planner without cameras, trained on {learnt} scenes; means in percent"
     rows = []
     for family, means in {"all": result, **result["families"]}.items():
         values = (f"{means[name]:.1f}" for name in ("pdms", *SUB_SCORES))

@@ -1,4 +1,4 @@
-"""The Fabric of a run: device, precision, processes and threads as the settings say."""
+"""The Fabric of a run: device, precision, processes and threads from the settings."""
 
 from __future__ import annotations
 

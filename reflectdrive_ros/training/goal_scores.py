@@ -1,11 +1,12 @@
-"""What goals are worth: the driving score of the plan that a network writes for each of them.
+"""Goal scores: the driving score of the network's plan to each of many goals.
 
-To imitate the expert's goal is not to choose a good one: a goal half a metre beside his costs as much as one behind a
-parked car. So a network that can draft already is asked for many goals of each scene, its plans for them are driven
-and scored as an examination scores them, by what really came, and its goals are then learnt from the scores.
+Imitation of the expert's goal does not teach to choose a good goal: a goal half a metre beside the expert's has the
+same loss as one behind a parked car. A network that can draft already therefore drafts a plan to each of many goals of
+each scene; the plans are scored as in validation, with the recorded futures, and the goal decision is trained on the
+scores.
 
-The expert's goal is among them. What was found lies beside the scenes that were made ready, under the hash of the
-weights that wrote the plans, so a run that goes on finds it there.
+The expert's goal is among them. Scores are stored beside the prepared scenes, under the hash of the drafting weights,
+so that a resumed run finds them.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ from ..data.shards import ShardNote
 from ..domain import Array
 from ..features import ModelInputs
 from ..model import checkpoint
-from ..model.token import ops, rollout
+from ..model.token import rollout
 from ..model.token.net import GOAL_X, TokenNet
 from ..model.token.ops import EditRules, GoalRules
 from ..planning.postprocess.waypoints import postprocess
 from ..scoring.frenet import FrenetFrame, poses_on_road
 from ..scoring.scorer import score
-from ..tokens import Codebook
+from ..tokens import Codebook, decoding_rounds
 from .losses import SUB_SCORES
 from .self_drafts import ROUNDS, mask_all_but_goal
 
-GOALS = GoalRules(count=15, spacing_m=1.2, floor=0.0)  # beside the expert's own
+GOALS = GoalRules(count=15, spacing_m=1.2, floor=0.0)  # besides the expert's own
 BATCH_SCENES = 10  # scenes
 FORMER_ARRAYS = {"parts": "sub_scores"}  # names in files that an earlier version wrote
 SceneInputs = tuple[DrivingScene, ModelInputs]
@@ -90,7 +91,7 @@ def _score_shard(job: tuple[Path, Shape, ShardNote, DraftingWeights]) -> None:
         try:
             scenes.append((scene, features.model_inputs(scene.observation(), shape.spec)))
         except ValueError:
-            continue  # `prepare` has said so
+            continue  # `prepare` has reported it
     found = [
         part
         for first in range(0, len(scenes), BATCH_SCENES)
@@ -128,10 +129,15 @@ def draft_to_goals(net: TokenNet, asked: Sequence[SceneInputs], codebook: Codebo
     with torch.autocast("cpu", torch.bfloat16, enabled=fast):
         known = rollout.prefill_goal(net, images, text, ego, route, GOALS)
         actions = torch.cat([known.actions, mask_all_but_goal(clean, net.config.mask_id)[:, None]], 1)
-        for limit in ops.schedule(GOAL_X, ROUNDS):
-            actions, _ = rollout.step(net, actions, known.keys_values, limit, False, EditRules())
-    return np.asarray(actions.numpy())
+        drafts = rollout.rollout(
+            lambda ids: net.decode(ids, known.keys_values),
+            actions,
+            net.config.mask_id,
+            decoding_rounds(GOAL_X, ROUNDS, 0),
+            EditRules(),
+        )
+    return np.asarray(drafts[-1].actions.numpy())
 
 
 def _file(folder: Path, shape: Shape, note: ShardNote, weights: DraftingWeights) -> Path:
-    return cache.cache_file(cache.cache_folder(folder, shape), note, f"worth-{weights.sha256[:16]}.npz")
+    return cache.cache_file(cache.cache_folder(folder, shape), note, f"goal-scores-{weights.sha256[:16]}.npz")

@@ -1,10 +1,9 @@
-"""What stands on the ground behind each part of a picture: the first exercise for the eyes.
+"""Auxiliary ground head: occupancy of the ground behind each image patch. Training only.
 
-A picture token stands for a patch of its picture, and each pixel below the horizon looks at a place on the ground that
-follows from the camera alone. So every token is asked about the places behind its own patch: is this road, does
-somebody stand there, will somebody soon? The answer is in front of it, no geometry has to be learnt first,
-and eyes learn from it several times faster than from the whole grid seen from above (birdseye.py), which then asks for
-the geometry. The reader is one matrix, thrown away afterwards like that of the grid.
+An image token stands for a patch of its image, and each pixel below the horizon corresponds to a place on the ground,
+given by the camera's pose. For each token, the head predicts whether the places behind its patch are road, and whether
+they are occupied now and later. This needs no learned geometry, so the vision encoder learns several times faster from
+it than from the BEV grid (bev_head.py), which then requires geometry. The head is one matrix, discarded after training.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from ..sim.render.camera import Camera, rig
 from ..tokens import Codebook
 from .bev_head import OCCUPIED_WEIGHT
 
-ROWS, COLUMNS = 8, 4  # places that a token is asked about: the ground is seen at a slant, far things are flat
+ROWS, COLUMNS = 8, 4  # places per token: the ground is seen at a slant, so that distant places have little height
 ROAD_RANGE_M = 70.0  # of road
 
 
 def ground_points_m(camera: Camera, rows: int, columns: int) -> Array:
-    """(rows, columns, 2) ground points in the ego frame behind the middles of a picture's cells; NaN above the horizon.
+    """(rows, columns, 2) ground points in the ego frame behind the middles of an image's cells; NaN above the horizon.
 
     The ground is the plane z = 0 of the ego frame.
     """
@@ -42,13 +41,13 @@ def ground_points_m(camera: Camera, rows: int, columns: int) -> Array:
 
 
 class GroundHead(nn.Module):
-    """Picture tokens to what is on the ground behind them."""
+    """Image tokens to what is on the ground behind them."""
 
     x_places: Tensor  # (tokens, PLACES) rows of a distance map
     y_places: Tensor
     x_cells: Tensor  # (tokens, PLACES) of the grid of `occupancy.occupancy`
     y_cells: Tensor
-    weights: Tensor  # (tokens, CHANNELS, PLACES), those of a channel sum to 1; 0 where nothing is known
+    weights: Tensor  # (tokens, CHANNELS, PLACES), those of a channel sum to 1; 0 where the target is unknown
     rare: Tensor
 
     def __init__(self, network: TokenNetConfig, codebook: Codebook, generator: torch.Generator) -> None:
@@ -86,13 +85,13 @@ class GroundHead(nn.Module):
             self.linear.bias.zero_()
 
     def wanted(self, distances: Tensor, occupancy: Tensor) -> Tensor:
-        """(B, tokens, CHANNELS, PLACES) 0 or 1 of distances (B, X, Y) int8 and occupancy bool as of `birdseye`."""
+        """(B, tokens, CHANNELS, PLACES) 0 or 1 of distances (B, X, Y) int8 and occupancy bool as of `bev_head`."""
         road = distances[:, self.x_places, self.y_places] <= 0
         users = occupancy[:, :, self.x_cells, self.y_cells].transpose(1, 2)
         return torch.cat([road[:, :, None], users], 2).float()
 
     def loss(self, tokens: Tensor, distances: Tensor, occupancy: Tensor) -> Tensor:
-        """Mean cross-entropy over channels and places, of those of tokens (B, N, width) that see the newest instant."""
+        """Mean cross-entropy over channels and places, of the tokens (B, N, width) of the newest instant."""
         newest = tokens[:, -len(self.weights) :]
         logits = torch.unflatten(self.linear(newest).float(), -1, (CHANNELS, ROWS * COLUMNS))
         each = F.binary_cross_entropy_with_logits(

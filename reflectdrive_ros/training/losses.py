@@ -1,19 +1,18 @@
-"""What ReflectDrive-2 learns from: the plan under its masks, the goal, the plan under perturbations, the road's edge.
+"""Training losses of ReflectDrive-2.
 
-    L = L_DLM + goal L_goal + score L_worth + value L_odds + sap L_SAP + field L_field + seen L_seen
+    L = L_DLM + goal L_goal + goal_score L_goal_score + goal_value L_goal_value + sap L_SAP + field L_field
+        + aux_perception L_aux
 
 The weights are those of settings.LossConfig.
 
-L_DLM and L_SAP are cross-entropy on all 16 positions of a block, hidden or not: a network that edits must know what to
-leave alone. L_goal is cross-entropy of the goal's x and of its y given that x, from the block that is all mask.
-L_worth is 1 less the driving score that is expected of its goals, one of K being chosen as probably as the network
-finds them (score.py); L_odds is the same once the network has looked at each goal by itself, the cross-entropy of what
-it then holds of each, and that of a reader's answers to what the score is made of: would it hit somebody, leave the
-road, come too close, shake, get on? To know that a goal is bad is less than to know why. Neither is the paper's.
-L_field is the price of the cells off the road, -log(1 - p_i q_j) C_ij summed over the cells and waypoints of a block.
-L_seen is not the paper's: what the pictures show, on the ground behind them (ground_view.py) and seen from above
-(birdseye.py).
-All are means over scenes and blocks.
+L_DLM and L_SAP are cross-entropy on all 16 positions of a sequence, masked or not: an editor must learn which tokens to
+keep. L_goal is cross-entropy of the goal's x and of its y given that x, from the fully masked sequence. L_goal_score is
+1 minus the expected driving score of the goal choice, over K goals weighted by the network's probabilities
+(goal_scores.py). L_goal_value is the sum of three terms for goals that are each encoded in a sequence of their own: 1
+minus the expected score of the reweighted choice, the cross-entropy of the goal value, and that of a head that predicts
+the sub-scores (SubScoreHead). Both are not in the paper. L_field is the cost of cells off the road, -log(1 - p_i q_j)
+C_ij summed over the cells and waypoints of a sequence. L_aux is not in the paper: occupancy of the ground behind image
+patches (ground_head.py) and of a BEV grid (bev_head.py). All are means over scenes and sequences.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ from .settings import LossConfig
 
 Answer = TypeVar("Answer")
 SERIES_TERMS = 8  # powers of p q that are summed for every cell
-EXACT_CELLS = 4  # rows and columns of the largest p and q whose cells are reckoned exactly
+EXACT_CELLS = 4  # rows and columns of the largest p and q whose cells are computed exactly
 STEP_M = 0.1  # of stored distances
 SUB_SCORES = ("nc", "dac", "ttc", "comfort", "ep")  # of a score card
 
 
 @dataclass(eq=False)  # not frozen: Fabric copies it field by field for mixed precision
 class Batch:
-    """B scenes and what is asked about each; block 0 is all mask, the first `masked` of R are masked."""
+    """B scenes with their training targets; sequence 0 is all mask, the first `masked` of R are masked."""
 
     images: Tensor  # (B, 6, H, W, 3) uint8
     text: Tensor  # (B, T) int64
@@ -55,12 +54,12 @@ class Batch:
     goals: Tensor  # (B, K, 2) int64 ids of goals, the expert's and others; K may be 0
     goal_score: Tensor  # (B, K) float32, the driving score of a plan for each, 0 to 1
     sub_scores: Tensor  # (B, K, 5) float32, what it is made of: PARTS
-    rescored: Tensor  # (B, S) int64, which of the goals are looked at once more
+    rescored: Tensor  # (B, S) int64, indices of the goals with a goal value
     masked: int
 
     @property
     def inputs(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """What the network is given, as it takes it."""
+        """The network's inputs, in its order."""
         return self.images, self.text, self.ego, self.route
 
     def to(self, device: torch.device) -> Batch:
@@ -73,17 +72,17 @@ class Batch:
 
 
 class Losses(nn.Module):
-    """The network with its losses: one forward per step, as data-parallel training wants it."""
+    """The network with its losses: one forward pass per step, as data-parallel training requires."""
 
     def __init__(self, net: TokenNet, weights: LossConfig, generator: torch.Generator) -> None:
-        """`generator` makes the weights of what only training needs."""
+        """`generator` initialises the auxiliary heads."""
         super().__init__()
         self.net = net
         self.weights = weights
         codebook = Codebook(net.config.bin_m, net.config.bins)
         x_ids, y_ids = distance_map.id_window(codebook)
         self.x_first, self.y_first = x_ids.start, y_ids.start  # ids of the first row and column of a distance map
-        self.aux_heads = nn.ModuleList()  # of what the pictures show
+        self.aux_heads = nn.ModuleList()  # of what the images show
         if weights.aux_perception:
             self.aux_heads.append(BevHead(net.config.transformer.width, codebook, generator))
             self.aux_heads.append(GroundHead(net.config, codebook, generator))
@@ -94,7 +93,10 @@ class Losses(nn.Module):
         )
 
     def forward(self, batch: Batch, vision_only: bool = False) -> dict[str, Tensor]:
-        """Scalars `loss`, `dlm`, `goal`, `goal_score`, `goal_value`, `sap`, `field`, `aux_perception`; of eyes alone two, the rest NaN."""
+        """Scalars `loss`, `dlm`, `goal`, `goal_score`, `goal_value`, `sap`, `field`, `aux_perception`.
+
+        With `vision_only` only `loss` and `aux_perception` are computed; the others are NaN.
+        """
         weights, masked = self.weights, batch.masked
         if vision_only:
             seen = self._aux_perception_loss(self.net.image_tokens(self.net.encode_images(batch.images)), batch)
@@ -126,13 +128,13 @@ class Losses(nn.Module):
         return {"loss": total, **{name: value.detach() for name, value in found.items()}}
 
     def run_unsharded(self, function: Callable[[TokenNet], Answer]) -> Answer:
-        """What a question makes of the network; where weights lie in shards (sharding.py) they are whole meanwhile."""
+        """Applies a function to the network; sharded weights (fsdp.py) are gathered meanwhile."""
         return function(self.net)
 
-    def _aux_perception_loss(self, pictures: Tensor, batch: Batch) -> Tensor:
-        found = pictures.new_zeros(())
+    def _aux_perception_loss(self, image_tokens: Tensor, batch: Batch) -> Tensor:
+        found = image_tokens.new_zeros(())
         for head in self.aux_heads:
-            found = found + head.loss(pictures, batch.distances, batch.occupancy)  # type: ignore[operator]
+            found = found + head.loss(image_tokens, batch.distances, batch.occupancy)  # type: ignore[operator]
         return found
 
     def _goal_loss(self, out: PackedOutput, clean: Tensor) -> Tensor:
@@ -151,7 +153,7 @@ class Losses(nn.Module):
         return of_x + of_y
 
     def _goals_to_rescore(self, batch: Batch) -> Tensor:
-        """(B, S, 16) blocks that hold the goals which are looked at once more, and nothing else."""
+        """(B, S, 16) sequences that hold one goal each, and masks."""
         goals = batch.goals.gather(1, batch.rescored[..., None].expand(-1, -1, 2))
         return F.pad(goals, (GOAL_X, 0), value=self.net.config.mask_id)
 
@@ -184,7 +186,7 @@ class Losses(nn.Module):
 
 
 class SubScoreHead(nn.Module):
-    """What a goal's score is made of, read from what the network's value are read from; thrown away afterwards."""
+    """Predicts the sub-scores of a goal's plan from the features of the goal value; discarded after training."""
 
     def __init__(self, width: int, hidden: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -217,10 +219,10 @@ def token_loss(logits: Tensor, clean: Tensor) -> Tensor:
 def field_loss(x_logits: Tensor, y_logits: Tensor, cost: Tensor) -> Tensor:
     """Sum over N points and all cells of -log(1 - p_i q_j) C_ij, mean over B scenes: a scalar.
 
-    x_logits (B, N, X) and y_logits (B, N, Y) give p and q of each point, cost (B, X, Y) in metres is at least 0.
-    -log(1 - u) = u + u^2 / 2 + .. is a product of matrices in every power, so no (N, X, Y) is ever value_loss; the rest of
-    the series counts only where u is large, and at most a few p and q are. There it is taken from logarithms, and stays
-    finite where p and q are 1.
+    x_logits (B, N, X) and y_logits (B, N, Y) give p and q of each point, cost (B, X, Y) in metres is at least 0. Each
+    power in -log(1 - u) = u + u^2 / 2 + .. is a product of matrices, so that no (N, X, Y) is computed; the remainder of
+    the series matters only for large u, which at most a few p and q have. There it is computed from logarithms, and
+    stays finite for p = q = 1.
     """
     log_p, log_q = x_logits.log_softmax(-1), y_logits.log_softmax(-1)
     powers = torch.arange(1, SERIES_TERMS + 1, device=cost.device, dtype=log_p.dtype)[:, None, None]

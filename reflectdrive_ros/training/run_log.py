@@ -1,4 +1,4 @@
-"""What a run tells while it learns: a progress bar, log.csv and TensorBoard."""
+"""Progress output of a training run: a progress bar, log.csv and TensorBoard."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ class RunLog:
             if new:
                 writer.writeheader()
             writer.writerow({name: f"{row[name]:.6g}" for name in COLUMNS})
-        known = {name: value for name, value in row.items() if not math.isnan(value)}  # eyes know no plans
+        # vision pretraining has no plan metrics
+        known = {name: value for name, value in row.items() if not math.isnan(value)}
         for name in known.keys() - {"step", "minutes"}:
             self._board.add_scalar(f"train/{name}", known[name], progress.step)
         if not self.console.is_terminal:
@@ -87,7 +88,9 @@ class RunLog:
 
     def missing_keys(self, names: Sequence[str]) -> None:
         if self.enabled and names:
-            self.console.print(f"begun anew, as the earlier run has no such parameters: {', '.join(names)}")
+            self.console.print(
+                f"initialised from scratch, as the earlier run has no such parameters: {', '.join(names)}"
+            )
 
     def validated(self, progress: train_state.Progress, metrics: Mapping[str, float]) -> None:
         if not self.enabled:
@@ -105,7 +108,7 @@ class RunLog:
 
 
 def _drop_unsaved_rows(path: Path, step: int) -> None:
-    """Leaves out rows of a log that the state does not know of: they will be made again. Raises StateError."""
+    """Removes rows of a log that are later than the state: they are made again. Raises StateError."""
     rows = complete_rows(path)
     if rows is not None:
         kept = [line for line in rows if float(line.split(",")[0]) <= step]

@@ -1,6 +1,6 @@
-"""How far a run is, by steps or by the clock, and the learning rate that belongs to it.
+"""Progress of a run, by steps or by time, and its learning rate.
 
-A run has two parts: first the eyes alone, then everything. Each has a warm-up and a fall of its own.
+A run has two parts: vision pretraining, then full training. Each has its own warm-up and decay.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def progress(config: ScheduleConfig, step: int, elapsed_s: float) -> float:
 
 
 def vision_only(config: OptimizerConfig, at: float) -> bool:
-    """Whether only the eyes learn."""
+    """Whether only the vision encoder is trained."""
     return at < config.vision_pretrain_fraction
 
 

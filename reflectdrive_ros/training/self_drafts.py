@@ -7,17 +7,20 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..model.token import ops
+from ..model.token import rollout
 from ..model.token.net import ACTION_TOKENS, GOAL_X, TokenNet
+from ..model.token.ops import EditRules
+from ..model.token.rollout import Sampling
+from ..tokens import decoding_rounds
 from .losses import Batch
 
 ROUNDS = 3  # as in a full frame
 
 
 def add_self_drafts(net: TokenNet, batch: Batch, scenes: int, temperature: float, generator: torch.Generator) -> Batch:
-    """The batch with drafts in place of the perturbed plans of its first scenes.
+    """The batch with self-drafts in place of the perturbed plans of its first scenes.
 
-    They are drafted from the expert's goal, so what is to be corrected are the mistakes on the way there.
+    They are drafted from the expert's goal, so that the errors to correct are on the path to it.
     """
     count = batch.actions.shape[1] - batch.masked
     if scenes == 0 or count == 0:
@@ -43,16 +46,16 @@ def draft(
     mask_id = net.config.mask_id
     actions = mask_all_but_goal(clean, mask_id)[:, None].expand(-1, count, -1)
     out = net.forward_packed(*inputs, actions[:, :1])
-    logits = out.logits.expand(-1, count, -1, -1)
-    for turn, limit in enumerate(ops.schedule(GOAL_X, ROUNDS)):
-        if turn:
-            logits = net.decode(actions, out.keys_values)
-        noise = torch.rand(logits.shape, generator=generator).to(logits.device)
-        drawn = logits - temperature * torch.log(-torch.log(noise.clamp(1e-9, 1.0 - 1e-7)))  # Gumbel's trick
-        actions, _ = ops.unmask(actions, drawn, mask_id, limit)
-    return actions
+
+    def logits(drafts: Tensor) -> Tensor:
+        """Of the first round all sequences are equal: the pass that encodes the prompt has theirs."""
+        first = drafts is actions
+        return out.logits.expand(-1, count, -1, -1) if first else net.decode(drafts, out.keys_values)
+
+    rounds, sampling = decoding_rounds(GOAL_X, ROUNDS, 0), Sampling(temperature, generator)
+    return rollout.rollout(logits, actions, mask_id, rounds, EditRules(), sampling)[-1].actions
 
 
 def mask_all_but_goal(clean: Tensor, mask_id: int) -> Tensor:
-    """(B, 16) plans `clean` (B, 16) with all but their goal masked."""
+    """(B, 16) plans `clean` (B, 16) with all tokens but the goal masked."""
     return torch.where(torch.arange(ACTION_TOKENS, device=clean.device) < GOAL_X, mask_id, clean)

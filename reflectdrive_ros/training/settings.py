@@ -22,7 +22,7 @@ NETWORKS: Mapping[str, Callable[[], TokenNetConfig]] = {
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which scenes come when, and how they are varied."""
+    """Order of scenes, and their augmentation."""
 
     batch: int = setting(32, "scenes per step, of all processes together", 1, 65_536)
     masked_actions: int = setting(4, "blocks per scene with hidden tokens; the first is all mask", 1, 64)
@@ -32,7 +32,7 @@ class DataConfig:
     route_dropout: float = setting(0.1, "scenes without a route, where words must do", 0.0, 1.0)
     route_noise_m: float = setting(0.15, "how far routes lie beside their lane (standard deviation)", 0.0, 5.0)
     route_yaw_noise_rad: float = setting(0.005, "how far they are turned (standard deviation)", 0.0, 0.5)
-    color_jitter: float = setting(0.25, "how far brightness, contrast and tint of the pictures are varied", 0.0, 1.0)
+    color_jitter: float = setting(0.25, "how far brightness, contrast and tint of the images are varied", 0.0, 1.0)
     draft_fraction: float = setting(0.2, "scenes whose wrong plans are the network's own drafts", 0.0, 1.0)
     draft_start: float = setting(0.3, "part of the schedule after which it makes them", 0.0, 1.0)
     draft_temperature: float = setting(1.0, "of the tokens drawn for them", 0.0, 10.0)
@@ -45,11 +45,13 @@ class LossConfig:
     goal: float = setting(0.2, "of L_goal, a sum over two tokens", 0.0, 100.0)
     sap: float = setting(0.7, "of L_SAP", 0.0, 100.0)
     field: float = setting(0.05, "of L_field, a sum over 8 points in metres", 0.0, 100.0)
-    goal_score: float = setting(0.0, "of L_worth, goals by the scores of their plans; needs --init-from", 0.0, 100.0)
-    goal_value: float = setting(
-        0.0, "of L_odds, the same of goals looked at once more; needs loss.goal_score", 0.0, 100.0
+    goal_score: float = setting(
+        0.0, "of L_goal_score, goals by the scores of their plans; needs --init-from", 0.0, 100.0
     )
-    aux_perception: float = setting(1.0, "of L_seen, what the pictures show on the ground; 0: left out", 0.0, 100.0)
+    goal_value: float = setting(
+        0.0, "of L_goal_value, the value of each goal in a block of its own; needs loss.goal_score", 0.0, 100.0
+    )
+    aux_perception: float = setting(1.0, "of L_aux, what the images show on the ground; 0: left out", 0.0, 100.0)
     field_margin_m: float = setting(1.1, "a point must be this far inside the road: half the width of a car", -5.0, 5.0)
 
 
@@ -61,7 +63,7 @@ class OptimizerConfig:
     final_lr_fraction: float = setting(0.02, "of the learning rate, at the end", 0.0, 1.0)
     warmup_fraction: float = setting(0.03, "of the schedule", 0.0, 1.0)
     vision_pretrain_fraction: float = setting(
-        0.15, "of the run, its beginning: the eyes alone learn, from L_seen", 0.0, 0.99
+        0.15, "share of the run in which the vision encoder alone is trained, by L_aux", 0.0, 0.99
     )
     weight_decay: float = setting(0.05, "of matrices; vectors and tables of tokens have none", 0.0, 10.0)
     beta2: float = setting(0.98, "of AdamW", 0.5, 0.99999)
@@ -101,7 +103,7 @@ class DeviceConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Everything of a run that its result follows from, beside the sets."""
+    """All that determines the result of a run, besides the sets."""
 
     network: str = setting("small", "small: 7.8 M parameters, learns on a CPU; base: 621 M, from public weights")
     seed: int = setting(0, "of weights, order, masks, perturbations", 0, 2**31)
@@ -124,7 +126,8 @@ class TrainConfig:
             raise ConfigError("loss.goal_value is learnt from what goals are worth: set loss.goal_score above 0 too")
         if self.loss.aux_perception == 0.0 and self.optimizer.vision_pretrain_fraction > 0.0:
             raise ConfigError(
-                "loss.aux_perception is 0, so eyes have nothing to learn from: set optimizer.vision_pretrain_fraction to 0 too"
+                "optimizer.vision_pretrain_fraction is above 0 and loss.aux_perception is 0: the vision encoder has "
+                "no loss in its pretraining; set optimizer.vision_pretrain_fraction to 0"
             )
 
 
@@ -186,11 +189,11 @@ RESUMABLE_SECTIONS = (
     "schedule",
     "checkpointing",
     "device",
-)  # may change between two parts of a run; all else decides what is learnt
+)  # may change when a run is resumed; all other settings determine the result
 
 
 def differences(config: TrainConfig, other: Mapping[str, Any], free: Sequence[str] = RESUMABLE_SECTIONS) -> list[str]:
-    """Dotted names of settings that are not the same in `other`, an `asdict`, without the sections that are `free`."""
+    """Dotted names of settings that differ in `other`, an `asdict`, without the sections `free`."""
     found = _differences(dataclasses.asdict(config), other, "")
     return [name for name in found if name.split(".")[0] not in free]
 

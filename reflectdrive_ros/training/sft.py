@@ -1,9 +1,9 @@
-"""Supervised training: one loop over steps, whose state can be put down and taken up at any of them.
+"""Supervised training: one loop over steps, whose state can be saved and restored after any step.
 
-A step follows from the state, the settings and its number. Nothing else is remembered: batches, perturbations and
-drafts take their randomness from the seed and the number. So a run that was killed and goes on from its last state ends
-with the same weights, bit by bit, as one that was not (on the same machine, when steps decide its length; when minutes
-do, the learning rate follows the clock).
+A step depends on the state, the settings and its number only. Batches, perturbations and drafts take their randomness
+from the seed and the number. A run that was killed and resumed from its last state therefore ends with the same
+weights, bit by bit, as one that was not (on the same machine, if its length is given in steps; if it is given in
+minutes, the learning rate follows the clock).
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ LOSSES = ("loss", "dlm", "goal", "goal_score", "goal_value", "sap", "field", "au
 
 
 class TrainingError(UserError):
-    """Training cannot go on; the message says why and what to do."""
+    """Training cannot continue; the message names the reason and what to do."""
 
 
 @dataclass(frozen=True)
 class PretrainedPaths:
-    """Folders of public weights that a new run's network begins with."""
+    """Folders of public weights that initialise a new run's network."""
 
     language: Path | None = None  # a Qwen3
     vision: Path | None = None  # a SigLIP2
@@ -57,7 +57,7 @@ class PretrainedPaths:
         return self.language is not None or self.vision is not None
 
     def fill(self, net: TokenNet) -> None:
-        """Raises CheckpointError for weights of other measures."""
+        """Raises CheckpointError for weights of other shapes."""
         if self.language is not None:
             pretrained.load_qwen3(net, self.language)
         if self.vision is not None:
@@ -66,22 +66,22 @@ class PretrainedPaths:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """What is trained, on what, and where it is kept."""
+    """What is trained, on which data, and where it is stored."""
 
     config: TrainConfig
     network: TokenNetConfig
     scenes: CachedSet
     validation_set: ValidationSet | None
     out: Path
-    sets: Mapping[str, Any]  # what the card tells of the data
+    sets: Mapping[str, Any]  # description of the data for the card
     decoding: Decoding = dataclasses.field(default_factory=Decoding)
-    init_from: Path | None = None  # folder of the run whose weights this one begins with
+    init_from: Path | None = None  # folder of the run whose weights initialise this one
     pretrained_paths: PretrainedPaths = PretrainedPaths()
     goal_scores: GoalScores | None = None  # of goals of the scenes
 
     @property
     def about(self) -> dict[str, Any]:
-        """What a state must have in common with a run that takes it up, and what the card tells."""
+        """What a state must have in common with a run that resumes it; also part of the card."""
         return {
             "settings": dataclasses.asdict(self.config),
             "network": dataclasses.asdict(self.network),
@@ -91,13 +91,13 @@ class Job:
 
 
 class Reporter(Protocol):
-    """Who is told how it goes."""
+    """Receives the progress of a run."""
 
     def step(self, progress: Progress, at: float, scenes: int) -> None:
         """A step is done; `at` is 0 to 1."""
 
     def row(self, progress: Progress, values: Mapping[str, float]) -> None:
-        """Means of losses and the like since the last row."""
+        """Means of losses and metrics since the last row."""
 
     def missing_keys(self, names: Sequence[str]) -> None:
         """Which parameters the run that this one begins with does not have."""
@@ -109,9 +109,9 @@ class Reporter(Protocol):
 def train(
     job: Job, fabric: Fabric, reporter: Reporter, stop: Callable[[], bool], clock: Callable[[], float] = time.monotonic
 ) -> Progress:
-    """Trains from the state in `job.out`, or from the beginning, until the schedule ends or `stop` says so.
+    """Trains from the state in `job.out`, or from the start, until the schedule ends or `stop` returns True.
 
-    A new run may begin with public weights, or with those of another. Leaves the state, and the averaged weights with
+    A new run may start with public weights, or with those of another. Writes the state, and the averaged weights with
     their card. Raises TrainingError when a loss or gradient is not finite, StateError when the state is another
     network's, CheckpointError when public weights are, OSError naming a file that cannot be written.
     """
@@ -128,7 +128,7 @@ def train(
     if found is None and job.init_from is not None:
         reporter.missing_keys(train_state.load_pretrained(job.init_from, losses, average))
     learning: Any = torch.compile(losses) if config.device.compile else losses
-    model = fabric.setup_module(learning)  # from here on weights may lie in shards
+    model = fabric.setup_module(learning)  # from here on weights may be sharded
     optimizer = torch.optim.AdamW(
         _groups(losses, config.optimizer.weight_decay), lr=0.0, betas=(0.9, config.optimizer.beta2), fused=True
     )
@@ -151,7 +151,7 @@ class _Loop:
     wrapped: Any  # the optimizer, likewise
     optimizer: torch.optim.Optimizer
     reporter: Reporter
-    kept: list[Tensor] = dataclasses.field(init=False)  # of the averaged weights, what this process keeps
+    kept: list[Tensor] = dataclasses.field(init=False)  # part of the averaged weights on this process
 
     def __post_init__(self) -> None:
         pairs = zip(self.average.parameters(), self.net.parameters(), strict=True)
@@ -248,7 +248,7 @@ class _Loop:
         )
 
     def _validation_is_due(self, progress: Progress, at: float) -> bool:
-        """Validations are spread evenly over the schedule; the last comes at its end."""
+        """Validations are spread evenly over the schedule; the last is at its end."""
         wanted = self.job.config.checkpointing.validations
         return self.job.validation_set is not None and at < 1.0 and at * wanted >= progress.validations + 1
 
@@ -263,7 +263,7 @@ class _Loop:
         return found
 
     def _gather(self) -> None:
-        """Brings the averaged weights together, where they lie in shards."""
+        """Gathers the averaged weights, if they are sharded."""
         for each in zip(self.average.parameters(), self.kept, self.net.parameters(), strict=True):
             fsdp.gather(*each)
 

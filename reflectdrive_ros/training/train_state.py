@@ -1,6 +1,6 @@
-"""A training run on disk: all that the next step follows from, in one file that is whole or not there.
+"""A training run on disk: the complete training state in one file that is written atomically.
 
-OUT/ state.safetensors    weights, averaged weights, AdamW's moments; its header tells step, time and settings
+OUT/ state.safetensors    weights, averaged weights, AdamW's moments; its header holds step, time and settings
      weights.safetensors, card.json   the averaged weights, for driving (model/checkpoint.py)
      log.csv              a row every few steps
      tensorboard/         the same
@@ -57,7 +57,7 @@ WEIGHTS_ONLY_KEYS = (
 
 
 class StateError(UserError):
-    """A run cannot go on; the message says which, why and what to do."""
+    """A run cannot be resumed; the message names it, the reason and what to do."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,9 @@ def save(folder: Path, progress: Progress, about: Mapping[str, Any], tensors: Ma
 
 
 def save_weights(net: TokenNet, path: Path, about: Mapping[str, Any]) -> str:
-    """Writes weights and a card with what the file as it lies there answers, for every later start to be held against;
-    their SHA-256. The bytes of the weights stay the same meanwhile. Raises OSError naming the file."""
+    """Writes weights and a card with the self-check answers of the stored file; returns their SHA-256. The bytes of the
+    weights are not changed by the self-check. Raises OSError naming the file.
+    """
     digest = checkpoint.save(net, path, about)
     return checkpoint.save(
         net, path, {**about, "golden": golden(TorchNetwork.from_file(path, digest, decoding=SELF_CHECK_DECODING))}
@@ -134,16 +135,15 @@ def restore(folder: Path, learning: nn.Module, average: TokenNet, optimizer: tor
 
 
 def load_pretrained(folder: Path, learning: nn.Module, average: TokenNet) -> list[str]:
-    """Puts the weights of another run into this one's, the network's averaged ones, where names and shapes agree.
+    """Copies the weights of another run into this one, the averaged ones of the network, where names and shapes agree.
 
-    A network may grow: patches of other sizes are learnt from the other's (`vision.resize_patch_embedding`), and layers that
-    the other has not begin by passing on what they are given. A folder without a state, as networks are passed on, has
-    the network's weights alone. Returns the names of parameters that did not come from the other run. Raises
-    StateError.
+    The network may be larger: patch embeddings of another size are resized (`vision.resize_patch_embedding`), and
+    layers that the other run lacks start as identities. A folder without a state, such as a published network, has the
+    network's weights only. Returns the names of parameters that did not come from the other run. Raises StateError.
     """
     whole = (folder / FILE).exists()
     path = folder / (FILE if whole else WEIGHTS)
-    anew = []
+    missing_keys = []
     try:
         with checkpoint.open_safetensors(path) as file, torch.no_grad():
             there = {checkpoint.present_name(name): name for name in file.keys()}  # noqa: SIM118
@@ -157,27 +157,27 @@ def load_pretrained(folder: Path, learning: nn.Module, average: TokenNet) -> lis
                 if found is not None and found.shape == parameter.shape:
                     parameter.copy_(found)
                     continue
-                anew.append(name)
+                missing_keys.append(name)
                 if found is None and ".layers." in name and name.endswith(RESIDUAL_OUTPUTS):
                     parameter.zero_()
             average.load_state_dict(cast(nn.Module, learning.net).state_dict())
     except (SafetensorError, OSError) as fault:
         raise StateError(f"{path} cannot be read ({fault}): give another --init-from") from None
-    return anew
+    return missing_keys
 
 
 def describe_init_run(folder: Path) -> dict[str, Any]:
-    """What a card tells of the run whose weights another begins with. Raises StateError where there are none."""
+    """The card entry of the run whose weights initialise another. Raises StateError if there are none."""
     found = read_progress(folder)
     if found is not None:
         progress, about = found
-        told = {"steps": progress.step, "minutes": round(progress.elapsed_s / 60.0, 2)}
-        return {**told, "settings": about["settings"], **about["sets"]}
+        about_run = {"steps": progress.step, "minutes": round(progress.elapsed_s / 60.0, 2)}
+        return {**about_run, "settings": about["settings"], **about["sets"]}
     return {name: value for name, value in card_of(folder).items() if name not in WEIGHTS_ONLY_KEYS}
 
 
 def card_of(folder: Path) -> dict[str, Any]:
-    """The card beside the weights of a run. Raises StateError where there is none, or one of graphs."""
+    """The card beside the weights of a run. Raises StateError if there is none, or if it is a card of graphs."""
     path = folder / checkpoint.CARD
     try:
         card = read_json(path)

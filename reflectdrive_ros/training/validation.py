@@ -31,7 +31,7 @@ SUB_SCORES = ("nc", "dac", "ttc", "comfort", "ep")
 
 @dataclass(frozen=True, eq=False)
 class ValidationSet:
-    """The scenes of a validation set that are asked, without their pictures, and what the network is given of them."""
+    """The scenes used in validation, without their images, and the network's inputs of them."""
 
     scenes: tuple[DrivingScene, ...]
     inputs: tuple[ModelInputs, ...]
@@ -54,13 +54,12 @@ def load_validation_set(folder: Path, shape: Shape, limit: int, on_damage: Calla
 
 @torch.no_grad()
 def validate(net: TokenNet, dataset: ValidationSet, decoding: Decoding, device: torch.device) -> dict[str, float]:
-    """Means over the scenes: PDMS and its parts in percent, errors in metres, tokens in percent.
+    """Means over the scenes: PDMS and its sub-scores in percent, errors in metres, tokens in percent.
 
     `pdms` is that of the most probable goal's plan, `pdms_drafted` of the same before editing, `pdms_best` of the best
-    of all goals' plans; `token_accuracy` that of the other 14 tokens when the expert's goal is told and nothing else.
+    of all goals' plans; `token_accuracy` is that of the other 14 tokens given the expert's goal.
     """
     codebook = Codebook(net.config.bin_m, net.config.bins)
-    drafting = replace(decoding, edit_rounds=0)
     rows: dict[str, list[float]] = {}
     for begin in range(0, len(dataset.scenes), BATCH_SCENES):
         some = slice(begin, begin + BATCH_SCENES)
@@ -72,8 +71,9 @@ def validate(net: TokenNet, dataset: ValidationSet, decoding: Decoding, device: 
         clean = net.config.clamp_to_range(torch.from_numpy(codebook.encode(experts).astype(np.int64)).to(device))
         hidden = mask_all_but_goal(clean, net.config.mask_id)
         predicted = net.packed_logits(*inputs, hidden[:, None])[:, 0, :GOAL_X].argmax(-1)
-        plans = codebook.decode(rollout.full_step(net, *inputs, decoding).actions.cpu().numpy())  # (b, K, 8, 2)
-        drafts = codebook.decode(rollout.full_step(net, *inputs, drafting).actions[:, :1].cpu().numpy())
+        rounds = rollout.full_step(net, *inputs, decoding).rounds
+        plans = codebook.decode(rounds[-1].actions.cpu().numpy())  # (b, K, 8, 2)
+        drafts = codebook.decode(rounds[-1 - decoding.edit_rounds].actions[:, :1].cpu().numpy())
         for k, scene in enumerate(scenes):
             road = FrenetFrame.of(scene.route)
             points = postprocess(np.concatenate([drafts[k], plans[k]]), scene.ego, codebook.bin_m, road)

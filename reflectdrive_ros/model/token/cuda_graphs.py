@@ -1,14 +1,14 @@
-"""`phases.step` on a CUDA device: recorded once for each number of blocks, replayed with one launch from then on.
+"""`rollout.step` on a CUDA device: recorded once for each number of action sequences, then replayed with one launch.
 
-    step = on_gpu(net, rules, CHOSEN, device, counts=range(1, 7))
-    blocks, confidence = step(ids, keys_values, limit, edit)         # as phases.step, a plain limit and flag
+    step = cuda_step(net, rules, DEFAULT_MODE, device, counts=range(1, 7))
+    actions, confidence = step(ids, keys_values, limit, edit)         # as rollout.step, with plain limit and edit
 
-A step of a small network is hundreds of kernels that take microseconds each, and launching them one by one takes longer
-than running them. A CUDA graph is their recording: the same kernels on the same memory, started together. So whatever
-changes from step to step (ids, limit, flag, keys and values of the prompt) is copied into memory that stays, and what
-comes out is copied from there. Keys and values are copied once for a prompt, not once for a step.
+A step of a small network is hundreds of kernels of a few microseconds, and launching them one by one takes longer than
+running them. A CUDA graph records them with their memory addresses. Data that changes from step to step (ids, limit,
+edit, the prompt's KV cache) is copied to fixed memory before the launch, and results are copied from there. The KV
+cache is copied once per prompt, not per step.
 
-Every way of running a step gives what `phases.step` gives; which one drives is `DEFAULT_MODE`.
+All modes return the results of `rollout.step`; `DEFAULT_MODE` is the one in use.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from . import ops
 from .net import ACTION_TOKENS, TokenNet
 from .ops import EditRules
 
-WARM_UPS = 3  # runs before a recording, in which libraries choose kernels and take their working memory
+WARM_UPS = 3  # runs before a recording, in which libraries choose kernels and allocate workspaces
 
 Context = tuple[KeysValues, ...]  # of one prompt, per layer
 Result = tuple[Tensor, Tensor]  # blocks (B, M, 16) and the probability of each of their tokens
@@ -39,7 +39,7 @@ class CudaMode:
     """How steps are run on a GPU; where all is off, kernel by kernel."""
 
     recorded: bool = False  # as CUDA graphs
-    compiled: bool = False  # by torch.compile, anew for each number of blocks: a long start
+    compiled: bool = False  # by torch.compile, once for each number of sequences: a long start
     fused: bool = False  # ids written by fused_update.py in place of token_ops
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class CudaMode:
         return ", ".join(name for name, on in modes.items() if on) or "eager"
 
 
-# The ways that `bench planner --backend torch --device cuda` measures against each other.
+# Modes that `bench planner --backend torch --device cuda` compares.
 MODES = (
     CudaMode(),
     CudaMode(fused=True),
@@ -56,15 +56,15 @@ MODES = (
     CudaMode(recorded=True, fused=True),
     CudaMode(recorded=True, compiled=True),
 )
-# The one that drives. No GPU has run the others yet, and what has never run drives no car: they are switched on here by
-# a bench whose gpu.step_ms_p50 is smaller with them than without, for one block and for six, and same_ids is 1.
+# The mode in use. The others have not been run on a GPU: switch one on here if a bench shows a smaller gpu.step_ms_p50
+# for one and for six sequences, and same_ids is 1.
 DEFAULT_MODE = CudaMode()
 
 
 def cuda_step(
     net: TokenNet, rules: EditRules, mode: CudaMode, device: torch.device, counts: Iterable[int]
 ) -> PlainStep:
-    """`phases.step` of a network on `device`, run that way; graphs of these numbers of blocks are made at once."""
+    """`rollout.step` of a network on `device`, in a mode; graphs of these numbers of sequences are recorded at once."""
     step = build_step(net, rules, mode)
     if mode.recorded:
         return CudaGraphStep(step, device, counts, partial(capture_cuda_graph, device))
@@ -76,7 +76,7 @@ def cuda_step(
 
 
 def build_step(net: TokenNet, rules: EditRules, mode: CudaMode) -> Step:
-    """A step whose limit and flag are read on the device. Raises ModuleNotFoundError where `fused` lacks triton."""
+    """A step that reads limit and edit on the device. Raises ModuleNotFoundError if `fused` lacks triton."""
     update = ops.update
     if mode.fused:
         from . import fused_update
@@ -86,7 +86,7 @@ def build_step(net: TokenNet, rules: EditRules, mode: CudaMode) -> Step:
     def step(ids: Tensor, context: Context, limit: Tensor, edit: Tensor) -> Result:
         return update(ids, net.decode(ids, context), net.config.mask_id, limit, edit, rules)
 
-    if mode.compiled:  # not by a mode that makes CUDA graphs of its own
+    if mode.compiled:  # not with a torch.compile mode that records CUDA graphs itself
         return torch.compile(step, fullgraph=True, dynamic=False)
     return step
 
@@ -98,10 +98,10 @@ class CapturedStep:
 
 
 class CudaGraphStep:
-    """A step, recorded for each number of blocks that comes, and the memory that the recordings read.
+    """A step, recorded for each number of sequences, and the memory that the recordings use.
 
-    To record takes longer than a step on the road may: what `counts` names is recorded with the first step, which is
-    the self-check before the drive. Another number of blocks is recorded when it first comes.
+    Recording takes longer than a step may take on the road: the numbers in `counts` are recorded with the first step,
+    in the self-check before the drive. Another number is recorded at its first use.
     """
 
     def __init__(self, step: Step, device: torch.device, counts: Iterable[int], capture: Capture) -> None:
@@ -109,13 +109,13 @@ class CudaGraphStep:
         self._step, self._capture, self._counts = step, capture, tuple(counts)
         self._limit = torch.zeros((), dtype=torch.int64, device=device)
         self._edit = torch.zeros((), dtype=torch.bool, device=device)
-        self._source: Context = ()  # whose copy `_context` is
+        self._source: Context = ()  # the original of `_context`
         self._context: Context = ()
         self._recordings: dict[torch.Size, CapturedStep] = {}
 
     @torch.inference_mode()
     def __call__(self, ids: Tensor, context: Context, limit: int, edit: bool) -> Result:
-        """As `phases.step`, on ids (B, M, 16); what it returns is the caller's to keep."""
+        """As `rollout.step`, on ids (B, M, 16); what it returns is the caller's to keep."""
         if context is not self._source:
             self._copy_context(context)
         for count in (*self._counts, ids.shape[1]):

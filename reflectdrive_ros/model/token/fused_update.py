@@ -1,18 +1,17 @@
-"""`token_ops.update` as one Triton kernel: softmax, confidence, rank and commit in a single launch.
+"""`ops.update` as one Triton kernel: softmax, confidence, ranks and commit in a single launch.
 
     written, confidence = fused_update.update(ids, logits, mask_id, limit, edit, rules)
 
-One program per block. It goes over the block's 16 rows of logits once, tile by tile, and keeps of each row the largest
-logit, where that stands first, the sum of exponentials and the logit of the present token. Then it has 16 numbers in
-registers, and ranks and writes them there. Eager torch launches some forty kernels for this, which write the
-probabilities of all ids to memory and read them back.
+One program per action sequence. It reads the sequence's 16 rows of logits once, tile by tile, and keeps of each row the
+largest logit and its first position, the sum of exponentials and the logit of the present token. It then ranks and
+writes the 16 values in registers. Eager torch launches about forty kernels for this, which write the probabilities of
+all ids to memory and read them back.
 
-Whether limit or edits rule is read on the device, so that one recorded graph serves drafts and edits. Ties go to the
-lower position and the lower id, as in `token_ops`; two confidences that differ by less than rounding may rank
-otherwise than there, as on any two machines.
+Limit and edit are read on the device, so that one recorded graph serves drafts and edits. Ties go to the lower position
+and the lower id, as in `ops`; confidences that differ by less than rounding may be ranked differently.
 
-Import this late: it needs triton, which comes with torch for CUDA and is of no use without a GPU, except in its
-interpreter (test/test_fused_update.py).
+Import this late: it needs triton, which comes with torch for CUDA and needs a GPU, except in its interpreter
+(test/test_fused_update.py).
 """
 
 from __future__ import annotations
@@ -24,18 +23,19 @@ from torch import Tensor
 
 from .ops import EditRules
 
-TILE = 128  # ids that are looked at together: 128 registers of a thread, none spilt; 256 ids would take 234
+TILE = 128  # ids per tile: 128 registers per thread, none spilled; 256 ids would take 234
 WARPS = 8
-LOWEST = tl.constexpr(-3.4e38)  # of float32; were it minus infinity, a tile of those would make a NaN
+LOWEST = tl.constexpr(-3.4e38)  # of float32; minus infinity would give NaN in a tile that has no other value
 
 
 def update(
     ids: Tensor, logits: Tensor, mask_id: int, limit: Tensor, edit: Tensor, rules: EditRules
 ) -> tuple[Tensor, Tensor]:
-    """Ids (B, M, 16) after a draft of up to `limit` or, where `edit`, an edit; each one's probability, 0 of a mask.
+    """Ids (B, M, 16) after a draft of up to `limit` or, if `edit`, an edit; and the probability of each id, 0 for a
+    mask.
 
     logits (B, M, 16, bins) in float32 or bfloat16; limit and edit are single numbers, bool or int, on the same device.
-    Raises ValueError for blocks whose length is no power of two.
+    Raises ValueError for sequences whose length is not a power of two.
     """
     length, bins = logits.shape[-2:]
     if length & (length - 1):
@@ -78,13 +78,13 @@ def kernel(
         x = tl.load(logits + here[:, None] * bins + column, column < bins, -float("inf")).to(tl.float32)
         of_tile = tl.max(x, 1)
         first = tl.min(tl.where(x == of_tile[:, None], column, bins - 1), 1)
-        likeliest = tl.where(of_tile > top, first, likeliest)  # an equal one further left stays
+        likeliest = tl.where(of_tile > top, first, likeliest)  # an equal value further left stays
         own = tl.maximum(own, tl.max(tl.where(column == present[:, None], x, LOWEST), 1))
         larger = tl.maximum(top, of_tile)
         total = total * tl.exp(top - larger) + tl.sum(tl.exp(x - larger[:, None]), 1)
         top = larger
     confidence_now = tl.div_rn(1.0, total)
-    own_probability = tl.div_rn(tl.exp(own - top), total)  # where the mask stands nobody asks for it
+    own_probability = tl.div_rn(tl.exp(own - top), total)  # not used for masks
 
     editing, masked = tl.load(edit) != 0, present == mask_id
     wanted = (place < free) & ~masked & (likeliest != present) & (confidence_now > own_probability)

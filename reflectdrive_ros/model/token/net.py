@@ -1,33 +1,31 @@
-"""The network of ReflectDrive-2: pictures, words and the ego state in; what each action token may be out.
+"""The network of ReflectDrive-2: images, text, ego state and route to logits of each action token.
 
-One prompt [pictures | words | ego | route], causal, and blocks of 16 action tokens x1, y1, .. x8, y8 (ids of
-`tokens.Codebook`, `bins` is the mask), bidirectional inside. A block sees the whole prompt and itself; the prompt sees
-no block, and no block another. So the prompt's keys and values are computed once for all blocks and all steps, and any
-number of blocks is packed along the token axis beside one prompt, exactly.
+The prompt [images | text | ego | route] is causal; sequences of 16 action tokens x1, y1, .. x8, y8 (ids of
+`tokens.Codebook`, `bins` is the mask) are bidirectional inside. A sequence attends to the whole prompt and to itself;
+the prompt does not attend to sequences, and no sequence to another. The prompt's KV cache is therefore computed once
+for all sequences and all steps, and any number of sequences is packed along the token axis with one prompt, exactly.
 
-    net = TokenNet(small(words))                                    # words: features.WORDS
+    net = TokenNet(small_config(words))                             # words: features.WORDS
     net.initialise(torch.Generator().manual_seed(0))
-    out = net.forward_packed(images, text, ego, route, blocks)              # one prompt, R blocks: .logits, .hidden
-    logits = net.packed_logits(images, text, ego, route, blocks)    # (B, R, 16, bins), the same without .hidden
-    y_logits = net.goal_y_logits(out, x_ids)                               # (B, K, Y): y of the goal given K of its x
-    x_logits, y_logits = net.goal_logits(images, text, ego, route, x_ids)  # the same two from the pictures on
+    out = net.forward_packed(images, text, ego, route, actions)     # one prompt, R sequences: .logits, .hidden
+    logits = net.packed_logits(images, text, ego, route, actions)   # (B, R, 16, bins), the same without .hidden
+    y_logits = net.goal_y_logits(out, x_ids)                        # (B, K, Y): the goal's y given K values of its x
+    x_logits, y_logits = net.goal_logits(images, text, ego, route, x_ids)  # the same two from the images on
 
     images (B, 6, H, W, 3) uint8, oldest instant first, each left to right; text (B, T) int64; ego (B, 3) float32,
-    normalised speed, acceleration, yaw rate; route (B, points, 2) int64, ids of x and y as in blocks, the mask where
-    it is not known; blocks (B, R, 16) int64.
+    normalised speed, acceleration, yaw rate; route (B, points, 2) int64, ids of x and y as in actions, the mask for
+    unknown points; actions (B, R, 16) int64.
 
-The paper's prompt has no route: a car with a map knows more of its way than "left", and a route of which no point is
-known is the paper's case, which training shows the network too.
+The paper's prompt has no route. A fully masked route is the paper's case, which is also trained.
 
-The goal posterior is p(x8) p(y8 | x8), read from a block that is all mask: a product of two marginals would invent
-goals between the true ones. To train it, let block 0 be all mask: cross-entropy of out.logits[:, 0, 14] against x8 and
-of net.goal_y_logits(out, x8[:, None])[:, 0] against y8 less the lowest id of y. The few goals that may be driven to are then
-looked at once more, each in a block that holds it alone (`goal_value`): nothing in a block of masks stands on the way to
-any of them.
+The goal posterior is p(x8) p(y8 | x8), from a fully masked sequence: a product of two marginals would have modes
+between the true goals. To train it, let sequence 0 be all mask: cross-entropy of out.logits[:, 0, 14] with x8 and of
+net.goal_y_logits(out, x8[:, None])[:, 0] with y8 minus the lowest id of y. The best goals then get a value from a
+sequence that holds one goal alone (`goal_value`), whose masked tokens attend to that goal.
 
-Rows of the heads outside `x_range_m`, `y_range_m` have logit -1e9 (probability exactly 0): bring targets inside with
-`config.clamp_to_range(blocks)` first. `forward_packed` is differentiable; `encode` and `decode` are its two halves for inference
-(see phases.py), equal to 1e-5. `checkpoint.save` and `load` keep all this on disk.
+Rows of the heads outside `x_range_m`, `y_range_m` have logit -1e9 (probability exactly 0): clip targets with
+`config.clamp_to_range(actions)` first. `forward_packed` is differentiable; `encode` and `decode` are its two halves for
+inference (see rollout.py), equal to 1e-5. `checkpoint.save` and `load` store the network on disk.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ ACTION_TOKENS = 16  # action tokens: 8 points, x and y
 GOAL_X, GOAL_Y = ACTION_TOKENS - 2, ACTION_TOKENS - 1
 MASKED_LOGIT = -1e9  # logit of what cannot be
 EGO_VALUES = 3  # speed, acceleration, yaw rate; one prompt token each
-FOURIER_OCTAVES = 6  # sines and cosines by which a number is told
+FOURIER_OCTAVES = 6  # frequencies of the Fourier features of a number
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,7 @@ class TokenNetConfig:
 
     @property
     def non_image_length(self) -> int:
-        """Tokens of the prompt that are no pictures."""
+        """Tokens of the prompt that are no images."""
         return self.text_length + EGO_VALUES + len(self.route_at_m)
 
     @property
@@ -109,7 +107,7 @@ class TokenNetConfig:
         )
 
     def clamp_to_range(self, actions: Tensor) -> Tensor:
-        """Blocks (.., 16) with every id brought into the range of its head; masks stay masks."""
+        """Sequences (.., 16) with every id clipped to the range of its head; masks stay masks."""
         (x_low, x_high), (y_low, y_high) = self.id_ranges
         points = torch.unflatten(actions, -1, (-1, 2))
         inside = torch.stack([points[..., 0].clamp(x_low, x_high), points[..., 1].clamp(y_low, y_high)], -1).flatten(-2)
@@ -124,7 +122,7 @@ def small_config(words: tuple[str, ...]) -> TokenNetConfig:
 def base_config(words: tuple[str, ...] = ()) -> TokenNetConfig:
     """Qwen3-0.6B with SigLIP2-base-patch16-256 and an action FFN of width 1024: 776 M parameters.
 
-    With a vocabulary of its own it has embeddings for that alone, 156 M parameters less.
+    With its own vocabulary it has embeddings for that alone, 156 M parameters less.
     """
     return TokenNetConfig(
         vision=VisionConfig(256, 256, 16, 1, (), 768, 12, 12, 3072, 1e-6),
@@ -137,16 +135,16 @@ def base_config(words: tuple[str, ...] = ()) -> TokenNetConfig:
 
 
 class PackedOutput(NamedTuple):
-    """What the network says of R blocks."""
+    """Outputs of the network for R sequences."""
 
     logits: Tensor  # (B, R, 16, bins) float32
     hidden: Tensor  # (B, R, 16, width), what the heads read
     keys_values: tuple[KeysValues, ...]  # of the prompt, per layer
-    image_tokens: Tensor  # (B, P', width), the part of the prompt that stands for the pictures, before the first layer
-    route_embedding: Tensor  # (B, points, width), the part that stands for the route
+    image_tokens: Tensor  # (B, P', width), the image tokens of the prompt, before the first layer
+    route_embedding: Tensor  # (B, points, width), the route tokens of the prompt
 
     def first(self, count: int) -> PackedOutput:
-        """What it says of the first blocks."""
+        """The outputs of the first sequences."""
         return self._replace(logits=self.logits[:, :count], hidden=self.hidden[:, :count])
 
 
@@ -188,7 +186,7 @@ class TokenNet(nn.Module):
         self.register_buffer("sin", sin, persistent=False)
 
     def initialise(self, generator: torch.Generator) -> None:
-        """Random weights from a seed: normal, smaller where layers add up, smooth from bin to bin in the tables."""
+        """Random weights from a seed: normal, smaller for residual outputs, smooth over bins in the tables."""
         layers = {self.vision: len(self.vision.layers), self: len(self.layers)}
         with torch.no_grad():
             for name, parameter in self.named_parameters():
@@ -214,7 +212,7 @@ class TokenNet(nn.Module):
     # --- whole passes ------------------------------------------------------------------------------------------------
 
     def forward_packed(self, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, actions: Tensor) -> PackedOutput:
-        """All R blocks (B, R, 16) beside one prompt, in one pass; each as if it were alone."""
+        """All R sequences (B, R, 16) with one prompt, in one pass; each result is independent of the others."""
         return self.forward_from_prompt(self.prompt(images, text, ego, route), actions)
 
     def forward_from_prompt(self, prompt: Tensor, actions: Tensor) -> PackedOutput:
@@ -228,7 +226,7 @@ class TokenNet(nn.Module):
         for layer in self.layers[:-1]:
             x, keys_values = layer(x, length, mask, cos, sin)
             kept.append(keys_values)
-        # of the last layer the prompt's keys and values are enough: nobody reads its output
+        # of the prompt's last layer only keys and values are needed
         x, keys_values = self.layers[-1](x, length, mask, cos, sin, skip=length)
         kept.append(keys_values)
         hidden = torch.unflatten(self.norm(x), 1, (count, ACTION_TOKENS))
@@ -240,7 +238,7 @@ class TokenNet(nn.Module):
         return PackedOutput(self.logits(hidden), hidden, of_prompt, image_tokens, route_embedding)
 
     def encode(self, prompt: Tensor) -> tuple[KeysValues, ...]:
-        """Keys and values of the prompt (B, P, width), those that `packed_beside` gives."""
+        """The KV cache of the prompt (B, P, width), equal to that of `forward_packed`."""
         length = prompt.shape[1]
         mask = torch.where(attention_mask(length, 0, prompt.device), 0.0, MASKED_LOGIT)
         cos, sin = self.cos[:length], self.sin[:length]
@@ -264,7 +262,7 @@ class TokenNet(nn.Module):
         return out.logits[:, 0, GOAL_X], self.goal_y_logits(out, x_ids)
 
     def decode(self, actions: Tensor, keys_values: tuple[KeysValues, ...]) -> Tensor:
-        """Logits (B, R, 16, bins) of blocks (B, R, 16) from the prompt's keys and values, which stay as they are."""
+        """Logits (B, R, 16, bins) of sequences (B, R, 16) from the prompt's KV cache, which is not changed."""
         return self.logits(self.hidden(actions, keys_values))
 
     def hidden(self, actions: Tensor, keys_values: tuple[KeysValues, ...]) -> Tensor:
@@ -283,33 +281,35 @@ class TokenNet(nn.Module):
     # --- parts -------------------------------------------------------------------------------------------------------
 
     def prompt(self, images: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> Tensor:
-        """(B, P, width): pictures, words, ego state, route."""
+        """(B, P, width): images, words, ego state, route."""
         if images.shape[1] != self.config.image_count:
-            raise ValueError(f"images has {images.shape[1]} pictures, expected {self.config.image_count}")
+            raise ValueError(f"images has {images.shape[1]} images, expected {self.config.image_count}")
         return self.build_prompt(self.encode_images(images), text, ego, route)
 
     def encode_images(self, images: Tensor) -> Tensor:
-        """What is features (B, S, cameras, tokens, width) in pictures (B, S * frames * cameras, H, W, 3), whenever it was.
+        """Features (B, S, cameras, tokens, width) of images (B, S * frames * cameras, H, W, 3).
 
-        A network that looks at each instant by itself (vision.frames = 1) may be shown the newest instant alone: of an
-        older one it sees today what it saw then.
+        A network that encodes each instant by itself (vision.frames = 1) may be given the newest instant alone, because
+        the features of older images do not change.
         """
         cameras, frames = self.config.cameras, self.config.vision.frames
         views = torch.unflatten(images, 1, (-1, frames, cameras)).transpose(2, 3)
         return torch.unflatten(self.encode_views(views.flatten(0, 2)), 0, (images.shape[0], -1, cameras))
 
     def encode_views(self, views: Tensor) -> Tensor:
-        """What is features (N, tokens, width) in views (N, frames, H, W, 3), each of one camera, oldest picture first."""
+        """What is features (N, tokens, width) in views (N, frames, H, W, 3), each of one camera, oldest image first."""
         return self.projector(self.vision(views))  # type: ignore[no-any-return]
 
     def build_prompt(self, features: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> Tensor:
-        """(B, P, width) of what is features (B, instants / frames, cameras, tokens, width), oldest first, and the rest."""
+        """Prompt (B, P, width) from features (B, instants / frames, cameras, tokens, width), oldest first, text, ego
+        and route.
+        """
         ego_tokens = torch.unflatten(self.ego(fourier_features(ego).to(features.dtype)), -1, (EGO_VALUES, -1))
         route_embedding = self.x_embedding(route[..., 0]) + self.y_embedding(route[..., 1]) + self.route_position
         return torch.cat([self.image_tokens(features), self.embed_tokens(text), ego_tokens, route_embedding], 1)
 
     def image_tokens(self, features: Tensor) -> Tensor:
-        """The prompt's first part (B, P', width): what is features, each token told its camera and instant."""
+        """The prompt's image tokens (B, P', width): features plus embeddings of camera and instant."""
         return (features + self.camera[:, None] + self.instant[:, None, None]).flatten(1, 3)
 
     def action_embeddings(self, actions: Tensor) -> Tensor:
@@ -337,14 +337,14 @@ class TokenNet(nn.Module):
         return F.linear(out.hidden[:, 0, GOAL_X], self.x_head.weight[low : high + 1]).float()
 
     def goal_y_logits(self, out: PackedOutput, x_ids: Tensor) -> Tensor:
-        """Logits (B, K, Y) of the goal's y given its x (B, K), where block 0 of `out` is all mask.
+        """Logits (B, K, Y) of the goal's y given its x (B, K), if sequence 0 of `out` is all mask.
 
-        Y are the ids that y may have, from the lowest on (`config.id_ranges`). Each x looks up the route where it has
-        about that x: places near each other have embeddings near each other.
+        Y are the allowed ids of y, from the lowest on (`config.id_ranges`). Each x attends to the route points with
+        similar x, because the embeddings of close bins are similar.
         """
         hidden, width = out.hidden[:, 0], out.hidden.shape[-1]
         alike = self.x_embedding(x_ids) @ out.route_embedding.transpose(1, 2) / math.sqrt(width)
-        there = alike.softmax(-1)  # (B, K, points), by which what each point says is mixed
+        there = alike.softmax(-1)  # (B, K, points), weights of the route points
         said = self.goal_route(out.route_embedding)
         about = self.goal_hidden(hidden[:, GOAL_X:].flatten(1))[:, None] + self.goal_x_embedding(x_ids)
         logits: Tensor = self._y_logits(self.goal_y_head, F.silu(about + there @ said[..., width:]))
@@ -353,21 +353,21 @@ class TokenNet(nn.Module):
         return logits.float()
 
     def goal_value(self, hidden: Tensor) -> Tensor:
-        """(B, R) logits that it is good to go there, of hidden (B, R, 16, width) of blocks that hold a goal alone."""
-        odds: Tensor = self.value_head(F.silu(self.value_hidden(self.pool_goal_features(hidden))))
-        return odds[..., 0].float()
+        """(B, R) goal-value logits from hidden (B, R, 16, width) of sequences that hold one goal each."""
+        value: Tensor = self.value_head(F.silu(self.value_hidden(self.pool_goal_features(hidden))))
+        return value[..., 0].float()
 
     def pool_goal_features(self, hidden: Tensor) -> Tensor:
-        """(B, R, 2 width) of such hidden: what stands at the goal, and on the way there."""
+        """(B, R, 2 width) features for the goal value: mean hidden state of the goal's tokens, and of the others."""
         return torch.cat([hidden[..., GOAL_X:, :].mean(-2), hidden[..., :GOAL_X, :].mean(-2)], -1)
 
     def _y_logits(self, head: nn.Linear, hidden: Tensor) -> Tensor:
-        """What a head says of the ids that y may have; the others' rows are not multiplied."""
+        """Logits of a head for the allowed ids of y; the other rows are not multiplied."""
         low, high = self.config.id_ranges[1]
         return F.linear(hidden, head.weight[low : high + 1])
 
     def _block_positions(self, prompt: int, count: int) -> Tensor:
-        """Every block stands right behind the prompt."""
+        """Positions: every sequence follows the prompt directly."""
         return prompt + torch.arange(ACTION_TOKENS, device=self.cos.device).repeat(count)
 
 
@@ -379,7 +379,9 @@ def fourier_features(numbers: Tensor) -> Tensor:
 
 
 def attention_mask(prompt: int, actions: int, device: torch.device) -> Tensor:
-    """(P + R * 16, P + R * 16) bool, who (rows) sees whom: the prompt causally, each block the prompt and itself."""
+    """(P + R * 16, P + R * 16) bool: whether a row attends to a column. The prompt is causal, a sequence attends to the
+    prompt and itself.
+    """
     of_blocks = torch.arange(actions, device=device)[:, None].expand(-1, ACTION_TOKENS).flatten()
     block = torch.cat([torch.full((prompt,), -1, device=device), of_blocks])
     place = torch.arange(prompt + ACTION_TOKENS * actions, device=device)

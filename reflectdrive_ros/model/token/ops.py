@@ -1,8 +1,8 @@
-"""Decoding, written once: goals without near doubles, unmasking by confidence, AutoEdit.
+"""Decoding operations: goals by non-maximum suppression, unmasking by confidence, AutoEdit.
 
-Training rolls these functions out, eager inference calls them and export traces them. So they have static shapes, ask
-nothing of the host, rank by comparison, and know neither TopK nor Scatter nor NonZero nor loops over data. Ids are
-(B, M, 16): M blocks, one per goal. Ties go to the lower position and the lower id.
+Training calls these functions in its rollouts, eager inference calls them and export traces them. They have static
+shapes, need no host synchronisation, rank by comparison, and use no TopK, Scatter, NonZero or loops over data. Ids are
+(B, M, 16): M action sequences, one per goal. Ties go to the lower position and the lower id.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 EXCLUDED = -1e30  # log-probability of a cell that is out of the game
 SEGMENT, SEGMENTS = 8, 12  # places of x, and how many stretches of so many each are searched for goals
-SLACK_M = 1e-3  # goals exactly the spacing apart are apart, whatever rounding says
+SLACK_M = 1e-3  # goals exactly the spacing apart count as apart, in spite of rounding
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,12 @@ class GoalRules:
     count: int = 6
     spacing_m: float = 1.2  # closer ones are one behaviour; the paper's best
     floor: float = 0.01  # a goal less probable than this share of the first fills its slot as padding
-    rescored: int = 8  # so many of the most probable are looked at once more, of which the best `count` stay
-    value_power: float = 3.0  # power of the odds that this gives: on new scenes it tells more than the first look
+    rescored: int = 8  # the most probable goals get a goal value, and the best `count` of them are kept
+    value_power: float = 3.0  # exponent of the goal value, which generalises better than the goal posterior
 
     @property
     def for_search(self) -> GoalRules:
-        """How the goals are for_search that are looked at once more."""
+        """Rules of the search for the goals that get a goal value."""
         return replace(self, count=max(self.count, self.rescored))
 
 
@@ -43,9 +43,10 @@ class EditRules:
 
 
 def likely_x_indices(logits: Tensor) -> Tensor:
-    """(B, R) places among logits (B, X): all of the likeliest SEGMENTS stretches, the likeliest stretch first.
+    """(B, R) indices into logits (B, X): all bins of the most probable SEGMENTS segments, the most probable segment
+    first.
 
-    All places where there are no more stretches. The last place stands in for those that a last stretch lacks.
+    All bins if there are no more segments. The last bin is repeated to fill a last, incomplete segment.
     """
     count = logits.shape[-1]
     stretches = F.pad(logits, (0, -count % SEGMENT), value=EXCLUDED)
@@ -80,14 +81,15 @@ def choose_goals(
     return torch.where(valid[..., None], goals, goals[:, :1]), torch.where(valid, log_probs, log_probs[:, :1]), valid
 
 
-def reweight_goals(log_probs: Tensor, odds: Tensor, valid: Tensor, rules: GoalRules) -> tuple[Tensor, Tensor, Tensor]:
-    """The best `rules.count` = K of goals (B, G): their probability together is shared out by p exp(odds) ** trust.
+def reweight_goals(log_probs: Tensor, values: Tensor, valid: Tensor, rules: GoalRules) -> tuple[Tensor, Tensor, Tensor]:
+    """The best `rules.count` = K of goals (B, G): their total probability is redistributed in proportion to p
+    exp(value) ** power.
 
-    Returns places (B, K), the likeliest first, log-probabilities and which slots are real, both in that order; those
-    that are not come last and repeat the first.
+    Returns indices (B, K), the most probable first, log-probabilities and valid slots, both in that order; invalid
+    slots come last and repeat the first.
     """
     mass = torch.where(valid, log_probs.exp(), 0.0).sum(-1, keepdim=True).log()
-    weights = torch.where(valid, log_probs + rules.value_power * odds, EXCLUDED)
+    weights = torch.where(valid, log_probs + rules.value_power * values, EXCLUDED)
     order = top_indices(weights, rules.count)
     valid = valid.gather(-1, order)
     order = torch.where(valid, order, order[:, :1])
@@ -101,7 +103,9 @@ def top_indices(values: Tensor, count: int) -> Tensor:
 
 
 def ranks(values: Tensor, among: Tensor) -> Tensor:
-    """(.., N) how many of those `among` (.., N, bool) come before each: larger values, or equal ones further left."""
+    """(.., N) number of entries `among` (.., N, bool) that rank before each: larger values, or equal ones
+    further left.
+    """
     place = torch.arange(values.shape[-1], device=values.device)
     mine, other = values[..., :, None], values[..., None, :]
     before = (other > mine) | ((other == mine) & (place < place[:, None]))
@@ -109,9 +113,9 @@ def ranks(values: Tensor, among: Tensor) -> Tensor:
 
 
 def unmask(ids: Tensor, logits: Tensor, mask_id: int, limit: Tensor | int) -> tuple[Tensor, Tensor]:
-    """Write the `limit` most confident masked positions of each block; what is written already stays.
+    """Writes the `limit` most confident masked positions of each sequence; written tokens are kept.
 
-    Returns ids (B, M, 16) and the probability of each position's token, 0 where it is still the mask.
+    Returns ids (B, M, 16) and the probability of each position's token, 0 for a mask.
     """
     probability = logits.float().softmax(-1)
     confidence, likeliest = probability.amax(-1), logits.argmax(-1)
@@ -122,10 +126,10 @@ def unmask(ids: Tensor, logits: Tensor, mask_id: int, limit: Tensor | int) -> tu
 
 
 def auto_edit(ids: Tensor, logits: Tensor, mask_id: int, rules: EditRules) -> tuple[Tensor, Tensor]:
-    """Replace tokens that the network, seeing all of them, finds improbable by what it finds more probable.
+    """Replaces tokens to which the network, given all of them, assigns a low probability, by more probable ones.
 
-    Token to token: nothing becomes a mask, a mask stays one, the goal stays. The least probable go first.
-    Returns ids (B, M, 16) and the probability of each position's token, 0 where it is the mask.
+    Token to token: no token becomes a mask, a mask stays one, the goal stays. The least probable go first. Returns ids
+    (B, M, 16) and the probability of each position's token, 0 for a mask.
     """
     probability = logits.float().softmax(-1)
     confidence, likeliest = probability.amax(-1), logits.argmax(-1)
@@ -152,17 +156,11 @@ def update(
     return torch.where(edit, edited, drafted), torch.where(edit, of_edit, of_draft)
 
 
-def schedule(masked: int, rounds: int) -> tuple[int, ...]:
-    """How many positions each round writes so that `masked` are written: equal shares, larger ones first.
-
-    Rounds beyond `masked` would write nothing and are left out.
-    """
-    if masked < 0 or rounds < 1:
-        raise ValueError(
-            f"schedule got {masked} masked positions and {rounds} rounds, expected 0 or more and 1 or more"
-        )
-    rounds = min(rounds, masked)
-    return tuple(masked // rounds + (turn < masked % rounds) for turn in range(rounds))
+def token_log_probs(logits: Tensor, ids: Tensor, mask_id: int) -> Tensor:
+    """(B, M, 16) log-probability of each id under logits (B, M, 16, bins); 0 of a mask."""
+    masked = ids == mask_id
+    found = logits.float().log_softmax(-1).gather(-1, torch.where(masked, 0, ids)[..., None])[..., 0]
+    return torch.where(masked, 0.0, found)
 
 
 def _token_probability(probability: Tensor, ids: Tensor, mask_id: int) -> Tensor:

@@ -1,21 +1,27 @@
-"""A planning step in calls: `prefill_goal` reads the scene and decides, `prefill` reads it, `step` drafts or edits.
+"""A planning step in calls: `prefill_goal` encodes the scene and decides goals, `prefill` encodes it, `step` drafts or
+edits.
 
     full frame: prefill_goal, then step 3 times drafting (5, 5 and 4 tokens) and 3 times editing
     lite frame: prefill, then step once drafting (what is masked) and once editing, on the last plan's tokens
 
-The goal pass runs inside the prefill: an all-mask block stands beside the prompt in the same pass. A lite frame has its
-goal and leaves that out. Nothing is copied per goal and nothing is asked of the host, so calls can be queued, dropped
+The goal pass is part of the prefill: a fully masked sequence is packed with the prompt. A lite frame has its goal and
+leaves that out. Nothing is copied per goal and there is no host synchronisation, so that calls can be queued, dropped
 at a deadline, exported and captured.
+
+`rollout` runs the rounds of `tokens.decoding_rounds`, greedily as a vehicle does or with tokens drawn at a temperature.
+It serves eager inference, validation, the drafts that training corrects and the scores of goals.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from ...tokens import Round, decoding_rounds
 from ..layers import KeysValues
 from . import ops
 from .net import ACTION_TOKENS, GOAL_X, TokenNet
@@ -41,11 +47,36 @@ class Prefilled(NamedTuple):
     valid: Tensor  # (B, K) bool; a slot that is not real repeats the first goal
 
 
+class RoundOutput(NamedTuple):
+    """Action sequences after one round."""
+
+    actions: Tensor  # (B, M, 16) ids
+    confidence: Tensor  # (B, M, 16) probability of each token when it was last looked at, 0 of a mask
+    log_probs: Tensor | None = None  # (B, M, 16) of each token under the round's sampling distribution, 0 of a mask
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Tokens are drawn from softmax(logits / temperature); temperature 0 draws the most probable."""
+
+    temperature: float
+    generator: torch.Generator  # on the CPU, so that every device draws the same numbers
+
+
 class Decoded(NamedTuple):
-    actions: Tensor  # (B, M, 16) ids, no mask left
-    confidence: Tensor  # (B, M, 16) probability of each token when it was last looked at
+    """Result of a full step."""
+
+    rounds: tuple[RoundOutput, ...]  # drafts, then edits; sequences (B, K, 16), no mask left in the last
     goal_log_probs: Tensor  # (B, K)
     valid: Tensor  # (B, K) bool
+
+    @property
+    def actions(self) -> Tensor:
+        return self.rounds[-1].actions
+
+    @property
+    def confidence(self) -> Tensor:
+        return self.rounds[-1].confidence
 
 
 def prefill_goal(
@@ -56,15 +87,15 @@ def prefill_goal(
 
 
 def prefill(net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> tuple[KeysValues, ...]:
-    """Keys and values of the prompt, as `prefill_goal` gives them."""
+    """The KV cache of the prompt, equal to that of `prefill_goal`."""
     return net.encode(net.prompt(images, text, ego, route))
 
 
 def prefill_goal_from_prompt(net: TokenNet, prompt: Tensor, rules: GoalRules) -> Prefilled:
     """`prefill_goal` from the prompt (B, P, width) on.
 
-    Goals are sought where their x is likely (`token_ops.likely_places`): the y of a goal is asked for there alone.
-    Those that were found are looked at once more, and weighed by what is seen then.
+    Goals are searched where their x is probable (`ops.likely_x_indices`): y is evaluated only there. The goals found
+    get a goal value each, and are reweighted by it.
     """
     config, scenes, device = net.config, prompt.shape[0], prompt.device
     nothing = torch.full((scenes, 1, ACTION_TOKENS), config.mask_id, device=device)
@@ -100,28 +131,63 @@ def step(
     return ops.update(actions, net.decode(actions, keys_values), net.config.mask_id, limit, edit, rules)
 
 
-def guided_step(
+def rollout(
+    logits: Callable[[Tensor], Tensor],
+    actions: Tensor,
+    mask_id: int,
+    rounds: Sequence[Round],
+    rules: EditRules,
+    sampling: Sampling | None = None,
+    log_probs: bool = False,
+) -> tuple[RoundOutput, ...]:
+    """Run decoding rounds on action sequences (B, M, 16); returns the output of each round.
+
+    logits: (B, M, 16, bins) of action sequences, called once a round; gradients pass through it where they are enabled.
+    sampling: Gumbel noise on the logits draws the tokens and ranks them; None is greedy. log_probs: also return the
+    log-probability of each token.
+    """
+    found = list[RoundOutput]()
+    for limit, edit in rounds:
+        scores = logits(actions)
+        drawn = scores if sampling is None else scores + sampling.temperature * _gumbel(scores, sampling.generator)
+        actions, confidence = ops.update(actions, drawn, mask_id, limit, edit, rules)
+        of_tokens = None
+        if log_probs:
+            temperature = 1.0 if sampling is None or sampling.temperature == 0.0 else sampling.temperature
+            of_tokens = ops.token_log_probs(scores / temperature, actions, mask_id)
+        found.append(RoundOutput(actions, confidence, of_tokens))
+    return tuple(found)
+
+
+def _gumbel(scores: Tensor, generator: torch.Generator) -> Tensor:
+    """Noise of the shape of `scores`, from Gumbel's distribution: argmax(scores + noise) is a draw from the softmax."""
+    noise = torch.rand(scores.shape, generator=generator).to(scores.device)
+    return -torch.log(-torch.log(noise.clamp(1e-9, 1.0 - 1e-7)))
+
+
+def guided_logits(
     net: TokenNet,
     actions: Tensor,
     keys_values: tuple[KeysValues, ...],
     unconditional: tuple[KeysValues, ...],
-    limit: int,
     weight: float,
-) -> tuple[Tensor, Tensor]:
-    """As `step` drafting, away from what the prompt with a `blank` text says; weight 0 is `step`."""
+) -> Tensor:
+    """Logits u + (weight + 1) (c - u) of classifier-free guidance: c of the prompt, u of one without text."""
     logits, without = net.decode(actions, keys_values), net.decode(actions, unconditional)
-    return ops.unmask(actions, logits + weight * (logits - without), net.config.mask_id, limit)
+    return logits + weight * (logits - without)
 
 
 def full_step(net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, decoding: Decoding) -> Decoded:
     """Decide, draft, reflect: 1 + 3 + 3 passes."""
     known = prefill_goal(net, images, text, ego, route, decoding.goals)
-    actions, confidence = known.actions, torch.zeros_like(known.actions, dtype=torch.float32)
-    for limit in ops.schedule(GOAL_X, decoding.draft_rounds):
-        actions, confidence = step(net, actions, known.keys_values, limit, False, decoding.edits)
-    for _ in range(decoding.edit_rounds):
-        actions, confidence = step(net, actions, known.keys_values, 0, True, decoding.edits)
-    return Decoded(actions, confidence, known.goal_log_probs, known.valid)
+    rounds = rollout(
+        lambda actions: net.decode(actions, known.keys_values),
+        known.actions,
+        net.config.mask_id,
+        decoding_rounds(GOAL_X, decoding.draft_rounds, decoding.edit_rounds),
+        decoding.edits,
+    )
+    return Decoded(rounds, known.goal_log_probs, known.valid)
 
 
 def lite_step(
@@ -129,5 +195,6 @@ def lite_step(
 ) -> tuple[Tensor, Tensor]:
     """The last plan's tokens, carried into the present and masked where they end, drafted once and edited once."""
     keys_values = prefill(net, images, text, ego, route)
-    actions, _ = step(net, actions, keys_values, ACTION_TOKENS, False, decoding.edits)
-    return step(net, actions, keys_values, 0, True, decoding.edits)
+    rounds = decoding_rounds(ACTION_TOKENS, 1, 1)
+    last = rollout(lambda ids: net.decode(ids, keys_values), actions, net.config.mask_id, rounds, decoding.edits)[-1]
+    return last.actions, last.confidence

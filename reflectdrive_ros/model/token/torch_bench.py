@@ -1,6 +1,6 @@
-"""What `bench planner` asks of torch: a device's ceilings, a frame that reuses nothing, the parts of a prefill.
+"""Torch measurements of `bench planner`: limits of a device, a frame without reuse, the parts of a prefill.
 
-And of a GPU: what it is, and what the two ways of updating ids take there.
+And for a GPU: its properties, and the times of the two implementations of the id update.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...tokens import decoding_rounds
 from . import ops, rollout
 from .net import ACTION_TOKENS, GOAL_X, TokenNet, TokenNetConfig, base_config, small_config
 from .ops import EditRules
@@ -27,7 +28,7 @@ NANOSECONDS = 1e-9
 
 
 def random_net(config: str, words: tuple[str, ...]) -> TokenNet:
-    """A network of one of our sizes with weights from a seed, as bfloat16 holds them."""
+    """A network of a standard size with random weights from a seed, rounded to bfloat16."""
     measures: TokenNetConfig = small_config(words) if config == "small" else base_config(words)
     net = TokenNet(measures)
     net.initialise(torch.Generator().manual_seed(0))
@@ -51,7 +52,7 @@ def measure_peaks(device: str, threads: int) -> tuple[float, float]:
 
 
 def fastest_s(action: Callable[[], object], device: str) -> float:
-    """Seconds of the fastest of some runs: a ceiling is what the device can, not what it does beside other work."""
+    """Seconds of the fastest of some runs: the limit of the device without other load."""
     spent = []
     for _ in range(RUNS):
         begun = time.perf_counter_ns()
@@ -71,10 +72,10 @@ def synchronize(device: str | torch.device) -> None:
 def full_step_uncached(
     net: TokenNet, tensors: tuple[Tensor, Tensor, Tensor, Tensor], decoding: Decoding, count: int, packed: bool
 ) -> Tensor:
-    """Blocks (1, M, 16) of a full frame whose every pass computes the prompt again, pictures included.
+    """Actions (1, M, 16) of a full frame in which every pass computes the prompt again, including images.
 
-    `packed`: once for all blocks. Else each block is a sequence of its own, with its own prompt, as it is where nothing
-    is shared; the pictures are still encoded once a pass.
+    `packed`: once for all sequences. Else each sequence has its own prompt in the batch; the images are still encoded
+    once per pass.
     """
     actions = rollout.prefill_goal(net, *tensors, decoding.goals).actions[:, :count]
 
@@ -84,18 +85,15 @@ def full_step_uncached(
         prompts = net.prompt(*tensors).expand(actions.shape[1], -1, -1)
         return net.forward_from_prompt(prompts, actions.transpose(0, 1)).logits.transpose(0, 1)
 
-    for limit in ops.schedule(GOAL_X, decoding.draft_rounds):
-        actions, _ = ops.unmask(actions, logits(actions), net.config.mask_id, limit)
-    for _ in range(decoding.edit_rounds):
-        actions, _ = ops.auto_edit(actions, logits(actions), net.config.mask_id, decoding.edits)
-    return actions
+    rounds = decoding_rounds(GOAL_X, decoding.draft_rounds, decoding.edit_rounds)
+    return rollout.rollout(logits, actions, net.config.mask_id, rounds, decoding.edits)[-1].actions
 
 
 @torch.inference_mode()
 def parts_ms(
     net: TokenNet, tensors: tuple[Tensor, Tensor, Tensor, Tensor], decoding: Decoding, runs: int
 ) -> dict[str, float]:
-    """Median milliseconds of a prefill: the pictures, the goals (heads and distances), and what lies between."""
+    """Median milliseconds of a prefill's parts: images, goals (heads and distances), and the rest."""
     images, text, ego, route = tensors
     nothing = torch.full((1, 1, ACTION_TOKENS), net.config.mask_id, device=images.device)
     actions: dict[str, Callable[[], object]] = {
@@ -119,7 +117,7 @@ def has_gpu() -> bool:
 
 
 def gpu_properties(device: str) -> dict[str, Any]:
-    """What a CUDA device says of itself; by its `uuid` other programs know it too."""
+    """Properties of a CUDA device; other programs identify it by `uuid`."""
     properties = torch.cuda.get_device_properties(device)
     return {
         "name": properties.name,
@@ -133,9 +131,9 @@ def gpu_properties(device: str) -> dict[str, Any]:
 
 @torch.inference_mode()
 def updates_ms(net: TokenNet, device: str, rules: EditRules, actions: int, runs: int) -> dict[str, float]:
-    """Median milliseconds of what follows a step's logits, launched by itself: by `token_ops`, and fused.
+    """Median milliseconds of the id update after a step's logits, launched by itself: by `ops`, and fused.
 
-    `fused` is left out on a CPU, and where triton is not installed.
+    `fused` is left out on a CPU, and without triton.
     """
     generator = torch.Generator().manual_seed(0)
     bins = net.config.bins

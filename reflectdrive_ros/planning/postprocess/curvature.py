@@ -11,12 +11,14 @@ from ... import geometry
 from ...domain import Array
 from .speed_profile import TELLING_M, interpolate_path
 
-TIGHTEST_PER_M = 0.3  # a small car with its wheel turned all the way
+TIGHTEST_PER_M = 0.3  # a small car at full steering angle
 LOOK_AHEAD_M = 1.5
 
 
 def exceeds_curvature(ways: Array) -> Array:
-    """(N,) bool, which of ways (N, T + 1, 2+), the place now first, turn more sharply than a car."""
+    """(N,) bool: whether paths (N, T + 1, 2+), starting at the present position, have more curvature than a car can
+    drive.
+    """
     steps = np.diff(ways[..., :2], axis=1)
     length = np.hypot(steps[..., 0], steps[..., 1])
     direction = np.arctan2(steps[..., 1], steps[..., 0])

@@ -15,14 +15,14 @@ import numpy as np
 from ...domain import Array
 from ...kinematics import SAME_PLACE_M
 
-SPEEDING_UP_MPS2 = 3.0  # a brisk start; a plan that asks for less is left as it is
-PUSHED_MPS2 = 5.0  # across the way, in a bend that is driven from a standstill
-CREEPING_MPS = 2.0  # who is faster is in the bend already, and would have to brake
-EASINGS = 4  # slower, other places of a bend are points, so it is looked at again
+SPEEDING_UP_MPS2 = 3.0  # a brisk start; plans with less acceleration are kept
+PUSHED_MPS2 = 5.0  # lateral acceleration in a bend that is driven from a standstill
+CREEPING_MPS = 2.0  # a faster car is in the bend already, and would have to brake
+EASINGS = 4  # at lower speed other points fall into the bend, so the limit is applied repeatedly
 AHEAD = 0.5  # cosine: a step of half a second that turns by more than 60 degrees is none that a car makes
-TELLING_M = 0.15  # a shorter step does not tell where the car faces
+TELLING_M = 0.15  # a shorter step does not give the heading
 OFF_M = 0.1  # how far off a point is by rounding; a network's own errors are larger
-JERK_MPS3 = 1.5  # usual jerk along the way
+JERK_MPS3 = 1.5  # prior standard deviation of the jerk along the path
 CATCH_UP_S = 0.5  # in which a drawn drive makes up for what it lags behind
 MOST_MPS2, LEAST_MPS2 = 4.0, -6.0  # what a drawn drive speeds up and brakes by at most
 BRAKING_MPS2 = 4.0  # by which a car that catches up with its plan can fall back to the plan's speed
@@ -126,11 +126,11 @@ def reachable_distances(planned: Array, speed_mps: float, dt_s: float) -> Array:
 
 
 def smooth_distances(along: Array, speed_mps: float, dt_s: float, fine_s: float) -> Array:
-    """Distances (N, T) at fine_s, 2 fine_s, .. of a car that now drives at `speed_mps` and is to have come `along`
-    (N, K) at dt_s, 2 dt_s, .. `fine_s` divides `dt_s`.
+    """Distances (N, T) at fine_s, 2 fine_s, .. of a car that drives at `speed_mps` and should reach `along` (N, K) at
+    dt_s, 2 dt_s, .. `fine_s` divides `dt_s`.
 
-    The likeliest drive, points being uncertain by OFF_M and jerk by JERK_MPS3, held within what brakes and engine do.
-    A plan that stops has stopped where it says, unless the car cannot.
+    The maximum a posteriori motion, with standard deviations OFF_M of points and JERK_MPS3 of the jerk, within the
+    limits of brakes and engine. A plan that stops stops at its own place, unless the car cannot.
     """
     of_along, of_speed = _likeliest(along.shape[1], dt_s, fine_s)
     start_mps = max(speed_mps, 0.0)
@@ -149,8 +149,9 @@ def smooth_distances(along: Array, speed_mps: float, dt_s: float, fine_s: float)
 
 
 def _held(wanted: Array, wanted_mps: Array, room: Array, start_mps: float, fine_s: float) -> Array:
-    """(N, T) distances of cars that are wanted at (N, T) before each interval, then at speeds (N, T), and that brake
-    and speed up as cars do and stop within `room` (N,)."""
+    """(N, T) distances of cars that should reach (N, T) at each interval and continue at speeds (N, T), with limited
+    braking and acceleration, and that stop within `room` (N,).
+    """
     place, speed = np.zeros(len(wanted)), np.full(len(wanted), start_mps)
     found = np.empty_like(wanted)
     for now in range(wanted.shape[1]):
@@ -171,7 +172,7 @@ def _in_time(room: Array, fine_s: float) -> Array:
 
 @lru_cache(maxsize=8)
 def _likeliest(count: int, dt_s: float, fine_s: float) -> tuple[Array, Array]:
-    """(T, K) and (T,): what K distances and the present speed weigh in the likeliest drive, T of its instants."""
+    """(T, K) and (T,): weights of K distances and of the present speed in the estimate at T instants."""
     every = round(dt_s / fine_s)
     steps = np.diff(np.eye(count * every + 1), axis=0)[:, 1:] / fine_s  # mean speeds; the distance now is 0
     changes = np.diff(steps, axis=0) / fine_s
@@ -180,6 +181,6 @@ def _likeliest(count: int, dt_s: float, fine_s: float) -> tuple[Array, Array]:
     of_speed = np.zeros(len(jerks))
     of_speed[0] = 1.0 / (0.5 * fine_s) / (0.75 * fine_s)
     weight = fine_s / dt_s / JERK_MPS3**2
-    told = np.eye(count * every)[every - 1 :: every] / OFF_M
-    normal = weight * jerks.T @ jerks + told.T @ told
-    return np.linalg.solve(normal, told.T) / OFF_M, -np.linalg.solve(normal, weight * jerks.T @ of_speed)
+    positions = np.eye(count * every)[every - 1 :: every] / OFF_M
+    normal = weight * jerks.T @ jerks + positions.T @ positions
+    return np.linalg.solve(normal, positions.T) / OFF_M, -np.linalg.solve(normal, weight * jerks.T @ of_speed)

@@ -1,4 +1,4 @@
-"""Eight points of a token plan as the drive they stand for: published one at a time, checked many at once."""
+"""Converts the eight points of token plans to poses: one plan for publishing, many for checks."""
 
 from __future__ import annotations
 
@@ -15,19 +15,15 @@ from .smoothing import smooth_points
 from .speed_profile import drop_reversals, limit_acceleration, limit_curve_speed, smooth_distances
 
 POINTS, POINT_DT_S = 8, 0.5
-FREE = 2 * (POINTS - 1)  # ids to write: all but the goal's
+FREE = 2 * (POINTS - 1)  # tokens to decode: all except the goal's
 HORIZON_S = POINTS * POINT_DT_S
 STEP_S = 0.1  # of `interpolate`, as the driving score simulates
 
 
-def tokens_per_round(rounds: int) -> list[int]:
-    """How many ids each round writes, so that all FREE are: equal shares, larger ones first, as 5, 5, 4."""
-    return [-(-(FREE - turn) // rounds) for turn in range(rounds)]
-
-
 def postprocess(points: Array, ego: EgoState, bin_m: float, road: FrenetFrame | None) -> Array:
-    """Points (.., 8, 2) of tokens as this car drives them on its road, where that is known: without the jolts of
-    rounding, no faster than it can."""
+    """Points (.., 8, 2) of tokens as the car drives them: without quantisation noise, within its limits, relative to
+    the road if it is known.
+    """
     kept = limit_acceleration(
         drop_reversals(smooth_points(points, ego, POINT_DT_S, bin_m, road)), ego.speed_mps, POINT_DT_S
     )
@@ -42,16 +38,16 @@ def trajectories(
 
 
 def interpolate(poses: Array, speed_mps: float, dt_s: float = STEP_S) -> Array:
-    """Poses (N, 4 s / dt_s, 3) through poses (N, 8, 3) at 0.5 .. 4 s, of a car that now drives at `speed_mps`.
+    """Poses (N, 4 s / dt_s, 3) through poses (N, 8, 3) at 0.5 .. 4 s, of a car that drives at `speed_mps`.
 
-    The way is that of `kinematics.resample`, but for plans that stop and go on: their path is bent at the stop by
-    itself. How far along it the car is when, follows the points as far as a controller can: see `pace.timed`.
+    The path is that of `kinematics.resample`, except for plans that stop and continue: their path has a corner at the
+    stop. Distances along it follow the points within the limits of a controller: see `speed_profile.smooth_distances`.
     """
     knots = np.concatenate([np.zeros((len(poses), 1, 3)), poses], axis=1)  # (N, 9, 3)
     way = np.diff(knots[..., :2], axis=1)
     length = np.hypot(way[..., 0], way[..., 1])
     moves = length > SAME_PLACE_M
-    for knot in range(POINTS):  # who stands does not turn
+    for knot in range(POINTS):  # a standing car does not turn
         knots[:, knot + 1, 2] = np.where(moves[:, knot], knots[:, knot + 1, 2], knots[:, knot, 2])
     along = np.concatenate([np.zeros((len(poses), 1)), np.cumsum(length, axis=1)], axis=1)
     distance = _distances(along[:, 1:], speed_mps, dt_s)  # (N, T)
@@ -68,9 +64,9 @@ def interpolate(poses: Array, speed_mps: float, dt_s: float = STEP_S) -> Array:
 def _along_curves(
     knots: Array, length: Array, moves: Array, tangents: Array, along: Array, distance: Array, piece: Array
 ) -> Array:
-    """Poses (N, T, 3) where plans have come `distance` far, each on a `piece` (N, T) of its curve; straight on beyond.
+    """Poses (N, T, 3) at arc lengths `distance`, each on a `piece` (N, T) of its curve; straight beyond.
 
-    One array for each number of a piece: gathered so, and not by rows, they cost a quarter.
+    One array per coefficient of a piece: gathering them this way takes a quarter of the time of gathering rows.
     """
     of_piece, of_knot = (np.arange(len(knots))[:, None] * columns + piece for columns in (POINTS, POINTS + 1))
     share = (distance - along.take(of_knot)) / np.where(moves, length, 1.0).take(of_piece)
@@ -107,8 +103,9 @@ def _distances(along: Array, speed_mps: float, dt_s: float) -> Array:
 
 
 def _tangents(way: Array, length: Array, moves: Array) -> Array:
-    """(N, 8, 2, 2) direction per metre where each piece begins and where it ends: the mean of the pieces around a knot,
-    the shorter one weighing more; one-sided at the ends and at a stop."""
+    """(N, 8, 2, 2) direction per metre at the start and end of each piece: the mean of the pieces at a knot, with more
+    weight for the shorter one; one-sided at the ends and at a stop.
+    """
     slope = way / np.where(moves, length, 1.0)[..., None]
     between = np.where(moves[:, :-1] & moves[:, 1:], 1.0, 0.0)[..., None]
     before, after = length[:, :-1, None], length[:, 1:, None]

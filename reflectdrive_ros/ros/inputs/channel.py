@@ -88,7 +88,7 @@ class Channel:
                 self.lost += round(gap) - 1
 
     def add_remark(self, sentence: str, now_ns: int) -> None:
-        """Tell of it in the diagnostics for REMARK_S."""
+        """Report it in the diagnostics for REMARK_S."""
         self.remark, self.remark_ns = sentence, now_ns
 
     def convert(self, item: tuple[int, Any] | None, now_ns: int, converter: Callable[[Any], T]) -> T:

@@ -1,4 +1,4 @@
-"""The newest messages as one observation, or the sentences that say why there is none.
+"""Combines the newest messages into one observation, or into sentences that explain why there is none.
 
 The planning thread calls `snapshot`, which converts what it needs. A missing, late, malformed or frozen input becomes a
 sentence, never an exception, and never an old value passed as a new one.
@@ -27,7 +27,7 @@ from .store import MessageStore
 
 @dataclass(frozen=True)
 class Snapshot:
-    """An observation, or the sentences that say why there is none."""
+    """An observation, or the sentences that explain why there is none."""
 
     observation: Observation | None
     ego: EgoState | None  # also without images or route: enough for a stop plan

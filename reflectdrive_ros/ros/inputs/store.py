@@ -166,7 +166,7 @@ class MessageStore:
                 self._restart()
             if kind == "map" and self._vector_map is not None:
                 self._vector_map.put(message)
-                message = None  # may be large: not kept after it is read
+                message = None  # may be large: not kept after reading
             before = channel.newest()
             is_new = channel.put(stamp, message)
             if kind in LIST_KINDS:
@@ -181,8 +181,9 @@ class MessageStore:
             return stamp
 
     def _refuse(self, key: str, fault: BadMessage, now_ns: int) -> None:
-        """Count and report a refused message. The message before it stays in use within its age limit, because anyone
-        on the network may send malformed bytes. Objects and routes that are only too large block the ones before them.
+        """Counts and reports a refused message. The message before it stays in use within its age limit, because any
+        process on the network may send malformed bytes. Objects and routes that are only too large invalidate the ones
+        before them.
         """
         kind, _, camera = key.partition(":")
         with self._lock:
@@ -205,7 +206,7 @@ class MessageStore:
             return
         self._jumps.append(after[0])
         self._odometry.add_remark(
-            f"odometry: localisation jumped by {moved_m:.4g} m within {dt_s:.2f} s: the planner begins anew", now_ns
+            f"odometry: localisation jumped by {moved_m:.4g} m within {dt_s:.2f} s: the planner is reset", now_ns
         )
         self._objects.messages.clear()
         self._cache.boxes = self._cache.route_position_m = None

@@ -1,15 +1,15 @@
-"""A token network in TensorRT, from engines that `reflectdrive engine` built of exported graphs.
+"""A token network in TensorRT, from engines that `reflectdrive engine` built from exported graphs.
 
     network = TrtNetwork(card, "cuda", folder)
 
-Engines are loaded here and never built: that takes minutes and all of the GPU, and belongs before the drive. Every
-buffer is made and bound once. What the prefills write as keys and values are the very buffers that `step` reads, so
-nothing is copied between calls, and a scene is gone when the next is read: a context of before is refused. A call is
-one copy in, one launch, one copy out and one wait. Where CUDA can capture that, it is launched as one graph; else its
-parts are queued one by one, and `backend_description` says so.
+Engines are loaded here and never built: that takes minutes and the whole GPU, and is done before driving. Every buffer
+is allocated and bound once. The prefills write their KV cache to the buffers that `step` reads, so that nothing is
+copied between calls; the next prefill overwrites it, and a context of an earlier scene is refused. A call is one copy
+in, one launch, one copy out and one wait. If CUDA can capture that, it is launched as one graph; else its parts are
+queued one by one, and `backend_description` reports it.
 
-TensorRT takes the process down if it is asked anything where there is no driver. So a device is opened first, by other
-means; only then is TensorRT imported. Only calls that TensorRT 10.13, 10.16 and 11.4 all have are used.
+TensorRT ends the process when it is called without a driver. Therefore a device is opened first, through the driver;
+only then is TensorRT imported. Only functions that TensorRT 10.13, 10.16 and 11.4 all have are used.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from .cuda_device import CudaDevice, CudaError
 from .engine_cache import EngineError, EngineKey, Machine
 
 MIN_VERSION = (10, 13)  # of JetPack 7.0
-FLAGS = ("STRONGLY_TYPED", "no TF32")  # arithmetic is what the graph says
-# TensorRT's element types; bits stand for what only the GPU looks into
+FLAGS = ("STRONGLY_TYPED", "no TF32")  # arithmetic as in the graph
+# TensorRT's element types; integers of the same size stand for types that NumPy lacks
 DTYPES = {
     "UINT8": np.uint8,
     "INT64": np.int64,
@@ -79,8 +79,8 @@ class TrtNetwork:
         self._feature_cache = make_feature_cache(
             card, lambda views: self._calls["vision_encoder"].run({"views": views})["seen"]
         )
-        told = _warm_up(list(self._calls.values()), capture)
-        self.backend_description = f"TensorRT {trt.__version__} on {gpu.name}, {card.precision}, {told}"
+        steps = _warm_up(list(self._calls.values()), capture)
+        self.backend_description = f"TensorRT {trt.__version__} on {gpu.name}, {card.precision}, {steps}"
 
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
         out = self._read("prefill_goal", inputs)
@@ -114,7 +114,7 @@ class TrtNetwork:
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """Whose keys and values the buffers hold; one network knows its own."""
+    """Identifies the owner of the KV cache in the buffers."""
 
     number: int  # of prefills so far
 
@@ -126,7 +126,7 @@ class Scene:
 
 
 def open_device(device: str) -> CudaDevice:
-    """The GPU that `model.device` means. Raises CudaError."""
+    """The GPU of `model.device`. Raises CudaError."""
     kind, _, place = device.partition(":")
     if kind == "cpu":
         raise CudaError("model.device is cpu, but TensorRT runs on GPUs: set it to auto or cuda")
@@ -151,7 +151,7 @@ def import_tensorrt(gpu: CudaDevice) -> Any:
 
 
 class TrtLogger:
-    """What TensorRT says: its latest errors are kept for the sentence that tells of them."""
+    """Receives TensorRT's messages and keeps the latest errors for the exception."""
 
     def __init__(self, sink: Any, errors: deque[str]) -> None:
         self.sink, self._errors = sink, errors
@@ -174,13 +174,13 @@ class TrtLogger:
         return TrtLogger(Sink(), errors)
 
     def take_errors(self) -> str:
-        """The errors since it was last asked."""
+        """The errors since the last call."""
         words = " | ".join(self._errors) or "it does not say why"
         self._errors.clear()
         return words
 
     def create(self, make: Callable[[], Any], what: str) -> Any:
-        """What `make` makes. Raises EngineError where TensorRT gives nothing, or complains of what it gives."""
+        """The result of `make`. Raises EngineError if TensorRT returns nothing, or reports an error."""
         self._errors.clear()
         try:
             found = make()
@@ -201,12 +201,14 @@ def engine_key(card: GraphCard, name: str, machine: Machine) -> EngineKey:
 
 
 def engine_folder(card: GraphCard, folder: Path | None) -> Path:
-    """Where a card's engines are: the folder that is set, else beside the card."""
+    """Folder of a card's engines: the configured one, else beside the card."""
     return folder or card.path.parent / "engines"
 
 
 def sequences_per_step(card: GraphCard) -> int:
-    """How many blocks a step takes. Raises EngineError where that is free, as engines have one shape, or for int8."""
+    """Number of action sequences of a step. Raises EngineError if it is free, because engines have one shape, or for
+    int8.
+    """
     if card.precision == "int8":
         raise EngineError(
             f"{card.path} is in int8, by an operator of ONNX Runtime: export with --precision fp8 or bf16"
@@ -244,10 +246,10 @@ class Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Engine:
-    """A loaded engine, and what it says it takes and gives."""
+    """A loaded engine with its declared inputs and outputs."""
 
     execution: Any  # IExecutionContext
-    holds: tuple[Any, ...]  # what must live as long
+    holds: tuple[Any, ...]  # objects that must not be freed before it
     inputs: Mapping[str, Tensor]
     outputs: Mapping[str, Tensor]
 
@@ -276,7 +278,7 @@ def _share_keys_values(gpu: CudaDevice, engines: Mapping[str, Engine]) -> dict[s
     for graph in ("prefill_goal", "prefill"):
         written = {name: tensor for name, tensor in engines[graph].outputs.items() if name.startswith(KEYS_VALUES)}
         if written != read:
-            raise EngineError(f"the engines of {graph} and step do not belong together: build them anew")
+            raise EngineError(f"the engines of {graph} and step do not belong together: build both again")
     return Buffers(gpu, read).addresses
 
 
@@ -305,14 +307,14 @@ class PinnedBuffers(Buffers):
 
 
 class Call:
-    """One engine with all it touches bound: arrays in, arrays out."""
+    """One engine with all its buffers bound: arrays in, arrays out."""
 
     def __init__(self, name: str, engine: Engine, gpu: CudaDevice, logger: TrtLogger, kept: Mapping[str, int]) -> None:
         self._name, self._engine, self._gpu, self._logger = name, engine, gpu, logger
         self._inputs = {tensor: kind for tensor, kind in engine.inputs.items() if tensor not in kept}
         self._in = PinnedBuffers(gpu, self._inputs)
         self._out = PinnedBuffers(gpu, {tensor: kind for tensor, kind in engine.outputs.items() if tensor not in kept})
-        self.graph: int | None = None  # of `captured`; without it the parts are queued one by one
+        self.graph: int | None = None  # of `capture`; without it the parts are queued one by one
         for tensor, address in {**kept, **self._in.addresses, **self._out.addresses}.items():
             if not engine.execution.set_tensor_address(tensor, address):
                 raise EngineError(f"TensorRT does not bind {tensor} of {name}: {logger.take_errors()}")
@@ -335,7 +337,7 @@ class Call:
         return {name: array.copy() for name, array in self._out.arrays.items()}
 
     def execute(self) -> None:
-        """On what lies in the host's buffers, until the answer lies there. Raises CudaError, EngineError."""
+        """Runs on the contents of the host buffers until the results are in them. Raises CudaError, EngineError."""
         self._gpu.use()
         if self.graph is None:
             self._queue()

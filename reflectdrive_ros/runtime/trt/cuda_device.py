@@ -1,14 +1,13 @@
-"""One NVIDIA GPU by way of its driver: what it is, memory, a stream, captured work.
+"""One NVIDIA GPU through its driver: properties, memory, a stream, captured work.
 
-    device = CudaDevice(0)      # CudaError where there is no driver or no such GPU; nothing has crashed by then
+    device = CudaDevice(0)      # raises CudaError without a driver or GPU
 
-The driver is asked through ctypes because it is what every machine with a GPU has, under one name. JetPack and ROS
-bring no CUDA package for Python, torch is 3 GB of training, and the CUDA runtime changes its file's name with every
-version (libcudart.so.12, .so.13); the driver's functions have kept their form from CUDA 11 to 13. It shares its
-context with TensorRT.
+The driver is called through ctypes because every machine with a GPU has it, under one name. JetPack and ROS have no
+CUDA package for Python, torch is 3 GB for training, and the CUDA runtime's file name changes with every version
+(libcudart.so.12, .so.13); the driver's functions are the same from CUDA 11 to 13. The context is shared with TensorRT.
 
-One stream of our own: TensorRT synchronises the whole device on the default one. Waiting sleeps and does not spin: a
-planner shares its computer. What was allocated is held until the process ends.
+It uses its own stream, because TensorRT synchronises the whole device on the default one. Waiting sleeps and does not
+spin, which leaves the processor to other processes. Memory is held until the process ends.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from ...errors import UserError
 
 LIBRARY = "libcuda.so.1"
 HANDLE = POINTER(c_void_p)
-# what is asked of the driver, as in cuda.h; a test holds it against that file
+# functions of the driver, as in cuda.h; a test compares them with that file
 SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuInit": (c_uint,),
     "cuDriverGetVersion": (POINTER(c_int),),
@@ -53,12 +52,12 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
 OUT_OF_MEMORY = 2
 PROCESSORS, MAJOR, MINOR = 16, 75, 76  # of CUdevice_attribute
 NON_BLOCKING = 1  # a stream that does not wait for the default one
-SLEEP_UNTIMED = 1 | 2  # an event that is waited for asleep, and takes no time itself
+SLEEP_UNTIMED = 1 | 2  # an event with blocking wait and without timing
 THIS_THREAD = 1  # while this thread captures, others may use the GPU
 
 
 class CudaError(UserError):
-    """The GPU cannot be had or has failed; the message says what the driver said."""
+    """The GPU is not available or has failed; the message contains the driver's."""
 
 
 def has_driver() -> bool:
@@ -116,7 +115,7 @@ class CudaDevice:
         return address.value
 
     def allocate_pinned(self, size: int) -> Array:
-        """(size,) uint8 zeros of host memory that the GPU copies from and to by itself."""
+        """(size,) uint8 zeros of page-locked host memory, for direct copies by the GPU."""
         address = self._create("cuMemAllocHost_v2", size)
         array = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
         array[:] = 0
@@ -131,7 +130,9 @@ class CudaDevice:
         self._call("cuMemcpyDtoHAsync_v2", host.ctypes.data, address, host.nbytes, self.stream)
 
     def capture(self, work: Callable[[], None]) -> int:
-        """What `work` queues, as a CUDA graph to `launch`; nothing of it has run. Raises CudaError, and as `work`."""
+        """Records the work that `work` queues as a CUDA graph for `launch`; nothing is run. Raises CudaError, and as
+        `work`.
+        """
         graph = c_void_p()
         self._call("cuStreamBeginCapture_v2", self.stream, THIS_THREAD)
         try:
@@ -157,7 +158,7 @@ class CudaDevice:
         return value.value
 
     def _create(self, function: str, *arguments: Any) -> int:
-        """The handle that a function gives by its first argument."""
+        """The handle that a function returns through its first argument."""
         handle = c_void_p()
         self._call(function, byref(handle), *arguments)
         return handle.value or 0

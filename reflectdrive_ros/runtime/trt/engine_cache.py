@@ -1,13 +1,13 @@
-"""TensorRT engines on disk, each under a key of all it was built of and for: one that does not fit is not loaded.
+"""TensorRT engines on disk, each under a key of everything that it depends on: one that does not fit is not loaded.
 
-An engine runs where it was built. Another GPU, a slice of the same one, another TensorRT or other weights are another
-key, so that nothing old is taken for new. Beside `step-<key>.plan` stands `step-<key>.json`, which tells the parts of
-the key in words and the hash of the plan. Files come whole or not at all: written aside, flushed, then renamed.
+An engine runs only where it was built. Another GPU, a slice of the same one, another TensorRT or other weights give
+another key, so that no outdated engine is loaded. Beside `step-<key>.plan` is `step-<key>.json` with the parts of the
+key and the hash of the plan. Files are written atomically.
 
     store(folder, key, plan)
     plan = load(folder, key, "build it with: reflectdrive engine card.json")
 
-No TensorRT here: bytes go in and come out.
+This module does not use TensorRT: inputs and outputs are bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KEY_LENGTH = 16  # hexadecimal digits of the key in a file's name
 
 
 class EngineError(UserError):
-    """An engine cannot be had; the message says which, why and what to do."""
+    """An engine is not available; the message names it, the reason and what to do."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,9 @@ WORDS = {  # parts in the words of a sentence
 
 
 def load(folder: Path, key: EngineKey, remedy: str) -> bytes:
-    """The engine that fits, as it was stored. Raises EngineError, with `remedy` as what to do.
+    """The engine that fits. Raises EngineError, with `remedy` as what to do.
 
-    The sentence tells which file is damaged, or in what the nearest engine differs, or that there is none.
+    The sentence names the damaged file, or the difference to the nearest engine, or that there is none.
     """
     plan_file, card_file = folder / f"{key.name}.plan", folder / f"{key.name}.json"
     try:
@@ -164,7 +164,7 @@ def _other_engines(folder: Path, key: EngineKey) -> Iterator[tuple[str, dict[str
 
 
 def _card(file: Path) -> dict[str, Any]:
-    """What stands beside a plan; empty where nothing of use does."""
+    """The card beside a plan; empty if there is no usable one."""
     try:
         card = read_json(file)
         check_fields(card, FIELDS)

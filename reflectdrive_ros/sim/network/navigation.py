@@ -224,7 +224,7 @@ def _lane_change_line(road_map: RoadMap, stretch: Sequence[int], begin_m: float)
 
 
 def _line_behind(road_map: RoadMap, lane: int) -> tuple[Array, float]:
-    """Points along the predecessors of a lane, for BEHIND_M where the network goes back that far; and their length."""
+    """Points along the predecessors of a lane, for BEHIND_M if the network is long enough; and their length."""
     pieces: list[Array] = []
     length, first = 0.0, lane
     while length < BEHIND_M and road_map.lanes[first].lane.predecessors:

@@ -32,7 +32,7 @@ NETCONVERT = (
     "--keep-edges.components=1",
 )
 TOWN_OPTIONS = (
-    "--roundabouts.guess=false",  # the plan says where they are
+    "--roundabouts.guess=false",  # the plan defines them
     "--junctions.corner-detail=6",
     "--walkingareas",
     "--tls.left-green.time=8",

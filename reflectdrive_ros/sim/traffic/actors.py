@@ -1,4 +1,4 @@
-"""Who is on the road at one instant: what SUMO says of everybody, as arrays, in the map frame."""
+"""Road users at one instant as arrays in the map frame, from SUMO."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...domain import AgentKind, Array, check_array
 
 
 class Shape(IntEnum):
-    """What a road user looks like. Its size is told apart."""
+    """Shape of a road user; its size is stored separately."""
 
     CAR = 0
     VAN = 1
@@ -51,7 +51,7 @@ class Lamp(IntEnum):
 
 @dataclass(frozen=True, eq=False)
 class Actors:
-    """Road users at one instant; `ids` are stable over a run, and the looks of an actor follow from its id alone."""
+    """Road users at one instant; `ids` are stable over a run, and the appearance of an actor depends on its id only."""
 
     ids: Array  # (A,) int64
     poses: Array  # (A, 3) box centres, x m, y m, heading rad, map frame
