@@ -43,14 +43,14 @@ from ..features import InputSpec, ModelInputs
 from ..planning import decoding_config, get_planner, guard
 from ..planning.assessment import planned_safety
 from ..planning.planner import Network, PlannerContext, PlannerState, Prefilled, draft_sequentially
-from ..planning.postprocess.waypoints import POINTS, postprocess, trajectories
+from ..planning.postprocess.waypoints import postprocess, trajectories
 from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..runtime.network import load_network
 from ..scoring.frenet import poses_on_road
 from ..scoring.safety import SafetyContext, unsafe_reason
 from ..scoring.search import neighbourhood
-from ..tokens import Codebook
+from ..tokens import TokenLayout
 
 PLANNERS = ("reflectdrive", "reflectdrive2")
 ITERATIONS = (0, 1, 2, 3, 5, 10)
@@ -87,23 +87,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @command()
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
-    """Exit code 0; 2 with one sentence on stderr if scenes or model are missing."""
+    """Exit code 0; 2 with one sentence on stderr when there is nothing to plan for or with."""
     config = cli_args.configuration(args)
     network = load_network(config.model, decoding_config(config))
     assert network is not None  # configuration() has refused a planner without a model
     folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors)
     set_name = shards.index_of(folder).set
     untrained = cli_args.network_for(config, args.planner, random_weights=True) if args.random_weights else None
-    rows, drawings = measure(folder, config, network, args.limit, errors, untrained)
-    if args.image is not None and drawings:
-        cv2.imwrite(str(args.image), cv2.cvtColor(np.concatenate(drawings), cv2.COLOR_RGB2BGR))
+    rows, images = measure(folder, config, network, args.limit, errors, untrained)
+    if args.image is not None and images:
+        cv2.imwrite(str(args.image), cv2.cvtColor(np.concatenate(images), cv2.COLOR_RGB2BGR))
     numbers, costs = {name: summary(some, rows[BOTH]) for name, some in rows.items()}, cost(rows)
     about = {"set": set_name, "planner": args.planner, "model_sha256": config.model.sha256}
     content = {**about, "threads": config.model.threads, "scenes": len(rows[BOTH]), "rows": numbers, **costs}
     write_numbers(args.json, content, weights_sha256=cli_args.weights_of(config, [args.planner]))
     console.print(_table(f"{args.planner}, set '{set_name}', {len(rows[BOTH])} scenes", numbers))
-    cost_text = ", ".join(f"{name} {'-' if value is None else f'{value:.1f}'}" for name, value in costs.items())
-    console.print(f"processor time, and by the clock: {cost_text}")
+    costs_shown = ", ".join(f"{name} {'-' if value is None else f'{value:.1f}'}" for name, value in costs.items())
+    console.print(f"processor time, and by the clock: {costs_shown}")
 
 
 def variants(config: Config) -> dict[str, tuple[str, Config]]:
@@ -145,8 +145,8 @@ class CountingNetwork:
         return self._network.inputs
 
     @property
-    def codebook(self) -> Codebook:
-        return self._network.codebook
+    def layout(self) -> TokenLayout:
+        return self._network.layout
 
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
         key = b"".join(part.tobytes() for part in inputs.arrays.values())
@@ -233,12 +233,12 @@ def plan_variants(
     for name, plan in plans.items():
         unsafe = bool(unsafe_reason(plan.trajectory, known))
         repairs = plan.check.repairs if plan.check else 0
-        near = unsafe and locally_repairable(plan, known, network.codebook)
+        near = unsafe and locally_repairable(plan, known, network.layout)
         rows[name] = Row(tuple(scores[name]), repairs, unsafe, unsafe and expert_safe, near, *made[ways[name]][1:])
     return rows, waypoints
 
 
-def locally_repairable(plan: Plan, known: SafetyContext, codebook: Codebook) -> bool:
+def locally_repairable(plan: Plan, known: SafetyContext, layout: TokenLayout) -> bool:
     """Whether the guard accepts some plan that differs from this one in a pair of ids within the repair's search
     radius.
 
@@ -247,10 +247,10 @@ def locally_repairable(plan: Plan, known: SafetyContext, codebook: Codebook) -> 
     if plan.tokens is None:
         return False
     near = np.concatenate(
-        [neighbourhood(plan.tokens, place, codebook, known.config.repair.delta)[1] for place in range(POINTS)]
+        [neighbourhood(plan.tokens, place, layout, known.config.repair.delta)[1] for place in range(layout.points)]
     )
     ego = known.observation.ego
-    points = postprocess(codebook.decode(near), ego, codebook.bin_m, known.road)
+    points = postprocess(layout.decode(near), ego, layout.codebook.bin_m, known.road)
     safety = planned_safety(known, poses_on_road(points, known.road))
     safest = np.lexsort((safety.excess, -safety.first_unsafe))[:GUARD_CHECKS_MAX]
     made = trajectories(points[safest], ego.speed_mps, known.config.output.dt_s, known.road)

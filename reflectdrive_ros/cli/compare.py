@@ -168,12 +168,12 @@ def table(a: Replays, b: Replays, found: Mapping[str, Difference], bags: list[st
     def row(name: str, one: Difference) -> tuple[str, ...]:
         measure = MEASURES[name]
 
-        def format_value(value: float, sign: str = "") -> str:
+        def shown(value: float, sign: str = "") -> str:
             return f"{measure.times * value:{sign}.{measure.digits}f}"
 
-        ends = "-" if one.interval is None else " .. ".join(format_value(end, "+") for end in one.interval)
-        means = (format_value(one.mean_a), format_value(one.mean_b), format_value(one.difference, "+"))
-        return (measure.heading, str(one.pairs), str(one.blocks), *means, ends, f"{one.p:.4f}", verdict(name, one))
+        ends = "-" if one.interval is None else f"{shown(one.interval[0], '+')} .. {shown(one.interval[1], '+')}"
+        counts = (measure.heading, str(one.pairs), str(one.blocks), shown(one.mean_a), shown(one.mean_b))
+        return (*counts, shown(one.difference, "+"), ends, f"{one.p:.4f}", verdict(name, one))
 
     title = f"A: {a.out} ({a.origin['planner']}) · B: {b.out} ({b.origin['planner']}) · {len(bags)} bags"
     headings = ("", "plans", "blocks", "A", "B", "B - A", "95 %", "p", "")

@@ -25,8 +25,8 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
     """Exit code 0 when the planner can run, 1 when something it requires is missing, 2 when FILE cannot be written."""
     findings = list(run_checks(os.environ))
     ready = not any(finding.required and finding.state is State.MISSING for finding in findings)
-    states = [{**asdict(finding), "state": finding.state.value} for finding in findings]
-    write_numbers(args.json, {"ready": ready, "findings": states})
+    rows = [{**asdict(finding), "state": finding.state.value} for finding in findings]
+    write_numbers(args.json, {"ready": ready, "findings": rows})
     console.print(_table(findings))
     console.print("The planner can run." if ready else "The planner cannot run: see MISSING above.")
     return 0 if ready else 1

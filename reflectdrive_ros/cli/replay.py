@@ -96,7 +96,7 @@ def options_of(args: argparse.Namespace) -> ReplayOptions:
 
 
 def run_one(args: argparse.Namespace, config: Config, console: Console, errors: Console) -> int:
-    if args.golden is not None:  # an unusable golden is reported before the replay
+    if args.golden is not None:  # one that cannot be written or compared with is said before the work
         golden.check_name(args.golden)
         if not args.update_golden:
             golden.read(args.golden)
@@ -181,8 +181,8 @@ def deadline_row(numbers: Mapping[str, Any]) -> dict[str, str]:
     """A table row with plans over the deadline, which the engine's verdicts do not count as late."""
     if numbers["mode"] != "engine":
         return {}
-    text = f"this replay has no deadline; {numbers['over_deadline']} plans over the deadline of"
-    return {"deadline": f"{text} {numbers['deadline_ms']:g} ms"}
+    sentence = f"lateness is not judged here; {numbers['over_deadline']} plans over the deadline of"
+    return {"deadline": f"{sentence} {numbers['deadline_ms']:g} ms"}
 
 
 def scored_row(scored: dict[str, Any]) -> dict[str, str]:
@@ -241,8 +241,8 @@ def print_summary(summary: Mapping[str, Any], shown: Path, console: Console, err
     console.print(table)
     for name, text in deadline_row(summary).items():
         console.print(f"{name}: {text}")
-    for text, bags in topic_groups(summary["bags"]).items():
-        console.print(f"topics of {', '.join(bags)}: {text}")
+    for topics, bags in topic_groups(summary["bags"]).items():
+        console.print(f"topics of {', '.join(bags)}: {topics}")
     console.print(f"{shown.stem}: {shown}")
     for one in summary["bags"]:
         notice = [one["notice"]] if one["notice"] else []
@@ -258,6 +258,6 @@ def topic_groups(bags: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Names of bags by the topics that were used in them."""
     groups: dict[str, list[str]] = {}
     for one in bags:
-        text = ", ".join(f"{key} = {entry['name']}" for key, entry in one["topics"].items())
-        groups.setdefault(text, []).append(one["name"])
+        topics = ", ".join(f"{key} = {entry['name']}" for key, entry in one["topics"].items())
+        groups.setdefault(topics, []).append(one["name"])
     return groups

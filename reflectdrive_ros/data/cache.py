@@ -241,7 +241,7 @@ def read_stored(path: Path) -> dict[str, Array]:
     try:
         return read_arrays(path)
     except DocumentError as fault:
-        raise SetError(f"{path} {fault}: remove it, and it is made again") from None
+        raise SetError(f"{path} {fault}: remove it, and it is written again") from None
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:

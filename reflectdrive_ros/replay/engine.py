@@ -54,7 +54,7 @@ class ReplayOptions:
     node: bool = False  # through the real node over DDS, in recorded time
     rate: float = 1.0  # of playing to the node
     no_report: bool = False
-    jobs: int = 1  # parallel replays: latencies depend on it
+    jobs: int = 1  # replays at a time: latencies hold for that
 
 
 def replay_bag(
@@ -88,7 +88,7 @@ def replay_bag(
             plans = replay_node(reader, sources, config, stop_ns, options.rate, route, out, errors, unsent)
         else:
             plans = replay_engine(reader, sources, config, stop_ns, route, on_progress, tally.count_diagnostics)
-        for name in RESULT_FILES:  # of an earlier replay: they do not belong to these plans
+        for name in RESULT_FILES:  # of an earlier replay: they do not belong to the plans that come now
             (out / name).unlink(missing_ok=True)
         timed = TimedPlans(plans)
         chunks = ReplayChunks(again, known_sources(reader) | sources, config, drawn=not options.no_report)

@@ -16,13 +16,12 @@ def middleware_problem(environment: Mapping[str, str]) -> str:
         return ""
     try:
         from ament_index_python.resources import get_resources
-    except ImportError:  # without ROS the import of rclpy fails, and says so
+    except ImportError:  # without ROS, the code that imports rclpy reports it
         return ""
     found = sorted(get_resources("rmw_typesupport").keys() - {"rmw_implementation"})
     if name in found:
         return ""
-    there = ", ".join(found) or "none"
-    return f"RMW_IMPLEMENTATION is {name}, but ROS has {there} here: unset it or install what it names"
+    return f"RMW_IMPLEMENTATION is {name}, but ROS has {', '.join(found) or 'none'} here: unset it or install it"
 
 
 if sys.argv[1:2] != ["doctor"] and (_problem := middleware_problem(os.environ)):
