@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @command()
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
-    """Exit code 0; 2 with one sentence on stderr when there is nothing to decode."""
+    """Exit code 0; 2 with one sentence on stderr if there is nothing to decode."""
     config = cli_args.configuration(args)
     folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors)
     set_name = shards.index_of(folder).set
