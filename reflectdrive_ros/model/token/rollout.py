@@ -51,7 +51,7 @@ class RoundOutput(NamedTuple):
     """Action sequences after one round."""
 
     actions: Tensor  # (B, M, 16) ids
-    confidence: Tensor  # (B, M, 16) probability of each token when it was last looked at, 0 of a mask
+    confidence: Tensor  # (B, M, 16) probability of each token in its last evaluation, 0 for a mask
     log_probs: Tensor | None = None  # (B, M, 16) of each token under the round's sampling distribution, 0 of a mask
 
 
