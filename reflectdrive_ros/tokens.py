@@ -1,8 +1,11 @@
-"""Conversion between metres and token ids: the codebook of token planners.
+"""Values <-> ids: the codebook of an axis, the layout of an action sequence and its decoding schedule.
 
-One uniform grid is used for x and y: value a_k = bin_m * (k - half), k = 0 .. bins - 1, with an odd number of bins.
-There is a bin at exactly 0, so that a parked car decodes to its own place (a grid from -100 m in steps of 0.3 m has
-none: its nearest value is -0.1 m). A trajectory is x1, y1, .. xN, yN; the id after the values is the mask.
+A codebook is a uniform grid: value a_k = bin_m * (k - half), k = 0 .. bins - 1, with an odd number of bins, so that
+there is a bin at exactly 0 and a parked car decodes to where it stands (a grid that starts at -100 m with 0.3 m steps
+has none: its nearest value is -0.1 m). A layout says which coordinate of which waypoint each token is.
+
+    layout = TokenLayout()                     # x1, y1, .. x8, y8 in bins of 0.3 m; the last pair is the goal
+    ids = layout.encode(points)                # (.., P, A) metres (headings radians) -> (.., T)
 """
 
 from __future__ import annotations
@@ -72,6 +75,142 @@ class Codebook:
         if ids.ndim < 1 or ids.shape[-1] % 2:
             raise ValueError(f"Codebook.decode got ids of shape {ids.shape}, expected (.., 2 T)")
         return self.to_values(ids).reshape(*ids.shape[:-1], ids.shape[-1] // 2, 2)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One coordinate of a waypoint: its grid, and the range of values that a network may choose."""
+
+    name: str  # one of AXES
+    bin: float  # m, of a heading radians
+    bins: int
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if self.name not in AXES:
+            raise ValueError(f"Axis.name is {self.name!r}, expected one of {', '.join(AXES)}")
+        try:
+            codebook = self.codebook
+        except ValueError as fault:
+            raise ValueError(f"axis {self.name}: {fault}") from None
+        if not -codebook.reach_m - self.bin < self.low <= 0.0 <= self.high < codebook.reach_m + self.bin:
+            expected = f"a range around 0 within {codebook.reach_m:g}"
+            raise ValueError(f"axis {self.name} has the range {self.low} .. {self.high}, expected {expected}")
+
+    @property
+    def codebook(self) -> Codebook:
+        return Codebook(self.bin, self.bins)
+
+    @property
+    def id_range(self) -> tuple[int, int]:
+        """First and last id of the range."""
+        half = self.bins // 2
+        reach = half * self.bin
+        return round(max(self.low, -reach) / self.bin) + half, round(min(self.high, reach) / self.bin) + half
+
+
+AXES = ("x", "y", "heading")
+X = Axis("x", 0.3, 667, -12.0, 99.9)
+Y = Axis("y", 0.3, 667, -45.0, 45.0)
+
+
+@dataclass(frozen=True)
+class TokenLayout:
+    """Which coordinate of which waypoint each token of an action sequence is, and which tokens are the goal.
+
+    Ids of each axis count from 0; the mask is the id after those of the axis with the most bins.
+    """
+
+    points: int = 8
+    axes: tuple[Axis, ...] = (X, Y)
+    goal: tuple[int, ...] = (14, 15)  # positions of x and y of one waypoint; empty: the layout has no goal
+    order: str = "waypoints"  # all axes of the first waypoint, then of the second ..
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.points, int) or self.points < 2:
+            raise ValueError(f"TokenLayout.points is {self.points}, expected at least 2")
+        names = tuple(axis.name for axis in self.axes)
+        if names not in (AXES[:2], AXES):
+            raise ValueError(f"TokenLayout.axes is {names}, expected x, y or x, y, heading")
+        if self.axes[0].codebook != self.axes[1].codebook:
+            raise ValueError("TokenLayout.axes has two grids for x and y, expected one")
+        if self.order != "waypoints":
+            raise ValueError(f"TokenLayout.order is {self.order!r}, expected 'waypoints'")
+        first = self.goal[0] if self.goal else 0
+        if self.goal and (self.goal != (first, first + 1) or first % len(self.axes) or not 0 <= first < self.length):
+            expected = "the positions of x and y of one waypoint, or none"
+            raise ValueError(f"TokenLayout.goal is {self.goal}, expected {expected}")
+
+    @property
+    def length(self) -> int:
+        """Number of tokens T."""
+        return self.points * len(self.axes)
+
+    @property
+    def padded_length(self) -> int:
+        """The power of two at or above the length."""
+        return 1 << (self.length - 1).bit_length()
+
+    @property
+    def bins(self) -> int:
+        """Bins of the axis with the most."""
+        return max(axis.bins for axis in self.axes)
+
+    @property
+    def mask_id(self) -> int:
+        return self.bins
+
+    @property
+    def codebook(self) -> Codebook:
+        """Of x and y."""
+        return self.axes[0].codebook
+
+    @property
+    def free(self) -> tuple[int, ...]:
+        """Positions that are no goal."""
+        return tuple(place for place in range(self.length) if place not in self.goal)
+
+    @property
+    def id_ranges(self) -> tuple[tuple[int, int], ...]:
+        """First and last id of each axis."""
+        return tuple(axis.id_range for axis in self.axes)
+
+    @property
+    def token_ranges(self) -> tuple[tuple[int, int], ...]:
+        """First and last id of each token."""
+        return self.points * self.id_ranges
+
+    def encode(self, points: Array) -> Array:
+        """Waypoints (.., P, A) in m and radians -> int32 ids (.., P A). Raises ValueError on another shape or NaN."""
+        points = np.asarray(points, float)
+        if points.ndim < 2 or points.shape[-2:] != (self.points, len(self.axes)):
+            expected = f"(.., {self.points}, {len(self.axes)})"
+            raise ValueError(f"TokenLayout.encode got points of shape {points.shape}, expected {expected}")
+        ids = np.stack([axis.codebook.to_ids(points[..., k]) for k, axis in enumerate(self.axes)], axis=-1)
+        return ids.reshape(*points.shape[:-2], self.length)
+
+    def decode(self, ids: Array) -> Array:
+        """Ids (.., P A) -> waypoints (.., P, A) in m and radians. Raises ValueError on another length or masks."""
+        ids = np.asarray(ids)
+        if ids.ndim < 1 or ids.shape[-1] != self.length:
+            raise ValueError(f"TokenLayout.decode got ids of shape {ids.shape}, expected (.., {self.length})")
+        pairs = ids.reshape(*ids.shape[:-1], self.points, len(self.axes))
+        return np.stack([axis.codebook.to_values(pairs[..., k]) for k, axis in enumerate(self.axes)], axis=-1)
+
+    def decode_goal(self, ids: Array) -> Array:
+        """(.., 2) x and y in metres of the goals of ids (.., T)."""
+        return self.codebook.to_values(np.asarray(ids)[..., list(self.goal)])
+
+    def waypoint(self, place: int) -> slice:
+        """Positions of x and y of a waypoint."""
+        first = len(self.axes) * place
+        return slice(first, first + 2)
+
+    def clip(self, ids: Array) -> Array:
+        """Ids (.., T) brought into the ranges of their tokens; masks stay masks."""
+        low, high = np.array(self.token_ranges).T
+        return np.where(ids == self.mask_id, ids, np.clip(ids, low, high))
 
 
 class Round(NamedTuple):

@@ -3,9 +3,10 @@
 import numpy as np
 
 from reflectdrive_ros.domain import DrivableGrid
-from reflectdrive_ros.tokens import Codebook
+from reflectdrive_ros.tokens import TokenLayout
 
-BOOK = Codebook()
+LAYOUT = TokenLayout()
+BOOK = LAYOUT.codebook
 
 
 def redraw(actions):
@@ -28,7 +29,7 @@ def redraw(actions):
 
 def plain(ids):
     """Points (M, 8, 2) of ids, as they are."""
-    return BOOK.decode(ids)
+    return LAYOUT.decode(ids)
 
 
 def strip_grid(half_width_m, resolution_m=0.2, length_m=120.0, behind_m=20.0):

@@ -57,7 +57,7 @@ def test_a_network_decodes_as_it_is_set(tiny_model):  # noqa: F811
         ModelConfig(str(tiny_model.file), tiny_model.sha256),
         DecodingConfig(goals=4, goal_floor=0.0, goal_spacing_m=9.0),
     )
-    goals = apart.codebook.decode(apart.prefill_goal(synthetic_inputs(apart)).actions[:, -2:])[:, 0]
+    goals = apart.layout.decode_goal(apart.prefill_goal(synthetic_inputs(apart)).actions)
     gaps = np.linalg.norm(goals[:, None] - goals[None], axis=-1)[np.triu_indices(4, 1)]
     assert gaps.min() >= 9.0 - 1e-3
 
@@ -170,7 +170,7 @@ def test_a_backend_that_answers_nonsense_is_refused(tiny_model, fault):  # noqa:
     network = opened(tiny_model)
 
     class Broken:
-        inputs, codebook = network.inputs, network.codebook
+        inputs, layout = network.inputs, network.layout
 
         def prefill_goal(self, inputs):
             known = network.prefill_goal(inputs)

@@ -15,7 +15,7 @@ from reflectdrive_ros.data import shards
 from reflectdrive_ros.data.shards import Index, ShardContent
 from reflectdrive_ros.model import checkpoint
 from reflectdrive_ros.scoring.scorer import score
-from reflectdrive_ros.tokens import Codebook
+from reflectdrive_ros.tokens import Axis, Codebook, TokenLayout
 
 SCENES = 2
 
@@ -74,11 +74,12 @@ def test_the_table_has_a_row_for_each_way_and_the_oracle_is_never_worse(given, t
 
 def test_what_the_expert_scores_in_tokens_is_told_with_and_without_the_road():
     scene = hand_scenes.scene(size=(64, 36), agents=0, images=False)
-    found = decoding.expert_ceiling(scene, Codebook())
+    found = decoding.expert_ceiling(scene, TokenLayout())
     assert found.exact >= found.tokens - 0.02  # rounding brings nothing but luck
     points = scene.expert[:, :2]
     np.testing.assert_allclose(Codebook().decode(Codebook().encode(points)), points, atol=0.15 + 1e-9)
-    fine = decoding.expert_ceiling(scene, Codebook(0.02, 9999))
+    axes = tuple(Axis(name, 0.02, 9999, -99.0, 99.0) for name in ("x", "y"))
+    fine = decoding.expert_ceiling(scene, TokenLayout(axes=axes))
     assert fine.tokens_without_road == pytest.approx(fine.exact, abs=0.02)
 
 

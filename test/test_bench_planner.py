@@ -13,14 +13,16 @@ from tiny_net import tiny_inputs, tiny_net
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.bench import gpu, planner
-from reflectdrive_ros.bench.parity import FULL, LITE, run_step
+from reflectdrive_ros.bench.parity import full_rounds, lite_rounds, run_step
 from reflectdrive_ros.features import ModelInputs
 from reflectdrive_ros.model.token import torch_bench
 from reflectdrive_ros.model.token.cuda_graphs import MODES
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 from reflectdrive_ros.runtime.trt import cuda_device
+from reflectdrive_ros.tokens import TokenLayout
 
 WORDS = ("<pad>", "<unk>")
+FULL, LITE = full_rounds(TokenLayout()), lite_rounds(TokenLayout())
 
 
 def scenes(count=3):
@@ -80,7 +82,8 @@ def test_a_frame_may_edit_some_of_its_blocks():
     network = TorchNetwork(tiny_net(words=WORDS))
     for inputs in scenes():
         np.testing.assert_array_equal(
-            run_step(network, inputs, FULL, 6, edited=2)[0], run_step(network, inputs, FULL, 6)[0][:2]
+            run_step(network, inputs, FULL, 6, edited=2)[0],
+            run_step(network, inputs, FULL, 6)[0][:2],
         )
 
 

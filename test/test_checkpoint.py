@@ -94,14 +94,14 @@ def change_config(values):
         (lambda t, m: t["norm.weight"].fill_(float("nan")), "NaN or infinity in norm.weight"),
         (
             lambda t, m: m.update({"reflectdrive.token_net.0": m.popitem()[1]}),
-            r"expected weights of the format .*net\.2",
+            r"expected weights of the format .*net\.3",
         ),
         (
-            lambda t, m: m.update({"reflectdrive.token_net.2": "{"}),
+            lambda t, m: m.update({"reflectdrive.token_net.3": "{"}),
             "the configuration that .* carries is not JSON",
         ),
         (
-            lambda t, m: m.update({"reflectdrive.token_net.2": "[" * 100_000}),
+            lambda t, m: m.update({"reflectdrive.token_net.3": "[" * 100_000}),
             "the configuration that .* carries nests deeper than 64 levels",
         ),
         (change_config(lambda c: c.update(colour="red")), r"unknown \['colour'\]"),
@@ -112,7 +112,19 @@ def change_config(values):
         (change_config(lambda c: c.update(text_length=10**9)), "has text_length = 1000000000, expected a whole number"),
         (change_config(lambda c: c.update(words=[["a"]])), r"has words\[0\] = \['a'\], expected text"),
         (change_config(lambda c: c.update(ego_scale=[1.0, 0.0, 1.0])), r"has ego_scale\[1\] = 0\.0, expected a finite"),
-        (change_config(lambda c: c.update(bin_m=float("nan"))), "has bin_m = nan, expected a finite number"),
+        (
+            change_config(lambda c: c["layout"]["axes"][0].update(bin=float("nan"))),
+            r"has layout.axes\[0\].bin = nan, expected a finite number",
+        ),
+        (
+            change_config(lambda c: c["layout"].update(goal=[3, 4])),
+            r"TokenLayout.goal is \(3, 4\), expected the positions",
+        ),
+        (
+            change_config(lambda c: c["layout"].update(order="axes")),
+            "TokenLayout.order is 'axes', expected 'waypoints'",
+        ),
+        (change_config(lambda c: c["layout"]["axes"][0].update(name="z")), "Axis.name is 'z', expected one of x, y"),
         (
             change_config(lambda c: c["transformer"].update(width=1 << 16, ffn=1 << 16, layers=256)),
             r"lacks layers\.10\.",

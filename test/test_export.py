@@ -271,7 +271,7 @@ def stored(folder, name, kind):
 
 def x_head(net):
     """What is multiplied of the head of x: the rows of ids that x may have."""
-    low, high = net.config.id_ranges[0]
+    low, high = net.config.layout.id_ranges[0]
     return net.x_head.weight.detach().numpy()[low : high + 1]
 
 
@@ -298,7 +298,7 @@ def test_graphs_and_card_tell_what_the_network_takes_and_means(folder):
     assert told == {"graph": "step", "model": card.model}
     assert card.model == describe_model(net, "0" * 64, RULES, None)
     assert card.model["inputs"]["words"] == list(WORDS)
-    assert card.codebook().bins == net.config.bins
+    assert card.layout() == net.config.layout
     assert card.about["weights"] == "made here"
     spec = OrtNetwork.from_file(folder / "card.json", threads=1).inputs
     assert (spec.width, spec.height, spec.cameras, spec.instants) == (64, 32, 3, 2)
@@ -419,8 +419,8 @@ def test_graphs_in_each_others_place_are_noticed(copy):
     [
         ("{", "is not JSON"),
         ("[]", "is no card"),
-        ('{"format": "reflectdrive.graphs.2"}', r"is no card of exported graphs \(format reflectdrive\.graphs\.4\)"),
-        ('{"format": "reflectdrive.graphs.3"}', "has no model: export the checkpoint again"),
+        ('{"format": "reflectdrive.graphs.2"}', r"is no card of exported graphs \(format reflectdrive\.graphs\.5\)"),
+        ('{"format": "reflectdrive.graphs.5"}', "has no model: export the checkpoint again"),
         ("[" * 100_000, "nests deeper than 64 levels"),
         ("\0", "is not JSON"),
     ],
@@ -442,7 +442,7 @@ def test_a_card_that_is_none_is_refused(tmp_path, content, complaint):
         ("model.inputs.instants", 3, "has inputs.instants that are no multiple of inputs.frames"),
         ("model.inputs.ego_scale", [1.0, 2.0], "has 2 entries in model.inputs.ego_scale, expected 3"),
         ("model.inputs", None, "has model.inputs = None, expected an object"),
-        ("model.codebook.bins", 668, "Codebook.bins is 668, expected an odd number"),
+        ("model.codebook.bins", 668, "axis x: Codebook.bins is 668, expected an odd number"),
         ("model.decoding.goals", [], r"has model.decoding.goals = \[\], expected an object"),
         ("model.action_sequences", "4", "has model.action_sequences = '4', expected a whole number"),
         ("graphs.step", [], r"has graphs.step = \[\], expected an object"),

@@ -232,7 +232,7 @@ def test_cards_of_graphs(graphs, content, metadata):
     def used():
         card = GraphCard.read(graphs / "card.json")
         input_spec(card)
-        assert card.codebook().bins > 2
+        assert card.layout().bins > 2
         assert all(math.isfinite(value) for value in card.decoding().values())
         outcome(card.check_gate, GraphError)
         card.check_metadata("step", {METADATA: json.dumps(metadata)})

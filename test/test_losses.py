@@ -11,16 +11,17 @@ from hand_scenes import scene
 from tiny_net import tiny_inputs, tiny_net, uniform_goal_values
 
 from reflectdrive_ros.data import distance_map, occupancy
-from reflectdrive_ros.model.token.net import ACTION_TOKENS, GOAL_X, GOAL_Y
 from reflectdrive_ros.scoring import drivable
 from reflectdrive_ros.scoring.areas import MapAreas
 from reflectdrive_ros.sim.render.camera import rig
-from reflectdrive_ros.tokens import Codebook
+from reflectdrive_ros.tokens import TokenLayout
 from reflectdrive_ros.training import augment, bev_head, ground_head
 from reflectdrive_ros.training.losses import Batch, Losses, expected_goal_loss, field_loss, token_loss
 from reflectdrive_ros.training.settings import LossConfig
 
-CODEBOOK = Codebook()
+LAYOUT = TokenLayout()
+CODEBOOK = LAYOUT.codebook
+ACTION_TOKENS, (GOAL_X, GOAL_Y) = LAYOUT.length, LAYOUT.goal
 
 
 def brute_force(x_logits, y_logits, cost):
@@ -268,10 +269,10 @@ def test_the_right_answers_cost_nothing_and_what_is_not_known_is_not_asked():
 def a_batch(net, masked=2, wrong=1, seed=0):
     rng = np.random.default_rng(seed)
     points = np.cumsum(rng.uniform(1.0, 3.0, (2, 8, 2)), axis=1)
-    clean = CODEBOOK.encode(points)
-    actions = [augment.masked_actions(clean, masked, CODEBOOK.mask_id, rng)]
+    clean = LAYOUT.encode(points)
+    actions = [augment.masked_actions(clean, masked, LAYOUT, rng)]
     if wrong:
-        actions.append(augment.perturbed_actions(points, wrong, CODEBOOK, rng))
+        actions.append(augment.perturbed_actions(points, wrong, LAYOUT, rng))
     shown = scene(images=False)
     distances = np.stack([distance_map.distance_map(shown.areas, CODEBOOK)] * 2)
     taken = np.stack([occupancy.occupancy(shown)] * 2)
@@ -313,11 +314,11 @@ def test_a_weight_of_zero_leaves_a_loss_out():
 def test_the_goal_is_learnt_from_the_block_that_is_all_mask():
     net = tiny_net()
     batch = a_batch(net)
-    assert (batch.actions[:, 0] == net.config.mask_id).all()
+    assert (batch.actions[:, 0] == net.config.layout.mask_id).all()
     x_logits, y_logits = net.goal_logits(*batch.inputs, batch.clean[:, GOAL_X, None])
     wanted = torch.nn.functional.cross_entropy(x_logits, batch.clean[:, GOAL_X])
     wanted = wanted + torch.nn.functional.cross_entropy(
-        y_logits[:, 0], batch.clean[:, GOAL_Y] - net.config.id_ranges[1][0]
+        y_logits[:, 0], batch.clean[:, GOAL_Y] - net.config.layout.id_ranges[1][0]
     )
     torch.testing.assert_close(losses_of(net)(batch)["goal"], wanted.detach())
 
@@ -328,7 +329,7 @@ def test_what_is_lost_is_what_is_expected_of_the_networks_own_choice_among_the_g
     with torch.no_grad():
         x_logits, y_logits = net.goal_logits(*batch.inputs, batch.goals[..., 0])
     of_x, of_y = x_logits.softmax(-1).numpy(), y_logits.softmax(-1).numpy()
-    low, expected = net.config.id_ranges[1][0], []
+    low, expected = net.config.layout.id_ranges[1][0], []
     for row, worth in enumerate(batch.goal_score.numpy()):
         goals = enumerate(batch.goals[row].tolist())
         found = np.array([of_x[row, x] * of_y[row, k, y - low] for k, (x, y) in goals])
@@ -351,7 +352,7 @@ def test_the_goal_that_drives_best_becomes_the_likeliest():
         expected_goal_loss(loss._goal_log_probs(out, batch.goals), batch.goal_score).backward()
         optimizer.step()
     x_logits, y_logits = net.goal_logits(*batch.inputs, batch.goals[..., 0])
-    low = net.config.id_ranges[1][0]
+    low = net.config.layout.id_ranges[1][0]
     of_y = y_logits.log_softmax(-1).gather(-1, (batch.goals[..., 1] - low)[..., None])[..., 0]
     likely = x_logits.log_softmax(-1).gather(-1, batch.goals[..., 0]) + of_y
     assert likely.argmax(-1).tolist() == batch.goal_score.argmax(-1).tolist() == [0, 1]
@@ -363,7 +364,7 @@ def test_a_second_look_tells_good_goals_from_bad_and_weighs_the_first():
     loss = losses_of(net, goal_score=1.0, goal_value=1.0)
     optimizer = torch.optim.AdamW(loss.parameters(), lr=3e-3)
     actions = loss._goals_to_rescore(batch)
-    assert (actions[..., :GOAL_X] == net.config.mask_id).all()
+    assert (actions[..., :GOAL_X] == net.config.layout.mask_id).all()
     assert actions[..., GOAL_X:].equal(torch.stack([batch.goals[row][batch.rescored[row]] for row in range(2)]))
     worth = batch.goal_score.gather(1, batch.rescored)
     with torch.no_grad():

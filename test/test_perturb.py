@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reflectdrive_ros.tokens import Codebook, draft_schedule
+from reflectdrive_ros.tokens import TokenLayout, draft_schedule
 from reflectdrive_ros.training import augment
 
-CODEBOOK = Codebook()
+LAYOUT = TokenLayout()
+CODEBOOK = LAYOUT.codebook
 MASK = CODEBOOK.mask_id
 
 
@@ -27,7 +28,7 @@ def way(points):
 
 def test_every_state_that_decoding_visits_is_met_once_in_a_hundred_blocks():
     clean = np.full((2000, 16), 7)
-    actions = augment.masked_actions(clean, 5, MASK, np.random.default_rng(0)).reshape(-1, 16)
+    actions = augment.masked_actions(clean, 5, LAYOUT, np.random.default_rng(0)).reshape(-1, 16)
     hidden = actions == MASK
     goal_seen = ~hidden[:, 14:].any(axis=1)
     left = hidden[:, :14].sum(axis=1)
@@ -43,7 +44,7 @@ def test_every_state_that_decoding_visits_is_met_once_in_a_hundred_blocks():
 
 
 def test_hidden_tokens_are_spread_over_all_positions():
-    actions = augment.masked_actions(np.zeros((4000, 16), int), 4, MASK, np.random.default_rng(0))[:, 1:]
+    actions = augment.masked_actions(np.zeros((4000, 16), int), 4, LAYOUT, np.random.default_rng(0))[:, 1:]
     often = (actions == MASK).mean(axis=(0, 1))
     assert np.ptp(often[:14]) < 0.03  # no free place is hidden more often than another
     assert np.ptp(often[14:]) < 0.03
@@ -52,11 +53,11 @@ def test_hidden_tokens_are_spread_over_all_positions():
 
 def test_the_first_block_is_all_mask_and_the_order_of_blocks_follows_the_seed():
     clean = np.arange(32).reshape(2, 16)
-    one, two = (augment.masked_actions(clean, 4, MASK, np.random.default_rng(3)) for _ in range(2))
+    one, two = (augment.masked_actions(clean, 4, LAYOUT, np.random.default_rng(3)) for _ in range(2))
     assert (one[:, 0] == MASK).all()
     np.testing.assert_array_equal(one, two)
     with pytest.raises(ValueError, match="at least 1"):
-        augment.masked_actions(clean, 0, MASK, np.random.default_rng(3))
+        augment.masked_actions(clean, 0, LAYOUT, np.random.default_rng(3))
 
 
 # --- wrong -----------------------------------------------------------------------------------------------------------
@@ -101,8 +102,8 @@ def test_a_plan_turns_about_the_car():
 
 def test_perturbed_blocks_keep_their_promises():
     points = np.repeat(arc()[None], 4000, axis=0)
-    clean = CODEBOOK.encode(points[:1])[0]
-    actions = augment.perturbed_actions(points, 2, CODEBOOK, np.random.default_rng(0)).reshape(-1, 16)
+    clean = LAYOUT.encode(points[:1])[0]
+    actions = augment.perturbed_actions(points, 2, LAYOUT, np.random.default_rng(0)).reshape(-1, 16)
     masked = actions == MASK
     no_end = masked.any(axis=1)
     assert 0.12 < no_end.mean() < 0.18
@@ -114,11 +115,11 @@ def test_perturbed_blocks_keep_their_promises():
     assert 0.55 < (whole[:, 14:] == clean[14:]).all(axis=1).mean() < 0.72
     assert whole.min() >= 0
     assert whole.max() < CODEBOOK.bins
-    slower = CODEBOOK.decode(whole)[:, 3, 0] < points[0, 3, 0] - 0.5
+    slower = LAYOUT.decode(whole)[:, 3, 0] < points[0, 3, 0] - 0.5
     assert 0.15 < slower.mean() < 0.45
 
 
 def test_a_plan_beyond_the_codebook_is_brought_back_to_it():
-    actions = augment.perturbed_actions(np.full((50, 8, 2), 99.0), 3, CODEBOOK, np.random.default_rng(0))
+    actions = augment.perturbed_actions(np.full((50, 8, 2), 99.0), 3, LAYOUT, np.random.default_rng(0))
     known = actions[actions != MASK]
     assert known.max() == CODEBOOK.bins - 1

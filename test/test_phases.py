@@ -5,12 +5,14 @@ import torch
 from tiny_net import random_actions, tiny_inputs, tiny_net, uniform_goal_values
 
 from reflectdrive_ros.model.token import ops, rollout
-from reflectdrive_ros.model.token.net import ACTION_TOKENS, GOAL_X, TokenNet, base_config
+from reflectdrive_ros.model.token.net import TokenNet, base_config
 from reflectdrive_ros.model.token.ops import EditRules, GoalRules
 from reflectdrive_ros.model.token.rollout import Decoding, Sampling
-from reflectdrive_ros.tokens import decoding_rounds
+from reflectdrive_ros.tokens import TokenLayout, decoding_rounds
 
 RULES = Decoding(GoalRules(4, 1.2, floor=0.0))
+LAYOUT = TokenLayout()
+ACTION_TOKENS, GOAL_X = LAYOUT.length, LAYOUT.goal[0]
 
 
 @pytest.fixture(autouse=True)
@@ -23,13 +25,13 @@ def test_a_full_frame_ends_without_masks_and_keeps_its_goals():
     net = tiny_net()
     inputs = tiny_inputs(net)
     known = rollout.prefill_goal(net, *inputs, RULES.goals)
-    assert (known.actions[..., :GOAL_X] == net.config.mask_id).all()
+    assert (known.actions[..., :GOAL_X] == net.config.layout.mask_id).all()
     assert known.actions[..., GOAL_X:].equal(net.config.clamp_to_range(known.actions)[..., GOAL_X:])
     decoded = rollout.full_step(net, *inputs, RULES)
     assert decoded.actions.shape == (2, 4, ACTION_TOKENS)
     assert decoded.actions[..., GOAL_X:].equal(known.actions[..., GOAL_X:])
     assert decoded.actions.equal(net.config.clamp_to_range(decoded.actions))
-    assert (decoded.actions < net.config.bins).all()
+    assert (decoded.actions < net.config.layout.bins).all()
     assert ((decoded.confidence > 0) & (decoded.confidence <= 1)).all()
 
 
@@ -40,9 +42,9 @@ def test_the_goals_of_the_prefill_are_those_of_the_goal_posterior():
     x_ids = known.actions[:, :, GOAL_X]
     x_logits, y_logits = net.goal_logits(*inputs, x_ids)
     of_x = x_logits.log_softmax(-1).gather(1, x_ids)
-    of_y = y_logits.log_softmax(-1).gather(2, known.actions[:, :, -1:] - net.config.id_ranges[1][0])[..., 0]
+    of_y = y_logits.log_softmax(-1).gather(2, known.actions[:, :, -1:] - net.config.layout.id_ranges[1][0])[..., 0]
     torch.testing.assert_close(known.goal_log_probs, of_x + of_y)
-    at_m = net.config.bin_m * known.actions[..., GOAL_X:].float()
+    at_m = LAYOUT.codebook.bin_m * known.actions[..., GOAL_X:].float()
     assert (torch.cdist(at_m, at_m) + 1e9 * torch.eye(4)).min() >= 1.2 - 1e-3
 
 
@@ -70,9 +72,9 @@ def test_every_pass_of_a_frame_equals_one_that_recomputes_the_prompt():
         afresh = net.packed_logits(*inputs, actions)
         torch.testing.assert_close(net.decode(actions, known.keys_values), afresh, atol=1e-5, rtol=1e-5)
         expected = (
-            ops.auto_edit(actions, afresh, net.config.mask_id, RULES.edits)
+            ops.auto_edit(actions, afresh, LAYOUT, RULES.edits)
             if edit
-            else ops.unmask(actions, afresh, net.config.mask_id, limit)
+            else ops.unmask(actions, afresh, net.config.layout.mask_id, limit)
         )
         actions, confidence = rollout.step(net, actions, known.keys_values, limit, edit, RULES.edits)
         assert actions.equal(expected[0])
@@ -115,14 +117,14 @@ def test_a_lite_frame_fills_the_tail_and_may_edit_the_rest():
     net = tiny_net()
     inputs = tiny_inputs(net)
     before = random_actions(net, count=1, masked=0.0)
-    before[..., GOAL_X:] = net.config.mask_id
+    before[..., GOAL_X:] = net.config.layout.mask_id
     edited, _ = rollout.lite_step(net, *inputs, before, Decoding(edits=EditRules(at_most=3)))
-    assert (edited < net.config.bins).all()
+    assert (edited < net.config.layout.bins).all()
     changed = (edited != before)[..., :GOAL_X].sum(-1)
     assert ((changed >= 1) & (changed <= 3)).all()
     still, _ = rollout.lite_step(net, *inputs, before, Decoding(edits=EditRules(at_most=0)))
     assert still[..., :GOAL_X].equal(before[..., :GOAL_X])
-    assert (still < net.config.bins).all()
+    assert (still < net.config.layout.bins).all()
 
 
 def test_to_read_the_scene_alone_is_to_read_it_without_deciding():
@@ -201,7 +203,7 @@ def test_both_phases_are_exported_without_what_runtimes_cannot_do():
 def goal_only(net, scenes=2, count=3):
     """Sequences (B, M, 16) that hold a goal each."""
     actions = random_actions(net, scenes, count, masked=0.0)
-    actions[..., :GOAL_X] = net.config.mask_id
+    actions[..., :GOAL_X] = net.config.layout.mask_id
     return actions
 
 
@@ -213,7 +215,7 @@ def test_drawn_tokens_are_those_of_gumbels_noise_on_the_logits_of_each_round():
     found = rollout.rollout(
         lambda ids: net.decode(ids, keys_values),
         actions,
-        net.config.mask_id,
+        LAYOUT,
         decoding_rounds(GOAL_X, 3, 1),
         RULES.edits,
         sampling,
@@ -222,11 +224,11 @@ def test_drawn_tokens_are_those_of_gumbels_noise_on_the_logits_of_each_round():
         logits = net.decode(actions, keys_values)
         noise = torch.rand(logits.shape, generator=noise_generator).clamp(1e-9, 1.0 - 1e-7)
         actions, confidence = ops.unmask(
-            actions, logits - 0.7 * torch.log(-torch.log(noise)), net.config.mask_id, limit
+            actions, logits - 0.7 * torch.log(-torch.log(noise)), net.config.layout.mask_id, limit
         )
         assert output.actions.equal(actions)
         assert output.confidence.equal(confidence)
-    assert (found[-1].actions < net.config.bins).all()
+    assert (found[-1].actions < net.config.layout.bins).all()
     assert not found[-1].actions.equal(greedy(net, keys_values)[-1].actions)
     sampling = Sampling(0.0, torch.Generator().manual_seed(4))
     assert greedy(net, keys_values, sampling)[-1].actions.equal(greedy(net, keys_values)[-1].actions)
@@ -237,7 +239,7 @@ def greedy(net, keys_values, sampling=None, **more):
     return rollout.rollout(
         lambda ids: net.decode(ids, keys_values),
         goal_only(net),
-        net.config.mask_id,
+        LAYOUT,
         rounds,
         RULES.edits,
         sampling,
@@ -253,7 +255,7 @@ def test_log_probabilities_are_those_of_the_distribution_that_tokens_are_drawn_f
     before = goal_only(net)
     for output in greedy(net, keys_values, sampling, log_probs=True):
         logits = net.decode(before, keys_values) / (temperature or 1.0)
-        masked = output.actions == net.config.mask_id
+        masked = output.actions == net.config.layout.mask_id
         expected = logits.log_softmax(-1).gather(-1, torch.where(masked, 0, output.actions)[..., None])[..., 0]
         torch.testing.assert_close(output.log_probs, torch.where(masked, 0.0, expected))
         before = output.actions

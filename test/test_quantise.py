@@ -35,7 +35,7 @@ from reflectdrive_ros.runtime.ort_backend import CalibrationNetwork, OrtNetwork
 from reflectdrive_ros.runtime.trt.backend import TrtNetwork
 from reflectdrive_ros.runtime.trt.engine_cache import EngineError
 
-HEADS = [high - low + 1 for low, high in network().config.id_ranges]  # columns of their weights
+HEADS = [high - low + 1 for low, high in network().config.layout.id_ranges]  # columns of their weights
 DEFAULTS = DecodingConfig()
 PASSED = {"pdms_fp32": 80.0, "pdms": 79.8, "passed": True}
 
@@ -232,11 +232,11 @@ def test_a_quantised_pair_that_has_passed_the_gate_drives(pairs):
 @pytest.mark.parametrize(
     ("told", "complaint"),
     [
-        (None, "does not tell what they score beside those in float32: export again with --precision int8 --gate DIR"),
-        ({"passed": True}, "does not tell what they score"),
-        ({"pdms_fp32": 80.0, "pdms": 79.6, "passed": True}, r"costs them 0\.40 of PDMS, more than 0\.3: drive with"),
-        ({"pdms_fp32": 80.0, "pdms": float("nan"), "passed": True}, "costs them nan of PDMS"),
-        ({"pdms_fp32": 80.0, "pdms": 80.0, "passed": False}, r"costs them 0\.00 of PDMS"),
+        (None, "lacks their score beside that of float32 graphs: export again with --precision int8 --gate DIR"),
+        ({"passed": True}, "lacks their score"),
+        ({"pdms_fp32": 80.0, "pdms": 79.6, "passed": True}, r"score 0\.40 PDMS less than in float32, at most 0\.3 is allowed: use the"),
+        ({"pdms_fp32": 80.0, "pdms": float("nan"), "passed": True}, "score nan PDMS less"),
+        ({"pdms_fp32": 80.0, "pdms": 80.0, "passed": False}, r"score 0\.00 PDMS less"),
     ],
 )
 def test_a_quantised_pair_that_has_not_is_refused(copy, told, complaint):

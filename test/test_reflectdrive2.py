@@ -17,9 +17,10 @@ from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, Plan
 from reflectdrive_ros.planning.postprocess.waypoints import trajectories
 from reflectdrive_ros.planning.reflectdrive2 import Memory, carried_points
 from reflectdrive_ros.runtime.engine import Engine
-from reflectdrive_ros.tokens import Codebook
+from reflectdrive_ros.tokens import TokenLayout
 
-BOOK = Codebook()
+LAYOUT = TokenLayout()
+BOOK = LAYOUT.codebook
 TIMES_S = 0.5 * np.arange(1, 9)
 
 
@@ -27,10 +28,10 @@ class KnownWays:
     """A network that knows its ways by heart: each of `ways` (K, 8, 2) has a goal; masks are filled from the way of
     the nearest goal, and edits change nothing."""
 
-    inputs, codebook = SPEC, BOOK
+    inputs, layout = SPEC, LAYOUT
 
     def __init__(self, *ways, confidence=0.9):
-        self.ids, self.confidence, self.calls = BOOK.encode(np.array(ways)), confidence, []
+        self.ids, self.confidence, self.calls = LAYOUT.encode(np.array(ways)), confidence, []
 
     def prefill_goal(self, inputs):
         actions = np.full_like(self.ids, BOOK.mask_id)
@@ -173,7 +174,7 @@ def test_a_carried_plan_is_its_own_continuation(dt_s):
     then, now = arc_frames(2, dt_s)
     way = kinematics.arc(0.02, 10.0 * 0.1 * np.arange(1, 41))
     last = reflectdrive2.Plan(then.stamp_ns, then.ego.map_from_ego, Trajectory(way, 0.1))
-    carried = carried_points(last, now)
+    carried = carried_points(last, now, 8)
     told = np.isfinite(carried).all(1)
     assert told.tolist() == [True] * 7 + [False]
     np.testing.assert_allclose(carried[told], arc_way()[told], atol=0.01)
@@ -182,7 +183,7 @@ def test_a_carried_plan_is_its_own_continuation(dt_s):
 def test_the_horizon_shrinks_as_time_goes_by_and_nothing_is_invented():
     then, *others = arc_frames(11, 0.5)
     last = reflectdrive2.Plan(then.stamp_ns, then.ego.map_from_ego, *trajectories(arc_way()[None], 10.0, 0.1))
-    assert [int(np.isfinite(carried_points(last, now)[:, 0]).sum()) for now in others] == [*range(7, -1, -1), 0, 0]
+    assert [int(np.isfinite(carried_points(last, now, 8)[:, 0]).sum()) for now in others] == [*range(7, -1, -1), 0, 0]
 
 
 @pytest.mark.parametrize(("dt_s", "curvature", "speed"), [(0.1, 0.02, 10.0), (0.1, -0.05, 6.0), (0.25, 0.0, 14.0)])
@@ -201,12 +202,12 @@ def test_a_hundred_lite_frames_drift_less_than_a_bin(dt_s, curvature, speed):
 def test_what_an_edit_changes_is_taken_from_the_codebook_and_the_rest_stays_in_metres():
     then, now = arc_frames(2)
     before = drive(KnownWays(arc_way()), [then])[0]
-    carried = carried_points(before[0], now)
+    carried = carried_points(before[0], now, 8)
     network = Restless(arc_way())
     context = network.prefill(None)
     actions, confidence, points = reflectdrive2.lite_draft(network, context, carried)
     (ids,), _ = reflectdrive2.edit_actions(network, context, actions, confidence, 1)[-1]
-    reflected = reflectdrive2.edited_points(points[0], actions[0], ids, BOOK)
+    reflected = reflectdrive2.edited_points(points[0], actions[0], ids, LAYOUT)
     assert reflected[2, 1] == pytest.approx(BOOK.to_values(ids[5]))
     assert reflected[2, 1] == pytest.approx(carried[2, 1] + 0.3, abs=0.15 + 1e-9)
     kept = np.ones((8, 2), bool)

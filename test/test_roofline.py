@@ -56,9 +56,9 @@ def test_the_weights_that_are_read_are_those_there_are():
     net = TokenNet(config)
     own = sum(4 * p.numel() for name, p in net.named_parameters() if not any(word in name for word in tables))
     own += 4 * net.vision.patch_embedding.weight.numel() + 4 * net.goal_x_embedding.weight.numel()
-    for head, (low, high) in zip((net.x_head, net.y_head), config.id_ranges, strict=True):
-        own -= 4 * head.weight[0].numel() * (config.bins - (high - low + 1))  # of what cannot be
-    own -= 4 * net.goal_y_head.weight[0].numel() * (config.bins - (high - low + 1))
+    for head, (low, high) in zip((net.x_head, net.y_head), config.layout.id_ranges, strict=True):
+        own -= 4 * head.weight[0].numel() * (config.layout.bins - (high - low + 1))  # of what cannot be
+    own -= 4 * net.goal_y_head.weight[0].numel() * (config.layout.bins - (high - low + 1))
     assert read == pytest.approx(own, rel=0.01)
 
 

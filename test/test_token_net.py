@@ -8,21 +8,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_net import random_actions, tiny_config, tiny_inputs, tiny_net
+from tiny_net import random_actions, tiny_config, tiny_inputs, tiny_net, xy_layout
 
 from reflectdrive_ros.model import checkpoint
 from reflectdrive_ros.model.layers import attention
 from reflectdrive_ros.model.token.net import (
-    ACTION_TOKENS,
-    GOAL_X,
-    GOAL_Y,
     TokenNet,
     TokenNetConfig,
     attention_mask,
     base_config,
     small_config,
 )
+from reflectdrive_ros.tokens import TokenLayout
 
+ACTION_TOKENS, (GOAL_X, GOAL_Y) = TokenLayout().length, TokenLayout().goal
 SMALL = Path(__file__).parents[1] / "models" / "reflectdrive2_small"
 
 pytestmark = pytest.mark.usefixtures("no_gradients")
@@ -68,7 +67,7 @@ def spelled_out(net, prompt, actions):
 def test_packed_and_cached_logits_are_those_of_one_full_forward_per_block():
     net = tiny_net()
     inputs, actions = tiny_inputs(net), random_actions(net, count=4)
-    actions[:, 0] = net.config.mask_id
+    actions[:, 0] = net.config.layout.mask_id
     actions[:, 1] = random_actions(net, count=1, masked=0.0)[:, 0]
     packed = net.forward_packed(*inputs, actions)
     prompt = net.prompt(*inputs)
@@ -133,7 +132,7 @@ def test_a_block_does_not_know_of_another():
 
 
 def test_a_block_is_bidirectional_and_the_prompt_causal():
-    seen = attention_mask(4, 2, torch.device("cpu"))
+    seen = attention_mask(4, 2, ACTION_TOKENS, torch.device("cpu"))
     assert seen[:4, :4].equal(torch.ones(4, 4).tril().bool())
     assert not seen[:4, 4:].any()
     assert seen[4:, :4].all()
@@ -198,10 +197,10 @@ def test_attention_that_learns_is_the_attention_that_drives(masked):
 
 
 def test_what_is_out_of_range_has_no_probability():
-    net = tiny_net(x_range_m=(-3.0, 60.0), y_range_m=(-12.0, 12.0))
+    net = tiny_net(layout=xy_layout(x=(-3.0, 60.0), y=(-12.0, 12.0)))
     probability = net.packed_logits(*tiny_inputs(net), random_actions(net)).softmax(-1)
     x, y = probability[..., 0::2, :], probability[..., 1::2, :]
-    assert x.shape[-1] == net.config.bins  # the mask is no word of the heads
+    assert x.shape[-1] == net.config.layout.bins  # the mask is no word of the heads
     for part, low, high in ((x, 333 - 10, 333 + 200), (y, 333 - 40, 333 + 40)):
         assert part[..., :low].sum() == 0.0
         assert part[..., high + 1 :].sum() == 0.0
@@ -209,7 +208,7 @@ def test_what_is_out_of_range_has_no_probability():
 
 
 def test_targets_are_brought_into_reach_and_masks_stay():
-    config = tiny_config(x_range_m=(-3.0, 60.0), y_range_m=(-12.0, 12.0))
+    config = tiny_config(layout=xy_layout(x=(-3.0, 60.0), y=(-12.0, 12.0)))
     ids = torch.tensor([[0, 0, 666, 666, 333, 333, 667, 667, 400, 340, 0, 666, 5, 5, 667, 400]])
     expected = torch.tensor([[323, 293, 533, 373, 333, 333, 667, 667, 400, 340, 323, 373, 323, 293, 667, 373]])
     assert config.clamp_to_range(ids).equal(expected)
@@ -221,13 +220,13 @@ def test_the_goals_y_depends_on_its_x():
     inputs = tiny_inputs(net)
     x_ids = torch.tensor([[340, 500], [340, 500]])
     x_logits, y_logits = net.goal_logits(*inputs, x_ids)
-    nothing = torch.full((2, 1, ACTION_TOKENS), net.config.mask_id)
+    nothing = torch.full((2, 1, ACTION_TOKENS), net.config.layout.mask_id)
     out = net.forward_packed(*inputs, nothing)
     torch.testing.assert_close(x_logits, out.logits[:, 0, GOAL_X])
     torch.testing.assert_close(y_logits, net.goal_y_logits(out, x_ids))
     assert not torch.allclose(y_logits[:, 0], y_logits[:, 1])
     # and learns from the same hidden state that the marginal of y is read from
-    low, high = net.config.id_ranges[1]
+    low, high = net.config.layout.id_ranges[1]
     assert not torch.allclose(y_logits[:, 0], out.logits[:, 0, GOAL_Y, low : high + 1])
 
 
@@ -236,8 +235,8 @@ def test_a_goal_posterior_of_two_behaviours_learns_no_ghost():
     net = tiny_net().train()
     inputs = tiny_inputs(net, scenes=1)
     goals = torch.tensor([[[433, 353], [366, 313]]])
-    wanted = goals[0, :, 1] - net.config.id_ranges[1][0]
-    nothing = torch.full((1, 1, ACTION_TOKENS), net.config.mask_id)
+    wanted = goals[0, :, 1] - net.config.layout.id_ranges[1][0]
+    nothing = torch.full((1, 1, ACTION_TOKENS), net.config.layout.mask_id)
     with torch.enable_grad():
         optimiser = torch.optim.Adam(net.parameters(), 3e-3)
         for _ in range(150):
@@ -283,9 +282,7 @@ def test_the_two_sizes_are_what_they_are_called():
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"bins": 666}, "bins is 666, expected an odd number"),
         ({"words": ("a",) * 30}, "holds 30 words for 20 rows"),
-        ({"x_range_m": (3.0, 60.0)}, "expected a range around 0"),
         ({"instants": 3}, "expected a multiple of vision.frames"),
     ],
 )

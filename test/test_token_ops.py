@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from tiny_net import whole_layout
 
 from reflectdrive_ros.model.token.ops import (
     EditRules,
@@ -18,6 +19,7 @@ from reflectdrive_ros.tokens import draft_schedule
 
 torch.set_num_threads(1)
 BINS, MASK = 21, 21
+LAYOUT = whole_layout(BINS)
 
 
 def random_logits(seed, actions=3, length=16, scale=3.0):
@@ -77,7 +79,7 @@ def test_drafting_ends_without_masks_and_keeps_the_goal_and_what_was_written():
 def test_an_edit_replaces_only_improbable_tokens_by_more_probable_ones(seed):
     rules = EditRules(at_most=5)
     ids, logits = random_ids(seed, 0.2), random_logits(seed, scale=1.0)
-    edited, told = auto_edit(ids, logits, MASK, rules)
+    edited, told = auto_edit(ids, logits, LAYOUT, rules)
     probability = logits.softmax(-1)
     masked, changed = ids == MASK, edited != ids
     assert ((edited == MASK) == masked).all()  # no new mask, and a mask is left to drafting
@@ -105,10 +107,10 @@ def test_an_edit_replaces_only_improbable_tokens_by_more_probable_ones(seed):
 def test_a_draft_that_the_network_believes_in_is_left_alone():
     ids = random_ids(3, 0.0)
     sure = 9.0 * torch.nn.functional.one_hot(ids, BINS).float()
-    assert auto_edit(ids, sure, MASK, EditRules())[0].equal(ids)
+    assert auto_edit(ids, sure, LAYOUT, EditRules())[0].equal(ids)
     likeliest = 0.5 * torch.nn.functional.one_hot(ids, BINS).float()  # unsure, yet nothing is more probable
-    assert auto_edit(ids, likeliest, MASK, EditRules())[0].equal(ids)
-    assert auto_edit(ids, torch.zeros_like(sure), MASK, EditRules())[0].equal(ids)  # all are equally probable
+    assert auto_edit(ids, likeliest, LAYOUT, EditRules())[0].equal(ids)
+    assert auto_edit(ids, torch.zeros_like(sure), LAYOUT, EditRules())[0].equal(ids)  # all are equally probable
 
 
 def test_edits_come_to_rest():
@@ -116,7 +118,7 @@ def test_edits_come_to_rest():
     ids, wanted = random_ids(1, 0.0), random_ids(2, 0.0)
     logits = 6.0 * torch.nn.functional.one_hot(wanted, BINS).float()
     for _ in range(3):
-        ids = auto_edit(ids, logits, MASK, EditRules())[0]
+        ids = auto_edit(ids, logits, LAYOUT, EditRules())[0]
     assert ids[..., :-2].equal(wanted[..., :-2])
 
 

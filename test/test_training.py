@@ -102,7 +102,7 @@ NEVER = {"checkpoint_minutes": 1e6, "validations": 0, "log_steps": 2}
 
 def source(scenes, **changes):
     config = settings_of(data={**SMALL, "text_dropout": 0.0, **changes}).data
-    return Source(scenes, config, CODEBOOK, network().id_ranges, seed=3)
+    return Source(scenes, config, network().layout, seed=3)
 
 
 def equal(one, other):
@@ -258,9 +258,7 @@ def test_goals_are_worth_the_score_of_the_plans_that_the_network_writes_for_them
     stored = list(shards.read(sets[0], images=True, on_damage=pytest.fail))[7:9]
     net = checkpoint.load(drafter.file, drafter.sha256)
     asked = [(scene, features.model_inputs(scene.observation(), SHAPE.spec)) for scene in stored]
-    for row, (actions, scene) in enumerate(
-        zip(worths.draft_to_goals(net, asked, CODEBOOK, fast=False), stored, strict=True)
-    ):
+    for row, (actions, scene) in enumerate(zip(worths.draft_to_goals(net, asked, fast=False), stored, strict=True)):
         assert (actions[:, 14:] == found.goals[7 + row]).all()
         road = FrenetFrame.of(scene.route)
         points = postprocess(CODEBOOK.decode(actions), scene.ego, CODEBOOK.bin_m, road)
@@ -301,7 +299,7 @@ def test_drafts_take_the_place_of_wrong_plans_and_keep_the_goal(scenes):
     assert torch.equal(made[0].actions[:, :2], batch.actions[:, :2])
     assert torch.equal(made[0].actions[3:], batch.actions[3:])
     drafted = made[0].actions[:3, 2:]
-    assert (drafted != net.config.mask_id).all()
+    assert (drafted != net.config.layout.mask_id).all()
     assert torch.equal(drafted[..., 14:], batch.clean[:3, None, 14:].expand(-1, 2, -1))
     assert torch.equal(drafted, net.config.clamp_to_range(drafted))
     assert (drafted[:, 0] != drafted[:, 1]).any()

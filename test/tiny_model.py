@@ -38,11 +38,11 @@ def straight_on():
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
     for step in range(STEPS):
         hidden = torch.rand(wanted.shape, generator=generator) < (1.0 if step % 2 else 0.5)
-        out = net.forward_packed(*inputs, torch.where(hidden, net.config.mask_id, wanted))
+        out = net.forward_packed(*inputs, torch.where(hidden, net.config.layout.mask_id, wanted))
         loss = F.cross_entropy(out.logits.flatten(0, 2), wanted.flatten())
         if step % 2:
             y_logits = net.goal_y_logits(out, wanted[:, 0, 14:15])
-            loss = loss + F.cross_entropy(y_logits[:, 0], wanted[:, 0, 15] - net.config.id_ranges[1][0])
+            loss = loss + F.cross_entropy(y_logits[:, 0], wanted[:, 0, 15] - net.config.layout.id_ranges[1][0])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

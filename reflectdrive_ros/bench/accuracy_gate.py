@@ -25,7 +25,7 @@ from ..model.card import CARD, MAX_PDMS_DROP, GraphCard, GraphError
 from ..planning.planner import Network
 from ..runtime.network import golden
 from ..runtime.ort_backend import CalibrationNetwork, OrtNetwork
-from .parity import FULL, LITE, compare_networks, read_scenes, run_step
+from .parity import compare_networks, full_rounds, lite_rounds, read_scenes, run_step
 
 CALIBRATION_SCENES = 64  # scenes from which activation ranges are measured
 
@@ -59,8 +59,8 @@ def calibrate(card: GraphCard, folder: Path, console: Console) -> dict[str, dict
         network = CalibrationNetwork(GraphCard.read(Path(place) / CARD))
         for scene in read_scenes(folder, CALIBRATION_SCENES, console):
             inputs = model_inputs(scene.observation(), network.inputs)
-            actions, _ = run_step(network, inputs, FULL)
-            run_step(network, inputs, LITE, actions=actions[:1])
+            actions, _ = run_step(network, inputs, full_rounds(network.layout))
+            run_step(network, inputs, lite_rounds(network.layout), actions=actions[:1])
     if not network.recorded["step"]:
         raise SetError(f"{folder} holds no scene to learn from how large values get")
     return activation_ranges(network.recorded)

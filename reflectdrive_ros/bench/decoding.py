@@ -39,7 +39,7 @@ from ..runtime.model_file import ModelFileError
 from ..scoring.frenet import FrenetFrame, poses_on_road
 from ..scoring.safety import SafetyContext
 from ..scoring.scorer import score
-from ..tokens import Codebook
+from ..tokens import TokenLayout
 
 ROUNDS = (1, 2, 3, 4, 5, 6, 7, 8)
 GOALS = (1, 2, 3, 6, 10)
@@ -109,7 +109,7 @@ def measure(folder: Path, config: Config, limit: int, errors: Console) -> tuple[
         for scene in progress.track(scenes, total=limit, description="decoding"):
             for name, row in decode_variants(scene, ways, networks):
                 rows[name].append(row)
-            ceilings.append(expert_ceiling(scene, networks[config.decoding].codebook))
+            ceilings.append(expert_ceiling(scene, networks[config.decoding].layout))
     if not rows[CONFIGURED]:
         raise SetError(f"{folder} holds no scene to plan for")
     return rows, ceilings
@@ -150,7 +150,7 @@ def decode_variants(
         seen = known[config.decoding]
         drafts = reflectdrive2.draft_actions(network, seen.context, seen.actions[seen.valid], settings)
         actions, _ = reflectdrive2.edit_actions(network, seen.context, *drafts, settings.edit_rounds)[-1]
-        points = postprocess(network.codebook.decode(actions), observation.ego, network.codebook.bin_m, road)
+        points = postprocess(network.layout.decode(actions), observation.ego, network.layout.codebook.bin_m, road)
         values = score(scored, poses_on_road(points, road)).score
         choice = reflectdrive2.rank_candidates(
             points, seen.goal_log_probs[seen.valid], SafetyContext(observation, config)
@@ -158,11 +158,11 @@ def decode_variants(
         yield name, Row(float(values[0]), float(values.max()), float(values[choice.order[0]]))
 
 
-def expert_ceiling(scene: DrivingScene, codebook: Codebook) -> Ceiling:
+def expert_ceiling(scene: DrivingScene, layout: TokenLayout) -> Ceiling:
     """The scores of the expert's plan in one scene."""
-    rounded, plans = codebook.decode(codebook.encode(scene.expert[:, :2])), [scene.expert]
+    rounded, plans = layout.decode(layout.encode(scene.expert[:, :2])), [scene.expert]
     for road in (FrenetFrame.of(scene.route), None):
-        plans.append(poses_on_road(postprocess(rounded, scene.ego, codebook.bin_m, road), road))
+        plans.append(poses_on_road(postprocess(rounded, scene.ego, layout.codebook.bin_m, road), road))
     return Ceiling(*map(float, score(scene.scored(), np.stack(plans)).score))
 
 

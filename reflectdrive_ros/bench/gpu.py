@@ -19,7 +19,7 @@ from ..model.token import torch_bench
 from ..model.token.cuda_graphs import DEFAULT_MODE, MODES
 from ..model.token.net import TokenNet
 from ..runtime.torch_backend import TorchNetwork
-from .parity import FULL, run_step
+from .parity import full_rounds, run_step
 
 COUNTS = (1, 6)  # blocks of a step: of a lite one, and of all goals
 NO_GPU = "not run: no CUDA device"
@@ -53,16 +53,17 @@ def cuda_modes(
             networks[str(way)] = TorchNetwork(net, device, reference.decoding, reference.inputs.tokenizer, way)
         except ModuleNotFoundError as fault:
             left_out[str(way)] = f"not run: {fault.name} is not installed"
+    rounds_of_step = full_rounds(reference.layout)
     spent: dict[str, dict[str, list[float]]] = {name: {str(count): [] for count in COUNTS} for name in networks}
     same: dict[str, list[float]] = {name: [] for name in networks}
     for turn in range(-1, rounds):  # the first records and compiles
         for count in COUNTS:
-            expected, _ = run_step(reference, inputs, FULL, count)
+            expected, _ = run_step(reference, inputs, rounds_of_step, count)
             for name, network in networks.items():
-                written, (_, drafts, edits) = run_step(network, inputs, FULL, count)
+                written, (_, drafts, edits) = run_step(network, inputs, rounds_of_step, count)
                 same[name].append(float(np.mean(written == expected)))
                 if turn >= 0:
-                    spent[name][str(count)].append((drafts + edits) / len(FULL))
+                    spent[name][str(count)].append((drafts + edits) / len(rounds_of_step))
     return {
         "step_ms_p50": {name: {count: median(ms) for count, ms in by.items()} for name, by in spent.items()},
         "same_ids": {name: min(shares) for name, shares in same.items()},

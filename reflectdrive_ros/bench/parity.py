@@ -35,15 +35,12 @@ from ..features import ModelInputs, model_inputs
 from ..model.card import GraphCard, GraphError
 from ..planning import get_planner
 from ..planning.planner import Network, Planner, PlannerContext, PlanningError, run_rounds
-from ..planning.postprocess.waypoints import FREE, POINTS
 from ..provenance import write_numbers
 from ..runtime.model_file import ModelFileError, model_config
 from ..runtime.network import load_network
 from ..scoring.scorer import Scene
-from ..tokens import Round, decoding_rounds
+from ..tokens import Round, TokenLayout, decoding_rounds
 
-FULL = decoding_rounds(FREE, 3, 3)
-LITE = decoding_rounds(2 * POINTS, 1, 1)
 PRIVILEGE = "objects"  # as the default of `reflectdrive eval`
 Pair = tuple[Array, Array]  # what two networks wrote
 
@@ -167,13 +164,24 @@ def _pdms(scene: Scene, plan: Plan, config: Config) -> float:
 
 
 def decode_both(network: Network, reference: Network, inputs: ModelInputs) -> Pair:
-    """Blocks (G + 1, 16) of each: full frames on all goals, and the lite frame on the first plan of `reference`."""
-    full = [run_step(of, inputs, FULL)[0] for of in (network, reference)]
+    """Blocks (G + 1, T) of each: full frames on all goals, and the lite frame on the first plan of `reference`."""
+    full = [run_step(of, inputs, full_rounds(of.layout))[0] for of in (network, reference)]
     last = full[1][:1].copy()
-    last[:, -2:] = reference.codebook.mask_id
-    lite = [run_step(of, inputs, LITE, actions=last)[0] for of in (network, reference)]
+    layout = reference.layout
+    last[:, layout.waypoint(layout.points - 1)] = layout.mask_id
+    lite = [run_step(of, inputs, lite_rounds(of.layout), actions=last)[0] for of in (network, reference)]
     mine, theirs = (np.concatenate(both) for both in zip(full, lite, strict=True))
     return mine, theirs
+
+
+def full_rounds(layout: TokenLayout) -> tuple[Round, ...]:
+    """Rounds of a full step."""
+    return decoding_rounds(len(layout.free), 3, 3)
+
+
+def lite_rounds(layout: TokenLayout) -> tuple[Round, ...]:
+    """Rounds of a lite step."""
+    return decoding_rounds(layout.length, 1, 1)
 
 
 def run_step(
@@ -184,7 +192,7 @@ def run_step(
     actions: Array | None = None,
     edited: int | None = None,
 ) -> tuple[Array, tuple[float, float, float]]:
-    """Blocks (M, 16) of a frame on `count` goals, all by default, or from `blocks`; ms in prefill, drafts and edits.
+    """Blocks (M, T) of a frame on `count` goals, all by default, or from `blocks`; ms in prefill, drafts and edits.
 
     Edits are made on the first `edited` of them, which are what is returned; None: on all.
     """
@@ -223,8 +231,7 @@ def show(numbers: Mapping[str, Any], console: Console) -> None:
     scenes, bins = numbers["scenes"], numbers["largest_difference_bins"]
     low, high = numbers["pdms_difference_95"]
     backend = f"{numbers['backend_description']}, {numbers['precision']}"
-    compared = f"{backend}, compared with eager torch on "
-    compared += f"{scenes} scenes of '{numbers['set']}'"
+    compared = f"{backend}, compared with eager torch on {scenes} scenes of '{numbers['set']}'"
     console.print(compared, highlight=False, soft_wrap=True)
     console.print(table(numbers))
     console.print(

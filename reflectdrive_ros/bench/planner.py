@@ -65,7 +65,7 @@ from ..runtime.model_file import model_config
 from ..runtime.network import synthetic_inputs, torch_decoding
 from ..runtime.torch_backend import TorchNetwork
 from . import gpu as bench_gpu
-from .parity import FULL, LITE, run_step
+from .parity import full_rounds, lite_rounds, run_step
 from .roofline import Cost, bound_ms, costs
 
 BACKENDS = ("onnxruntime", "torch", "tensorrt")
@@ -232,7 +232,8 @@ def figures(
     spent_ms = timed(args.steps, make_actions(network, eager, net, inputs, compared), errors)
 
     step, one = costs(net.config, MAX_GOALS), costs(net.config, 1)
-    edits = sum(edit for _, edit in FULL)
+    full, lite = full_rounds(network.layout), lite_rounds(network.layout)
+    edits = sum(edit for _, edit in full)
 
     def of_parts(read: Mapping[str, Cost], steps: list[Cost]) -> float | None:
         if not places.alike:
@@ -242,10 +243,10 @@ def figures(
 
     bound = {
         "full": of_parts(
-            {name: step[name] for name in ("vision", "prefill", "goal", "look")},
-            [step["step"].times(len(FULL) - edits), one["step"].times(edits)],
+            {name: cost for name, cost in step.items() if name != "step"},
+            [step["step"].times(len(full) - edits), one["step"].times(edits)],
         ),
-        "lite": of_parts({name: one[name] for name in ("vision", "prefill")}, [one["step"].times(len(LITE))]),
+        "lite": of_parts({name: one[name] for name in ("vision", "prefill")}, [one["step"].times(len(lite))]),
     }
     numbers: dict[str, Any] = {
         "backend": args.backend,
@@ -289,16 +290,18 @@ def make_actions(
     network: Network, eager: TorchNetwork, net: TokenNet, inputs: ModelInputs, compared: bool
 ) -> dict[str, Action]:
     """The actions of each round. Each returns milliseconds of prefill, drafts and edits, if it measures them."""
-    last = run_step(network, inputs, FULL, MAX_GOALS)[0][:1].copy()
-    last[:, -2:] = network.codebook.mask_id  # the part that a lite step has to write
+    layout = network.layout
+    full, lite = full_rounds(layout), lite_rounds(layout)
+    last = run_step(network, inputs, full, MAX_GOALS)[0][:1].copy()
+    last[:, layout.waypoint(layout.points - 1)] = layout.mask_id  # the part that a lite step has to write
 
     def whole(of: Network, count: int, edited: int | None = None) -> Action:
         turns = driven(inputs, network.inputs.cameras)
-        return lambda: run_step(of, next(turns), FULL, count, edited=edited)[1]
+        return lambda: run_step(of, next(turns), full, count, edited=edited)[1]
 
     def short(of: Network, strange: bool = False) -> Action:
         turns = driven(inputs, network.inputs.cameras, strange)
-        return lambda: run_step(of, next(turns), LITE, 1, last)[1]
+        return lambda: run_step(of, next(turns), lite, 1, last)[1]
 
     def afresh(count: int, packed: bool) -> Action:
         def action() -> tuple[float, ...]:
@@ -335,7 +338,7 @@ def reading_again(network: Network, inputs: ModelInputs, count: int, edited: int
     def step(actions: Array, limit: int, edit: bool) -> tuple[Array, Array]:
         return network.step(network.prefill(inputs), actions[:edited] if edit else actions, limit, edit)
 
-    return run_rounds(step, network.prefill_goal(inputs).actions[:count], FULL)[0]
+    return run_rounds(step, network.prefill_goal(inputs).actions[:count], full_rounds(network.layout))[0]
 
 
 def driven(inputs: ModelInputs, cameras: int, strange: bool = False) -> Iterator[ModelInputs]:

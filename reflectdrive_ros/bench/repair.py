@@ -46,7 +46,7 @@ from ..features import InputSpec, ModelInputs
 from ..planning import decoding_config, get_planner, guard
 from ..planning.assessment import planned_safety
 from ..planning.planner import Network, PlannerContext, PlannerState, Prefilled, draft_sequentially
-from ..planning.postprocess.waypoints import POINTS, postprocess, trajectories
+from ..planning.postprocess.waypoints import postprocess, trajectories
 from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..runtime.model_file import ModelFileError
@@ -54,7 +54,7 @@ from ..runtime.network import load_network
 from ..scoring.frenet import poses_on_road
 from ..scoring.safety import SafetyContext, unsafe_reason
 from ..scoring.search import neighbourhood
-from ..tokens import Codebook
+from ..tokens import TokenLayout
 
 PLANNERS = ("reflectdrive", "reflectdrive2")
 ITERATIONS = (0, 1, 2, 3, 5, 10)
@@ -158,8 +158,8 @@ class CountingNetwork:
         return self._network.inputs
 
     @property
-    def codebook(self) -> Codebook:
-        return self._network.codebook
+    def layout(self) -> TokenLayout:
+        return self._network.layout
 
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
         key = b"".join(part.tobytes() for part in inputs.arrays.values())
@@ -249,12 +249,12 @@ def plan_variants(
     for name, plan in plans.items():
         unsafe = bool(unsafe_reason(plan.trajectory, known))
         repairs = plan.check.repairs if plan.check else 0
-        near = unsafe and locally_repairable(plan, known, network.codebook)
+        near = unsafe and locally_repairable(plan, known, network.layout)
         rows[name] = Row(tuple(scores[name]), repairs, unsafe, unsafe and expert_safe, near, *made[ways[name]][1:])
     return rows, waypoints
 
 
-def locally_repairable(plan: Plan, known: SafetyContext, codebook: Codebook) -> bool:
+def locally_repairable(plan: Plan, known: SafetyContext, layout: TokenLayout) -> bool:
     """Whether the guard accepts some plan that differs from this one in a pair of ids within the repair's search
     radius.
 
@@ -263,10 +263,10 @@ def locally_repairable(plan: Plan, known: SafetyContext, codebook: Codebook) -> 
     if plan.tokens is None:
         return False
     near = np.concatenate(
-        [neighbourhood(plan.tokens, place, codebook, known.config.repair.delta)[1] for place in range(POINTS)]
+        [neighbourhood(plan.tokens, place, layout, known.config.repair.delta)[1] for place in range(layout.points)]
     )
     ego = known.observation.ego
-    points = postprocess(codebook.decode(near), ego, codebook.bin_m, known.road)
+    points = postprocess(layout.decode(near), ego, layout.codebook.bin_m, known.road)
     safety = planned_safety(known, poses_on_road(points, known.road))
     safest = np.lexsort((safety.excess, -safety.first_unsafe))[:GUARD_CHECKS_MAX]
     made = trajectories(points[safest], ego.speed_mps, known.config.output.dt_s, known.road)

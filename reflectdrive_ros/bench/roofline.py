@@ -17,7 +17,6 @@ from ..model.token.ops import SEGMENT, SEGMENTS, GoalRules
 if TYPE_CHECKING:
     from ..model.token.net import TokenNetConfig
 
-BLOCK = 16
 WEIGHT_BYTES = 4  # float32
 
 
@@ -30,8 +29,8 @@ class Cost(NamedTuple):
 
 
 def costs(config: TokenNetConfig, sequences: int, rescored: int = GoalRules().rescored) -> dict[str, Cost]:
-    """Costs of each part of a frame; `step` is one call on that many action sequences, `look` one call for goal
-    values.
+    """Costs of each part of a frame; `step` is one call on that many sequences, `look` one on that many goals for their
+    goal values. A layout without a goal has neither `goal` nor `look`.
     """
     measures, prompt = config.transformer, config.prompt_length
     width, inside = measures.width, measures.heads * measures.head_dim
@@ -41,38 +40,44 @@ def costs(config: TokenNetConfig, sequences: int, rescored: int = GoalRules().re
         3 * width * measures.ffn,
         3 * width * measures.action_ffn,
     )
-    (x_low, x_high), (y_low, y_high) = config.id_ranges
-    xs, ys = x_high - x_low + 1, y_high - y_low + 1
-    heads = width * (xs + ys) // 2  # each token by one of two heads
+    layout = config.layout
+    length, columns = layout.length, [high - low + 1 for low, high in layout.id_ranges]
+    xs, ys = columns[:2]
+    heads = width * sum(columns)  # of one waypoint, each token by its axis's head
 
     def looks(rows: int, columns: int) -> int:
         return 2 * inside * rows * columns
 
     last = prompt * width * keys_values  # of the last layer the prompt's keys and values are enough
-    prefill = (measures.layers - 1) * (prompt * (attention + of_prompt) + looks(prompt, prompt + BLOCK)) + last
+    prefill = (measures.layers - 1) * (prompt * (attention + of_prompt) + looks(prompt, prompt + length)) + last
     points, of_way = len(config.route_at_m), width * (width + config.goal_hidden)
     asked = SEGMENT * min(SEGMENTS, -(-xs // SEGMENT))  # x bins whose y distribution is evaluated
     goal_y = asked * config.goal_hidden * ys + 2 * width * config.goal_hidden + width * ys
     goal_y += points * (of_way + width * ys) + asked * points * (width + config.goal_hidden + ys)
 
     def through_layers(count: int) -> int:
-        tokens = BLOCK * count
-        return measures.layers * (tokens * (attention + of_action) + looks(tokens, prompt + BLOCK))
+        tokens = length * count
+        return measures.layers * (tokens * (attention + of_action) + looks(tokens, prompt + length))
 
-    goal = through_layers(1) + BLOCK * heads + width * xs + goal_y
+    goal = through_layers(1) + layout.points * heads + width * xs + goal_y
     values = (2 * width + 1) * config.goal_hidden
-    step = through_layers(sequences) + BLOCK * sequences * heads
+    step = through_layers(sequences) + layout.points * sequences * heads
     kept = measures.layers * prompt * keys_values
-    goal_weights = (ys + config.bins) * config.goal_hidden + 2 * width * config.goal_hidden + of_way
-    action_weights = measures.layers * of_action + 2 * heads
-    return {
+    goal_weights = (ys + layout.axes[0].bins) * config.goal_hidden + 2 * width * config.goal_hidden + of_way
+    action_weights = measures.layers * of_action + heads
+    found = {
         "vision": _vision(config),
         "prefill": _cost(prefill, measures.layers * (attention + of_prompt) + kept),
+        "step": _cost(step, measures.layers * attention + action_weights + kept),
+    }
+    if not layout.goal:
+        return found
+    return {
+        **found,
         "goal": _cost(goal, action_weights + goal_weights),  # the attention's weights are read with the prompt
         "look": _cost(
             through_layers(rescored) + rescored * values, measures.layers * (attention + of_action) + kept + values
         ),
-        "step": _cost(step, measures.layers * attention + action_weights + kept),
     }
 
 

@@ -213,8 +213,8 @@ def shape_of(network: TokenNetConfig) -> Shape:
         instants=network.instants,
         ego_scale=network.ego_scale,
         route_at_m=network.route_at_m,
-        bin_m=network.bin_m,
-        bins=network.bins,
+        bin_m=network.layout.codebook.bin_m,
+        bins=network.layout.codebook.bins,
     )
 
 

@@ -6,10 +6,10 @@
                    -> seen (V, P, width), image features
     prefill_goal   seen (1, I, C, P, width), of I instants and C cameras, text (1, T) int64, ego (1, 3) float32,
                    route (1, R, 2) int64
-                   -> blocks (1, K, 16) int64, goal_log_probs (1, K), real (1, K) bool, keys_l, values_l of each layer
+                   -> blocks (1, K, T) int64, goal_log_probs (1, K), real (1, K) bool, keys_l, values_l of each layer
     prefill        the same -> keys_l, values_l
-    step           blocks (1, M, 16) int64, limit int64, edit bool, keys_l, values_l
-                   -> written (1, M, 16) int64, confidence (1, M, 16) float32
+    step           blocks (1, M, T) int64, limit int64, edit bool, keys_l, values_l
+                   -> written (1, M, T) int64, confidence (1, M, T) float32
 
 Opset 20 and plain operators, all supported by TensorRT. Everything between images and tokens is inside the graphs, so
 that the host computes nothing between calls. Shapes are static except V and M, which are free or fixed (`sequences`; V
@@ -55,7 +55,7 @@ from ..files import sha256_of
 from ..model.card import CARD, FORMAT, METADATA
 from ..model.layers import KeysValues
 from ..model.token import rollout
-from ..model.token.net import ACTION_TOKENS, TokenNet
+from ..model.token.net import TokenNet
 from ..model.token.rollout import Decoding
 
 OPSET = 20
@@ -195,7 +195,7 @@ def describe_model(
             "route_at_m": config.route_at_m,
         },
         "experts": {"prompt": config.transformer.ffn, "action": config.transformer.action_ffn},  # widths of the FFNs
-        "codebook": {"bin_m": config.bin_m, "bins": config.bins, "reachable": config.id_ranges},  # x's ids and y's
+        "layout": dataclasses.asdict(config.layout),
         "decoding": dataclasses.asdict(decoding),
         "action_sequences": sequences,
         "config": measures,
@@ -216,7 +216,7 @@ def example_inputs(net: TokenNet) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         torch.zeros(1, instants, config.cameras, config.vision.tokens, config.transformer.width, dtype=kind),
         torch.zeros(1, config.text_length, dtype=torch.int64),
         torch.zeros(1, 3),
-        torch.full((1, len(config.route_at_m), 2), config.mask_id),
+        torch.full((1, len(config.route_at_m), 2), config.layout.codebook.mask_id),
     )
 
 
@@ -240,7 +240,7 @@ def _trace_prefill(net: TokenNet, module: nn.Module, decided: list[str]) -> ir.M
 def _trace_step(net: TokenNet, decoding: Decoding, sequences: int | None) -> ir.Model:
     config, attention = net.config, net.config.transformer
     count = sequences or decoding.goals.count + 1  # tracing a free size needs a number that no other dimension has
-    masked = torch.full((1, count, ACTION_TOKENS), config.mask_id)
+    masked = net.all_masked(1, torch.device("cpu")).repeat(1, count, 1)
     measures = 1, attention.kv_heads, config.prompt_length, attention.head_dim
     kept = torch.zeros(measures, dtype=net.x_head.weight.dtype)
     keys_values = tuple((kept.clone(), kept.clone()) for _ in range(attention.layers))

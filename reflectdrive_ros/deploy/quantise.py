@@ -153,7 +153,7 @@ def _layer_products(card: GraphCard, graph: ir.Graph) -> list[tuple[ir.Node, ir.
             given, weights = node.inputs[0], _constant_weights(node.inputs[1])
             if given is not None and weights is not None and weights.ndim == 2:
                 multiplied.append((node, given, weights))
-    columns = {high - low + 1 for low, high in card.model["codebook"]["reachable"]}
+    columns = {high - low + 1 for low, high in card.layout().id_ranges}
     heads = [node for node, _, weights in multiplied if weights.shape[1] in columns]
     before = _ancestors(heads[0]) if heads else {node for node, *_ in multiplied}
     of_layers = {node.inputs[1] for node, *_ in multiplied if node in before}  # goals pass the layers a second time

@@ -1,7 +1,7 @@
 """The card of a set of exported graphs, and the metadata in each graph. Read without torch.
 
     card = GraphCard.read("models/mine/onnx/card.json")        # hashes of all files are checked here
-    card.files["step"], card.model["weights_sha256"], card.codebook()
+    card.files["step"], card.model["weights_sha256"], card.layout()
 
 A card is `{"format", "model", "graphs": {name: {"file", "sha256", "bytes", "weights"?}}, "about"}`. `model` is repeated
 in the metadata of each graph, so that a graph of another model in the right place is detected. A large graph has its
@@ -34,11 +34,11 @@ from ..documents import (
     whole,
 )
 from ..files import read_limited, sha256_of, shown
-from ..tokens import Codebook
+from ..tokens import Axis, TokenLayout
 from .external_data import OnnxError, external_files
 
-FORMAT = "reflectdrive.graphs.4"
-FORMER_FORMAT = "reflectdrive.graphs.3"  # the same content under the names in FORMER_*
+FORMAT = "reflectdrive.graphs.5"
+FORMER_FORMATS = ("reflectdrive.graphs.4", "reflectdrive.graphs.3")  # the same content, see `upgrade_model`
 FORMER_GRAPHS = {"see": "vision_encoder"}
 FORMER_MODEL = {"blocks": "action_sequences"}
 FORMER_GOALS = {"looked": "rescored", "trust": "value_power"}
@@ -52,6 +52,19 @@ GRAPH_BYTES = 1 << 31  # protobuf's limit; larger weights are stored in a file b
 METADATA = "reflectdrive"  # key of the graphs' metadata under which `model` stands, as JSON
 
 COUNT, SIZE, SCALE = whole(1, 4096), whole(1, 1 << 14), number(1e-6, 1e6)
+LAYOUT_AXIS = {  # of tokens.Axis
+    "name": text(most=100),
+    "bin": number(1e-6, 100.0),
+    "bins": whole(3, 100_000),
+    "low": number(),
+    "high": number(),
+}
+LAYOUT = {  # of tokens.TokenLayout
+    "points": whole(2, 256),
+    "axes": array(LAYOUT_AXIS, 1, 16),
+    "goal": array(whole(0, 4096), 0, 2),
+    "order": text(most=100),
+}
 ROW = {"file": FILE_NAME, "sha256": SHA256}
 FIELDS = {
     "format": text(),
@@ -69,7 +82,7 @@ FIELDS = {
             "ego_scale": array(SCALE, 3, 3),
             "route_at_m": array(number(0.0, 1e4), 0, 1000),
         },
-        "codebook": {"bin_m": number(1e-3, 100.0), "bins": whole(3, 100_000)},
+        "layout": LAYOUT,
         "decoding": {
             "goals": {
                 "count": COUNT,
@@ -110,17 +123,17 @@ class GraphCard:
         path = Path(path)
         try:
             content = read_json(path)
-            if isinstance(content, dict) and content.get("format") == FORMER_FORMAT:
+            if isinstance(content, dict) and content.get("format") in FORMER_FORMATS:
                 content = _upgrade_card(content)
             if not isinstance(content, dict) or content.get("format") != FORMAT:
                 raise GraphError(
                     f"{path} is no card of exported graphs (format {FORMAT}): make one with reflectdrive export"
                 )
             check_fields(content, FIELDS)
-            Codebook(content["model"]["codebook"]["bin_m"], content["model"]["codebook"]["bins"])
+            token_layout(content["model"]["layout"])
         except OSError as fault:
             raise GraphError(f"{shown(path)} cannot be read: {fault.strerror}") from None
-        except ValueError as fault:  # DocumentError, or the codebook's
+        except ValueError as fault:  # DocumentError, or the layout's
             raise GraphError(f"{path} {fault}: export the checkpoint again") from None
         rows = {name: content["graphs"][name] for name in GRAPHS}
         card = GraphCard(
@@ -143,8 +156,8 @@ class GraphCard:
         """Of the arithmetic: fp32, bf16, int8, fp8. The earliest cards have no such entry and are fp32."""
         return str(self.model.get("precision") or "fp32")
 
-    def codebook(self) -> Codebook:
-        return Codebook(self.model["codebook"]["bin_m"], self.model["codebook"]["bins"])
+    def layout(self) -> TokenLayout:
+        return token_layout(self.model["layout"])
 
     def decoding(self) -> dict[str, float]:
         """The settings `decoding` that were built in, by their names there."""
@@ -209,8 +222,40 @@ def upgrade_model(model: Any) -> Any:
         if isinstance(decoding := model.get("decoding"), dict) and "goals" in decoding:
             model["decoding"] = {**decoding, "goals": rename_keys(decoding["goals"], FORMER_GOALS)}
         if "config" in model:
-            model["config"] = rename_keys(model["config"], FORMER_CONFIG)
+            model["config"] = upgrade_config(model["config"])
+        if "layout" not in model and isinstance(codebook := model.pop("codebook", None), dict):
+            model["layout"] = _former_layout(codebook, codebook.get("reachable"), of_ids=True)
     return model
+
+
+def upgrade_config(config: Any) -> Any:
+    """The configuration of a network of a former format under its present names, its bins and ranges as a layout."""
+    config = rename_keys(config, FORMER_CONFIG)
+    if not isinstance(config, dict) or "layout" in config:
+        return config
+    bins = {name: config.pop(name) for name in ("bin_m", "bins") if name in config}
+    ranges = [config.pop(name) for name in ("x_range_m", "y_range_m") if name in config]
+    return {**config, "layout": _former_layout(bins, ranges)} if bins else config
+
+
+def _former_layout(codebook: Mapping[str, Any], ranges: Any, of_ids: bool = False) -> dict[str, Any]:
+    """The layout of former formats: x and y of eight waypoints on one grid, the last pair the goal."""
+    bin_m, bins = codebook.get("bin_m"), codebook.get("bins")
+    axes = [{"name": name, "bin": bin_m, "bins": bins} for name in ("x", "y")]
+    try:
+        half = bins // 2  # type: ignore[operator]
+        for axis, (low, high) in zip(axes, ranges or [[-half, half]] * 2, strict=True):
+            ids = [value - half if ranges and of_ids else value for value in (low, high)]
+            axis["low"], axis["high"] = (value * bin_m if of_ids or not ranges else value for value in ids)
+    except (TypeError, ValueError):
+        axes = [{**axis, "low": None, "high": None} for axis in axes]  # for `check_fields` to refuse
+    return {"points": 8, "axes": axes, "goal": [14, 15], "order": "waypoints"}
+
+
+def token_layout(values: Mapping[str, Any]) -> TokenLayout:
+    """The layout of a card. Raises ValueError for one that is none."""
+    axes = tuple(Axis(**{field: axis[field] for field in LAYOUT_AXIS}) for axis in values["axes"])
+    return TokenLayout(values["points"], axes, tuple(values["goal"]), values["order"])
 
 
 def _upgrade_card(content: Mapping[str, Any]) -> dict[str, Any]:

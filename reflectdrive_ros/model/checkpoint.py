@@ -17,7 +17,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -26,11 +26,11 @@ from torch import Tensor
 
 from ..documents import DocumentError, array, check_fields, number, parse_json, text, whole
 from ..files import MODEL_BYTES, open_limited, sha256_of
-from .card import FORMER_CONFIG, GraphCard, GraphError, rename_keys
+from .card import LAYOUT, GraphCard, GraphError, upgrade_config
 from .token.net import TokenNet, TokenNetConfig
 
-FORMAT = "reflectdrive.token_net.2"
-FORMER_FORMAT = "reflectdrive.token_net.1"  # the same weights under the names in FORMER_PARAMETERS
+FORMAT = "reflectdrive.token_net.3"
+FORMER_FORMATS = ("reflectdrive.token_net.2", "reflectdrive.token_net.1")  # the same weights, see `upgrade_config`
 FORMER_PARAMETERS = {  # part of a parameter's dotted name -> present name; of the network, then of the training losses
     "odds_hidden": "value_hidden",
     "odds_head": "value_head",
@@ -43,7 +43,7 @@ FORMER_PARAMETERS = {  # part of a parameter's dotted name -> present name; of t
 CARD = "card.json"
 SHOWN = 8  # names listed of those that are wrong
 
-COUNT, WIDTH, EPSILON, RANGE = whole(1, 256), whole(1, 1 << 16), number(0.0, 1.0), array(number(-1e4, 1e4), 2, 2)
+COUNT, WIDTH, EPSILON = whole(1, 256), whole(1, 1 << 16), number(0.0, 1.0)
 FIELDS = {  # of TokenNetConfig in a weights file
     "vision": {
         **{name: whole(1, 1 << 14) for name in ("height", "width", "patch")},
@@ -65,10 +65,7 @@ FIELDS = {  # of TokenNetConfig in a weights file
     "words": array(text(most=100), 0, 1 << 20),
     "ego_scale": array(number(1e-6, 1e6), 3, 3),
     "route_at_m": array(number(0.0, 1e4), 0, 1000),
-    "bin_m": number(1e-3, 100.0),
-    "bins": whole(3, 100_000),
-    "x_range_m": RANGE,
-    "y_range_m": RANGE,
+    "layout": LAYOUT,
     "goal_hidden": WIDTH,
 }
 
@@ -112,7 +109,7 @@ def load(path: str | Path, sha256: str) -> TokenNet:
     if digest != sha256.lower():
         raise CheckpointError(f"{path} has SHA-256 {digest}, expected {sha256}: fetch the file again")
     tensors, metadata = read_tensors(path)
-    if FORMER_FORMAT in metadata:
+    if FORMAT not in metadata and any(former in metadata for former in FORMER_FORMATS):
         tensors = {present_name(name): value for name, value in tensors.items()}
     elif FORMAT not in metadata:
         raise CheckpointError(f"{path} carries {sorted(metadata)}, expected weights of the format {FORMAT}")
@@ -150,12 +147,12 @@ def present_name(name: str) -> str:
 
 def _config_text(metadata: Mapping[str, str]) -> str:
     """The configuration in a file's metadata, as JSON; an empty object where there is none."""
-    return metadata.get(FORMAT) or metadata.get(FORMER_FORMAT) or "{}"
+    return next((metadata[name] for name in (FORMAT, *FORMER_FORMATS) if metadata.get(name)), "{}")
 
 
 def _config(path: Path, content: str) -> TokenNetConfig:
     try:
-        values = rename_keys(parse_json(content), FORMER_CONFIG)
+        values = upgrade_config(parse_json(content))
         check_fields(values, FIELDS)
         return _dataclass_of(TokenNetConfig, values)  # type: ignore[no-any-return]
     except DocumentError as fault:
@@ -172,10 +169,18 @@ def _dataclass_of(kind: Any, values: Mapping[str, Any]) -> Any:
     given = {
         name: _dataclass_of(hints[name], value)
         if dataclasses.is_dataclass(hints[name])
-        else (tuple(value) if isinstance(value, list) else value)
+        else _value_of(hints[name], value)
         for name, value in values.items()
     }
     return kind(**given)
+
+
+def _value_of(kind: Any, value: Any) -> Any:
+    """A list as the tuple that it is in a dataclass, its objects as dataclasses."""
+    if not isinstance(value, list):
+        return value
+    of_entry = get_args(kind)[0]
+    return tuple(_dataclass_of(of_entry, each) if dataclasses.is_dataclass(of_entry) else each for each in value)
 
 
 def open_safetensors(path: Path) -> Any:

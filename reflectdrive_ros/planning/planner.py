@@ -17,7 +17,7 @@ from ..config import Config
 from ..domain import Array, Observation, Plan, TokenTrace
 from ..features import InputSpec, ModelInputs, model_inputs
 from ..scoring.safety import SafetyContext
-from ..tokens import Codebook, Round
+from ..tokens import Round, TokenLayout
 
 
 class PlanningError(Exception):
@@ -53,24 +53,22 @@ class Prefilled:
     """Result of the prefill: the encoded scene and the goals."""
 
     context: Any  # prefix with KV cache, opaque; passed back to the network in each step
-    actions: (
-        Array  # (K, 16) int32 ids, an action sequence per goal: its last pair, the rest masked; most probable first
-    )
+    actions: Array  # (K, T) int32 ids, an action sequence per goal: its goal, the rest masked; most probable first
     goal_log_probs: Array  # (K,)
     valid: Array  # (K,) bool; an invalid sequence is padding and repeats the first
 
 
-def token_trace(rounds: Sequence[tuple[Array, Array]], known: Prefilled | None, codebook: Codebook) -> TokenTrace:
-    """Trace of the draft and of each edit round, ids and probabilities (1, 16) each.
+def token_trace(rounds: Sequence[tuple[Array, Array]], known: Prefilled | None, layout: TokenLayout) -> TokenTrace:
+    """Trace of the draft and of each edit round, ids and probabilities (1, T) each.
 
     `known` is None if the step selected no goal.
     """
     ids, confidence = (np.concatenate(part) for part in zip(*rounds, strict=True))
     if known is None:
         return TokenTrace(np.zeros((0, 2)), np.zeros(0), -1, ids, confidence)
-    goals = known.actions[known.valid][:, -2:]
-    chosen = int(np.argmax((goals == ids[0, -2:]).all(axis=1)))  # neither draft nor edits change the goal
-    return TokenTrace(codebook.to_values(goals), np.exp(known.goal_log_probs[known.valid]), chosen, ids, confidence)
+    goals, goal = known.actions[known.valid], list(layout.goal)
+    chosen = int(np.argmax((goals[:, goal] == ids[0, goal]).all(axis=1)))  # neither draft nor edits change the goal
+    return TokenTrace(layout.decode_goal(goals), np.exp(known.goal_log_probs[known.valid]), chosen, ids, confidence)
 
 
 class Network(Protocol):
@@ -82,8 +80,8 @@ class Network(Protocol):
         ...
 
     @property
-    def codebook(self) -> Codebook:
-        """Codebook of the ids."""
+    def layout(self) -> TokenLayout:
+        """Meaning of the tokens."""
         ...
 
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
@@ -95,10 +93,10 @@ class Network(Protocol):
         ...
 
     def step(self, context: Any, actions: Array, limit: int, edit: bool) -> tuple[Array, Array]:
-        """One decoding round on action sequences (M, 16).
+        """One decoding round on action sequences (M, T).
 
         Without `edit` it writes the `limit` most confident masked ids of each; with `edit` it edits the written ids
-        (AutoEdit). Returns the sequences and the probability (M, 16) of each id, 0 where it is masked.
+        (AutoEdit). Returns the sequences and the probability (M, T) of each id, 0 where it is masked.
         """
         ...
 
@@ -115,7 +113,7 @@ def draft_sequentially(network: Network, context: Any, actions: Array, limits: S
 def run_rounds(
     step: Callable[[Array, int, bool], tuple[Array, Array]], actions: Array, rounds: Sequence[Round]
 ) -> tuple[Array, Array]:
-    """Sequences (M, 16) after decoding rounds, and the probability of each id; `step` is `Network.step` of a scene."""
+    """Sequences (M, T) after decoding rounds, and the probability of each id; `step` is `Network.step` of a scene."""
     confidence = np.zeros(actions.shape)
     for limit, edit in rounds:
         actions, confidence = step(actions, limit, edit)

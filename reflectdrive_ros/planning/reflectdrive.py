@@ -36,7 +36,7 @@ from .planner import (
     run_rounds,
     token_trace,
 )
-from .postprocess.waypoints import FREE, postprocess, trajectories
+from .postprocess.waypoints import postprocess, trajectories
 from .repair import repair_plan
 
 
@@ -71,8 +71,8 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
 
     goals = nms_goals(scene, network, settings)[: settings.goals if safety_context.can_check else 1]
     actions, confidence = draft_plans(goals, scene, inputs, network, settings)
-    points = network.codebook.decode(actions)
-    smooth = postprocess(points, observation.ego, network.codebook.bin_m, safety_context.road)
+    points = network.layout.decode(actions)
+    smooth = postprocess(points, observation.ego, network.layout.codebook.bin_m, safety_context.road)
     order, scores = [0], tuple[float, ...]()
     if len(actions) > 1:
         found = assess(safety_context, evaluate(safety_context, smooth))
@@ -101,7 +101,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
         tuple(others),
         scores,
         ids,
-        trace=token_trace([(actions[[best]], confidence[[best]])], scene, network.codebook),
+        trace=token_trace([(actions[[best]], confidence[[best]])], scene, network.layout),
     )
     result = replace(result, check=safety_check(result, safety_context, repairs))
     return PlannerState(result, 0, Memory(inputs.notes, "every step is a full step")), result
@@ -117,14 +117,14 @@ def proposals(observation: Observation, planner_context: PlannerContext) -> tupl
     scene = network.prefill_goal(inputs)
     actions, _ = draft_plans(nms_goals(scene, network, settings)[: settings.goals], scene, inputs, network, settings)
     road = planner_context.safety_context(observation).road
-    points = postprocess(network.codebook.decode(actions), observation.ego, network.codebook.bin_m, road)
+    points = postprocess(network.layout.decode(actions), observation.ego, network.layout.codebook.bin_m, road)
     return trajectories(points, observation.ego.speed_mps, planner_context.config.output.dt_s, road)
 
 
 def nms_goals(scene: Prefilled, network: Network, settings: ReflectDriveConfig) -> Array:
-    """Sequences (K, 16) of the goals after non-maximum suppression, most probable first."""
+    """Sequences (K, T) of the goals after non-maximum suppression, most probable first."""
     actions = scene.actions[scene.valid]
-    goals_m = network.codebook.to_values(actions[:, -2:])
+    goals_m = network.layout.decode_goal(actions)
     kept = list[int]()
     for place, goal_m in enumerate(goals_m):
         if all(np.hypot(*(goal_m - goals_m[other])) >= settings.goal_spacing_m - 1e-3 for other in kept):
@@ -135,12 +135,12 @@ def nms_goals(scene: Prefilled, network: Network, settings: ReflectDriveConfig) 
 def draft_plans(
     actions: Array, scene: Prefilled, inputs: ModelInputs, network: Network, settings: ReflectDriveConfig
 ) -> tuple[Array, Array]:
-    """Ids (K, 16) drafted to each goal in rounds of equal size, larger ones first; and their probabilities.
+    """Ids (K, T) drafted to each goal in rounds of equal size, larger ones first; and their probabilities.
 
     Raises PlanningError if guidance is set and the network is no GuidedNetwork.
     """
     if settings.guidance == 0:
-        return network.draft(scene.context, actions, draft_schedule(FREE, settings.draft_rounds))
+        return network.draft(scene.context, actions, draft_schedule(len(network.layout.free), settings.draft_rounds))
     if not isinstance(network, GuidedNetwork):
         raise PlanningError("reflectdrive.guidance is set, but the network gives no logits: set it to 0")
     unconditional = network.unconditional(inputs)
@@ -148,4 +148,4 @@ def draft_plans(
     def step(ids: Array, limit: int, _: bool) -> tuple[Array, Array]:
         return network.guided_step(scene.context, unconditional, ids, limit, settings.guidance)
 
-    return run_rounds(step, actions, decoding_rounds(FREE, settings.draft_rounds, 0))
+    return run_rounds(step, actions, decoding_rounds(len(network.layout.free), settings.draft_rounds, 0))

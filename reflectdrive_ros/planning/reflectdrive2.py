@@ -29,10 +29,10 @@ from ..scoring.frenet import poses_on_road
 from ..scoring.safety import SafetyContext, safety_check
 from ..scoring.scorer import Scene, ScoreCard, concat_cards, score, score_states, total
 from ..scoring.simulate import simulate
-from ..tokens import Codebook, draft_schedule
+from ..tokens import TokenLayout, draft_schedule
 from .planner import Network, PlannerContext, PlannerState, Prefilled, network_inputs, no_deadline, token_trace
 from .postprocess.comfort import relax_profile
-from .postprocess.waypoints import FREE, HORIZON_S, POINT_DT_S, POINTS, postprocess, trajectories
+from .postprocess.waypoints import HORIZON_S, POINT_DT_S, postprocess, trajectories
 from .repair import repair_plan
 
 STANDING_MPS = 0.3
@@ -66,11 +66,13 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
         context = known.context
         goal_actions, log_probs = goals_to_draft(known, observation, planner_context)
         actions, confidence = draft_actions(network, context, goal_actions, settings)
-        points = network.codebook.decode(actions)
+        points = network.layout.decode(actions)
         kind, lite_steps_since_full, edit_rounds = StepKind.FULL, 0, settings.edit_rounds
     else:
         context, log_probs = network.prefill(inputs), np.zeros(1)  # a single goal
-        actions, confidence, points = lite_draft(network, context, carried_points(state.previous, observation))
+        actions, confidence, points = lite_draft(
+            network, context, carried_points(state.previous, observation, network.layout.points)
+        )
         kind, lite_steps_since_full, edit_rounds = (
             StepKind.LITE,
             state.lite_steps_since_full + 1,
@@ -79,7 +81,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
 
     safety_context = planner_context.safety_context(observation)
     road = safety_context.road
-    ways = postprocess(points, observation.ego, network.codebook.bin_m, road)
+    ways = postprocess(points, observation.ego, network.layout.codebook.bin_m, road)
     choice = rank_candidates(ways, log_probs, safety_context)
     best, others = choice.order[0], choice.order[1:]
 
@@ -87,14 +89,14 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
         network, context, actions[[best]], confidence[[best]], edit_rounds, planner_context.deadline_used
     )
     (ids,), (confidence_of_ids,) = rounds[-1]
-    edited = edited_points(points[best], actions[best], ids, network.codebook)
+    edited = edited_points(points[best], actions[best], ids, network.layout)
     if settings.repair and safety_context.can_check:
         best_states = choice.states(best) if np.array_equal(ids, actions[best]) else None
         found = repair_plan(ids, edited, context, planner_context, safety_context, best_states)
         ids, way, states, repairs = found.ids, found.points, found.states, found.iterations
     else:
         same = np.array_equal(ids, actions[best])
-        way = ways[best] if same else postprocess(edited, observation.ego, network.codebook.bin_m, road)
+        way = ways[best] if same else postprocess(edited, observation.ego, network.layout.codebook.bin_m, road)
         states, repairs = None, 0
     sent = relax_profile(way, safety_context)
     if sent is not way and choice.card is not None:
@@ -114,7 +116,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
         tuple(candidates),
         choice.scores(planner_context.config.scoring),
         ids,
-        trace=token_trace(rounds, known, network.codebook),
+        trace=token_trace(rounds, known, network.layout),
     )
     result = replace(result, check=safety_check(result, safety_context, repairs))
     memory = Memory(
@@ -196,13 +198,13 @@ def braking_mps2(away_m: Array, speed_mps: float) -> Array:
 
 
 def goals_to_draft(known: Prefilled, observation: Observation, planner_context: PlannerContext) -> tuple[Array, Array]:
-    """Token sequences (M, 16) that hold a goal each, and its log-probabilities (M,): all goals if they can be scored,
+    """Token sequences (M, T) that hold a goal each, and its log-probabilities (M,): all goals if they can be scored,
     else one."""
     settings = planner_context.config.reflectdrive2
     if settings.score_goals and can_score(observation):
         return known.actions[known.valid], known.goal_log_probs[known.valid]
     assert planner_context.network is not None
-    places = planner_context.network.codebook.decode(known.actions[:, FREE:])[:, 0]
+    places = planner_context.network.layout.decode_goal(known.actions)
     chosen = select_goal(places, known.goal_log_probs, known.valid, observation.ego, settings)
     return known.actions[[chosen]], known.goal_log_probs[[chosen]]
 
@@ -212,7 +214,9 @@ def draft_inputs(
 ) -> tuple[Array, tuple[int, ...]]:
     """Token sequences that a full step drafts and the tokens per round. The prefill determines them, so the draft can
     be prefetched."""
-    limits = draft_schedule(FREE, planner_context.config.reflectdrive2.draft_rounds)
+    assert planner_context.network is not None
+    free = len(planner_context.network.layout.free)
+    limits = draft_schedule(free, planner_context.config.reflectdrive2.draft_rounds)
     return goals_to_draft(known, observation, planner_context)[0], limits
 
 
@@ -226,13 +230,13 @@ def proposals(observation: Observation, planner_context: PlannerContext) -> tupl
     known = network.prefill_goal(inputs)
     actions, _ = draft_actions(network, known.context, known.actions[known.valid], config.reflectdrive2)
     road = planner_context.safety_context(observation).road
-    points = postprocess(network.codebook.decode(actions), observation.ego, network.codebook.bin_m, road)
+    points = postprocess(network.layout.decode(actions), observation.ego, network.layout.codebook.bin_m, road)
     return trajectories(points, observation.ego.speed_mps, config.output.dt_s, road)
 
 
 def draft_actions(network: Network, context: Any, actions: Array, settings: ReflectDrive2Config) -> tuple[Array, Array]:
-    """Ids (M, 16) and their probabilities, drafted from sequences (M, 16) that hold a goal."""
-    return network.draft(context, actions, draft_schedule(FREE, settings.draft_rounds))
+    """Ids (M, T) and their probabilities, drafted from sequences (M, T) that hold a goal."""
+    return network.draft(context, actions, draft_schedule(len(network.layout.free), settings.draft_rounds))
 
 
 def edit_actions(
@@ -243,7 +247,7 @@ def edit_actions(
     rounds: int,
     deadline_used: Callable[[], float] = no_deadline,
 ) -> list[tuple[Array, Array]]:
-    """The draft (M, 16) with its probabilities, then both after each round of edits.
+    """The draft (M, T) with its probabilities, then both after each round of edits.
 
     Stops after `rounds` rounds, when a round changes nothing (the next would not either), or when more than
     EDIT_DEADLINE_SHARE of the deadline is used, to leave time for the repair.
@@ -259,30 +263,30 @@ def edit_actions(
     return found
 
 
-def edited_points(points: Array, before: Array, after: Array, codebook: Codebook) -> Array:
-    """(8, 2) points of edited ids (16,): unchanged where the ids are unchanged, else decoded from the codebook."""
-    return np.where((after == before).reshape(POINTS, 2), points, codebook.decode(after))
+def edited_points(points: Array, before: Array, after: Array, layout: TokenLayout) -> Array:
+    """(P, 2) points of edited ids (T,): unchanged where the ids are unchanged, else decoded from the codebook."""
+    return np.where((after == before).reshape(points.shape), points, layout.decode(after))
 
 
-def carried_points(last: Plan, observation: Observation) -> Array:
-    """(8, 2) points of the last plan at 0.5 .. 4 s from now, current ego frame; NaN beyond its end."""
+def carried_points(last: Plan, observation: Observation, count: int) -> Array:
+    """(P, 2) `count` points of the last plan, 0.5 s apart from now on, current ego frame; NaN beyond its end."""
     elapsed_s = (observation.stamp_ns - last.stamp_ns) * 1e-9
-    times_s = elapsed_s + POINT_DT_S * np.arange(1, POINTS + 1)
+    times_s = elapsed_s + POINT_DT_S * np.arange(1, count + 1)
     covered = times_s <= last.trajectory.horizon_s + 1e-6
     poses = kinematics.resample(last.trajectory, np.minimum(times_s[covered], last.trajectory.horizon_s))
     now_from_then = geometry.compose(geometry.invert(observation.ego.map_from_ego), last.map_from_ego)
-    points = np.full((POINTS, 2), np.nan)
+    points = np.full((count, 2), np.nan)
     points[covered] = geometry.transform_points(now_from_then, poses[:, :2])
     return points
 
 
 def lite_draft(network: Network, context: Any, carried: Array) -> tuple[Array, Array, Array]:
-    """Draft the masked end of carried points (8, 2): ids (1, 16), probabilities, points (1, 8, 2)."""
-    codebook = network.codebook
+    """Draft the masked end of carried points (8, 2): ids (1, T), probabilities, points (1, 8, 2)."""
+    layout = network.layout
     known = np.isfinite(carried)
-    before = np.where(known, codebook.to_ids(np.where(known, carried, 0.0)), codebook.mask_id).reshape(1, 2 * POINTS)
+    before = np.where(known.reshape(-1), layout.encode(np.where(known, carried, 0.0)), layout.mask_id)[None]
     actions, confidence = network.step(context, before.astype(np.int32), int((~known).sum()), False)
-    return actions, confidence, np.where(known, carried, codebook.decode(actions))
+    return actions, confidence, np.where(known, carried, layout.decode(actions))
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,10 +34,10 @@ from ..domain import Array
 from ..scoring.frenet import poses_on_road
 from ..scoring.safety import SAFE, SafetyContext
 from ..scoring.search import neighbourhood
-from ..tokens import Codebook
+from ..tokens import TokenLayout
 from .assessment import assess, evaluate, limit_violation, planned_safety, roughness
 from .planner import PlannerContext, no_deadline
-from .postprocess.waypoints import POINT_DT_S, POINTS, postprocess
+from .postprocess.waypoints import POINT_DT_S, postprocess
 
 ANCHORS = 4  # token pairs that are kept per iteration
 ANCHOR_SPACING = 3  # Manhattan distance in bins between two anchors, at least
@@ -46,15 +46,15 @@ BRAKING_MPS2 = (1.0, 2.0, 3.0, 4.5, 6.0, 8.0)
 
 MERGE_S, MERGE_M = 2.0, 6.0  # the lateral offset to the route vanishes after this time, or this distance
 
-Redraft = Callable[[Array], Array]  # partly masked ids (M, 16) int32 -> complete ids, in one step of the network
-PointsOf = Callable[[Array], Array]  # ids (M, 16) -> post-processed points (M, 8, 2) m
+Redraft = Callable[[Array], Array]  # partly masked ids (M, T) int32 -> complete ids, in one step of the network
+PointsOf = Callable[[Array], Array]  # ids (M, T) -> post-processed points (M, 8, 2) m
 
 
 @dataclass(frozen=True, eq=False)
 class RepairResult:
     """Result of a repair."""
 
-    ids: Array  # (16,) int32
+    ids: Array  # (T,) int32
     points: Array  # (8, 2) m
     safe: bool
     iterations: int
@@ -70,41 +70,41 @@ def repair_plan(
     known: SafetyContext,
     states: Array | None = None,
 ) -> RepairResult:
-    """Post-process a plan of ids (16,) and points (8, 2) and repair it if it is unsafe.
+    """Post-process a plan of ids (T,) and points (8, 2) and repair it if it is unsafe.
 
     Points may be finer than the codebook: they are kept where an id is unchanged. `context` is that of the network for
     this scene; `states` (1, 41, 11) are the simulated states of the input, if they are known.
     """
     network = planner_context.network
     assert network is not None
-    codebook = network.codebook
+    layout = network.layout
 
     def points_of(many: Array) -> Array:
-        kept = (many == ids).reshape(len(many), POINTS, 2)
-        mixed = np.where(kept, points, codebook.decode(many))
-        return postprocess(mixed, known.observation.ego, codebook.bin_m, known.road)
+        kept = (many == ids).reshape(len(many), *points.shape)
+        decoded = np.where(kept, points, layout.decode(many))
+        return postprocess(decoded, known.observation.ego, layout.codebook.bin_m, known.road)
 
     def redraft(actions: Array) -> Array:
-        return network.step(context, actions, 2 * POINTS, False)[0]
+        return network.step(context, actions, layout.length, False)[0]
 
     if not known.can_check:
         return RepairResult(ids, points_of(ids[None])[0], True, 0, ())
     return run_repair(
-        ids, known, codebook, points_of, redraft, planner_context.config.repair, planner_context.deadline_used, states
+        ids, known, layout, points_of, redraft, planner_context.config.repair, planner_context.deadline_used, states
     )
 
 
 def run_repair(
     ids: Array,
     known: SafetyContext,
-    codebook: Codebook,
+    layout: TokenLayout,
     points_of: PointsOf,
     redraft: Redraft,
     settings: RepairConfig,
     deadline_used: Callable[[], float] = no_deadline,
     states: Array | None = None,
 ) -> RepairResult:
-    """The plan of ids (16,), or a better one if it is unsafe. `deadline_used` is the elapsed share of the deadline."""
+    """The plan of ids (T,), or a better one if it is unsafe. `deadline_used` is the elapsed share of the deadline."""
     ids = np.asarray(ids, np.int32)
     evaluation = evaluate(known, points_of(ids[None]), states)
     if evaluation.safety.worst[0] >= SAFE:
@@ -115,10 +115,10 @@ def run_repair(
     present, present_ids = start, ids
     best, best_ids = start, ids
     seen = [start.points[0]]
-    anchored = np.zeros(POINTS, bool)
+    anchored = np.zeros(layout.points, bool)
     allowed_violation = float(start.limit_violation.max())
     back = iterations = improved_at = 0
-    routed = [] if known.route is None else [codebook.encode(follow_route(start.points[0], known))]
+    routed = [] if known.route is None else [layout.encode(follow_route(start.points[0], known))]
     while iterations < settings.iterations and not present.sound.all():
         if iterations - improved_at >= settings.max_stalled_iterations or (
             iterations and deadline_used() > HURRY_DEADLINE_SHARE
@@ -129,15 +129,15 @@ def run_repair(
         if not wrong.any():  # safe, but beyond the vehicle limits
             wrong = ~present.sound[0]
         place = max(int(np.argmax(wrong)) - back, 0)
-        candidates = [codebook.encode(brake_along_plan(present.points[0], float(known.scene.motion[0]))), *routed]
+        candidates = [layout.encode(brake_along_plan(present.points[0], float(known.scene.motion[0]))), *routed]
         if deadline_used() <= HURRY_DEADLINE_SHARE:
-            moved = best_pairs(present_ids, place, tried, allowed_violation, known, codebook, points_of, settings)
+            moved = best_pairs(present_ids, place, tried, allowed_violation, known, layout, points_of, settings)
             if len(moved) == 0:
                 if place == 0:
                     break  # all neighbours have been tried
                 back += 1
                 continue
-            candidates = [moved, redraft(mask_around(moved, place, anchored, codebook.mask_id)), *candidates]
+            candidates = [moved, redraft(mask_around(moved, place, anchored, layout)), *candidates]
         options = drop_tried(np.concatenate(candidates), tried)
         if len(options) == 0:
             break
@@ -159,12 +159,12 @@ def best_pairs(
     tried: set[bytes],
     allowed_violation: float,
     known: SafetyContext,
-    codebook: Codebook,
+    layout: TokenLayout,
     points_of: PointsOf,
     settings: RepairConfig,
 ) -> Array:
-    """Ids (M, 16) of untried plans with the best pairs near a waypoint, best first; may be empty."""
-    _, near = neighbourhood(ids, place, codebook, settings.delta)
+    """Ids (M, T) of untried plans with the best pairs near a waypoint, best first; may be empty."""
+    _, near = neighbourhood(ids, place, layout, settings.delta)
     near = near[[row.tobytes() not in tried for row in near]]
     if len(near) == 0:
         return near
@@ -181,7 +181,7 @@ def best_pairs(
         )
     )
     ranked = near[order]
-    pairs, kept = ranked[:, 2 * place : 2 * place + 2], list[int]()
+    pairs, kept = ranked[:, layout.waypoint(place)], list[int]()
     free = np.ones(len(ranked), bool)
     while free.any() and len(kept) < ANCHORS:
         kept.append(int(np.argmax(free)))
@@ -189,15 +189,15 @@ def best_pairs(
     return np.asarray(ranked[kept])
 
 
-def mask_around(plans: Array, place: int, anchored: Array, mask_id: int) -> Array:
-    """Masked ids (2 M, 16) of plans (M, 16) to redraft around a waypoint: with the goal kept, then with the goal
+def mask_around(plans: Array, place: int, anchored: Array, layout: TokenLayout) -> Array:
+    """Masked ids (2 M, T) of plans (M, T) to redraft around a waypoint: with the goal kept, then with the goal
     masked."""
     keep = anchored.copy()
     keep[: max(place - 1, 0)] = True
     keep[place] = True
     with_goal = keep.copy()
     with_goal[-1] = True
-    actions = [np.where(np.repeat(kept, 2), plans, mask_id) for kept in (with_goal, keep)]
+    actions = [np.where(np.repeat(kept, len(layout.axes)), plans, layout.mask_id) for kept in (with_goal, keep)]
     return np.concatenate(actions).astype(np.int32)
 
 
@@ -229,13 +229,13 @@ def _along(points: Array) -> Array:
 
 def _braked(along: Array, speed_mps: float) -> Array:
     """(6, 8) distances on a plan `along` (9,) with braking of at least each of BRAKING_MPS2 from now on."""
-    times_s = POINT_DT_S * np.arange(1, POINTS + 1)
+    times_s = POINT_DT_S * np.arange(1, len(along))
     braked = np.stack([kinematics.braking_distances(speed_mps, braking, times_s) for braking in BRAKING_MPS2])
     return np.asarray(np.minimum(braked, along[1:]))
 
 
 def drop_tried(options: Array, tried: set[bytes]) -> Array:
-    """(M, 16) options that have not been tried, which are added to `tried`; may be empty."""
+    """(M, T) options that have not been tried, which are added to `tried`; may be empty."""
     options, kept = np.asarray(options, np.int32), list[int]()
     for place, option in enumerate(options):
         if option.tobytes() not in tried:

@@ -34,7 +34,7 @@ def input_spec(card: GraphCard, tokenizer: Tokenizer | None = None) -> InputSpec
         spec["instants"],
         tuple(spec["ego_scale"]),
         tuple(spec["route_at_m"]),
-        card.codebook(),
+        card.layout().codebook,
     )
 
 

@@ -25,7 +25,6 @@ from ..domain import Array
 from ..features import ModelInputs, encode_route, route_ahead
 from ..planning import ReflectDriveDecoding
 from ..planning.planner import Network, run_rounds
-from ..planning.postprocess.waypoints import FREE
 from ..tokens import decoding_rounds
 from .model_file import ModelFileError, read_card, resolve_path, verified_sha256
 from .trt.cuda_device import has_driver
@@ -260,11 +259,12 @@ def golden(network: Network) -> dict[str, float]:
 
 def _run_self_check(network: Network) -> tuple[float, list[str]]:
     """The log-probability of the likeliest goal on a made scene, and what was wrong with the step."""
-    mask = network.codebook.mask_id
+    layout = network.layout
+    goal = list(layout.goal)
     inputs = synthetic_inputs(network)
     known = network.prefill_goal(inputs)
-    goals = known.actions[:, FREE:]
-    *drafts, edit = decoding_rounds(FREE, 3, 1)
+    goals = known.actions[:, goal]
+    *drafts, edit = decoding_rounds(len(layout.free), 3, 1)
     before, _ = run_rounds(partial(network.step, known.context), known.actions, drafts)
     actions, confidence = network.step(known.context, before, *edit)
     # a lite frame encodes the scene by another call: repeat the last step after it
@@ -272,9 +272,9 @@ def _run_self_check(network: Network) -> tuple[float, list[str]]:
     faults = []
     if not np.isfinite(known.goal_log_probs).all() or not ((confidence >= 0) & (confidence <= 1 + 1e-5)).all():
         faults.append("it gives probabilities that are none")
-    elif ((actions < 0) | (actions >= mask)).any():
+    elif ((actions < 0) | (actions >= layout.mask_id)).any():
         faults.append("tokens stay unwritten")
-    elif (actions[:, FREE:] != goals).any():
+    elif (actions[:, goal] != goals).any():
         faults.append("it does not keep its goals")
     elif not abs(np.log(again / confidence).mean()) <= GOLDEN_TOLERANCE:
         faults.append("it reads a scene otherwise when it has its goal")

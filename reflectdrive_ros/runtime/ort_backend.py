@@ -57,7 +57,7 @@ class OrtNetwork:
         device = _device(device)
         self.backend_description = f"ONNX Runtime {ort.__version__} on {device}, {threads} thread{'s' * (threads > 1)}"
         self.backend_description += f", {card.precision}" * (card.precision != "fp32")
-        self.codebook = card.codebook()
+        self.layout = card.layout()
         self.inputs = input_spec(card, tokenizer)
         self._sequences: int | None = card.model["action_sequences"]
         self._graphs = {name: self._graph(card, name, device, threads) for name in GRAPHS}

@@ -26,7 +26,7 @@ import numpy as np
 from ..domain import Array, Observation
 from ..features import InputSpec, ModelInputs, model_inputs
 from ..planning.planner import Network, Prefilled
-from ..tokens import Codebook
+from ..tokens import TokenLayout
 
 PREFILL_GOAL, PREFILL = "prefill_goal", "prefill"
 DraftRequest = Callable[[Prefilled, Observation], tuple[Array, Sequence[int]]]  # sequences, ids per round
@@ -81,8 +81,8 @@ class Prefetcher:
         return self._network.inputs
 
     @property
-    def codebook(self) -> Codebook:
-        return self._network.codebook
+    def layout(self) -> TokenLayout:
+        return self._network.layout
 
     def prefetch(self, observation: Observation) -> None:
         """Encodes a scene that will be planned after those prefetched before; call it from one thread."""

@@ -24,7 +24,6 @@ from ..model.token.net import TokenNet
 from ..model.token.ops import GoalRules
 from ..model.token.rollout import Decoding
 from ..planning.planner import Prefilled, draft_sequentially
-from ..tokens import Codebook
 from .feature_cache import FeatureCache
 
 # The cards of weights store the answers (`golden`) under these rules. They stay fixed when defaults change, or existing
@@ -57,7 +56,7 @@ class TorchNetwork:
         self._feature_cache = FeatureCache(
             lambda images: self._net.encode_images(self._batch(images)), config.instants // config.vision.frames
         )
-        self.codebook = Codebook(config.bin_m, config.bins)
+        self.layout = config.layout
         self.inputs = InputSpec(
             config.vision.width,
             config.vision.height,
@@ -67,7 +66,7 @@ class TorchNetwork:
             config.instants,
             config.ego_scale,
             config.route_at_m,
-            self.codebook,
+            config.layout.codebook,
         )
 
     @staticmethod
@@ -123,7 +122,7 @@ class TorchNetwork:
     ) -> tuple[Array, Array]:
         ids = self._batch(actions.astype(np.int64))
         logits = rollout.guided_logits(self._net, ids, context, unconditional, weight)
-        written, confidence = ops.unmask(ids, logits, self._net.config.mask_id, limit)
+        written, confidence = ops.unmask(ids, logits, self.layout.mask_id, limit)
         return _array(written).astype(np.int32), _array(confidence)
 
     def _prompt(self, inputs: ModelInputs) -> Tensor:

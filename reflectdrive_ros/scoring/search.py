@@ -14,7 +14,7 @@ import numpy as np
 
 from ..config import ScoringConfig
 from ..domain import Array
-from ..tokens import Codebook
+from ..tokens import Codebook, TokenLayout
 from .scorer import Scene, ScoreCard, score
 
 DELTA = 10  # bins; 221 pairs, 3 m either way with bins of 0.3 m
@@ -26,7 +26,7 @@ class SearchResult:
     """What a search tried, nearest pair first; pair 0 is the one that was there."""
 
     pairs: Array  # (M, 2) int32 ids of x and y
-    ids: Array  # (M, 2 T) int32 ids of the whole trajectories
+    ids: Array  # (M, T) int32 ids of the whole trajectories
     card: ScoreCard  # of the M trajectories
     best: int  # index of the best; the nearest of those that score the same
 
@@ -54,34 +54,34 @@ def search(
     scene: Scene,
     ids: Array,
     waypoint: int,
-    codebook: Codebook,
+    layout: TokenLayout,
     poses_of: Callable[[Array], Array],
     config: ScoringConfig | None = None,
     delta: int = DELTA,
 ) -> SearchResult:
-    """Tries every pair of the ball around waypoint `waypoint` (0 is the first) of a trajectory, ids (2 T,).
+    """Tries every pair of the ball around waypoint `waypoint` (0 is the first) of a trajectory, ids (T,).
 
     `poses_of` gives points (M, T, 2) in metres their headings: poses (M, T, 3), as the planner itself does when it
     decodes. Raises ValueError on ids that hold the mask and on a waypoint that the trajectory does not have.
     """
-    pairs, tried = neighbourhood(ids, waypoint, codebook, delta)
-    card = score(scene, poses_of(codebook.decode(tried)), config)
+    pairs, tried = neighbourhood(ids, waypoint, layout, delta)
+    card = score(scene, poses_of(layout.decode(tried)), config)
     best = int(np.argmax(card.score >= card.score.max() - SAME_SCORE))
     return SearchResult(pairs, tried, card, best)
 
 
-def neighbourhood(ids: Array, waypoint: int, codebook: Codebook, delta: int = DELTA) -> tuple[Array, Array]:
-    """The pairs (M, 2) of the ball around a waypoint of a trajectory, ids (2 T,), and the M trajectories (M, 2 T).
+def neighbourhood(ids: Array, waypoint: int, layout: TokenLayout, delta: int = DELTA) -> tuple[Array, Array]:
+    """The pairs (M, 2) of the ball around a waypoint of a trajectory, ids (T,), and the M trajectories (M, T).
 
     Raises ValueError as `search` does.
     """
     ids = np.asarray(ids)
-    if ids.ndim != 1 or len(ids) % 2 or len(ids) == 0:
-        raise ValueError(f"search.ids has shape {ids.shape}, expected (2 T,)")
-    if not 0 <= waypoint < len(ids) // 2:
-        raise ValueError(f"search.waypoint is {waypoint}, expected 0..{len(ids) // 2 - 1}")
-    here = slice(2 * waypoint, 2 * waypoint + 2)
-    pairs = ball(codebook, ids[here], delta)
+    if ids.shape != (layout.length,):
+        raise ValueError(f"search.ids has shape {ids.shape}, expected ({layout.length},)")
+    if not 0 <= waypoint < layout.points:
+        raise ValueError(f"search.waypoint is {waypoint}, expected 0..{layout.points - 1}")
+    here = layout.waypoint(waypoint)
+    pairs = ball(layout.codebook, ids[here], delta)
     tried = np.tile(ids.astype(np.int32), (len(pairs), 1))
     tried[:, here] = pairs
     return pairs, tried

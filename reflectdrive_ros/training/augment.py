@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..domain import Array
-from ..tokens import Codebook
+from ..tokens import TokenLayout
 
 KINDS = ("all", "goal", "goal_and_some", "any")
 KIND_PROBS = (0.20, 0.25, 0.25, 0.30)
@@ -32,11 +32,11 @@ TRUNCATED_PROB = 0.15  # of one or two points
 # --- hidden ----------------------------------------------------------------------------------------------------------
 
 
-def masked_actions(clean: Array, count: int, mask_id: int, rng: np.random.Generator) -> Array:
-    """(B, count, 16) of tokens (B, 16), part of them `mask_id`; the first of each scene is all mask.
+def masked_actions(clean: Array, count: int, layout: TokenLayout, rng: np.random.Generator) -> Array:
+    """(B, count, T) of tokens (B, T), part of them masked; the first of each scene is all mask.
 
-    The others are of the kinds that are left, so that of `count` = 5 every kind has its share; two of its 16 tokens
-    are the goal. Raises ValueError if count is less than 1.
+    The others are of the kinds that are left, so that of `count` = 5 every kind has its share. Raises ValueError if
+    count is less than 1.
     """
     if count < 1:
         raise ValueError(
@@ -46,25 +46,28 @@ def masked_actions(clean: Array, count: int, mask_id: int, rng: np.random.Genera
     rest = np.array(KIND_PROBS[1:]) / sum(KIND_PROBS[1:])
     kinds = 1 + rng.choice(len(rest), size=(len(clean), count), p=rest)
     kinds[:, 0] = 0
-    free = np.arange(length) < length - 2
+    free = np.isin(np.arange(length), layout.free)
     order = rng.random((len(clean), count, length)).argsort(-1)  # rank of each place
     order_free = np.where(free, rng.random((len(clean), count, length)), 2.0).argsort(-1).argsort(-1)
-    some = rng.integers(1, length - 2, (len(clean), count, 1))  # 1 .. 13 hidden of the 14
+    some = rng.integers(1, len(layout.free), (len(clean), count, 1))  # hidden of the free ones, at least one is not
     share = rng.random((len(clean), count, 1))
     hidden = np.select(
         [kinds[..., None] == k for k in range(3)],
         [np.ones((1, 1, length), bool), free[None, None], free & (order_free < some)],
         order < np.maximum(1, np.rint(share * length)),
     )
-    return np.where(hidden, mask_id, clean[:, None])
+    return np.where(hidden, layout.mask_id, clean[:, None])
 
 
 # --- wrong -----------------------------------------------------------------------------------------------------------
 
 
 def scale_along_path(points: Array, factor: Array) -> Array:
-    """Points (N, T, 2) moved along their path from the origin to `factor` (N,) times their arc length; extended
-    straight.
+    """Waypoints (N, P, A) moved along their path from the origin to `factor` (N,) times their arc length.
+
+    Beyond the end the path is extended straight, with the last heading; before it headings are interpolated.
+
+    Headings are interpolated between the waypoints; beyond the last one they stay.
     """
     path = np.concatenate([np.zeros_like(points[:, :1]), points], axis=1)
     step = np.diff(path, axis=1)
@@ -79,18 +82,21 @@ def scale_along_path(points: Array, factor: Array) -> Array:
     row = np.arange(len(points))[:, None]
     size = length[row, at]
     share = np.where(size > MIN_STEP_M, (wanted - along[row, at]) / np.maximum(size, MIN_STEP_M), 0.0)
-    return np.asarray(path[row, at] + share[..., None] * step[row, at])
+    moved = path[row, at] + share[..., None] * step[row, at]
+    moved[..., 2:] = path[row, at, 2:] + np.minimum(share, 1.0)[..., None] * step[row, at, 2:]
+    return np.asarray(moved)
 
 
 def rotate(points: Array, angle_rad: Array) -> Array:
-    """Points (N, T, 2) turned about the origin by `angle_rad` (N,), left positive."""
+    """Waypoints (N, P, A) turned about the origin by `angle_rad` (N,), left positive."""
     cos, sin = np.cos(angle_rad)[:, None], np.sin(angle_rad)[:, None]
     x, y = points[..., 0], points[..., 1]
-    return np.stack([cos * x - sin * y, sin * x + cos * y], axis=-1)
+    turned = np.stack([cos * x - sin * y, sin * x + cos * y], axis=-1)
+    return np.concatenate([turned, points[..., 2:] + angle_rad[:, None, None]], axis=-1)
 
 
-def perturbed_actions(points: Array, count: int, codebook: Codebook, rng: np.random.Generator) -> Array:
-    """(B, count, 16) tokens of perturbed plans; `points` (B, 8, 2) are the expert's, in metres."""
+def perturbed_actions(points: Array, count: int, layout: TokenLayout, rng: np.random.Generator) -> Array:
+    """(B, count, T) tokens of perturbed plans; `points` (B, P, A) are the expert's, in metres and radians."""
     many = np.repeat(points, count, axis=0)
     size = len(many)
     kind = rng.random(size)  # unchanged, then a quarter scaled, a quarter rotated, half of the rest both
@@ -102,8 +108,10 @@ def perturbed_actions(points: Array, count: int, codebook: Codebook, rng: np.ran
     angle = most * rng.uniform(-1.0, 1.0, size)
     moved = rotate(scale_along_path(many, np.where(slides, factor, 1.0)), np.where(turns, angle, 0.0))
     keep = rng.random(size) < CLEAN_GOAL_PROB
-    moved[keep, -1] = many[keep, -1]
-    tokens = codebook.encode(moved)
+    if layout.goal:
+        goal = layout.goal[0] // len(layout.axes)
+        moved[keep, goal, :2] = many[keep, goal, :2]
+    tokens = layout.encode(moved)
     missing = np.where(rng.random(size) < TRUNCATED_PROB, rng.integers(1, 3, size), 0)
-    lost = np.arange(tokens.shape[1]) >= tokens.shape[1] - 2 * missing[:, None]
-    return np.where(lost, codebook.mask_id, tokens).reshape(len(points), count, -1)
+    lost = np.arange(tokens.shape[1]) >= tokens.shape[1] - len(layout.axes) * missing[:, None]
+    return np.where(lost, layout.mask_id, tokens).reshape(len(points), count, -1)

@@ -19,7 +19,7 @@ from ..data import distance_map, occupancy
 from ..data.cache import CachedSet
 from ..domain import Array
 from ..features import PAD, WORDS
-from ..tokens import Codebook
+from ..tokens import TokenLayout
 from . import augment
 from .goal_scores import GoalScores
 from .losses import SUB_SCORES, Batch
@@ -33,12 +33,11 @@ TINT = 0.4  # share of the brightness variation that is applied per colour chann
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Makes the batches of a run. `limits` are the id ranges of the heads: first and last of x and of y."""
+    """Makes the batches of a run."""
 
     scenes: CachedSet
     config: DataConfig
-    codebook: Codebook
-    limits: tuple[tuple[int, int], tuple[int, int]]
+    layout: TokenLayout
     seed: int
     goal_scores: GoalScores | None = None  # of the same scenes
 
@@ -54,18 +53,18 @@ class Source:
 
     def batch(self, step: int, rank: int = 0, ranks: int = 1) -> Batch:
         """The scenes of one process in a step."""
-        config, scenes = self.config, self.scenes
+        config, scenes, layout = self.config, self.scenes, self.layout
         rng = np.random.default_rng([self.seed, 2, step])
         rows = self.rows(step)
         mirror = rng.random(len(rows)) < config.flip_prob
         tables = color_tables(len(rows), config.color_jitter, rng)
         side = np.where(mirror, -1.0, 1.0)[:, None]
         points = scenes.expert[rows] * np.stack([np.ones_like(side), side], axis=-1)
-        clean = self._reachable(self.codebook.encode(points))
-        actions = augment.masked_actions(clean, config.masked_actions, self.codebook.mask_id, rng)
+        clean = layout.clip(layout.encode(points))
+        actions = augment.masked_actions(clean, config.masked_actions, layout, rng)
         if config.perturbed_actions:
-            wrong = augment.perturbed_actions(points, config.perturbed_actions, self.codebook, rng)
-            actions = np.concatenate([actions, self._reachable(wrong)], axis=1)
+            wrong = augment.perturbed_actions(points, config.perturbed_actions, layout, rng)
+            actions = np.concatenate([actions, layout.clip(wrong)], axis=1)
         mine = np.arange(rank, len(rows), ranks)
         text = np.where(mirror[:, None], scenes.text_mirrored[rows], scenes.text[rows])
         text[rng.random(len(rows)) < config.text_dropout] = PADDING
@@ -98,7 +97,7 @@ class Source:
             nothing = np.zeros((len(rows), 0, len(SUB_SCORES)), np.float32)
             return np.zeros((len(rows), 0, 2), int), nothing[..., 0], nothing
         goals = self.goal_scores.goals[rows].astype(int)
-        goals[mirror, :, 1] = self.codebook.bins - 1 - goals[mirror, :, 1]
+        goals[mirror, :, 1] = self.layout.codebook.bins - 1 - goals[mirror, :, 1]
         return goals, self.goal_scores.score[rows], self.goal_scores.sub_scores[rows]
 
     def _routes(self, rows: Array, side: Array, rng: np.random.Generator) -> Array:
@@ -109,7 +108,7 @@ class Source:
         yaw_rad = rng.normal(0.0, config.route_yaw_noise_rad, len(rows))
         routes[..., 1] = routes[..., 1] * side + lateral_m[:, None] + yaw_rad[:, None] * routes[..., 0]
         routes[rng.random(len(rows)) < config.route_dropout] = np.nan
-        return features.encode_route(routes, self.codebook)
+        return features.encode_route(routes, self.layout.codebook)
 
     def _images(self, row: int, mirror: bool, table: Array) -> Array:
         shard, row_in_shard = self.scenes.location[row]
@@ -124,12 +123,6 @@ class Source:
         shard, row_in_shard = self.scenes.location[row]
         distances = np.array(self.scenes.distances[shard][row_in_shard])
         return np.ascontiguousarray(distance_map.mirror(distances)) if mirror else distances
-
-    def _reachable(self, ids: Array) -> Array:
-        """Ids clipped to the range of the heads; masks stay masks."""
-        (x_low, x_high), (y_low, y_high) = self.limits
-        low, high = (np.tile(pair, ids.shape[-1] // 2) for pair in ((x_low, y_low), (x_high, y_high)))
-        return np.where(ids == self.codebook.mask_id, ids, np.clip(ids, low, high))
 
 
 def sample_goals(shape: tuple[int, ...], rng: np.random.Generator) -> Array:

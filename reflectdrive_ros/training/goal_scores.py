@@ -26,15 +26,15 @@ from ..data.shards import ShardNote
 from ..domain import Array
 from ..features import ModelInputs
 from ..model import checkpoint
-from ..model.token import rollout
-from ..model.token.net import GOAL_X, TokenNet
+from ..model.token import ops, rollout
+from ..model.token.net import TokenNet
 from ..model.token.ops import EditRules, GoalRules
 from ..planning.postprocess.waypoints import postprocess
 from ..scoring.frenet import FrenetFrame, poses_on_road
 from ..scoring.scorer import score
-from ..tokens import Codebook, decoding_rounds
+from ..tokens import decoding_rounds
 from .losses import SUB_SCORES
-from .self_drafts import ROUNDS, mask_all_but_goal
+from .self_drafts import ROUNDS
 
 GOALS = GoalRules(count=15, spacing_m=1.2, floor=0.0)  # besides the expert's own
 BATCH_SCENES = 10  # scenes
@@ -96,45 +96,45 @@ def _score_shard(job: tuple[Path, Shape, ShardNote, DraftingWeights]) -> None:
     found = [
         part
         for first in range(0, len(scenes), BATCH_SCENES)
-        for part in score_drafts(net, scenes[first : first + BATCH_SCENES], shape.codebook, weights.fast)
+        for part in score_drafts(net, scenes[first : first + BATCH_SCENES], weights.fast)
     ]
     arrays = dict(zip(("goals", "score", "sub_scores"), map(np.stack, zip(*found, strict=True)), strict=True))
     cache.write_arrays(_file(folder, shape, note, weights), arrays)
 
 
-def score_drafts(
-    net: TokenNet, asked: Sequence[SceneInputs], codebook: Codebook, fast: bool
-) -> list[tuple[Array, Array, Array]]:
+def score_drafts(net: TokenNet, asked: Sequence[SceneInputs], fast: bool) -> list[tuple[Array, Array, Array]]:
     """Goals (K, 2) int16 of each scene, and of their plans the scores (K,) and their PARTS (K, 5), float32."""
-    found = []
-    for (scene, _), actions in zip(asked, draft_to_goals(net, asked, codebook, fast), strict=True):
+    found, layout = [], net.config.layout
+    for (scene, _), actions in zip(asked, draft_to_goals(net, asked, fast), strict=True):
         road = FrenetFrame.of(scene.route)
-        points = postprocess(codebook.decode(actions), scene.ego, codebook.bin_m, road)
+        points = postprocess(layout.decode(actions)[..., :2], scene.ego, layout.codebook.bin_m, road)
         card = score(scene.scored(), poses_on_road(points, road))
         parts = np.stack([getattr(card, name) for name in SUB_SCORES], axis=-1)
-        found.append((actions[:, GOAL_X:].astype(np.int16), card.score.astype(np.float32), parts.astype(np.float32)))
+        goals = actions[:, list(layout.goal)].astype(np.int16)
+        found.append((goals, card.score.astype(np.float32), parts.astype(np.float32)))
     return found
 
 
 @torch.no_grad()
-def draft_to_goals(net: TokenNet, asked: Sequence[SceneInputs], codebook: Codebook, fast: bool) -> Array:
-    """(scenes, K, 16) tokens: drafts for the network's likeliest goals and, last, for the expert's.
+def draft_to_goals(net: TokenNet, asked: Sequence[SceneInputs], fast: bool) -> Array:
+    """(scenes, K, T) tokens: drafts for the network's likeliest goals and, last, for the expert's.
 
     They are not edited: editing moves no goal and hardly a score.
     """
     images, text, ego, route = (
         torch.from_numpy(np.stack(part)) for part in zip(*(each.arrays.values() for _, each in asked), strict=True)
     )
-    experts = codebook.encode(np.stack([scene.expert[:, :2] for scene, _ in asked])).astype(np.int64)
+    layout = net.config.layout
+    experts = layout.encode(np.stack([scene.expert[:, : len(layout.axes)] for scene, _ in asked])).astype(np.int64)
     clean = net.config.clamp_to_range(torch.from_numpy(experts))
     with torch.autocast("cpu", torch.bfloat16, enabled=fast):
         known = rollout.prefill_goal(net, images, text, ego, route, GOALS)
-        actions = torch.cat([known.actions, mask_all_but_goal(clean, net.config.mask_id)[:, None]], 1)
+        actions = torch.cat([known.actions, ops.mask_free(clean, layout)[:, None]], 1)
         drafts = rollout.rollout(
             lambda ids: net.decode(ids, known.keys_values),
             actions,
-            net.config.mask_id,
-            decoding_rounds(GOAL_X, ROUNDS, 0),
+            layout,
+            decoding_rounds(len(layout.free), ROUNDS, 0),
             EditRules(),
         )
     return np.asarray(drafts[-1].actions.numpy())

@@ -5,7 +5,7 @@
 
 The weights are those of settings.LossConfig.
 
-L_DLM and L_SAP are cross-entropy on all 16 positions of a sequence, masked or not: an editor must learn which tokens to
+L_DLM and L_SAP are cross-entropy on all positions of a sequence, masked or not: an editor must learn which tokens to
 keep. L_goal is cross-entropy of the goal's x and of its y given that x, from the fully masked sequence. L_goal_score is
 1 minus the expected driving score of the goal choice, over K goals weighted by the network's probabilities
 (goal_scores.py). L_goal_value is the sum of three terms for goals that are each encoded in a sequence of their own: 1
@@ -26,8 +26,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..data import distance_map
-from ..model.token.net import GOAL_X, GOAL_Y, PackedOutput, TokenNet
-from ..tokens import Codebook
+from ..model.token import ops
+from ..model.token.net import PackedOutput, TokenNet
 from .bev_head import BevHead
 from .ground_head import GroundHead
 from .settings import LossConfig
@@ -47,8 +47,8 @@ class Batch:
     text: Tensor  # (B, T) int64
     ego: Tensor  # (B, 3) float32
     route: Tensor  # (B, points, 2) int64
-    clean: Tensor  # (B, 16) int64, the expert's tokens
-    actions: Tensor  # (B, R, 16) int64
+    clean: Tensor  # (B, T) int64, the expert's tokens
+    actions: Tensor  # (B, R, T) int64
     distances: Tensor  # (B, X, Y) int8, `fields.distance_map`
     occupancy: Tensor  # (B, 4, CELLS, CELLS) bool, `occupancy.occupancy`
     goals: Tensor  # (B, K, 2) int64 ids of goals, the expert's and others; K may be 0
@@ -79,7 +79,7 @@ class Losses(nn.Module):
         super().__init__()
         self.net = net
         self.weights = weights
-        codebook = Codebook(net.config.bin_m, net.config.bins)
+        codebook = net.config.layout.codebook
         x_ids, y_ids = distance_map.id_window(codebook)
         self.x_first, self.y_first = x_ids.start, y_ids.start  # ids of the first row and column of a distance map
         self.aux_heads = nn.ModuleList()  # of what the images show
@@ -95,7 +95,7 @@ class Losses(nn.Module):
     def forward(self, batch: Batch, vision_only: bool = False) -> dict[str, Tensor]:
         """Scalars `loss`, `dlm`, `goal`, `goal_score`, `goal_value`, `sap`, `field`, `aux_perception`.
 
-        With `vision_only` only `loss` and `aux_perception` are computed; the others are NaN.
+        With `vision_only` all but `loss` and `aux_perception` are NaN.
         """
         weights, masked = self.weights, batch.masked
         if vision_only:
@@ -110,10 +110,11 @@ class Losses(nn.Module):
         )
         out = self.net.forward_packed(*batch.inputs, torch.cat([batch.actions, rescored], 1))
         rescored_hidden, out = out.hidden[:, asked:], out.first(asked)
+        net_goal = self.net.config.layout.goal
         goal_log_probs = self._goal_log_probs(out, batch.goals)
         found = {
             "dlm": token_loss(out.logits[:, :masked], batch.clean),
-            "goal": self._goal_loss(out, batch.clean),
+            "goal": self._goal_loss(out, batch.clean) if net_goal else goal_log_probs.new_zeros(()),
             "goal_score": expected_goal_loss(goal_log_probs, batch.goal_score),
             "goal_value": self._goal_value_loss(rescored_hidden, goal_log_probs, batch)
             if weights.goal_value
@@ -138,24 +139,25 @@ class Losses(nn.Module):
         return found
 
     def _goal_loss(self, out: PackedOutput, clean: Tensor) -> Tensor:
-        x_logits, y_logits = out.logits[:, 0, GOAL_X], self.net.goal_y_logits(out, clean[:, GOAL_X, None])[:, 0]
-        (_, (y_low, _)) = self.net.config.id_ranges
-        return F.cross_entropy(x_logits, clean[:, GOAL_X]) + F.cross_entropy(y_logits, clean[:, GOAL_Y] - y_low)
+        layout = self.net.config.layout
+        (x, y), (y_low, _) = layout.goal, layout.id_ranges[1]
+        x_logits, y_logits = out.logits[:, 0, x], self.net.goal_y_logits(out, clean[:, x, None])[:, 0]
+        return F.cross_entropy(x_logits, clean[:, x]) + F.cross_entropy(y_logits, clean[:, y] - y_low)
 
     def _goal_log_probs(self, out: PackedOutput, goals: Tensor) -> Tensor:
         """(B, K) of goals (B, K, 2), as the block that is all mask has them."""
         if goals.shape[1] == 0:
             return out.hidden.new_zeros(goals.shape[:2], dtype=torch.float32)
-        ((x_low, _), (y_low, _)) = self.net.config.id_ranges
+        (x_low, _), (y_low, _) = self.net.config.layout.id_ranges[:2]
         x_ids, y_ids = goals.unbind(-1)
         of_x = self.net.goal_x_logits(out).log_softmax(-1).gather(-1, x_ids - x_low)
         of_y = self.net.goal_y_logits(out, x_ids).log_softmax(-1).gather(-1, (y_ids - y_low)[..., None])[..., 0]
         return of_x + of_y
 
     def _goals_to_rescore(self, batch: Batch) -> Tensor:
-        """(B, S, 16) sequences that hold one goal each, and masks."""
+        """(B, S, T) sequences that hold one goal each, and masks."""
         goals = batch.goals.gather(1, batch.rescored[..., None].expand(-1, -1, 2))
-        return F.pad(goals, (GOAL_X, 0), value=self.net.config.mask_id)
+        return ops.goal_sequences(goals, self.net.config.layout)
 
     def _goal_value_loss(self, hidden: Tensor, goal_log_probs: Tensor, batch: Batch) -> Tensor:
         assert self.sub_score_head is not None
@@ -171,7 +173,8 @@ class Losses(nn.Module):
     def _field_loss(self, logits: Tensor, distances: Tensor) -> Tensor:
         if self.weights.field == 0.0:
             return logits.new_zeros(())
-        (x_low, x_high), (y_low, y_high) = self.net.config.id_ranges
+        layout = self.net.config.layout
+        (x_low, x_high), (y_low, y_high) = layout.id_ranges[:2]
         rows, columns = (
             (torch.arange(low, high + 1, device=logits.device) - first).clamp(0, size - 1)
             for low, high, first, size in (
@@ -180,7 +183,7 @@ class Losses(nn.Module):
             )
         )
         cost = (STEP_M * distances[:, rows][:, :, columns].float() + self.weights.field_margin_m).clamp(min=0.0)
-        points = torch.unflatten(logits, -2, (-1, 2)).flatten(1, 2)  # (B, R * 8, 2, bins)
+        points = torch.unflatten(logits, -2, (-1, len(layout.axes))).flatten(1, 2)  # (B, R * P, A, bins)
         x, y = points[:, :, 0, x_low : x_high + 1], points[:, :, 1, y_low : y_high + 1]
         return field_loss(x, y, cost) / logits.shape[1]
 
@@ -209,7 +212,7 @@ def expected_goal_loss(log_probs: Tensor, score: Tensor) -> Tensor:
 
 
 def token_loss(logits: Tensor, clean: Tensor) -> Tensor:
-    """Mean cross-entropy of (B, R, 16, bins) against the same (B, 16) for all R blocks; 0 without blocks."""
+    """Mean cross-entropy of (B, R, T, bins) against the same (B, T) for all R blocks; 0 without blocks."""
     if logits.shape[1] == 0:
         return logits.new_zeros(())
     wanted = clean[:, None].expand(-1, logits.shape[1], -1)
@@ -220,7 +223,7 @@ def field_loss(x_logits: Tensor, y_logits: Tensor, cost: Tensor) -> Tensor:
     """Sum over N points and all cells of -log(1 - p_i q_j) C_ij, mean over B scenes: a scalar.
 
     x_logits (B, N, X) and y_logits (B, N, Y) give p and q of each point, cost (B, X, Y) in metres is at least 0. Each
-    power in -log(1 - u) = u + u^2 / 2 + .. is a product of matrices, so that no (N, X, Y) is computed; the remainder of
+    power in -log(1 - u) = u + u^2 / 2 + .. is a product of matrices, so that no (N, X, Y) is stored; the remainder of
     the series matters only for large u, which at most a few p and q have. There it is computed from logarithms, and
     stays finite for p = q = 1.
     """

@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..model.token import rollout
-from ..model.token.net import ACTION_TOKENS, GOAL_X, TokenNet
+from ..model.token import ops, rollout
+from ..model.token.net import TokenNet
 from ..model.token.ops import EditRules
 from ..model.token.rollout import Sampling
 from ..tokens import decoding_rounds
@@ -42,9 +42,9 @@ def draft(
     temperature: float,
     generator: torch.Generator,
 ) -> Tensor:
-    """(B, count, 16) ids drafted in three rounds from the goal of `clean` (B, 16), tokens drawn at a temperature."""
-    mask_id = net.config.mask_id
-    actions = mask_all_but_goal(clean, mask_id)[:, None].expand(-1, count, -1)
+    """(B, count, T) ids drafted in three rounds from the goal of `clean` (B, T), tokens drawn at a temperature."""
+    layout = net.config.layout
+    actions = ops.mask_free(clean, layout)[:, None].expand(-1, count, -1)
     out = net.forward_packed(*inputs, actions[:, :1])
 
     def logits(drafts: Tensor) -> Tensor:
@@ -52,10 +52,5 @@ def draft(
         first = drafts is actions
         return out.logits.expand(-1, count, -1, -1) if first else net.decode(drafts, out.keys_values)
 
-    rounds, sampling = decoding_rounds(GOAL_X, ROUNDS, 0), Sampling(temperature, generator)
-    return rollout.rollout(logits, actions, mask_id, rounds, EditRules(), sampling)[-1].actions
-
-
-def mask_all_but_goal(clean: Tensor, mask_id: int) -> Tensor:
-    """(B, 16) plans `clean` (B, 16) with all tokens but the goal masked."""
-    return torch.where(torch.arange(ACTION_TOKENS, device=clean.device) < GOAL_X, mask_id, clean)
+    rounds, sampling = decoding_rounds(len(layout.free), ROUNDS, 0), Sampling(temperature, generator)
+    return rollout.rollout(logits, actions, layout, rounds, EditRules(), sampling)[-1].actions

@@ -123,7 +123,8 @@ class TrainConfig:
         if self.loss.aux_perception == 0.0 and self.optimizer.vision_pretrain_fraction > 0.0:
             raise ConfigError(
                 "optimizer.vision_pretrain_fraction is above 0 and loss.aux_perception is 0: the vision encoder has "
-                "no loss in its pretraining; set optimizer.vision_pretrain_fraction to 0"
+                "no loss in its pretraining; "
+                "set optimizer.vision_pretrain_fraction to 0"
             )
 
 

@@ -26,7 +26,6 @@ from ..data.cache import CachedSet
 from ..model import pretrained
 from ..model.token.net import TokenNet, TokenNetConfig
 from ..model.token.rollout import Decoding
-from ..tokens import Codebook
 from . import data, fsdp, schedule, self_drafts, train_state, validation
 from .data import Source
 from .goal_scores import GoalScores
@@ -194,8 +193,7 @@ class _Loop:
         source = Source(
             job.scenes,
             job.config.data,
-            Codebook(job.network.bin_m, job.network.bins),
-            job.network.id_ranges,
+            job.network.layout,
             job.config.seed,
             job.goal_scores,
         )

@@ -16,14 +16,12 @@ from ..data.scene import DrivingScene
 from ..data.shards import SetError
 from ..domain import Array
 from ..features import ModelInputs
-from ..model.token import rollout
-from ..model.token.net import GOAL_X, TokenNet
+from ..model.token import ops, rollout
+from ..model.token.net import TokenNet
 from ..model.token.rollout import Decoding
 from ..planning.postprocess.waypoints import postprocess
 from ..scoring.frenet import FrenetFrame, poses_on_road
 from ..scoring.scorer import score
-from ..tokens import Codebook
-from .self_drafts import mask_all_but_goal
 
 BATCH_SCENES = 16  # scenes
 SUB_SCORES = ("nc", "dac", "ttc", "comfort", "ep")
@@ -57,9 +55,10 @@ def validate(net: TokenNet, dataset: ValidationSet, decoding: Decoding, device: 
     """Means over the scenes: PDMS and its sub-scores in percent, errors in metres, tokens in percent.
 
     `pdms` is that of the most probable goal's plan, `pdms_drafted` of the same before editing, `pdms_best` of the best
-    of all goals' plans; `token_accuracy` is that of the other 14 tokens given the expert's goal.
+    of all goals' plans; `token_accuracy` is that of the other tokens given the expert's goal.
     """
-    codebook = Codebook(net.config.bin_m, net.config.bins)
+    layout = net.config.layout
+    free = list(layout.free)
     rows: dict[str, list[float]] = {}
     for begin in range(0, len(dataset.scenes), BATCH_SCENES):
         some = slice(begin, begin + BATCH_SCENES)
@@ -67,18 +66,18 @@ def validate(net: TokenNet, dataset: ValidationSet, decoding: Decoding, device: 
         parts = zip(*(each.arrays.values() for each in inputs_of_batch), strict=True)
         images, text, ego, route = (torch.from_numpy(np.stack(part)).to(device) for part in parts)
         inputs = images, text, ego, route
-        experts = np.stack([scene.expert[:, :2] for scene in scenes])
-        clean = net.config.clamp_to_range(torch.from_numpy(codebook.encode(experts).astype(np.int64)).to(device))
-        hidden = mask_all_but_goal(clean, net.config.mask_id)
-        predicted = net.packed_logits(*inputs, hidden[:, None])[:, 0, :GOAL_X].argmax(-1)
+        experts = np.stack([scene.expert[:, : len(layout.axes)] for scene in scenes])
+        clean = net.config.clamp_to_range(torch.from_numpy(layout.encode(experts).astype(np.int64)).to(device))
+        hidden = ops.mask_free(clean, layout)
+        predicted = net.packed_logits(*inputs, hidden[:, None])[:, 0, free].argmax(-1)
         rounds = rollout.full_step(net, *inputs, decoding).rounds
-        plans = codebook.decode(rounds[-1].actions.cpu().numpy())  # (b, K, 8, 2)
-        drafts = codebook.decode(rounds[-1 - decoding.edit_rounds].actions[:, :1].cpu().numpy())
+        plans = layout.decode(rounds[-1].actions.cpu().numpy())  # (b, K, P, A)
+        drafts = layout.decode(rounds[-1 - decoding.edit_rounds].actions[:, :1].cpu().numpy())
         for k, scene in enumerate(scenes):
             road = FrenetFrame.of(scene.route)
-            points = postprocess(np.concatenate([drafts[k], plans[k]]), scene.ego, codebook.bin_m, road)
+            points = postprocess(np.concatenate([drafts[k], plans[k]])[..., :2], scene.ego, layout.codebook.bin_m, road)
             card = score(scene.scored(), poses_on_road(points, road))
-            error = np.hypot(*np.moveaxis(plans[k, 0] - experts[k], -1, 0))
+            error = np.hypot(*np.moveaxis(plans[k, 0, :, :2] - experts[k, :, :2], -1, 0))
             row = {
                 "pdms": 100.0 * card.score[1],
                 **{name: 100.0 * getattr(card, name)[1] for name in SUB_SCORES},
@@ -86,7 +85,7 @@ def validate(net: TokenNet, dataset: ValidationSet, decoding: Decoding, device: 
                 "pdms_best": 100.0 * card.score[1:].max(),
                 "ade_m": error.mean(),
                 "goal_error_m": error[-1],
-                "token_accuracy": 100.0 * (predicted[k] == clean[k, :GOAL_X]).float().mean().item(),
+                "token_accuracy": 100.0 * (predicted[k] == clean[k, free]).float().mean().item(),
             }
             for name, value in row.items():
                 rows.setdefault(name, []).append(float(value))

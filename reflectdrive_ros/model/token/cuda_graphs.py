@@ -22,13 +22,13 @@ from torch import Tensor
 
 from ..layers import KeysValues
 from . import ops
-from .net import ACTION_TOKENS, TokenNet
+from .net import TokenNet
 from .ops import EditRules
 
 WARM_UPS = 3  # runs before a recording, in which libraries choose kernels and allocate workspaces
 
 Context = tuple[KeysValues, ...]  # of one prompt, per layer
-Result = tuple[Tensor, Tensor]  # blocks (B, M, 16) and the probability of each of their tokens
+Result = tuple[Tensor, Tensor]  # blocks (B, M, T) and the probability of each of their tokens
 Step = Callable[[Tensor, Context, Tensor, Tensor], Result]  # ids, context, limit, edit: all on the device
 PlainStep = Callable[[Tensor, Context, int, bool], Result]
 Capture = Callable[[Callable[[], Result]], Callable[[], Result]]  # what is done once -> what does it again
@@ -84,7 +84,7 @@ def build_step(net: TokenNet, rules: EditRules, mode: CudaMode) -> Step:
         update = fused_update.update  # type: ignore[assignment]
 
     def step(ids: Tensor, context: Context, limit: Tensor, edit: Tensor) -> Result:
-        return update(ids, net.decode(ids, context), net.config.mask_id, limit, edit, rules)
+        return update(ids, net.decode(ids, context), net.config.layout, limit, edit, rules)
 
     if mode.compiled:  # not with a torch.compile mode that records CUDA graphs itself
         return torch.compile(step, fullgraph=True, dynamic=False)
@@ -93,7 +93,7 @@ def build_step(net: TokenNet, rules: EditRules, mode: CudaMode) -> Step:
 
 @dataclass(frozen=True, eq=False)
 class CapturedStep:
-    ids: Tensor  # (B, M, 16), read by each replay
+    ids: Tensor  # (B, M, T), read by each replay
     replay: Callable[[], Result]  # into the same memory each time
 
 
@@ -115,11 +115,11 @@ class CudaGraphStep:
 
     @torch.inference_mode()
     def __call__(self, ids: Tensor, context: Context, limit: int, edit: bool) -> Result:
-        """As `rollout.step`, on ids (B, M, 16); what it returns is the caller's to keep."""
+        """As `rollout.step`, on ids (B, M, T); what it returns is the caller's to keep."""
         if context is not self._source:
             self._copy_context(context)
         for count in (*self._counts, ids.shape[1]):
-            shape = torch.Size((ids.shape[0], count, ACTION_TOKENS))
+            shape = torch.Size((ids.shape[0], count, ids.shape[2]))
             if shape not in self._recordings:
                 self._recordings[shape] = self._capture_for(shape)
         recording = self._recordings[ids.shape]

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...tokens import TokenLayout
+
 EXCLUDED = -1e30  # log-probability of a cell that is out of the game
 SEGMENT, SEGMENTS = 8, 12  # places of x, and how many stretches of so many each are searched for goals
 SLACK_M = 1e-3  # goals exactly the spacing apart count as apart, in spite of rounding
@@ -39,7 +41,6 @@ class EditRules:
     """When AutoEdit replaces a token."""
 
     at_most: int = 5  # replacements in one round: a third of the 14 free tokens, as drafting commits
-    frozen: int = 2  # tokens at the end that are never edited: the goal is the decision
 
 
 def likely_x_indices(logits: Tensor) -> Tensor:
@@ -125,7 +126,7 @@ def unmask(ids: Tensor, logits: Tensor, mask_id: int, limit: Tensor | int) -> tu
     return torch.where(commit, likeliest, ids), torch.where(masked & ~commit, 0.0, token_probability)
 
 
-def auto_edit(ids: Tensor, logits: Tensor, mask_id: int, rules: EditRules) -> tuple[Tensor, Tensor]:
+def auto_edit(ids: Tensor, logits: Tensor, layout: TokenLayout, rules: EditRules) -> tuple[Tensor, Tensor]:
     """Replaces tokens to which the network, given all of them, assigns a low probability, by more probable ones.
 
     Token to token: no token becomes a mask, a mask stays one, the goal stays. The least probable go first. Returns ids
@@ -133,27 +134,45 @@ def auto_edit(ids: Tensor, logits: Tensor, mask_id: int, rules: EditRules) -> tu
     """
     probability = logits.float().softmax(-1)
     confidence, likeliest = probability.amax(-1), logits.argmax(-1)
-    present = _token_probability(probability, ids, mask_id)
-    masked = ids == mask_id
-    free = torch.arange(ids.shape[-1], device=ids.device) < ids.shape[-1] - rules.frozen
-    wanted = free & ~masked & (likeliest != ids) & (confidence > present)
+    present = _token_probability(probability, ids, layout.mask_id)
+    masked = ids == layout.mask_id
+    wanted = free_positions(layout, ids.device) & ~masked & (likeliest != ids) & (confidence > present)
     commit = wanted & (ranks(-present, wanted) < rules.at_most)
     token_probability = torch.where(commit, confidence, present)
     return torch.where(commit, likeliest, ids), torch.where(masked, 0.0, token_probability)
 
 
 def update(
-    ids: Tensor, logits: Tensor, mask_id: int, limit: Tensor | int, edit: Tensor | bool, rules: EditRules
+    ids: Tensor, logits: Tensor, layout: TokenLayout, limit: Tensor | int, edit: Tensor | bool, rules: EditRules
 ) -> tuple[Tensor, Tensor]:
     """`unmask` up to `limit` positions or, where `edit`, `auto_edit`: what a step makes of its logits.
 
     A flag that is a tensor is decided on the device, in a graph that serves both.
     """
     if isinstance(edit, bool):
-        return auto_edit(ids, logits, mask_id, rules) if edit else unmask(ids, logits, mask_id, limit)
-    drafted, of_draft = unmask(ids, logits, mask_id, limit)
-    edited, of_edit = auto_edit(ids, logits, mask_id, rules)
+        return auto_edit(ids, logits, layout, rules) if edit else unmask(ids, logits, layout.mask_id, limit)
+    drafted, of_draft = unmask(ids, logits, layout.mask_id, limit)
+    edited, of_edit = auto_edit(ids, logits, layout, rules)
     return torch.where(edit, edited, drafted), torch.where(edit, of_edit, of_draft)
+
+
+def free_positions(layout: TokenLayout, device: torch.device) -> Tensor:
+    """(T,) bool, which positions are no goal."""
+    place = torch.arange(layout.length, device=device)
+    return (place < layout.goal[0]) | (place > layout.goal[1]) if layout.goal else place >= 0
+
+
+def mask_free(ids: Tensor, layout: TokenLayout) -> Tensor:
+    """(.., T) ids with all but their goal masked."""
+    return torch.where(free_positions(layout, ids.device), layout.mask_id, ids)
+
+
+def goal_sequences(goals: Tensor, layout: TokenLayout) -> Tensor:
+    """(B, K, T) action sequences that hold a goal of goals (B, K, 2) each, all else masked."""
+    first, end = layout.goal[0], layout.goal[1] + 1
+    mask = torch.full((1, 1, layout.length), layout.mask_id, device=goals.device).expand(*goals.shape[:2], -1)
+    parts = [mask[..., :first], goals, mask[..., end:]]
+    return torch.cat([part for part in parts if part.shape[-1]], -1)
 
 
 def token_log_probs(logits: Tensor, ids: Tensor, mask_id: int) -> Tensor:

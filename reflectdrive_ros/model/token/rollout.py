@@ -21,10 +21,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...tokens import Round, decoding_rounds
+from ...tokens import Round, TokenLayout, decoding_rounds
 from ..layers import KeysValues
 from . import ops
-from .net import ACTION_TOKENS, GOAL_X, TokenNet
+from .net import TokenNet
 from .ops import EditRules, GoalRules
 
 
@@ -42,7 +42,7 @@ class Prefilled(NamedTuple):
     """What is known of a scene before the first draft."""
 
     keys_values: tuple[KeysValues, ...]  # of the prompt, per layer
-    actions: Tensor  # (B, K, 16) ids: each goal, the rest masked
+    actions: Tensor  # (B, K, T) ids: each goal, the rest masked
     goal_log_probs: Tensor  # (B, K)
     valid: Tensor  # (B, K) bool; a slot that is not real repeats the first goal
 
@@ -50,9 +50,9 @@ class Prefilled(NamedTuple):
 class RoundOutput(NamedTuple):
     """Action sequences after one round."""
 
-    actions: Tensor  # (B, M, 16) ids
-    confidence: Tensor  # (B, M, 16) probability of each token in its last evaluation, 0 for a mask
-    log_probs: Tensor | None = None  # (B, M, 16) of each token under the round's sampling distribution, 0 of a mask
+    actions: Tensor  # (B, M, T) ids
+    confidence: Tensor  # (B, M, T) probability of each token when it was last evaluated, 0 of a mask
+    log_probs: Tensor | None = None  # (B, M, T) of each token under the round's sampling distribution, 0 of a mask
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Sampling:
 class Decoded(NamedTuple):
     """Result of a full step."""
 
-    rounds: tuple[RoundOutput, ...]  # drafts, then edits; sequences (B, K, 16), no mask left in the last
+    rounds: tuple[RoundOutput, ...]  # drafts, then edits; sequences (B, K, T), no mask left in the last
     goal_log_probs: Tensor  # (B, K)
     valid: Tensor  # (B, K) bool
 
@@ -97,22 +97,22 @@ def prefill_goal_from_prompt(net: TokenNet, prompt: Tensor, rules: GoalRules) ->
     Goals are searched where their x is probable (`ops.likely_x_indices`): y is evaluated only there. The goals found
     get a goal value each, and are reweighted by it.
     """
-    config, scenes, device = net.config, prompt.shape[0], prompt.device
-    nothing = torch.full((scenes, 1, ACTION_TOKENS), config.mask_id, device=device)
-    out = net.forward_from_prompt(prompt, nothing)
-    (x_low, _), (y_low, y_high) = config.id_ranges
+    layout, device = net.config.layout, prompt.device
+    out = net.forward_from_prompt(prompt, net.all_masked(prompt.shape[0], device))
+    (x_low, _), (y_low, y_high) = layout.id_ranges[:2]
     y_ids = torch.arange(y_low, y_high + 1, device=device)
+    bin_m = layout.codebook.bin_m
     x_logits = net.goal_x_logits(out)
     places = ops.likely_x_indices(x_logits)
     x_log_probs, x_ids = x_logits.log_softmax(-1).gather(-1, places), x_low + places
     cells, log_probs, valid = ops.choose_goals(
-        x_log_probs, net.goal_y_logits(out, x_ids), config.bin_m * x_ids, config.bin_m * y_ids, rules.for_search
+        x_log_probs, net.goal_y_logits(out, x_ids), bin_m * x_ids, bin_m * y_ids, rules.for_search
     )
     goals = torch.stack([x_ids.gather(-1, cells[..., 0]), y_low + cells[..., 1]], -1)
-    actions = torch.cat([nothing[..., :GOAL_X].expand(-1, goals.shape[1], -1), goals], -1)
+    actions = ops.goal_sequences(goals, layout)
     goal_value = net.goal_value(net.hidden(actions, out.keys_values))
     order, log_probs, valid = ops.reweight_goals(log_probs, goal_value, valid, rules)
-    actions = actions.gather(1, order[..., None].expand(-1, -1, ACTION_TOKENS))
+    actions = actions.gather(1, order[..., None].expand(-1, -1, layout.length))
     return Prefilled(out.keys_values, actions, log_probs, valid)
 
 
@@ -124,25 +124,25 @@ def step(
     edit: Tensor | bool,
     rules: EditRules,
 ) -> tuple[Tensor, Tensor]:
-    """One round on blocks (B, M, 16): draft up to `limit` masked tokens each or, where `edit`, replace tokens.
+    """One round on blocks (B, M, T): draft up to `limit` masked tokens each or, where `edit`, replace tokens.
 
     Returns the blocks and the probability of each of their tokens, 0 where it is still the mask.
     """
-    return ops.update(actions, net.decode(actions, keys_values), net.config.mask_id, limit, edit, rules)
+    return ops.update(actions, net.decode(actions, keys_values), net.config.layout, limit, edit, rules)
 
 
 def rollout(
     logits: Callable[[Tensor], Tensor],
     actions: Tensor,
-    mask_id: int,
+    layout: TokenLayout,
     rounds: Sequence[Round],
     rules: EditRules,
     sampling: Sampling | None = None,
     log_probs: bool = False,
 ) -> tuple[RoundOutput, ...]:
-    """Run decoding rounds on action sequences (B, M, 16); returns the output of each round.
+    """Run decoding rounds on action sequences (B, M, T); returns the output of each round.
 
-    logits: (B, M, 16, bins) of action sequences, called once a round; gradients pass through it where they are enabled.
+    logits: (B, M, T, bins) of action sequences, called once a round; gradients pass through it where they are enabled.
     sampling: Gumbel noise on the logits draws the tokens and ranks them; None is greedy. log_probs: also return the
     log-probability of each token.
     """
@@ -150,11 +150,11 @@ def rollout(
     for limit, edit in rounds:
         scores = logits(actions)
         drawn = scores if sampling is None else scores + sampling.temperature * _gumbel(scores, sampling.generator)
-        actions, confidence = ops.update(actions, drawn, mask_id, limit, edit, rules)
+        actions, confidence = ops.update(actions, drawn, layout, limit, edit, rules)
         of_tokens = None
         if log_probs:
             temperature = 1.0 if sampling is None or sampling.temperature == 0.0 else sampling.temperature
-            of_tokens = ops.token_log_probs(scores / temperature, actions, mask_id)
+            of_tokens = ops.token_log_probs(scores / temperature, actions, layout.mask_id)
         found.append(RoundOutput(actions, confidence, of_tokens))
     return tuple(found)
 
@@ -178,13 +178,19 @@ def guided_logits(
 
 
 def full_step(net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, decoding: Decoding) -> Decoded:
-    """Decide, draft, reflect: 1 + 3 + 3 passes."""
-    known = prefill_goal(net, images, text, ego, route, decoding.goals)
+    """Decide, draft, reflect: 1 + 3 + 3 passes. A layout without a goal is drafted from masks alone."""
+    layout = net.config.layout
+    if layout.goal:
+        known = prefill_goal(net, images, text, ego, route, decoding.goals)
+    else:
+        masked = net.all_masked(len(images), images.device)
+        certain = torch.zeros(len(images), 1, device=images.device)
+        known = Prefilled(prefill(net, images, text, ego, route), masked, certain, certain == 0.0)
     rounds = rollout(
         lambda actions: net.decode(actions, known.keys_values),
         known.actions,
-        net.config.mask_id,
-        decoding_rounds(GOAL_X, decoding.draft_rounds, decoding.edit_rounds),
+        layout,
+        decoding_rounds(len(layout.free), decoding.draft_rounds, decoding.edit_rounds),
         decoding.edits,
     )
     return Decoded(rounds, known.goal_log_probs, known.valid)
@@ -195,6 +201,7 @@ def lite_step(
 ) -> tuple[Tensor, Tensor]:
     """The last plan's tokens, carried into the present and masked where they end, drafted once and edited once."""
     keys_values = prefill(net, images, text, ego, route)
-    rounds = decoding_rounds(ACTION_TOKENS, 1, 1)
-    last = rollout(lambda ids: net.decode(ids, keys_values), actions, net.config.mask_id, rounds, decoding.edits)[-1]
+    layout = net.config.layout
+    rounds = decoding_rounds(layout.length, 1, 1)
+    last = rollout(lambda ids: net.decode(ids, keys_values), actions, layout, rounds, decoding.edits)[-1]
     return last.actions, last.confidence

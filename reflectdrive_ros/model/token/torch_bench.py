@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...tokens import decoding_rounds
 from . import ops, rollout
-from .net import ACTION_TOKENS, GOAL_X, TokenNet, TokenNetConfig, base_config, small_config
+from .net import TokenNet, TokenNetConfig, base_config, small_config
 from .ops import EditRules
 from .rollout import Decoding
 
@@ -85,8 +85,8 @@ def full_step_uncached(
         prompts = net.prompt(*tensors).expand(actions.shape[1], -1, -1)
         return net.forward_from_prompt(prompts, actions.transpose(0, 1)).logits.transpose(0, 1)
 
-    rounds = decoding_rounds(GOAL_X, decoding.draft_rounds, decoding.edit_rounds)
-    return rollout.rollout(logits, actions, net.config.mask_id, rounds, decoding.edits)[-1].actions
+    rounds = decoding_rounds(len(net.config.layout.free), decoding.draft_rounds, decoding.edit_rounds)
+    return rollout.rollout(logits, actions, net.config.layout, rounds, decoding.edits)[-1].actions
 
 
 @torch.inference_mode()
@@ -95,7 +95,7 @@ def parts_ms(
 ) -> dict[str, float]:
     """Median milliseconds of a prefill's parts: images, goals (heads and distances), and the rest."""
     images, text, ego, route = tensors
-    nothing = torch.full((1, 1, ACTION_TOKENS), net.config.mask_id, device=images.device)
+    nothing = net.all_masked(1, images.device)
     actions: dict[str, Callable[[], object]] = {
         "vision": lambda: net.prompt(images, text, ego, route),
         "packed": lambda: net.forward_packed(images, text, ego, route, nothing),
@@ -136,9 +136,9 @@ def updates_ms(net: TokenNet, device: str, rules: EditRules, actions: int, runs:
     `fused` is left out on a CPU, and without triton.
     """
     generator = torch.Generator().manual_seed(0)
-    bins = net.config.bins
-    ids = torch.randint(0, bins, (1, actions, ACTION_TOKENS), generator=generator).to(device)
-    logits = torch.randn(1, actions, ACTION_TOKENS, bins, generator=generator).to(device)
+    layout = net.config.layout
+    ids = torch.randint(0, layout.bins, (1, actions, layout.length), generator=generator).to(device)
+    logits = torch.randn(1, actions, layout.length, layout.bins, generator=generator).to(device)
     limit, edit = (torch.zeros((), dtype=kind, device=device) for kind in (torch.int64, torch.bool))
     updates: dict[str, Callable[..., object]] = {"token_ops": ops.update}
     if torch.device(device).type == "cuda" and find_spec("triton") is not None:
@@ -150,7 +150,7 @@ def updates_ms(net: TokenNet, device: str, rules: EditRules, actions: int, runs:
         for name, update in updates.items():
             begun = time.perf_counter_ns()
             for _ in range(REPEATS):
-                update(ids, logits, net.config.mask_id, limit, edit, rules)
+                update(ids, logits, layout, limit, edit, rules)
             synchronize(device)
             if turn >= 0:
                 spent[name].append(1e-6 * (time.perf_counter_ns() - begun) / REPEATS)

@@ -1,4 +1,4 @@
-"""Converts the eight points of token plans to poses: one plan for publishing, many for checks."""
+"""The points of token plans to poses: one plan for publishing, many for checks."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from ... import geometry
 from ...domain import Array, EgoState, Trajectory
 from ...kinematics import SAME_PLACE_M
 from ...scoring.frenet import FrenetFrame, poses_on_road
+from ...scoring.scorer import WAYPOINTS
 from .curvature import exceeds_curvature, limit_curvature
 from .smoothing import smooth_points
 from .speed_profile import drop_reversals, limit_acceleration, limit_curve_speed, smooth_distances
 
-POINTS, POINT_DT_S = 8, 0.5
-FREE = 2 * (POINTS - 1)  # tokens to decode: all except the goal's
+POINTS, POINT_DT_S = WAYPOINTS, 0.5
 HORIZON_S = POINTS * POINT_DT_S
 STEP_S = 0.1  # of `interpolate`, as the driving score simulates
 
 
 def postprocess(points: Array, ego: EgoState, bin_m: float, road: FrenetFrame | None) -> Array:
-    """Points (.., 8, 2) of tokens as the car drives them: without quantisation noise, within its limits, relative to
+    """Points (.., P, 2) of tokens as the car drives them: without quantisation noise, within its limits, relative to
     the road if it is known.
     """
     kept = limit_acceleration(
@@ -33,26 +33,26 @@ def postprocess(points: Array, ego: EgoState, bin_m: float, road: FrenetFrame | 
 def trajectories(
     points: Array, speed_mps: float, dt_s: float, road: FrenetFrame | None = None
 ) -> tuple[Trajectory, ...]:
-    """Points (N, 8, 2), of a car that now drives at `speed_mps`, as poses at `dt_s`, headings included, up to 4 s."""
+    """Points (N, P, 2), of a car that now drives at `speed_mps`, as poses at `dt_s`, headings included, up to 4 s."""
     return tuple(Trajectory(poses, dt_s) for poses in interpolate(poses_on_road(points, road), speed_mps, dt_s))
 
 
 def interpolate(poses: Array, speed_mps: float, dt_s: float = STEP_S) -> Array:
-    """Poses (N, 4 s / dt_s, 3) through poses (N, 8, 3) at 0.5 .. 4 s, of a car that drives at `speed_mps`.
+    """Poses (N, 4 s / dt_s, 3) through poses (N, P, 3) at 0.5 .. 4 s, of a car that drives at `speed_mps`.
 
     The path is that of `kinematics.resample`, except for plans that stop and continue: their path has a corner at the
     stop. Distances along it follow the points within the limits of a controller: see `speed_profile.smooth_distances`.
     """
-    knots = np.concatenate([np.zeros((len(poses), 1, 3)), poses], axis=1)  # (N, 9, 3)
+    knots = np.concatenate([np.zeros((len(poses), 1, 3)), poses], axis=1)  # (N, P + 1, 3)
     way = np.diff(knots[..., :2], axis=1)
     length = np.hypot(way[..., 0], way[..., 1])
     moves = length > SAME_PLACE_M
-    for knot in range(POINTS):  # a standing car does not turn
+    for knot in range(poses.shape[1]):  # a standing car does not turn
         knots[:, knot + 1, 2] = np.where(moves[:, knot], knots[:, knot + 1, 2], knots[:, knot, 2])
     along = np.concatenate([np.zeros((len(poses), 1)), np.cumsum(length, axis=1)], axis=1)
     distance = _distances(along[:, 1:], speed_mps, dt_s)  # (N, T)
     piece = np.zeros(distance.shape, np.intp)
-    for knot in range(1, POINTS):
+    for knot in range(1, poses.shape[1]):
         piece += distance > along[:, knot, None]
     found = _along_curves(knots, length, moves, _tangents(way, length, moves), along, distance, piece)
     sharp = exceeds_curvature(knots)
@@ -68,7 +68,9 @@ def _along_curves(
 
     One array per coefficient of a piece: gathering them this way takes a quarter of the time of gathering rows.
     """
-    of_piece, of_knot = (np.arange(len(knots))[:, None] * columns + piece for columns in (POINTS, POINTS + 1))
+    of_piece, of_knot = (
+        np.arange(len(knots))[:, None] * columns + piece for columns in length.shape[1] + np.array([0, 1])
+    )
     share = (distance - along.take(of_knot)) / np.where(moves, length, 1.0).take(of_piece)
     share = np.where(moves.take(of_piece), np.minimum(np.maximum(share, 0.0), 1.0), 0.0)
     left, square = 1.0 - share, share * share
@@ -103,7 +105,7 @@ def _distances(along: Array, speed_mps: float, dt_s: float) -> Array:
 
 
 def _tangents(way: Array, length: Array, moves: Array) -> Array:
-    """(N, 8, 2, 2) direction per metre at the start and end of each piece: the mean of the pieces at a knot, with more
+    """(N, P, 2, 2) direction per metre at the start and end of each piece: the mean of the pieces at a knot, with more
     weight for the shorter one; one-sided at the ends and at a stop.
     """
     slope = way / np.where(moves, length, 1.0)[..., None]

@@ -67,7 +67,7 @@ class TrtNetwork:
         """
         gpu = open_device(device)
         trt = import_tensorrt(gpu)
-        self.codebook = card.codebook()
+        self.layout = card.layout()
         self.inputs = input_spec(card, tokenizer)
         self._sequences = sequences_per_step(card)
         self._scene = Scene(0)
