@@ -234,7 +234,10 @@ def test_a_quantised_pair_that_has_passed_the_gate_drives(pairs):
     [
         (None, "lacks their score beside that of float32 graphs: export again with --precision int8 --gate DIR"),
         ({"passed": True}, "lacks their score"),
-        ({"pdms_fp32": 80.0, "pdms": 79.6, "passed": True}, r"score 0\.40 PDMS less than in float32, at most 0\.3 is allowed: use the"),
+        (
+            {"pdms_fp32": 80.0, "pdms": 79.6, "passed": True},
+            r"score 0\.40 PDMS less than in float32, at most 0\.3 is allowed: use the",
+        ),
         ({"pdms_fp32": 80.0, "pdms": float("nan"), "passed": True}, "score nan PDMS less"),
         ({"pdms_fp32": 80.0, "pdms": 80.0, "passed": False}, r"score 0\.00 PDMS less"),
     ],
