@@ -133,7 +133,7 @@ def test_a_few_processes_for_each_core_are_allowed():
     [
         (["eval", "--set", "test"], "--scenes"),
         (["eval", f"--{'oracle'}", "words"], "--privilege"),
-        (["scenes", f"--{'no-images'}"], "--no-images"),
+        (["scenes", f"--{'no-pictures'}"], "--no-images"),
         (["replay", "bag", "--set", "planner=x"], "--setting"),
         (["demo", "--set=planner=x"], "--setting"),
         (["bench", "repair", "--set", "val"], "--scenes"),

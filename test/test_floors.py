@@ -35,6 +35,7 @@ FLOORS = {
 GROUND = (
     *(
         "__init__",
+        "agent_history",
         "arguments",
         "command",
         "config",

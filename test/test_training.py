@@ -839,7 +839,7 @@ def test_a_setting_on_the_command_line_goes_before_the_file(sets, tmp_path):
         ("network: huge", "expected one of small"),
         ("loss: [1, 2]", "expected settings"),
         ("loss: {aux_perception: 0}", "set optimizer.vision_pretrain_fraction to 0"),
-        ("loss: {goal_value: 1}", "set loss.goal_score above 0 too"),
+        ("loss: {goal_value: 1}", "set loss.goal_score above 0"),
         ("a: b: c", "is not YAML"),
         ("device: {accelerator: cuda}", "no CUDA device"),
         ("data: {batch: 4000}", "fewer than data.batch"),

@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @command()
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
-    """Exit code 0; 2 with one sentence on stderr when there is nothing to decode."""
+    """Exit code 0; 2 with one sentence on stderr if there is nothing to decode."""
     config = cli_args.configuration(args)
     folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors)
     set_name = shards.index_of(folder).set
@@ -157,8 +157,8 @@ def expert_sentence(expert: Mapping[str, float]) -> str:
     """One sentence."""
     exact, tokens, without = (expert[name] for name in CEILINGS)
     return (
-        f"The expert's own plan has {exact:.1f}; in tokens, read against the road, {tokens:.1f}; without the road "
-        f"{without:.1f}."
+        f"The expert's own plan scores {exact:.1f}; rounded to tokens and read relative to the road {tokens:.1f}, "
+        f"without the road {without:.1f}."
     )
 
 

@@ -31,7 +31,7 @@ from ..data.scene import FAMILIES
 from ..evaluation import closed_loop, driving_scores, open_loop, privilege
 from ..evaluation.driving_scores import MEASURES, Scores
 from ..evaluation.privilege import PRIVILEGES
-from ..planning import LEARNED, PLANNERS
+from ..planning import LEARNED, PLANNERS, VECTOR_PLANNERS
 from ..planning.planner import Planner, PlannerContext, PlanningError
 from ..provenance import write_numbers
 from ..runtime import cli_args
@@ -149,7 +149,7 @@ def evaluate(folder: Path, planners: Mapping[str, Planner], console: Console, co
             result.left_out.append(recording.name)
             continue
         begun = len(result.families)
-        for start in real_tracks.starts(recording):
+        for start in real_tracks.starts(recording, vectors=bool(VECTOR_PLANNERS & set(planners))):
             _score_start(start, planners, config, result)
         result.recordings += 1
         result.skipped += len(real_tracks.start_steps(recording)) - (len(result.families) - begun)

@@ -15,6 +15,7 @@ PLANNERS: dict[str, Planner] = {
     "route_follower": route_follower.plan,
 }
 CAMERA_FREE = ("constant_velocity", "route_follower")  # they use no images, so none need be rendered or read
+VECTOR_PLANNERS: frozenset[str] = frozenset()  # they read lanes, history, lights and stop lines; others pay nothing
 LEARNED: dict[str, Planner] = {  # they need the weights of a network
     "reflectdrive": reflectdrive.plan,
     "reflectdrive2": reflectdrive2.plan,
