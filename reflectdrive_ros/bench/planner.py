@@ -211,7 +211,9 @@ def figures(
         network = OrtNetwork(card, args.threads, "cpu")
         runs = min(PROFILE_RUNS, args.steps)
         looking = profile_nodes(card, "vision_encoder", {"views": group_views(card, inputs.images)}, runs, folder)
-        reading = profile_nodes(card, "prefill_goal", network.goal_inputs(inputs), runs, folder)
+        goals = "goals" in network.capabilities
+        feeds = network.goal_inputs(inputs) if goals else network.graph_inputs(inputs)
+        reading = profile_nodes(card, "prefill_goal" if goals else "prefill", feeds, runs, folder)
         parts_ms = {"vision": sum(looking.values()), **split(reading, folder / "run.onnx")}
     compared = network is not eager
     spent_ms = timed(args.steps, make_actions(network, eager, net, inputs, compared), errors)
