@@ -23,11 +23,11 @@ from rich.table import Table
 from .. import arguments
 from ..command import command, make_list, track_progress
 from ..config import Config, override_dotted
+from ..demo.recordings import RECORDING, open_recording
 from ..provenance import write_numbers
 from ..replay.node import Harness
 from ..ros import image_decoding, outputs
 from ..ros.processes import running_node
-from ..ros.recordings import RECORDING, open_recording
 from ..ros.topics import message_class
 
 PERIOD_S = 0.1

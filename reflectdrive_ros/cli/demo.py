@@ -26,6 +26,9 @@ from rich.table import Table
 from .. import arguments
 from ..command import command, make_list
 from ..config import Config
+from ..demo import live, world_bag, world_messages
+from ..demo.recordings import RECORDING
+from ..demo.world_node import Pacing, WorldNode, new_context, remaps, require_running, spin_in_background
 from ..errors import UserError
 from ..evaluation.driving_scores import extend
 from ..files import lock_folder
@@ -36,11 +39,8 @@ from ..replay.engine import PlansBag
 from ..replay.node import PlannerOutputs
 from ..replay.record import DriveEvent, DriveRecord, ReplayRecord, summary
 from ..replay.report import drive_rows, write_report
-from ..ros import live, world_bag, world_messages
 from ..ros.bag import BagReader, BagWriter
 from ..ros.processes import isolated_environment, running_node
-from ..ros.recordings import RECORDING
-from ..ros.world_node import Pacing, WorldNode, new_context, remaps, require_running, spin_in_background
 from ..runtime import cli_args
 from ..sim.sumo import SumoMissing
 from . import make_bag, replay

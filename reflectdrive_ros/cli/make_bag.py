@@ -19,11 +19,11 @@ from rich.table import Table
 from .. import arguments
 from ..command import command, make_table, track_progress
 from ..config import Config, override_dotted
+from ..demo import world_bag
+from ..demo.recordings import Recording, open_recording
 from ..planning import get_planner
 from ..provenance import write_numbers
-from ..ros import world_bag
 from ..ros.bag import STORAGES, BagReader, BagWriter
-from ..ros.recordings import Recording, open_recording
 
 WORLD = Path("world")
 

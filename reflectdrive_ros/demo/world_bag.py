@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from .. import arguments
 from ..config import Config
+from ..ros.planning_core import PlanningCore
 from ..runtime.engine import NO_DEADLINE_MS
 from . import world_messages
-from .planning_core import PlanningCore
 from .recordings import RecordedMessage, RecordedTopic, Recording
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """The proving ground on a vehicle's topics: publishes three cameras, odometry, road users and a route, subscribes to
 plans.
 
-    python -m reflectdrive_ros.ros.world_node --seed 3
+    python -m reflectdrive_ros.demo.world_node --seed 3
 
 The ego follows the newest plan. If rendering takes longer than a tick of 0.1 s, simulated time runs slower than real
 time; no tick is skipped. In lock step each tick waits for its own plan, so that a drive does not depend on the speed of
@@ -35,13 +35,14 @@ from .. import arguments
 from ..config import Config
 from ..domain import Array, Plan
 from ..errors import UserError
+from ..ros import convert, outputs, topics
+from ..ros.bag import BagError, BagWriter
+from ..ros.convert import BadMessage
+from ..ros.node import qos_profile, start_ros
+from ..ros.processes import dds_profile, full_topic_name, sender_qos
+from ..ros.topics import NODE_NAME, message_class
 from ..stopping import raise_on_signal
-from . import convert, outputs, topics, world_bag, world_messages
-from .bag import BagError, BagWriter
-from .convert import BadMessage
-from .node import qos_profile, start_ros
-from .processes import dds_profile, full_topic_name, sender_qos
-from .topics import NODE_NAME, message_class
+from . import world_bag, world_messages
 
 if TYPE_CHECKING:
     from ..sim.drive_log import Event

@@ -1,6 +1,6 @@
 """The live page: inputs, plans and verdicts of a running planner, in a browser on this machine.
 
-    python -m reflectdrive_ros.ros.live --port 8000
+    python -m reflectdrive_ros.demo.live --port 8000
 
 It subscribes to the node's topics, so it works for `reflectdrive demo --live` and for a node on a vehicle. The server
 is Python's own, answers this machine only, and needs no network access.
