@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import time
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -221,11 +220,10 @@ def run_live(args: argparse.Namespace, console: Console, errors: Console) -> Non
         with spin_in_background(node, context=context), running_node(config, remaps(config), log) as process:
             node.wait_for_planner(process, log)
             console.print(f"{page.url} shows the drive; Ctrl-C ends it")
-            with suppress(KeyboardInterrupt):  # Ctrl-C ends the page
-                for moment in node.drive(args.seconds, Pacing(lock_step=True, real_time=True)):
-                    require_running(process, log)
-                    for event in moment.events:
-                        console.print(f"{event.time_s:.1f} s: {event.text}")
+            for moment in node.drive(args.seconds, Pacing(lock_step=True, real_time=True)):
+                require_running(process, log)
+                for event in moment.events:
+                    console.print(f"{event.time_s:.1f} s: {event.text}")
 
 
 # --- the recording ---------------------------------------------------------------------------------------------------
