@@ -49,9 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--minutes",
         type=arguments.Range(0.1, 10_080.0, "minutes"),
         default=MINUTES,
-        help=f"of our time (default: {MINUTES:.0f})",
+        help="of our time",
     )
-    parser.add_argument("--planner", default=Config().planner, help=f"recipe (default: {Config().planner})")
+    parser.add_argument("--planner", default=Config().planner, help="recipe")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here")
 
 

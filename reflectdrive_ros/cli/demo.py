@@ -67,9 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=Path("out/demo"), help="folder for bag, plans and report")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here too")
     parser.add_argument("--live", action="store_true", help="show the drive in a browser while it happens")
-    parser.add_argument(
-        "--port", type=arguments.PORT, default=live.PORT, help=f"of the live page (default: {live.PORT})"
-    )
+    parser.add_argument("--port", type=arguments.PORT, default=live.PORT, help="of the live page")
     parser.add_argument(
         "--recording", type=Path, nargs="?", const=RECORDING, metavar="DIR", help="play a real recording instead"
     )

@@ -21,6 +21,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from .. import arguments, pages
+from ..command import HelpFormatter
 from ..config import VehicleConfig
 from ..errors import UserError
 from ..stopping import raise_on_signal
@@ -119,10 +120,8 @@ def serve(port: int, vehicle: VehicleConfig) -> Iterator[LiveServer]:
 
 
 def main(args: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="live", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--port", type=arguments.PORT, default=PORT, help=f"of the page (default: {PORT})")
+    parser = argparse.ArgumentParser(prog="live", description=__doc__, formatter_class=HelpFormatter)
+    parser.add_argument("--port", type=arguments.PORT, default=PORT, help="of the page")
     parsed = parser.parse_args(sys.argv[1:] if args is None else args)
     try:
         with raise_on_signal(), serve(parsed.port, VehicleConfig()) as page:

@@ -32,6 +32,7 @@ from rosgraph_msgs.msg import Clock
 from visualization_msgs.msg import MarkerArray
 
 from .. import arguments
+from ..command import HelpFormatter
 from ..config import Config
 from ..domain import Array, Plan
 from ..errors import UserError
@@ -233,9 +234,7 @@ def new_context(args: list[str] | None = None) -> Context:
 def main(args: list[str] | None = None) -> int:
     """`ros2 run reflectdrive world`"""
     given = sys.argv[1:] if args is None else args
-    parser = argparse.ArgumentParser(
-        prog="world", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(prog="world", description=__doc__, formatter_class=HelpFormatter)
     world_bag.add_world_arguments(parser)
     parser.add_argument(
         "--seconds", type=arguments.duration(0.1), help="end after so much simulated time (default: never)"
