@@ -85,18 +85,14 @@ print(time.perf_counter() - begun)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--backend", choices=BACKENDS, default="onnxruntime", help=f"{', '.join(BACKENDS)} (the first)")
-    parser.add_argument("--config", choices=("small", "base"), default="small", help="size of random weights (small)")
+    parser.add_argument("--backend", choices=BACKENDS, default="onnxruntime", help=", ".join(BACKENDS))
+    parser.add_argument("--config", choices=("small", "base"), default="small", help="size of random weights")
     parser.add_argument("--model", metavar="FILE", help="weights in place of random ones")
     parser.add_argument("--sha256", metavar="HASH", help="of --model (default: as the card.json beside it tells)")
     parser.add_argument("--graphs", type=Path, metavar="CARD", help="card of the graphs exported of --model")
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1 .. (cpu; of --backend tensorrt cuda)")
-    parser.add_argument(
-        "--threads", type=arguments.process_count(), default=2, metavar="N", help="processor threads (2)"
-    )
-    parser.add_argument(
-        "--steps", type=arguments.positive_int(), default=200, metavar="N", help="steps of each kind (200)"
-    )
+    parser.add_argument("--threads", type=arguments.process_count(), default=2, metavar="N", help="processor threads")
+    parser.add_argument("--steps", type=arguments.positive_int(), default=200, metavar="N", help="steps of each kind")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
 
 

@@ -46,14 +46,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=arguments.process_count(),
         default=1,
         metavar="N",
-        help="of several bags so many at once (default: 1)",
+        help="of several bags so many at once",
     )
     parser.add_argument("--node", action="store_true", help="through the real node over DDS, in recorded time")
     parser.add_argument(
         "--rate",
         type=arguments.Range(0.05, 20.0),
         default=1.0,
-        help="with --node: speed of playing (default: 1.0)",
+        help="with --node: speed of playing",
     )
     parser.add_argument("--planner", help="recipe to use instead of the configured one")
     cli_args.add_model_arguments(parser)

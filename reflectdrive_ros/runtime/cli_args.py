@@ -48,18 +48,18 @@ def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
         "--scenes",
         default="test",
         metavar="NAME|DIR",
-        help="scene set train, val, test or hard, generated where missing, or the folder of a set (default: test)",
+        help="scene set train, val, test or hard, generated where missing, or the folder of a set",
     )
     arguments.add_renamed_options(parser, {"set": "--scenes"})
     parser.add_argument(
-        "--limit", type=arguments.positive_int(), default=300, metavar="N", help="scenes, the set's first (300)"
+        "--limit", type=arguments.positive_int(), default=300, metavar="N", help="scenes, the set's first"
     )
     parser.add_argument(
         "--workers",
         type=arguments.process_count(),
         default=1,
         metavar="N",
-        help="processes, if the set must be made (1)",
+        help="processes, if the set must be made",
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="configuration (YAML)")
     add_model_arguments(parser)

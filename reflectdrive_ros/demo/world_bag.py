@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from .. import arguments
 from ..config import Config
+from ..ros.planning_core import PlanningCore
 from ..runtime.engine import NO_DEADLINE_MS
 from . import world_messages
-from .planning_core import PlanningCore
 from .recordings import RecordedMessage, RecordedTopic, Recording
 
 if TYPE_CHECKING:
@@ -25,9 +25,7 @@ TICK_S = 0.1
 
 
 def add_world_arguments(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument(
-        "--seed", type=arguments.SEED, default=6, help="of the town, its traffic and its looks (default: 6)"
-    )
+    parser.add_argument("--seed", type=arguments.SEED, default=6, help="of the town, its traffic and its looks")
     parser.add_argument("--town", default="", help="name of a made town (default: one that follows from the seed)")
     parser.add_argument("--map", type=Path, metavar="FILE", help="drive in this Lanelet2 map (.osm) instead")
 
