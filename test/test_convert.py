@@ -203,7 +203,7 @@ def test_an_intrinsic_matrix_that_would_overflow_is_refused(entry, value):
 
 
 def test_missing_extrinsics_and_intrinsics_are_sentences():
-    with pytest.raises(BadMessage, match="no way from base_link to 'left_optical'"):
+    with pytest.raises(BadMessage, match="no transform from base_link to 'left_optical'"):
         convert.camera_from_ego({}, "left", "left_optical")
     message = camera_info()
     message.k[0] = 0.0

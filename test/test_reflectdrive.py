@@ -171,7 +171,7 @@ def test_guidance_is_used_where_it_is_asked_for_and_never_ignored():
     other = Guided(STRAIGHT)
     planned(other, seen(8.0))
     assert not any(call == "unconditional" or call[0] == "guided" for call in other.calls)
-    with pytest.raises(PlanningError, match=r"reflectdrive\.guidance is set, but the network gives no logits"):
+    with pytest.raises(PlanningError, match=r"reflectdrive\.guidance is set, but the network returns no logits"):
         planned(KnownWays(STRAIGHT), seen(8.0), reflectdrive__guidance=1.5)
 
 

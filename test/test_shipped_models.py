@@ -118,7 +118,7 @@ def test_reflectdrive_repairs_on_the_shipped_graphs():
     ("setting", "value", "sentence"),
     [
         ("goals", 7, r"reflectdrive\.goals is 7, but the graphs of .* have 6 built in: set it to at most that"),
-        ("guidance", 1.5, r"reflectdrive\.guidance is 1\.5, but the graphs of .* do not give the logits that"),
+        ("guidance", 1.5, r"reflectdrive\.guidance is 1\.5, but the graphs of .* do not return the logits that"),
     ],
 )
 def test_what_the_graphs_cannot_give_reflectdrive_is_refused_at_the_start(precision, setting, value, sentence):

@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--val", type=Path, required=True, metavar="DIR", help=f"set to be examined on, its first {SCENES}"
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the trainings are kept")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the trainings")
     parser.add_argument(
         "--steps", type=arguments.positive_int(10**9), default=500, metavar="N", help="of each training (500)"
     )
@@ -91,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=arguments.positive_int(10**9),
         default=1800,
         metavar="N",
-        help="of the eyes before them (1800)",
+        help="of the vision pretraining before them (1800)",
     )
     arguments.add_renamed_options(parser, {"eyes-steps": "--vision-steps"})
     parser.add_argument(
@@ -130,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
         errors.print(escape(f"{fault.filename or args.out}: {fault.strerror or fault}"), soft_wrap=True)
         return 2
     except KeyboardInterrupt as stop:
-        return report_stop(stop, "the same command goes on from here")
+        return report_stop(stop, "the same command resumes from here")
     console.print(_mean_table(result))
     console.print(_difference_table(result))
     return 0
@@ -189,10 +189,10 @@ def finished_card(run: Run) -> dict[str, Any] | None:
         if {name: learnt[name] for name in run.learnt} != run.learnt:
             other.append("scenes")
         if init_from["steps"] != run.init_from:
-            other.append("steps of the eyes")
+            other.append("steps of the vision pretraining")
         done = card["steps"] == run.config.schedule.steps and ("validation" in card or run.name == VISION)
     except (KeyError, TypeError, AttributeError) as fault:
-        raise AblationError(f"{run.out / CARD} is no card of a training ({fault!r}): give another --out") from None
+        raise AblationError(f"{run.out / CARD} is not the card of a training ({fault!r}): give another --out") from None
     if other:
         raise AblationError(f"{run.out} holds another training ({', '.join(other)} differ): give another --out")
     return card if done else None
@@ -253,8 +253,8 @@ def _run_parallel(runs: Sequence[Run], jobs: int, on_done: Callable[[Run, dict[s
                 card = finished_card(run) if code == 0 else None
                 if card is None:
                     raise AblationError(
-                        f"the training {run.name} failed (exit code {code}): {run.log} tells why; those that are done "
-                        "are kept, and the same command goes on"
+                        f"the training {run.name} failed (exit code {code}): {run.log} has the reason; finished "
+                        "trainings are kept, and the same command resumes"
                     )
                 on_done(run, card)
             if not ended:

@@ -74,7 +74,7 @@ MAX_GOALS = GOALS[-1]
 NO_CACHE_STRIDE = 8  # a frame without reuse is timed every this many rounds
 PROFILE_RUNS = 30
 WARM_UP = 5
-CACHED, UNCACHED = "with the ring", "images never seen"
+CACHED, UNCACHED = "with the ring", "images not cached"
 COLD_START_SCRIPT = """
 import time; begun = time.perf_counter()
 import sys
@@ -90,9 +90,11 @@ print(time.perf_counter() - begun)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--backend", choices=BACKENDS, default="onnxruntime", help=f"{', '.join(BACKENDS)} (the first)")
-    parser.add_argument("--config", choices=("small", "base"), default="small", help="size of random weights (small)")
-    parser.add_argument("--model", metavar="FILE", help="weights in place of random ones")
-    parser.add_argument("--sha256", metavar="HASH", help="of --model (default: as the card.json beside it tells)")
+    parser.add_argument(
+        "--config", choices=("small", "base"), default="small", help="size of the random network (small)"
+    )
+    parser.add_argument("--model", metavar="FILE", help="weights to use instead of random ones")
+    parser.add_argument("--sha256", metavar="HASH", help="of --model (default: from the card.json beside it)")
     parser.add_argument("--graphs", type=Path, metavar="CARD", help="card of the graphs exported of --model")
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1 .. (cpu; of --backend tensorrt cuda)")
     parser.add_argument(
@@ -182,7 +184,7 @@ def load_or_export_graphs(
     if args.graphs is not None:
         card = GraphCard.read(args.graphs)
         if card.model["weights_sha256"] != sha256:
-            raise GraphError(f"{args.graphs} was exported of other weights than --model: export them again")
+            raise GraphError(f"{args.graphs} was exported from other weights than --model: export them again")
         return card
     from ..deploy.export import export
 
@@ -451,25 +453,25 @@ def tables(numbers: Mapping[str, Any]) -> list[Table]:
         shown.add_row(
             f"full, {goals} of {goals} edited", f"{numbers['full_by_goals_ms_p50'][str(goals)]:.1f}", "", "", "", *cells
         )
-    waits = "wait as ours do" if numbers["eager_threads"] == "passive" else "spin while they wait, unlike ours"
+    waits = "sleep while they wait" if numbers["eager_threads"] == "passive" else "spin while they wait"
     ceilings = "no bound: torch finds no GPU and runs on the CPU; "
     if numbers["copy_gb_per_s"] is not None:
         ceilings = f"copy {numbers['copy_gb_per_s']:.1f} GB/s, "
         ceilings += f"matrices {numbers['matmul_gflop_per_s']:.0f} GFLOP/s in float32; "
     shown.caption = (
         f"{ceilings}reuse of keys and values makes a full step {numbers['own_reuse_times_faster']:.1f} times faster, "
-        f"{numbers['own_reuse_times_faster_one_goal']:.1f} times with one goal, than where each pass reads the scene "
+        f"{numbers['own_reuse_times_faster_one_goal']:.1f} times with one goal, than encoding the scene in each pass "
         f"again; eager torch {numbers['sharing_times_faster']:.1f} times "
         f"on {MAX_GOALS} goals than where each pass reads it for each goal, "
         f"{numbers['reuse_times_faster']:.1f} times than where it reads it for all; "
         f"{numbers['reuse_times_faster_one_goal']:.1f} times on one goal"
         + (
-            f"; to keep what was seen, {numbers['ring_times_faster']:.2f} times"
+            f"; the feature cache saves  {numbers['ring_times_faster']:.2f} times"
             if "ring_times_faster" in numbers
             else ""
         )
     )
-    parts = Table(title="where a full step's time goes, ms", title_justify="left", box=SIMPLE_HEAD)
+    parts = Table(title="parts of a full step, ms", title_justify="left", box=SIMPLE_HEAD)
     columns = {**numbers["parts_ms_p50"], "drafts": numbers["draft_ms_p50"], "edits": numbers["edit_ms_p50"]}
     columns |= {"host": numbers["host_ms_p50"]}
     columns |= {f"update of {goals}": value for goals, value in numbers["update_ms_p50"].items()}

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--first", type=arguments.INDEX, default=0, metavar="N", help="scenes to leave out at the beginning"
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the set, where it is not the usual one")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the set (default: the usual one)")
     parser.add_argument(
         "--workers",
         type=arguments.process_count(),
@@ -95,17 +95,17 @@ def run(args: argparse.Namespace) -> int:
         errors.print(escape(write_error(fault)), soft_wrap=True, highlight=False)
         return 2
     except KeyboardInterrupt as stop:
-        return report_stop(stop, "whole shards are kept, the same command goes on from there")
+        return report_stop(stop, "complete shards are kept, the same command resumes")
     console.print(_table(index, rate))
     counts = ", ".join(f"{name} {count}" for name, count in index.counts.items())
-    console.print(escape(f"on the way: {counts or 'nothing to tell'}\nin {folder}"), soft_wrap=True, highlight=False)
+    console.print(escape(f"on the way: {counts or 'nothing'}\nin {folder}"), soft_wrap=True, highlight=False)
     for name, reason in index.missing.items():
         errors.print(escape(f"{name} could not be made: {reason}"), soft_wrap=True, highlight=False)
     return 1 if index.missing else 0
 
 
 def write_error(fault: OSError) -> str:
-    return f"{fault.filename} cannot be written: {fault.strerror}; whole shards are kept"
+    return f"{fault.filename} cannot be written: {fault.strerror}; complete shards are kept"
 
 
 def show(folder: Path, scenes: int, file: Path, console: Console) -> None:
@@ -130,7 +130,7 @@ def _check(folder: Path, console: Console, errors: Console) -> int:
     missing = shards.index_of(folder).missing
     for name, reason in missing.items():
         errors.print(escape(f"{folder / name}.tar was never made: {reason}"), soft_wrap=True, highlight=False)
-    console.print(f"{whole} shards are whole, {damaged} damaged, {len(missing)} were never made", highlight=False)
+    console.print(f"{whole} shards are complete, {damaged} damaged, {len(missing)} were never made", highlight=False)
     return 1 if damaged or missing else 0
 
 

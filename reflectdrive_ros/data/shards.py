@@ -67,7 +67,7 @@ class SetError(RuntimeError):
 
 @dataclass(frozen=True)
 class ShardNote:
-    """What is known of one shard."""
+    """Description of one shard."""
 
     file: str
     sha256: str
@@ -82,7 +82,7 @@ class ShardNote:
 
 @dataclass(frozen=True)
 class Index:
-    """What is known of a set."""
+    """Description of a set."""
 
     set: str
     size: int  # requested number of scenes
@@ -350,7 +350,7 @@ def shard_paths(folder: Path) -> tuple[Path, ...]:
 
 
 def check(folder: Path) -> Iterator[tuple[ShardNote, str | None]]:
-    """Every shard of a set with what is wrong with it, None where it is whole. Raises SetError as `index_of`."""
+    """Every shard of a set with its fault, None if it is intact. Raises SetError as `index_of`."""
     for note in index_of(folder).shards:
         try:
             content_of(folder, note)

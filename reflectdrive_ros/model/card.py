@@ -290,4 +290,4 @@ def _check_graph(file: Path, row: Mapping[str, Any]) -> None:
 
 def _check_hash(file: Path, found: str, expected: str) -> None:
     if found != expected.lower():
-        raise GraphError(f"{file} has SHA-256 {found}, its card says {expected}: fetch it again or export it again")
+        raise GraphError(f"{file} has SHA-256 {found}, its card has {expected}: fetch it again or export it again")

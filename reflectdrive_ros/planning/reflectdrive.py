@@ -142,7 +142,7 @@ def draft_plans(
     if settings.guidance == 0:
         return network.draft(scene.context, actions, draft_schedule(len(network.layout.free), settings.draft_rounds))
     if not isinstance(network, GuidedNetwork):
-        raise PlanningError("reflectdrive.guidance is set, but the network gives no logits: set it to 0")
+        raise PlanningError("reflectdrive.guidance is set, but the network returns no logits: set it to 0")
     unconditional = network.unconditional(inputs)
 
     def step(ids: Array, limit: int, _: bool) -> tuple[Array, Array]:

@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def measure(bag: Path, planner: str | None, errors: Console) -> tuple[int, dict[str, Margin]]:
-    """Plans made of a bag, and their margins. Raises BagError or ConfigError."""
+    """The plans of a bag, and their margins. Raises BagError or ConfigError."""
     with TemporaryDirectory() as folder:
         parser = argparse.ArgumentParser()
         engine.add_arguments(parser)

@@ -83,7 +83,7 @@ def replay_many(args: argparse.Namespace, config: Config, errors: Console) -> in
     try:
         failures |= run_jobs([job for job in jobs if job not in kept], args, config, errors)
     except KeyboardInterrupt as stop:
-        return report_stop(stop, "the same command goes on from here")
+        return report_stop(stop, "the same command resumes from here")
     results, parts = [], []
     for job in jobs:
         if str(job.bag) in failures:
@@ -243,7 +243,7 @@ def _receive(ours: Connection, process: SpawnProcess) -> float | str:
         process.join()
         code = process.exitcode or 0
         how = f"was killed by signal {-code}" if code < 0 else "broke off"
-        return f"its process {how}; what it said last is above"
+        return f"its process {how}; its last output is above"
     if isinstance(said, str):
         process.join()
     return said

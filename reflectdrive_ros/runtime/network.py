@@ -205,7 +205,7 @@ def _graphs(path: Path, decoding: DecodingConfig) -> GraphCard:
     if isinstance(decoding, ReflectDriveDecoding):
         if decoding.guidance > 0:
             raise GraphError(
-                f"reflectdrive.guidance is {decoding.guidance}, but the graphs of {path} do not give the logits that "
+                f"reflectdrive.guidance is {decoding.guidance}, but the graphs of {path} do not return the logits that "
                 "guidance needs: set it to 0, or model.file to the weights (.safetensors), which torch runs"
             )
         if decoding.goals > built_in["goals"]:
@@ -247,7 +247,7 @@ def self_check(network: Network, path: Path) -> None:
         reason = " ".join(str(fault).split())[:300]
         raise ModelFileError(f"model file {path} fails its self-check: {reason}; do not drive with it") from None
     if expected is not None and not abs(log_prob - expected["goal_log_prob"]) <= GOLDEN_TOLERANCE:
-        faults = [*faults, f"its likeliest goal has a log-probability of {log_prob:.3f}, its card tells {expected}"]
+        faults = [*faults, f"its most probable goal has a log-probability of {log_prob:.3f}, its card has {expected}"]
     if faults:
         raise ModelFileError(f"model file {path} fails its self-check: {faults[0]}; do not drive with it")
 
@@ -271,9 +271,9 @@ def _run_self_check(network: Network) -> tuple[float, list[str]]:
     _, again = network.step(network.prefill(inputs), before, *edit)
     faults = []
     if not np.isfinite(known.goal_log_probs).all() or not ((confidence >= 0) & (confidence <= 1 + 1e-5)).all():
-        faults.append("it gives probabilities that are none")
+        faults.append("its probabilities are not between 0 and 1")
     elif ((actions < 0) | (actions >= layout.mask_id)).any():
-        faults.append("tokens stay unwritten")
+        faults.append("tokens stay masked")
     elif (actions[:, goal] != goals).any():
         faults.append("it does not keep its goals")
     elif not abs(np.log(again / confidence).mean()) <= GOLDEN_TOLERANCE:
