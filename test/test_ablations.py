@@ -168,7 +168,7 @@ def test_another_set_or_other_eyes_are_refused(place, capsys):
     assert "(steps of the vision pretraining differ)" in capsys.readouterr().err
     card.write_text(json.dumps({}))
     assert main(command(place, "--seeds", "1")) == 2
-    assert "is no card of a training" in capsys.readouterr().err
+    assert "is not the card of a training" in capsys.readouterr().err
     shards.write_index(place / "train", Index("train", 12, (), {"sources": "later"}))
     assert main(command(place, "--seeds", "1")) == 2
     assert "(scenes differ)" in capsys.readouterr().err

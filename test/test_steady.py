@@ -180,10 +180,10 @@ def test_the_limit_can_be_taken_away():
         (SafetyCheck(unsafe_after_s=3.5), SafetyCheck(unsafe_after_s=3.2), "unsafe after 3.2 s"),
         (SafetyCheck(), SafetyCheck(unsafe_after_s=3.9), "unsafe after 3.9 s"),
         (SafetyCheck(unsafe_after_s=3.2), SafetyCheck(), ""),
-        (SafetyCheck(clearance_m=0.9), SafetyCheck(clearance_m=0.7), "comes closer"),
+        (SafetyCheck(clearance_m=0.9), SafetyCheck(clearance_m=0.7), "less clearance"),
         (SafetyCheck(clearance_m=3.0), SafetyCheck(clearance_m=1.1), ""),
-        (SafetyCheck(clearance_m=3.0), SafetyCheck(clearance_m=0.9), "comes closer"),
-        (SafetyCheck(road_clearance_m=0.4), SafetyCheck(road_clearance_m=0.1), "comes closer"),
+        (SafetyCheck(clearance_m=3.0), SafetyCheck(clearance_m=0.9), "less clearance"),
+        (SafetyCheck(road_clearance_m=0.4), SafetyCheck(road_clearance_m=0.1), "less clearance"),
     ],
 )
 def test_what_a_steady_plan_would_give_away_is_named(own, held, word):

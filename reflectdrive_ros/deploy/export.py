@@ -173,7 +173,7 @@ def describe_model(
     """Inputs and meaning of the graphs as JSON values: the same for all graphs and their card."""
     config = net.config
     width, height = camera or network_size(net)
-    averaged = "averages down to the network's size and " if (width, height) != network_size(net) else ""
+    averaged = "averages areas down to what the network takes and " if (width, height) != network_size(net) else ""
     measures = dataclasses.asdict(config)
     description = {
         "weights_sha256": weights_sha256,
@@ -186,7 +186,7 @@ def describe_model(
             "instants": config.instants,
             "frames": config.vision.frames,
             "order": "oldest instant first, the cameras of each from left to right",
-            "pixels": f"uint8 RGB; the graph {averaged}takes them to x / 127.5 - 1",
+            "pixels": f"uint8 RGB; the graph itself {averaged}takes them to x / 127.5 - 1",
             "text_length": config.text_length,
             "words": config.words,
             "ego": "speed in m/s, acceleration in m/s^2, yaw rate in rad/s, each over its ego_scale",
