@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import importlib
-import io
 import os
 import sys
-from pathlib import Path
 from types import ModuleType
 
 from . import __version__
-from .stopping import exit_code, print_stop, raise_on_signal, report_stop
+from .stopping import run_process
 
 # command -> (module with add_arguments(parser) and run(args) -> exit code, description). A module is imported when its
 # command is called: a laptop without ROS can score, a car without scipy can plan.
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("cli.demo", "the closed loop: the proving ground drives the real node over real topics; with a report"),
-    "replay": ("replay.engine", "rosbag2 recordings through the engine or the node: plans, numbers, report"),
+    "replay": ("cli.replay", "rosbag2 recordings through the engine or the node: plans, numbers, report"),
     "compare": ("cli.compare", "two replays of the same bags: differences, and how sure they are"),
     "make-bag": ("cli.make_bag", "a rosbag2 from a recording that comes with the package, or from the proving ground"),
     "scenes": ("cli.scenes", "makes, completes, checks and shows a scene set of the proving ground"),
@@ -53,46 +50,9 @@ EXTRAS = {
 }
 
 
-# errors of writing without a file name: standard output goes to a full disk or exceeds a limit
-UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-
-
 def main(argv: list[str] | None = None) -> int:
-    """Runs a command and returns its exit code; 2 with one sentence on stderr where output or working directory fail.
-
-    A command ended by a signal prints one sentence and returns 128 plus the signal number.
-    """
-    if isinstance(sys.stdout, io.TextIOWrapper):  # an ASCII terminal shows "?" for what it has no character for
-        sys.stdout.reconfigure(errors="replace")
-    with raise_on_signal() as request:
-        try:
-            return run_and_flush(sys.argv[1:] if argv is None else argv)
-        except KeyboardInterrupt as stop:
-            return report_stop(stop)
-        except OSError:
-            if request.number is None:
-                raise
-            print_stop()  # the terminal was closed, and what was being closed could not print
-            discard_output()
-            return exit_code(request.number)
-
-
-def run_and_flush(argv: list[str]) -> int:
-    try:
-        try:
-            return run(argv)
-        finally:
-            if sys.stdout is not None:  # None: closed by the shell
-                sys.stdout.flush()
-    except BrokenPipeError:  # `reflectdrive .. | head`
-        discard_output()
-        return 0
-    except OSError as fault:
-        if fault.filename is not None or fault.errno not in UNWRITABLE:
-            raise
-        discard_output()
-        sys.stderr.write(f"reflectdrive: standard output cannot be written: {fault.strerror}\n")
-        return 2
+    """Runs a command and returns its exit code."""
+    return run_process(lambda: run(sys.argv[1:] if argv is None else argv))
 
 
 def run(argv: list[str]) -> int:
@@ -114,38 +74,7 @@ def run(argv: list[str]) -> int:
     except FileNotFoundError:
         sys.stderr.write("reflectdrive: the working directory has been removed: change to one that exists\n")
         return 2
-    if problem := json_problem(args):
-        sys.stderr.write(f"{problem}\n")
-        return 2
     return int(args.run(args))
-
-
-def discard_output() -> None:
-    """Redirects standard output to /dev/null, so that the flush at interpreter exit does not fail."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def json_problem(args: argparse.Namespace) -> str:
-    """Why the file of --json cannot be written, checked before the work; empty where it can be written or is not given.
-
-    Its folder may be the one of --out, which the command creates.
-    """
-    file: Path | None = getattr(args, "json", None)
-    if file is None:
-        return ""
-    try:
-        existed = file.exists()
-        if existed and not file.is_file() and not file.is_dir():  # a pipe is not tried
-            return ""
-        if file.parent == getattr(args, "out", None) and not file.parent.exists():
-            return ""
-        with file.open("ab"):
-            pass
-        if not existed:
-            file.unlink()
-    except OSError as fault:
-        return f"{file} cannot be written: {fault.strerror}; name another file with --json"
-    return ""
 
 
 def add_command(

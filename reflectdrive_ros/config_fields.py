@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from .documents import DocumentError, read_yaml
+from .errors import UserError
 from .files import shown
 
 
-class ConfigError(ValueError):
+class ConfigError(UserError, ValueError):
     """A setting is wrong; the message names it, its value, the expected value and what to do."""
 
 

@@ -24,6 +24,7 @@ from typing import Any, Generic, TypeVar
 import cv2
 import numpy as np
 
+from .errors import UserError
 from .stopping import block_terminal_signals, install_worker_handlers
 
 ATTEMPTS = 3
@@ -37,7 +38,7 @@ Result = TypeVar("Result")
 Work = Callable[[Task, Callable[[int], None]], Result]
 
 
-class WorkerPoolError(RuntimeError):
+class WorkerPoolError(UserError, RuntimeError):
     """No worker process can be started; its own error output is above."""
 
 

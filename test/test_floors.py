@@ -35,11 +35,14 @@ FLOORS = {
 GROUND = (
     *(
         "__init__",
+        "agent_history",
         "arguments",
+        "command",
         "config",
         "config_fields",
         "documents",
         "domain",
+        "errors",
         "files",
         "geometry",
         "kinematics",

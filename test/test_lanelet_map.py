@@ -13,6 +13,7 @@ from geometry_msgs.msg import Pose
 from rich.console import Console
 
 from reflectdrive_ros import geometry
+from reflectdrive_ros.cli import replay
 from reflectdrive_ros.config import Config, ConfigError, InputsConfig
 from reflectdrive_ros.domain import Verdict
 from reflectdrive_ros.replay import engine
@@ -218,9 +219,10 @@ def test_a_bag_with_a_lanelet_route_is_replayed(bag, tmp_path, words):
     settings = ["inputs.route_type=lanelet", f"inputs.lanelet_map={MAP}", "cameras.required=false"]
     words = [*words, "--planner", "route_follower", *(word for pair in settings for word in ("--setting", pair))]
     parser = argparse.ArgumentParser()
-    engine.add_arguments(parser)
+    replay.add_arguments(parser)
     args = parser.parse_args([str(bag), "--out", str(tmp_path), *words])
-    record, _ = engine.replay(args, cli_args.configuration(args), Console(stderr=True))
+    config, options = cli_args.configuration(args), replay.options_of(args)
+    record = engine.replay_bag(bag, tmp_path, options, config, Console(stderr=True), lambda share: None)
     assert len(record.frames) > 30
     assert {frame.verdict for frame in record.frames} == {Verdict.OK}
     if record.details["route"] == "bag":

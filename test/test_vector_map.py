@@ -35,6 +35,7 @@ from test_lanelet_map import (
 )
 
 from reflectdrive_ros import geometry
+from reflectdrive_ros.cli import replay
 from reflectdrive_ros.domain import PlanSource, Verdict
 from reflectdrive_ros.replay import engine, recorded_world
 from reflectdrive_ros.replay.bag_topics import known_sources
@@ -468,11 +469,12 @@ def bag(tmp_path_factory):
 
 def replayed(bag, out, *pairs):
     parser = argparse.ArgumentParser()
-    engine.add_arguments(parser)
+    replay.add_arguments(parser)
     pairs = ("inputs.route_type=lanelet", "cameras.required=false", *pairs)
     words = ["--planner", "route_follower", *(word for pair in pairs for word in ("--setting", pair))]
     args = parser.parse_args([str(bag), "--out", str(out), *words])
-    return engine.replay(args, words_given.configuration(args), Console(stderr=True))[0]
+    config = words_given.configuration(args)
+    return engine.replay_bag(bag, out, replay.options_of(args), config, Console(stderr=True), lambda share: None)
 
 
 def test_a_bag_with_its_map_needs_no_file_and_gives_the_same_plans(bag, tmp_path):

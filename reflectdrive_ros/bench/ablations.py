@@ -11,7 +11,6 @@ repeated, a stopped one is resumed: after Ctrl-C, or after another failed.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import subprocess
@@ -24,23 +23,21 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from .. import arguments
+from ..command import command, make_table
 from ..config import ConfigError, override_dotted
 from ..data import shards
-from ..data.shards import SetError
+from ..documents import read_json
+from ..errors import UserError
 from ..model.checkpoint import CARD
 from ..provenance import write_numbers
 from ..runtime import cli_args
-from ..stopping import report_stop
 from ..training import settings, train_state, validation
 from ..training.settings import TrainConfig
-from ..training.train_state import StateError
 from .results import format_paired
 
 FULL = "full"
@@ -53,7 +50,7 @@ TERMINATE_TIMEOUT_S = 30.0  # time for a training to write its state and weights
 POLL_S = 0.2
 
 
-class AblationError(Exception):
+class AblationError(UserError):
     """The table cannot be made; the message names the reason and what to do."""
 
 
@@ -103,37 +100,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the tables here too")
 
 
-def run(args: argparse.Namespace) -> int:
+@command("the same command resumes from here", os_error="{}: {}")
+def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; that of a signal; 2 with one sentence on stderr when a training cannot be used or failed."""
-    errors, console = Console(stderr=True), Console()
-    if not console.is_terminal:  # a log is wide enough for its lines
-        console = Console(width=160)
-    try:
-        runs = plan_runs(args)
-        args.out.mkdir(parents=True, exist_ok=True)
-        cards = run_trainings(runs, args.jobs, errors)
-        result = {
-            "steps": args.steps,
-            "vision_steps": args.vision_steps,
-            "batch": runs[0].config.data.batch,
-            "seeds": args.seeds,
-            "scenes_trained_on": cards[VISION]["data"]["train"]["used"],
-            "validation_scenes": min(SCENES, shards.index_of(args.val).scenes),
-            **numbers({name: card for name, card in cards.items() if name != VISION}, args.seeds),
-        }
-        if args.json is not None:
-            write_numbers(args.json, result)
-    except (AblationError, ConfigError, SetError, StateError) as fault:
-        errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
-        return 2
-    except OSError as fault:
-        errors.print(escape(f"{fault.filename or args.out}: {fault.strerror or fault}"), soft_wrap=True)
-        return 2
-    except KeyboardInterrupt as stop:
-        return report_stop(stop, "the same command resumes from here")
+    runs = plan_runs(args)
+    args.out.mkdir(parents=True, exist_ok=True)
+    cards = run_trainings(runs, args.jobs, errors)
+    result = {
+        "steps": args.steps,
+        "vision_steps": args.vision_steps,
+        "batch": runs[0].config.data.batch,
+        "seeds": args.seeds,
+        "scenes_trained_on": cards[VISION]["data"]["train"]["used"],
+        "validation_scenes": min(SCENES, shards.index_of(args.val).scenes),
+        **numbers({name: card for name, card in cards.items() if name != VISION}, args.seeds),
+    }
+    write_numbers(args.json, result)
     console.print(_mean_table(result))
     console.print(_difference_table(result))
-    return 0
 
 
 # --- which trainings -------------------------------------------------------------------------------------------------
@@ -201,7 +185,7 @@ def finished_card(run: Run) -> dict[str, Any] | None:
 def _read_card(out: Path) -> dict[str, Any] | None:
     """A folder's card or, if a training was killed before it wrote one, its state."""
     try:
-        return dict(json.loads((out / CARD).read_text(encoding="utf-8")))
+        return dict(read_json(out / CARD))
     except FileNotFoundError:
         found = train_state.read_progress(out)
     except (OSError, ValueError, TypeError) as fault:
@@ -231,7 +215,7 @@ def run_trainings(runs: Sequence[Run], jobs: int, errors: Console) -> dict[str, 
             if not errors.is_terminal:
                 found = card.get("validation")
                 summary_text = f": {validation.summary(found)}" if found else ""
-                errors.print(f"{run.name}, {card['minutes']:.1f} min{summary_text}", soft_wrap=True, highlight=False)
+                errors.print(f"{run.name}, {card['minutes']:.1f} min{summary_text}")
 
         for stage in (runs[:1], runs[1:]):
             _run_parallel([run for run in stage if run.name not in cards], jobs, on_done)
@@ -327,27 +311,22 @@ def _mean_table(result: Mapping[str, Any]) -> Table:
         f"{result['steps']} steps of {result['batch']} scenes each, seeds: {result['seeds']}; means in percent on "
         f"{result['validation_scenes']} scenes"
     )
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("trained", no_wrap=True)
-    for heading in ("PDMS", "NC", "DAC", "TTC", "C", "EP", "goal error m", "PDMS drafted"):
-        table.add_column(heading, justify="right")
+    headings = ("trained", "PDMS", "NC", "DAC", "TTC", "C", "EP", "goal error m", "PDMS drafted")
+    rows = []
     for variant, row in result["variants"].items():
         scores = (f"{row[key]:.1f}" for key in ("pdms", *validation.SUB_SCORES))
-        table.add_row(variant, *scores, f"{row['goal_error_m']:.2f}", f"{row['pdms_drafted']:.1f}")
-    return table
+        rows.append((variant, *scores, f"{row['goal_error_m']:.2f}", f"{row['pdms_drafted']:.1f}"))
+    return make_table(headings, rows, title)
 
 
 def _difference_table(result: Mapping[str, Any]) -> Table:
     title = "by seed, and full less variant: mean (least .. largest)"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("trained", no_wrap=True)
-    for heading in ("PDMS", "difference", "DAC", "difference"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    rows = []
     for variant in result["variants"]:
         differences = result["differences"].get(_left_out(variant), {})
         cells = []
         for key in ("pdms", "dac"):
             cells.append(" ".join(f"{result['runs'][f'{variant}-{k}'][key]:.1f}" for k in range(result["seeds"])))
             cells.append(format_paired(differences.get(key, ())))
-        table.add_row(variant, *cells)
-    return table
+        rows.append((variant, *cells))
+    return make_table(("trained", "PDMS", "difference", "DAC", "difference"), rows, title)

@@ -16,17 +16,15 @@ from typing import Any
 
 import cv2
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import track
 from rich.table import Table
 
 from .. import arguments, geometry
+from ..command import command, make_table, track_progress
 from ..domain import Array
 from ..provenance import write_numbers
 from ..sim.network import towns
-from ..sim.network.roads import RoadError, RoadMap
+from ..sim.network.roads import RoadMap
 from ..sim.render import appearance, camera, scenery, visible_scene
 from ..sim.traffic.actors import Actors, Shape, Snapshot
 from .scoring import one_core
@@ -56,27 +54,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
 
 
-def run(args: argparse.Namespace) -> int:
+@command()
+def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr when there is no town to draw or the file cannot be written."""
-    console, errors = Console(), Console(stderr=True)
     threads = cv2.getNumThreads()
     cv2.setNumThreads(1)
     try:
         with one_core(), tempfile.TemporaryDirectory() as folder:
             numbers = figures(towns.make(TOWN, SEED, Path(folder)), max(1, args.runs), errors)
-    except RoadError as fault:
-        errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
-        return 2
     finally:
         cv2.setNumThreads(threads)
-    if args.json is not None:
-        try:
-            write_numbers(args.json, numbers)
-        except OSError as fault:
-            errors.print(escape(f"{args.json} cannot be written: {fault.strerror}"), soft_wrap=True, highlight=False)
-            return 2
+    write_numbers(args.json, numbers)
     console.print(table(numbers))
-    return 0
 
 
 def busy_street(road_map: RoadMap) -> tuple[Array, Snapshot]:
@@ -121,7 +110,7 @@ def figures(road_map: RoadMap, runs: int, console: Console) -> dict[str, Any]:
     for width, height in SIZES:
         rig = camera.rig(width, height)
         spent: list[tuple[float, float]] = []
-        for _ in track(range(runs + 2), f"{width}x{height}", console=console, disable=not console.is_terminal):
+        for _ in track_progress(range(runs + 2), f"{width}x{height}", console):
             start = time.perf_counter()
             view = visible_scene.gather_visible(town, snapshot, ego, light)
             gathered = time.perf_counter()
@@ -152,22 +141,23 @@ def copy_ms() -> float:
 
 
 def table(numbers: dict[str, Any]) -> Table:
-    shown = Table(
-        title=f"camera images on one core, medians of {numbers['runs']} instants; {numbers['actors']} road users "
-        f"within {WITHIN_M:.0f} m, a town of {numbers['things']} standing things",
-        box=SIMPLE_HEAD,
-    )
-    for name in ("size", "images/s", "at best", "ms view, for three", "ms each", "bound ms each"):
-        shown.add_column(name, justify="right")
+    rows = []
     for width, height in SIZES:
         size = f"{width}x{height}"
-        shown.add_row(
-            size,
-            f"{numbers[f'images_per_s_{size}']:.0f}",
-            f"{numbers[f'best_images_per_s_{size}']:.0f}",
-            f"{numbers[f'ms_view_{size}']:.1f}",
-            f"{numbers[f'ms_image_{size}']:.1f}",
-            f"{numbers[f'bound_ms_image_{size}']:.2f}",
+        rows.append(
+            (
+                size,
+                f"{numbers[f'images_per_s_{size}']:.0f}",
+                f"{numbers[f'best_images_per_s_{size}']:.0f}",
+                f"{numbers[f'ms_view_{size}']:.1f}",
+                f"{numbers[f'ms_image_{size}']:.1f}",
+                f"{numbers[f'bound_ms_image_{size}']:.2f}",
+            )
         )
-    shown.caption = f"once per town before that: {numbers['ms_scenery']:.0f} ms"
-    return shown
+    return make_table(
+        ("size", "images/s", "at best", "ms view, for three", "ms each", "bound ms each"),
+        rows,
+        f"camera images on one core, medians of {numbers['runs']} instants; {numbers['actors']} road users "
+        f"within {WITHIN_M:.0f} m, a town of {numbers['things']} standing things",
+        f"once per town before that: {numbers['ms_scenery']:.0f} ms",
+    )

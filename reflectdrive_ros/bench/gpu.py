@@ -11,9 +11,9 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from ..command import make_table
 from ..features import ModelInputs
 from ..model.token import torch_bench
 from ..model.token.cuda_graphs import DEFAULT_MODE, MODES
@@ -86,22 +86,18 @@ def table(gpu: Mapping[str, Any]) -> Table:
     ticks = gpu["clocks_mhz"]
     if not isinstance(ticks, str):
         ticks = ", ".join(f"{name.removeprefix('clocks.')} {value:.0f}" for name, value in ticks.items()) + " MHz"
-    shown = Table(
-        title=f"{gpu['name']}, compute capability {gpu['compute_capability']}, {gpu['memory_gb']:.0f} GB, "
-        f"CUDA {gpu['cuda']}; clocks: {ticks}",
-        title_justify="left",
-        box=SIMPLE_HEAD,
-    )
-    shown.add_column("ms p50")
-    for count in COUNTS:
-        shown.add_column(f"{count} block{'s' * (count > 1)}", justify="right")
-    shown.add_column("same ids", justify="right")
+    rows = []
     for name in gpu["update_ms_p50"][str(COUNTS[0])]:
-        shown.add_row(f"update: {name}", *(f"{gpu['update_ms_p50'][str(count)][name]:.3f}" for count in COUNTS), "")
+        rows.append((f"update: {name}", *(f"{gpu['update_ms_p50'][str(count)][name]:.3f}" for count in COUNTS), ""))
     for name, by_count in gpu["step_ms_p50"].items():
         drives = " (drives)" if name == gpu["chosen"] else ""
         share = f"{100 * gpu['same_ids'][name]:.2f} %"
-        shown.add_row(f"step: {name}{drives}", *(f"{by_count[str(count)]:.3f}" for count in COUNTS), share)
+        rows.append((f"step: {name}{drives}", *(f"{by_count[str(count)]:.3f}" for count in COUNTS), share))
     for name, why in gpu["left_out"].items():
-        shown.add_row(f"step: {name}", why, "", "")
-    return shown
+        rows.append((f"step: {name}", why, "", ""))
+    title = (
+        f"{gpu['name']}, compute capability {gpu['compute_capability']}, {gpu['memory_gb']:.0f} GB, "
+        f"CUDA {gpu['cuda']}; clocks: {ticks}"
+    )
+    counts = (f"{count} block{'s' * (count > 1)}" for count in COUNTS)
+    return make_table(("ms p50", *counts, "same ids"), rows, title)

@@ -18,18 +18,16 @@ from typing import Any
 import cv2
 import numpy as np
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import track
 from rich.table import Table
 
 from .. import arguments
-from ..config import Config, ConfigError, override_dotted
+from ..command import command, make_list, track_progress
+from ..config import Config, override_dotted
 from ..provenance import write_numbers
 from ..replay.node import Harness
 from ..ros import image_decoding, outputs
-from ..ros.bag import BagError
 from ..ros.processes import running_node
-from ..ros.recordings import RECORDING, RecordingError, open_recording
+from ..ros.recordings import RECORDING, open_recording
 from ..ros.topics import message_class
 
 PERIOD_S = 0.1
@@ -59,19 +57,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
 
 
-def run(args: argparse.Namespace) -> int:
-    console, errors = Console(), Console(stderr=True)
-    try:
-        messages = messages_by_key(args.recording, args.raw)
-        runs = [one_run(args, messages, errors, number) for number in range(args.runs)]
-    except (RecordingError, BagError, ConfigError) as fault:
-        errors.print(escape(str(fault)), soft_wrap=True)
-        return 2
+@command()
+def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
+    messages = messages_by_key(args.recording, args.raw)
+    runs = [one_run(args, messages, errors, number) for number in range(args.runs)]
     numbers = figures(runs, messages, args)
-    if args.json:
-        write_numbers(args.json, numbers)
+    write_numbers(args.json, numbers)
     console.print(table(numbers))
-    return 0
 
 
 def messages_by_key(recording: Path, raw: bool) -> dict[str, list[Any]]:
@@ -159,7 +151,7 @@ def send(
     """Send images at 10 Hz and odometry at 50 Hz, stamped now; returns the node's memory (MB) once a second."""
     memory, ticks = [], range(round(seconds / PERIOD_S))
     began = time.perf_counter()
-    for tick in ticks if errors is None else track(ticks, title, console=errors, transient=True):
+    for tick in ticks if errors is None else track_progress(ticks, title, errors):
         images = [key for key in harness.inputs if key.startswith(("image", "info"))]
         others = [key for key in ("acceleration", "objects") if key in harness.inputs]
         for fifth in range(5):
@@ -231,9 +223,7 @@ def decode_ms(images: list[Any]) -> float:
 
 
 def table(numbers: dict[str, Any]) -> Table:
-    made = Table(
-        title=f"node · {numbers['images']} · {numbers['runs']} runs of {numbers['seconds']:.0f} s", show_header=False
-    )
+    title = f"node · {numbers['images']} · {numbers['runs']} runs of {numbers['seconds']:.0f} s"
     rows = {
         "overhead p50": f"{numbers['overhead_ms_p50']:.2f} ms (bound: {numbers['bound_decode_ms']:.2f} ms to decode)",
         "overhead p99": f"{numbers['overhead_ms_p99']:.2f} ms",
@@ -245,6 +235,4 @@ def table(numbers: dict[str, Any]) -> Table:
         ),
         "input": f"{numbers['bytes_per_instant'] / 1e3:.0f} kB an instant",
     }
-    for name, value in rows.items():
-        made.add_row(name, value)
-    return made
+    return make_list(title, rows)

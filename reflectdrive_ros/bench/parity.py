@@ -17,14 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import track
 from rich.table import Table
 
 from .. import arguments
-from ..config import Config, ConfigError, ModelConfig, load, override
+from ..command import command, make_table, track_progress
+from ..config import Config, ModelConfig, load, override
 from ..data import shards
 from ..data.scene import DrivingScene
 from ..data.shards import SetError
@@ -34,9 +32,9 @@ from ..evaluation.driving_scores import MEASURES
 from ..features import ModelInputs, model_inputs
 from ..model.card import GraphCard, GraphError
 from ..planning import get_planner
-from ..planning.planner import Network, Planner, PlannerContext, PlanningError, run_rounds
+from ..planning.planner import Network, Planner, PlannerContext, PlanningError, prefill_sequences, run_rounds
 from ..provenance import write_numbers
-from ..runtime.model_file import ModelFileError, model_config
+from ..runtime.model_file import model_config
 from ..runtime.network import load_network
 from ..scoring.scorer import Scene
 from ..tokens import Round, TokenLayout, decoding_rounds
@@ -60,33 +58,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table's numbers here too")
 
 
-def run(args: argparse.Namespace) -> int:
+@command(os_error="{}: {}")
+def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr when a network or the set cannot be used."""
-    console, errors = Console(), Console(stderr=True)
-    if not console.is_terminal:  # a log is wide enough for the table
-        console = Console(width=120)
-    try:
-        config = load(args.config) if args.config else Config()
-        network, eager, config = both_networks(args, config)
-        numbers = {
-            "backend": args.backend,
-            "backend_description": getattr(network, "backend_description", ""),
-            "precision": GraphCard.read(args.graphs).precision,
-            "threads": args.threads,
-            "set": shards.index_of(args.scenes).set,
-            "planner": config.planner,
-            **compare_networks(network, eager, read_scenes(args.scenes, args.limit, errors), config),
-        }
-        if args.json is not None:
-            write_numbers(args.json, numbers, weights_sha256=GraphCard.read(args.graphs).model["weights_sha256"])
-    except (ConfigError, GraphError, ModelFileError, SetError) as fault:
-        errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
-        return 2
-    except OSError as fault:
-        errors.print(escape(f"{fault.filename}: {fault.strerror}"), soft_wrap=True, highlight=False)
-        return 2
+    config = load(args.config) if args.config else Config()
+    network, eager, config = both_networks(args, config)
+    numbers = {
+        "backend": args.backend,
+        "backend_description": getattr(network, "backend_description", ""),
+        "precision": GraphCard.read(args.graphs).precision,
+        "threads": args.threads,
+        "set": shards.index_of(args.scenes).set,
+        "planner": config.planner,
+        **compare_networks(network, eager, read_scenes(args.scenes, args.limit, errors), config),
+    }
+    write_numbers(args.json, numbers, weights_sha256=GraphCard.read(args.graphs).model["weights_sha256"])
     show(numbers, console)
-    return 0
 
 
 def both_networks(args: argparse.Namespace, config: Config) -> tuple[Network, Network, Config]:
@@ -114,10 +101,8 @@ def both_networks(args: argparse.Namespace, config: Config) -> tuple[Network, Ne
 
 def read_scenes(folder: Path, limit: int, console: Console) -> Iterator[DrivingScene]:
     """The first scenes of a set, with a bar. Raises SetError."""
-    read = shards.read(
-        folder, images=True, limit=limit, on_damage=partial(console.print, soft_wrap=True, highlight=False)
-    )
-    yield from track(read, "comparing", total=limit, console=console, disable=not console.is_terminal)
+    read = shards.read(folder, images=True, limit=limit, on_damage=console.print)
+    yield from track_progress(read, "comparing", console, limit)
 
 
 def compare_networks(
@@ -198,15 +183,16 @@ def run_step(
     """
     begun = time.perf_counter_ns()
     if actions is None:
-        known = network.prefill_goal(inputs)
+        known = prefill_sequences(network, inputs)
         context, actions = known.context, known.actions[:count]
     else:
         context = network.prefill(inputs)
     read_ms, begun = 1e-6 * (time.perf_counter_ns() - begun), time.perf_counter_ns()
     actions, _ = network.draft(context, actions, [limit for limit, edit in rounds if not edit])
     actions = actions[:edited]
+    edits = [each for each in rounds if each.edit and "edit" in network.capabilities]
     drafted_ms, begun = 1e-6 * (time.perf_counter_ns() - begun), time.perf_counter_ns()
-    actions, _ = run_rounds(partial(network.step, context), actions, [each for each in rounds if each.edit])
+    actions, _ = run_rounds(partial(network.step, context), actions, edits)
     return actions, (read_ms, drafted_ms, 1e-6 * (time.perf_counter_ns() - begun))
 
 
@@ -230,30 +216,25 @@ def count_equal(pairs: Sequence[Pair]) -> dict[str, Any]:
 def show(numbers: Mapping[str, Any], console: Console) -> None:
     scenes, bins = numbers["scenes"], numbers["largest_difference_bins"]
     low, high = numbers["pdms_difference_95"]
-    backend = f"{numbers['backend_description']}, {numbers['precision']}"
-    compared = f"{backend}, compared with eager torch on {scenes} scenes of '{numbers['set']}'"
-    console.print(compared, highlight=False, soft_wrap=True)
+    beside = f"{numbers['backend_description']}, {numbers['precision']}, beside eager torch"
+    console.print(f"{beside}, {scenes} scenes of '{numbers['set']}'")
     console.print(table(numbers))
     console.print(
         f"PDMS {numbers['pdms']:.2f}, that of eager torch {numbers['pdms_reference']:.2f}: difference "
-        f"{numbers['pdms_difference']:+.3f} ({low:+.3f} .. {high:+.3f}); ids differ by {bins} bins at most",
-        highlight=False,
-        soft_wrap=True,
+        f"{numbers['pdms_difference']:+.3f} ({low:+.3f} .. {high:+.3f}); ids differ by {bins} bins at most"
     )
     if failures := numbers["failures"]:
         sentence = f"{len(failures)} times there was no plan, scored 0; the first: {failures[0]}"
-        console.print(escape(sentence), highlight=False, soft_wrap=True)
+        console.print(sentence)
 
 
 def table(numbers: Mapping[str, Any]) -> Table:
     scenes = numbers["scenes"]
-    shown = Table(box=SIMPLE_HEAD)
-    for name, justify in (("", "left"), ("there are", "right"), ("the same", "right"), ("%", "right")):
-        shown.add_column(name, justify=justify)  # type: ignore[arg-type]
+    rows = []
     for name, of, equal in (
         ("ids, of all goals and a lite frame", numbers["tokens"], numbers["equal_tokens"]),
         ("scenes with all of these", scenes, numbers["equal_scenes"]),
         ("plans from cold", scenes, numbers["equal_plans"]),
     ):
-        shown.add_row(name, str(of), str(equal), f"{100 * equal / of:.2f}")
-    return shown
+        rows.append((name, str(of), str(equal), f"{100 * equal / of:.2f}"))
+    return make_table(("", "there are", "the same", "%"), rows)

@@ -40,25 +40,21 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import track
 from rich.table import Table
 
 from .. import arguments
+from ..command import command, make_table, track_progress
 from ..config import Config, ConfigError
-from ..deploy.engines import UNUSABLE
 from ..domain import Array
 from ..features import WORDS, ModelInputs
 from ..files import sha256_of
 from ..model import checkpoint
 from ..model.card import CARD, GraphCard, GraphError
-from ..model.checkpoint import CheckpointError
 from ..model.token import torch_bench
 from ..model.token.cuda_graphs import CudaMode
 from ..model.token.net import TokenNet
-from ..planning.planner import Network, run_rounds
+from ..planning.planner import Network, prefill_sequences, run_rounds
 from ..provenance import write_numbers
 from ..runtime.graphs import group_views
 from ..runtime.model_file import model_config
@@ -94,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--config", choices=("small", "base"), default="small", help="size of the random network (small)"
     )
     parser.add_argument("--model", metavar="FILE", help="weights to use instead of random ones")
-    parser.add_argument("--sha256", metavar="HASH", help="of --model (default: from the card.json beside it)")
+    parser.add_argument("--sha256", metavar="HASH", help="of --model (default: as the card.json beside it tells)")
     parser.add_argument("--graphs", type=Path, metavar="CARD", help="card of the graphs exported of --model")
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1 .. (cpu; of --backend tensorrt cuda)")
     parser.add_argument(
@@ -106,33 +102,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
 
 
-def run(args: argparse.Namespace) -> int:
+@command(os_error="{}: {}")
+def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr when the model or the set cannot be used."""
-    console, errors = Console(), Console(stderr=True)
-    if not console.is_terminal:  # a log is wide enough for the table
-        console = Console(width=120)
-    try:
-        places = resolve_devices(args)
-        with ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            net, model = load_weights(args)
-            eager = TorchNetwork(net, places.eager, torch_decoding(Config().decoding), mode=CudaMode())
-            card = None
-            if args.backend != "torch":
-                card = load_or_export_graphs(args, net, model, places.device, folder, errors)
-            numbers = figures(args, places, net, eager, card, folder, errors)
-        if args.json is not None:
-            gpu = "" if isinstance(numbers["gpu"], str) else numbers["gpu"]["name"]
-            write_numbers(args.json, numbers, gpu, model)
-    except (CheckpointError, *UNUSABLE) as fault:
-        errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
-        return 2
-    except OSError as fault:
-        errors.print(escape(f"{fault.filename}: {fault.strerror}"), soft_wrap=True, highlight=False)
-        return 2
+    places = resolve_devices(args)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        net, model = load_weights(args)
+        eager = TorchNetwork(net, places.eager, torch_decoding(Config().decoding), mode=CudaMode())
+        card = None
+        if args.backend != "torch":
+            card = load_or_export_graphs(args, net, model, places.device, folder, errors)
+        numbers = figures(args, places, net, eager, card, folder, errors)
+    gpu = "" if isinstance(numbers["gpu"], str) else numbers["gpu"]["name"]
+    write_numbers(args.json, numbers, gpu, model)
     for shown in tables(numbers):
         console.print(shown)
-    return 0
 
 
 @dataclass(frozen=True)
@@ -184,7 +169,7 @@ def load_or_export_graphs(
     if args.graphs is not None:
         card = GraphCard.read(args.graphs)
         if card.model["weights_sha256"] != sha256:
-            raise GraphError(f"{args.graphs} was exported from other weights than --model: export them again")
+            raise GraphError(f"{args.graphs} was exported of other weights than --model: export them again")
         return card
     from ..deploy.export import export
 
@@ -228,7 +213,7 @@ def figures(
         network = OrtNetwork(card, args.threads, "cpu")
         runs = min(PROFILE_RUNS, args.steps)
         looking = profile_nodes(card, "vision_encoder", {"views": group_views(card, inputs.images)}, runs, folder)
-        reading = profile_nodes(card, "prefill_goal", network.graph_inputs(inputs), runs, folder)
+        reading = profile_nodes(card, "prefill_goal", network.goal_inputs(inputs), runs, folder)
         parts_ms = {"vision": sum(looking.values()), **split(reading, folder / "run.onnx")}
     compared = network is not eager
     spent_ms = timed(args.steps, make_actions(network, eager, net, inputs, compared), errors)
@@ -340,7 +325,7 @@ def reading_again(network: Network, inputs: ModelInputs, count: int, edited: int
     def step(actions: Array, limit: int, edit: bool) -> tuple[Array, Array]:
         return network.step(network.prefill(inputs), actions[:edited] if edit else actions, limit, edit)
 
-    return run_rounds(step, network.prefill_goal(inputs).actions[:count], full_rounds(network.layout))[0]
+    return run_rounds(step, prefill_sequences(network, inputs).actions[:count], full_rounds(network.layout))[0]
 
 
 def driven(inputs: ModelInputs, cameras: int, strange: bool = False) -> Iterator[ModelInputs]:
@@ -361,7 +346,7 @@ def driven(inputs: ModelInputs, cameras: int, strange: bool = False) -> Iterator
 def timed(steps: int, actions: Mapping[str, Action], console: Console) -> dict[str, Array]:
     """(N, 6) milliseconds of each action: wall time, CPU time, prefill, drafts, edits, the rest."""
     rows: dict[str, list[list[float]]] = {name: [] for name in actions}
-    for turn in track(range(-WARM_UP, steps), "planning", console=console, disable=not console.is_terminal):
+    for turn in track_progress(range(-WARM_UP, steps), "planning", console):
         for name, action in actions.items():
             if name.startswith("without") and turn % NO_CACHE_STRIDE:
                 rows[name].append([float("nan")] * 6)
@@ -433,34 +418,26 @@ def cold_start_s(card: GraphCard, backend: str, device: str, threads: int) -> fl
 
 
 def tables(numbers: Mapping[str, Any]) -> list[Table]:
-    shown = Table(
-        title=f"{numbers['config']}, {numbers['parameters'] / 1e6:.1f} M parameters, {numbers['backend_description']}; "
-        f"{numbers['steps']} steps",
-        title_justify="left",
-        box=SIMPLE_HEAD,
-    )
-    for name in ("step", "ms p50", "p99", "CPU ms", "bound ms", "eager ms", "eager / this"):
-        shown.add_column(name, justify="left" if name == "step" else "right")
+    rows = []
     for kind in ("full", "lite"):
         values = [numbers[f"{kind}_ms_{what}"] for what in ("p50", "p99")]
         values += [numbers[f"{kind}_cpu_ms_p50"], numbers[f"roofline_{kind}_ms"]]
         if kind == "lite":
             values += [numbers.get("eager_lite_ms_p50"), numbers.get("times_faster_than_eager_lite")]
-        shown.add_row(kind, *("" if value is None else f"{value:.1f}" for value in values))
+        rows.append((kind, *("" if value is None else f"{value:.1f}" for value in values)))
     for goals, ending in ((MAX_GOALS, ""), (1, "_one_goal")):
         values = [numbers[f"eager_full_ms_p50{ending}"], numbers.get(f"times_faster_than_eager{ending}")]
-        cells = ("" if value is None else f"{value:.1f}" for value in values)
-        shown.add_row(
-            f"full, {goals} of {goals} edited", f"{numbers['full_by_goals_ms_p50'][str(goals)]:.1f}", "", "", "", *cells
-        )
+        values_shown = ("" if value is None else f"{value:.1f}" for value in values)
+        ms = f"{numbers['full_by_goals_ms_p50'][str(goals)]:.1f}"
+        rows.append((f"full, {goals} of {goals} edited", ms, "", "", "", *values_shown))
     waits = "sleep while they wait" if numbers["eager_threads"] == "passive" else "spin while they wait"
     ceilings = "no bound: torch finds no GPU and runs on the CPU; "
     if numbers["copy_gb_per_s"] is not None:
         ceilings = f"copy {numbers['copy_gb_per_s']:.1f} GB/s, "
         ceilings += f"matrices {numbers['matmul_gflop_per_s']:.0f} GFLOP/s in float32; "
-    shown.caption = (
+    caption = (
         f"{ceilings}reuse of keys and values makes a full step {numbers['own_reuse_times_faster']:.1f} times faster, "
-        f"{numbers['own_reuse_times_faster_one_goal']:.1f} times with one goal, than encoding the scene in each pass "
+        f"{numbers['own_reuse_times_faster_one_goal']:.1f} times with one goal, than where each pass reads the scene "
         f"again; eager torch {numbers['sharing_times_faster']:.1f} times "
         f"on {MAX_GOALS} goals than where each pass reads it for each goal, "
         f"{numbers['reuse_times_faster']:.1f} times than where it reads it for all; "
@@ -471,18 +448,21 @@ def tables(numbers: Mapping[str, Any]) -> list[Table]:
             else ""
         )
     )
-    parts = Table(title="parts of a full step, ms", title_justify="left", box=SIMPLE_HEAD)
     columns = {**numbers["parts_ms_p50"], "drafts": numbers["draft_ms_p50"], "edits": numbers["edit_ms_p50"]}
     columns |= {"host": numbers["host_ms_p50"]}
     columns |= {f"update of {goals}": value for goals, value in numbers["update_ms_p50"].items()}
     columns |= {f"{goals} goals": value for goals, value in numbers["full_by_goals_ms_p50"].items()}
-    for name in columns:
-        parts.add_column(name, justify="right")
-    parts.add_row(*(f"{value:.2f}" for value in columns.values()))
+    cells = [f"{value:.2f}" for value in columns.values()]
+    parts = make_table(tuple(columns), [cells], "parts of a full step, ms", texts=0)
     if "cold_start_s" in numbers:
-        shown.caption += f"; {numbers['cold_start_s']:.1f} s from a fresh process to a network that was tried"
-    shown.caption += f"; eager torch's threads {waits}"
+        caption += f"; {numbers['cold_start_s']:.1f} s from a fresh process to a network that was tried"
+    caption += f"; eager torch's threads {waits}"
     if isinstance(numbers["gpu"], str):
-        shown.caption += f"; GPU {numbers['gpu']}"
-        return [shown, parts]
-    return [shown, parts, bench_gpu.table(numbers["gpu"])]
+        caption += f"; GPU {numbers['gpu']}"
+    title = (
+        f"{numbers['config']}, {numbers['parameters'] / 1e6:.1f} M parameters, {numbers['backend_description']}; "
+        f"{numbers['steps']} steps"
+    )
+    headings = ("step", "ms p50", "p99", "CPU ms", "bound ms", "eager ms", "eager / this")
+    shown = [make_table(headings, rows, title, caption), parts]
+    return shown if isinstance(numbers["gpu"], str) else [*shown, bench_gpu.table(numbers["gpu"])]

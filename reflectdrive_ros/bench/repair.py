@@ -20,26 +20,23 @@ import argparse
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import Progress
 from rich.table import Table
 
 from .. import kinematics
-from ..config import Config, ConfigError
+from ..command import command, make_table, track_progress
+from ..config import Config
 from ..data import shards
 from ..data.contact_sheet import draw_bev
 from ..data.scene import DrivingScene
 from ..data.shards import SetError
 from ..domain import Array, Observation, Plan, Verdict
-from ..evaluation import driving_scores, open_loop, scene_sets
+from ..evaluation import driving_scores, open_loop
 from ..evaluation.driving_scores import MEASURES, WAYPOINT_TIMES_S
 from ..evaluation.privilege import observe
 from ..features import InputSpec, ModelInputs
@@ -49,7 +46,6 @@ from ..planning.planner import Network, PlannerContext, PlannerState, Prefilled,
 from ..planning.postprocess.waypoints import postprocess, trajectories
 from ..provenance import write_numbers
 from ..runtime import cli_args
-from ..runtime.model_file import ModelFileError
 from ..runtime.network import load_network
 from ..scoring.frenet import poses_on_road
 from ..scoring.safety import SafetyContext, unsafe_reason
@@ -89,34 +85,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> int:
-    """Exit code 0; 2 with one sentence on stderr if scenes or model are missing."""
-    console, errors = Console(), Console(stderr=True)
-    if not console.is_terminal:  # a log is wide enough for the table
-        console = Console(width=120)
-    try:
-        config = cli_args.configuration(args)
-        network = load_network(config.model, decoding_config(config))
-        assert network is not None  # configuration() has refused a planner without a model
-        folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors)
-        set_name = shards.index_of(folder).set
-        untrained = cli_args.network_for(config, args.planner, random_weights=True) if args.random_weights else None
-        rows, drawings = measure(folder, config, network, args.limit, errors, untrained)
-        if args.image is not None and drawings:
-            cv2.imwrite(str(args.image), cv2.cvtColor(np.concatenate(drawings), cv2.COLOR_RGB2BGR))
-    except (ConfigError, ModelFileError, *scene_sets.SCENE_SET_ERRORS) as fault:
-        errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
-        return 2
+@command()
+def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
+    """Exit code 0; 2 with one sentence on stderr when there is nothing to plan for or with."""
+    config = cli_args.configuration(args)
+    network = load_network(config.model, decoding_config(config))
+    assert network is not None  # configuration() has refused a planner without a model
+    folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors)
+    set_name = shards.index_of(folder).set
+    untrained = cli_args.network_for(config, args.planner, random_weights=True) if args.random_weights else None
+    rows, images = measure(folder, config, network, args.limit, errors, untrained)
+    if args.image is not None and images:
+        cv2.imwrite(str(args.image), cv2.cvtColor(np.concatenate(images), cv2.COLOR_RGB2BGR))
     numbers, costs = {name: summary(some, rows[BOTH]) for name, some in rows.items()}, cost(rows)
-    if args.json is not None:
-        about = {"set": set_name, "planner": args.planner, "model_sha256": config.model.sha256}
-        about["threads"] = config.model.threads
-        content = {**about, "scenes": len(rows[BOTH]), "rows": numbers, **costs}
-        write_numbers(args.json, content, weights_sha256=cli_args.weights_of(config, [args.planner]))
+    about = {"set": set_name, "planner": args.planner, "model_sha256": config.model.sha256}
+    content = {**about, "threads": config.model.threads, "scenes": len(rows[BOTH]), "rows": numbers, **costs}
+    write_numbers(args.json, content, weights_sha256=cli_args.weights_of(config, [args.planner]))
     console.print(_table(f"{args.planner}, set '{set_name}', {len(rows[BOTH])} scenes", numbers))
-    cost_text = ", ".join(f"{name} {'-' if value is None else f'{value:.1f}'}" for name, value in costs.items())
-    console.print(f"processor time, and by the clock: {cost_text}", soft_wrap=True, highlight=False)
-    return 0
+    costs_shown = ", ".join(f"{name} {'-' if value is None else f'{value:.1f}'}" for name, value in costs.items())
+    console.print(f"processor time, and by the clock: {costs_shown}")
 
 
 def variants(config: Config) -> dict[str, tuple[str, Config]]:
@@ -161,6 +148,18 @@ class CountingNetwork:
     def layout(self) -> TokenLayout:
         return self._network.layout
 
+    @property
+    def capabilities(self) -> frozenset[str]:
+        return self._network.capabilities
+
+    def unconditional(self, inputs: ModelInputs) -> Any:
+        return self._network.unconditional(inputs)
+
+    def guided_step(
+        self, context: Any, unconditional: Any, actions: Array, limit: int, weight: float
+    ) -> tuple[Array, Array]:
+        return self._network.guided_step(context, unconditional, actions, limit, weight)
+
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
         key = b"".join(part.tobytes() for part in inputs.arrays.values())
         if self._read is None or self._read[0] != key:
@@ -200,19 +199,16 @@ def measure(
     random_counting = None if untrained is None else CountingNetwork(untrained)
     rows: dict[str, list[Row]] = {name: [] for name in (*ways, *map(with_random_weights, random_ways))}
     drawn: dict[str, Array] = {}
-    scenes = shards.read(
-        folder, images=True, limit=limit, on_damage=partial(errors.print, soft_wrap=True, highlight=False)
-    )
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
-        for scene in progress.track(scenes, total=limit, description="planning"):
-            found, plans = plan_variants(scene, ways, counting)
-            if random_counting is not None:
-                at_random, _ = plan_variants(scene, random_ways, random_counting)
-                found |= {with_random_weights(name): row for name, row in at_random.items()}
-            for name, row in found.items():
-                rows[name].append(row)
-            if found[BOTH].repairs and len(drawn) < IMAGES_MAX:
-                drawn.setdefault(scene.family, draw_before_after(scene, plans[GOALS], plans[BOTH]))
+    scenes = shards.read(folder, images=True, limit=limit, on_damage=errors.print)
+    for scene in track_progress(scenes, "planning", errors, limit):
+        found, plans = plan_variants(scene, ways, counting)
+        if random_counting is not None:
+            at_random, _ = plan_variants(scene, random_ways, random_counting)
+            found |= {with_random_weights(name): row for name, row in at_random.items()}
+        for name, row in found.items():
+            rows[name].append(row)
+        if found[BOTH].repairs and len(drawn) < IMAGES_MAX:
+            drawn.setdefault(scene.family, draw_before_after(scene, plans[GOALS], plans[BOTH]))
     if not rows[BOTH]:
         raise SetError(f"{folder} holds no scene to plan for")
     return rows, list(drawn.values())
@@ -327,16 +323,10 @@ def _percentile(values: list[float], percent: float) -> float | None:
 
 
 def _table(title: str, numbers: Mapping[str, Mapping[str, Any]]) -> Table:
-    table = Table(title=f"{title}; means in percent", title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("way of planning", no_wrap=True)
+    cells = []
     columns = ("pdms", *open_loop.COLUMNS, "iterations", "unsafe", "avoidable", "locally_repairable")
     headings = ("PDMS", *open_loop.COLUMNS.values(), "iterations", "unsafe", "avoidable", "in reach")
-    for heading in (*headings, "PDMS less configured"):
-        table.add_column(heading, justify="right")
     for name, row in numbers.items():
-        table.add_row(
-            name,
-            *(f"{row[column]:.2f}" for column in columns),
-            open_loop.format_difference(row["difference"], row["difference_95"]),
-        )
-    return table
+        scores = (f"{row[column]:.2f}" for column in columns)
+        cells.append((name, *scores, open_loop.format_difference(row["difference"], row["difference_95"])))
+    return make_table(("way of planning", *headings, "PDMS less configured"), cells, f"{title}; means in percent")

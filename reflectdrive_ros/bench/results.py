@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.markup import escape
 
+from ..command import command
 from ..documents import read_json
+from ..errors import UserError
 from ..evaluation.open_loop import format_difference
 from ..files import shown
 from .decoding import expert_sentence
@@ -30,7 +31,7 @@ generated towns, not the NAVSIM benchmark. They compare planners with each other
 """
 
 
-class ResultsError(Exception):
+class ResultsError(UserError):
     """The results cannot be written; the message gives the reason."""
 
 
@@ -39,16 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=Path("docs/results.md"), metavar="FILE", help="(docs/results.md)")
 
 
-def run(args: argparse.Namespace) -> int:
+@command(os_error="{}: {}")
+def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr when a file cannot be read or written."""
-    try:
-        text = render(read(args.bench))
-        args.out.write_text(text, encoding="utf-8")
-    except (ResultsError, OSError) as fault:
-        Console(stderr=True).print(escape(str(fault)), soft_wrap=True, highlight=False)
-        return 2
-    Console().print(f"{args.out} written from {args.bench}", soft_wrap=True, highlight=False)
-    return 0
+    args.out.write_text(render(read(args.bench)), encoding="utf-8")
+    console.print(f"{args.out} written from {args.bench}")
 
 
 def read(folder: Path) -> dict[str, Numbers]:

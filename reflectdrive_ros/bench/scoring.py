@@ -21,13 +21,11 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import track
 from rich.table import Table
 
 from .. import arguments, geometry
+from ..command import command, make_table, track_progress
 from ..domain import AgentKind, Array
 from ..evaluation import golden
 from ..evaluation.golden import SCORING_V1, SCORING_V2, GoldenError, GoldenScene
@@ -59,26 +57,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
 
 
-def run(args: argparse.Namespace) -> int:
+@command()
+def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr when the scenes cannot be read."""
-    console, errors = Console(), Console(stderr=True)
-    if not console.is_terminal:  # a log is wide enough for the table
-        console = Console(width=120)
-    try:
-        scene = median_scene(args.scenes or default_scenes_file())
-    except GoldenError as fault:
-        errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
-        return 2
+    scene = median_scene(args.scenes or default_scenes_file())
     with one_core():
         numbers = figures(scene, max(1, args.runs), errors)
-    if args.json is not None:
-        try:
-            write_numbers(args.json, numbers)
-        except OSError as fault:
-            errors.print(escape(f"{args.json} cannot be written: {fault.strerror}"), soft_wrap=True, highlight=False)
-            return 2
+    write_numbers(args.json, numbers)
     console.print(table(numbers))
-    return 0
 
 
 def default_scenes_file() -> Path:
@@ -145,7 +131,7 @@ def medians_ms(
     for action in actions.values():
         action()  # the first run includes the preparation of the scene
     turns = [(name, action) for _ in range(-(-runs // RUNS_PER_TURN)) for name, action in actions.items()]
-    for name, action in track(turns, "scoring", console=console, disable=not console.is_terminal):
+    for name, action in track_progress(turns, "scoring", console):
         for _ in range(RUNS_PER_TURN):
             begun = time.process_time(), time.perf_counter()
             action()
@@ -205,37 +191,23 @@ def prepare(scene: Scene) -> None:
 
 
 def table(numbers: dict[str, Any]) -> Table:
-    shown = Table(
-        title=f"scoring on one core, simulation included, medians of {numbers['runs']} runs; "
-        f"scene {numbers['scene']}: {numbers['agents']} agents, {numbers['polygons']} polygons",
-        box=SIMPLE_HEAD,
+    title = (
+        f"scoring on one core, simulation included, medians of {numbers['runs']} runs; "
+        f"scene {numbers['scene']}: {numbers['agents']} agents, {numbers['polygons']} polygons"
     )
-    for name in (
-        "candidates",
-        "ms",
-        "bound ms",
-        "clock ms",
-        "µs each",
-        "official batch / this",
-        "official loop / this",
-    ):
-        shown.add_column(name, justify="right")
+    headings = ("candidates", "ms", "bound ms", "clock ms", "µs each", "official batch / this", "official loop / this")
     names = [
         *((f"{count}", f"{count}", count) for count in COUNTS),
         ("221, EPDMS (v2)", "221_v2", 221),
         ("221, driving rules", "221_driving", 221),
         *((f"221, {agents} agents", f"221_agents_{agents}", 221) for agents in AGENT_COUNTS),
     ]
-    for title, key, count in names:
+    rows = []
+    for name, key, count in names:
         ratios = [numbers.get(f"times_faster_than_official_{kind}_{key}") for kind in ("batch", "loop")]
         ms = numbers[f"ms_{key}"]
-        shown.add_row(
-            title,
-            f"{ms:.2f}",
-            f"{numbers[f'bound_ms_{key}']:.2f}",
-            f"{numbers[f'wall_ms_{key}']:.2f}",
-            f"{1e3 * ms / count:.0f}",
-            *("" if ratio is None else f"{ratio:.0f}" for ratio in ratios),
-        )
-    shown.caption = f"once per scene before that: {numbers['ms_prepare']:.1f} ms"
-    return shown
+        times = (f"{ms:.2f}", f"{numbers[f'bound_ms_{key}']:.2f}", f"{numbers[f'wall_ms_{key}']:.2f}")
+        faster = ("" if ratio is None else f"{ratio:.0f}" for ratio in ratios)
+        rows.append((name, *times, f"{1e3 * ms / count:.0f}", *faster))
+    caption = f"once per scene before that: {numbers['ms_prepare']:.1f} ms"
+    return make_table(headings, rows, title, caption, texts=0)

@@ -22,20 +22,18 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
 from .. import arguments
-from ..config import Config, ConfigError, override_dotted
+from ..command import command, make_list, run_program
+from ..config import Config, override_dotted
 from ..provenance import write_numbers
 from ..replay.node import PlannerOutputs
 from ..ros import world_bag
-from ..ros.bag import BagError
 from ..ros.processes import isolated_environment, running_node
 from ..ros.world_node import Pacing, WorldNode, new_context, remaps, require_running, spin_in_background
 from ..runtime import cli_args
-from ..stopping import raise_on_signal, report_stop
 from .node import growth_percent, resident_mb
 
 MINUTES = 60.0
@@ -45,29 +43,22 @@ PROGRESS_LINES = 20  # progress lines of a run, also without a terminal
 WARM_UP_SHARE = 0.1  # the first tenth: caches fill, the allocator finds its size
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     world_bag.add_world_arguments(parser)
     parser.add_argument(
         "--minutes",
-        type=arguments.FloatRange(0.1, 10_080.0, "minutes"),
+        type=arguments.Range(0.1, 10_080.0, "minutes"),
         default=MINUTES,
         help=f"of our time (default: {MINUTES:.0f})",
     )
     parser.add_argument("--planner", default=Config().planner, help=f"recipe (default: {Config().planner})")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here")
-    args = parser.parse_args()
-    console, errors = Console(), Console(stderr=True)
-    try:
-        with raise_on_signal():
-            numbers = run_soak(args, errors)
-    except (BagError, ConfigError, *world_bag.WORLD_ERRORS) as fault:
-        errors.print(escape(str(fault)), soft_wrap=True)
-        return 2
-    except KeyboardInterrupt as stop:
-        return report_stop(stop)
-    if args.json:
-        write_numbers(args.json, numbers, weights_sha256=cli_args.weights_of(Config(), [args.planner]))
+
+
+@command()
+def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
+    numbers = run_soak(args, errors)
+    write_numbers(args.json, numbers, weights_sha256=cli_args.weights_of(Config(), [args.planner]))
     console.print(table(numbers))
     return 0 if numbers["met"] else 1
 
@@ -183,25 +174,23 @@ def settled_growth(counts: Sequence[int]) -> int:
 
 
 def table(numbers: dict[str, Any]) -> Table:
-    made = Table(title=f"soak · {numbers['planner']} · {numbers['minutes']:g} min", show_header=False)
-    made.add_row(
-        "memory",
-        f"{numbers['memory_mb_first']:.0f} to {numbers['memory_mb_last']:.0f} MB, "
-        f"{numbers['memory_growth_percent']:+.2f} % (allowed {GROWTH_PERCENT:g} %)",
-    )
-    made.add_row("descriptors, threads more", f"{numbers['descriptors_leaked']}, {numbers['threads_leaked']}")
-    made.add_row("plans", f"{numbers['plans']} in {numbers['moments']} moments, {numbers['fresh_plans']} in time")
     late = ", ".join(
         f"{numbers['late_steps'].get(kind, 0)} of {count} {kind}" for kind, count in numbers["steps"].items()
     )
-    made.add_row("late", late)
-    made.add_row("stops", str(numbers["stops"]))
+    rows = {
+        "memory": f"{numbers['memory_mb_first']:.0f} to {numbers['memory_mb_last']:.0f} MB, "
+        f"{numbers['memory_growth_percent']:+.2f} % (allowed {GROWTH_PERCENT:g} %)",
+        "descriptors, threads more": f"{numbers['descriptors_leaked']}, {numbers['threads_leaked']}",
+        "plans": f"{numbers['plans']} in {numbers['moments']} moments, {numbers['fresh_plans']} in time",
+        "late": late,
+        "stops": str(numbers["stops"]),
+    }
     for name, key in (("received to published", "total_ms"), ("from plan to plan", "gap_ms")):
         times = " / ".join(f"{numbers[f'{key}_{at}']:.1f}" for at in ("p50", "p99", "max"))
-        made.add_row(f"{name} p50 / p99 / max", f"{times} ms")
-    made.add_row("met", "yes" if numbers["met"] else ", ".join(k for k, v in numbers["limits_met"].items() if not v))
-    return made
+        rows[f"{name} p50 / p99 / max"] = f"{times} ms"
+    rows["met"] = "yes" if numbers["met"] else ", ".join(k for k, v in numbers["limits_met"].items() if not v)
+    return make_list(f"soak · {numbers['planner']} · {numbers['minutes']:g} min", rows)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_program(__doc__, add_arguments, run))

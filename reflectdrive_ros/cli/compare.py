@@ -13,19 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
+from ..command import command, make_table
 from ..documents import array, check_fields, read_json, text
 from ..domain import Array, PlanSource, Verdict
-from ..files import MEGABYTE
 from ..provenance import write_numbers
 from ..replay.compare import BAGS_MIN, BLOCK_S, BLOCKS_MIN, Difference, assign_blocks, difference, pair_stamps
-from ..replay.plan_measures import PLANS_FILE, MeasuresError, PlanMeasures, read_measures
+from ..replay.plan_measures import PLANS_FILE, SUMMARY_BYTES, MeasuresError, PlanMeasures, read_measures
 
-SUMMARY_BYTES = 256 * MEGABYTE
 NO_DIFFERENCE = "no difference shown"
 
 
@@ -77,27 +74,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here too")
 
 
-def run(args: argparse.Namespace) -> int:
+@command()
+def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence when the folders cannot be compared or FILE cannot be written."""
-    errors = Console(stderr=True)
-    try:
-        a, b = read_replays(args.a), read_replays(args.b)
-        found, bags = compare_replays(a, b)
-        if args.json is not None:
-            write_numbers(args.json, numbers(a, b, found, bags))
-    except MeasuresError as fault:
-        errors.print(escape(str(fault)), soft_wrap=True)
-        return 2
-    except OSError as fault:
-        errors.print(escape(f"{fault.filename or args.json} cannot be written: {fault.strerror}"), soft_wrap=True)
-        return 2
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=140)
+    a, b = read_replays(args.a), read_replays(args.b)
+    found, bags = compare_replays(a, b)
+    write_numbers(args.json, numbers(a, b, found, bags))
     console.print(table(a, b, found, bags))
     for note in notes(a, b, found, bags):
-        console.print(escape(note), soft_wrap=True)
-    return 0
+        console.print(note)
 
 
 def read_replays(out: Path) -> Replays:
@@ -180,31 +165,19 @@ def numbers(a: Replays, b: Replays, found: Mapping[str, Difference], bags: list[
 
 
 def table(a: Replays, b: Replays, found: Mapping[str, Difference], bags: list[str]) -> Table:
-    title = f"A: {a.out} ({a.origin['planner']}) · B: {b.out} ({b.origin['planner']}) · {len(bags)} bags"
-    made = Table(title=escape(title), title_justify="left", box=SIMPLE_HEAD)
-    for heading in ("", "plans", "blocks", "A", "B", "B - A", "95 %", "p", ""):
-        made.add_column(heading, justify="right" if heading else "left", no_wrap=True)
-    for name, one in found.items():
+    def row(name: str, one: Difference) -> tuple[str, ...]:
         measure = MEASURES[name]
 
-        def format_value(value: float, sign: str = "", measure: Measure = measure) -> str:
+        def shown(value: float, sign: str = "") -> str:
             return f"{measure.times * value:{sign}.{measure.digits}f}"
 
-        ends = (
-            "-"
-            if one.interval is None
-            else f"{format_value(one.interval[0], '+')} .. {format_value(one.interval[1], '+')}"
-        )
-        row = (
-            format_value(one.mean_a),
-            format_value(one.mean_b),
-            format_value(one.difference, "+"),
-            ends,
-            f"{one.p:.4f}",
-            verdict(name, one),
-        )
-        made.add_row(measure.heading, str(one.pairs), str(one.blocks), *row)
-    return made
+        ends = "-" if one.interval is None else f"{shown(one.interval[0], '+')} .. {shown(one.interval[1], '+')}"
+        counts = (measure.heading, str(one.pairs), str(one.blocks), shown(one.mean_a), shown(one.mean_b))
+        return (*counts, shown(one.difference, "+"), ends, f"{one.p:.4f}", verdict(name, one))
+
+    title = f"A: {a.out} ({a.origin['planner']}) · B: {b.out} ({b.origin['planner']}) · {len(bags)} bags"
+    headings = ("", "plans", "blocks", "A", "B", "B - A", "95 %", "p", "")
+    return make_table(headings, (row(name, one) for name, one in found.items()), title)
 
 
 def notes(a: Replays, b: Replays, found: Mapping[str, Difference], bags: list[str]) -> list[str]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -21,31 +20,31 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
 from .. import arguments
-from ..config import Config, ConfigError
+from ..command import command, make_list
+from ..config import Config
+from ..errors import UserError
 from ..evaluation.driving_scores import extend
 from ..files import lock_folder
 from ..provenance import provenance
-from ..replay import engine
 from ..replay.chunks import ReplayChunks
 from ..replay.counters import PublishedPlan, ReplayCounters
-from ..replay.engine import PlansBag, planner_rows
+from ..replay.engine import PlansBag
 from ..replay.node import PlannerOutputs
 from ..replay.record import DriveEvent, DriveRecord, ReplayRecord, summary
 from ..replay.report import drive_rows, write_report
 from ..ros import live, world_bag, world_messages
-from ..ros.bag import BagError, BagReader, BagWriter
+from ..ros.bag import BagReader, BagWriter
 from ..ros.processes import isolated_environment, running_node
 from ..ros.recordings import RECORDING
 from ..ros.world_node import Pacing, WorldNode, new_context, remaps, require_running, spin_in_background
 from ..runtime import cli_args
-from ..runtime.model_file import ModelFileError
 from ..sim.sumo import SumoMissing
-from . import make_bag
+from . import make_bag, replay
+from .replay import planner_rows
 
 if TYPE_CHECKING:
     from ..sim.world import World
@@ -77,27 +76,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> int:
+@command(os_error="{} cannot be used: {}")
+def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
     """Exit code 0; 2 with one sentence when something given cannot be used."""
-    errors = Console(stderr=True)
-    try:
-        with lock_folder(args.out):
-            if args.recording is not None:
-                return replay_recording(args)
-            return run_live(args) if args.live else closed_loop(args, errors)
-    except SumoMissing as fault:
-        errors.print(escape(f"{fault}; `reflectdrive demo --recording` needs no world"), soft_wrap=True)
-    except (BagError, ConfigError, ModelFileError, live.PortError, *world_bag.WORLD_ERRORS) as fault:
-        errors.print(escape(str(fault)), soft_wrap=True)
-    except OSError as fault:
-        errors.print(escape(f"{fault.filename or args.out} cannot be used: {fault.strerror}"), soft_wrap=True)
-    return 2
+    with lock_folder(args.out):
+        if args.recording is not None:
+            return replay_recording(args, console, errors)
+        try:
+            (run_live if args.live else closed_loop)(args, console, errors)
+        except SumoMissing as fault:
+            raise UserError(f"{fault}; `reflectdrive demo --recording` needs no world") from None
+    return 0
 
 
 # --- the closed loop -------------------------------------------------------------------------------------------------
 
 
-def closed_loop(args: argparse.Namespace, errors: Console) -> int:
+def closed_loop(args: argparse.Namespace, console: Console, errors: Console) -> None:
     config = cli_args.configuration(args, LOCK_STEP_SETTINGS)
     os.environ.update(isolated_environment())
     seconds = SECONDS if args.seconds is None else args.seconds
@@ -108,10 +103,8 @@ def closed_loop(args: argparse.Namespace, errors: Console) -> int:
     with errors.status("writing the report"):
         record = build_record(bag, config, sent, drive)
         numbers = write_results(record, sent, config, args)
-    console = Console() if sys.stdout.isatty() else Console(width=110)
     console.print(table(numbers))
-    console.print(escape(f"open {(args.out / 'report.html').resolve()} in a browser"), soft_wrap=True)
-    return 0
+    console.print(f"open {(args.out / 'report.html').resolve()} in a browser")
 
 
 def run_drive(
@@ -203,43 +196,42 @@ def write_results(
 
 def table(numbers: dict[str, Any]) -> Table:
     """The drive on one screen."""
-    made = Table(title=f"{numbers['world']['town']} · {numbers['planner']} · {numbers['mode']}", show_header=False)
     counts = {name: count for name, count in numbers["verdicts"].items() if count}
-    for name, value in drive_rows(numbers):
-        made.add_row(name, value)
-    made.add_row("verdicts", ", ".join(f"{count} {name}" for name, count in counts.items()) or "none")
-    for name, value in planner_rows(numbers).items():
-        made.add_row(name, value)
-    made.add_row("lost inputs", str(sum(values["lost"] for values in numbers["inputs"].values())))
-    return made
+    lost = sum(values["lost"] for values in numbers["inputs"].values())
+    rows = {
+        **dict(drive_rows(numbers)),
+        "verdicts": ", ".join(f"{count} {name}" for name, count in counts.items()) or "none",
+        **planner_rows(numbers),
+        "lost inputs": str(lost),
+    }
+    return make_list(f"{numbers['world']['town']} · {numbers['planner']} · {numbers['mode']}", rows)
 
 
 # --- while it happens ------------------------------------------------------------------------------------------------
 
 
-def run_live(args: argparse.Namespace) -> int:
+def run_live(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """The same loop in real time, on a page instead of in a bag."""
     config = cli_args.configuration(args, LOCK_STEP_SETTINGS)
     os.environ.update(isolated_environment())
-    log, console = args.out / "node.log", Console()
+    log = args.out / "node.log"
     with live.serve(args.port, config.vehicle) as page, world_bag.open_world(args, config) as world:
         context = new_context()
         node = WorldNode(world, config, world_bag.camera_rig(config), context=context)
         with spin_in_background(node, context=context), running_node(config, remaps(config), log) as process:
             node.wait_for_planner(process, log)
-            console.print(f"{page.url} shows the drive; Ctrl-C ends it", soft_wrap=True)
+            console.print(f"{page.url} shows the drive; Ctrl-C ends it")
             with suppress(KeyboardInterrupt):  # Ctrl-C ends the page
                 for moment in node.drive(args.seconds, Pacing(lock_step=True, real_time=True)):
                     require_running(process, log)
                     for event in moment.events:
-                        console.print(escape(f"{event.time_s:.1f} s: {event.text}"), soft_wrap=True)
-    return 0
+                        console.print(f"{event.time_s:.1f} s: {event.text}")
 
 
 # --- the recording ---------------------------------------------------------------------------------------------------
 
 
-def replay_recording(args: argparse.Namespace) -> int:
+def replay_recording(args: argparse.Namespace, console: Console, errors: Console) -> int:
     """A real recording through the node, in recorded time."""
     bag = args.out / args.recording.resolve().name
     code = make_bag.run(parse(make_bag, [str(args.recording), str(bag), "--force"]))
@@ -254,9 +246,10 @@ def replay_recording(args: argparse.Namespace) -> int:
     words += [word for pair in args.settings for word in ("--setting", pair)]
     words += ["--duration", str(args.seconds)] if args.seconds else []
     words += ["--json", str(args.json)] if args.json else []
-    code = engine.run(parse(engine, words), owned=True)
+    options = parse(replay, words)
+    code = replay.run_one(options, cli_args.configuration(options), console, errors)
     if not code:
-        Console().print(escape(f"open {(args.out / 'report.html').resolve()} in a browser"), soft_wrap=True)
+        console.print(f"open {(args.out / 'report.html').resolve()} in a browser")
     return code
 
 

@@ -16,13 +16,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
+from ..command import command, make_table
 from ..config import DecodingConfig, ModelConfig, override
-from ..deploy.engines import UNUSABLE, build
+from ..deploy.engines import build
 from ..model.card import GraphCard
 from ..provenance import write_numbers
 from ..runtime.model_file import model_config
@@ -39,24 +38,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table's numbers here too")
 
 
-def run(args: argparse.Namespace) -> int:
-    console, errors = Console(), Console(stderr=True)
-    try:
-        numbers = build_and_check(args.card, args.device, args.folder, not args.check, errors)
-        if args.json is not None:
-            write_numbers(args.json, numbers)
-    except UNUSABLE as fault:
-        errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
-        return 2
-    except OSError as fault:
-        errors.print(escape(f"{fault.filename} cannot be written: {fault.strerror}"), soft_wrap=True, highlight=False)
-        return 2
+@command()
+def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
+    numbers = build_and_check(args.card, args.device, args.folder, not args.check, errors)
+    write_numbers(args.json, numbers)
     show(numbers, console)
-    return 0
 
 
 def build_and_check(card: str, device: str, folder: Path | None, build_them: bool, errors: Console) -> dict[str, Any]:
-    """The command's numbers, once the engines are there and have answered. Raises one of UNUSABLE, OSError."""
+    """The command's numbers, once the engines are there and have answered. Raises UserError, OSError."""
     found = model_config(card, None)
     model = ModelConfig(found.file, found.sha256, "tensorrt", device, str(folder or ""))
     graphs = GraphCard.read(model.file)
@@ -78,16 +68,12 @@ def build_and_check(card: str, device: str, folder: Path | None, build_them: boo
 def show(numbers: dict[str, Any], console: Console) -> None:
     if numbers["engines"]:
         console.print(table(numbers))
-    console.print(
-        f"answers as {numbers['card']} tells, on {numbers['backend_description']}", highlight=False, soft_wrap=True
-    )
+    console.print(f"answers as {numbers['card']} tells, on {numbers['backend_description']}")
 
 
 def table(numbers: dict[str, Any]) -> Table:
-    shown = Table(box=SIMPLE_HEAD)
-    for name, justify in (("engine", "left"), ("MB", "right"), ("built in", "right")):
-        shown.add_column(name, justify=justify)  # type: ignore[arg-type]
+    rows = []
     for row in numbers["engines"]:
         took = f"{row['seconds']:.0f} s" if row["seconds"] else "was there"
-        shown.add_row(row["file"], f"{Path(row['file']).stat().st_size / 1e6:.1f}", took)
-    return shown
+        rows.append((row["file"], f"{Path(row['file']).stat().st_size / 1e6:.1f}", took))
+    return make_table(("engine", "MB", "built in"), rows)

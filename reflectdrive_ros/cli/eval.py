@@ -20,24 +20,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import track
 from rich.table import Table
 
 from .. import arguments
-from ..config import Config, ConfigError
+from ..command import command, make_table, track_progress
+from ..config import Config
 from ..data import real_tracks, sets
 from ..data.scene import FAMILIES
 from ..evaluation import closed_loop, driving_scores, open_loop, privilege
 from ..evaluation.driving_scores import MEASURES, Scores
 from ..evaluation.privilege import PRIVILEGES
-from ..planning import LEARNED, PLANNERS
+from ..planning import LEARNED, PLANNERS, VECTOR_PLANNERS
 from ..planning.planner import Planner, PlannerContext, PlanningError
 from ..provenance import write_numbers
 from ..runtime import cli_args
-from ..runtime.model_file import ModelFileError
 
 HUMAN = "human"
 BASELINES = ("constant_velocity", "route_follower")
@@ -91,37 +88,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the table here too")
 
 
-def run(args: argparse.Namespace) -> int:
+@command()
+def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
     """Exit code 0; 2 with one sentence on stderr when the set cannot be read or FILE cannot be written."""
+    config = cli_args.configuration(args)
     if args.closed_loop:
-        return closed_loop.run_closed_loop(args)
-    errors, console = Console(stderr=True), Console()
-    if not console.is_terminal:  # a log is wide enough for the table
-        console = Console(width=120)
-    try:
-        config = cli_args.configuration(args)
-        if not _are_recordings(args.scenes):
-            return open_loop.run(args, config, console, errors)
-        if args.limit is not None or args.families is not None:
-            raise real_tracks.TracksError(
-                f"{REAL_TRACKS} is scored whole: --limit and --families are for sets of the proving ground, as test"
-            )
-        if learned := sorted(set(args.planner) & set(LEARNED)):
-            raise real_tracks.TracksError(f"{REAL_TRACKS} has no images for {', '.join(learned)}: use --scenes test")
-        planners = {name: PLANNERS[name] for name in args.planner}
-        folder = default_tracks_folder() if args.scenes == REAL_TRACKS else Path(args.scenes)
-        result = evaluate(folder, planners, errors, config)
-        if args.json is not None:
-            write_numbers(args.json, {"set": REAL_TRACKS, **numbers(result)})
-    except (real_tracks.TracksError, ConfigError, ModelFileError) as fault:
-        errors.print(escape(str(fault)), soft_wrap=True)
-        return 2
-    except OSError as fault:
-        errors.print(escape(f"{fault.filename or args.json} cannot be written: {fault.strerror}"), soft_wrap=True)
-        return 2
+        return closed_loop.run_closed_loop(args, config, console, errors)
+    if not _are_recordings(args.scenes):
+        return open_loop.run(args, config, console, errors)
+    if args.limit is not None or args.families is not None:
+        raise real_tracks.TracksError(
+            f"{REAL_TRACKS} is scored whole: --limit and --families are for sets of the proving ground, as test"
+        )
+    if learned := sorted(set(args.planner) & set(LEARNED)):
+        raise real_tracks.TracksError(f"{REAL_TRACKS} has no images for {', '.join(learned)}: use --scenes test")
+    planners = {name: PLANNERS[name] for name in args.planner}
+    folder = default_tracks_folder() if args.scenes == REAL_TRACKS else Path(args.scenes)
+    result = evaluate(folder, planners, errors, config)
+    write_numbers(args.json, {"set": REAL_TRACKS, **numbers(result)})
     console.print(_table(result))
     for note in _notes(result):
-        console.print(escape(note), soft_wrap=True)
+        console.print(note)
     return 0
 
 
@@ -156,13 +143,13 @@ def evaluate(folder: Path, planners: Mapping[str, Planner], console: Console, co
     config = config or Config()
     paths = real_tracks.recordings_in(folder)
     result = Result(scores={driver: [] for driver in (HUMAN, *planners)})
-    for path in track(paths, "scoring", console=console, transient=True):
+    for path in track_progress(paths, "scoring", console):
         recording = real_tracks.load(path)
         if not recording.lanes:
             result.left_out.append(recording.name)
             continue
         begun = len(result.families)
-        for start in real_tracks.starts(recording):
+        for start in real_tracks.starts(recording, vectors=bool(VECTOR_PLANNERS & set(planners))):
             _score_start(start, planners, config, result)
         result.recordings += 1
         result.skipped += len(real_tracks.start_steps(recording)) - (len(result.families) - begun)
@@ -209,18 +196,15 @@ def numbers(result: Result) -> dict[str, Any]:
 
 def _table(result: Result) -> Table:
     title = f"{len(result.families)} starts of {result.recordings} recordings; means in percent"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("driver")
-    table.add_column("site")
-    for heading in ("scenes", *HEADINGS):
-        table.add_column(heading, justify="right")
+    rows: list[tuple[str, ...]] = []
     for driver in result.scores:
         summary = driving_scores.summary(driver, result)
         for site, means in {"all": summary, **summary["families"]}.items():
             values = ("-" if means[measure] is None else f"{means[measure]:.1f}" for measure in MEASURES)
             name = driver if site == "all" else ""
-            table.add_row(name, site, str(means["scenes"]), *values, end_section=site == sorted(result.families)[-1])
-    return table
+            rows.append((name, site, str(means["scenes"]), *values))
+        rows.append(())
+    return make_table(("driver", "site", "scenes", *HEADINGS), rows, title, texts=2)
 
 
 def _notes(result: Result) -> Sequence[str]:

@@ -19,17 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import onnx_ir
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from .. import arguments
 from ..bench.accuracy_gate import evaluate_gate, quantise_and_check, sentence
+from ..command import command, make_table
 from ..config import Config, ConfigError, load
 from ..data import shards
-from ..data.shards import SetError
-from ..deploy.engines import UNUSABLE
 from ..deploy.export import MAX_SEQUENCES, PRECISIONS, Size, export, network_size, to_bfloat16
 from ..files import atomic_folder
 from ..model import checkpoint
@@ -70,6 +67,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of the arithmetic: bf16 and fp8 are for TensorRT, int8 for CPUs (fp32)",
     )
     parser.add_argument(
+        "--guidance",
+        action="store_true",
+        help="also write the graph that reflectdrive.guidance needs, for ONNX Runtime",
+    )
+    parser.add_argument(
         "--calibrate", type=Path, metavar="DIR", help="scene set for the calibration of activation ranges"
     )
     parser.add_argument("--gate", type=Path, metavar="DIR", help="scene set on which the driving score is held")
@@ -89,59 +91,57 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table's numbers here too")
 
 
-def run(args: argparse.Namespace) -> int:
+@command()
+def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr when something cannot be used, or the gate is not passed."""
-    console, errors = Console(), Console(stderr=True)
-    try:
-        config = load(args.config) if args.config else Config()
-        check_options(args)
-        source = read_card(args.checkpoint)
-        weights_sha256 = args.sha256 or source.get("sha256") or ""
-        net = checkpoint.load(args.checkpoint, weights_sha256)
-        check_camera(args.camera, net)
-        decoding, gate = torch_decoding(config.decoding), None
-        if args.precision == "bf16":
-            exact, net = net, to_bfloat16(net)
-            if args.gate is not None:
-                halved, whole = (_taking(args.camera, each, decoding) for each in (net, exact))
-                gate = evaluate_gate(halved, whole, args.gate, args.gate_scenes, config, errors)
-        weights = {key: value for key, value in source.items() if key not in ("config", "format")}
-        made = {key: value for key, value in provenance().items() if key in ("version", "commit")}
-        with ExitStack() as stack:
-            quantise = args.precision in QUANTISED
-            out = stack.enter_context(atomic_folder(args.out))
-            place = Path(stack.enter_context(tempfile.TemporaryDirectory())) if quantise else out
-            with errors.status("tracing the graphs; this takes half a minute for the small network"):
-                about = {"weights": weights, "made": made}
-                known = golden(_taking(args.camera, net, decoding)) if net.config.words else None
-                sequences = args.blocks or (config.decoding.goals if args.tensorrt else None)
-                card_sha256 = export(
-                    net, weights_sha256.lower(), place, about, decoding, sequences, known, gate, args.camera
-                )
-            if quantise:
-                sets = args.calibrate, args.gate
-                exact_card = GraphCard.read(place / CARD)
-                card_sha256 = quantise_and_check(
-                    exact_card, out, args.precision, sets, args.gate_scenes, config, errors
-                )
-        numbers = figures(args.out / CARD, card_sha256)
-        if args.tensorrt:
-            numbers["tensorrt"] = build_and_check(str(args.out / CARD), "cuda", None, True, errors)
-        if args.json is not None:
-            write_numbers(args.json, numbers, weights_sha256=weights_sha256)
-    except (CheckpointError, SetError, *UNUSABLE) as fault:
-        errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
-        return 2
-    except OSError as fault:
-        errors.print(escape(f"{fault.filename} cannot be written: {fault.strerror}"), soft_wrap=True, highlight=False)
-        return 2
+    config = load(args.config) if args.config else Config()
+    check_options(args)
+    source = read_card(args.checkpoint)
+    weights_sha256 = args.sha256 or source.get("sha256") or ""
+    net = checkpoint.load(args.checkpoint, weights_sha256)
+    check_camera(args.camera, net)
+    decoding, gate = torch_decoding(config.decoding), None
+    if args.precision == "bf16":
+        exact, net = net, to_bfloat16(net)
+        if args.gate is not None:
+            halved, whole = (_taking(args.camera, each, decoding) for each in (net, exact))
+            gate = evaluate_gate(halved, whole, args.gate, args.gate_scenes, config, errors)
+    weights = {key: value for key, value in source.items() if key not in ("config", "format")}
+    made = {key: value for key, value in provenance().items() if key in ("version", "commit")}
+    with ExitStack() as stack:
+        quantise = args.precision in QUANTISED
+        out = stack.enter_context(atomic_folder(args.out))
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory())) if quantise else out
+        with errors.status("tracing the graphs; this takes half a minute for the small network"):
+            about = {"weights": weights, "made": made}
+            known = golden(_taking(args.camera, net, decoding)) if net.config.words else None
+            sequences = args.blocks or (config.decoding.goals if args.tensorrt else None)
+            card_sha256 = export(
+                net,
+                weights_sha256.lower(),
+                place,
+                about,
+                decoding,
+                sequences,
+                known,
+                gate,
+                args.camera,
+                args.guidance,
+            )
+        if quantise:
+            sets = args.calibrate, args.gate
+            exact_card = GraphCard.read(place / CARD)
+            card_sha256 = quantise_and_check(exact_card, out, args.precision, sets, args.gate_scenes, config, errors)
+    numbers = figures(args.out / CARD, card_sha256)
+    if args.tensorrt:
+        numbers["tensorrt"] = build_and_check(str(args.out / CARD), "cuda", None, True, errors)
+    write_numbers(args.json, numbers, weights_sha256=weights_sha256)
     console.print(table(numbers))
     if args.tensorrt:
         show(numbers["tensorrt"], console)
     if numbers["gate"]:
-        console.print(sentence(numbers["gate"]), highlight=False, soft_wrap=True)
-    console.print(f"model.file: {args.out / CARD}\nmodel.sha256: {card_sha256}", highlight=False, soft_wrap=True)
-    return 0
+        console.print(sentence(numbers["gate"]))
+    console.print(f"model.file: {args.out / CARD}\nmodel.sha256: {card_sha256}")
 
 
 def check_options(args: argparse.Namespace) -> None:
@@ -185,7 +185,7 @@ def _taking(camera: Size | None, net: TokenNet, decoding: Decoding) -> TorchNetw
 
 def _size(text: str) -> Size:
     width, _, height = text.partition("x")
-    pixels = arguments.IntRange(16, 8192, "px")
+    pixels = arguments.Range(16, 8192, "px")
     try:
         return pixels(width), pixels(height)
     except argparse.ArgumentTypeError as fault:
@@ -203,9 +203,7 @@ def figures(path: Path, card_sha256: str) -> dict[str, Any]:
 
 
 def table(numbers: dict[str, Any]) -> Table:
-    shown = Table(box=SIMPLE_HEAD)
-    for name, justify in (("graph", "left"), ("MB", "right"), ("nodes", "right"), ("SHA-256", "left")):
-        shown.add_column(name, justify=justify)  # type: ignore[arg-type]
+    rows = []
     for name, row in numbers["graphs"].items():
-        shown.add_row(name, f"{row['bytes'] / 1e6:.1f}", str(row["nodes"]), row["sha256"][:16])
-    return shown
+        rows.append((name, f"{row['bytes'] / 1e6:.1f}", str(row["nodes"]), row["sha256"][:16]))
+    return make_table(("graph", "MB", "nodes", "SHA-256"), rows)

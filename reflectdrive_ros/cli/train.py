@@ -21,27 +21,25 @@ from typing import Any
 
 from lightning_fabric import Fabric
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from .. import arguments
+from ..command import command
 from ..config import ConfigError, override_dotted
 from ..data import shards
 from ..data.cache import Shape, build_cache
-from ..data.shards import SetError
 from ..files import lock_folder
-from ..model.checkpoint import CheckpointError
 from ..model.token.net import TokenNetConfig
 from ..provenance import provenance
 from ..runtime import cli_args
-from ..stopping import defer_signals, exit_code, print_stop, report_stop
+from ..stopping import defer_signals, exit_code, print_stop
 from ..training import average, settings, sft, train_state, validation
 from ..training import goal_scores as goal_scores_of
 from ..training.fabric import launch_fabric
 from ..training.goal_scores import GoalScores
 from ..training.run_log import LOG, RunLog, complete_rows
 from ..training.settings import TrainConfig
-from ..training.sft import Job, PretrainedPaths, TrainingError
+from ..training.sft import Job, PretrainedPaths
 from ..training.train_state import StateError
 
 
@@ -74,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--steps", type=arguments.positive_int(10**9), metavar="N", help="in place of the config's length"
     )
     length.add_argument(
-        "--minutes", type=arguments.FloatRange(0.01, 1e6, "minutes"), metavar="M", help="likewise, by the clock"
+        "--minutes", type=arguments.Range(0.01, 1e6, "minutes"), metavar="M", help="likewise, by the clock"
     )
     sft_parser.add_argument("--seed", type=arguments.SEED, metavar="N", help="in place of the config's seed")
     cli_args.add_settings_argument(sft_parser)
@@ -87,22 +85,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     mean_parser.set_defaults(run=average.run)
 
 
-def run(args: argparse.Namespace) -> int:
+@command(lambda args: _resumption(args.out), "{}: {}")
+def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
     """Exit code 0; that of the signal when stopped; 2 with one sentence on stderr when it cannot begin or go on."""
-    errors, console = Console(stderr=True), Console()
-    if not console.is_terminal:  # a log is wide enough for its lines
-        console = Console(width=160)
-    try:
-        config = _config(args)
-        network = settings.NETWORKS[config.network]()
-        return sft_run(args, config, network, console, errors)
-    except (ConfigError, SetError, StateError, TrainingError, CheckpointError) as fault:
-        errors.print(escape(str(fault)), soft_wrap=True)
-    except OSError as fault:
-        errors.print(escape(f"{fault.filename or args.out}: {fault.strerror or fault}"), soft_wrap=True)
-    except KeyboardInterrupt as stop:  # before the first step, or for the second time
-        return report_stop(stop, _resumption(args.out))
-    return 2
+    config = _config(args)
+    return sft_run(args, config, settings.NETWORKS[config.network](), console, errors)
 
 
 def sft_run(
@@ -142,7 +129,7 @@ def _run_alone(
 
     def on_damage(sentence: str) -> None:
         left_out.append(sentence)
-        errors.print(escape(sentence), soft_wrap=True)
+        errors.print(sentence)
 
     with fabric.rank_zero_first(), _preparing(errors) as progress:
         scenes = build_cache(args.train, shape, args.workers, on_damage, progress)

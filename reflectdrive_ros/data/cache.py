@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .. import features
+from ..documents import DocumentError, read_arrays
 from ..domain import Array, Command, Observation
 from ..features import InputSpec, WordTokenizer
 from ..files import write_atomic
@@ -219,10 +220,9 @@ def _open_cache(home: Path, notes: Sequence[ShardNote], shape: Shape) -> CachedS
     rest: dict[str, list[Array]] = {}
     images, distances, location = [], [], []
     for number, note in enumerate(notes):
-        with np.load(cache_file(home, note, "rest.npz"), allow_pickle=False) as stored:
-            for name in stored.files:
-                rest.setdefault(FORMER_ARRAYS.get(name, name), []).append(stored[name])
-            count = len(rest["text"][-1])
+        for name, values in read_stored(cache_file(home, note, "rest.npz")).items():
+            rest.setdefault(FORMER_ARRAYS.get(name, name), []).append(values)
+        count = len(rest["text"][-1])
         images.append(np.load(cache_file(home, note, FILES["images"]), mmap_mode="r", allow_pickle=False))
         distances.append(np.load(cache_file(home, note, FILES["distances"]), mmap_mode="r", allow_pickle=False))
         location.append(np.stack([np.full(count, number), np.arange(count)], axis=1))
@@ -234,6 +234,14 @@ def _open_cache(home: Path, notes: Sequence[ShardNote], shape: Shape) -> CachedS
         location=np.concatenate(location),
         key=hashlib.sha256(text.encode()).hexdigest(),
     )
+
+
+def read_stored(path: Path) -> dict[str, Array]:
+    """The arrays of a file that `write_arrays` wrote. Raises SetError where it is damaged, OSError."""
+    try:
+        return read_arrays(path)
+    except DocumentError as fault:
+        raise SetError(f"{path} {fault}: remove it, and it is written again") from None
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:

@@ -31,10 +31,11 @@ import shapely
 from .. import geometry
 from ..config import VehicleConfig
 from ..documents import DocumentError, array, check_fields, maybe, number, parse_json, read_arrays, text, whole
-from ..domain import Agents, Array, EgoState, ForecastSource, Observation
+from ..domain import AgentHistory, Agents, Array, EgoState, ForecastSource, Observation
+from ..errors import UserError
 from ..files import shown
 from ..kinematics import forecast
-from ..lanes import Lane, lanes_at, route_line, same_road, shortest_path
+from ..lanes import Lane, LaneSegments, lanes_at, route_line, same_road, shortest_path
 from ..scoring import drivable, reference
 from ..scoring.areas import MapAreas
 from ..scoring.contacts import AgentTracks
@@ -72,7 +73,7 @@ META = {  # of meta_json
 }
 
 
-class TracksError(ValueError):
+class TracksError(UserError, ValueError):
     """A set or a recording cannot be used; the message names it, the fault and what is expected."""
 
 
@@ -115,6 +116,11 @@ class Recording:
     def ego_poses(self) -> Array:
         """(T, 3) rear-axle poses in the frame of the recording."""
         return geometry.compose(self.ego_centers, np.array([-self.vehicle.rear_axle_to_center_m, 0.0, 0.0]))
+
+    @cached_property
+    def lane_segments(self) -> LaneSegments:
+        """Of `lanes`, in the frame of the recording."""
+        return LaneSegments.of(self.lanes)
 
     @cached_property
     def drivable_polygons(self) -> tuple[Any, ...]:
@@ -263,19 +269,20 @@ def start_steps(recording: Recording) -> range:
     return range(0, recording.steps - FUTURE_STEPS, START_EVERY_STEPS)
 
 
-def starts(recording: Recording) -> Iterator[Start]:
-    """The starts of a recording. One is passed over where the recorded car itself stands off the mapped road: every
-    plan from there scores 0. Raises TracksError for a recording without a map."""
+def starts(recording: Recording, vectors: bool = False) -> Iterator[Start]:
+    """The starts of a recording; with `vectors` their observations have lanes and history. One is passed over where the
+    recorded car itself stands off the mapped road: every plan from there scores 0. Raises TracksError for a recording
+    without a map."""
     if not recording.lanes:
         raise TracksError(f"{recording.name} has no map: no drivable space and no route to score by")
     for step in start_steps(recording):
         corners = geometry.box_corners(recording.ego_centers[step], recording.ego_size)
         if drivable.contains(recording.drivable_space, corners).all():
-            yield start_at(recording, step)
+            yield start_at(recording, step, vectors)
 
 
-def start_at(recording: Recording, step: int) -> Start:
-    """The start at a step with FUTURE_STEPS after it."""
+def start_at(recording: Recording, step: int, vectors: bool = False) -> Start:
+    """The start at a step with FUTURE_STEPS after it. Recordings have no lights and no stop lines."""
     map_from_ego = recording.ego_poses[step]
     ego_from_map = geometry.invert(map_from_ego)
     lanes, line = route(recording, step)
@@ -300,6 +307,13 @@ def start_at(recording: Recording, step: int) -> Start:
         drivable=drivable.grid_around_ego(drivable.union_polygons(polygons, "Observation.drivable")),
     )
     on_route = same_road(recording.lanes, lanes)
+    if vectors:
+        observation = replace(
+            observation,
+            lanes=recording.lane_segments.near(map_from_ego),
+            route_lanes=recording.lane_segments.along(observation.route, on_route, map_from_ego),
+            history=_history(recording, step, seen, ego_from_map),
+        )
     drawn = [(key, part) for key, lane in recording.lanes.items() for part in lane.polygons]
     believed = Scene(
         motion=motion_of(ego),
@@ -323,6 +337,23 @@ def start_at(recording: Recording, step: int) -> Start:
         observation=observation,
         scene=replace(came_true, reference=reference.reference_of_plan(came_true, plan)),
         human=geometry.compose(ego_from_map, recording.ego_poses[step + WAYPOINT_STEPS]),
+    )
+
+
+def _history(recording: Recording, step: int, seen: Array, ego_from_map: Array) -> AgentHistory:
+    """History of the agents (A,) bool that are seen at a step; an agent's id is its row in the recording."""
+    rows, first = np.flatnonzero(seen), step + 1 - AgentHistory.STEPS
+    before = max(-first, 0)  # instants before the recording began
+    until = slice(max(first, 0), step + 1)
+    poses = geometry.compose(ego_from_map, recording.agent_centers[rows, until])
+    velocities = geometry.rotate(recording.agent_velocities_mps[rows, until], ego_from_map[2])
+    valid = np.isfinite(np.concatenate([poses, velocities], axis=2)).all(axis=2)
+    pad, known = ((0, 0), (before, 0)), np.asarray(valid)[..., None]
+    return AgentHistory(
+        rows,
+        np.pad(np.where(known, poses, 0.0), (*pad, (0, 0))),
+        np.pad(np.where(known, velocities, 0.0), (*pad, (0, 0))),
+        np.pad(valid, pad),
     )
 
 

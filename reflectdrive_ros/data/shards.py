@@ -32,6 +32,7 @@ from ..documents import (
     text,
     whole,
 )
+from ..errors import UserError
 from ..files import read_limited, shown, write_atomic
 from . import codec
 from .scene import DrivingScene
@@ -61,7 +62,7 @@ FIELDS = {
 }
 
 
-class SetError(RuntimeError):
+class SetError(UserError, RuntimeError):
     """A scene set cannot be used; the message names it, the fault and what to do."""
 
 
@@ -217,7 +218,7 @@ def index_of(folder: Path) -> Index:
         raise SetError(f"{shown(path)} cannot be read: {fault.strerror}; make the set again") from None
     except DocumentError as fault:
         raise SetError(
-            f"{shown(path)} is damaged, it {fault}: remove it and make the set again, whole shards are kept"
+            f"{shown(path)} is damaged, it {fault}: remove it and make the set again, complete shards are kept"
         ) from None
     notes = tuple(_note(each) for each in content["shards"])
     return Index(content["set"], content["size"], notes, content["made_by"], content.get("missing") or {})

@@ -13,23 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..config import ConfigError
-from ..model.card import GRAPHS, GraphCard, GraphError
-from ..runtime.model_file import ModelFileError
+from ..model.card import GraphCard
 from ..runtime.trt import engine_cache
 from ..runtime.trt.backend import (
     TrtLogger,
     engine_folder,
+    engine_graphs,
     engine_key,
     import_tensorrt,
     machine_of,
     open_device,
     sequences_per_step,
 )
-from ..runtime.trt.cuda_device import CudaError
 from ..runtime.trt.engine_cache import EngineError
 
-UNUSABLE = (ConfigError, CudaError, EngineError, GraphError, ModelFileError)  # each is one sentence
 WORKSPACE_BYTES = 2 << 30  # of device memory that one layer may ask for while it runs
 OUT_OF_MEMORY = ("out of memory", "outofmemory", "could not be allocated", "insufficient workspace")
 
@@ -49,7 +46,7 @@ def build(card: GraphCard, device: str, folder: Path | None, clock: Callable[[],
     gpu = open_device(device)
     trt = import_tensorrt(gpu)
     place, machine = engine_folder(card, folder), machine_of(trt, gpu)
-    for name in GRAPHS:
+    for name in engine_graphs(card):
         key = engine_key(card, name, machine)
         file = place / f"{key.name}.plan"
         try:

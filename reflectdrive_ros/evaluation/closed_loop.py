@@ -20,30 +20,25 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import track
 from rich.table import Table
 
 from .. import arguments
-from ..config import Config, ConfigError
+from ..command import make_table, track_progress
+from ..config import Config
 from ..domain import Array, CameraFrame
-from ..parallel import WorkerPoolError, map_restartable
-from ..planning import CAMERA_FREE, LEARNED, get_planner
+from ..parallel import map_restartable
+from ..planning import CAMERA_FREE, LEARNED, VECTOR_PLANNERS, get_planner
 from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..runtime.engine import Engine, check_cameras
-from ..runtime.model_file import ModelFileError
 from ..scoring.simulate import DT_S
 from ..sim import sumo
 from ..sim.drive_log import DriveLog
 from ..sim.render import camera
-from ..sim.sumo import SumoMissing
 from ..sim.world import World, WorldOptions
 from .driving_scores import RANDOM_WEIGHTS, Driver, extend, make_drivers
 
@@ -97,7 +92,9 @@ def drive(
         every = round(SCORE_EVERY_S / DT_S)
         for step in range(round(duration_s / DT_S)):
             observation = world.observation(
-                cameras.capture() if cameras else (), drivable=config.inputs.drivable_type != "none"
+                cameras.capture() if cameras else (),
+                drivable=config.inputs.drivable_type != "none",
+                vectors=planner in VECTOR_PLANNERS,
             )
             begun_s = time.process_time()
             report = engine.step(observation)
@@ -179,9 +176,7 @@ def run_drives(
     jobs = [(name, seed) for name in drivers for seed in seeds]
     found: dict[Job, DriveResult] = {}
     failures: dict[Job, str] = {}
-    results = track(
-        _iterate_drives(jobs, drivers, config, duration_s), "driving", total=len(jobs), console=console, transient=True
-    )
+    results = track_progress(_iterate_drives(jobs, drivers, config, duration_s), "driving", console, len(jobs))
     for job, result in results:
         if isinstance(result, DriveResult):
             found[job] = result
@@ -310,27 +305,15 @@ def add_arguments(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def run_closed_loop(args: argparse.Namespace) -> int:
-    """Exit code 0; 1 when a drive broke off; 2 with one sentence on stderr for bad input and for no writable FILE."""
-    errors, console = Console(stderr=True), Console()
-    if not console.is_terminal:
-        console = Console(width=160)
-    try:
-        config = cli_args.configuration(args)
-        seeds = range(args.first_seed, args.first_seed + args.seeds)
-        driven = run_drives(args.planner, seeds, config, args.duration, errors, args.random_weights)
-        content = {"random_weights": args.random_weights, **table_metrics(driven)}
-        if args.json is not None:
-            write_numbers(Path(args.json), content, weights_sha256=cli_args.weights_of(config, args.planner))
-    except (ConfigError, WorkerPoolError, ModelFileError, SumoMissing) as fault:
-        errors.print(escape(str(fault)), soft_wrap=True)
-        return 2
-    except OSError as fault:
-        errors.print(escape(f"{fault.filename or args.json} cannot be written: {fault.strerror}"), soft_wrap=True)
-        return 2
+def run_closed_loop(args: argparse.Namespace, config: Config, console: Console, errors: Console) -> int:
+    """Exit code 0, or 1 when a drive broke off. Raises UserError, OSError."""
+    seeds = range(args.first_seed, args.first_seed + args.seeds)
+    driven = run_drives(args.planner, seeds, config, args.duration, errors, args.random_weights)
+    content = {"random_weights": args.random_weights, **table_metrics(driven)}
+    write_numbers(args.json, content, weights_sha256=cli_args.weights_of(config, args.planner))
     console.print(_table(driven))
     for (planner, seed), why in driven.failures.items():
-        console.print(escape(f"broken off: {planner}, seed {seed}: {why}"), soft_wrap=True)
+        console.print(f"broken off: {planner}, seed {seed}: {why}")
     return 1 if driven.failures else 0
 
 
@@ -365,11 +348,7 @@ def _event_rows(log: DriveLog) -> dict[str, Any]:
 
 
 def _table(driven: Drives) -> Table:
-    table = Table(title="closed loop in the proving ground", title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("planner")
-    table.add_column("world")
-    for heading in ("km", *MEASURES.values(), "broken off"):
-        table.add_column(heading, justify="right")
+    table: list[tuple[str, ...]] = []
     for planner in driven.planners:
         results, broken_off = driven.of(planner), driven.broken_off(planner)
         rows = [(f"{one.seed}", drive_metrics([one]), 0) for one in results]
@@ -377,6 +356,7 @@ def _table(driven: Drives) -> Table:
         rows += [("all", drive_metrics(results), len(broken_off))]
         for index, (world, row, count) in enumerate(rows):
             cells = ("-" if row[key] is None else f"{row[key]:.1f}" for key in MEASURES)
-            name, last = planner if index == 0 else "", index == len(rows) - 1
-            table.add_row(name, world, f"{row['km']:.2f}", *cells, f"{count}", end_section=last)
-    return table
+            table.append((planner if index == 0 else "", world, f"{row['km']:.2f}", *cells, f"{count}"))
+        table.append(())
+    headings = ("planner", "world", "km", *MEASURES.values(), "broken off")
+    return make_table(headings, table, "closed loop in the proving ground", texts=2)

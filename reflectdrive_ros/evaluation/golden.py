@@ -31,6 +31,7 @@ from ..documents import (
     whole,
 )
 from ..domain import AgentKind, Array, ForecastSource
+from ..errors import UserError
 from ..files import MEGABYTE, open_limited, shown
 from ..scoring import metrics
 from ..scoring.areas import MapAreas
@@ -94,7 +95,7 @@ FIELDS = {  # of a scene, as described in SCHEMA.md
 }
 
 
-class GoldenError(ValueError):
+class GoldenError(UserError, ValueError):
     """A file of scenes cannot be used; the message names the line and the reason."""
 
 

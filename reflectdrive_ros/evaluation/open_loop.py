@@ -22,20 +22,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
 from .. import kinematics, parallel
+from ..command import make_table
 from ..config import Config, ConfigError
 from ..data import sets, shards
 from ..data.scene import INSTANTS_S, DrivingScene
 from ..data.shards import Index, SetError, ShardNote
 from ..domain import Array, Observation, Plan
 from ..files import shown
-from ..planning import CAMERA_FREE, LEARNED, PROPOSALS, get_planner
+from ..planning import CAMERA_FREE, LEARNED, PROPOSALS, VECTOR_PLANNERS, get_planner
 from ..planning.planner import PlannerContext, PlanningError
 from ..provenance import write_numbers
 from ..runtime import cli_args
@@ -51,32 +50,27 @@ Drivers = Mapping[str, Driver]  # by name in the tables
 
 
 def run(args: argparse.Namespace, config: Config, console: Console, errors: Console) -> int:
-    """Exit code 0; 2 with one sentence on stderr when there is nothing to score. Raises OSError of a file."""
-    try:
-        folder = resolve_scene_set(args.scenes, args.workers, errors)
-        set_name = shards.index_of(folder).set
-        result = evaluate(
-            folder,
-            args.planner,
-            config,
-            args.families,
-            args.limit,
-            args.workers,
-            errors,
-            args.privilege,
-            args.random_weights,
-        )
-    except scene_sets.SCENE_SET_ERRORS as fault:
-        errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
-        return 2
-    if args.json is not None:
-        model = {"model_sha256": config.model.sha256} if result.best else {}
-        options = {"privileges": args.privilege, "random_weights": args.random_weights, **model}
-        content = {"set": set_name, "folder": folder.name, **options, **numbers(result)}
-        write_numbers(args.json, content, weights_sha256=cli_args.weights_of(config, args.planner))
+    """Exit code 0. Raises UserError when there is nothing to score, OSError of a file."""
+    folder = resolve_scene_set(args.scenes, args.workers, errors)
+    set_name = shards.index_of(folder).set
+    result = evaluate(
+        folder,
+        args.planner,
+        config,
+        args.families,
+        args.limit,
+        args.workers,
+        errors,
+        args.privilege,
+        args.random_weights,
+    )
+    model = {"model_sha256": config.model.sha256} if result.best else {}
+    options = {"privileges": args.privilege, "random_weights": args.random_weights, **model}
+    content = {"set": set_name, "folder": folder.name, **options, **numbers(result)}
+    write_numbers(args.json, content, weights_sha256=cli_args.weights_of(config, args.planner))
     console.print(_table(set_name, result))
     for note in (*result.damages, *driving_scores.missing_plan_notes(result, "scenes")):
-        console.print(escape(note), soft_wrap=True, highlight=False)
+        console.print(note)
     return 0
 
 
@@ -97,7 +91,7 @@ def resolve_scene_set(scenes: str, workers: int, console: Console) -> Path:
     folder = sets.default_folder(scenes, made_by)
     if not sets.is_complete(folder, wanted):
         sentence = f"the set '{scenes}' is not whole in {folder}: making it, {wanted.size} scenes"
-        console.print(escape(sentence), soft_wrap=True, highlight=False)
+        console.print(sentence)
     scene_sets.ensure_scene_set(folder, wanted, make_shard, workers, console)
     return folder
 
@@ -247,11 +241,10 @@ def _score_shard(
 def _score_scene(scene: DrivingScene, drivers: Drivers, config: Config) -> ScoredScene:
     scored = scene.scored(vehicle=config.vehicle)
     plans, best, failures = {EXPERT: scene.expert}, {}, {}
-    space = not {driver.planner for driver in drivers.values()} <= set(
-        CAMERA_FREE
-    )  # planners without a network use no drivable area
+    planners = {driver.planner for driver in drivers.values()}
+    space, vectors = not planners <= set(CAMERA_FREE), bool(planners & VECTOR_PLANNERS)  # unused ones are not computed
     observations = {
-        driver.privilege: privileges_of.observe(scene, driver.privilege, space) for driver in drivers.values()
+        driver.privilege: privileges_of.observe(scene, driver.privilege, space, vectors) for driver in drivers.values()
     }
     for name, driver in drivers.items():
         asked = replace(config, planner=driver.planner)
@@ -330,24 +323,23 @@ def format_difference(mean: float, ends: Sequence[float]) -> str:
 
 def _table(name: str, result: Result) -> Table:
     title = f"set '{name}', {len(result.names)} scenes, open loop; means in percent"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("driver")
-    table.add_column("family")
     best = ["best of K"] if result.best else []
-    for heading in ("scenes", "PDMS", "95 %", *COLUMNS.values(), *best):
-        table.add_column(heading, justify="right")
+    rows: list[tuple[str, ...]] = []
     for driver in result.scores:
         summary = _summary(driver, result)
         for family, means in {"all": summary, **summary["families"]}.items():
             low, high = means.get("pdms_95", (None, None))
-            table.add_row(
-                driver if family == "all" else "",
-                family,
-                str(means["scenes"]),
-                f"{means['pdms']:.1f}",
-                "" if low is None else f"{low:.1f} - {high:.1f}",
-                *(f"{means[column]:.1f}" for column in COLUMNS),
-                *(f"{means['best_of_k']:.1f}" if "best_of_k" in means else "" for _ in best),
-                end_section=family == max(result.families),
+            rows.append(
+                (
+                    driver if family == "all" else "",
+                    family,
+                    str(means["scenes"]),
+                    f"{means['pdms']:.1f}",
+                    "" if low is None else f"{low:.1f} - {high:.1f}",
+                    *(f"{means[column]:.1f}" for column in COLUMNS),
+                    *(f"{means['best_of_k']:.1f}" if "best_of_k" in means else "" for _ in best),
+                )
             )
-    return table
+        rows.append(())
+    headings = ("driver", "family", "scenes", "PDMS", "95 %", *COLUMNS.values(), *best)
+    return make_table(headings, rows, title, texts=2)

@@ -14,10 +14,9 @@ from rich.text import Text
 
 from ..data import sets, shards
 from ..data.sets import MakeShard, SceneSetSpec
-from ..data.shards import Index, SetError
+from ..data.shards import Index
 from ..sim import sumo
 
-SCENE_SET_ERRORS = (SetError, sumo.SumoMissing)
 IMAGE_SIZE = (288, 162)  # of an image: the resolution that the shipped network reads
 
 

@@ -25,8 +25,9 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from ..documents import DocumentError, array, check_fields, number, parse_json, text, whole
+from ..errors import UserError
 from ..files import MODEL_BYTES, open_limited, sha256_of
-from .card import LAYOUT, GraphCard, GraphError, upgrade_config
+from .card import LAYOUT, RENDERED, GraphCard, GraphError, token_capabilities, upgrade_config
 from .token.net import TokenNet, TokenNetConfig
 
 FORMAT = "reflectdrive.token_net.3"
@@ -70,7 +71,7 @@ FIELDS = {  # of TokenNetConfig in a weights file
 }
 
 
-class CheckpointError(Exception):
+class CheckpointError(UserError):
     """Weights cannot be used; the message names the file, the reason and what was expected."""
 
 
@@ -84,6 +85,9 @@ def save(net: TokenNet, path: str | Path, about: Mapping[str, Any], dtype: torch
     digest = hashlib.sha256(content).hexdigest()
     card = {
         "format": FORMAT,
+        "kind": "token",
+        "capabilities": token_capabilities(net.config.layout, True),
+        "training_domain": RENDERED,
         "file": path.name,
         "sha256": digest,
         "bytes": len(content),

@@ -35,6 +35,7 @@ from .postprocess.comfort import relax_profile
 from .postprocess.waypoints import HORIZON_S, POINT_DT_S, postprocess, trajectories
 from .repair import repair_plan
 
+NEEDS = frozenset({"goals", "edit"})  # capabilities of its network
 STANDING_MPS = 0.3
 STANDING_M = 0.1  # a closer goal means an immediate stop
 GENTLE_MPS2 = 1.5  # a less probable goal must not require harder braking than this
@@ -58,7 +59,7 @@ class Memory:
 
 def plan(state: PlannerState, observation: Observation, planner_context: PlannerContext) -> tuple[PlannerState, Plan]:
     settings = planner_context.config.reflectdrive2
-    network, inputs = network_inputs("reflectdrive2", observation, planner_context)
+    network, inputs = network_inputs("reflectdrive2", observation, planner_context, NEEDS)
     full_step_reason = find_full_step_reason(state, observation, settings)
     known: Prefilled | None = None
     if full_step_reason or state.previous is None:
@@ -226,7 +227,7 @@ def proposals(observation: Observation, planner_context: PlannerContext) -> tupl
     Raises PlanningError as `plan` does.
     """
     config = planner_context.config
-    network, inputs = network_inputs("reflectdrive2", observation, planner_context)
+    network, inputs = network_inputs("reflectdrive2", observation, planner_context, NEEDS)
     known = network.prefill_goal(inputs)
     actions, _ = draft_actions(network, known.context, known.actions[known.valid], config.reflectdrive2)
     road = planner_context.safety_context(observation).road

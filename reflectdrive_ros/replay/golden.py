@@ -7,16 +7,16 @@ left out. One table holds the tolerances. A golden is changed on purpose only: `
 
 from __future__ import annotations
 
-import io
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..documents import read_arrays
 from ..domain import Array
-from ..files import MEGABYTE, read_limited
+from ..errors import UserError
+from ..files import MEGABYTE
 from .record import ReplayRecord
 
 TOLERANCES = {  # field: largest difference; the arithmetic of other processors differs in the last digits
@@ -31,7 +31,7 @@ MAX_BYTES = 256 * MEGABYTE
 POINT_STRIDE = 5  # each fifth point of a plan: half a second apart
 
 
-class GoldenError(Exception):
+class GoldenError(UserError):
     """A golden is missing, does not fit, or may not be written; the message names what to do."""
 
 
@@ -63,12 +63,8 @@ def fields(record: ReplayRecord) -> dict[str, Array]:
 def read(golden: Path) -> dict[str, Array]:
     """The arrays of a golden. Raises GoldenError when it does not exist or cannot be read."""
     try:
-        content = io.BytesIO(read_limited(golden, MAX_BYTES))
-        unpacked = sum(member.file_size for member in zipfile.ZipFile(content).infolist())
-        if unpacked > MAX_BYTES:
-            raise ValueError(f"it unpacks to more than {MAX_BYTES} bytes")
-        with np.load(content, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in TOLERANCES}
+        found = read_arrays(golden, MAX_BYTES)
+        arrays = {name: found[name] for name in TOLERANCES}
         if wrong := [
             name for name, values in arrays.items() if values.dtype.kind not in "if" or not np.isfinite(values).all()
         ]:
@@ -76,7 +72,7 @@ def read(golden: Path) -> dict[str, Array]:
         return arrays
     except FileNotFoundError:
         raise GoldenError(f"golden {golden} does not exist: make it with --update-golden") from None
-    except Exception as fault:  # zip and numpy raise many kinds for damaged content
+    except (OSError, ValueError, KeyError) as fault:
         why = getattr(fault, "strerror", None) or fault
         raise GoldenError(f"golden {golden} cannot be read ({why}): write it again with --update-golden") from None
 

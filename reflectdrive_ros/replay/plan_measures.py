@@ -17,16 +17,18 @@ from typing import Any
 import numpy as np
 
 from ..domain import Array, PlanSource, Verdict, check_array
+from ..errors import UserError
 from ..files import MEGABYTE, read_limited
 
 PLANS_FILE = "plans.csv"
+SUMMARY_BYTES = 256 * MEGABYTE  # of a summary.json
 SCORES = ("nc", "dac", "ttc", "ep", "pdms")
 MEASURES = ("ade_m", "fde_m", "lateral_shift_m", "comfortable", "latency_ms", *SCORES)
 DIGITS = 6
 MAX_BYTES = 1024 * MEGABYTE
 
 
-class MeasuresError(ValueError):
+class MeasuresError(UserError, ValueError):
     """A file of measures cannot be used; the message names the file and the reason."""
 
 

@@ -24,6 +24,7 @@ from rosbags.rosbag2 import Reader, StoragePlugin, Writer
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
 from ..documents import DocumentError, anything, array, check_fields, named, parse_yaml, read_yaml, text
+from ..errors import UserError
 from ..files import open_limited, shown
 from . import topics
 from .mcap_salvage import salvage
@@ -43,7 +44,7 @@ METADATA = {
 PENDING_WRITES_MAX = 8  # records that may wait to be written
 
 
-class BagError(ValueError):
+class BagError(UserError, ValueError):
     """A bag cannot be read or written; the message is one sentence with the reason and what to do."""
 
 

@@ -21,7 +21,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from .. import arguments, pages
-from ..config import ConfigError, VehicleConfig
+from ..config import VehicleConfig
+from ..errors import UserError
 from ..stopping import raise_on_signal
 from . import live_view
 from .live_topics import Listener
@@ -33,7 +34,7 @@ IDLE_S = 10.0  # a connection without a request is closed after this time; the p
 STAMP = re.compile(r"([0-9]{1,19})(\.jpg)?")  # of an image, ns; int() refuses much longer ones
 
 
-class PortError(Exception):
+class PortError(UserError):
     """The page's port cannot be used; the message names it and what to do."""
 
 
@@ -128,10 +129,7 @@ def main(args: list[str] | None = None) -> int:
             sys.stdout.write(f"{page.url} shows the running planner; Ctrl-C ends\n")
             sys.stdout.flush()
             threading.Event().wait()
-    except PortError as fault:
-        sys.stderr.write(f"live: {fault}\n")
-        return 2
-    except ConfigError as fault:
+    except UserError as fault:
         sys.stderr.write(f"live: {fault}\n")
         return 2
     except KeyboardInterrupt:

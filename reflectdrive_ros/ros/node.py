@@ -375,6 +375,9 @@ def main(args: list[str] | None = None) -> int:
         return 2
     except (KeyboardInterrupt, ExternalShutdownException):
         pass
+    except Exception:
+        if not ending:  # an import that Ctrl-C cuts short may fail in its own way
+            raise
     finally:
         driving = True
         if node is not None:

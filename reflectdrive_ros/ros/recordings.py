@@ -35,6 +35,7 @@ from .. import geometry
 from ..config import VehicleConfig
 from ..documents import read_arrays
 from ..domain import Array
+from ..errors import UserError
 from ..files import shown
 from .bag import type_name_of
 from .outputs import header
@@ -75,7 +76,7 @@ SHIPPED_FOLDER = (
 )  # of a source tree; an installed package has none
 
 
-class RecordingError(ValueError):
+class RecordingError(UserError, ValueError):
     """A folder is not a known recording, or a part of it is missing."""
 
 

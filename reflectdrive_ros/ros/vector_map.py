@@ -13,13 +13,11 @@ import subprocess
 import sys
 import tempfile
 import threading
-import zipfile
 from concurrent.futures import Executor, Future, wait
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from ..documents import read_arrays
 from .convert import BadMessage, require_frame
 from .lanelet_map import LaneletMap, MapSource
 from .lanelets import Lanelet, unpack
@@ -121,9 +119,8 @@ def read_lanelets(data: bytes) -> dict[int, Lanelet]:
         if done.returncode:
             raise BadMessage(f"the map cannot be read: {describe_exit(done)}: check its publisher, {OR_A_FILE}")
         try:
-            with np.load(folder / RESULT_FILE, allow_pickle=False) as arrays:
-                return unpack(dict(arrays))
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as fault:
+            return unpack(read_arrays(folder / RESULT_FILE))
+        except (OSError, ValueError, KeyError) as fault:
             raise BadMessage(f"the map cannot be read: the output of its reader is incomplete ({fault})") from None
 
 

@@ -14,9 +14,6 @@ from typing import TYPE_CHECKING, Any
 from .. import arguments
 from ..config import Config
 from ..runtime.engine import NO_DEADLINE_MS
-from ..sim.network.roads import RoadError
-from ..sim.sumo import SumoFailed, SumoMissing
-from ..sim.traffic.simulation import TrafficError
 from . import world_messages
 from .planning_core import PlanningCore
 from .recordings import RecordedMessage, RecordedTopic, Recording
@@ -25,7 +22,6 @@ if TYPE_CHECKING:
     from ..sim.world import World
 
 TICK_S = 0.1
-WORLD_ERRORS = (SumoMissing, SumoFailed, RoadError, TrafficError)  # one sentence each
 
 
 def add_world_arguments(parser: argparse._ActionsContainer) -> None:

@@ -32,8 +32,9 @@ from rosgraph_msgs.msg import Clock
 from visualization_msgs.msg import MarkerArray
 
 from .. import arguments
-from ..config import Config, ConfigError
+from ..config import Config
 from ..domain import Array, Plan
+from ..errors import UserError
 from ..stopping import raise_on_signal
 from . import convert, outputs, topics, world_bag, world_messages
 from .bag import BagError, BagWriter
@@ -256,7 +257,7 @@ def main(args: list[str] | None = None) -> int:
             )
             with spin_in_background(node, context=context):
                 run(node, parsed.seconds, Pacing(lock_step=parsed.lock_step))
-    except (ConfigError, *world_bag.WORLD_ERRORS) as fault:
+    except UserError as fault:
         sys.stderr.write(f"world: {fault}\n")
         return 2
     except KeyboardInterrupt:

@@ -3,14 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ..domain import Array
 from ..features import InputSpec, ModelInputs, Tokenizer, WordTokenizer
 from ..model.card import GraphCard, GraphError
-from ..planning.planner import PlanningError
+from ..planning.planner import PlanningError, Prefilled
 from .feature_cache import FeatureCache
+
+
+@dataclass(frozen=True)
+class GoalChoice:
+    """How many goals a planner asks for, and how far they are apart at least."""
+
+    count: int
+    spacing_m: float
+
+    @staticmethod
+    def of(card: GraphCard) -> GoalChoice:
+        """The defaults of a card."""
+        goals = card.model["decoding"]["goals"]
+        return GoalChoice(goals["count"], goals["spacing_m"])
+
+    def inputs(self, card: GraphCard) -> dict[str, Array]:
+        """What `prefill_goal` takes of it: nothing where the spacing is built in."""
+        return {} if card.max_goals is None else {"goal_spacing_m": np.array(self.spacing_m, np.float32)}
+
+    def prefilled(self, context: Any, actions: Array, log_probs: Array, valid: Array) -> Prefilled:
+        """The first goals of outputs (1, K, T), (1, K), (1, K)."""
+        first = slice(self.count)
+        return Prefilled(context, actions[0, first].astype(np.int32), log_probs[0, first], valid[0, first])
+
 
 StepOutput = tuple[Array, Array]  # ids (M, 16), and their probabilities
 TensorSpec = tuple[np.dtype, Sequence[int | str]]  # element type and shape of a tensor; a size that is free has a name

@@ -8,14 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from ..config import ModelConfig
-from ..documents import SHA256, DocumentError, check_fields, maybe, number, read_json, text
+from ..documents import SHA256, DocumentError, array, check_fields, choice, maybe, named, number, read_json, text
+from ..errors import UserError
 from ..files import sha256_of, shown
+from ..model.card import CAPABILITIES, KINDS
 
 CARD = "card.json"  # beside the weights: their description, with their hash
-FIELDS = {"file": maybe(text()), "sha256": maybe(SHA256), "golden": maybe({"goal_log_prob": number()})}
+FIELDS = {
+    "file": maybe(text()),
+    "sha256": maybe(SHA256),
+    "kind": maybe(choice(*KINDS)),
+    "capabilities": maybe(array(choice(*CAPABILITIES))),
+    "golden": maybe(named(number())),
+}
 
 
-class ModelFileError(Exception):
+class ModelFileError(UserError):
     """The model file cannot be used; the message names the reason and what to do."""
 
 

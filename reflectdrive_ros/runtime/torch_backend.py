@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..domain import Array
 from ..features import InputSpec, ModelInputs, Tokenizer, WordTokenizer
+from ..model.card import token_capabilities
 from ..model.checkpoint import CheckpointError, load
 from ..model.layers import KeysValues
 from ..model.token import ops, rollout
@@ -57,6 +58,7 @@ class TorchNetwork:
             lambda images: self._net.encode_images(self._batch(images)), config.instants // config.vision.frames
         )
         self.layout = config.layout
+        self.capabilities = frozenset(token_capabilities(config.layout, True))
         self.inputs = InputSpec(
             config.vision.width,
             config.vision.height,

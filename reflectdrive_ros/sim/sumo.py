@@ -14,17 +14,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..errors import UserError
+
 TIMEOUT_S = 60.0  # netconvert takes less than a second for a town
 
 
-class SumoMissing(RuntimeError):
+class SumoMissing(UserError, RuntimeError):
     """SUMO is not on this machine; the message says what to install."""
 
     def __init__(self) -> None:
         super().__init__("SUMO is not installed: pip install 'reflectdrive[sim]'")
 
 
-class SumoFailed(RuntimeError):
+class SumoFailed(UserError, RuntimeError):
     """A program of SUMO ended with an error; the message is its last line."""
 
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.markup import escape
 
+from ..command import command
 from ..model import checkpoint
 from ..model.checkpoint import CheckpointError
 from ..provenance import provenance
@@ -31,19 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the mean is written")
 
 
-def run(args: argparse.Namespace) -> int:
+@command(os_error="{}: {}")
+def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr when there is no mean."""
-    errors = Console(stderr=True)
-    try:
-        digest = average(args.runs, args.out, provenance())
-    except (CheckpointError, StateError) as fault:
-        errors.print(escape(str(fault)), soft_wrap=True)
-        return 2
-    except OSError as fault:
-        errors.print(escape(f"{fault.filename or args.out}: {fault.strerror or fault}"), soft_wrap=True)
-        return 2
-    Console().print(escape(f"{args.out / WEIGHTS}, SHA-256 {digest}"), soft_wrap=True, highlight=False)
-    return 0
+    digest = average(args.runs, args.out, provenance())
+    console.print(f"{args.out / WEIGHTS}, SHA-256 {digest}")
 
 
 def average(folders: list[Path], out: Path, about: dict[str, Any]) -> str:

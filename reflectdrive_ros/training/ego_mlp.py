@@ -13,14 +13,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import track
 from rich.table import Table
 from torch import nn
 
 from .. import arguments
+from ..command import command, make_table, track_progress
 from ..data import shards
 from ..data.scene import DrivingScene
 from ..domain import Array, Command
@@ -44,30 +42,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the table here too")
 
 
-def run(args: argparse.Namespace) -> int:
+@command()
+def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr when a set cannot be read or FILE cannot be written."""
-    errors, console = Console(stderr=True), Console()
-    try:
-        learnt = list(read_scenes(args.train, errors))
-        asked = list(read_scenes(args.test, errors))
-        network = fit(ego_states(learnt), np.stack([scene.expert for scene in learnt]), args.seed, errors)
-        plans = predict(network, ego_states(asked))
-        scored = [score(scene.scored(), plan[None]) for scene, plan in zip(asked, plans, strict=True)]
-        rows = np.array([[card.score[0], *(getattr(card, name)[0] for name in SUB_SCORES)] for card in scored])
-        result = mean_scores([scene.family for scene in asked], rows)
-        if args.json is not None:
-            write_numbers(args.json, {"trained_on": len(learnt), **result})
-    except (shards.SetError, OSError) as fault:
-        errors.print(escape(str(fault)), soft_wrap=True)
-        return 2
+    learnt = list(read_scenes(args.train, errors))
+    asked = list(read_scenes(args.test, errors))
+    network = fit(ego_states(learnt), np.stack([scene.expert for scene in learnt]), args.seed, errors)
+    plans = predict(network, ego_states(asked))
+    scored = [score(scene.scored(), plan[None]) for scene, plan in zip(asked, plans, strict=True)]
+    rows = np.array([[card.score[0], *(getattr(card, name)[0] for name in SUB_SCORES)] for card in scored])
+    result = mean_scores([scene.family for scene in asked], rows)
+    write_numbers(args.json, {"trained_on": len(learnt), **result})
     console.print(_table(result, len(learnt)))
-    return 0
 
 
 def read_scenes(folder: Path, errors: Console) -> Iterator[DrivingScene]:
     """The scenes of a set without images."""
-    read = shards.read(folder, images=False, on_damage=lambda text: errors.print(escape(text), soft_wrap=True))
-    return iter(track(read, f"reading {folder.name}", console=errors, transient=True))
+    read = shards.read(folder, images=False, on_damage=errors.print)
+    return iter(track_progress(read, f"reading {folder.name}", errors))
 
 
 def ego_states(some: list[DrivingScene]) -> Array:
@@ -87,7 +79,7 @@ def fit(inputs: Array, experts: Array, seed: int, console: Console) -> nn.Module
     wanted = torch.tensor((experts / POSE_SCALE).reshape(len(experts), -1), dtype=torch.float32)
     optimizer = torch.optim.AdamW(network.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
-    for _ in track(range(STEPS), "learning", console=console, transient=True):
+    for _ in track_progress(range(STEPS), "learning", console):
         rows = torch.randint(len(known), (BATCH,), generator=generator)
         loss = (network(known[rows]) - wanted[rows]).abs().mean()
         optimizer.zero_grad()
@@ -118,11 +110,8 @@ def mean_scores(families: list[str], rows: Array) -> dict[str, Any]:
 
 def _table(result: dict[str, Any], learnt: int) -> Table:
     title = f"a planner without cameras, trained on {learnt} scenes; means in percent"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("family")
-    for heading in ("scenes", "PDMS", "NC", "DAC", "TTC", "C", "EP"):
-        table.add_column(heading, justify="right")
+    rows = []
     for family, means in {"all": result, **result["families"]}.items():
         values = (f"{means[name]:.1f}" for name in ("pdms", *SUB_SCORES))
-        table.add_row(family, str(means["scenes"]), *values)
-    return table
+        rows.append((family, str(means["scenes"]), *values))
+    return make_table(("family", "scenes", "PDMS", "NC", "DAC", "TTC", "C", "EP"), rows, title)

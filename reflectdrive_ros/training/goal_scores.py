@@ -76,9 +76,8 @@ def score_set(
         progress(done, len(notes))
     found: dict[str, list[Array]] = {}
     for note in notes:
-        with np.load(_file(folder, shape, note, weights), allow_pickle=False) as stored:
-            for name in stored.files:
-                found.setdefault(FORMER_ARRAYS.get(name, name), []).append(stored[name])
+        for name, values in cache.read_stored(_file(folder, shape, note, weights)).items():
+            found.setdefault(FORMER_ARRAYS.get(name, name), []).append(values)
     return GoalScores(**{name: np.concatenate(each) for name, each in found.items()})
 
 

@@ -23,6 +23,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from ..data.cache import CachedSet
+from ..errors import UserError
 from ..model import pretrained
 from ..model.token.net import TokenNet, TokenNetConfig
 from ..model.token.rollout import Decoding
@@ -39,7 +40,7 @@ TABLES = ("camera", "instant", "slot", "route_position", "queries")  # learned t
 LOSSES = ("loss", "dlm", "goal", "goal_score", "goal_value", "sap", "field", "aux_perception")
 
 
-class TrainingError(Exception):
+class TrainingError(UserError):
     """Training cannot continue; the message names the reason and what to do."""
 
 

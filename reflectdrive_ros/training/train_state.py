@@ -20,6 +20,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
 from ..documents import SHA256, anything, check_fields, named, number, parse_json, read_json, whole
+from ..errors import UserError
 from ..files import write_atomic
 from ..model import checkpoint
 from ..model.token.net import TokenNet
@@ -46,6 +47,9 @@ STATE = {
 ADAM = ("exp_avg", "exp_avg_sq", "step")
 WEIGHTS_ONLY_KEYS = (
     "format",
+    "kind",
+    "capabilities",
+    "training_domain",
     "file",
     "bytes",
     "parameters",
@@ -55,7 +59,7 @@ WEIGHTS_ONLY_KEYS = (
 )  # of a card: nothing about the run
 
 
-class StateError(Exception):
+class StateError(UserError):
     """A run cannot be resumed; the message names it, the reason and what to do."""
 
 

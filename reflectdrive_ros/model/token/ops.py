@@ -58,7 +58,12 @@ def likely_x_indices(logits: Tensor) -> Tensor:
 
 
 def choose_goals(
-    x_log_probs: Tensor, y_logits: Tensor, x_m: Tensor, y_m: Tensor, rules: GoalRules
+    x_log_probs: Tensor,
+    y_logits: Tensor,
+    x_m: Tensor,
+    y_m: Tensor,
+    rules: GoalRules,
+    spacing_m: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The `rules.count` = K most probable goals that keep their distance, best first.
 
@@ -67,7 +72,7 @@ def choose_goals(
     repeats the first goal.
     """
     scores = x_log_probs[..., None] + y_logits.log_softmax(-1)
-    reach2 = (rules.spacing_m - SLACK_M) ** 2 if rules.spacing_m > SLACK_M else 0.0
+    reach2 = max(rules.spacing_m - SLACK_M, 0.0) ** 2 if spacing_m is None else torch.relu(spacing_m - SLACK_M) ** 2
     cells, values = [], []
     for _ in range(rules.count):
         of_rows = scores.amax(-1)  # a maximum by rows, then in one row: the argmax of a whole plane is slow

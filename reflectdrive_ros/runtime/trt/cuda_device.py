@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from ...domain import Array
+from ...errors import UserError
 
 LIBRARY = "libcuda.so.1"
 HANDLE = POINTER(c_void_p)
@@ -55,7 +56,7 @@ SLEEP_UNTIMED = 1 | 2  # an event with blocking wait and without timing
 THIS_THREAD = 1  # while this thread captures, others may use the GPU
 
 
-class CudaError(Exception):
+class CudaError(UserError):
     """The GPU is not available or has failed; the message contains the driver's."""
 
 

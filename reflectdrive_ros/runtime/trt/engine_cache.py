@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from ...documents import SHA256, DocumentError, array, check_fields, read_json, text, whole
+from ...errors import UserError
 from ...files import MEGABYTE, MODEL_BYTES, read_limited, write_atomic
 
 TIMING_BYTES = 256 * MEGABYTE  # more than TensorRT writes
 KEY_LENGTH = 16  # hexadecimal digits of the key in a file's name
 
 
-class EngineError(Exception):
+class EngineError(UserError):
     """An engine is not available; the message names it, the reason and what to do."""
 
 

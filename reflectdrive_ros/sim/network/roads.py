@@ -19,10 +19,11 @@ import shapely
 
 from ... import geometry
 from ...domain import Array
+from ...errors import UserError
 from ...lanes import Lane
 
 
-class RoadError(ValueError):
+class RoadError(UserError, ValueError):
     """A network cannot be built or used; the message names it, the reason and what to do."""
 
 

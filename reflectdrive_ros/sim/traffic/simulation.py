@@ -17,6 +17,7 @@ import numpy as np
 
 from ... import geometry
 from ...domain import Array
+from ...errors import UserError
 from ..network.roads import RoadMap, RoadType
 from ..network.routing import random_walk
 from ..sumo import libsumo
@@ -46,7 +47,7 @@ LAMPS: Mapping[str, Lamp] = {
 RIGHT_BIT, LEFT_BIT, BRAKE_BIT = 1, 2, 8  # of SUMO's vehicle signals
 
 
-class TrafficError(RuntimeError):
+class TrafficError(UserError, RuntimeError):
     """SUMO refused a command or failed; the message names the network, the seed and the time."""
 
 
