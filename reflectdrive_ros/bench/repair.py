@@ -72,7 +72,7 @@ class Row:
     locally_repairable: bool
     own_ms: float  # processor time without the network
     whole_ms: float  # with it
-    wall_ms: float  # what the car waits
+    wall_ms: float  # wall time of the step
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -315,7 +315,7 @@ def _sources(some: Mapping[str, Numbers], more: Sequence[str], files: Mapping[st
     if len(weights) > 1:
         one, other, *_ = weights.items()
         raise ResultsError(
-            f"{one[1]}.json and {other[1]}.json stand in one table but are of different weights ({one[0][:8]}, "
+            f"{one[1]}.json and {other[1]}.json are in one table but of different weights ({one[0][:8]}, "
             f"{other[0][:8]}): measure one of them again or remove it"
         )
     heading = "".join(f"Weights `{sha256[:8]}`.\n\n" for sha256 in weights)

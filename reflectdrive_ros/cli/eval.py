@@ -84,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="processes",
     )
-    closed_loop.add_arguments(parser.add_argument_group("closed loop", "the engine drives in worlds made for it"))
+    closed_loop.add_arguments(parser.add_argument_group("closed loop", "the engine drives in generated worlds"))
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the table here too")
 
 
@@ -135,7 +135,7 @@ class Result(Scores):
 
     recordings: int = 0
     left_out: list[str] = field(default_factory=list)  # recordings without a map
-    skipped: int = 0  # starts where the recorded car stands off the mapped road
+    skipped: int = 0  # starts where the recorded car is off the mapped road
 
 
 def evaluate(folder: Path, planners: Mapping[str, Planner], console: Console, config: Config | None = None) -> Result:
@@ -212,5 +212,5 @@ def _notes(result: Result) -> Sequence[str]:
     if result.left_out:
         notes.append(f"left out, no map to score by: {', '.join(result.left_out)}")
     if result.skipped:
-        notes.append(f"{result.skipped} starts skipped: the recorded car stands off the mapped road")
+        notes.append(f"{result.skipped} starts skipped: the recorded car is off the mapped road")
     return [*notes, *driving_scores.missing_plan_notes(result, "starts")]
