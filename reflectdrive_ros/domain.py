@@ -152,7 +152,7 @@ class EgoState:
 
 @dataclass(frozen=True, eq=False)
 class CameraFrame:
-    """One image with what is needed to draw on it."""
+    """One image with its intrinsics and camera pose."""
 
     stamp_ns: int
     name: str
@@ -233,7 +233,7 @@ def concat_agents(agents: Agents | None, standing: Agents | None) -> Agents | No
 class Forecast:
     """Where the agents will be, at equal intervals from now on; index 0 is now."""
 
-    poses: Array  # (A, T, 3) box centres, ego frame of now
+    poses: Array  # (A, T, 3) box centres, present ego frame
     sizes: Array  # (A, 2) length m, width m
     dt_s: float
     source: ForecastSource

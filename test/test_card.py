@@ -200,7 +200,7 @@ def test_the_self_check_compares_what_the_card_gives(without_goals, tmp_path):
     card = json.loads((tmp_path / "card.json").read_text())
     assert set(card["golden"]) == {"confidence"}
     change(tmp_path / "card.json", "golden", confidence=0.9)
-    with pytest.raises(ModelFileError, match=r"fails its self-check: its confidence is .*, its card gives 0\.9"):
+    with pytest.raises(ModelFileError, match=r"fails its self-check: its confidence is .*, its card has 0\.9"):
         loaded(tmp_path / "card.json")
     change(tmp_path / "card.json", "golden", confidence=card["golden"]["confidence"], goal_log_prob=-3.0)
     with pytest.raises(ModelFileError, match="its card gives goal_log_prob, which such a network does not have"):

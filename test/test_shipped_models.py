@@ -221,7 +221,7 @@ def test_reflectdrive_tells_its_goals_and_its_draft_too():
 
 
 def test_the_live_page_shows_what_the_engine_told(turning):
-    from reflectdrive_ros.ros import live_view
+    from reflectdrive_ros.demo import live_view
 
     debug, goals = messages(turning[1])[0], messages(turning[0])[1]
     shown = live_view.tokens(debug)

@@ -45,15 +45,13 @@ Pair = tuple[Array, Array]  # what two networks wrote
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", required=True, metavar="FILE", help="weights, for eager torch on the CPU")
-    parser.add_argument("--sha256", metavar="HASH", help="of --model (default: as the card.json beside it tells)")
+    parser.add_argument("--sha256", metavar="HASH", help="of --model (default: from the card.json beside it)")
     parser.add_argument("--graphs", type=Path, required=True, metavar="CARD", help="card of the graphs exported of it")
-    parser.add_argument("--backend", choices=("onnxruntime", "tensorrt"), default="onnxruntime", help="(onnxruntime)")
-    parser.add_argument("--device", default="auto", metavar="NAME", help="of the graphs: auto, cpu, cuda .. (auto)")
-    parser.add_argument("--threads", type=arguments.process_count(), default=1, metavar="N", help="of each (1)")
+    parser.add_argument("--backend", choices=("onnxruntime", "tensorrt"), default="onnxruntime", help="of the graphs")
+    parser.add_argument("--device", default="auto", metavar="NAME", help="of the graphs: auto, cpu, cuda ..")
+    parser.add_argument("--threads", type=arguments.process_count(), default=1, metavar="N", help="of each")
     parser.add_argument("--scenes", type=Path, required=True, metavar="DIR", help="scene set, with images")
-    parser.add_argument(
-        "--limit", type=arguments.positive_int(), default=1000, metavar="N", help="its first scenes (1000)"
-    )
+    parser.add_argument("--limit", type=arguments.positive_int(), default=1000, metavar="N", help="its first scenes")
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings of planner and score (YAML)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table's numbers here too")
 
@@ -84,7 +82,7 @@ def both_networks(args: argparse.Namespace, config: Config) -> tuple[Network, Ne
     weights, graphs = model_config(args.model, args.sha256), model_config(str(args.graphs), None)
     card = GraphCard.read(graphs.file)
     if card.model["weights_sha256"] != weights.sha256.lower():
-        raise GraphError(f"{args.graphs} was exported of other weights than --model: export them again")
+        raise GraphError(f"{args.graphs} was exported from other weights than --model: export them again")
     config = replace(config, decoding=override(config.decoding, card.decoding()))
     asked = (
         ModelConfig(graphs.file, graphs.sha256, args.backend, args.device, config.model.engines, args.threads),

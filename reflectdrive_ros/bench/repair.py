@@ -72,11 +72,11 @@ class Row:
     locally_repairable: bool
     own_ms: float  # processor time without the network
     whole_ms: float  # with it
-    wall_ms: float  # what the car waits
+    wall_ms: float  # wall time of the step
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--planner", choices=PLANNERS, default=PLANNERS[0], help=f"(default: {PLANNERS[0]})")
+    parser.add_argument("--planner", choices=PLANNERS, default=PLANNERS[0], help="whose plans are repaired")
     cli_args.add_bench_arguments(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the tables here too")
     cli_args.add_random_weights_argument(parser)

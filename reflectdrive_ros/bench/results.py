@@ -36,8 +36,8 @@ class ResultsError(UserError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--bench", type=Path, default=Path("docs/bench"), metavar="DIR", help="JSON files (docs/bench)")
-    parser.add_argument("--out", type=Path, default=Path("docs/results.md"), metavar="FILE", help="(docs/results.md)")
+    parser.add_argument("--bench", type=Path, default=Path("docs/bench"), metavar="DIR", help="JSON files")
+    parser.add_argument("--out", type=Path, default=Path("docs/results.md"), metavar="FILE", help="page to write")
 
 
 @command(os_error="{}: {}")
@@ -315,7 +315,7 @@ def _sources(some: Mapping[str, Numbers], more: Sequence[str], files: Mapping[st
     if len(weights) > 1:
         one, other, *_ = weights.items()
         raise ResultsError(
-            f"{one[1]}.json and {other[1]}.json stand in one table but are of different weights ({one[0][:8]}, "
+            f"{one[1]}.json and {other[1]}.json are in one table but of different weights ({one[0][:8]}, "
             f"{other[0][:8]}): measure one of them again or remove it"
         )
     heading = "".join(f"Weights `{sha256[:8]}`.\n\n" for sha256 in weights)

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--scenes",
         default=REAL_TRACKS,
         metavar="NAME|DIR",
-        help=f"scene set {', '.join(names)}, or the folder of a set or of recordings (default: {REAL_TRACKS})",
+        help=f"scene set {', '.join(names)}, or the folder of a set or of recordings",
     )
     arguments.add_renamed_options(parser, {"set": "--scenes", "oracle": "--privilege"})
     parser.add_argument(
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=sorted((*PLANNERS, *LEARNED)),
         default=list(BASELINES),
         metavar="NAME",
-        help=f"planners to score: {', '.join(sorted((*PLANNERS, *LEARNED)))} (default: {' '.join(BASELINES)})",
+        help=f"planners to score: {', '.join(sorted((*PLANNERS, *LEARNED)))}",
     )
     cli_args.add_model_arguments(parser)
     cli_args.add_random_weights_argument(parser)
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="inputs beyond images: words (command, speed limit, instruction), route (also the route), "
         "objects (also the drivable area, and objects with their present velocities), logged (also their recorded "
-        "futures); several give one row each (default: objects)",
+        "futures); several give one row each",
     )
     made.add_argument("--families", nargs="+", choices=FAMILIES, metavar="NAME", help=f"only {', '.join(FAMILIES)}")
     made.add_argument(
@@ -82,9 +82,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=arguments.process_count(),
         default=arguments.available_cores(),
         metavar="N",
-        help="processes (default: the cores)",
+        help="processes",
     )
-    closed_loop.add_arguments(parser.add_argument_group("closed loop", "the engine drives in worlds made for it"))
+    closed_loop.add_arguments(parser.add_argument_group("closed loop", "the engine drives in generated worlds"))
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the table here too")
 
 
@@ -135,7 +135,7 @@ class Result(Scores):
 
     recordings: int = 0
     left_out: list[str] = field(default_factory=list)  # recordings without a map
-    skipped: int = 0  # starts where the recorded car stands off the mapped road
+    skipped: int = 0  # starts where the recorded car is off the mapped road
 
 
 def evaluate(folder: Path, planners: Mapping[str, Planner], console: Console, config: Config | None = None) -> Result:
@@ -212,5 +212,5 @@ def _notes(result: Result) -> Sequence[str]:
     if result.left_out:
         notes.append(f"left out, no map to score by: {', '.join(result.left_out)}")
     if result.skipped:
-        notes.append(f"{result.skipped} starts skipped: the recorded car stands off the mapped road")
+        notes.append(f"{result.skipped} starts skipped: the recorded car is off the mapped road")
     return [*notes, *driving_scores.missing_plan_notes(result, "starts")]

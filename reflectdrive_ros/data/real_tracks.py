@@ -147,7 +147,7 @@ def recordings_in(folder: Path) -> list[Path]:
 
 
 def load(path: Path) -> Recording:
-    """One recording. Raises TracksError for a file that is none, naming the file and what is wrong."""
+    """One recording. Raises TracksError naming the file and the fault."""
     try:
         arrays = read_arrays(path)
     except OSError as fault:
@@ -205,7 +205,7 @@ def _recording(name: str, meta: Mapping[str, Any], arrays: Mapping[str, Array]) 
     agent_centers = np.concatenate([arrays["ag_xy"], arrays["ag_yaw"][..., None]], axis=-1).astype(float)
     agent_velocities = arrays["ag_vel"].astype(float)
     if not (np.isfinite(agent_centers[seen]).all() and np.isfinite(agent_velocities[seen]).all()):
-        raise ValueError("ag_xy, ag_yaw or ag_vel holds NaN at steps that are called valid")
+        raise ValueError("ag_xy, ag_yaw or ag_vel holds NaN at steps marked valid")
     return Recording(
         name=name,
         family=str(meta["site"]),

@@ -84,6 +84,8 @@ def _plan(trt: Any, file: Path, timing: bytes) -> tuple[bytes, bytes]:
     if plan is None:
         why = logger.take_errors()
         if any(words in why.lower() for words in OUT_OF_MEMORY):
-            raise EngineError(f"out of memory while an engine of {file} was built, close what else uses the GPU: {why}")
+            raise EngineError(
+                f"out of memory while an engine of {file} was built, close other programs that use the GPU: {why}"
+            )
         raise EngineError(f"TensorRT {trt.__version__} cannot build an engine of {file}: {why}")
     return bytes(plan), bytes(config.get_timing_cache().serialize())

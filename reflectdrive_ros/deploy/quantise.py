@@ -65,7 +65,7 @@ class ActivationRange:
         return self.high - self.low > MAX_RANGE_TO_RMS * math.sqrt(self.mean_square)
 
 
-ActivationRanges = Mapping[str, Mapping[str, ActivationRange]]  # by graph, by name of what is multiplied
+ActivationRanges = Mapping[str, Mapping[str, ActivationRange]]  # by graph, by name of the product's input
 
 
 def write_calibration_graphs(card: GraphCard, folder: Path) -> None:

@@ -48,18 +48,18 @@ FORMER_GOALS = {"looked": "rescored", "trust": "value_power"}
 FORMER_CONFIG = {"blocks": "transformer"}
 CARD = "card.json"
 GRAPHS = ("vision_encoder", "prefill_goal", "prefill", "step")  # of a token network that has goals
-KINDS = {  # what a network is -> graphs that every one has
+KINDS = {  # kind of network -> its required graphs
     "token": ("vision_encoder", "prefill", "step"),
     "denoiser": ("encoder", "denoiser"),
 }
-CAPABILITIES = {  # what a recipe may ask of a network -> the graph that answers
+CAPABILITIES = {  # optional function of a network -> its graph
     "goals": "prefill_goal",
     "edit": "step",
     "refine": "refine",
     "guidance": "guided_step",
 }
 UNCONDITIONAL = "unconditional_"  # prefix of inputs of guided_step: keys and values of the prompt without text
-RENDERED = "rendered images"  # training domain of networks that have seen the proving ground alone
+RENDERED = "rendered images"  # training domain of networks trained on the proving ground alone
 QUANTISED = ("int8", "fp8")  # precisions that drive only after the accuracy gate
 MAX_PDMS_DROP = 0.3  # PDMS that they may cost
 CALIBRATION_PREFIX = "calibration:"  # prefix of calibration outputs
@@ -189,7 +189,7 @@ class GraphCard:
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """What a recipe may ask of the network: some of CAPABILITIES."""
+        """Optional functions of the network, a subset of CAPABILITIES."""
         return frozenset(self.model["capabilities"])
 
     @property
@@ -350,4 +350,4 @@ def _check_graph(file: Path, row: Mapping[str, Any]) -> None:
 
 def _check_hash(file: Path, found: str, expected: str) -> None:
     if found != expected.lower():
-        raise GraphError(f"{file} has SHA-256 {found}, its card says {expected}: fetch it again or export it again")
+        raise GraphError(f"{file} has SHA-256 {found}, its card has {expected}: fetch it again or export it again")

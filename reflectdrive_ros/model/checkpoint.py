@@ -135,7 +135,7 @@ def random_net(path: str | Path, seed: int) -> TokenNet:
         try:
             config = json.dumps(GraphCard.read(path).model["config"])
         except (GraphError, KeyError) as fault:
-            raise CheckpointError(f"{path} does not tell the network's configuration: {fault}") from None
+            raise CheckpointError(f"{path} lacks the network's configuration: {fault}") from None
     else:
         _, metadata = read_tensors(path)
         config = _config_text(metadata)

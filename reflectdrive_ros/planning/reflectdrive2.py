@@ -132,12 +132,12 @@ def find_full_step_reason(state: PlannerState, observation: Observation, setting
     if last is None or not isinstance(memory, Memory):
         return "there is no plan to edit"
     if state.lite_steps_since_full >= settings.lite_steps_per_full:
-        return "it is a full step's turn"
+        return "a full step is due"
     if observation.command is not memory.command:
         return f"the command changed from {memory.command.name} to {observation.command.name}"
     elapsed_s = (observation.stamp_ns - last.stamp_ns) * 1e-9
     if not 0.0 < elapsed_s <= MAX_GAP_S:
-        return f"{elapsed_s:.2f} s went by since the last plan"
+        return f"{elapsed_s:.2f} s since the last plan"
     if abs(memory.ego.speed_mps) < STANDING_MPS <= abs(ego.speed_mps):
         return "the car starts"
     if memory.confidence < settings.low_confidence:

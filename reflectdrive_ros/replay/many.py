@@ -230,7 +230,7 @@ def _receive(ours: Connection, process: SpawnProcess) -> float | str:
         process.join()
         code = process.exitcode or 0
         how = f"was killed by signal {-code}" if code < 0 else "broke off"
-        return f"its process {how}; what it said last is above"
+        return f"its process {how}; its last output is above"
     if isinstance(said, str):
         process.join()
     return said

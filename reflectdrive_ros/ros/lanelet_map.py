@@ -44,7 +44,7 @@ class MapSource:
     """Origin of a map: its name and advice for messages."""
 
     name: str
-    if_misplaced: str  # car or route are somewhere else than its lanelets
+    if_misplaced: str  # advice if car or route are far from its lanelets
     if_another: str  # a lanelet of the route is not in it
 
 

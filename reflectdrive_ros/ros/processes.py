@@ -14,6 +14,7 @@ from pathlib import Path
 from rclpy.qos import QoSProfile
 
 from ..config import Config, as_yaml
+from ..stopping import child_environment
 from . import topics
 from .node import qos_profile
 from .topics import NODE_NAME
@@ -70,7 +71,9 @@ def running_node(
         command += ["-p", f"config_file:={file}", "-p", f"use_sim_time:={str(sim_time).lower()}"]
         for private, name in remaps.items():
             command += ["-r", f"{private}:={name}"]
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, env=child_environment()
+        )
         try:
             yield process
         finally:
@@ -78,7 +81,7 @@ def running_node(
 
 
 def stop_process(process: subprocess.Popen, patience_s: float = 3.0) -> int:
-    """Interrupt a process that has a session of its own, then kill that session; returns its exit code."""
+    """Interrupts a process that has its own session, then kills that session; returns its exit code."""
     try:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
@@ -93,7 +96,7 @@ def stop_process(process: subprocess.Popen, patience_s: float = 3.0) -> int:
 
 
 def sender_qos(qos: topics.Qos) -> QoSProfile:
-    """As the node listens, with room for what a recorder or driver keeps: depth is the sender's own affair."""
+    """The node's QoS with the depth of a recorder or driver, which is the sender's choice."""
     made = qos_profile(qos)
     made.depth = max(made.depth, SENDER_DEPTH)
     return made

@@ -46,7 +46,7 @@ def input_spec(card: GraphCard, tokenizer: Tokenizer | None = None) -> InputSpec
     """The network's input format; `tokenizer` is for networks without words of their own. Raises GraphError."""
     spec = card.model["inputs"]
     if tokenizer is None and not spec["words"]:
-        raise GraphError(f"{card.path}: the network has no words of its own; give the tokenizer it was trained with")
+        raise GraphError(f"{card.path}: the network has no vocabulary; give the tokenizer it was trained with")
     try:
         tokenizer = tokenizer or WordTokenizer(spec["words"])
     except ValueError as fault:

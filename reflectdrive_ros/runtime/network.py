@@ -267,7 +267,7 @@ def self_check(network: Network, path: Path) -> None:
         if name not in found:
             faults.append(f"its card gives {name}, which such a network does not have")
         elif not abs(found[name] - value) <= GOLDEN_TOLERANCE:
-            faults.append(f"its {name} is {found[name]:.3f}, its card gives {value}")
+            faults.append(f"its {name} is {found[name]:.3f}, its card has {value}")
     if faults:
         raise ModelFileError(f"model file {path} fails its self-check: {faults[0]}; do not drive with it")
 
@@ -295,9 +295,9 @@ def _run_self_check(network: Network) -> tuple[dict[str, float], list[str]]:
     _, again = network.step(network.prefill(inputs), before, *last)
     faults = []
     if not np.isfinite(known.goal_log_probs).all() or not ((confidence >= 0) & (confidence <= 1 + 1e-5)).all():
-        faults.append("it gives probabilities that are none")
+        faults.append("its probabilities are not between 0 and 1")
     elif ((actions < 0) | (actions >= layout.mask_id)).any():
-        faults.append("tokens stay unwritten")
+        faults.append("tokens stay masked")
     elif (actions[:, goal] != goals).any():
         faults.append("it does not keep its goals")
     elif not abs(np.log(again / confidence).mean()) <= GOLDEN_TOLERANCE:

@@ -46,7 +46,7 @@ class TorchNetwork:
         """`tokenizer` is for networks without words of their own, `mode` is the way of running steps on a GPU."""
         config = net.config
         if tokenizer is None and not config.words:
-            raise CheckpointError("the network has no words of its own: give the tokenizer it was trained with")
+            raise CheckpointError("the network has no vocabulary: give the tokenizer it was trained with")
         self._net = net.to(device).eval()
         self._device = torch.device(device)
         self.backend_description = f"torch {torch.__version__} on {device}"

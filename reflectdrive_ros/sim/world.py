@@ -131,7 +131,7 @@ class World:
         self._recorder = Recorder(self.road_map, self._space, self.vehicle)
         self._watch()
 
-    # --- what is ------------------------------------------------------------------------------------------------------
+    # --- present state -----------------------------------------------------------------------------------------------
 
     @property
     def ego(self) -> EgoState:

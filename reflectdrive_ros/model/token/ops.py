@@ -150,9 +150,9 @@ def auto_edit(ids: Tensor, logits: Tensor, layout: TokenLayout, rules: EditRules
 def update(
     ids: Tensor, logits: Tensor, layout: TokenLayout, limit: Tensor | int, edit: Tensor | bool, rules: EditRules
 ) -> tuple[Tensor, Tensor]:
-    """`unmask` up to `limit` positions or, where `edit`, `auto_edit`: what a step makes of its logits.
+    """One step on logits: `auto_edit` if `edit`, else `unmask` of up to `limit` positions.
 
-    A flag that is a tensor is decided on the device, in a graph that serves both.
+    If `edit` is a tensor it is evaluated on the device, in a graph for both.
     """
     if isinstance(edit, bool):
         return auto_edit(ids, logits, layout, rules) if edit else unmask(ids, logits, layout.mask_id, limit)

@@ -39,7 +39,7 @@ class Decoding:
 
 
 class Prefilled(NamedTuple):
-    """What is known of a scene before the first draft."""
+    """Results of encoding a scene, before the first draft."""
 
     keys_values: tuple[KeysValues, ...]  # of the prompt, per layer
     actions: Tensor  # (B, K, T) ids: each goal, the rest masked

@@ -155,7 +155,7 @@ def import_tensorrt(gpu: CudaDevice) -> Any:
     except (ImportError, OSError) as fault:  # OSError: of the wheels, when they load their libraries
         raise EngineError(
             f"TensorRT cannot be imported ({fault}): on Thor it is JetPack's python3-libnvinfer, which a virtual "
-            "environment sees with --system-site-packages; elsewhere pip install tensorrt"
+            "environment finds with --system-site-packages; elsewhere pip install tensorrt"
         ) from None
     if tuple(int(part) for part in trt.__version__.split(".")[:2]) < MIN_VERSION:
         raise EngineError(
@@ -189,7 +189,7 @@ class TrtLogger:
 
     def take_errors(self) -> str:
         """The errors since the last call."""
-        words = " | ".join(self._errors) or "it does not say why"
+        words = " | ".join(self._errors) or "without a reason"
         self._errors.clear()
         return words
 
@@ -202,7 +202,7 @@ class TrtLogger:
             self._errors.append(str(fault))
             found = None
         if found is None or self._errors:
-            raise EngineError(f"TensorRT gives no {what}: {self.take_errors()}")
+            raise EngineError(f"TensorRT returns no {what}: {self.take_errors()}")
         return found
 
 
@@ -235,8 +235,8 @@ def sequences_per_step(card: GraphCard) -> int:
     actions = card.model["action_sequences"]
     if actions is None:
         raise EngineError(
-            f"the step of {card.path} takes any number of blocks, an engine one: export with --blocks 6, or as many "
-            "as decoding.goals"
+            f"the step of {card.path} takes any number of action sequences, an engine a fixed one: "
+            "export with --blocks 6, or as many as decoding.goals"
         )
     return int(actions)
 
@@ -285,7 +285,7 @@ def _load_engine(trt: Any, logger: TrtLogger, key: EngineKey, place: Path, do: s
         tensor = engine.get_tensor_name(index)
         kind = engine.get_tensor_dtype(tensor).name
         if kind not in DTYPES:
-            raise EngineError(f"the engine of {key.graph} has {kind} {tensor}, which no graph of ours has: {do}")
+            raise EngineError(f"the engine of {key.graph} has {kind} {tensor}, which no exported graph has: {do}")
         side = inputs if engine.get_tensor_mode(tensor) == trt.TensorIOMode.INPUT else outputs
         side[tensor] = Tensor(np.dtype(DTYPES[kind]), tuple(engine.get_tensor_shape(tensor)))
     return Engine(execution, (logger.sink, runtime, engine), inputs, outputs)
@@ -352,7 +352,7 @@ class Call:
         try:
             self.execute()
         except (CudaError, EngineError) as fault:
-            raise PlanningError(f"graph {self._name} failed: {fault}; if it goes on, restart the node") from None
+            raise PlanningError(f"graph {self._name} failed: {fault}; if it persists, restart the node") from None
         return {name: array.copy() for name, array in self._out.arrays.items()}
 
     def execute(self) -> None:

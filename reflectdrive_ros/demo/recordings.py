@@ -37,9 +37,9 @@ from ..documents import read_arrays
 from ..domain import Array
 from ..errors import UserError
 from ..files import shown
-from .bag import type_name_of
-from .outputs import header
-from .rotations import quaternion_from_matrix
+from ..ros.bag import type_name_of
+from ..ros.outputs import header
+from ..ros.rotations import quaternion_from_matrix
 from .sensor_messages import camera_info, camera_mounts, compressed_image, planar_pose, quaternion
 
 ROUTE_BEYOND_M = 60.0  # the route is extended straight beyond the last pose
@@ -70,7 +70,7 @@ LABELS = {
 }  # all others (cones, barriers, signs, ..) are UNKNOWN
 
 
-RECORDING = Path("pandaset_002")  # of SHIPPED: what is played where no recording is named
+RECORDING = Path("pandaset_002")  # of SHIPPED: the default recording
 SHIPPED_FOLDER = (
     Path(__file__).resolve().parents[2] / "test" / "data"
 )  # of a source tree; an installed package has none
@@ -103,9 +103,9 @@ class Recording:
 
 
 def open_recording(folder: str | Path) -> Recording:
-    """The recording in a folder, or that of this name in the source tree, whatever the present folder is.
+    """The recording in a folder, or that of this name in the source tree, independent of the working directory.
 
-    Raises RecordingError saying what is missing.
+    Raises RecordingError naming what is missing.
     """
     folder = Path(folder)
     if folder in (Path(folder.name), Path("test", "data", folder.name)) and not os.path.exists(folder):

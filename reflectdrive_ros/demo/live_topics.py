@@ -20,10 +20,10 @@ from rclpy.node import Node
 from visualization_msgs.msg import MarkerArray
 
 from ..domain import Array
-from . import convert, image_decoding, outputs, topics
-from .convert import BadMessage
-from .node import qos_profile
-from .topics import Qos, message_class
+from ..ros import convert, image_decoding, outputs, topics
+from ..ros.convert import BadMessage
+from ..ros.node import qos_profile
+from ..ros.topics import Qos, message_class
 from .world_messages import ROAD_TOPIC
 
 DISCOVERY_PERIOD_S = 0.5
@@ -47,7 +47,7 @@ GENERIC_WORDS = {"", "sensing", "camera", "input", "image", "image_raw", "compre
 
 
 def camera_name(topic: str) -> str:
-    """What a camera is called, from the name of its image or camera_info topic."""
+    """Name of a camera, from its image or camera_info topic."""
     words = [word for word in topic.split("/") if word not in GENERIC_WORDS]
     return words[-1] if words else topic
 
