@@ -29,7 +29,7 @@ from reflectdrive_ros.deploy.export import PRECISIONS, export, to_bfloat16
 from reflectdrive_ros.domain import PlanSource
 from reflectdrive_ros.features import WORDS
 from reflectdrive_ros.model import checkpoint
-from reflectdrive_ros.model.card import GRAPHS, GraphCard, sha256_of
+from reflectdrive_ros.model.card import GraphCard, required_graphs, sha256_of
 from reflectdrive_ros.model.token.ops import EditRules, GoalRules
 from reflectdrive_ros.model.token.rollout import Decoding
 from reflectdrive_ros.planning.planner import PlanningError
@@ -43,6 +43,7 @@ from reflectdrive_ros.runtime.trt.backend import TrtNetwork
 from reflectdrive_ros.runtime.trt.cuda_device import SIGNATURES, CudaError
 from reflectdrive_ros.runtime.trt.engine_cache import EngineError, store_timing
 
+GRAPHS = required_graphs("token", ("edit", "goals"))
 RULES = Decoding(GoalRules(4, floor=0.0), EditRules())  # every slot has a goal of its own
 BUILT_IN = DecodingConfig(4, goal_floor=0.0)
 MOVES = ((5, False), (5, False), (4, False), (0, True), (0, True))
