@@ -34,14 +34,14 @@ def generate_launch_description() -> LaunchDescription:
     )
     return LaunchDescription(
         [
-            argument("seed", "6", "of the town, its traffic and its looks"),
-            argument("map", "", "drive in this Lanelet2 map (.osm) instead of a made town"),
+            argument("seed", "6", "of the town, its traffic and its appearance"),
+            argument("map", "", "drive in this Lanelet2 map (.osm) instead of a generated town"),
             argument(
                 "config_file",
                 str(HERE.parent / "config" / "demo.yaml"),
                 "YAML file laid over the defaults; it names the world's camera topics, as config/demo.yaml does",
             ),
-            argument("namespace", "/planning/reflectdrive", "where the planner lives"),
+            argument("namespace", "/planning/reflectdrive", "namespace of the planner"),
             argument("log_level", "info", "least severe message shown"),
             OpaqueFunction(function=world),
             planner,

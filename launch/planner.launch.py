@@ -50,19 +50,19 @@ def generate_launch_description() -> LaunchDescription:
     return LaunchDescription(
         [
             argument("config_file", "", "YAML file laid over the defaults (config/reflectdrive.yaml lists them)"),
-            argument("planner", "", "which recipe plans; empty: as the config file says", ["", *PLANNERS, *LEARNED]),
+            argument("planner", "", "the planner; empty: as in the config file", ["", *PLANNERS, *LEARNED]),
             argument(
                 "route_type",
                 "",
-                "path: nav_msgs/Path, lanelet: LaneletRoute, which needs the map; empty: as the config file says",
+                "path: nav_msgs/Path, lanelet: LaneletRoute, which needs the map; empty: as in the config file",
                 ["", "path", "lanelet"],
             ),
             argument(
                 "lanelet_map",
                 "",
-                "the map's .osm file: the route is a LaneletRoute; empty: as the config file says, or Autoware's topic",
+                "the map's .osm file: the route is a LaneletRoute; empty: as in the config file, or Autoware's topic",
             ),
-            argument("namespace", "/planning/reflectdrive", "where the node lives"),
+            argument("namespace", "/planning/reflectdrive", "namespace of the node"),
             argument(
                 "use_sim_time",
                 "false",
@@ -143,5 +143,5 @@ def dds_profile(environment: dict[str, str]) -> dict[str, str]:
 def warn_loudly(own: str, topic: str) -> None:
     logging.get_logger("launch.user").warning(
         f"\n{'!' * 100}\n!! WARNING: no shadow mode: {own} is published as {topic}.\n"
-        f"!! Whatever listens there will act on it; make sure that nothing else publishes there.\n{'!' * 100}"
+        f"!! Its subscribers will act on it; make sure that no other node publishes there.\n{'!' * 100}"
     )

@@ -48,7 +48,7 @@ def generate_launch_description() -> LaunchDescription:
                 str(HERE.parent / "config" / "recorded.yaml"),
                 "YAML file laid over the defaults: names the bag's camera topics",
             ),
-            argument("namespace", "/planning/reflectdrive", "where the planner lives"),
+            argument("namespace", "/planning/reflectdrive", "namespace of the planner"),
             OpaqueFunction(function=planner),
             OpaqueFunction(function=player),
         ]

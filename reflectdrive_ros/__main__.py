@@ -27,8 +27,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("cli.doctor", "what is installed, what is missing, what to do"),
 }
 BENCHES: dict[str, tuple[str, str]] = {
-    "planner": ("bench.planner", "a network's planning step on a backend, the roofline beside it"),
-    "parity": ("bench.parity", "graphs beside eager torch on the same scenes: equal ids, both PDMS"),
+    "planner": ("bench.planner", "a network's planning step on a backend, with its roofline"),
+    "parity": ("bench.parity", "graphs and eager torch on the same scenes: equal ids, both PDMS"),
     "scoring": ("bench.scoring", "the driving score: time against candidates and agents"),
     "camera": ("bench.camera", "images per second of the proving ground's cameras"),
     "ego-mlp": (
@@ -63,7 +63,7 @@ def run(argv: list[str]) -> int:
     for name, (module, doc) in COMMANDS.items():
         add_command(commands, name, module, doc, name == chosen)
     if BENCHES:
-        doc = "figures with the physical bound beside them"
+        doc = "measurements with their physical bounds"
         bench = commands.add_parser("bench", help=doc, description=doc)
         benches = bench.add_subparsers(title="benches", metavar="BENCH", required=True)
         for name, (module, doc) in BENCHES.items():

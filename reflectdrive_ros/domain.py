@@ -66,6 +66,15 @@ class Verdict(IntEnum):
     INFEASIBLE = 3
 
 
+class LightState(IntEnum):
+    """What a traffic light shows."""
+
+    UNKNOWN = 0  # or no light
+    GREEN = 1
+    AMBER = 2
+    RED = 3
+
+
 class PlanSource(IntEnum):
     """Which plan was published; the numbers are those of PlannerStatus.msg."""
 
@@ -143,7 +152,7 @@ class EgoState:
 
 @dataclass(frozen=True, eq=False)
 class CameraFrame:
-    """One image with what is needed to draw on it."""
+    """One image with its intrinsics and camera pose."""
 
     stamp_ns: int
     name: str
@@ -224,7 +233,7 @@ def concat_agents(agents: Agents | None, standing: Agents | None) -> Agents | No
 class Forecast:
     """Where the agents will be, at equal intervals from now on; index 0 is now."""
 
-    poses: Array  # (A, T, 3) box centres, ego frame of now
+    poses: Array  # (A, T, 3) box centres, present ego frame
     sizes: Array  # (A, 2) length m, width m
     dt_s: float
     source: ForecastSource
@@ -252,6 +261,65 @@ class DrivableGrid:
 
 
 @dataclass(frozen=True, eq=False)
+class LanePolylines:
+    """Lanes near the vehicle, ego frame, padded with zeros to N: pieces of P equally spaced points in driving
+    direction."""
+
+    points: Array  # (N, P, 2) m, centreline
+    widths_m: Array  # (N,)
+    speed_limits_mps: Array  # (N,) 0: unknown
+    lights: Array  # (N,) LightState of the light that guards the lane
+    valid: Array  # (N,) bool, False for padding
+
+    def __post_init__(self) -> None:
+        _keep(self, "points", (None, None, 2))
+        for name, dtype in (("widths_m", float), ("speed_limits_mps", float), ("lights", np.int64), ("valid", bool)):
+            _keep(self, name, (len(self.points),), dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class AgentHistory:
+    """Agents of an observation over the last 2 s, in its order; present ego frame, oldest first, 0 where invalid."""
+
+    ids: Array  # (A,) int64, the same for one agent in all observations
+    poses: Array  # (A, 21, 3) box centres at -2.0, -1.9, .. 0 s
+    velocities_mps: Array  # (A, 21, 2) over ground
+    valid: Array  # (A, 21) bool, whether the agent was seen
+    STEPS = 21
+    DT_S = 0.1
+
+    def __post_init__(self) -> None:
+        _keep(self, "ids", (None,), np.int64)
+        shape = (len(self.ids), self.STEPS)
+        for name, columns, dtype in (("poses", (3,), float), ("velocities_mps", (2,), float), ("valid", (), bool)):
+            _keep(self, name, (*shape, *columns), dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class TrafficLights:
+    """Traffic lights near the vehicle whose state is known."""
+
+    ids: Array  # (L,) int64
+    states: Array  # (L,) LightState
+
+    def __post_init__(self) -> None:
+        _keep(self, "ids", (None,), np.int64)
+        _keep(self, "states", (len(self.ids),), np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class StopLines:
+    """Stop lines near the vehicle, ego frame, nearest first."""
+
+    ends: Array  # (S, 2, 2) m, left and right end in driving direction
+    light_ids: Array  # (S,) id of the traffic light; -1: none
+
+    def __post_init__(self) -> None:
+        _keep(self, "ends", (None, 2, 2))
+        _keep(self, "light_ids", (len(self.ends),), np.int64)
+
+
+@dataclass(frozen=True, eq=False)
 class Observation:
     """All inputs of a planner at one stamp. None means unknown, which differs from empty."""
 
@@ -267,6 +335,11 @@ class Observation:
     agents_age_s: float = 0.0  # age of the message with the agents
     drivable_age_s: float = 0.0  # likewise; a map does not age
     obstacles: Agents | None = None  # unclassified obstacles as boxes that do not move
+    lanes: LanePolylines | None = None  # the nearest; these five are for `planning.VECTOR_PLANNERS`
+    route_lanes: LanePolylines | None = None  # those of the route's roads, in the order of the route
+    history: AgentHistory | None = None  # of `agents`
+    traffic_lights: TrafficLights | None = None
+    stop_lines: StopLines | None = None
 
     def __post_init__(self) -> None:
         _check_stamp(self)
@@ -275,6 +348,8 @@ class Observation:
         if len(self.route) == 1:
             raise ValueError("Observation.route has 1 point, expected none or at least 2")
         _check_positive(self, "speed_limit_mps")
+        if self.history is not None and len(self.history.ids) != (0 if self.agents is None else len(self.agents)):
+            raise ValueError(f"Observation.history has {len(self.history.ids)} agents, not those of Observation.agents")
 
     @property
     def others(self) -> Agents | None:

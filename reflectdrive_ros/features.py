@@ -23,7 +23,7 @@ from . import geometry
 from .domain import Array, CameraFrame, Command, EgoState, Observation
 from .tokens import Codebook
 
-MAX_CHARACTERS = 300  # of an instruction; what is longer is no navigator's
+MAX_CHARACTERS = 300  # of an instruction; longer texts are cut
 EGO_REACH = 20.0  # times its scale; an ego value beyond is a fault of odometry
 OFF_ROUTE_M = 30.0  # if the route is further away, it is not used
 LONGEST_NUMBER = 200
@@ -134,7 +134,7 @@ def _instants(frames: Sequence[CameraFrame], spec: InputSpec) -> tuple[Sequence[
     if len(frames) == spec.cameras:
         if spec.instants == 1:
             return frames, []
-        return list(frames) * spec.instants, ["the older images are missing: the newest stand in for them"]
+        return list(frames) * spec.instants, ["the older images are missing: the newest are used instead"]
     for first in range(0, expected, spec.cameras):
         instant = [frame.name for frame in frames[first : first + spec.cameras]]
         if instant != names:

@@ -155,8 +155,8 @@ def sample(polyline: Array, along: Array) -> Array:
 def ego_on_route(route: Array, near_m: float = 60.0, lost_m: float = 15.0) -> tuple[float, float]:
     """Arc length and lateral offset (left positive) of the ego on a route (L >= 2, 2+) in its own frame.
 
-    A route begins a little behind the ego and may cross itself further on, so its first `near_m` metres are tried
-    first; only when the ego is more than `lost_m` away from them is the whole of it searched.
+    A route starts behind the ego and may cross itself, so its first `near_m` metres are searched first; the whole route
+    is searched only if the ego is more than `lost_m` away from them.
     """
     here = np.zeros((1, 2))
     first = max(2, int(np.searchsorted(arc_lengths(route), near_m)))

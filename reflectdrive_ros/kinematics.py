@@ -85,7 +85,7 @@ def carry_forward(plan: Plan, stamp_ns: int, map_from_ego: Array) -> Trajectory 
 
 
 def path_ahead(plan: Plan, map_from_ego: Array) -> Array:
-    """(L, 3) the part of a plan's path that lies ahead of the ego, in the ego frame of now; may be empty."""
+    """(L, 3) the part of a plan's path ahead of the ego, in the present ego frame; may be empty."""
     now_from_then = geometry.compose(geometry.invert(map_from_ego), plan.map_from_ego)
     path = geometry.compose(now_from_then, plan.trajectory.poses)
     ahead = path[:, 0] > 0.0

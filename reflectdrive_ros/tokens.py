@@ -236,7 +236,7 @@ def decoding_rounds(masked: int, draft_rounds: int, edit_rounds: int) -> tuple[R
     return (*map(Round, draft_schedule(masked, draft_rounds)), *(Round(edit=True) for _ in range(edit_rounds)))
 
 
-ROUNDING_M = 0.3 / np.sqrt(12)  # standard deviation of what the codebook rounds away
+ROUNDING_M = 0.3 / np.sqrt(12)  # standard deviation of the rounding error of the codebook
 CURVATURE_PER_M = 0.1  # usual curvature of a driven path: a radius of 10 m is not rare
 CURVATURE_CHANGE = 0.01  # usual change of curvature, 1/m per square root of a metre
 STANDING_RAD = 0.01  # how far a car turns that stands

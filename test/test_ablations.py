@@ -165,10 +165,10 @@ def test_another_set_or_other_eyes_are_refused(place, capsys):
     whole = json.loads(card.read_text())
     card.write_text(json.dumps({**whole, "data": {**whole["data"], "init_from": {"steps": 7}}}))
     assert main(command(place, "--seeds", "1")) == 2
-    assert "(steps of the eyes differ)" in capsys.readouterr().err
+    assert "(steps of the vision pretraining differ)" in capsys.readouterr().err
     card.write_text(json.dumps({}))
     assert main(command(place, "--seeds", "1")) == 2
-    assert "is no card of a training" in capsys.readouterr().err
+    assert "is not the card of a training" in capsys.readouterr().err
     shards.write_index(place / "train", Index("train", 12, (), {"sources": "later"}))
     assert main(command(place, "--seeds", "1")) == 2
     assert "(scenes differ)" in capsys.readouterr().err
@@ -212,7 +212,7 @@ def test_ctrl_c_and_a_kill_end_the_trainings_too(place, capsys, number):
 
     threading.Thread(target=interrupt, daemon=True).start()
     assert main(command(place, "--seeds", "1")) == 128 + number
-    assert "goes on from here" in capsys.readouterr().err
+    assert "resumes from here" in capsys.readouterr().err
     for file in files:
         with pytest.raises(ProcessLookupError):
             os.kill(int(file.read_text()), 0)

@@ -162,7 +162,7 @@ def test_a_model_that_answers_otherwise_than_its_card_is_refused_whatever_rules_
         )
     card["golden"]["goal_log_prob"] -= 0.2
     place.write_text(json.dumps(card))
-    assert "fails its self-check: its likeliest goal has a log-probability of" in refused(lambda: opened(copy))
+    assert "fails its self-check: its goal_log_prob is" in refused(lambda: opened(copy))
 
 
 @pytest.mark.parametrize("fault", ["probability", "mask", "goal", "scene"])
@@ -170,7 +170,7 @@ def test_a_backend_that_answers_nonsense_is_refused(tiny_model, fault):  # noqa:
     network = opened(tiny_model)
 
     class Broken:
-        inputs, layout = network.inputs, network.layout
+        inputs, layout, capabilities = network.inputs, network.layout, network.capabilities
 
         def prefill_goal(self, inputs):
             known = network.prefill_goal(inputs)
@@ -185,7 +185,11 @@ def test_a_backend_that_answers_nonsense_is_refused(tiny_model, fault):  # noqa:
             written, confidence = network.step(context, actions, 0 if fault == "mask" else limit, edit)
             return written + (np.arange(16) == 14) * (fault == "goal"), confidence
 
-    expected = {"probability": "probabilities that are none", "mask": "unwritten", "goal": "does not keep its goals"}
+    expected = {
+        "probability": "probabilities are not between 0 and 1",
+        "mask": "stay masked",
+        "goal": "does not keep its goals",
+    }
     expected["scene"] = "reads a scene otherwise when it has its goal"
     assert expected[fault] in refused(lambda: self_check(Broken(), Path("weights.safetensors")))
 
@@ -197,7 +201,7 @@ def test_cameras_that_are_not_the_networks_are_refused(tiny_model):  # noqa: F81
     assert "cameras.required is false, but planner reflectdrive2 needs images" in started(cameras__required=False)
     two = started(cameras__names=["front", "rear"])
     assert "cameras.names has 2 cameras" in two
-    assert "looks through 3" in two
+    assert "uses 3" in two
 
 
 def test_a_planner_that_has_learned_does_not_start_without_a_model():

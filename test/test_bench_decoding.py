@@ -69,7 +69,7 @@ def test_the_table_has_a_row_for_each_way_and_the_oracle_is_never_worse(given, t
     assert found["expert"]["exact"] == pytest.approx(100.0 * np.mean(exact), abs=1e-3)
     told = capsys.readouterr().out
     assert "edit rounds 0" in told
-    assert f"in tokens, read against the road, {found['expert']['tokens']:.1f}; without the road" in told
+    assert f"read relative to the road {found['expert']['tokens']:.1f}, without the road" in told
 
 
 def test_what_the_expert_scores_in_tokens_is_told_with_and_without_the_road():

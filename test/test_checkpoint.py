@@ -244,7 +244,7 @@ def test_a_network_with_words_of_its_own_begins_with_what_the_language_model_kno
     model, folder = qwen
     words = ("<pad>", "left", "roundabout", "right")
     net, random = (net_like(words=words, text_vocabulary=6) for _ in range(2))
-    with pytest.raises(CheckpointError, match=r"vocab\.json is no vocabulary of the weights beside it"):
+    with pytest.raises(CheckpointError, match=r"vocab\.json is not the vocabulary of the weights beside it"):
         load_qwen3(net, folder)
     (folder / "vocab.json").write_text(json.dumps({"\u0120left": 7, "left": 8, "right": 39, "round": 3}))
     load_qwen3(net, folder)
@@ -253,7 +253,7 @@ def test_a_network_with_words_of_its_own_begins_with_what_the_language_model_kno
     assert net.embed_tokens.weight[[0, 2, 4, 5]].equal(random.embed_tokens.weight[[0, 2, 4, 5]])
     assert net.layers[0].mlp.gate_proj.weight.equal(model.model.layers[0].mlp.gate_proj.weight)
     (folder / "vocab.json").write_text(json.dumps({"left": 40}))
-    with pytest.raises(CheckpointError, match="is no vocabulary of the weights beside it: index 40"):
+    with pytest.raises(CheckpointError, match="is not the vocabulary of the weights beside it: index 40"):
         load_qwen3(net, folder)
 
 

@@ -204,7 +204,7 @@ def driven():
 def test_a_recorded_drive_stays_on_the_maps_road(lanelets, driven):
     poses, _ = driven
     space = MapDrivableArea(lanelets, AtOnce())
-    with pytest.raises(BadMessage, match="is being made"):
+    with pytest.raises(BadMessage, match="is being computed"):
         space.around(ego(5.0, at=poses[0]))
     rooms = [float(drivable.clearances(space.around(ego(5.0, at=pose)), np.zeros(2))) for pose in poses]
     assert np.mean(np.array(rooms) > 0.0) > 0.95
@@ -225,7 +225,7 @@ def test_a_grid_that_rides_along_is_the_grid_made_anew(lanelets, driven):
     poses, _ = driven
     space = MapDrivableArea(lanelets, AtOnce())
     begun = poses[len(poses) // 2]
-    with pytest.raises(BadMessage, match="is being made"):
+    with pytest.raises(BadMessage, match="is being computed"):
         space.around(ego(5.0, at=begun))
     here = geometry.compose(begun, np.array([12.0, 0.5, 0.2]))
     points = np.random.default_rng(0).uniform((-10, -15), (60, 15), (500, 2))

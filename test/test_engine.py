@@ -243,7 +243,7 @@ def test_a_learned_planner_drives_and_tells_what_its_steps_were(learned):
     assert [report.source for report in reports] == [PlanSource.PLANNER] * 4
     assert [report.step for report in reports] == [StepKind.FULL, StepKind.LITE] * 2
     assert [bool(report.full_step_reason) for report in reports] == [True, False] * 2
-    assert reports[2].full_step_reason == "it is a full step's turn"
+    assert reports[2].full_step_reason == "a full step is due"
     for report in reports:
         assert report.plan.trajectory.poses[-1, 0] == pytest.approx(4.0 * SPEED_MPS, abs=0.3)
         assert report.notes == ()

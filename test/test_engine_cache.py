@@ -92,7 +92,7 @@ def test_a_plan_without_the_card_that_belongs_to_it_is_not_given_out(tmp_path, c
         card.unlink()
     else:
         card.write_text(content)
-    assert "beside it does not tell its key" in refused(tmp_path)
+    assert "beside it lacks its key" in refused(tmp_path)
 
 
 def test_a_plan_under_the_name_of_another_is_not_given_out(tmp_path):
@@ -101,7 +101,7 @@ def test_a_plan_under_the_name_of_another_is_not_given_out(tmp_path):
     file = store(tmp_path, next_door, PLAN)
     for ending in (".plan", ".json"):
         file.with_suffix(ending).rename(tmp_path / f"{FIT.name}{ending}")
-    assert "does not tell its key" in refused(tmp_path)
+    assert "lacks its key" in refused(tmp_path)
 
 
 def test_a_write_that_breaks_off_leaves_what_was_there(tmp_path, monkeypatch):

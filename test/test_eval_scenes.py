@@ -392,7 +392,7 @@ def test_a_model_that_cannot_be_used_is_one_sentence(seen, tiny_model, words, se
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"cameras": 5}, "cameras.names has 3 cameras, but .* looks through 5"),
+        ({"cameras": 5}, "cameras.names has 3 cameras, but .* uses 5"),
         ({"instants": 4}, "takes images of 4 instants, the scenes of a set have 2"),
     ],
 )
@@ -433,7 +433,7 @@ def test_scenes_makes_a_set_and_says_what_is_in_it(by_hand, tmp_path, capsys):
     assert sum(content["families"].values()) == 15
     assert "15 scenes of 15" in capsys.readouterr().out
     assert command(scenes_run, "--check", tmp_path / "set") == 0
-    assert "2 shards are whole, 0 damaged" in capsys.readouterr().out
+    assert "2 shards are complete, 0 damaged" in capsys.readouterr().out
 
 
 def test_check_names_what_is_damaged(by_hand, folder, tmp_path, capsys):
@@ -443,7 +443,7 @@ def test_check_names_what_is_damaged(by_hand, folder, tmp_path, capsys):
     (tmp_path / "set/test-00000.tar").unlink()
     assert command(scenes_run, "--check", tmp_path / "set") == 1
     heard = capsys.readouterr()
-    assert "2 shards are whole, 1 damaged, 1 were never made" in heard.out
+    assert "2 shards are complete, 1 damaged, 1 were never made" in heard.out
     assert "test-00000.tar is missing" in heard.err
     assert "test-00003.tar was never made: its process died 3 times" in heard.err
 
@@ -477,9 +477,9 @@ def test_scenes_that_cannot_be_made_are_one_sentence(case, by_hand, tmp_path, ca
     assert command(scenes_run, "--out", place, "--workers", 1) == 2
     (sentence,) = capsys.readouterr().err.strip().splitlines()
     expected = {
-        "full disk": "town.net.xml cannot be written: No space left on device; whole shards are kept",
+        "full disk": "town.net.xml cannot be written: No space left on device; complete shards are kept",
         "no folder": "Not a directory",
         "no sumo": "pip install 'reflectdrive[sim]'",
-        "another version": "holds a set made otherwise (scene_version differ)",
+        "another version": "holds a set with other options (scene_version differ)",
     }
     assert expected[case] in sentence

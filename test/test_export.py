@@ -343,7 +343,7 @@ def test_what_the_graphs_cannot_do_is_refused(folder, changes, decoding, complai
 
 def test_graphs_that_answer_otherwise_than_the_network_did_are_refused(copy):
     rewrite(copy, lambda card: card["golden"].update(goal_log_prob=card["golden"]["goal_log_prob"] - 0.2))
-    with pytest.raises(ModelFileError, match="fails its self-check: its likeliest goal has a log-probability of"):
+    with pytest.raises(ModelFileError, match="fails its self-check: its most probable goal has a log-probability of"):
         load_network(as_set(copy), BUILT_IN)
 
 
@@ -375,7 +375,7 @@ def rewrite(folder, change):
 def test_a_graph_with_another_hash_is_refused(copy):
     with (copy / "step.onnx").open("ab") as file:
         file.write(b"!")
-    with pytest.raises(GraphError, match=r"step\.onnx has SHA-256 .*, its card says"):
+    with pytest.raises(GraphError, match=r"step\.onnx has SHA-256 .*, its card has"):
         OrtNetwork.from_file(copy / "card.json")
 
 
@@ -493,7 +493,7 @@ def test_weights_beside_a_graph_are_those_of_the_card(beside):
     load_network(as_set(beside), BUILT_IN)
     weights = beside / "step.weights"
     weights.write_bytes(bytes([weights.read_bytes()[0] ^ 1]) + weights.read_bytes()[1:])
-    with pytest.raises(ModelFileError, match=r"step\.weights has SHA-256 .*, its card says"):
+    with pytest.raises(ModelFileError, match=r"step\.weights has SHA-256 .*, its card has"):
         load_network(as_set(beside), BUILT_IN)
     weights.unlink()
     with pytest.raises(ModelFileError, match=r"step\.weights cannot be read: No such file"):

@@ -57,7 +57,7 @@ def test_images_come_oldest_first_left_to_right_in_the_networks_size():
 def test_a_missing_instant_is_the_newest_again_and_said():
     inputs = model_inputs(seen(cameras=camera_images(1)), SPEC)
     assert inputs.images[:, 0, 0, 0].tolist() == [0, 10, 20, 0, 10, 20]
-    assert inputs.notes == ("the older images are missing: the newest stand in for them",)
+    assert inputs.notes == ("the older images are missing: the newest are used instead",)
     alone = model_inputs(seen(cameras=camera_images(1)), dataclasses.replace(SPEC, instants=1))
     assert len(alone.images) == 3
     assert alone.notes == ()

@@ -36,6 +36,7 @@ FLOORS = {
 GROUND = (
     *(
         "__init__",
+        "agent_history",
         "arguments",
         "command",
         "config",

@@ -336,7 +336,7 @@ def test_a_route_that_is_not_on_the_map_gets_a_sentence(two_lanes, ids, start, g
         ("none.osm", None, "which does not exist: give the map's .osm file"),
         ("torn.osm", "<osm><node", "cannot be used: it is no XML: "),
         ("empty.osm", "<osm></osm>", "holds no lanelet: give another map"),
-        ("map.txt", "words", "which is no .osm file: give the map's .osm file"),
+        ("map.txt", "words", "which is not an .osm file: give the map's .osm file"),
         ("bare.osm", osm(TWO_LANES, tagged=False), "set inputs.lanelet_origin_lat and inputs.lanelet_origin_lon"),
     ],
 )

@@ -102,7 +102,7 @@ def test_an_organised_cloud_with_padded_rows_is_read_row_by_row():
         (lambda m: setattr(m.fields[0], "datatype", PointField.INT16), "field x of the cloud is no float"),
         (lambda m: setattr(m, "width", 99), "holds 24 bytes"),
         (lambda m: setattr(m, "point_step", 8), "beyond its points"),
-        (lambda m: setattr(m.header, "frame_id", "velodyne"), "no way from base_link to 'velodyne'"),
+        (lambda m: setattr(m.header, "frame_id", "velodyne"), "no transform from base_link to 'velodyne'"),
     ],
 )
 def test_a_cloud_that_cannot_be_read_is_one_sentence(change, complaint):

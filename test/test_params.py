@@ -150,7 +150,7 @@ def test_what_param_dump_writes_can_be_given_back(tmp_path):
         (["--params-file", "{flat}"], "Cannot have a value before ros__parameters at line 1"),
         (["--log-level", "nonsense"], "'--log-level nonsense': Argument does not use a valid severity level"),
         (["--enclave", "bad enclave"], "Enclave name is not valid"),
-        (["--nonsense"], "does not know these words behind --ros-args: ['--nonsense']"),
+        (["--nonsense"], "does not know these arguments after --ros-args: ['--nonsense']"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

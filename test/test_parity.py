@@ -84,4 +84,4 @@ def test_what_cannot_be_compared_is_one_sentence(tiny_model, graphs, scenes, tmp
     card = json.loads(graphs.read_text())
     card["model"]["weights_sha256"] = "0" * 64
     other.write_text(json.dumps(card))
-    assert "was exported of other weights" in refused(*model, "--graphs", other, "--scenes", scenes)
+    assert "was exported from other weights" in refused(*model, "--graphs", other, "--scenes", scenes)

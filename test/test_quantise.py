@@ -304,7 +304,7 @@ def test_options_that_do_not_go_together_are_one_sentence(tiny_model, sets, tmp_
         (["--precision", "fp8", "--gate", sets[3], "--calibrate", sets[3]], "--precision fp8 needs two scene sets"),
         (["--precision", "int8", "--tensorrt", *sets], "--precision int8 is for CPUs: build engines of fp8 or bf16"),
         (["--calibrate", sets[1]], "--calibrate is for --precision int8 and fp8: leave it out"),
-        (["--gate", sets[3]], "--gate holds other precisions against fp32"),
+        (["--gate", sets[3]], "--gate compares other precisions with fp32"),
         (["--precision", "bf16", "--gate", str(tmp_path)], "holds no set of scenes"),
     ):
         assert main(["export", str(tiny_model.file), "--out", str(tmp_path / "out"), *words]) == 2

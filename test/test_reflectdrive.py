@@ -37,13 +37,10 @@ def test_a_plan_to_each_goal_is_written_in_five_rounds():
     assert plan.scores == tuple(sorted(plan.scores, reverse=True))
 
 
-def test_goals_keep_their_distance_and_are_no_more_than_asked_for():
-    near = STRAIGHT + np.array([0.6, 0.0])
-    ways = [STRAIGHT, near, *(arc_way(8.0, bend) for bend in (0.01, 0.02, 0.03))]
+def test_goals_are_no_more_than_asked_for():
+    ways = [STRAIGHT, *(arc_way(8.0, bend) for bend in (0.01, 0.02, 0.03))]
     assert len(planned(KnownWays(*ways), seen(8.0, agents=cars())).candidates) == 2
-    assert len(planned(KnownWays(STRAIGHT, near), seen(8.0, agents=cars())).candidates) == 0
-    both = planned(KnownWays(STRAIGHT, near), seen(8.0, agents=cars()), reflectdrive__goal_spacing_m=0.6)
-    assert len(both.candidates) == 1
+    assert len(planned(KnownWays(*ways), seen(8.0, agents=cars()), reflectdrive__goals=4).candidates) == 3
 
 
 def test_the_network_is_asked_for_the_goals_of_its_planner():
@@ -154,6 +151,8 @@ def test_whoever_plans_the_engine_tells_what_the_sent_plan_was_held_against():
 
 
 class Guided(KnownWays):
+    capabilities = KnownWays.capabilities | {"guidance"}
+
     def unconditional(self, inputs):
         self.calls.append("unconditional")
         return "nothing said"
@@ -171,14 +170,16 @@ def test_guidance_is_used_where_it_is_asked_for_and_never_ignored():
     other = Guided(STRAIGHT)
     planned(other, seen(8.0))
     assert not any(call == "unconditional" or call[0] == "guided" for call in other.calls)
-    with pytest.raises(PlanningError, match=r"reflectdrive\.guidance is set, but the network gives no logits"):
+    with pytest.raises(
+        PlanningError, match=r"reflectdrive\.guidance is 1\.5, but the network lacks the capability guidance"
+    ):
         planned(KnownWays(STRAIGHT), seen(8.0), reflectdrive__guidance=1.5)
 
 
 def test_guidance_of_no_weight_is_none_and_some_weight_moves_away_from_the_unconditional_prompt():
     net = tiny_net(text_length=6, words=WORDS, text_vocabulary=len(WORDS))
     network = TorchNetwork(net, tokenizer=WordTokenizer(WORDS))
-    assert isinstance(network, reflectdrive.GuidedNetwork)
+    assert "guidance" in network.capabilities
     inputs = model_inputs(replace(seen(8.0), instruction="turn left"), network.inputs)
     scene, unconditional = network.prefill_goal(inputs), network.unconditional(inputs)
     plain, confidence = network.step(scene.context, scene.actions, 14, False)

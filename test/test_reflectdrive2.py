@@ -28,7 +28,7 @@ class KnownWays:
     """A network that knows its ways by heart: each of `ways` (K, 8, 2) has a goal; masks are filled from the way of
     the nearest goal, and edits change nothing."""
 
-    inputs, layout = SPEC, LAYOUT
+    inputs, layout, capabilities = SPEC, LAYOUT, frozenset({"goals", "edit"})
 
     def __init__(self, *ways, confidence=0.9):
         self.ids, self.confidence, self.calls = LAYOUT.encode(np.array(ways)), confidence, []
@@ -241,9 +241,9 @@ def test_without_doubt_the_second_step_is_a_lite_one():
         (lambda scene: replace(scene, command=Command.LEFT), "the command changed from FOLLOW to LEFT"),
         (lambda scene: moved(scene, 0.0, 1.5), "localisation jumped by 1.5 m"),
         (lambda scene: moved(scene, -30.0), "localisation jumped by 30.0 m"),
-        (lambda scene: replace(scene, stamp_ns=scene.stamp_ns + SECOND_NS), "1.10 s went by since the last plan"),
-        (lambda scene: replace(scene, stamp_ns=scene.stamp_ns - SECOND_NS), "-0.90 s went by"),
-        (lambda scene: replace(scene, stamp_ns=SECOND_NS), "0.00 s went by"),
+        (lambda scene: replace(scene, stamp_ns=scene.stamp_ns + SECOND_NS), "1.10 s since the last plan"),
+        (lambda scene: replace(scene, stamp_ns=scene.stamp_ns - SECOND_NS), "-0.90 s since"),
+        (lambda scene: replace(scene, stamp_ns=SECOND_NS), "0.00 s since"),
     ],
 )
 def test_a_doubtful_plan_is_made_anew(change, reason):

@@ -279,8 +279,8 @@ def test_a_golden_that_is_a_device_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--golden", "{bag}", "--update-golden"], "is no golden's name: give a file whose name ends in .npz"),
-        (["--golden", "{bag}"], "is no golden's name: give a file whose name ends in .npz"),
+        (["--golden", "{bag}", "--update-golden"], "is not a golden: give a file whose name ends in .npz"),
+        (["--golden", "{bag}"], "is not a golden: give a file whose name ends in .npz"),
         (["--golden", "none.npz"], "golden none.npz does not exist: make it with --update-golden"),
         (["--update-golden"], "--update-golden writes the file of --golden: name it"),
         (["--json", "{bag}"], "cannot be written: Is a directory; name another file with --json"),

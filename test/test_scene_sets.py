@@ -125,7 +125,7 @@ def test_a_set_made_in_parts_is_the_set(small, reference, tmp_path):
 
 
 def test_a_set_cannot_begin_in_the_middle_of_a_shard(small, tmp_path):
-    with pytest.raises(shards.SetError, match=r"made 10 at a time: it can begin at 20$"):
+    with pytest.raises(shards.SetError, match=r"made 10 at a time: it can start at 20$"):
         make(tmp_path / "set", want=sets.SceneSetSpec("test", 20, {**hand_scenes.MADE_BY, "first": 25}))
 
 

@@ -113,8 +113,8 @@ def test_a_ring_stays_simple_on_the_grid():
     ("change", "complaint"),
     [
         ({"name": "a.b"}, "'a.b' is no name"),
-        ({"notes": {"x": float("nan")}}, "holds what JSON cannot"),
-        ({"notes": {"x": np.int64(1)}}, "holds what JSON cannot"),
+        ({"notes": {"x": float("nan")}}, "holds values that JSON cannot represent"),
+        ({"notes": {"x": np.int64(1)}}, "holds values that JSON cannot represent"),
         ({"expert": np.full((8, 3), 2e5)}, "beyond what a scene stores"),
     ],
 )

@@ -158,7 +158,7 @@ def test_a_jump_that_safety_wants_is_made_at_once():
     assert beside(second.plan, first) > 2.0
     assert second.plan.check.unsafe_after_s is None
     (note,) = second.notes
-    assert note.startswith("the plan jumps aside; held to the last one, the plan hits ")
+    assert note.startswith("the lateral shift is not limited: with the limit the plan hits ")
 
 
 def test_distance_to_others_is_not_given_away_for_a_steady_plan():
@@ -166,7 +166,7 @@ def test_distance_to_others_is_not_given_away_for_a_steady_plan():
     _, first, second = two_steps(Swerving(0.0, 6.0), agents=cars((22.0, -2.6, 0.0, 0.0)))
     assert beside(second.plan, first) > 2.0
     (note,) = second.notes
-    assert note.endswith("held to the last one, the plan comes closer to others or to the edge")
+    assert note.endswith("with the limit the plan has less clearance to agents or to the road's edge")
 
 
 def test_the_limit_can_be_taken_away():
@@ -180,10 +180,10 @@ def test_the_limit_can_be_taken_away():
         (SafetyCheck(unsafe_after_s=3.5), SafetyCheck(unsafe_after_s=3.2), "unsafe after 3.2 s"),
         (SafetyCheck(), SafetyCheck(unsafe_after_s=3.9), "unsafe after 3.9 s"),
         (SafetyCheck(unsafe_after_s=3.2), SafetyCheck(), ""),
-        (SafetyCheck(clearance_m=0.9), SafetyCheck(clearance_m=0.7), "comes closer"),
+        (SafetyCheck(clearance_m=0.9), SafetyCheck(clearance_m=0.7), "less clearance"),
         (SafetyCheck(clearance_m=3.0), SafetyCheck(clearance_m=1.1), ""),
-        (SafetyCheck(clearance_m=3.0), SafetyCheck(clearance_m=0.9), "comes closer"),
-        (SafetyCheck(road_clearance_m=0.4), SafetyCheck(road_clearance_m=0.1), "comes closer"),
+        (SafetyCheck(clearance_m=3.0), SafetyCheck(clearance_m=0.9), "less clearance"),
+        (SafetyCheck(road_clearance_m=0.4), SafetyCheck(road_clearance_m=0.1), "less clearance"),
     ],
 )
 def test_what_a_steady_plan_would_give_away_is_named(own, held, word):

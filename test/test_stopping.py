@@ -155,7 +155,7 @@ def test_stopped_workers_end_and_remove_what_they_were_writing(tmp_path, capsys)
 
     words = ("--count", "400", "--workers", "2", "--no-images", "--out", tmp_path)
     assert ended_by(signal.SIGTERM, working, "scenes", *words) == 143
-    assert "stopped; whole shards are kept" in capsys.readouterr().err
+    assert "stopped; complete shards are kept" in capsys.readouterr().err
     assert not multiprocessing.active_children()
     assert not list(tmp_path.glob(".scratch*"))
 

@@ -839,7 +839,7 @@ def test_a_setting_on_the_command_line_goes_before_the_file(sets, tmp_path):
         ("network: huge", "expected one of small"),
         ("loss: [1, 2]", "expected settings"),
         ("loss: {aux_perception: 0}", "set optimizer.vision_pretrain_fraction to 0"),
-        ("loss: {goal_value: 1}", "set loss.goal_score above 0 too"),
+        ("loss: {goal_value: 1}", "set loss.goal_score above 0"),
         ("a: b: c", "is not YAML"),
         ("device: {accelerator: cuda}", "no CUDA device"),
         ("data: {batch: 4000}", "fewer than data.batch"),
@@ -903,7 +903,7 @@ def test_a_log_that_is_none_is_one_sentence_before_training(sets, tmp_path, caps
     (tmp_path / "run" / run_log.LOG).write_bytes(content)
     same_settings = "data: {batch: 4, masked_actions: 2, perturbed_actions: 1, draft_start: 0.5}"
     assert train_run.run(command(sets, tmp_path / "run", yaml=same_settings)) == 2
-    assert "log.csv is no log of this training run: remove it" in capsys.readouterr().err
+    assert "log.csv is not a log of this training run: remove it" in capsys.readouterr().err
 
 
 def test_a_run_is_not_continued_with_other_settings_or_scenes(sets, finished, capsys, tmp_path):
@@ -916,7 +916,7 @@ def test_a_run_is_not_continued_with_other_settings_or_scenes(sets, finished, ca
     assert "schedule" not in told  # may be changed
     (tmp_path / train_state.FILE).write_bytes(b"not safetensors")
     assert train_run.run(command(sets, tmp_path)) == 2
-    assert "no state of a training run" in capsys.readouterr().err
+    assert "not a state of a training run" in capsys.readouterr().err
 
 
 def test_the_shipped_recipe_can_be_read():

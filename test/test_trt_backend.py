@@ -287,7 +287,7 @@ def test_a_tensorrt_that_is_missing_too_old_or_broken_is_named(built, cards, trt
         return refused(lambda: opened(cards["fp32"], built, backend="tensorrt"))
 
     trt.runtime_fault = "CUDA initialization failure\nwith error: 35"
-    assert asked() == "TensorRT gives no runtime: CUDA initialization failure with error: 35"
+    assert asked() == "TensorRT returns no runtime: CUDA initialization failure with error: 35"
     trt.__version__ = "8.6.1"
     assert "TensorRT 8.6.1 is too old: 10.13 or later is needed" in asked()
     monkeypatch.setitem(sys.modules, "tensorrt", None)
@@ -333,14 +333,14 @@ def test_an_engine_that_tensorrt_does_not_take_is_named(built, cards):
         file.with_suffix(".json").write_text(json.dumps(card | {"sha256": sha256_of(file)}))
     sentence = refused(lambda: opened(cards["fp32"], built, backend="tensorrt"))
     (file,) = built.glob("step-*.plan")
-    assert f"TensorRT gives no engine from {file} (delete it and build it, which takes minutes, with:" in sentence
+    assert f"TensorRT returns no engine from {file} (delete it and build it, which takes minutes, with:" in sentence
     assert "Serialization assertion magicTagRead == kMAGIC_TAG failed." in sentence
 
 
 def test_a_gpu_without_room_is_named(built, cards, driver):  # noqa: F811
     driver.full = True
     sentence = refused(lambda: opened(cards["fp32"], built, backend="tensorrt"))
-    assert sentence == "the GPU is out of memory (cuMemAlloc_v2): close what else uses it"
+    assert sentence == "the GPU is out of memory (cuMemAlloc_v2): close other programs that use it"
 
 
 def test_graphs_for_any_number_of_blocks_are_no_engines(trt, cards, tmp_path):  # noqa: F811
@@ -348,7 +348,9 @@ def test_graphs_for_any_number_of_blocks_are_no_engines(trt, cards, tmp_path):  
         lambda: list(engines.build(cards["free"], "cuda", tmp_path, Clock())),
         lambda: TrtNetwork(cards["free"], "cuda", tmp_path),
     ):
-        assert "takes any number of blocks, an engine one: export with --blocks 6" in refused(asked, EngineError)
+        assert "takes any number of action sequences, an engine a fixed one: export with --blocks 6" in refused(
+            asked, EngineError
+        )
     assert trt.builds == 0
 
 
@@ -383,7 +385,7 @@ def test_auto_falls_back_and_says_why(built, cards, trt, fault, monkeypatch):  #
         "no driver": "(not tensorrt: there is no NVIDIA driver",
         "no tensorrt": "(not tensorrt: TensorRT cannot be imported",
         "damaged": "is damaged: vision_encoder-",
-        "wrong answers": "fails its self-check: tokens stay unwritten",
+        "wrong answers": "fails its self-check: tokens stay masked",
     }
     backend_description = Engine(on(cards["fp32"], built), Clock()).backend_description
     assert backend_description.startswith("ONNX Runtime")
@@ -470,7 +472,7 @@ def test_a_build_that_fails_says_why_and_leaves_nothing(trt, cards, tmp_path):  
 
     trt.build_fault = "[defaultAllocator.cpp::allocate::57] Error Code 1: Cuda Runtime (out of memory)"
     assert "out of memory while an engine of" in asked()
-    assert "close what else uses the GPU" in asked()
+    assert "close other programs that use the GPU" in asked()
     trt.build_fault = "Could not find any implementation for node {ForeignNode}."
     assert "TensorRT 10.13.3.9 cannot build an engine of" in asked()
     assert list(tmp_path.iterdir()) == []

@@ -217,12 +217,12 @@ def archive_of_text(text):
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (lambda: b"", "it is empty: look at who sends it, or set inputs.lanelet_map"),
-        (lambda: random.Random(0).randbytes(100_000), "it does not begin as a map of lanelet2 does"),
-        (lambda: b"<?xml version='1.0'?><osm></osm>", "it does not begin as a map of lanelet2 does"),
-        (partial(cut, 0.0003), "lanelet2 says 'input stream error': it is cut off or broken"),
-        (partial(cut, 0.5), "lanelet2 says 'input stream error': it is cut off or broken"),
-        (lambda: archive()[:-4], "lanelet2 says 'input stream error': it is cut off or broken"),
+        (lambda: b"", "it is empty: check its publisher, or set inputs.lanelet_map"),
+        (lambda: random.Random(0).randbytes(100_000), "it does not start like a map of lanelet2"),
+        (lambda: b"<?xml version='1.0'?><osm></osm>", "it does not start like a map of lanelet2"),
+        (partial(cut, 0.0003), "lanelet2 says 'input stream error': it is incomplete or malformed"),
+        (partial(cut, 0.5), "lanelet2 says 'input stream error': it is incomplete or malformed"),
+        (lambda: archive()[:-4], "lanelet2 says 'input stream error': it is incomplete or malformed"),
         (greedy, ""),
         *((partial(scrambled, seed), "") for seed in range(6)),
         (without_lanelets, "it holds no lanelet: give Autoware a map with lanelets"),
@@ -273,7 +273,7 @@ def test_what_the_reader_left_is_believed_only_if_it_is_whole(temporary, monkeyp
         return vector_map.subprocess.CompletedProcess(command, 0, b"", b"")
 
     monkeypatch.setattr(vector_map.subprocess, "run", torn)
-    with pytest.raises(BadMessage, match="what its reader left is torn"):
+    with pytest.raises(BadMessage, match="the output of its reader is incomplete"):
         read_lanelets(archive())
 
 
@@ -544,7 +544,7 @@ def test_the_node_takes_map_and_route_from_autoware_and_survives_a_broken_map(tm
         with running_node(config, {}, log, sim_time=False) as process:
             harness.wait_for_node(process, log)
             harness.inputs["route"].publish(the_route())
-            until(stopped("the map has not come yet"))
+            until(stopped("the map has not been received yet"))
             harness.inputs["map"].publish(map_message())
             plan = until(drives)
             ends = np.array([(p.pose.position.x, p.pose.position.y) for p in plan.points])

@@ -79,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--val", type=Path, required=True, metavar="DIR", help=f"set to be examined on, its first {SCENES}"
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the trainings are kept")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the trainings")
     parser.add_argument(
         "--steps", type=arguments.positive_int(10**9), default=500, metavar="N", help="of each training"
     )
@@ -88,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=arguments.positive_int(10**9),
         default=1800,
         metavar="N",
-        help="of the eyes before them",
+        help="of the vision pretraining before them",
     )
     arguments.add_renamed_options(parser, {"eyes-steps": "--vision-steps"})
     parser.add_argument(
@@ -100,7 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the tables here too")
 
 
-@command("the same command goes on from here", os_error="{}: {}")
+@command("the same command resumes from here", os_error="{}: {}")
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; that of a signal; 2 with one sentence on stderr when a training cannot be used or failed."""
     runs = plan_runs(args)
@@ -173,10 +173,10 @@ def finished_card(run: Run) -> dict[str, Any] | None:
         if {name: learnt[name] for name in run.learnt} != run.learnt:
             other.append("scenes")
         if init_from["steps"] != run.init_from:
-            other.append("steps of the eyes")
+            other.append("steps of the vision pretraining")
         done = card["steps"] == run.config.schedule.steps and ("validation" in card or run.name == VISION)
     except (KeyError, TypeError, AttributeError) as fault:
-        raise AblationError(f"{run.out / CARD} is no card of a training ({fault!r}): give another --out") from None
+        raise AblationError(f"{run.out / CARD} is not the card of a training ({fault!r}): give another --out") from None
     if other:
         raise AblationError(f"{run.out} holds another training ({', '.join(other)} differ): give another --out")
     return card if done else None
@@ -237,8 +237,8 @@ def _run_parallel(runs: Sequence[Run], jobs: int, on_done: Callable[[Run, dict[s
                 card = finished_card(run) if code == 0 else None
                 if card is None:
                     raise AblationError(
-                        f"the training {run.name} failed (exit code {code}): {run.log} tells why; those that are done "
-                        "are kept, and the same command goes on"
+                        f"the training {run.name} failed (exit code {code}): {run.log} has the reason; finished "
+                        "trainings are kept, and the same command resumes"
                     )
                 on_done(run, card)
             if not ended:

@@ -53,7 +53,7 @@ def quantise_and_check(
 
 
 def calibrate(card: GraphCard, folder: Path, console: Console) -> dict[str, dict[str, ActivationRange]]:
-    """How large what is multiplied gets, in full and lite frames on scenes of a set. Raises SetError."""
+    """Measures the ranges of activations in full and lite frames on scenes of a set. Raises SetError."""
     with tempfile.TemporaryDirectory() as place:
         write_calibration_graphs(card, Path(place))
         network = CalibrationNetwork(GraphCard.read(Path(place) / CARD))
@@ -62,7 +62,7 @@ def calibrate(card: GraphCard, folder: Path, console: Console) -> dict[str, dict
             actions, _ = run_step(network, inputs, full_rounds(network.layout))
             run_step(network, inputs, lite_rounds(network.layout), actions=actions[:1])
     if not network.recorded["step"]:
-        raise SetError(f"{folder} holds no scene to learn from how large values get")
+        raise SetError(f"{folder} holds no scene for the calibration")
     return activation_ranges(network.recorded)
 
 

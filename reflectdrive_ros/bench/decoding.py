@@ -157,8 +157,8 @@ def expert_sentence(expert: Mapping[str, float]) -> str:
     """One sentence."""
     exact, tokens, without = (expert[name] for name in CEILINGS)
     return (
-        f"The expert's own plan has {exact:.1f}; in tokens, read against the road, {tokens:.1f}; without the road "
-        f"{without:.1f}."
+        f"The expert's own plan scores {exact:.1f}; rounded to tokens and read relative to the road {tokens:.1f}, "
+        f"without the road {without:.1f}."
     )
 
 

@@ -30,7 +30,7 @@ CLOCKS = ("clocks.sm", "clocks.max.sm", "clocks.mem", "clocks.max.mem")  # MHz, 
 def measure(
     net: TokenNet, reference: TorchNetwork, inputs: ModelInputs, device: str, rounds: int
 ) -> dict[str, Any] | str:
-    """What the GPU is, and milliseconds of updates and steps on it; a sentence where none runs anything."""
+    """Properties of the GPU, and milliseconds of id updates and steps on it; a sentence if nothing runs there."""
     if device == "cpu":
         return NOT_REQUESTED if torch_bench.has_gpu() else NO_GPU
     gpu = torch_bench.gpu_properties(device)
@@ -78,7 +78,7 @@ def clocks(uuid: str) -> dict[str, float] | str:
         output = subprocess.run(words, capture_output=True, text=True, timeout=10, check=True).stdout
         return dict(zip(CLOCKS, (float(value) for value in output.split(",")), strict=True))
     except (OSError, subprocess.SubprocessError, ValueError):
-        return "nvidia-smi does not tell them"
+        return "nvidia-smi does not report them"
 
 
 def table(gpu: Mapping[str, Any]) -> Table:

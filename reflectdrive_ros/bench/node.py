@@ -130,7 +130,7 @@ def one_run(args: argparse.Namespace, messages: dict[str, list[Any]], errors: Co
 
 
 def images_received(harness: Harness) -> int:
-    """What the node's diagnostics count, over all cameras."""
+    """Received images over all cameras, from the node's diagnostics."""
     last = harness.received["diagnostics"][-1][1]
     lines = [status for status in last.status if ": image" in status.name]
     return sum(int(value.value) for status in lines for value in status.values if value.key == "received")

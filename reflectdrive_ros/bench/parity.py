@@ -32,7 +32,7 @@ from ..evaluation.driving_scores import MEASURES
 from ..features import ModelInputs, model_inputs
 from ..model.card import GraphCard, GraphError
 from ..planning import get_planner
-from ..planning.planner import Network, Planner, PlannerContext, PlanningError, run_rounds
+from ..planning.planner import Network, Planner, PlannerContext, PlanningError, prefill_sequences, run_rounds
 from ..provenance import write_numbers
 from ..runtime.model_file import model_config
 from ..runtime.network import load_network
@@ -45,7 +45,7 @@ Pair = tuple[Array, Array]  # what two networks wrote
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", required=True, metavar="FILE", help="weights, for eager torch on the CPU")
-    parser.add_argument("--sha256", metavar="HASH", help="of --model (default: as the card.json beside it tells)")
+    parser.add_argument("--sha256", metavar="HASH", help="of --model (default: from the card.json beside it)")
     parser.add_argument("--graphs", type=Path, required=True, metavar="CARD", help="card of the graphs exported of it")
     parser.add_argument("--backend", choices=("onnxruntime", "tensorrt"), default="onnxruntime", help="of the graphs")
     parser.add_argument("--device", default="auto", metavar="NAME", help="of the graphs: auto, cpu, cuda ..")
@@ -82,7 +82,7 @@ def both_networks(args: argparse.Namespace, config: Config) -> tuple[Network, Ne
     weights, graphs = model_config(args.model, args.sha256), model_config(str(args.graphs), None)
     card = GraphCard.read(graphs.file)
     if card.model["weights_sha256"] != weights.sha256.lower():
-        raise GraphError(f"{args.graphs} was exported of other weights than --model: export them again")
+        raise GraphError(f"{args.graphs} was exported from other weights than --model: export them again")
     config = replace(config, decoding=override(config.decoding, card.decoding()))
     asked = (
         ModelConfig(graphs.file, graphs.sha256, args.backend, args.device, config.model.engines, args.threads),
@@ -181,15 +181,16 @@ def run_step(
     """
     begun = time.perf_counter_ns()
     if actions is None:
-        known = network.prefill_goal(inputs)
+        known = prefill_sequences(network, inputs)
         context, actions = known.context, known.actions[:count]
     else:
         context = network.prefill(inputs)
     read_ms, begun = 1e-6 * (time.perf_counter_ns() - begun), time.perf_counter_ns()
     actions, _ = network.draft(context, actions, [limit for limit, edit in rounds if not edit])
     actions = actions[:edited]
+    edits = [each for each in rounds if each.edit and "edit" in network.capabilities]
     drafted_ms, begun = 1e-6 * (time.perf_counter_ns() - begun), time.perf_counter_ns()
-    actions, _ = run_rounds(partial(network.step, context), actions, [each for each in rounds if each.edit])
+    actions, _ = run_rounds(partial(network.step, context), actions, edits)
     return actions, (read_ms, drafted_ms, 1e-6 * (time.perf_counter_ns() - begun))
 
 

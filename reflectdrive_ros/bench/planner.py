@@ -54,7 +54,7 @@ from ..model.card import CARD, GraphCard, GraphError
 from ..model.token import torch_bench
 from ..model.token.cuda_graphs import CudaMode
 from ..model.token.net import TokenNet
-from ..planning.planner import Network, run_rounds
+from ..planning.planner import Network, prefill_sequences, run_rounds
 from ..provenance import write_numbers
 from ..runtime.graphs import group_views
 from ..runtime.model_file import model_config
@@ -70,7 +70,7 @@ MAX_GOALS = GOALS[-1]
 NO_CACHE_STRIDE = 8  # a frame without reuse is timed every this many rounds
 PROFILE_RUNS = 30
 WARM_UP = 5
-CACHED, UNCACHED = "with the ring", "images never seen"
+CACHED, UNCACHED = "with the ring", "images not cached"
 COLD_START_SCRIPT = """
 import time; begun = time.perf_counter()
 import sys
@@ -86,8 +86,8 @@ print(time.perf_counter() - begun)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--backend", choices=BACKENDS, default="onnxruntime", help=", ".join(BACKENDS))
-    parser.add_argument("--config", choices=("small", "base"), default="small", help="size of random weights")
-    parser.add_argument("--model", metavar="FILE", help="weights in place of random ones")
+    parser.add_argument("--config", choices=("small", "base"), default="small", help="size of the random network")
+    parser.add_argument("--model", metavar="FILE", help="weights to use instead of random ones")
     parser.add_argument("--sha256", metavar="HASH", help="of --model (default: as the card.json beside it tells)")
     parser.add_argument("--graphs", type=Path, metavar="CARD", help="card of the graphs exported of --model")
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1 .. (cpu; of --backend tensorrt cuda)")
@@ -207,7 +207,7 @@ def figures(
         network = OrtNetwork(card, args.threads, "cpu")
         runs = min(PROFILE_RUNS, args.steps)
         looking = profile_nodes(card, "vision_encoder", {"views": group_views(card, inputs.images)}, runs, folder)
-        reading = profile_nodes(card, "prefill_goal", network.graph_inputs(inputs), runs, folder)
+        reading = profile_nodes(card, "prefill_goal", network.goal_inputs(inputs), runs, folder)
         parts_ms = {"vision": sum(looking.values()), **split(reading, folder / "run.onnx")}
     compared = network is not eager
     spent_ms = timed(args.steps, make_actions(network, eager, net, inputs, compared), errors)
@@ -319,7 +319,7 @@ def reading_again(network: Network, inputs: ModelInputs, count: int, edited: int
     def step(actions: Array, limit: int, edit: bool) -> tuple[Array, Array]:
         return network.step(network.prefill(inputs), actions[:edited] if edit else actions, limit, edit)
 
-    return run_rounds(step, network.prefill_goal(inputs).actions[:count], full_rounds(network.layout))[0]
+    return run_rounds(step, prefill_sequences(network, inputs).actions[:count], full_rounds(network.layout))[0]
 
 
 def driven(inputs: ModelInputs, cameras: int, strange: bool = False) -> Iterator[ModelInputs]:
@@ -424,7 +424,7 @@ def tables(numbers: Mapping[str, Any]) -> list[Table]:
         values_shown = ("" if value is None else f"{value:.1f}" for value in values)
         ms = f"{numbers['full_by_goals_ms_p50'][str(goals)]:.1f}"
         rows.append((f"full, {goals} of {goals} edited", ms, "", "", "", *values_shown))
-    waits = "wait as ours do" if numbers["eager_threads"] == "passive" else "spin while they wait, unlike ours"
+    waits = "sleep while they wait" if numbers["eager_threads"] == "passive" else "spin while they wait"
     ceilings = "no bound: torch finds no GPU and runs on the CPU; "
     if numbers["copy_gb_per_s"] is not None:
         ceilings = f"copy {numbers['copy_gb_per_s']:.1f} GB/s, "
@@ -437,7 +437,7 @@ def tables(numbers: Mapping[str, Any]) -> list[Table]:
         f"{numbers['reuse_times_faster']:.1f} times than where it reads it for all; "
         f"{numbers['reuse_times_faster_one_goal']:.1f} times on one goal"
         + (
-            f"; to keep what was seen, {numbers['ring_times_faster']:.2f} times"
+            f"; the feature cache saves  {numbers['ring_times_faster']:.2f} times"
             if "ring_times_faster" in numbers
             else ""
         )
@@ -447,7 +447,7 @@ def tables(numbers: Mapping[str, Any]) -> list[Table]:
     columns |= {f"update of {goals}": value for goals, value in numbers["update_ms_p50"].items()}
     columns |= {f"{goals} goals": value for goals, value in numbers["full_by_goals_ms_p50"].items()}
     cells = [f"{value:.2f}" for value in columns.values()]
-    parts = make_table(tuple(columns), [cells], "where a full step's time goes, ms", texts=0)
+    parts = make_table(tuple(columns), [cells], "parts of a full step, ms", texts=0)
     if "cold_start_s" in numbers:
         caption += f"; {numbers['cold_start_s']:.1f} s from a fresh process to a network that was tried"
     caption += f"; eager torch's threads {waits}"

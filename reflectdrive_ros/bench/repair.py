@@ -72,7 +72,7 @@ class Row:
     locally_repairable: bool
     own_ms: float  # processor time without the network
     whole_ms: float  # with it
-    wall_ms: float  # what the car waits
+    wall_ms: float  # wall time of the step
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -147,6 +147,18 @@ class CountingNetwork:
     @property
     def layout(self) -> TokenLayout:
         return self._network.layout
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        return self._network.capabilities
+
+    def unconditional(self, inputs: ModelInputs) -> Any:
+        return self._network.unconditional(inputs)
+
+    def guided_step(
+        self, context: Any, unconditional: Any, actions: Array, limit: int, weight: float
+    ) -> tuple[Array, Array]:
+        return self._network.guided_step(context, unconditional, actions, limit, weight)
 
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
         key = b"".join(part.tobytes() for part in inputs.arrays.values())

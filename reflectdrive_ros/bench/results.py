@@ -26,7 +26,7 @@ SCORES = {"pdms": "PDMS", "nc": "NC", "dac": "DAC", "ttc": "TTC", "comfort": "C"
 HEAD = """# Results
 
 Made by `reflectdrive bench results` from the JSON files in `docs/bench`; do not edit. Scores are the PDM score of
-NAVSIM v1.1 and its parts in percent, on scenes of the proving ground (docs/proving_ground.md): rendered images of
+NAVSIM v1.1 and its sub-scores in percent, on scenes of the [proving ground](proving_ground.md): rendered images of
 generated towns, not the NAVSIM benchmark. They compare planners with each other, not with published results.
 """
 
@@ -123,7 +123,8 @@ def families(files: Mapping[str, Numbers]) -> str:
         return ""
     names = sorted({family for row in drivers.values() for family in row})
     rows = [(family, *(_format(row.get(family, {}).get("pdms")) for row in drivers.values())) for family in names]
-    return f"## By family\n\nPDMS on `test`.\n\n{_table(('family', *(f'`{name}`' for name in drivers)), rows)}"
+    table = _table(("family", *(f"`{name}`" for name in drivers)), rows)
+    return f"## By family\n\nPDMS on `test`.\n\n{table}\n{_sources(some, (), files)}"
 
 
 def decoding(files: Mapping[str, Numbers]) -> str:
@@ -138,8 +139,8 @@ def decoding(files: Mapping[str, Numbers]) -> str:
         rows.append((way, *scores, f"{row['difference']:+.2f}", f"{low:+.2f} .. {high:+.2f}"))
     heads = ("decoding", "single", "best of goals", "chosen", "single, difference", "95 %")
     text = (
-        f"PDMS on {numbers['scenes']} scenes of `{numbers['set']}`: the plan of the likeliest goal, the best of all "
-        "goals by the true score (an upper bound), and the plan that the planner selects."
+        f"PDMS on {numbers['scenes']} scenes of `{numbers['set']}`: the plan to the most probable goal, the best of "
+        "all goals by the score with the recorded future (an upper bound), and the plan that the planner selects."
     )
     expert = f"{expert_sentence(numbers['expert'])}\n\n" if "expert" in numbers else ""
     return f"## Decoding\n\n{text}\n\n{_table(heads, rows)}\n{expert}{_sources({'decoding': numbers}, (), files)}"
@@ -173,9 +174,9 @@ def _repair_table(numbers: Numbers) -> str:
         for name in ("iteration", "repaired_step", "repaired_step_wall")
     ]
     text = (
-        f"`{numbers['planner']}` on {numbers['scenes']} scenes of `{numbers['set']}`; of processor time an iteration "
-        f"took {times[0]} without the network, a whole repaired step {times[1]}; by the clock, with "
-        f"{numbers['threads']} threads, {times[2]}."
+        f"`{numbers['planner']}` on {numbers['scenes']} scenes of `{numbers['set']}`; an iteration took "
+        f"{times[0]} of processor time without the network, a repaired step {times[1]}; wall time of a repaired step "
+        f"with {numbers['threads']} threads: {times[2]}."
     )
     return f"{text}\n\n{_table(heads, rows)}"
 
@@ -199,7 +200,7 @@ def ablations(files: Mapping[str, Numbers]) -> str:
     text = (
         f"The same budget each: {numbers['steps']} steps of {numbers['batch']} scenes, of "
         f"{numbers['scenes_trained_on']}, after {numbers['vision_steps']} shared steps of vision pretraining. Plans "
-        "are those of the likeliest goal as the network decodes them, with the route, on "
+        "are those to the most probable goal as the network decodes them, with the route, on "
         f"{numbers['validation_scenes']} scenes of `val`; drafted: before editing. Differences are paired by seed: "
         "mean (smallest .. largest). The paper, without editing and adding one after the "
         "other: +2.4 for the field loss, mainly through DAC, +0.5 for SAP."
@@ -261,8 +262,8 @@ def _alternating(files: Mapping[str, Numbers]) -> Iterator[str]:
     alternating, full = (one["planning_ms"]["mean"] for one in both)
     of_kind = both[0]["planning_ms"]
     yield (
-        f" Full and lite steps by turns score {apart.mean():+.1f} PDMS (standard error {spread:.1f}, {len(apart)} "
-        f"worlds each) against full steps alone; a step of theirs is {full / alternating:.2f} times cheaper in the "
+        f" Alternating full and lite steps score {apart.mean():+.1f} PDMS (standard error {spread:.1f}, {len(apart)} "
+        f"worlds each) against full steps alone; their steps are {full / alternating:.2f} times cheaper in the "
         f"mean, a lite one {of_kind['full']['mean'] / of_kind['lite']['mean']:.2f} times cheaper than a full one."
     )
 
@@ -314,7 +315,7 @@ def _sources(some: Mapping[str, Numbers], more: Sequence[str], files: Mapping[st
     if len(weights) > 1:
         one, other, *_ = weights.items()
         raise ResultsError(
-            f"{one[1]}.json and {other[1]}.json stand in one table but are of different weights ({one[0][:8]}, "
+            f"{one[1]}.json and {other[1]}.json are in one table but of different weights ({one[0][:8]}, "
             f"{other[0][:8]}): measure one of them again or remove it"
         )
     heading = "".join(f"Weights `{sha256[:8]}`.\n\n" for sha256 in weights)

@@ -53,9 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--runs", type=arguments.positive_int(10_000), default=15, help="repetitions to take medians over"
     )
-    parser.add_argument(
-        "--scenes", type=Path, metavar="FILE", help="golden scenes, where they are not beside the package"
-    )
+    parser.add_argument("--scenes", type=Path, metavar="FILE", help="golden scenes, if they are not beside the package")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
 
 
@@ -131,7 +129,7 @@ def medians_ms(
     """
     spent: dict[str, list[tuple[float, float]]] = {name: [] for name in actions}
     for action in actions.values():
-        action()  # the first run pays for what is prepared once per scene
+        action()  # the first run includes the preparation of the scene
     turns = [(name, action) for _ in range(-(-runs // RUNS_PER_TURN)) for name, action in actions.items()]
     for name, action in track_progress(turns, "scoring", console):
         for _ in range(RUNS_PER_TURN):
@@ -186,7 +184,7 @@ def figures(scene: GoldenScene, runs: int, console: Console) -> dict[str, Any]:
 
 
 def prepare(scene: Scene) -> None:
-    """What is done once per scene: the polygons are checked, they and the centreline indexed."""
+    """Preparation once per scene: the polygons are checked, they and the centreline indexed."""
     areas = replace(scene.areas or MapAreas())
     areas.index.bits(np.zeros(1), np.zeros(1))
     LineIndex(scene.centerline, LANE_OFFSET_M)

@@ -69,7 +69,7 @@ class Replays:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("a", type=Path, metavar="OUT_A", help="folder that a replay left behind")
+    parser.add_argument("a", type=Path, metavar="OUT_A", help="output folder of a replay")
     parser.add_argument("b", type=Path, metavar="OUT_B", help="the same of the other planner, model or setting")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here too")
 
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
 
 
 def read_replays(out: Path) -> Replays:
-    """What a replay left in a folder. Raises MeasuresError for a folder without, or with half of it."""
+    """The replays in a folder. Raises MeasuresError for a folder without a complete one."""
     file = out / "summary.json"
     try:
         summary = read_json(file, SUMMARY_BYTES)
@@ -136,7 +136,7 @@ def compare_replays(a: Replays, b: Replays) -> tuple[dict[str, Difference], list
 def verdict(name: str, found: Difference) -> str:
     """In words."""
     if found.interval is None:
-        return f"too few blocks to tell ({found.blocks} of {BLOCKS_MIN})"
+        return f"too few blocks for a result ({found.blocks} of {BLOCKS_MIN})"
     if not found.shown:
         return NO_DIFFERENCE
     return "B better" if (found.difference < 0) == MEASURES[name].less_is_better else "A better"

@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_renamed_options(parser, {"set": "--setting"})
     parser.add_argument("--out", type=Path, default=Path("out/demo"), help="folder for bag, plans and report")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here too")
-    parser.add_argument("--live", action="store_true", help="show the drive in a browser while it happens")
+    parser.add_argument("--live", action="store_true", help="show the drive in a browser while it runs")
     parser.add_argument("--port", type=arguments.PORT, default=live.PORT, help="of the live page")
     parser.add_argument(
         "--recording", type=Path, nargs="?", const=RECORDING, metavar="DIR", help="play a real recording instead"
@@ -94,7 +94,7 @@ def closed_loop(args: argparse.Namespace, console: Console, errors: Console) -> 
     os.environ.update(isolated_environment())
     seconds = SECONDS if args.seconds is None else args.seconds
     bag = args.out / "world"
-    errors.print(f"a world is made from seed {args.seed} ..")
+    errors.print(f"generating a world from seed {args.seed} ..")
     with world_bag.open_world(args, config) as world:
         drive, sent = run_drive(world, config, seconds, bag, args.out / "node.log", errors)
     with errors.status("writing the report"):

@@ -32,7 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("card", metavar="CARD", help="card.json of exported graphs")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="of the engines (default: engines, beside the card)")
     parser.add_argument("--device", default="cuda", metavar="NAME", help="cuda, or one of several, as cuda:1")
-    parser.add_argument("--check", action="store_true", help="build nothing: are they there, and do they answer?")
+    parser.add_argument(
+        "--check", action="store_true", help="build nothing: check that engines exist and pass the self-check"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table's numbers here too")
 
 

@@ -31,7 +31,7 @@ from ..data.scene import FAMILIES
 from ..evaluation import closed_loop, driving_scores, open_loop, privilege
 from ..evaluation.driving_scores import MEASURES, Scores
 from ..evaluation.privilege import PRIVILEGES
-from ..planning import LEARNED, PLANNERS
+from ..planning import LEARNED, PLANNERS, VECTOR_PLANNERS
 from ..planning.planner import Planner, PlannerContext, PlanningError
 from ..provenance import write_numbers
 from ..runtime import cli_args
@@ -84,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="processes",
     )
-    closed_loop.add_arguments(parser.add_argument_group("closed loop", "the engine drives in worlds made for it"))
+    closed_loop.add_arguments(parser.add_argument_group("closed loop", "the engine drives in generated worlds"))
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the table here too")
 
 
@@ -135,7 +135,7 @@ class Result(Scores):
 
     recordings: int = 0
     left_out: list[str] = field(default_factory=list)  # recordings without a map
-    skipped: int = 0  # starts where the recorded car stands off the mapped road
+    skipped: int = 0  # starts where the recorded car is off the mapped road
 
 
 def evaluate(folder: Path, planners: Mapping[str, Planner], console: Console, config: Config | None = None) -> Result:
@@ -149,7 +149,7 @@ def evaluate(folder: Path, planners: Mapping[str, Planner], console: Console, co
             result.left_out.append(recording.name)
             continue
         begun = len(result.families)
-        for start in real_tracks.starts(recording):
+        for start in real_tracks.starts(recording, vectors=bool(VECTOR_PLANNERS & set(planners))):
             _score_start(start, planners, config, result)
         result.recordings += 1
         result.skipped += len(real_tracks.start_steps(recording)) - (len(result.families) - begun)
@@ -212,5 +212,5 @@ def _notes(result: Result) -> Sequence[str]:
     if result.left_out:
         notes.append(f"left out, no map to score by: {', '.join(result.left_out)}")
     if result.skipped:
-        notes.append(f"{result.skipped} starts skipped: the recorded car stands off the mapped road")
+        notes.append(f"{result.skipped} starts skipped: the recorded car is off the mapped road")
     return [*notes, *driving_scores.missing_plan_notes(result, "starts")]

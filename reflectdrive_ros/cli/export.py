@@ -42,14 +42,16 @@ from .engine import build_and_check, show
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="weights.safetensors, its card.json beside")
+    parser.add_argument(
+        "checkpoint", type=Path, metavar="CHECKPOINT", help="weights.safetensors, with its card.json beside it"
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the graphs and their card go")
-    parser.add_argument("--sha256", metavar="HASH", help="of the weights, where no card stands beside them")
+    parser.add_argument("--sha256", metavar="HASH", help="of the weights, if they have no card beside them")
     parser.add_argument(
         "--blocks",
         type=arguments.positive_int(MAX_SEQUENCES),
         metavar="M",
-        help="blocks that a step takes; left out, any number (for CPUs; TensorRT wants it fixed)",
+        help="action sequences per step; default: any number (for CPUs; TensorRT needs a fixed number)",
     )
     parser.add_argument(
         "--camera",
@@ -64,7 +66,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="fp32",
         help="of the arithmetic: bf16 and fp8 are for TensorRT, int8 for CPUs",
     )
-    parser.add_argument("--calibrate", type=Path, metavar="DIR", help="scene set that tells how large values get")
+    parser.add_argument(
+        "--guidance",
+        action="store_true",
+        help="also write the graph that reflectdrive.guidance needs, for ONNX Runtime",
+    )
+    parser.add_argument(
+        "--calibrate", type=Path, metavar="DIR", help="scene set for the calibration of activation ranges"
+    )
     parser.add_argument("--gate", type=Path, metavar="DIR", help="scene set on which the driving score is held")
     parser.add_argument(
         "--gate-scenes",
@@ -78,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="build engines of the graphs too, on this machine's GPU, as reflectdrive engine does; M is decoding.goals",
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="whose section `decoding` is built in (YAML)")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file whose section `decoding` is built in")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table's numbers here too")
 
 
@@ -103,12 +112,21 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
         quantise = args.precision in QUANTISED
         out = stack.enter_context(atomic_folder(args.out))
         place = Path(stack.enter_context(tempfile.TemporaryDirectory())) if quantise else out
-        with errors.status("tracing the graphs; of the small network it takes half a minute"):
+        with errors.status("tracing the graphs; this takes half a minute for the small network"):
             about = {"weights": weights, "made": made}
             known = golden(_taking(args.camera, net, decoding)) if net.config.words else None
             sequences = args.blocks or (config.decoding.goals if args.tensorrt else None)
             card_sha256 = export(
-                net, weights_sha256.lower(), place, about, decoding, sequences, known, gate, args.camera
+                net,
+                weights_sha256.lower(),
+                place,
+                about,
+                decoding,
+                sequences,
+                known,
+                gate,
+                args.camera,
+                args.guidance,
             )
         if quantise:
             sets = args.calibrate, args.gate
@@ -133,15 +151,15 @@ def check_options(args: argparse.Namespace) -> None:
     if args.precision in QUANTISED:
         if args.gate is None or args.calibrate is None or args.gate.resolve() == args.calibrate.resolve():
             raise ConfigError(
-                f"--precision {args.precision} needs two scene sets with images: --calibrate DIR, to learn how large "
-                "values get, and --gate DIR, to hold the driving score against that in float32"
+                f"--precision {args.precision} needs two scene sets with images: --calibrate DIR, for the activation "
+                "ranges, and --gate DIR, to compare the driving score with float32"
             )
         if args.precision == "int8" and args.tensorrt:
             raise ConfigError("--precision int8 is for CPUs: build engines of fp8 or bf16")
     elif args.calibrate is not None:
         raise ConfigError(f"--calibrate is for --precision {' and '.join(QUANTISED)}: leave it out")
     elif args.gate is not None and args.precision == "fp32":
-        raise ConfigError("--gate holds other precisions against fp32: name one with --precision, or leave it out")
+        raise ConfigError("--gate compares other precisions with fp32: name one with --precision, or leave it out")
     for folder in (args.calibrate, args.gate):
         if folder is not None:
             shards.index_of(folder)  # before it is needed, half a minute later

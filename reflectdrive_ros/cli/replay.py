@@ -81,7 +81,7 @@ def has_several(args: argparse.Namespace) -> bool:
     return len(args.bags) > 1 or holds_bags(args.bags[0])
 
 
-@command(lambda args: "the same command goes on from here" if has_several(args) else "", "{} cannot be used: {}")
+@command(lambda args: "the same command resumes from here" if has_several(args) else "", "{} cannot be used: {}")
 def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
     """Exit code 0; 1 when no plan of the planner was published, plans differ from the golden, or one of several bags
     cannot be replayed; 2 with one sentence when an argument cannot be used."""
@@ -155,9 +155,9 @@ def no_plan_lines(numbers: Mapping[str, Any]) -> list[str]:
         return []
     said = numbers["diagnostics"]
     said = [line for line in said if line["level"] == "ERROR"] or said
-    stops = f"{numbers['plans']} stops were sent" if numbers["plans"] else "nothing was sent"
+    stops = f"{numbers['plans']} stops were sent" if numbers["plans"] else "nothing was published"
     lines = [
-        f"bag {numbers['bag']}: no plan of {numbers['planner']} went out, {stops}; the diagnostics say, with counts:"
+        f"bag {numbers['bag']}: no plan of {numbers['planner']} was published, {stops}; the diagnostics, with counts:"
     ]
     return lines + [f"  {line['count']} x {line['name']}: {line['message']}" for line in said]
 

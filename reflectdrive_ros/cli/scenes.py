@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--first", type=arguments.INDEX, default=0, metavar="N", help="scenes to leave out at the beginning"
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the set, where it is not the usual one")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the set (default: the usual one)")
     parser.add_argument(
         "--workers",
         type=arguments.process_count(),
@@ -68,9 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the table here too")
 
 
-@command(
-    "whole shards are kept, the same command goes on from there", "{} cannot be written: {}; whole shards are kept"
-)
+@command("complete shards are kept, the same command resumes", "{} cannot be written: {}; complete shards are kept")
 def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
     """Exit code 0; 1 if shards are damaged or could not be made; 2 with one sentence on stderr if it cannot go on."""
     if args.check is not None:
@@ -116,7 +114,7 @@ def _check(folder: Path, console: Console, errors: Console) -> int:
     missing = shards.index_of(folder).missing
     for name, reason in missing.items():
         errors.print(f"{folder / name}.tar was never made: {reason}")
-    console.print(f"{whole} shards are whole, {damaged} damaged, {len(missing)} were never made", highlight=False)
+    console.print(f"{whole} shards are complete, {damaged} damaged, {len(missing)} were never made", highlight=False)
     return 1 if damaged or missing else 0
 
 

@@ -49,21 +49,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sft_parser.formatter_class = HelpFormatter
     sft_parser.add_argument("config", type=Path, metavar="CONFIG", help="settings (YAML), as config/train/*.yaml")
     sft_parser.add_argument("--train", type=Path, required=True, metavar="DIR", help="set to learn from")
-    sft_parser.add_argument("--val", type=Path, metavar="DIR", help="set to be examined on meanwhile")
-    sft_parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the run is kept")
+    sft_parser.add_argument("--val", type=Path, metavar="DIR", help="validation set")
+    sft_parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the run")
     sft_parser.add_argument(
         "--init-from",
         type=Path,
         metavar="DIR",
-        help="run, or folder of weights as models/reflectdrive2_small, that this one begins with, as far as it fits",
+        help="run, or folder of weights as models/reflectdrive2_small, that initialises this one, as far as it fits",
     )
     sft_parser.add_argument(
         "--language-weights",
         type=Path,
         metavar="DIR",
-        help="Qwen3 that a new run of base begins with",
+        help="Qwen3 weights that initialise a new run of base",
     )
-    sft_parser.add_argument("--vision-weights", type=Path, metavar="DIR", help="SigLIP2 that it begins with")
+    sft_parser.add_argument("--vision-weights", type=Path, metavar="DIR", help="SigLIP2 weights that initialise it")
     arguments.add_renamed_options(
         sft_parser, {"begin-with": "--init-from", "language": "--language-weights", "eyes": "--vision-weights"}
     )
@@ -79,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sft_parser.add_argument(
         "--workers", type=arguments.process_count(), default=2, metavar="N", help="processes that read scenes"
     )
-    mean_parser = kinds.add_parser("mean", help="the mean of the weights of runs", description=average.__doc__)
+    mean_parser = kinds.add_parser("mean", help="averages the weights of runs", description=average.__doc__)
     mean_parser.formatter_class = HelpFormatter
     average.add_arguments(mean_parser)
     mean_parser.set_defaults(run=average.run)
@@ -142,7 +142,7 @@ def _run_alone(
         else None
     )
     if left_out:
-        errors.print(f"{len(scenes)} scenes are learnt from; left out: see the {len(left_out)} lines above")
+        errors.print(f"{len(scenes)} scenes for training; left out: see the {len(left_out)} lines above")
     about = {"train": {**_set(args.train), "used": len(scenes)}, **provenance()}
     if init_from is not None:
         about["init_from"] = init_from
@@ -190,7 +190,7 @@ def _goal_scores(
 
 
 def shape_of(network: TokenNetConfig) -> Shape:
-    """What the network is given of a scene."""
+    """Shapes of the network's inputs of a scene."""
     return Shape(
         width=network.vision.width,
         height=network.vision.height,
@@ -227,7 +227,7 @@ def _continues(out: Path, config: TrainConfig) -> None:
     other = settings.differences(config, found[1]["settings"])
     if other:
         names = ", ".join(other)
-        raise StateError(f"{out} holds a run of other settings ({names}): give them back, or another --out")
+        raise StateError(f"{out} holds a run with other settings ({names}): use those settings, or give another --out")
     complete_rows(out / LOG)
 
 

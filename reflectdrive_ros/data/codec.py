@@ -105,7 +105,7 @@ def sample_of(scene: DrivingScene) -> dict[str, Any]:
     try:
         text = json.dumps(meta, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError) as fault:
-        raise CodecError(f"scene {scene.name} holds what JSON cannot: {fault}") from None
+        raise CodecError(f"scene {scene.name} holds values that JSON cannot represent: {fault}") from None
     tracks = scene.tracks
     moving = np.concatenate([tracks.poses, tracks.speeds_mps[..., None]], axis=2)  # (A, 71, 4)
     arrays = {
@@ -231,7 +231,7 @@ def _pack(values: Array, *, differences: int) -> Array:
 
 
 def _unpack(planes: Array, shape: tuple[int, ...], *, differences: int) -> Array:
-    """Values of the given shape from what `_pack` made of them."""
+    """Inverse of `_pack`: values of the given shape."""
     zigzag = np.ascontiguousarray(planes.T).view("<u4").ravel()
     signed = (zigzag >> np.uint32(1)).view(np.int32) ^ -(zigzag & np.uint32(1)).view(np.int32)
     steps = signed.astype(np.int64).reshape(shape)

@@ -17,7 +17,7 @@ from ..tokens import Codebook
 
 X_RANGE_M = (-10.0, 80.0)
 Y_RANGE_M = (-35.0, 35.0)
-STEP_M = 0.1  # of what is stored
+STEP_M = 0.1  # resolution of the stored distances
 MARGIN_M = 6.0  # rasterised beyond the map, to include roads just outside
 PIXELS_PER_BIN = 2  # pixels per bin
 SUBPIXEL_BITS = 6  # binary places of a corner between pixels, for OpenCV

@@ -31,11 +31,11 @@ import shapely
 from .. import geometry
 from ..config import VehicleConfig
 from ..documents import DocumentError, array, check_fields, maybe, number, parse_json, read_arrays, text, whole
-from ..domain import Agents, Array, EgoState, ForecastSource, Observation
+from ..domain import AgentHistory, Agents, Array, EgoState, ForecastSource, Observation
 from ..errors import UserError
 from ..files import shown
 from ..kinematics import forecast
-from ..lanes import Lane, lanes_at, route_line, same_road, shortest_path
+from ..lanes import Lane, LaneSegments, lanes_at, route_line, same_road, shortest_path
 from ..scoring import drivable, reference
 from ..scoring.areas import MapAreas
 from ..scoring.contacts import AgentTracks
@@ -118,6 +118,11 @@ class Recording:
         return geometry.compose(self.ego_centers, np.array([-self.vehicle.rear_axle_to_center_m, 0.0, 0.0]))
 
     @cached_property
+    def lane_segments(self) -> LaneSegments:
+        """Of `lanes`, in the frame of the recording."""
+        return LaneSegments.of(self.lanes)
+
+    @cached_property
     def drivable_polygons(self) -> tuple[Any, ...]:
         grown = (
             part.buffer(LANE_GAP_M, join_style="mitre", mitre_limit=2.0)
@@ -142,7 +147,7 @@ def recordings_in(folder: Path) -> list[Path]:
 
 
 def load(path: Path) -> Recording:
-    """One recording. Raises TracksError for a file that is none, naming the file and what is wrong."""
+    """One recording. Raises TracksError naming the file and the fault."""
     try:
         arrays = read_arrays(path)
     except OSError as fault:
@@ -200,7 +205,7 @@ def _recording(name: str, meta: Mapping[str, Any], arrays: Mapping[str, Array]) 
     agent_centers = np.concatenate([arrays["ag_xy"], arrays["ag_yaw"][..., None]], axis=-1).astype(float)
     agent_velocities = arrays["ag_vel"].astype(float)
     if not (np.isfinite(agent_centers[seen]).all() and np.isfinite(agent_velocities[seen]).all()):
-        raise ValueError("ag_xy, ag_yaw or ag_vel holds NaN at steps that are called valid")
+        raise ValueError("ag_xy, ag_yaw or ag_vel holds NaN at steps marked valid")
     return Recording(
         name=name,
         family=str(meta["site"]),
@@ -264,19 +269,20 @@ def start_steps(recording: Recording) -> range:
     return range(0, recording.steps - FUTURE_STEPS, START_EVERY_STEPS)
 
 
-def starts(recording: Recording) -> Iterator[Start]:
-    """The starts of a recording. One is passed over where the recorded car itself stands off the mapped road: every
-    plan from there scores 0. Raises TracksError for a recording without a map."""
+def starts(recording: Recording, vectors: bool = False) -> Iterator[Start]:
+    """The starts of a recording; with `vectors` their observations have lanes and history. One is passed over where the
+    recorded car itself stands off the mapped road: every plan from there scores 0. Raises TracksError for a recording
+    without a map."""
     if not recording.lanes:
         raise TracksError(f"{recording.name} has no map: no drivable space and no route to score by")
     for step in start_steps(recording):
         corners = geometry.box_corners(recording.ego_centers[step], recording.ego_size)
         if drivable.contains(recording.drivable_space, corners).all():
-            yield start_at(recording, step)
+            yield start_at(recording, step, vectors)
 
 
-def start_at(recording: Recording, step: int) -> Start:
-    """The start at a step with FUTURE_STEPS after it."""
+def start_at(recording: Recording, step: int, vectors: bool = False) -> Start:
+    """The start at a step with FUTURE_STEPS after it. Recordings have no lights and no stop lines."""
     map_from_ego = recording.ego_poses[step]
     ego_from_map = geometry.invert(map_from_ego)
     lanes, line = route(recording, step)
@@ -301,6 +307,13 @@ def start_at(recording: Recording, step: int) -> Start:
         drivable=drivable.grid_around_ego(drivable.union_polygons(polygons, "Observation.drivable")),
     )
     on_route = same_road(recording.lanes, lanes)
+    if vectors:
+        observation = replace(
+            observation,
+            lanes=recording.lane_segments.near(map_from_ego),
+            route_lanes=recording.lane_segments.along(observation.route, on_route, map_from_ego),
+            history=_history(recording, step, seen, ego_from_map),
+        )
     drawn = [(key, part) for key, lane in recording.lanes.items() for part in lane.polygons]
     believed = Scene(
         motion=motion_of(ego),
@@ -324,6 +337,23 @@ def start_at(recording: Recording, step: int) -> Start:
         observation=observation,
         scene=replace(came_true, reference=reference.reference_of_plan(came_true, plan)),
         human=geometry.compose(ego_from_map, recording.ego_poses[step + WAYPOINT_STEPS]),
+    )
+
+
+def _history(recording: Recording, step: int, seen: Array, ego_from_map: Array) -> AgentHistory:
+    """History of the agents (A,) bool that are seen at a step; an agent's id is its row in the recording."""
+    rows, first = np.flatnonzero(seen), step + 1 - AgentHistory.STEPS
+    before = max(-first, 0)  # instants before the recording began
+    until = slice(max(first, 0), step + 1)
+    poses = geometry.compose(ego_from_map, recording.agent_centers[rows, until])
+    velocities = geometry.rotate(recording.agent_velocities_mps[rows, until], ego_from_map[2])
+    valid = np.isfinite(np.concatenate([poses, velocities], axis=2)).all(axis=2)
+    pad, known = ((0, 0), (before, 0)), np.asarray(valid)[..., None]
+    return AgentHistory(
+        rows,
+        np.pad(np.where(known, poses, 0.0), (*pad, (0, 0))),
+        np.pad(np.where(known, velocities, 0.0), (*pad, (0, 0))),
+        np.pad(valid, pad),
     )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..config import VehicleConfig
 from ..domain import (
+    AgentHistory,
     Agents,
     Array,
     CameraFrame,
@@ -29,6 +30,7 @@ from ..scoring.areas import MapAreas
 from ..scoring.contacts import SAMPLES, AgentTracks
 from ..scoring.scorer import WAYPOINTS, RedLights, Reference, Scene, motion_of
 from ..scoring.simulate import DT_S
+from .scene_lanes import lane_segments, red_now
 
 HISTORY_STEPS = 20  # 2 s
 FUTURE_STEPS = SAMPLES - 1  # 5 s
@@ -123,8 +125,29 @@ class DrivingScene:
             kinds=self.tracks.kinds[seen],
         )
 
-    def observation(self, *, drivable: DrivableGrid | None = None) -> Observation:
-        """The planner's observation."""
+    @cached_property
+    def history(self) -> AgentHistory:
+        """Of `agents`; an agent's id is its row in `tracks`."""
+        seen, until = self.tracks.present[:, NOW], slice(0, NOW + 1)
+        poses, speeds = self.tracks.poses[seen, until], self.tracks.speeds_mps[seen, until, None]
+        direction = np.stack([np.cos(poses[..., 2]), np.sin(poses[..., 2])], axis=-1)
+        return AgentHistory(np.flatnonzero(seen), poses, speeds * direction, self.tracks.present[seen, until])
+
+    @cached_property
+    def vectors(self) -> Mapping[str, Any]:
+        """The lanes, history, lights and stop lines of an Observation by their names; some milliseconds."""
+        segments, (lights, traffic_lights, stop_lines) = lane_segments(self.areas), red_now(self.areas, self.red_lights)
+        here, on_route = np.zeros(3), np.flatnonzero(self.areas.lane_on_route).tolist()
+        return {
+            "lanes": segments.near(here, lights),
+            "route_lanes": segments.along(self.route, on_route, here, lights),
+            "history": self.history,
+            "traffic_lights": traffic_lights,
+            "stop_lines": stop_lines,
+        }
+
+    def observation(self, *, drivable: DrivableGrid | None = None, vectors: bool = False) -> Observation:
+        """The planner's observation; with `vectors` also lanes, history, lights and stop lines."""
         return Observation(
             stamp_ns=self.ego.stamp_ns,
             ego=self.ego,
@@ -135,6 +158,7 @@ class DrivingScene:
             agents=self.agents,
             drivable=drivable,
             instruction=self.instruction,
+            **(self.vectors if vectors else {}),
         )
 
     def scored(self, source: ForecastSource = ForecastSource.LOGGED, vehicle: VehicleConfig | None = None) -> Scene:

@@ -75,7 +75,7 @@ class SceneSetSpec:
         step = HARD_SHARD if self.name == "hard" else SHARD
         first = int(self.made_by.get("first", 0))
         if first % step:
-            raise SetError(f"the set '{self.name}' is made {step} at a time: it can begin at {first - first % step}")
+            raise SetError(f"the set '{self.name}' is made {step} at a time: it can start at {first - first % step}")
         sizes = (min(step, self.size - done) for done in range(0, self.size, step))
         return {f"{self.name}-{k:05d}": (k, size) for k, size in enumerate(sizes, first // step)}
 
@@ -106,7 +106,7 @@ def _sumo_version() -> str:
 
 
 def default_folder(name: str, made_by: Mapping[str, Any]) -> Path:
-    """Folder of a set where none is named: in $REFLECTDRIVE_SCENES, else in the user's cache."""
+    """Default folder of a set: in $REFLECTDRIVE_SCENES, else in the user's cache."""
     home = os.environ.get(SETS_FOLDER_VARIABLE)
     root = Path(home) if home else Path.home() / ".cache" / "reflectdrive" / "scenes"
     digest = hashlib.sha256(json.dumps(made_by, sort_keys=True).encode()).hexdigest()
@@ -156,7 +156,7 @@ def is_complete(folder: Path, wanted: SceneSetSpec) -> bool:
         names = {**wanted.made_by, **there.made_by}
         kinds = [name for name in names if there.made_by.get(name) != wanted.made_by.get(name)]
         raise SetError(
-            f"{folder} holds a set made otherwise ({', '.join(kinds)} differ): name another folder or remove it"
+            f"{folder} holds a set with other options ({', '.join(kinds)} differ): name another folder or remove it"
         )
     return not there.missing and there.size >= wanted.size
 
@@ -224,7 +224,7 @@ def _complete(
 def _make_shard_load(
     folder: Path, make_shard: MakeShard, task: tuple[str, int, int], report: Callable[[int], None]
 ) -> ShardContent:
-    """What a worker does: the scenes of one shard, made and ready to be stored."""
+    """Task of a worker: makes the scenes of one shard, ready to be stored."""
     name, number, asked = task
     split = name.rsplit("-", 1)[0]
     with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=folder) as scratch:
@@ -243,7 +243,7 @@ def _make_shard_load(
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """What a killed process left half-written."""
+    """Removes partial files of a killed process."""
     for path in folder.glob(f".*{PART}"):
         path.unlink(missing_ok=True)
     for path in folder.glob(f"{SCRATCH}*"):

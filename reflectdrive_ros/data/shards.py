@@ -68,7 +68,7 @@ class SetError(UserError, RuntimeError):
 
 @dataclass(frozen=True)
 class ShardNote:
-    """What is known of one shard."""
+    """Description of one shard."""
 
     file: str
     sha256: str
@@ -83,7 +83,7 @@ class ShardNote:
 
 @dataclass(frozen=True)
 class Index:
-    """What is known of a set."""
+    """Description of a set."""
 
     set: str
     size: int  # requested number of scenes
@@ -218,7 +218,7 @@ def index_of(folder: Path) -> Index:
         raise SetError(f"{shown(path)} cannot be read: {fault.strerror}; make the set again") from None
     except DocumentError as fault:
         raise SetError(
-            f"{shown(path)} is damaged, it {fault}: remove it and make the set again, whole shards are kept"
+            f"{shown(path)} is damaged, it {fault}: remove it and make the set again, complete shards are kept"
         ) from None
     notes = tuple(_note(each) for each in content["shards"])
     return Index(content["set"], content["size"], notes, content["made_by"], content.get("missing") or {})
@@ -351,7 +351,7 @@ def shard_paths(folder: Path) -> tuple[Path, ...]:
 
 
 def check(folder: Path) -> Iterator[tuple[ShardNote, str | None]]:
-    """Every shard of a set with what is wrong with it, None where it is whole. Raises SetError as `index_of`."""
+    """Every shard of a set with its fault, None if it is intact. Raises SetError as `index_of`."""
     for note in index_of(folder).shards:
         try:
             content_of(folder, note)

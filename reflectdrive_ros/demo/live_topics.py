@@ -47,7 +47,7 @@ GENERIC_WORDS = {"", "sensing", "camera", "input", "image", "image_raw", "compre
 
 
 def camera_name(topic: str) -> str:
-    """What a camera is called, from the name of its image or camera_info topic."""
+    """Name of a camera, from its image or camera_info topic."""
     words = [word for word in topic.split("/") if word not in GENERIC_WORDS]
     return words[-1] if words else topic
 

@@ -188,7 +188,7 @@ def agents(message: Any, here: Array) -> list[list[float]]:
 
 
 def cameras(heard: LiveState) -> list[dict[str, Any]]:
-    """The newest image of each camera, left to right, with what is needed to draw on it where that is known."""
+    """The newest image of each camera, left to right, with intrinsics and pose if they are known."""
     found = []
     for name, image in heard.images.items():
         shown: dict[str, Any] = {"name": name, "stamp_ns": str(image.stamp_ns), "lens": None}  # too long for a double

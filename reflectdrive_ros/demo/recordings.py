@@ -70,7 +70,7 @@ LABELS = {
 }  # all others (cones, barriers, signs, ..) are UNKNOWN
 
 
-RECORDING = Path("pandaset_002")  # of SHIPPED: what is played where no recording is named
+RECORDING = Path("pandaset_002")  # of SHIPPED: the default recording
 SHIPPED_FOLDER = (
     Path(__file__).resolve().parents[2] / "test" / "data"
 )  # of a source tree; an installed package has none
@@ -103,9 +103,9 @@ class Recording:
 
 
 def open_recording(folder: str | Path) -> Recording:
-    """The recording in a folder, or that of this name in the source tree, whatever the present folder is.
+    """The recording in a folder, or that of this name in the source tree, independent of the working directory.
 
-    Raises RecordingError saying what is missing.
+    Raises RecordingError naming what is missing.
     """
     folder = Path(folder)
     if folder in (Path(folder.name), Path("test", "data", folder.name)) and not os.path.exists(folder):

@@ -60,7 +60,7 @@ POSES_KEPT = 100  # poses of the ego that a plan may still refer to
 class Pacing:
     """How simulated time follows ours."""
 
-    lock_step: bool = False  # each tick waits for the plan that was made of it, up to LOCK_STEP_S
+    lock_step: bool = False  # each tick waits for its own plan, up to LOCK_STEP_S
     real_time: bool = True  # never faster than time itself
 
 
@@ -69,8 +69,8 @@ class WorldStep:
     """A published instant of the world; the world stands still until the next one is requested."""
 
     stamp_ns: int
-    plan: Plan | None  # what the ego will follow; None before the first plan
-    fresh: bool  # the plan was made of this very instant
+    plan: Plan | None  # the ego's next plan; None before the first
+    fresh: bool  # the plan was made for this instant
     events: tuple[Event, ...]  # since the previous instant
 
 
@@ -239,7 +239,7 @@ def main(args: list[str] | None = None) -> int:
     parser.add_argument(
         "--seconds", type=arguments.duration(0.1), help="end after so much simulated time (default: never)"
     )
-    parser.add_argument("--lock-step", action="store_true", help="each tick waits for the plan that was made of it")
+    parser.add_argument("--lock-step", action="store_true", help="each tick waits for its own plan")
     parser.add_argument(
         "--trajectory", default=f"{NODE_NAME}/output/trajectory", metavar="TOPIC", help="plans to drive by"
     )

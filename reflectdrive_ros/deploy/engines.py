@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..model.card import GRAPHS, GraphCard
+from ..model.card import GraphCard
 from ..runtime.trt import engine_cache
 from ..runtime.trt.backend import (
     TrtLogger,
     engine_folder,
+    engine_graphs,
     engine_key,
     import_tensorrt,
     machine_of,
@@ -45,7 +46,7 @@ def build(card: GraphCard, device: str, folder: Path | None, clock: Callable[[],
     gpu = open_device(device)
     trt = import_tensorrt(gpu)
     place, machine = engine_folder(card, folder), machine_of(trt, gpu)
-    for name in GRAPHS:
+    for name in engine_graphs(card):
         key = engine_key(card, name, machine)
         file = place / f"{key.name}.plan"
         try:
@@ -83,6 +84,8 @@ def _plan(trt: Any, file: Path, timing: bytes) -> tuple[bytes, bytes]:
     if plan is None:
         why = logger.take_errors()
         if any(words in why.lower() for words in OUT_OF_MEMORY):
-            raise EngineError(f"out of memory while an engine of {file} was built, close what else uses the GPU: {why}")
+            raise EngineError(
+                f"out of memory while an engine of {file} was built, close other programs that use the GPU: {why}"
+            )
         raise EngineError(f"TensorRT {trt.__version__} cannot build an engine of {file}: {why}")
     return bytes(plan), bytes(config.get_timing_cache().serialize())

@@ -1,15 +1,20 @@
-"""Exports a checkpoint as four ONNX graphs, `vision_encoder`, `prefill_goal`, `prefill` and `step`, with a card.
+"""Exports a checkpoint as ONNX graphs, `vision_encoder`, `prefill_goal`, `prefill` and `step`, with a card.
 
     card_sha256 = export(net, weights_sha256, "models/mine/onnx", {"from": "weights.safetensors"})
 
     vision_encoder views (V, F, H, W, 3) uint8, each the F images of one camera, oldest first
                    -> seen (V, P, width), image features
     prefill_goal   seen (1, I, C, P, width), of I instants and C cameras, text (1, T) int64, ego (1, 3) float32,
-                   route (1, R, 2) int64
+                   route (1, R, 2) int64, goal_spacing_m float32, the least distance of two goals
                    -> blocks (1, K, T) int64, goal_log_probs (1, K), real (1, K) bool, keys_l, values_l of each layer
     prefill        the same -> keys_l, values_l
     step           blocks (1, M, T) int64, limit int64, edit bool, keys_l, values_l
                    -> written (1, M, T) int64, confidence (1, M, T) float32
+    guided_step    blocks, limit, weight float32, keys_l, values_l, unconditional_keys_l, unconditional_values_l
+                   -> as step; only with `guidance`
+
+K is the most goals that a planner may ask for (`decoding.goals`, or `decoding.rescore_goals` where that is more). A
+layout without a goal has no prefill_goal.
 
 Opset 20 and plain operators, all supported by TensorRT. Everything between images and tokens is inside the graphs, so
 that the host computes nothing between calls. Shapes are static except V and M, which are free or fixed (`sequences`; V
@@ -52,11 +57,12 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from ..files import sha256_of
-from ..model.card import CARD, FORMAT, METADATA
+from ..model.card import CARD, FORMAT, METADATA, RENDERED, UNCONDITIONAL, token_capabilities
 from ..model.layers import KeysValues
-from ..model.token import rollout
+from ..model.token import ops, rollout
 from ..model.token.net import TokenNet
 from ..model.token.rollout import Decoding
+from ..sim.render.camera import rig
 
 OPSET = 20
 MAX_SEQUENCES = 64  # limit of a step with a free number of action sequences
@@ -85,10 +91,13 @@ class PrefillGoal(nn.Module):
 
     def __init__(self, net: TokenNet, decoding: Decoding) -> None:
         super().__init__()
-        self.net, self.rules = net, decoding.goals
+        self.net, self.rules = net, decoding.goals.for_search  # the most goals that a planner may ask for
 
-    def forward(self, seen: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> tuple[Tensor, ...]:
-        known = rollout.prefill_goal_from_prompt(self.net, self.net.build_prompt(seen, text, ego, route), self.rules)
+    def forward(
+        self, seen: Tensor, text: Tensor, ego: Tensor, route: Tensor, goal_spacing_m: Tensor
+    ) -> tuple[Tensor, ...]:
+        prompt = self.net.build_prompt(seen, text, ego, route)
+        known = rollout.prefill_goal_from_prompt(self.net, prompt, self.rules, goal_spacing_m)
         flat = (part for layer in known.keys_values for part in layer)
         return known.actions, known.goal_log_probs, known.valid, *flat
 
@@ -118,6 +127,25 @@ class Step(nn.Module):
         return rollout.step(self.net, actions, keys_values, limit, edit, self.rules)
 
 
+class GuidedStep(nn.Module):
+    """`rollout.guided_logits` and a draft, with tensors only."""
+
+    def __init__(self, net: TokenNet) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(
+        self,
+        actions: Tensor,
+        limit: Tensor,
+        weight: Tensor,
+        keys_values: tuple[KeysValues, ...],
+        unconditional: tuple[KeysValues, ...],
+    ) -> tuple[Tensor, Tensor]:
+        logits = rollout.guided_logits(self.net, actions, keys_values, unconditional, weight)
+        return ops.unmask(actions, logits, self.net.config.layout.mask_id, limit)
+
+
 def export(
     net: TokenNet,
     weights_sha256: str,
@@ -128,6 +156,7 @@ def export(
     golden: Mapping[str, float] | None = None,
     gate: Mapping[str, Any] | None = None,
     camera: Size | None = None,
+    guidance: bool = False,
 ) -> str:
     """Write the graphs and their card into a folder; returns the card's SHA-256.
 
@@ -138,13 +167,17 @@ def export(
     """
     folder, decoding = Path(folder), decoding or Decoding()
     folder.mkdir(parents=True, exist_ok=True)
-    model = describe_model(net, weights_sha256, decoding, sequences, camera)
+    model = describe_model(net, weights_sha256, decoding, sequences, camera, guidance)
     traced = {
         "vision_encoder": _trace_vision_encoder(net, camera, sequences),
-        "prefill_goal": _trace_prefill(net, PrefillGoal(net, decoding), ["blocks", "goal_log_probs", "real"]),
         "prefill": _trace_prefill(net, Prefill(net), []),
         "step": _trace_step(net, decoding, sequences),
     }
+    if net.config.layout.goal:
+        decided = ["blocks", "goal_log_probs", "real"]
+        traced["prefill_goal"] = _trace_prefill(net, PrefillGoal(net, decoding), decided, goals=True)
+    if guidance:
+        traced["guided_step"] = _trace_guided_step(net, decoding, sequences)
     graphs = {}
     for name, graph in traced.items():
         _strip_source_locations(graph)
@@ -168,7 +201,12 @@ def to_bfloat16(net: TokenNet) -> TokenNet:
 
 
 def describe_model(
-    net: TokenNet, weights_sha256: str, decoding: Decoding, sequences: int | None, camera: Size | None = None
+    net: TokenNet,
+    weights_sha256: str,
+    decoding: Decoding,
+    sequences: int | None,
+    camera: Size | None = None,
+    guidance: bool = False,
 ) -> dict[str, Any]:
     """Inputs and meaning of the graphs as JSON values: the same for all graphs and their card."""
     config = net.config
@@ -176,6 +214,9 @@ def describe_model(
     averaged = "averages areas down to what the network takes and " if (width, height) != network_size(net) else ""
     measures = dataclasses.asdict(config)
     description = {
+        "kind": "token",
+        "capabilities": token_capabilities(config.layout, guidance),
+        "training_domain": RENDERED,
         "weights_sha256": weights_sha256,
         "precision": PRECISIONS[net.x_head.weight.dtype],
         "config_sha256": hashlib.sha256(json.dumps(measures, sort_keys=True).encode()).hexdigest(),
@@ -185,6 +226,7 @@ def describe_model(
             "cameras": config.cameras,
             "instants": config.instants,
             "frames": config.vision.frames,
+            "rig": camera_rig(width, height) if config.cameras == len(camera_rig(width, height)) else None,
             "order": "oldest instant first, the cameras of each from left to right",
             "pixels": f"uint8 RGB; the graph itself {averaged}takes them to x / 127.5 - 1",
             "text_length": config.text_length,
@@ -196,11 +238,29 @@ def describe_model(
         },
         "experts": {"prompt": config.transformer.ffn, "action": config.transformer.action_ffn},  # widths of the FFNs
         "layout": dataclasses.asdict(config.layout),
-        "decoding": dataclasses.asdict(decoding),
+        "decoding": _describe_decoding(decoding),
         "action_sequences": sequences,
         "config": measures,
     }
     return json.loads(json.dumps(description))  # type: ignore[no-any-return]  # tuples become lists, as a reader sees them
+
+
+def _describe_decoding(decoding: Decoding) -> dict[str, Any]:
+    """The decoding of the graphs; number and spacing of the goals are defaults, to which a planner is not bound."""
+    described = dataclasses.asdict(decoding)
+    return {**described, "goals": {**described["goals"], "max_count": decoding.goals.for_search.count}}
+
+
+def camera_rig(width: int, height: int) -> list[dict[str, Any]]:
+    """Name, intrinsics in px and pose of each camera of the proving ground, from left to right."""
+    return [
+        {
+            "name": camera.name,
+            "pixels_from_camera": camera.pixels_from_camera.tolist(),
+            "camera_from_ego": camera.camera_from_ego.tolist(),
+        }
+        for camera in rig(width, height)
+    ]
 
 
 def network_size(net: TokenNet) -> Size:
@@ -230,11 +290,12 @@ def _trace_vision_encoder(net: TokenNet, camera: Size | None, sequences: int | N
     return _trace(EncodeViews(net), (views,), ["views"], ["seen"], shapes)
 
 
-def _trace_prefill(net: TokenNet, module: nn.Module, decided: list[str]) -> ir.Model:
-    """A graph that encodes the scene and returns the goal decision, then the KV cache."""
-    return _trace(
-        module, example_inputs(net), ["seen", "text", "ego", "route"], [*decided, *_keys_values_names(net)], None
-    )
+def _trace_prefill(net: TokenNet, module: nn.Module, decided: list[str], goals: bool = False) -> ir.Model:
+    """A graph that encodes the scene and returns `decided`, then keys and values; with `goals` it takes a spacing."""
+    inputs, tensors = ["seen", "text", "ego", "route"], example_inputs(net)
+    more = (["goal_spacing_m"], (torch.tensor(1.2),)) if goals else ([], ())
+    outputs = [*decided, *_keys_values_names(net)]
+    return _trace(module, (*tensors, *more[1]), [*inputs, *more[0]], outputs, None)
 
 
 def _trace_step(net: TokenNet, decoding: Decoding, sequences: int | None) -> ir.Model:
@@ -250,6 +311,21 @@ def _trace_step(net: TokenNet, decoding: Decoding, sequences: int | None) -> ir.
     shapes = None if sequences else {"actions": free, "limit": None, "edit": None, "keys_values": static}
     names = ["blocks", "limit", "edit", *_keys_values_names(net)]
     return _trace(Step(net, decoding), tensors, names, ["written", "confidence"], shapes)
+
+
+def _trace_guided_step(net: TokenNet, decoding: Decoding, sequences: int | None) -> ir.Model:
+    attention, count = net.config.transformer, sequences or decoding.goals.count + 1
+    measures = 1, attention.kv_heads, net.config.prompt_length, attention.head_dim
+    kept = torch.zeros(measures, dtype=net.x_head.weight.dtype)
+    prompts = [tuple((kept.clone(), kept.clone()) for _ in range(attention.layers)) for _ in range(2)]
+    masked = net.all_masked(1, torch.device("cpu")).repeat(1, count, 1)
+    static = tuple((None, None) for _ in range(attention.layers))
+    free = {1: Dim("count", min=1, max=MAX_SEQUENCES)}
+    shapes = {"actions": free, "limit": None, "weight": None, "keys_values": static, "unconditional": static}
+    names = _keys_values_names(net)
+    inputs = ["blocks", "limit", "weight", *names, *(f"{UNCONDITIONAL}{name}" for name in names)]
+    tensors = masked, torch.tensor(1), torch.tensor(1.0), *prompts
+    return _trace(GuidedStep(net), tensors, inputs, ["written", "confidence"], None if sequences else shapes)
 
 
 def _keys_values_names(net: TokenNet) -> list[str]:

@@ -37,7 +37,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from ..domain import Array
-from ..model.card import CALIBRATION_PREFIX, GRAPHS, GraphCard
+from ..model.card import CALIBRATION_PREFIX, GraphCard, required_graphs
 from .export import write_card, write_graph
 
 MIN_SIDE = 64  # minimum rows and columns of a quantised weight matrix
@@ -65,7 +65,7 @@ class ActivationRange:
         return self.high - self.low > MAX_RANGE_TO_RMS * math.sqrt(self.mean_square)
 
 
-ActivationRanges = Mapping[str, Mapping[str, ActivationRange]]  # by graph, by name of what is multiplied
+ActivationRanges = Mapping[str, Mapping[str, ActivationRange]]  # by graph, by name of the product's input
 
 
 def write_calibration_graphs(card: GraphCard, folder: Path) -> None:
@@ -124,7 +124,8 @@ def write_quantised(
         for node, value, weights in _layer_products(card, graph):
             one(graph, node, weights, spreads[name][value.name or ""], given)
 
-    model = {**card.model, "precision": precision}
+    capabilities = sorted(card.capabilities - {"guidance"})  # whose graph no calibration runs
+    model = {**card.model, "precision": precision, "capabilities": capabilities}
     return _rewrite_graphs(card, folder, model, change, {"golden": golden, "gate": gate})
 
 
@@ -137,7 +138,7 @@ def _rewrite_graphs(
 ) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     rows = {}
-    for name in GRAPHS:
+    for name in required_graphs(model["kind"], model["capabilities"]):
         graph = ir.load(card.files[name])
         change(name, graph.graph)
         RemoveUnusedNodesPass()(graph)

@@ -31,7 +31,7 @@ from ..command import make_table, track_progress
 from ..config import Config
 from ..domain import Array, CameraFrame
 from ..parallel import map_restartable
-from ..planning import CAMERA_FREE, LEARNED, get_planner
+from ..planning import CAMERA_FREE, LEARNED, VECTOR_PLANNERS, get_planner
 from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..runtime.engine import Engine, check_cameras
@@ -92,7 +92,9 @@ def drive(
         every = round(SCORE_EVERY_S / DT_S)
         for step in range(round(duration_s / DT_S)):
             observation = world.observation(
-                cameras.capture() if cameras else (), drivable=config.inputs.drivable_type != "none"
+                cameras.capture() if cameras else (),
+                drivable=config.inputs.drivable_type != "none",
+                vectors=planner in VECTOR_PLANNERS,
             )
             begun_s = time.process_time()
             report = engine.step(observation)

@@ -110,9 +110,9 @@ class GoldenScene:
     second: Scene  # v2
     candidates: Array  # (N, 8, 3) at 0.5 .. 4 s, ego frame
     candidate_kinds: tuple[str, ...]
-    human: Array  # (8, 3) what the human did, for v2's filter
+    human: Array  # (8, 3) the human's trajectory, for v2's filter
     previous: tuple[Array | None, ...]  # N plans (8, 3) made 0.5 s earlier, in the ego frame of that time
-    previous_motion: Array  # (8,) of then
+    previous_motion: Array  # (8,) at the time of the previous plan
     previous_start_us: int
 
 

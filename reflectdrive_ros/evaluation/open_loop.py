@@ -34,7 +34,7 @@ from ..data.scene import INSTANTS_S, DrivingScene
 from ..data.shards import Index, SetError, ShardNote
 from ..domain import Array, Observation, Plan
 from ..files import shown
-from ..planning import CAMERA_FREE, LEARNED, PROPOSALS, get_planner
+from ..planning import CAMERA_FREE, LEARNED, PROPOSALS, VECTOR_PLANNERS, get_planner
 from ..planning.planner import PlannerContext, PlanningError
 from ..provenance import write_numbers
 from ..runtime import cli_args
@@ -241,11 +241,10 @@ def _score_shard(
 def _score_scene(scene: DrivingScene, drivers: Drivers, config: Config) -> ScoredScene:
     scored = scene.scored(vehicle=config.vehicle)
     plans, best, failures = {EXPERT: scene.expert}, {}, {}
-    space = not {driver.planner for driver in drivers.values()} <= set(
-        CAMERA_FREE
-    )  # planners without a network use no drivable area
+    planners = {driver.planner for driver in drivers.values()}
+    space, vectors = not planners <= set(CAMERA_FREE), bool(planners & VECTOR_PLANNERS)  # unused ones are not computed
     observations = {
-        driver.privilege: privileges_of.observe(scene, driver.privilege, space) for driver in drivers.values()
+        driver.privilege: privileges_of.observe(scene, driver.privilege, space, vectors) for driver in drivers.values()
     }
     for name, driver in drivers.items():
         asked = replace(config, planner=driver.planner)

@@ -3,16 +3,18 @@
     card = GraphCard.read("models/mine/onnx/card.json")        # hashes of all files are checked here
     card.files["step"], card.model["weights_sha256"], card.layout()
 
-A card is `{"format", "model", "graphs": {name: {"file", "sha256", "bytes", "weights"?}}, "about"}`. `model` is repeated
-in the metadata of each graph, so that a graph of another model in the right place is detected. A large graph has its
-weights in a file of its own, `weights`, with the same three entries. All files that a runtime loads are covered by a
-hash: a graph that refers to any other file is refused.
+A card is `{"format", "model", "graphs": {name: {"file", "sha256", "bytes", "weights"?}}, "about"}`. `model` describes
+the network: its kind, its capabilities, the domain of its training images, its inputs with the camera rig of the
+training, its token layout and decoding. Loader, self-check, planners and benches go by it. `model` is repeated in the
+metadata of each graph, so that a graph of another model in the right place is detected. A large graph has its weights
+in a file of its own, `weights`, with the same three entries. All files that a runtime loads are covered by a hash: a
+graph that refers to any other file is refused.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,7 +47,19 @@ FORMER_MODEL = {"blocks": "action_sequences"}
 FORMER_GOALS = {"looked": "rescored", "trust": "value_power"}
 FORMER_CONFIG = {"blocks": "transformer"}
 CARD = "card.json"
-GRAPHS = ("vision_encoder", "prefill_goal", "prefill", "step")
+GRAPHS = ("vision_encoder", "prefill_goal", "prefill", "step")  # of a token network that has goals
+KINDS = {  # kind of network -> its required graphs
+    "token": ("vision_encoder", "prefill", "step"),
+    "denoiser": ("encoder", "denoiser"),
+}
+CAPABILITIES = {  # optional function of a network -> its graph
+    "goals": "prefill_goal",
+    "edit": "step",
+    "refine": "refine",
+    "guidance": "guided_step",
+}
+UNCONDITIONAL = "unconditional_"  # prefix of inputs of guided_step: keys and values of the prompt without text
+RENDERED = "rendered images"  # training domain of networks trained on the proving ground alone
 QUANTISED = ("int8", "fp8")  # precisions that drive only after the accuracy gate
 MAX_PDMS_DROP = 0.3  # PDMS that they may cost
 CALIBRATION_PREFIX = "calibration:"  # prefix of calibration outputs
@@ -67,8 +81,16 @@ LAYOUT = {  # of tokens.TokenLayout
     "order": text(most=100),
 }
 ROW = {"file": FILE_NAME, "sha256": SHA256}
-FIELDS = {
+MATRIX_3, MATRIX_4 = (array(array(number(), size, size), size, size) for size in (3, 4))
+HEAD = {
     "format": text(),
+    "model": {
+        "kind": choice(*KINDS),
+        "capabilities": array(choice(*CAPABILITIES), 0, len(CAPABILITIES)),
+        "training_domain": text(most=100),
+    },
+}
+FIELDS = {
     "model": {
         "weights_sha256": text(r"([0-9a-fA-F]{64})?", expected="a SHA-256, or nothing for random weights"),
         "precision": maybe(choice("fp32", "bf16", *QUANTISED)),
@@ -76,6 +98,9 @@ FIELDS = {
             "width": SIZE,
             "height": SIZE,
             "cameras": whole(1, 64),
+            "rig": maybe(  # from left to right, in px of width x height; former cards have none
+                array({"name": text(most=100), "pixels_from_camera": MATRIX_3, "camera_from_ego": MATRIX_4}, 1, 64)
+            ),
             "instants": whole(1, 64),
             "frames": whole(1, 64),
             "text_length": COUNT,
@@ -87,18 +112,18 @@ FIELDS = {
         "decoding": {
             "goals": {
                 "count": COUNT,
+                "max_count": maybe(COUNT),  # graphs of former formats have count and spacing_m built in instead
                 "spacing_m": number(0.0),
                 "floor": number(0.0, 1.0),
                 "rescored": COUNT,
                 "value_power": number(),
             },
-            "edits": {"at_most": whole(0, 16)},
+            "edits": {"at_most": whole(0, 4096)},
         },
         "action_sequences": maybe(COUNT),
     },
-    "graphs": {name: {**ROW, "weights": maybe(ROW)} for name in GRAPHS},
     "about": maybe(named(anything)),
-    "golden": maybe({"goal_log_prob": number()}),
+    "golden": maybe(named(number())),
     "gate": maybe(named(anything)),  # read by check_gate
 }
 
@@ -130,13 +155,19 @@ class GraphCard:
                 raise GraphError(
                     f"{path} is no card of exported graphs (format {FORMAT}): make one with reflectdrive export"
                 )
-            check_fields(content, FIELDS)
-            token_layout(content["model"]["layout"])
+            check_fields(content, HEAD)
+            model = content["model"]
+            names = required_graphs(model["kind"], model["capabilities"])
+            check_fields(content, {"graphs": {name: {**ROW, "weights": maybe(ROW)} for name in names}})
+            if model["kind"] == "token":
+                check_fields(content, FIELDS)
+                if bool(token_layout(model["layout"]).goal) != ("goals" in model["capabilities"]):
+                    raise ValueError("has goals in one of layout and capabilities, expected both or none")
         except OSError as fault:
             raise GraphError(f"{shown(path)} cannot be read: {fault.strerror}") from None
         except ValueError as fault:  # DocumentError, or the layout's
             raise GraphError(f"{path} {fault}: export the checkpoint again") from None
-        rows = {name: content["graphs"][name] for name in GRAPHS}
+        rows = {name: content["graphs"][name] for name in names}
         card = GraphCard(
             path,
             content["model"],
@@ -145,12 +176,21 @@ class GraphCard:
             content.get("about") or {},
             content.get("gate") or {},
         )
-        inputs = card.model["inputs"]
-        if inputs["instants"] % inputs["frames"]:
+        inputs = card.model.get("inputs", {})
+        if card.kind == "token" and inputs["instants"] % inputs["frames"]:
             raise GraphError(f"{path} has inputs.instants that are no multiple of inputs.frames: export again")
         for name, row in rows.items():
             _check_graph(card.files[name], row)
         return card
+
+    @property
+    def kind(self) -> str:
+        return str(self.model["kind"])
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """Optional functions of the network, a subset of CAPABILITIES."""
+        return frozenset(self.model["capabilities"])
 
     @property
     def precision(self) -> str:
@@ -160,8 +200,14 @@ class GraphCard:
     def layout(self) -> TokenLayout:
         return token_layout(self.model["layout"])
 
+    @property
+    def max_goals(self) -> int | None:
+        """The most goals that a planner may ask for, at a spacing of its own; None: both are built in."""
+        found = self.model["decoding"]["goals"].get("max_count")
+        return None if found is None else int(found)
+
     def decoding(self) -> dict[str, float]:
-        """The settings `decoding` that were built in, by their names there."""
+        """The settings `decoding` of the export, by their names there; with `max_goals` two of them are defaults."""
         goals, edits = self.model["decoding"]["goals"], self.model["decoding"]["edits"]
         return {
             "goals": goals["count"],
@@ -211,6 +257,16 @@ class GraphCard:
             )
 
 
+def required_graphs(kind: str, capabilities: Iterable[str]) -> tuple[str, ...]:
+    """The graphs of a network: those of its kind and those that answer its capabilities."""
+    return tuple(dict.fromkeys((*KINDS[kind], *(CAPABILITIES[name] for name in sorted(capabilities)))))
+
+
+def token_capabilities(layout: TokenLayout, guidance: bool) -> list[str]:
+    """Capabilities of a token network: it edits, it has goals if its layout has, and guidance if the backend has it."""
+    return sorted(["edit", *["goals"] * bool(layout.goal), *["guidance"] * guidance])
+
+
 def rename_keys(value: Any, names: Mapping[str, str]) -> Any:
     """A JSON object with its keys renamed; any other value unchanged, for `check_fields` to refuse."""
     return {names.get(key, key): each for key, each in value.items()} if isinstance(value, dict) else value
@@ -224,6 +280,8 @@ def upgrade_model(model: Any) -> Any:
             model["decoding"] = {**decoding, "goals": rename_keys(decoding["goals"], FORMER_GOALS)}
         if "config" in model:
             model["config"] = upgrade_config(model["config"])
+        if "kind" not in model:
+            model = {**model, "kind": "token", "capabilities": ["edit", "goals"], "training_domain": RENDERED}
         if "layout" not in model and isinstance(codebook := model.pop("codebook", None), dict):
             model["layout"] = _former_layout(codebook, codebook.get("reachable"), of_ids=True)
     return model
@@ -250,7 +308,8 @@ def _former_layout(codebook: Mapping[str, Any], ranges: Any, of_ids: bool = Fals
             axis["low"], axis["high"] = (value * bin_m if of_ids or not ranges else value for value in ids)
     except (TypeError, ValueError):
         axes = [{**axis, "low": None, "high": None} for axis in axes]  # for `check_fields` to refuse
-    return {"points": 8, "axes": axes, "goal": [14, 15], "order": "waypoints"}
+    layout = TokenLayout()
+    return {"points": layout.points, "axes": axes, "goal": list(layout.goal), "order": layout.order}
 
 
 def token_layout(values: Mapping[str, Any]) -> TokenLayout:
@@ -291,4 +350,4 @@ def _check_graph(file: Path, row: Mapping[str, Any]) -> None:
 
 def _check_hash(file: Path, found: str, expected: str) -> None:
     if found != expected.lower():
-        raise GraphError(f"{file} has SHA-256 {found}, its card says {expected}: fetch it again or export it again")
+        raise GraphError(f"{file} has SHA-256 {found}, its card has {expected}: fetch it again or export it again")

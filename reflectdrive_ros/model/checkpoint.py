@@ -27,7 +27,7 @@ from torch import Tensor
 from ..documents import DocumentError, array, check_fields, number, parse_json, text, whole
 from ..errors import UserError
 from ..files import MODEL_BYTES, open_limited, sha256_of
-from .card import LAYOUT, GraphCard, GraphError, upgrade_config
+from .card import LAYOUT, RENDERED, GraphCard, GraphError, token_capabilities, upgrade_config
 from .token.net import TokenNet, TokenNetConfig
 
 FORMAT = "reflectdrive.token_net.3"
@@ -85,6 +85,9 @@ def save(net: TokenNet, path: str | Path, about: Mapping[str, Any], dtype: torch
     digest = hashlib.sha256(content).hexdigest()
     card = {
         "format": FORMAT,
+        "kind": "token",
+        "capabilities": token_capabilities(net.config.layout, True),
+        "training_domain": RENDERED,
         "file": path.name,
         "sha256": digest,
         "bytes": len(content),
@@ -132,7 +135,7 @@ def random_net(path: str | Path, seed: int) -> TokenNet:
         try:
             config = json.dumps(GraphCard.read(path).model["config"])
         except (GraphError, KeyError) as fault:
-            raise CheckpointError(f"{path} does not tell the network's configuration: {fault}") from None
+            raise CheckpointError(f"{path} lacks the network's configuration: {fault}") from None
     else:
         _, metadata = read_tensors(path)
         config = _config_text(metadata)

@@ -86,7 +86,7 @@ def _vocabulary_embeddings(net: TokenNet, table: Tensor, folder: Path) -> Tensor
             if piece is not None:
                 rows[place] = table[piece]
     except (OSError, ValueError, TypeError, AttributeError, IndexError) as fault:
-        raise CheckpointError(f"{path} is no vocabulary of the weights beside it: {fault}") from None
+        raise CheckpointError(f"{path} is not the vocabulary of the weights beside it: {fault}") from None
     return rows
 
 
@@ -106,7 +106,7 @@ def load_siglip(net: TokenNet, folder: str | Path) -> None:
     folder = Path(folder)
     found, want = _configuration(folder), net.config.vision
     if want.stem or want.frames != 1 or want.height != want.width:
-        raise CheckpointError(f"{folder} is for square images one by one and without a stem; vision is {want}")
+        raise CheckpointError(f"{folder} is for single square images without a stem; vision is {want}")
     _must_agree(
         folder,
         {**SIGLIP_DEFAULTS, **(found.get("vision_config") or found)},

@@ -15,6 +15,7 @@ PLANNERS: dict[str, Planner] = {
     "route_follower": route_follower.plan,
 }
 CAMERA_FREE = ("constant_velocity", "route_follower")  # they use no images, so none need be rendered or read
+VECTOR_PLANNERS: frozenset[str] = frozenset()  # they read lanes, history, lights and stop lines; others pay nothing
 LEARNED: dict[str, Planner] = {  # they need the weights of a network
     "reflectdrive": reflectdrive.plan,
     "reflectdrive2": reflectdrive2.plan,
@@ -49,10 +50,7 @@ def available_planners(config: Config) -> dict[str, Planner]:
 
 @dataclass(frozen=True)
 class ReflectDriveDecoding(DecodingConfig):
-    """`decoding` with the goals and the guidance of `reflectdrive`.
-
-    The goals built into exported graphs need not match: the recipe selects among those that the network returns.
-    """
+    """`decoding` with number and spacing of the goals and the guidance of `reflectdrive`."""
 
     guidance: float = 0.0  # weight of classifier-free guidance
 

@@ -84,8 +84,13 @@ class Network(Protocol):
         """Meaning of the tokens."""
         ...
 
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """What the network can do beyond drafts: some of goals, edit, refine, guidance, as its card says."""
+        ...
+
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
-        """Encode the scene and predict the goals."""
+        """Encode the scene and predict the goals. Capability goals."""
         ...
 
     def prefill(self, inputs: ModelInputs) -> Any:
@@ -104,6 +109,19 @@ class Network(Protocol):
         """`step` without `edit` for each of `limits` (at least one)."""
         ...
 
+    def unconditional(self, inputs: ModelInputs) -> Any:
+        """The context of the same scene with a text of padding only. Capability guidance."""
+        ...
+
+    def guided_step(
+        self, context: Any, unconditional: Any, actions: Array, limit: int, weight: float
+    ) -> tuple[Array, Array]:
+        """As `step` writing masked ids, by logits u + (weight + 1) (c - u): c with the text, u without.
+
+        Capability guidance.
+        """
+        ...
+
 
 def draft_sequentially(network: Network, context: Any, actions: Array, limits: Sequence[int]) -> tuple[Array, Array]:
     """`Network.draft` as one `step` call per round, for backends without a fused implementation."""
@@ -118,6 +136,14 @@ def run_rounds(
     for limit, edit in rounds:
         actions, confidence = step(actions, limit, edit)
     return actions, confidence
+
+
+def prefill_sequences(network: Network, inputs: ModelInputs) -> Prefilled:
+    """`prefill_goal` or, of a network without the capability goals, one sequence of masks."""
+    if "goals" in network.capabilities:
+        return network.prefill_goal(inputs)
+    masked = np.full((1, network.layout.length), network.layout.mask_id, np.int32)
+    return Prefilled(network.prefill(inputs), masked, np.zeros(1), np.ones(1, bool))
 
 
 def no_deadline() -> float:
@@ -143,13 +169,21 @@ class PlannerContext:
 
 
 def network_inputs(
-    recipe: str, observation: Observation, planner_context: PlannerContext
+    recipe: str, observation: Observation, planner_context: PlannerContext, needs: frozenset[str]
 ) -> tuple[Network, ModelInputs]:
-    """The network and its inputs. Raises PlanningError if there is no network or an input cannot be used."""
-    if planner_context.network is None:
+    """The network and its inputs.
+
+    Raises PlanningError if there is no network, if it lacks a capability that the recipe `needs`, or if an input cannot
+    be used.
+    """
+    network = planner_context.network
+    if network is None:
         raise PlanningError(f"{recipe} has no network: set model.file and model.sha256 to its weights")
+    if missing := needs - network.capabilities:
+        has = ", ".join(sorted(network.capabilities)) or "none"
+        raise PlanningError(f"{recipe} needs the capability {min(missing)} of its network, whose card has {has}")
     try:
-        return planner_context.network, planner_context.make_inputs(observation, planner_context.network.inputs)
+        return network, planner_context.make_inputs(observation, network.inputs)
     except ValueError as fault:
         raise PlanningError(str(fault)) from None
 

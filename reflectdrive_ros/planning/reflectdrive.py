@@ -8,15 +8,14 @@ Every step is a full one. If neither objects nor drivable space are known, plans
 most probable goal is used, which is the model of the paper without reflective inference. Paper: Discrete Diffusion for
 Reflective Vision-Language-Action Models (ReflectDrive); horizon 4 s, 8 waypoints.
 
-Classifier-free guidance runs the network twice, with and without the text. It needs a `GuidedNetwork` whose training
-dropped the text of a share of the scenes (usually a tenth). Exported graphs are none: guidance with them raises
-PlanningError.
+Classifier-free guidance runs the network twice, with and without the text. It needs the capability guidance, which
+weights have in torch and graphs have if they were exported with it, and a training that dropped the text of a share of
+the scenes (usually a tenth). Without that capability guidance raises PlanningError.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -39,20 +38,7 @@ from .planner import (
 from .postprocess.waypoints import postprocess, trajectories
 from .repair import repair_plan
 
-
-@runtime_checkable
-class GuidedNetwork(Protocol):
-    """Methods of a `Network` that classifier-free guidance needs."""
-
-    def unconditional(self, inputs: ModelInputs) -> Any:
-        """The context of the same scene with a text of padding only."""
-        ...
-
-    def guided_step(
-        self, context: Any, unconditional: Any, actions: Array, limit: int, weight: float
-    ) -> tuple[Array, Array]:
-        """As `Network.step` writing masked ids, by logits u + (weight + 1) (c - u): c with the text, u without."""
-        ...
+NEEDS = frozenset({"goals"})  # capabilities of its network
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,11 +51,11 @@ class Memory:
 
 def plan(state: PlannerState, observation: Observation, planner_context: PlannerContext) -> tuple[PlannerState, Plan]:
     settings = planner_context.config.reflectdrive
-    network, inputs = network_inputs("reflectdrive", observation, planner_context)
+    network, inputs = network_inputs("reflectdrive", observation, planner_context, NEEDS)
     scene = network.prefill_goal(inputs)
     safety_context = planner_context.safety_context(observation)
 
-    goals = nms_goals(scene, network, settings)[: settings.goals if safety_context.can_check else 1]
+    goals = scene.actions[scene.valid][: settings.goals if safety_context.can_check else 1]
     actions, confidence = draft_plans(goals, scene, inputs, network, settings)
     points = network.layout.decode(actions)
     smooth = postprocess(points, observation.ego, network.layout.codebook.bin_m, safety_context.road)
@@ -113,23 +99,12 @@ def proposals(observation: Observation, planner_context: PlannerContext) -> tupl
     Raises PlanningError as `plan` does.
     """
     settings = planner_context.config.reflectdrive
-    network, inputs = network_inputs("reflectdrive", observation, planner_context)
+    network, inputs = network_inputs("reflectdrive", observation, planner_context, NEEDS)
     scene = network.prefill_goal(inputs)
-    actions, _ = draft_plans(nms_goals(scene, network, settings)[: settings.goals], scene, inputs, network, settings)
+    actions, _ = draft_plans(scene.actions[scene.valid][: settings.goals], scene, inputs, network, settings)
     road = planner_context.safety_context(observation).road
     points = postprocess(network.layout.decode(actions), observation.ego, network.layout.codebook.bin_m, road)
     return trajectories(points, observation.ego.speed_mps, planner_context.config.output.dt_s, road)
-
-
-def nms_goals(scene: Prefilled, network: Network, settings: ReflectDriveConfig) -> Array:
-    """Sequences (K, T) of the goals after non-maximum suppression, most probable first."""
-    actions = scene.actions[scene.valid]
-    goals_m = network.layout.decode_goal(actions)
-    kept = list[int]()
-    for place, goal_m in enumerate(goals_m):
-        if all(np.hypot(*(goal_m - goals_m[other])) >= settings.goal_spacing_m - 1e-3 for other in kept):
-            kept.append(place)
-    return np.asarray(actions[kept])
 
 
 def draft_plans(
@@ -137,12 +112,15 @@ def draft_plans(
 ) -> tuple[Array, Array]:
     """Ids (K, T) drafted to each goal in rounds of equal size, larger ones first; and their probabilities.
 
-    Raises PlanningError if guidance is set and the network is no GuidedNetwork.
+    Raises PlanningError if guidance is set and the network lacks that capability.
     """
     if settings.guidance == 0:
         return network.draft(scene.context, actions, draft_schedule(len(network.layout.free), settings.draft_rounds))
-    if not isinstance(network, GuidedNetwork):
-        raise PlanningError("reflectdrive.guidance is set, but the network gives no logits: set it to 0")
+    if "guidance" not in network.capabilities:
+        raise PlanningError(
+            f"reflectdrive.guidance is {settings.guidance}, but the network lacks the capability guidance: set it to "
+            "0, export the graphs with --guidance, or set model.file to the weights (.safetensors)"
+        )
     unconditional = network.unconditional(inputs)
 
     def step(ids: Array, limit: int, _: bool) -> tuple[Array, Array]:

@@ -35,6 +35,7 @@ from .postprocess.comfort import relax_profile
 from .postprocess.waypoints import HORIZON_S, POINT_DT_S, postprocess, trajectories
 from .repair import repair_plan
 
+NEEDS = frozenset({"goals", "edit"})  # capabilities of its network
 STANDING_MPS = 0.3
 STANDING_M = 0.1  # a closer goal means an immediate stop
 GENTLE_MPS2 = 1.5  # a less probable goal must not require harder braking than this
@@ -58,7 +59,7 @@ class Memory:
 
 def plan(state: PlannerState, observation: Observation, planner_context: PlannerContext) -> tuple[PlannerState, Plan]:
     settings = planner_context.config.reflectdrive2
-    network, inputs = network_inputs("reflectdrive2", observation, planner_context)
+    network, inputs = network_inputs("reflectdrive2", observation, planner_context, NEEDS)
     full_step_reason = find_full_step_reason(state, observation, settings)
     known: Prefilled | None = None
     if full_step_reason or state.previous is None:
@@ -131,12 +132,12 @@ def find_full_step_reason(state: PlannerState, observation: Observation, setting
     if last is None or not isinstance(memory, Memory):
         return "there is no plan to edit"
     if state.lite_steps_since_full >= settings.lite_steps_per_full:
-        return "it is a full step's turn"
+        return "a full step is due"
     if observation.command is not memory.command:
         return f"the command changed from {memory.command.name} to {observation.command.name}"
     elapsed_s = (observation.stamp_ns - last.stamp_ns) * 1e-9
     if not 0.0 < elapsed_s <= MAX_GAP_S:
-        return f"{elapsed_s:.2f} s went by since the last plan"
+        return f"{elapsed_s:.2f} s since the last plan"
     if abs(memory.ego.speed_mps) < STANDING_MPS <= abs(ego.speed_mps):
         return "the car starts"
     if memory.confidence < settings.low_confidence:
@@ -226,7 +227,7 @@ def proposals(observation: Observation, planner_context: PlannerContext) -> tupl
     Raises PlanningError as `plan` does.
     """
     config = planner_context.config
-    network, inputs = network_inputs("reflectdrive2", observation, planner_context)
+    network, inputs = network_inputs("reflectdrive2", observation, planner_context, NEEDS)
     known = network.prefill_goal(inputs)
     actions, _ = draft_actions(network, known.context, known.actions[known.valid], config.reflectdrive2)
     road = planner_context.safety_context(observation).road
@@ -281,7 +282,7 @@ def carried_points(last: Plan, observation: Observation, count: int) -> Array:
 
 
 def lite_draft(network: Network, context: Any, carried: Array) -> tuple[Array, Array, Array]:
-    """Draft the masked end of carried points (8, 2): ids (1, T), probabilities, points (1, 8, 2)."""
+    """Draft the masked end of carried points (P, 2): ids (1, T), probabilities, points (1, P, 2)."""
     layout = network.layout
     known = np.isfinite(carried)
     before = np.where(known.reshape(-1), layout.encode(np.where(known, carried, 0.0)), layout.mask_id)[None]
@@ -316,7 +317,7 @@ class RankedCandidates:
 
 
 def rank_candidates(points: Array, log_probs: Array, known: SafetyContext) -> RankedCandidates:
-    """Order plans of points (M, 8, 2) by preference.
+    """Order plans of points (M, P, 2) by preference.
 
     The first is chosen by `select_goal` among the plans with the best driving score without progress: the goal
     probabilities include traffic lights and brake lights, which the score does not know. The rest follow by score.

@@ -1,4 +1,4 @@
-"""Bags in folders: which paths are bags, what to call what is made of each."""
+"""Bags in folders: which paths are bags, and the names of their results."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _find_bags(path: Path, top: Path, seen: list[int]) -> list[Path]:
                 found.append(entry)
             elif not entry.is_symlink() and not (entry / PLANS_FILE).exists():
                 found += _find_bags(entry, top, seen)
-        except (PermissionError, FileNotFoundError):  # the latter: it has vanished meanwhile
+        except (PermissionError, FileNotFoundError):  # FileNotFoundError: it was removed meanwhile
             continue
     return found
 

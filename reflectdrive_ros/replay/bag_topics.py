@@ -24,7 +24,7 @@ TOPIC_KEYWORDS = {
     "drivable": "drivable",
     "obstacles": "obstacle",
 }
-IMAGE_TOPIC_NAME = ("tf_static", "instruction")  # others of these types are something else: /tf, any text
+IMAGE_TOPIC_NAME = ("tf_static", "instruction")  # other topics of these types are not used: /tf, any text
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def _asked(pairs: Sequence[str]) -> dict[str, str]:
     for pair in pairs:
         key, equals, name = pair.partition("=")
         if not equals:
-            raise BagError(f"--topic {pair}: expected KEY=NAME; {pair}= makes the planner do without this input")
+            raise BagError(f"--topic {pair}: expected KEY=NAME; {pair}= leaves this input out")
         found[key] = name
     return found
 

@@ -45,7 +45,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
 
 
 def measure(bag: Path, planner: str | None, errors: Console) -> tuple[int, dict[str, Margin]]:
-    """Plans made of a bag, and their margins. Raises BagError or ConfigError."""
+    """The plans of a bag, and their margins. Raises BagError or ConfigError."""
     with TemporaryDirectory() as folder:
         config = override_dotted(Config(), {"planner": planner} if planner else {})
         get_planner(config)

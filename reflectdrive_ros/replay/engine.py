@@ -255,7 +255,7 @@ def recorded_path(reader: BagReader, sources: dict[str, str], config: Config) ->
     return np.array(kept)
 
 
-# --- what is left behind ---------------------------------------------------------------------------------------------
+# --- results --------------------------------------------------------------------------------------------------------
 
 
 class PlansBag:

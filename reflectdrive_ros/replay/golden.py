@@ -38,7 +38,7 @@ class GoldenError(UserError):
 def check_name(golden: Path) -> None:
     """Raises GoldenError for a folder and for a name without .npz, which numpy would append."""
     if golden.suffix != ".npz" or golden.is_dir():
-        raise GoldenError(f"--golden {golden} is no golden's name: give a file whose name ends in .npz")
+        raise GoldenError(f"--golden {golden} is not a golden: give a file whose name ends in .npz")
 
 
 def fields(record: ReplayRecord) -> dict[str, Array]:
@@ -68,7 +68,7 @@ def read(golden: Path) -> dict[str, Array]:
         if wrong := [
             name for name, values in arrays.items() if values.dtype.kind not in "if" or not np.isfinite(values).all()
         ]:
-            raise ValueError(f"{', '.join(wrong)} holds what is no finite number")
+            raise ValueError(f"{', '.join(wrong)} holds a value that is not finite")
         return arrays
     except FileNotFoundError:
         raise GoldenError(f"golden {golden} does not exist: make it with --update-golden") from None

@@ -24,7 +24,7 @@ Numbers = Mapping[str, Any]
 
 
 def cells(numbers: Numbers) -> list[str]:
-    """The numbers of a bag, or of all, under COLUMNS from the third on; "-" for what is unknown."""
+    """The numbers of a bag, or of all, under COLUMNS from the third on; "-" if unknown."""
     latency = numbers["latency_ms"].get("total", {})
     return [
         str(numbers["plans"]),

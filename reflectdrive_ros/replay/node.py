@@ -39,7 +39,7 @@ MATCH_TIMEOUT_S = 30.0  # a loaded machine may take long to start a process
 LAST_PLAN_S = 1.0  # time in which the node may still publish after the last message
 CLOCK_PERIOD_S = 0.01
 REPLAYED = ("trajectory", "status", "debug", "diagnostics")
-REQUIRED_PARTS = {"trajectory", "status"}  # what a plan does not go without
+REQUIRED_PARTS = {"trajectory", "status"}  # required messages of a plan
 PENDING_MAX = 100  # plans whose messages may be incomplete: ten seconds of them
 
 

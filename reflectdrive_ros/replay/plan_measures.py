@@ -146,7 +146,7 @@ def _cell(name: str, value: Any) -> str:
 
 
 def read_measures(path: Path) -> PlanMeasures:
-    """What `write_measures` wrote. Raises MeasuresError naming the file, and what is wrong with it."""
+    """Reads the output of `write_measures`. Raises MeasuresError naming the file and the fault."""
     names = [entry.name for entry in fields(PlanMeasures)]
     try:
         content = read_limited(path, MAX_BYTES).decode()

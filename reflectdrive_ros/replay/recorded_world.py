@@ -95,7 +95,7 @@ def read_sightings(part: BagSlice, config: Config, driven: Callable[[Array], Arr
 
 
 def find_map(whole: BagSlice, config: Config) -> LaneletMap | None:
-    """The map of the configured file, else the newest of the bag; None if there is none that can be read."""
+    """The map of the configured file, else the newest of the bag; None if none can be read."""
     if config.inputs.lanelet_map:
         return load_map(config.inputs)
     received = VectorMap(config.output.map_frame, InlineExecutor())

@@ -24,7 +24,7 @@ from .record import DriveRecord, ReplayFrame, ReplayImage, ReplayRecord, interpo
 
 IMAGE_WIDTH = 480  # px; wider ones are scaled down
 JPEG_QUALITY = 75
-ROAD_M = 130.0  # of a world's road, what is nearer than this to the path driven is shown
+ROAD_M = 130.0  # part of a world's road that is shown: closer than this to the driven path
 IMAGES_MAX_BYTES = 10_000_000  # of base64; longer replays show every n-th image, so that the page still opens
 
 
@@ -48,7 +48,7 @@ def _content(record: ReplayRecord) -> dict[str, Any]:
     if numbers.get("commit"):
         origin.append(f"commit {str(numbers['commit'])[:10]}")
     if len(frames) < numbers["plans"]:
-        origin.append(f"{len(frames)} of {numbers['plans']} plans are drawn, evenly; the numbers are of all")
+        origin.append(f"{len(frames)} of {numbers['plans']} plans are drawn, evenly spaced; the numbers are of all")
     vehicle = record.vehicle
     return {
         "planner": record.planner,

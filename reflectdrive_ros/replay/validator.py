@@ -32,7 +32,7 @@ class Margin:
 
     @property
     def share(self) -> float:
-        """How much of what is allowed was used; above 1 the validator complains."""
+        """Value divided by limit; above 1 the validator rejects the plan."""
         return self.worst / self.limit
 
     @property

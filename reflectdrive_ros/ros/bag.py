@@ -194,10 +194,10 @@ class BagWriter:
     def __exit__(
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # rosbags' own context manager throws away what is not flushed when the block fails; a recording must not
+        # rosbags' own context manager discards unflushed data when the block fails; a recording must keep it
         closing = self._hand.submit(self._storing, self._writer.close)
         self._hand.shutdown()
-        if kind is None:  # else what ended the block is the news
+        if kind is None:  # otherwise the exception of the block is raised
             self._wait_for_all_but(0)
             closing.result()
 
@@ -332,7 +332,7 @@ class BagReader:
         self.end_ns = max(source.end_ns for source in self._sources)
 
     def _open(self) -> None:
-        """All by the bag's metadata; where that fails, each file by its own index; else what can be recovered."""
+        """Opens all files by the bag's metadata; if that fails, each file by its own index; else recovers messages."""
         files, unusable = _storage_files(self.path)
         for file in files:
             try:
@@ -385,7 +385,7 @@ class BagReader:
         return max(0, self.end_ns - self.start_ns) * 1e-9
 
     def require(self, type_name: str, topic: str | None = None) -> tuple[BagTopic, ...]:
-        """The topics of a type, or the one named. Raises BagError saying what the bag has instead."""
+        """The topics of a type, or the one named. Raises BagError with the topics that the bag has instead."""
         found = tuple(t for t in self.topics if t.type_name == type_name and topic in (None, t.name) and t.count)
         if not found:
             wanted = f"topic of type {type_name}" if topic is None else f"topic {topic} of type {type_name}"

@@ -148,7 +148,7 @@ class SequenceLayout:
         if end is not None:
             return end
         if count * self._element.least > source.size - at:
-            raise BadMessage(f"it tells of {count} items in {source.size - at} bytes")
+            raise BadMessage(f"it declares {count} items in {source.size - at} bytes")
         source.items_left -= count
         if source.items_left < 0:
             raise TooLarge("it holds too many items")
@@ -215,7 +215,7 @@ class Message:
         self._kind, self._source, self._at = kind, source, at
 
     def __getattr__(self, name: str) -> Any:
-        """Reached while the fields have not been made, and for what is no field."""
+        """Called for fields that are not decoded yet, and for unknown names."""
         if name not in self._kind.fields:
             raise AttributeError(f"{self._kind.name} has no field '{name}'")
         self.__dict__ = made = self._kind.made(self._source, self._at)
@@ -306,7 +306,7 @@ def read(content: bytes, kind: type, items_max: int) -> Any:
         source = Buffer(content, items_max)
         spare = source.size - part.end(source, 0)
         if spare > PADDING_MAX:
-            raise BadMessage(f"{spare} bytes are left over")
+            raise BadMessage(f"{spare} bytes are left")
     except TooLarge:
         raise TooLarge(f"a message of more than {items_max} items is not read: send fewer") from None
     except BadMessage as fault:

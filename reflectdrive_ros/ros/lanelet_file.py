@@ -42,7 +42,7 @@ def load_map(settings: InputsConfig) -> LaneletMap:
     if not os.path.isfile(path):  # False also for names for which Path.is_file raises
         raise ConfigError(f"inputs.lanelet_map is {shown(path)}, which does not exist: give the map's .osm file")
     if path.suffix != ".osm":  # lanelet2 would also read its own archives, without checking them
-        raise ConfigError(f"inputs.lanelet_map is {path}, which is no .osm file: give the map's .osm file")
+        raise ConfigError(f"inputs.lanelet_map is {path}, which is not an .osm file: give the map's .osm file")
     io, projection = import_lanelet2(settings)
     try:
         check_osm(path)
@@ -51,7 +51,7 @@ def load_map(settings: InputsConfig) -> LaneletMap:
     except OSError as fault:
         raise ConfigError(f"inputs.lanelet_map {path} cannot be read: {fault.strerror}") from None
     origin = settings.lanelet_origin_lat, settings.lanelet_origin_lon
-    # where the tags decide, degrees only have to get through: UTM refuses what is far from its origin
+    # if the tags are used, degrees only have to be accepted: UTM refuses points far from its origin
     project = projection.UtmProjector if any(origin) else projection.MercatorProjector
     try:
         # "robust": elements of Autoware that lanelet2 does not know do not invalidate a map

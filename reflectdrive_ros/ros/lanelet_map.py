@@ -7,6 +7,7 @@ an .osm file, `vector_map.py` from Autoware's topic.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -17,6 +18,7 @@ import shapely
 
 from .. import geometry
 from ..domain import Array
+from ..lanes import Lane, LaneSegments
 from .convert import BadMessage, require_frame
 from .lanelets import Lanelet
 
@@ -42,7 +44,7 @@ class MapSource:
     """Origin of a map: its name and advice for messages."""
 
     name: str
-    if_misplaced: str  # car or route are somewhere else than its lanelets
+    if_misplaced: str  # advice if car or route are far from its lanelets
     if_another: str  # a lanelet of the route is not in it
 
 
@@ -92,15 +94,31 @@ class LaneletMap:
         return [self._road[index] for index in np.flatnonzero(near)]
 
     @cached_property
+    def lane_segments(self) -> LaneSegments:
+        """The lanelets for cars that have a length; some 0.1 ms each."""
+        lanes = {}
+        for lanelet_id, parts in self._polygons.items():
+            with suppress(BadMessage):  # a route over it would be refused
+                middle, limit_mps = self._lane(lanelet_id)[:, :2], self.lanelets[lanelet_id].limit_mps
+                lanes[lanelet_id] = Lane(middle, tuple(parts), (), (), (), limit_mps if limit_mps > 0.0 else None)
+        return LaneSegments.of(lanes)
+
+    @cached_property
     def _road(self) -> list[Any]:
-        """Polygons of all lanelets for cars; one whose bounds cross is repaired."""
-        found = []
-        for lanelet in self.lanelets.values():
+        """Polygons of all lanelets for cars."""
+        return [part for parts in self._polygons.values() for part in parts]
+
+    @cached_property
+    def _polygons(self) -> dict[int, list[Any]]:
+        """Polygons of each lanelet for cars; one whose bounds cross is repaired."""
+        found = {}
+        for lanelet_id, lanelet in self.lanelets.items():
             if not lanelet.for_cars or not (len(lanelet.left) and len(lanelet.right)):
                 continue
             ring = np.concatenate([lanelet.left, align_direction(lanelet.right, lanelet.left)[::-1]])
             polygon = shapely.make_valid(shapely.Polygon(ring)) if len(ring) >= 3 else None
-            found += [part for part in shapely.get_parts(polygon) if part.geom_type == "Polygon" and part.area > 0.01]
+            parts = shapely.get_parts(polygon)
+            found[lanelet_id] = [part for part in parts if part.geom_type == "Polygon" and part.area > 0.01]
         return found
 
     @cached_property
@@ -123,6 +141,12 @@ class LaneletMap:
         if geometry.arc_lengths(middle)[-1] < 1e-3:
             raise no_length
         return np.column_stack([middle, np.full(len(middle), lanelet.limit_mps)])
+
+
+def lanelets_of_route(message: Any) -> set[int]:
+    """Ids of the lanelets of an autoware_planning_msgs/LaneletRoute, those beside the preferred ones included."""
+    preferred = {int(segment.preferred_primitive.id) for segment in message.segments}
+    return preferred.union(*({int(lane.id) for lane in segment.primitives} for segment in message.segments))
 
 
 def select_centerline(centerline: Array, middle: Array) -> Array:

@@ -33,14 +33,14 @@ class MapDrivableArea:
         self._coming: tuple[Array, Future[DrivableGrid | None]] | None = None
 
     def around(self, ego: EgoState) -> DrivableGrid:
-        """The drivable space in the ego frame of now. Raises BadMessage where it is unknown, saying why."""
+        """The drivable space in the present ego frame. Raises BadMessage with the reason if it is unknown."""
         here = ego.map_from_ego
         if self._coming is not None and self._coming[1].done():
             self._made, self._coming = (self._coming[0], self._coming[1].result()), None
         if self._coming is None and (self._made is None or needs_update(self._made[0], here)):
             self._coming = here, self._background.submit(build_grid, self.lanelets, here)
         if self._made is None or np.hypot(*(self._made[0] - here)[:2]) > GRID_OFFSET_MAX_M:
-            raise BadMessage("the drivable space of the map is being made")
+            raise BadMessage("the drivable space of the map is being computed")
         (begun_at, grid), source = self._made, self.lanelets.source
         if grid is None:
             raise BadMessage(f"{source.name} has no road near the car: {source.if_misplaced}")
@@ -51,7 +51,7 @@ class MapDrivableArea:
         return grid
 
     def wait_idle(self) -> None:
-        """Wait until what is being made is made."""
+        """Waits until no grid is being computed."""
         if self._coming is not None:
             wait([self._coming[1]])
 

@@ -69,9 +69,9 @@ def qos_profile(qos: topics.Qos) -> QoSProfile:
 
 
 class RateLimitedCallbackGroup(CallbackGroup):
-    """Runs each of its callbacks at most once in a period; meanwhile the newest message waits in the middleware.
+    """Runs each of its callbacks at most once in a period; the newest message waits in the middleware.
 
-    For messages that repeat, such as camera_info with every image.
+    For repeated messages, such as camera_info with every image.
     """
 
     def __init__(self, period_s: float) -> None:
@@ -323,7 +323,7 @@ def start_ros(args: list[str] | None, context: Context | None = None) -> None:
     try:
         rclpy.init(args=args, context=context, signal_handler_options=SignalHandlerOptions.NO)
     except rclpy_implementation.UnknownROSArgsError as fault:
-        raise ConfigError(f"ROS does not know these words behind --ros-args: {fault}") from None
+        raise ConfigError(f"ROS does not know these arguments after --ros-args: {fault}") from None
     except rclpy_implementation.RCLError as fault:
         raise ConfigError(f"ROS cannot start: {_strip_source_locations(fault)}") from None
 
@@ -345,7 +345,7 @@ def main(args: list[str] | None = None) -> int:
         "guard.max_speed_mps:=15.0 ..; config/reflectdrive.yaml lists them all with their meaning.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--ros-args", nargs=argparse.REMAINDER, help="remappings and parameters, see the epilog")
+    parser.add_argument("--ros-args", nargs=argparse.REMAINDER, help="remappings and parameters, see below")
     parser.parse_args(given)
     # by default, threads wait up to 5 ms for the GIL
     sys.setswitchinterval(SWITCH_INTERVAL_S)

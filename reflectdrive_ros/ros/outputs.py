@@ -109,7 +109,7 @@ def trajectory(plan: Plan, config: Config) -> TrajectoryMessage:
 
 
 def plan_points(plan: Plan, config: Config) -> Array:
-    """(T,) of POINT: what is published of a plan."""
+    """(T,) of POINT: the published points of a plan."""
     sent = resample_for_output(plan.trajectory, config.output.dt_s)
     return point_columns(sent, plan.map_from_ego, config.vehicle.wheel_base_m)
 
@@ -127,8 +127,9 @@ def points_from_message(message: TrajectoryMessage) -> Array:
 
 
 def trajectory_bytes(stamp_ns: int, points: Array, frame_id: str) -> bytes:
-    """A trajectory of points (T,) of POINT serialised (CDR, little endian), without its eighty message objects: they
-    cost more than planning does, and the plan is what the car waits for."""
+    """A trajectory of points (T,) of POINT serialised (CDR, little endian), without its eighty message objects, which
+    would take longer than planning.
+    """
     frame = frame_id.encode() + b"\0"
     sec, nanosec = divmod(int(stamp_ns), 1_000_000_000)
     head = struct.pack("<iII", sec, nanosec, len(frame)) + frame

@@ -81,7 +81,7 @@ def running_node(
 
 
 def stop_process(process: subprocess.Popen, patience_s: float = 3.0) -> int:
-    """Interrupt a process that has a session of its own, then kill that session; returns its exit code."""
+    """Interrupts a process that has its own session, then kills that session; returns its exit code."""
     try:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
@@ -96,7 +96,7 @@ def stop_process(process: subprocess.Popen, patience_s: float = 3.0) -> int:
 
 
 def sender_qos(qos: topics.Qos) -> QoSProfile:
-    """As the node listens, with room for what a recorder or driver keeps: depth is the sender's own affair."""
+    """The node's QoS with the depth of a recorder or driver, which is the sender's choice."""
     made = qos_profile(qos)
     made.depth = max(made.depth, SENDER_DEPTH)
     return made

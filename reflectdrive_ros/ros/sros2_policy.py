@@ -60,7 +60,7 @@ def policy(config: Config, namespace: str = NAMESPACE) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=Path, help="configuration file (YAML) of the car")
-    parser.add_argument("--namespace", default=NAMESPACE, help=f"where the node lives (default: {NAMESPACE})")
+    parser.add_argument("--namespace", default=NAMESPACE, help=f"namespace of the node (default: {NAMESPACE})")
     args = parser.parse_args()
     try:
         sys.stdout.write(policy(load(args.config) if args.config else Config(), args.namespace))

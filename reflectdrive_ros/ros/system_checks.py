@@ -223,10 +223,10 @@ def shared_memory(folder: Path) -> Finding:
     if not os.access(folder, os.W_OK):
         return Finding(name, State.WARN, f"{folder} cannot be written", "chmod 1777, or images go over UDP")
     if size < need:
-        todo = f"64 MB for each process that takes part: start the container with --shm-size={need // 2**20}m or more"
+        todo = f"64 MB for each participating process: start the container with --shm-size={need // 2**20}m or more"
         return Finding(name, State.WARN, found, todo)
     if free < need:
-        todo = "close what uses it; `fastdds shm clean` removes what killed nodes have left"
+        todo = "close programs that use it; `fastdds shm clean` removes files of killed nodes"
         return Finding(name, State.WARN, found, todo)
     return Finding(name, State.OK, found)
 
@@ -235,7 +235,7 @@ def dds_profile(environment: Mapping[str, str]) -> Finding:
     """Whether Fast DDS gets a profile with a segment that three cameras fit in."""
     name = "DDS profile"
     shipped = _shipped_profile(environment)
-    todo = f"launch and demo set it themselves; everything else that sends or reads images needs it: {shipped}"
+    todo = f"launch and demo set it themselves; every other process that sends or receives images needs it: {shipped}"
     for variable in ("FASTRTPS_DEFAULT_PROFILES_FILE", "FASTDDS_DEFAULT_PROFILES_FILE"):
         if environment.get(variable):
             break
@@ -252,7 +252,7 @@ def dds_profile(environment: Mapping[str, str]) -> Finding:
     sizes = [(entry.text or "").strip() for entry in root.iter() if entry.tag.endswith("segment_size")]
     largest = max((int(size) for size in sizes if size.isdigit()), default=0)
     if largest < SEGMENT_BYTES:
-        found = f"{variable}={file} has a segment of {largest / 2**20:.1f} MB; three 1080p cameras want 64"
+        found = f"{variable}={file} has a segment of {largest / 2**20:.1f} MB; three 1080p cameras need 64"
         return Finding(name, State.WARN, found, todo)
     return Finding(name, State.OK, f"{file}: shared memory of {largest / 2**20:.0f} MB")
 
@@ -282,7 +282,7 @@ def receive_buffer(file: Path) -> Finding:
     try:
         size = int(file.read_text(encoding="ascii"))
     except (OSError, ValueError):
-        return Finding(name, State.OK, "the kernel does not tell", required=False)
+        return Finding(name, State.OK, "not reported by the kernel", required=False)
     found = f"net.core.rmem_max {size / 2**20:.1f} MB"
     if size < RECEIVE_BUFFER_BYTES:
         todo = f"for images from another machine: sudo sysctl -w net.core.rmem_max={RECEIVE_BUFFER_BYTES}"
@@ -313,7 +313,7 @@ def _writable(name: str, folder: Path, todo: str, required: bool = True) -> Find
 def load(cores: int, running: float) -> Finding:
     found = f"{cores} cores, load {running:.1f}"
     if running > cores:
-        return Finding("cores", State.WARN, found, "something else keeps the cores busy; timings will be worse", False)
+        return Finding("cores", State.WARN, found, "other programs use the cores; timings will be worse", False)
     return Finding("cores", State.OK, found, required=False)
 
 
@@ -328,7 +328,7 @@ def start_talker(topic: str) -> subprocess.Popen[str]:
 def check_loopback(speaker: subprocess.Popen[str], topic: str, environment: Mapping[str, str]) -> Iterator[Finding]:
     """Which middleware there is, and whether a message from the other process arrives within `LOOPBACK_S`."""
     greeting = speaker.stdout.readline().split() if speaker.stdout else []
-    if greeting[:1] != ["speaking"]:  # where RMW_IMPLEMENTATION names what is not there, ROS ends the process
+    if greeting[:1] != ["speaking"]:  # if RMW_IMPLEMENTATION is not installed, ROS ends the process
         _, complaint = speaker.communicate()
         lines = complaint.strip().splitlines() or [f"a process with a node ended with exit code {speaker.returncode}"]
         todo = "unset RMW_IMPLEMENTATION or install what it names; see the log folder"

@@ -31,7 +31,7 @@ SOURCE = MapSource(
     "plan the route again on this map",
 )
 OR_A_FILE = "or set inputs.lanelet_map to the map's .osm file"
-NOT_YET = f"the map has not come yet: start Autoware's map_loader (/map/vector_map), {OR_A_FILE}"
+NOT_YET = f"the map has not been received yet: start Autoware's map_loader (/map/vector_map), {OR_A_FILE}"
 BEING_READ = "the map is being read"
 
 
@@ -85,7 +85,7 @@ class VectorMap:
             read, fault = (digest, LaneletMap(read_lanelets(data), SOURCE)), ""
         except BadMessage as why:
             read, fault = None, str(why)
-        except Exception as why:  # whatever else: the car needs a sentence
+        except Exception as why:  # any error must become a diagnostic
             read, fault = None, f"the map cannot be read: {type(why).__name__}: {why}"
         with self._lock:
             self._read, self._fault = read, fault
@@ -95,8 +95,8 @@ class VectorMap:
 def read_lanelets(data: bytes) -> dict[int, Lanelet]:
     """The lanelets of an archive. Raises BadMessage."""
     if not data.startswith(ARCHIVE_HEADER):
-        what = "is empty" if not data else "does not begin as a map of lanelet2 does"
-        raise BadMessage(f"the map cannot be read: it {what}: look at who sends it, {OR_A_FILE}")
+        what = "is empty" if not data else "does not start like a map of lanelet2"
+        raise BadMessage(f"the map cannot be read: it {what}: check its publisher, {OR_A_FILE}")
     command = [sys.executable, "-m", f"{__package__}.vector_map_reader"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OPENBLAS_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory(prefix="reflectdrive-map-") as name:
@@ -117,11 +117,11 @@ def read_lanelets(data: bytes) -> dict[int, Lanelet]:
         if (folder / ERROR_FILE).exists():
             raise BadMessage(f"the map cannot be read: {(folder / ERROR_FILE).read_text(encoding='utf-8')}")
         if done.returncode:
-            raise BadMessage(f"the map cannot be read: {describe_exit(done)}: look at who sends it, {OR_A_FILE}")
+            raise BadMessage(f"the map cannot be read: {describe_exit(done)}: check its publisher, {OR_A_FILE}")
         try:
             return unpack(read_arrays(folder / RESULT_FILE))
         except (OSError, ValueError, KeyError) as fault:
-            raise BadMessage(f"the map cannot be read: what its reader left is torn ({fault})") from None
+            raise BadMessage(f"the map cannot be read: the output of its reader is incomplete ({fault})") from None
 
 
 def describe_exit(reader: subprocess.CompletedProcess[bytes]) -> str:

@@ -25,7 +25,9 @@ MEMORY_BYTES = 4 << 30  # a map of 60 MB (20,000 lanelets, a million points) tak
 CPU_S = 60  # such a map takes 7 s
 FILE_BYTES = 2 << 30
 NICENESS = 10  # the planner has priority
-TOO_LARGE = f"it is broken, or takes more than {MEMORY_BYTES >> 30} GB to read: set inputs.lanelet_map to the .osm file"
+TOO_LARGE = (
+    f"it is malformed, or takes more than {MEMORY_BYTES >> 30} GB to read: set inputs.lanelet_map to the .osm file"
+)
 UNKNOWN_RULE = "No regulatory element found that implements rule "  # text of lanelet2
 
 
@@ -92,13 +94,13 @@ def register_autoware_rules() -> str:
 def explain_error(why: str, missing: str) -> str:
     """What lanelet2 complained of, and what to do about it."""
     if UNKNOWN_RULE not in why:
-        return f"lanelet2 says '{why}': it is cut off or broken, or another version of lanelet2 or boost wrote it"
+        return f"lanelet2 says '{why}': it is incomplete or malformed, or another version of lanelet2 or boost wrote it"
     rule = why.partition(UNKNOWN_RULE)[2].partition(" ")[0]
     if not missing:
         return f"lanelet2 does not know its rule '{rule}': update autoware_lanelet2_extension_python"
     return (
-        f"lanelet2 does not know its rule '{rule}', for Autoware's own rules cannot be imported ({missing}): install "
-        "the ROS package autoware_lanelet2_extension_python, or set inputs.lanelet_map to the map's .osm file"
+        f"lanelet2 does not know its rule '{rule}', because Autoware's own rules cannot be imported ({missing}): "
+        "install the ROS package autoware_lanelet2_extension_python, or set inputs.lanelet_map to the map's .osm file"
     )
 
 

@@ -1,4 +1,4 @@
-"""What the commands that plan are given alike: a configuration file, single settings, a planner, a model."""
+"""Common arguments of the commands that plan: a configuration file, single settings, a planner, a model."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .network import load_network, random_network, worker_network
 
 def add_model_arguments(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--model", metavar="FILE", help=f"weights of a learned planner ({', '.join(LEARNED)})")
-    parser.add_argument("--sha256", metavar="HASH", help="hash of --model (default: as the card.json beside it tells)")
+    parser.add_argument("--sha256", metavar="HASH", help="hash of --model (default: from the card.json beside it)")
 
 
 def add_random_weights_argument(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--random-weights",
         action="store_true",
-        help="a row more for each planner that has a network: the same network with random weights",
+        help="one more row per learned planner: its network with random weights",
     )
 
 
@@ -59,7 +59,7 @@ def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
         type=arguments.process_count(),
         default=1,
         metavar="N",
-        help="processes, if the set must be made",
+        help="processes to make a missing set",
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="configuration (YAML)")
     add_model_arguments(parser)

@@ -190,9 +190,9 @@ class Engine:
                 its = safety_check(held, known, 0 if plan.check is None else plan.check.repairs)
                 needs = safety_loss(plan.check or safety_check(plan, known), its)
                 held = replace(held, check=its)
-            return (plan, f"the plan jumps aside; held to the last one, {needs}") if needs else (held, "")
-        except Exception:  # what is only smoother must not stop a plan
-            log.exception("the plan could not be held to the last one")
+            return (plan, f"the lateral shift is not limited: with the limit {needs}") if needs else (held, "")
+        except Exception:  # an error of this limit must not prevent the plan
+            log.exception("the lateral shift could not be limited")
             return plan, ""
 
     def _with_safety_check(self, plan: Plan, known: SafetyContext) -> Plan:
@@ -211,7 +211,7 @@ class Engine:
             path = None if last is None else path_ahead(last, ego.map_from_ego)
             return guard.stop_plan(ego, agents, path, self._config)
         except Exception:  # unusable agents or paths must not prevent the stop plan
-            log.exception("the stop plan was made without agents and path")
+            log.exception("the stop plan was computed without agents and path")
             return guard.stop_plan(ego, None, None, self._config)
 
 
@@ -220,12 +220,12 @@ def safety_loss(own: SafetyCheck, its: SafetyCheck) -> str:
     if its.safe_s < own.safe_s:
         return f"the plan is unsafe after {its.safe_s:.1f} s"
     if is_closer(its.clearance_m, own.clearance_m) or is_closer(its.road_clearance_m, own.road_clearance_m):
-        return "the plan comes closer to others or to the edge"
+        return "the plan has less clearance to agents or to the road's edge"
     return ""
 
 
 def is_closer(found_m: float | None, own_m: float | None) -> bool:
-    """Whether a gap is smaller than the planner's own, and than what is wide enough."""
+    """Whether a gap is smaller than the planner's own and below the sufficient clearance."""
     return found_m is not None and own_m is not None and found_m < min(own_m, WIDE_GAP_M)
 
 
@@ -236,6 +236,6 @@ def check_cameras(config: Config, network: Network | None) -> None:
         raise ConfigError(f"cameras.required is false, but planner {config.planner} needs images: set it to true")
     if network is not None and len(cameras.names) != network.inputs.cameras:
         raise ConfigError(
-            f"cameras.names has {len(cameras.names)} cameras, but {config.model.file} looks through "
+            f"cameras.names has {len(cameras.names)} cameras, but {config.model.file} uses "
             f"{network.inputs.cameras}: give a model for these cameras, or set cameras.names"
         )

@@ -3,16 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ..domain import Array
 from ..features import InputSpec, ModelInputs, Tokenizer, WordTokenizer
 from ..model.card import GraphCard, GraphError
-from ..planning.planner import PlanningError
+from ..planning.planner import PlanningError, Prefilled
 from .feature_cache import FeatureCache
 
-StepOutput = tuple[Array, Array]  # ids (M, 16), and their probabilities
+
+@dataclass(frozen=True)
+class GoalChoice:
+    """How many goals a planner asks for, and how far they are apart at least."""
+
+    count: int
+    spacing_m: float
+
+    @staticmethod
+    def of(card: GraphCard) -> GoalChoice:
+        """The defaults of a card."""
+        goals = card.model["decoding"]["goals"]
+        return GoalChoice(goals["count"], goals["spacing_m"])
+
+    def inputs(self, card: GraphCard) -> dict[str, Array]:
+        """What `prefill_goal` takes of it: nothing where the spacing is built in."""
+        return {} if card.max_goals is None else {"goal_spacing_m": np.array(self.spacing_m, np.float32)}
+
+    def prefilled(self, context: Any, actions: Array, log_probs: Array, valid: Array) -> Prefilled:
+        """The first goals of outputs (1, K, T), (1, K), (1, K)."""
+        first = slice(self.count)
+        return Prefilled(context, actions[0, first].astype(np.int32), log_probs[0, first], valid[0, first])
+
+
+StepOutput = tuple[Array, Array]  # ids (M, T), and their probabilities
 TensorSpec = tuple[np.dtype, Sequence[int | str]]  # element type and shape of a tensor; a size that is free has a name
 
 
@@ -20,7 +46,7 @@ def input_spec(card: GraphCard, tokenizer: Tokenizer | None = None) -> InputSpec
     """The network's input format; `tokenizer` is for networks without words of their own. Raises GraphError."""
     spec = card.model["inputs"]
     if tokenizer is None and not spec["words"]:
-        raise GraphError(f"{card.path}: the network has no words of its own; give the tokenizer it was trained with")
+        raise GraphError(f"{card.path}: the network has no vocabulary; give the tokenizer it was trained with")
     try:
         tokenizer = tokenizer or WordTokenizer(spec["words"])
     except ValueError as fault:
@@ -76,10 +102,10 @@ def check_feeds(graph: str, takes: Mapping[str, TensorSpec], given: Mapping[str,
 
 
 def run_batched(call: Callable[[Array], StepOutput], actions: Array, count: int | None) -> StepOutput:
-    """Applies `call` to action sequences (M, 16), in as many calls as a step of `count` sequences requires; None: any
+    """Applies `call` to action sequences (M, T), in as many calls as a step of `count` sequences requires; None: any
     number.
 
-    Each call is given a batch (1, count, 16) int64, padded with repeated sequences, and returns (ids, confidence) of
+    Each call is given a batch (1, count, T) int64, padded with repeated sequences, and returns (ids, confidence) of
     each of them. Sequences do not depend on each other, so that any split gives the same result. A repair redrafts more
     sequences than there are goals.
     """

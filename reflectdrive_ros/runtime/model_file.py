@@ -8,12 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from ..config import ModelConfig
-from ..documents import SHA256, DocumentError, check_fields, maybe, number, read_json, text
+from ..documents import SHA256, DocumentError, array, check_fields, choice, maybe, named, number, read_json, text
 from ..errors import UserError
 from ..files import sha256_of, shown
+from ..model.card import CAPABILITIES, KINDS
 
 CARD = "card.json"  # beside the weights: their description, with their hash
-FIELDS = {"file": maybe(text()), "sha256": maybe(SHA256), "golden": maybe({"goal_log_prob": number()})}
+FIELDS = {
+    "file": maybe(text()),
+    "sha256": maybe(SHA256),
+    "kind": maybe(choice(*KINDS)),
+    "capabilities": maybe(array(choice(*CAPABILITIES))),
+    "golden": maybe(named(number())),
+}
 
 
 class ModelFileError(UserError):
@@ -46,7 +53,7 @@ def verified_sha256(model: ModelConfig) -> str:
     if digest != model.sha256.lower():
         raise ModelFileError(
             f"model file {path} has SHA-256 {digest}, expected {model.sha256}: "
-            "download it again, or set model.sha256 if the change is meant"
+            "download it again, or set model.sha256 if the change is intended"
         )
     return digest
 
@@ -60,7 +67,7 @@ def model_config(file: str, sha256: str | None) -> ModelConfig:
     if sha256 is None:
         sha256 = _sha256(path) if path.name == CARD else read_card(path).get("sha256")
     if not isinstance(sha256, str) or not sha256:
-        raise ModelFileError(f"no {CARD} beside {shown(path)} tells its hash: give it with --sha256")
+        raise ModelFileError(f"no {CARD} beside {shown(path)} has its hash: give it with --sha256")
     return ModelConfig(str(path), sha256)
 
 

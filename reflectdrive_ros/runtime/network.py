@@ -24,8 +24,9 @@ from ..config import DecodingConfig, ModelConfig
 from ..domain import Array
 from ..features import ModelInputs, encode_route, route_ahead
 from ..planning import ReflectDriveDecoding
-from ..planning.planner import Network, run_rounds
+from ..planning.planner import Network, prefill_sequences, run_rounds
 from ..tokens import decoding_rounds
+from .graphs import GoalChoice
 from .model_file import ModelFileError, read_card, resolve_path, verified_sha256
 from .trt.cuda_device import has_driver
 
@@ -178,42 +179,56 @@ def _ort_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> De
     except GraphError as fault:
         raise ModelFileError(str(fault)) from None
     self_check(network, path)
+    network.goal_choice = GoalChoice(decoding.goals, decoding.goal_spacing_m)
     return network
 
 
 def _trt_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> DescribedNetwork:
     from ..model.card import GraphError
-    from .trt.backend import TrtNetwork
+    from .trt.backend import UNSUPPORTED, TrtNetwork
     from .trt.cuda_device import CudaError
     from .trt.engine_cache import EngineError
 
     try:
-        network = TrtNetwork(_graphs(path, decoding), model.device, Path(model.engines) if model.engines else None)
+        network = TrtNetwork(
+            _graphs(path, decoding, UNSUPPORTED), model.device, Path(model.engines) if model.engines else None
+        )
     except (GraphError, CudaError, EngineError) as fault:
         raise ModelFileError(str(fault)) from None
     self_check(network, path)
+    network.goal_choice = GoalChoice(decoding.goals, decoding.goal_spacing_m)
     return network
 
 
-def _graphs(path: Path, decoding: DecodingConfig) -> GraphCard:
+def _graphs(path: Path, decoding: DecodingConfig, unsupported: frozenset[str] = frozenset()) -> GraphCard:
     """The card of exported graphs that decode as is set and may drive. Raises GraphError."""
     from ..model.card import GraphCard, GraphError
 
     card = GraphCard.read(path)
+    if card.kind != "token":
+        raise GraphError(f"{path} is the card of a {card.kind}: no planner of this version uses such a network")
     card.check_gate()
     built_in = card.decoding()
-    if isinstance(decoding, ReflectDriveDecoding):
-        if decoding.guidance > 0:
+    guided = isinstance(decoding, ReflectDriveDecoding) and decoding.guidance > 0
+    if guided and "guidance" not in card.capabilities - unsupported:
+        on_backend = " on this backend" * ("guidance" in card.capabilities)
+        raise GraphError(
+            f"reflectdrive.guidance is set, but the graphs of {path} lack the capability guidance{on_backend}: set it "
+            "to 0, export the graphs with --guidance for onnxruntime, or set model.file to the weights (.safetensors)"
+        )
+    most, apart_m = card.max_goals or built_in["goals"], built_in["goal_spacing_m"]
+    if card.max_goals is not None or isinstance(decoding, ReflectDriveDecoding):
+        if decoding.goals > most:
             raise GraphError(
-                f"reflectdrive.guidance is {decoding.guidance}, but the graphs of {path} do not give the logits that "
-                "guidance needs: set it to 0, or model.file to the weights (.safetensors), which torch runs"
+                f"{decoding.goals} goals are set, but the graphs of {path} give at most {most}: set fewer, or export "
+                f"them again with decoding.goals={decoding.goals}"
             )
-        if decoding.goals > built_in["goals"]:
+        if card.max_goals is None and decoding.goal_spacing_m > apart_m:
             raise GraphError(
-                f"reflectdrive.goals is {decoding.goals}, but the graphs of {path} have {built_in['goals']} built in: "
-                f"set it to at most that, or export them again with decoding.goals={decoding.goals}"
+                f"goals are to be {decoding.goal_spacing_m} m apart, but the graphs of {path} have {apart_m} m built "
+                "in: set at most that, or export them again"
             )
-        del built_in["goals"], built_in["goal_spacing_m"]  # the recipe chooses of the goals that it is given
+        del built_in["goals"], built_in["goal_spacing_m"]
     for name, value in built_in.items():
         if getattr(decoding, name) != value:
             raise GraphError(
@@ -240,45 +255,54 @@ def self_check(network: Network, path: Path) -> None:
 
     It also warms the backend up, so that the first step on the road is as fast as the others. Raises ModelFileError.
     """
-    expected = read_card(path).get("golden")
+    expected = read_card(path).get("golden") or {}
     try:
-        log_prob, faults = _run_self_check(network)
+        found, faults = _run_self_check(network)
     except Exception as fault:  # a graph that differs from its card fails in the runtime, with various types
         reason = " ".join(str(fault).split())[:300]
         raise ModelFileError(f"model file {path} fails its self-check: {reason}; do not drive with it") from None
-    if expected is not None and not abs(log_prob - expected["goal_log_prob"]) <= GOLDEN_TOLERANCE:
-        faults = [*faults, f"its likeliest goal has a log-probability of {log_prob:.3f}, its card tells {expected}"]
+    for name, value in expected.items():
+        if name not in found:
+            faults.append(f"its card gives {name}, which such a network does not have")
+        elif not abs(found[name] - value) <= GOLDEN_TOLERANCE:
+            faults.append(f"its {name} is {found[name]:.3f}, its card has {value}")
     if faults:
         raise ModelFileError(f"model file {path} fails its self-check: {faults[0]}; do not drive with it")
 
 
 def golden(network: Network) -> dict[str, float]:
     """The `golden` entry of a card, with which every later start of the model is compared."""
-    return {"goal_log_prob": round(_run_self_check(network)[0], 4)}
+    return {name: round(value, 4) for name, value in _run_self_check(network)[0].items()}
 
 
-def _run_self_check(network: Network) -> tuple[float, list[str]]:
-    """The log-probability of the likeliest goal on a made scene, and what was wrong with the step."""
-    layout = network.layout
+def _run_self_check(network: Network) -> tuple[dict[str, float], list[str]]:
+    """One figure of a step on a synthetic scene, and what was wrong with the step.
+
+    The figure is `goal_log_prob`, the log-probability of the likeliest goal or, for a network without goals,
+    `confidence`, the mean probability of the tokens.
+    """
+    layout, edits = network.layout, "edit" in network.capabilities
     goal = list(layout.goal)
     inputs = synthetic_inputs(network)
-    known = network.prefill_goal(inputs)
+    known = prefill_sequences(network, inputs)
     goals = known.actions[:, goal]
-    *drafts, edit = decoding_rounds(len(layout.free), 3, 1)
+    *drafts, last = decoding_rounds(len(layout.free), 3, 1 if edits else 0)
     before, _ = run_rounds(partial(network.step, known.context), known.actions, drafts)
-    actions, confidence = network.step(known.context, before, *edit)
+    actions, confidence = network.step(known.context, before, *last)
     # a lite frame encodes the scene by another call: repeat the last step after it
-    _, again = network.step(network.prefill(inputs), before, *edit)
+    _, again = network.step(network.prefill(inputs), before, *last)
     faults = []
     if not np.isfinite(known.goal_log_probs).all() or not ((confidence >= 0) & (confidence <= 1 + 1e-5)).all():
-        faults.append("it gives probabilities that are none")
+        faults.append("its probabilities are not between 0 and 1")
     elif ((actions < 0) | (actions >= layout.mask_id)).any():
-        faults.append("tokens stay unwritten")
+        faults.append("tokens stay masked")
     elif (actions[:, goal] != goals).any():
         faults.append("it does not keep its goals")
     elif not abs(np.log(again / confidence).mean()) <= GOLDEN_TOLERANCE:
         faults.append("it reads a scene otherwise when it has its goal")
-    return float(known.goal_log_probs[0]), faults
+    if layout.goal:
+        return {"goal_log_prob": float(known.goal_log_probs[0])}, faults
+    return {"confidence": float(confidence.mean())}, faults
 
 
 def synthetic_inputs(network: Network) -> ModelInputs:

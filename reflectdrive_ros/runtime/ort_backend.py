@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,10 +27,10 @@ import onnxruntime as ort
 
 from ..domain import Array
 from ..features import ModelInputs, Tokenizer
-from ..model.card import CALIBRATION_PREFIX, GRAPHS, GraphCard, GraphError
+from ..model.card import CALIBRATION_PREFIX, UNCONDITIONAL, GraphCard, GraphError
 from ..planning.planner import PlanningError, Prefilled, run_rounds
 from ..tokens import Round
-from .graphs import check_feeds, concat_outputs, graph_inputs, input_spec, make_feature_cache, run_batched
+from .graphs import GoalChoice, check_feeds, concat_outputs, graph_inputs, input_spec, make_feature_cache, run_batched
 
 DTYPES = {"tensor(uint8)": np.uint8, "tensor(int64)": np.int64, "tensor(float)": np.float32, "tensor(bool)": np.bool_}
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
@@ -58,9 +59,11 @@ class OrtNetwork:
         self.backend_description = f"ONNX Runtime {ort.__version__} on {device}, {threads} thread{'s' * (threads > 1)}"
         self.backend_description += f", {card.precision}" * (card.precision != "fp32")
         self.layout = card.layout()
+        self.capabilities = card.capabilities
+        self._card, self.goal_choice = card, GoalChoice.of(card)
         self.inputs = input_spec(card, tokenizer)
         self._sequences: int | None = card.model["action_sequences"]
-        self._graphs = {name: self._graph(card, name, device, threads) for name in GRAPHS}
+        self._graphs = {name: self._graph(card, name, device, threads) for name in card.files}
         self._feature_cache = make_feature_cache(card, self._encode_views)
         self._workers = threads if device == "cpu" and self._sequences is None else 1
         self._pool = ThreadPoolExecutor(max(self._workers - 1, 1), thread_name_prefix="parts")  # begun when needed
@@ -74,9 +77,9 @@ class OrtNetwork:
         return OrtNetwork(GraphCard.read(path), threads, device)
 
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
-        out = self._graphs["prefill_goal"].run(self.graph_inputs(inputs))
-        actions, log_probs, valid = (out.pop(name).numpy()[0] for name in ("blocks", "goal_log_probs", "real"))
-        return Prefilled(out, actions.astype(np.int32), log_probs, valid)
+        out = self._graphs["prefill_goal"].run(self.goal_inputs(inputs))
+        decided = [out.pop(name).numpy() for name in ("blocks", "goal_log_probs", "real")]
+        return self.goal_choice.prefilled(out, *decided)
 
     def prefill(self, inputs: ModelInputs) -> Any:
         return self._graphs["prefill"].run(self.graph_inputs(inputs))
@@ -84,6 +87,10 @@ class OrtNetwork:
     def graph_inputs(self, inputs: ModelInputs) -> dict[str, Array]:
         """Inputs of the two graphs that encode a scene, from image features. Raises PlanningError."""
         return graph_inputs(inputs, self._feature_cache)
+
+    def goal_inputs(self, inputs: ModelInputs) -> dict[str, Array]:
+        """The inputs of `prefill_goal`. Raises PlanningError."""
+        return {**self.graph_inputs(inputs), **self.goal_choice.inputs(self._card)}
 
     def _encode_views(self, views: Array) -> Array:
         def call(some: Array) -> Array:
@@ -99,6 +106,16 @@ class OrtNetwork:
         rounds, step = tuple(map(Round, limits)), partial(self._step, context)
         return concat_outputs(self._run_parallel(lambda part: run_rounds(step, part, rounds), actions))
 
+    def unconditional(self, inputs: ModelInputs) -> Any:
+        return self.prefill(replace(inputs, text=np.full_like(inputs.text, self.inputs.tokenizer.pad_id)))
+
+    def guided_step(
+        self, context: Any, unconditional: Any, actions: Array, limit: int, weight: float
+    ) -> tuple[Array, Array]:
+        flags: dict[str, Array] = {"limit": np.array(limit, np.int64), "weight": np.array(weight, np.float32)}
+        kept = {**context, **{f"{UNCONDITIONAL}{name}": tensor for name, tensor in unconditional.items()}}
+        return run_batched(lambda ids: self._decode("guided_step", ids, flags, kept), actions, self._sequences)
+
     def _run_parallel(self, call: Callable[[Array], T], items: Array) -> list[T]:
         """What `call` makes of the parts of items: always the same parts, whichever thread has time for them."""
         mine, *theirs = np.array_split(items, max(min(self._workers, len(items)), 1))
@@ -107,12 +124,11 @@ class OrtNetwork:
 
     def _step(self, context: Any, actions: Array, limit: int, edit: bool) -> tuple[Array, Array]:
         flags = {"limit": np.array(limit, np.int64), "edit": np.array(edit, np.bool_)}
+        return run_batched(lambda ids: self._decode("step", ids, flags, context), actions, self._sequences)
 
-        def call(ids: Array) -> tuple[Array, Array]:
-            out = self._graphs["step"].run({"blocks": ids, **flags}, context)
-            return out["written"].numpy()[0], out["confidence"].numpy()[0]
-
-        return run_batched(call, actions, self._sequences)
+    def _decode(self, graph: str, ids: Array, flags: Mapping[str, Array], kept: Any) -> tuple[Array, Array]:
+        out = self._graphs[graph].run({"blocks": ids, **flags}, kept)
+        return out["written"].numpy()[0], out["confidence"].numpy()[0]
 
 
 class Graph:

@@ -71,9 +71,8 @@ class Prefetcher:
         )  # and not planned yet
         self._count = 0  # of scenes that were begun
         self._planned: tuple[int, PrefetchedScene] | None = None  # the scene that is being planned for
-        self._asked = deque(
-            ((-2, PREFILL_GOAL), (-1, PREFILL_GOAL)), maxlen=2
-        )  # number of a scene and its call; the last two
+        first = PREFILL_GOAL if "goals" in network.capabilities else PREFILL
+        self._asked = deque(((-2, first), (-1, first)), maxlen=2)  # number of a scene and its call; the last two
         self._hidden_s = 0.0
 
     @property
@@ -83,6 +82,10 @@ class Prefetcher:
     @property
     def layout(self) -> TokenLayout:
         return self._network.layout
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        return self._network.capabilities
 
     def prefetch(self, observation: Observation) -> None:
         """Encodes a scene that will be planned after those prefetched before; call it from one thread."""
@@ -122,6 +125,14 @@ class Prefetcher:
         ):
             return prefetched.result
         return self._network.draft(context, actions, limits)
+
+    def unconditional(self, inputs: ModelInputs) -> Any:
+        return self._network.unconditional(inputs)
+
+    def guided_step(
+        self, context: Any, unconditional: Any, actions: Array, limit: int, weight: float
+    ) -> tuple[Array, Array]:
+        return self._network.guided_step(context, unconditional, actions, limit, weight)
 
     def overlap_s(self) -> float:
         """Seconds of the last scene's encoding that overlapped with planning; reset by the call."""

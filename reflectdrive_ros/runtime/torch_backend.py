@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..domain import Array
 from ..features import InputSpec, ModelInputs, Tokenizer, WordTokenizer
+from ..model.card import token_capabilities
 from ..model.checkpoint import CheckpointError, load
 from ..model.layers import KeysValues
 from ..model.token import ops, rollout
@@ -45,7 +46,7 @@ class TorchNetwork:
         """`tokenizer` is for networks without words of their own, `mode` is the way of running steps on a GPU."""
         config = net.config
         if tokenizer is None and not config.words:
-            raise CheckpointError("the network has no words of its own: give the tokenizer it was trained with")
+            raise CheckpointError("the network has no vocabulary: give the tokenizer it was trained with")
         self._net = net.to(device).eval()
         self._device = torch.device(device)
         self.backend_description = f"torch {torch.__version__} on {device}"
@@ -57,6 +58,7 @@ class TorchNetwork:
             lambda images: self._net.encode_images(self._batch(images)), config.instants // config.vision.frames
         )
         self.layout = config.layout
+        self.capabilities = frozenset(token_capabilities(config.layout, True))
         self.inputs = InputSpec(
             config.vision.width,
             config.vision.height,

@@ -22,7 +22,7 @@ from ..domain import Array
 CELL_M = 0.5
 REACH_M = 100.0  # the grid ends this far from the ego; points beyond it are tested by shapely
 CLOSE_M = 1e-7  # a point nearer than this to an edge is put to shapely
-AT_ONCE = 8192  # points looked up together; what is computed of them fits in the cache
+AT_ONCE = 8192  # points per batch; intermediate arrays fit in the cache
 EDGE_KEY = np.array([1.0, np.sqrt(2.0), np.sqrt(3.0), np.sqrt(5.0)])  # one number for the four of an edge
 REFERENCE = (0.4867, 0.5231)  # of a cell; off centre, so that round map coordinates do not run through it
 
@@ -233,7 +233,9 @@ class LineIndex:
 
 @dataclass(frozen=True, eq=False)
 class _Grid:
-    """Square cells over a rectangle, each with a reference point; what lies beyond belongs to the cells at the rim."""
+    """Square cells over a rectangle, each with a reference point; points beyond it belong to the cells at the
+    border.
+    """
 
     low: Array  # (2,)
     rows: int

@@ -22,7 +22,7 @@ PAIRS_AT_ONCE = 15_000  # keeps the circle test in the cache
 
 @dataclass(frozen=True, eq=False)
 class AgentTracks:
-    """Other road users over the next 5 s, in the ego frame of now; poses are box centres."""
+    """Agents over the next 5 s, in the ego frame at t = 0; poses are box centres."""
 
     poses: Array  # (A, 51, 3) x m, y m, heading rad at 0, 0.1, .. 5.0 s
     present: Array  # (A, 51) bool; an absent agent has no contacts
@@ -85,12 +85,12 @@ class AgentTracks:
 
     @property
     def first_speeds_mps(self) -> Array:
-        """(A,) speed when first present: what the official code calls the agent's speed at all times (quirk Q1)."""
+        """(A,) speed when first present, which the official code uses at all times (quirk Q1)."""
         return np.asarray(self.speeds_mps[np.arange(len(self)), np.argmax(self.present, axis=1)])
 
     @property
     def are_static(self) -> Array:
-        """(A,) bool: cones, barriers and the like. What is of unknown kind is treated as a road user."""
+        """(A,) bool: cones, barriers and the like. Agents of unknown kind count as road users."""
         return np.asarray(self.kinds == AgentKind.STATIC)
 
 

@@ -71,7 +71,7 @@ def grid(
 
     `ego_from_grid` (3,) is the rectangle's first corner and axes. The space may reach beyond the rectangle: distances
     are to its true edge, exact up to REACH_M and cut off there, which leaves them 1-Lipschitz. Built once per scene, in
-    about 0.1 s; a grid of a map rides along with the car by replacing `ego_from_grid`. Raises ValueError on a rectangle
+    about 0.1 s; a grid of a map is moved with the car by replacing `ego_from_grid`. Raises ValueError on a rectangle
     without area and on a space that is not made of polygons.
     """
     if not (np.isfinite(size_m).all() and min(size_m) > 0 and resolution_m > 0):
@@ -111,7 +111,7 @@ def _edges(space: Any) -> Array:
 
 
 def grid_around_ego(space: Any, behind_m: float = 20.0, ahead_m: float = 140.0, side_m: float = 40.0) -> DrivableGrid:
-    """The grid of a space in the ego frame over what a plan of 4 s can reach, on a motorway too."""
+    """The grid of a space in the ego frame over the reach of a plan of 4 s, also on a motorway."""
     return grid(space, np.array([-behind_m, -side_m, 0.0]), (behind_m + ahead_m, 2 * side_m))
 
 

@@ -128,7 +128,7 @@ def _others(
     along, lateral = along.reshape(count, samples, 4), lateral.reshape(count, samples, 4)
     turn = poses[..., 2] - geometry.sample(path, middle.ravel())[:, 2].reshape(count, samples)
     speed = speeds * np.cos(turn)
-    # What is beyond an end of the path projects onto the end: it is not there.
+    # Points beyond an end of the path project onto the end and are not on the path.
     length = geometry.arc_lengths(path)[-1]
     elsewhere = ~present | (along.max(axis=2) <= 0) | (along.min(axis=2) >= length)
     rear = np.where(elsewhere, np.inf, along.min(axis=2) + path_start)

@@ -96,7 +96,7 @@ class Scene:
 
     motion: Array  # (8,) vx, vy, ax, ay, steering, steering rate, yaw rate, yaw acceleration (`motion_of`)
     agents: AgentTracks
-    source: ForecastSource  # where the agents' future comes from; a guard refuses LOGGED
+    source: ForecastSource  # source of the agents' future; a guard refuses LOGGED
     centerline: Array  # (L >= 2, 2+)
     areas: MapAreas | None = None
     grid: DrivableGrid | None = None
@@ -185,7 +185,7 @@ class ScoreCard:
     progress_m: Array  # m along the centreline in 4 s
     clearance_m: Array  # (N, 8) m from the box to the nearest agent at each waypoint, 0 on contact, capped
     waypoint_safety: Array  # (N, 8) worst NC x DAC within 0.5 s of each waypoint: 1, 0.5, 0
-    states: Array  # (N, 41, 11) what the simulated car did (columns of `simulate`)
+    states: Array  # (N, 41, 11) simulated states (columns of `simulate`)
 
     def __len__(self) -> int:
         return len(self.score)

@@ -23,7 +23,7 @@ SAME_SCORE = 1e-9  # scores closer than this differ by rounding only
 
 @dataclass(frozen=True, eq=False)
 class SearchResult:
-    """What a search tried, nearest pair first; pair 0 is the one that was there."""
+    """The tried pairs, nearest first; pair 0 is the original."""
 
     pairs: Array  # (M, 2) int32 ids of x and y
     ids: Array  # (M, T) int32 ids of the whole trajectories

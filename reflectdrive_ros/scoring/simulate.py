@@ -258,7 +258,7 @@ def _drive(reference: Array, motion: Array, vehicle: VehicleConfig, *, wrapping:
         np.add(state[:2], direction * basis[0], out=now[:2])
         np.add(state[HEADING], basis[0] * bend, out=now[HEADING])
         now[AX] = state[AX] + ACCELERATION_SHARE * (command - state[AX])
-        np.add(v, now[AX] * DT_S, out=now[VX])  # not clamped: a late brake rolls back a little
+        np.add(v, now[AX] * DT_S, out=now[VX])  # not clamped: late braking may roll back slightly
         rate *= DT_S
         rate += steering
         np.minimum(rate, vehicle.max_steering_rad, out=rate)
@@ -267,7 +267,7 @@ def _drive(reference: Array, motion: Array, vehicle: VehicleConfig, *, wrapping:
     states[1:, YAW_RATE] = states[1:, VX] * np.tan(states[1:, STEERING]) / base
     states[1:, YAW_ACCELERATION] = np.diff(states[:, YAW_RATE], axis=0) / DT_S
     far_off = np.abs(errors).max(axis=(0, 1)) >= np.pi
-    return states.transpose(2, 0, 1), far_off  # a view: what is computed next runs along candidates again
+    return states.transpose(2, 0, 1), far_off  # a view: the next computations iterate over candidates again
 
 
 def _wrap(angle: Array) -> Array:

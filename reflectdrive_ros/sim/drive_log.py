@@ -162,7 +162,7 @@ class Recorder:
         return tuple(events)
 
     def add(self, event: Event) -> None:
-        """What the world itself noticed."""
+        """Adds an event of the world."""
         self._events.append(event)
 
     @property

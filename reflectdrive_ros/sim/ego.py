@@ -56,7 +56,7 @@ class Ego:
 
 
 def ego_at_speed(map_from_ego: Array, speed_mps: float) -> Ego:
-    """A car that goes straight on at a steady speed."""
+    """A car that drives straight at constant speed."""
     return Ego(map_from_ego, np.array([speed_mps, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]))
 
 

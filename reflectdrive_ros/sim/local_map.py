@@ -1,4 +1,5 @@
-"""The map around one place: areas and red lights for the driving score, in the ego frame."""
+"""The map around one place, ego frame: areas and red lights of the driving score; lanes, lights and stop lines of
+observations."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ import numpy as np
 import shapely
 
 from .. import geometry
-from ..domain import Array
+from ..domain import Array, LanePolylines, LightState, StopLines, TrafficLights
+from ..lanes import LANE_RADIUS_M, LaneSegments
 from ..scoring.areas import MapAreas
 from ..scoring.scorer import RedLights
 from ..scoring.simulate import STEPS
@@ -21,6 +23,7 @@ from .traffic.actors import Lamp
 
 RADIUS_M = 100.0  # a plan of 4 s gets no further at any limit of a town
 
+LIGHT_STATES = {Lamp.RED: LightState.RED, Lamp.AMBER: LightState.AMBER, Lamp.GREEN: LightState.GREEN}
 SLIVER_M2 = 1e-4  # a smaller part of a cut area is rounding
 
 
@@ -108,6 +111,37 @@ def red_lights(
                     rings.append(geometry.transform_points(ego_from_map, ring))
                     red.append(shown)
     return RedLights(tuple(rings), np.array(red) if red else np.zeros((0, STEPS + 1), bool))
+
+
+def lane_polylines(
+    road_map: RoadMap, lamps: Array, map_from_ego: Array, route: Array, route_lanes: Collection[int]
+) -> tuple[LanePolylines, LanePolylines]:
+    """Lanes near a pose (3,), and those of the route's roads. `lamps` (S,) holds Lamp of `road_map.signals`; `route`
+    (L, 2+) is in the ego frame."""
+    lights = {
+        key: int(LIGHT_STATES.get(Lamp(int(lamp)), LightState.UNKNOWN))
+        for signal, lamp in zip(road_map.signals, lamps, strict=True)
+        for key in signal.connectors
+    }
+    segments, on_route = _lane_segments(road_map), route_with_neighbours(road_map, route_lanes)
+    return segments.near(map_from_ego, lights), segments.along(route, on_route, map_from_ego, lights)
+
+
+def lights(road_map: RoadMap, lamps: Array, map_from_ego: Array) -> tuple[TrafficLights, StopLines]:
+    """Lights and their stop lines within LANE_RADIUS_M of a pose (3,), nearest first; a light's id is its place in
+    `road_map.signals`."""
+    lines = np.reshape([signal.stop_line for signal in road_map.signals], (-1, 2, 2))
+    ends = geometry.transform_points(geometry.invert(map_from_ego), lines)
+    away_m = np.hypot(*ends.mean(axis=1).T)
+    ids = np.argsort(away_m, kind="stable")
+    ids = ids[away_m[ids] < LANE_RADIUS_M]
+    states = [int(LIGHT_STATES.get(Lamp(int(lamps[index])), LightState.UNKNOWN)) for index in ids]
+    return TrafficLights(ids, np.array(states, np.int64)), StopLines(ends[ids], ids)
+
+
+@lru_cache(maxsize=4)
+def _lane_segments(road_map: RoadMap) -> LaneSegments:
+    return LaneSegments.of({key: lane.lane for key, lane in road_map.lanes.items()})
 
 
 @lru_cache(maxsize=4)

@@ -46,7 +46,7 @@ LATERAL_MPS2 = {"high_lateral_acceleration": 4.0}
 
 @dataclass(frozen=True)
 class Options:
-    """What a set is made with besides its name."""
+    """Options of a set besides its name."""
 
     width: int = 288
     height: int = 162
@@ -69,7 +69,7 @@ def quotas(size: int) -> dict[str, int]:
 
 
 class Shard:
-    """The scenes of one shard, made one after the other; `counts` fills up meanwhile."""
+    """The scenes of one shard, made one after the other, with `counts` of left-out scenes."""
 
     def __init__(self, split: str, index: int, size: int, folder: Path, options: Options | None = None) -> None:
         self.split, self.index, self.size, self.folder = split, index, size, folder

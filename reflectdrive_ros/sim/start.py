@@ -106,7 +106,7 @@ def route_from_pose(
 
 
 def _next_roads(road_map: RoadMap, key: int) -> list[int]:
-    """The lane itself if it is a road's, else the roads' lanes that it leads to."""
+    """The lane itself if it belongs to a road, else the road lanes that it leads to."""
     roads: list[int] = []
     todo = [key]
     while todo:

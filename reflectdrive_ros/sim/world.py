@@ -18,12 +18,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 
 from .. import geometry, kinematics
+from ..agent_history import AgentHistoryBuffer
 from ..config import VehicleConfig
 from ..domain import (
+    AgentHistory,
     Agents,
     Array,
     CameraFrame,
@@ -51,7 +54,7 @@ from .render import appearance, camera, scenery
 from .render.appearance import Appearance
 from .render.camera import Camera
 from .render.scenery import Scenery
-from .traffic.actors import Snapshot
+from .traffic.actors import Actors, Snapshot
 from .traffic.demand import Demand
 from .traffic.simulation import Simulation
 
@@ -123,11 +126,12 @@ class World:
         self._cleared: set[int] = set()
         self._grid: tuple[Array, DrivableGrid] | None = None
         self.stamp_ns = START_NS
+        self._history = AgentHistoryBuffer()
         self.snapshot: Snapshot = self._traffic.snapshot()
         self._recorder = Recorder(self.road_map, self._space, self.vehicle)
         self._watch()
 
-    # --- what is ------------------------------------------------------------------------------------------------------
+    # --- present state -----------------------------------------------------------------------------------------------
 
     @property
     def ego(self) -> EgoState:
@@ -175,8 +179,11 @@ class World:
             self.scenery, self.snapshot, self._ego.map_from_ego, self.stamp_ns, tuple(rig), self.appearance
         )
 
-    def observation(self, cameras: tuple[CameraFrame, ...] = (), *, drivable: bool = False) -> Observation:
-        """The planner's observation; `cameras` are passed on, oldest instant first."""
+    def observation(
+        self, cameras: tuple[CameraFrame, ...] = (), *, drivable: bool = False, vectors: bool = False
+    ) -> Observation:
+        """The planner's observation; `cameras` are passed on, oldest instant first. With `vectors` also lanes,
+        history, lights and stop lines."""
         command, instruction = self._next_instruction()
         ego_from_map = geometry.invert(self._ego.map_from_ego)
         return Observation(
@@ -189,6 +196,7 @@ class World:
             agents=self._agents(),
             drivable=self._drivable_grid() if drivable else None,
             instruction=instruction,
+            **(self._vectors(geometry.compose(ego_from_map, self.route)) if vectors else {}),
         )
 
     def areas(self) -> MapAreas:
@@ -218,11 +226,32 @@ class World:
         times_s = HORIZON_S / WAYPOINTS * np.arange(1, WAYPOINTS + 1)
         return score(scene, kinematics.resample(trajectory, times_s)[None])
 
-    def _agents(self) -> Agents:
-        """Agents within PERCEPTION_RANGE_M, in the ego frame."""
+    def _vectors(self, route: Array) -> dict[str, Any]:
+        """Lanes, history, lights and stop lines of an observation with a route (L, 3) in the ego frame."""
+        pose, lamps = self._ego.map_from_ego, self.snapshot.lamps
+        lanes, route_lanes = local_map.lane_polylines(self.road_map, lamps, pose, route, self._route_lanes())
+        traffic_lights, stop_lines = local_map.lights(self.road_map, lamps, pose)
+        return {
+            "lanes": lanes,
+            "route_lanes": route_lanes,
+            "history": self._agent_history(),
+            "traffic_lights": traffic_lights,
+            "stop_lines": stop_lines,
+        }
+
+    def _agent_history(self) -> AgentHistory:
+        ids = self._near_actors().ids.tolist()
+        return self._history.history(self.stamp_ns, self._ego.map_from_ego, ids, self._agents())
+
+    def _near_actors(self) -> Actors:
+        """Actors within PERCEPTION_RANGE_M."""
         actors = self.snapshot.actors
         away = np.hypot(*(actors.poses[:, :2] - self._ego.map_from_ego[:2]).T)
-        near = actors.select(np.flatnonzero(away < PERCEPTION_RANGE_M))
+        return actors.select(np.flatnonzero(away < PERCEPTION_RANGE_M))
+
+    def _agents(self) -> Agents:
+        """Agents within PERCEPTION_RANGE_M, in the ego frame."""
+        near = self._near_actors()
         poses = geometry.compose(geometry.invert(self._ego.map_from_ego), near.poses)
         heading = np.stack([np.cos(poses[:, 2]), np.sin(poses[:, 2])], axis=1)
         return Agents(poses, near.speeds_mps[:, None] * heading, near.sizes[:, :2], near.kinds)
@@ -269,6 +298,9 @@ class World:
         return events
 
     def _watch(self) -> tuple[Event, ...]:
+        actors = self.snapshot.actors
+        heading = np.stack([np.cos(actors.poses[:, 2]), np.sin(actors.poses[:, 2])], axis=1)
+        self._history.put(self.stamp_ns, actors.ids.tolist(), actors.poses, actors.speeds_mps[:, None] * heading)
         route = local_map.route_with_neighbours(self.road_map, self._route_lanes())
         progress_m = self._driven_m + self._at_m
         return self._recorder.watch(self.stamp_ns, self._ego, self.snapshot, route, progress_m, self.speed_limit_mps)

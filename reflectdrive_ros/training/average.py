@@ -46,13 +46,13 @@ def average(folders: list[Path], out: Path, about: dict[str, Any]) -> str:
     """
     shares = {folder: count / len(folders) for folder, count in Counter(folders).items()}
     if len(shares) < 2:
-        raise StateError(f"train mean got {len(shares)} folder, expected two or more to take the mean of")
+        raise StateError(f"train mean got {len(shares)} folder, expected two or more")
     cards = [train_state.card_of(folder) for folder in shares]
     nets = [checkpoint.load(folder / WEIGHTS, card["sha256"]) for folder, card in zip(shares, cards, strict=True)]
     first = nets[0]
     for folder, net in zip(shares, nets, strict=True):
         if net.config != first.config:
-            raise CheckpointError(f"{folder} holds another network than {folders[0]}: there is no mean of the two")
+            raise CheckpointError(f"{folder} holds another network than {folders[0]}: they cannot be averaged")
     with torch.no_grad():
         for parts in zip(*(net.parameters() for net in nets), strict=True):
             parts[0].copy_(sum(share * part for share, part in zip(shares.values(), parts, strict=True)))

@@ -48,7 +48,7 @@ class GoalScores:
 
     goals: Array  # (N, K, 2) ids of x and y, int16
     score: Array  # (N, K) of the plan for each, 0 to 1, float32
-    sub_scores: Array  # (N, K, len(PARTS)) what this score is made of, likewise
+    sub_scores: Array  # (N, K, len(PARTS)) its sub-scores, likewise
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ def ground_points_m(camera: Camera, rows: int, columns: int) -> Array:
 
 
 class GroundHead(nn.Module):
-    """Image tokens to what is on the ground behind them."""
+    """Image tokens to occupancy of the ground behind them."""
 
     x_places: Tensor  # (tokens, PLACES) rows of a distance map
     y_places: Tensor

@@ -53,7 +53,7 @@ class Batch:
     occupancy: Tensor  # (B, 4, CELLS, CELLS) bool, `occupancy.occupancy`
     goals: Tensor  # (B, K, 2) int64 ids of goals, the expert's and others; K may be 0
     goal_score: Tensor  # (B, K) float32, the driving score of a plan for each, 0 to 1
-    sub_scores: Tensor  # (B, K, 5) float32, what it is made of: PARTS
+    sub_scores: Tensor  # (B, K, 5) float32, its sub-scores: PARTS
     rescored: Tensor  # (B, S) int64, indices of the goals with a goal value
     masked: int
 
@@ -82,7 +82,7 @@ class Losses(nn.Module):
         codebook = net.config.layout.codebook
         x_ids, y_ids = distance_map.id_window(codebook)
         self.x_first, self.y_first = x_ids.start, y_ids.start  # ids of the first row and column of a distance map
-        self.aux_heads = nn.ModuleList()  # of what the images show
+        self.aux_heads = nn.ModuleList()  # auxiliary perception heads
         if weights.aux_perception:
             self.aux_heads.append(BevHead(net.config.transformer.width, codebook, generator))
             self.aux_heads.append(GroundHead(net.config, codebook, generator))
@@ -205,7 +205,7 @@ class SubScoreHead(nn.Module):
 
 
 def expected_goal_loss(log_probs: Tensor, score: Tensor) -> Tensor:
-    """What is lost by choosing among K goals as log_probs (B, K) have it, the choice restricted to them; 0 without."""
+    """Expected loss of score of choosing among K goals by log_probs (B, K), restricted to them; 0 without goals."""
     if score.shape[1] == 0:
         return score.new_zeros(())
     return 1.0 - (log_probs.softmax(-1) * score).sum(-1).mean()

@@ -116,10 +116,7 @@ def _drop_unsaved_rows(path: Path, step: int) -> None:
 
 
 def complete_rows(path: Path) -> list[str] | None:
-    """Whole rows of a log; None where there is no log. Raises StateError for a file that is no log.
-
-    What a power cut left of the last rows, half a row or zero bytes, is no whole row.
-    """
+    """Complete rows of a log; None if there is no log. Raises StateError for another file."""
     try:
         head, *lines = read_limited(path, LOG_BYTES).decode(errors="replace").splitlines() or [HEAD]
     except FileNotFoundError:
@@ -127,7 +124,7 @@ def complete_rows(path: Path) -> list[str] | None:
     except OSError as fault:
         raise StateError(f"{path} cannot be read: {fault.strerror}") from None
     if ",".join(FORMER_COLUMNS.get(name, name) for name in head.split(",")) != HEAD:
-        raise StateError(f"{path} is no log of this training run: remove it, or give another --out")
+        raise StateError(f"{path} is not a log of this training run: remove it, or give another --out")
     return [f"{line}\n" for line in lines if _is_row(line)]
 
 

@@ -102,7 +102,7 @@ class Reporter(Protocol):
         """Which parameters the run that this one begins with does not have."""
 
     def validated(self, progress: Progress, metrics: Mapping[str, float]) -> None:
-        """What a validation found."""
+        """Result of a validation."""
 
 
 def train(

@@ -39,7 +39,7 @@ RESIDUAL_OUTPUTS = (
     "fc2.weight",
     "o_proj.weight",
     "down_proj.weight",
-)  # what it adds comes from them
+)  # products that write to the residual stream; zero in a layer that starts as an identity
 STATE = {
     "progress": {"step": whole(0, 10**12), "elapsed_s": number(0.0, 1e12), "validations": whole(0, 10**9)},
     "about": {"settings": named(anything), "sets": named(anything)},
@@ -47,6 +47,9 @@ STATE = {
 ADAM = ("exp_avg", "exp_avg_sq", "step")
 WEIGHTS_ONLY_KEYS = (
     "format",
+    "kind",
+    "capabilities",
+    "training_domain",
     "file",
     "bytes",
     "parameters",
@@ -70,7 +73,9 @@ class Progress:
 
 
 def tensors_of(learning: nn.Module, average: TokenNet, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """What a state keeps; `learning` is all that the optimizer changes. In shards all processes have to ask."""
+    """Tensors of a state; `learning` holds all that the optimizer changes. With shards all processes have to
+    call this.
+    """
     tensors: dict[str, Tensor] = {}
     for prefix, module in (("learning", learning), ("average", average)):
         for name, value in module.named_parameters():
@@ -111,11 +116,11 @@ def read_progress(folder: Path) -> tuple[Progress, dict[str, Any]] | None:
     except FileNotFoundError:
         return None
     except (SafetensorError, OSError, KeyError, ValueError) as fault:
-        raise StateError(f"{path} is no state of a training run ({fault}): remove it to begin again") from None
+        raise StateError(f"{path} is not a state of a training run ({fault}): remove it to begin again") from None
 
 
 def restore(folder: Path, learning: nn.Module, average: TokenNet, optimizer: torch.optim.Optimizer) -> None:
-    """Puts the state of a folder into what is learning and its optimizer. Raises StateError if it is another's."""
+    """Loads the state of a folder into the losses and the optimizer. Raises StateError if it is of another network."""
     path = folder / FILE
     parameters = dict(learning.named_parameters())
     try:
@@ -183,7 +188,7 @@ def card_of(folder: Path) -> dict[str, Any]:
         card = read_json(path)
         check_fields(card, named(anything))
         if "graphs" in card:
-            raise StateError(f"{folder} holds exported graphs: name the folder of the weights that they are made of")
+            raise StateError(f"{folder} holds exported graphs: name the folder of their weights")
         check_fields(card, {"sha256": SHA256})
         return dict(card)
     except FileNotFoundError:

@@ -31,7 +31,7 @@ Context = tuple[KeysValues, ...]  # of one prompt, per layer
 Result = tuple[Tensor, Tensor]  # blocks (B, M, T) and the probability of each of their tokens
 Step = Callable[[Tensor, Context, Tensor, Tensor], Result]  # ids, context, limit, edit: all on the device
 PlainStep = Callable[[Tensor, Context, int, bool], Result]
-Capture = Callable[[Callable[[], Result]], Callable[[], Result]]  # what is done once -> what does it again
+Capture = Callable[[Callable[[], Result]], Callable[[], Result]]  # function -> function that repeats its device work
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,7 @@ class PackedOutput(NamedTuple):
     """Outputs of the network for R sequences."""
 
     logits: Tensor  # (B, R, T, bins) float32
-    hidden: Tensor  # (B, R, T, width), what the heads read
+    hidden: Tensor  # (B, R, T, width), inputs of the heads
     keys_values: tuple[KeysValues, ...]  # of the prompt, per layer
     image_tokens: Tensor  # (B, P', width), the image tokens of the prompt, before the first layer
     route_embedding: Tensor  # (B, points, width), the route tokens of the prompt
@@ -248,7 +248,7 @@ class TokenNet(nn.Module):
         return self.logits(self.hidden(actions, keys_values))
 
     def hidden(self, actions: Tensor, keys_values: tuple[KeysValues, ...]) -> Tensor:
-        """(B, R, T, width) what the heads read of blocks (B, R, T)."""
+        """(B, R, T, width) inputs of the heads for sequences (B, R, T)."""
         length = keys_values[0][0].shape[2]
         behind_prompt = slice(length, length + self.config.layout.length)  # where each sequence stands
         cos, sin = self.cos[behind_prompt], self.sin[behind_prompt]
@@ -364,10 +364,9 @@ def fourier_features(numbers: Tensor) -> Tensor:
 
 
 def attention_mask(prompt: int, actions: int, length: int, device: torch.device) -> Tensor:
-    """(P + R * T, P + R * T) bool: T = length, who a attends to whom.
+    """(P + R * T, P + R * T) bool with T = length: whether a row attends to a column.
 
-    The prompt attends causally, a sequence to attends to the
-    prompt and to itself.
+    The prompt is causal; a sequence attends to the prompt and to itself.
     """
     of_blocks = torch.arange(actions, device=device)[:, None].expand(-1, length).flatten()
     block = torch.cat([torch.full((prompt,), -1, device=device), of_blocks])

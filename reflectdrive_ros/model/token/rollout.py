@@ -39,7 +39,7 @@ class Decoding:
 
 
 class Prefilled(NamedTuple):
-    """What is known of a scene before the first draft."""
+    """Results of encoding a scene, before the first draft."""
 
     keys_values: tuple[KeysValues, ...]  # of the prompt, per layer
     actions: Tensor  # (B, K, T) ids: each goal, the rest masked
@@ -91,7 +91,9 @@ def prefill(net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, route: Ten
     return net.encode(net.prompt(images, text, ego, route))
 
 
-def prefill_goal_from_prompt(net: TokenNet, prompt: Tensor, rules: GoalRules) -> Prefilled:
+def prefill_goal_from_prompt(
+    net: TokenNet, prompt: Tensor, rules: GoalRules, spacing_m: Tensor | None = None
+) -> Prefilled:
     """`prefill_goal` from the prompt (B, P, width) on.
 
     Goals are searched where their x is probable (`ops.likely_x_indices`): y is evaluated only there. The goals found
@@ -106,7 +108,7 @@ def prefill_goal_from_prompt(net: TokenNet, prompt: Tensor, rules: GoalRules) ->
     places = ops.likely_x_indices(x_logits)
     x_log_probs, x_ids = x_logits.log_softmax(-1).gather(-1, places), x_low + places
     cells, log_probs, valid = ops.choose_goals(
-        x_log_probs, net.goal_y_logits(out, x_ids), bin_m * x_ids, bin_m * y_ids, rules.for_search
+        x_log_probs, net.goal_y_logits(out, x_ids), bin_m * x_ids, bin_m * y_ids, rules.for_search, spacing_m
     )
     goals = torch.stack([x_ids.gather(-1, cells[..., 0]), y_low + cells[..., 1]], -1)
     actions = ops.goal_sequences(goals, layout)
@@ -170,7 +172,7 @@ def guided_logits(
     actions: Tensor,
     keys_values: tuple[KeysValues, ...],
     unconditional: tuple[KeysValues, ...],
-    weight: float,
+    weight: Tensor | float,
 ) -> Tensor:
     """Logits u + (weight + 1) (c - u) of classifier-free guidance: c of the prompt, u of one without text."""
     logits, without = net.decode(actions, keys_values), net.decode(actions, unconditional)

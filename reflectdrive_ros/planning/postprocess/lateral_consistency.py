@@ -41,7 +41,7 @@ def limit_lateral_shift(plan: Plan, last: Plan, limit_m: float) -> Plan:
 
 
 def _kept_on(values: Array, known: Array) -> Array:
-    """Values (N, 2) where known (N,), else those of the place before; 0 before the first."""
+    """Values (N, 2) where valid (N,), else those of the index before; 0 before the first."""
     latest = np.maximum.accumulate(np.where(known, np.arange(len(values)), -1))
     return np.where((latest >= 0)[:, None], values[latest], 0.0)
 

@@ -24,7 +24,7 @@ TELLING_M = 0.15  # a shorter step does not give the heading
 OFF_M = 0.1  # how far off a point is by rounding; a network's own errors are larger
 JERK_MPS3 = 1.5  # prior standard deviation of the jerk along the path
 CATCH_UP_S = 0.5  # in which a drawn drive makes up for what it lags behind
-MOST_MPS2, LEAST_MPS2 = 4.0, -6.0  # what a drawn drive speeds up and brakes by at most
+MOST_MPS2, LEAST_MPS2 = 4.0, -6.0  # limits of a published plan's acceleration and deceleration
 BRAKING_MPS2 = 4.0  # by which a car that catches up with its plan can fall back to the plan's speed
 
 

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 CLOCK_TOLERANCE_S = 0.1  # a stamp further in the future means that the clocks are not synchronised
 REMARK_SHOWN_S = 3.0  # how long the diagnostics show a remark
-NO_CLOCK = "use_sim_time is true and nothing has come on /clock: publish /clock, or set use_sim_time to false"
+NO_CLOCK = "use_sim_time is true and nothing was received on /clock: publish /clock, or set use_sim_time to false"
 RATE_WINDOW = 20  # messages over which a rate is measured
 
 

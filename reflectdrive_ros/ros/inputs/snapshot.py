@@ -6,19 +6,22 @@ sentence, never an exception, and never an old value passed as a new one.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from ...agent_history import AgentHistoryBuffer
 from ...config import Config
 from ...domain import Agents, Array, CameraFrame, Command, DrivableGrid, EgoState, Observation, concat_agents
+from ...lanes import LaneSegments
+from ...planning import VECTOR_PLANNERS
 from .. import convert, image_decoding
 from .. import obstacles as clouds
 from ..convert import BadMessage
-from ..lanelet_map import LaneletMap
+from ..lanelet_map import LaneletMap, lanelets_of_route
 from ..map_drivable import MapDrivableArea
 from .channel import Channel, InputStatus, Level
 from .route import command_along, route_around_ego
@@ -44,6 +47,9 @@ class Inputs(MessageStore):
         super().__init__(config, image_size)
         self._map_drivable: MapDrivableArea | None = None  # of the newest map
         self._map_executor = ThreadPoolExecutor(1, "map_drivable")
+        self._with_vectors = config.planner in VECTOR_PLANNERS
+        self._history, self._history_restarts = AgentHistoryBuffer(), 0
+        self._lane_segments: tuple[LaneletMap, Future[LaneSegments]] | None = None  # being made or made of a map
         self.ignored: dict[str, dict[str, int]] = {}  # objects, obstacles: reason -> count, of the newest message
 
     # --- when to plan ------------------------------------------------------------------------------------------------
@@ -87,7 +93,8 @@ class Inputs(MessageStore):
                 self._planned_odometry_ns = odometry[0]
         problems: list[str] = []
         ego = self._ego(odometry, acceleration, now_ns, problems)
-        agents = None if ego is None else self._agents(objects, ego, now_ns)
+        tracked = None if ego is None else self._tracked(objects, ego, now_ns)
+        agents = None if ego is None or tracked is None else convert.agents_to_ego_frame(tracked, ego)
         drivable = None if ego is None else self._drivable_space(grid, ego, now_ns)
         obstacles = None if ego is None else self._boxes(cloud, ego, agents, now_ns)
         route_map = self._route_in_map(route, problems)
@@ -114,6 +121,7 @@ class Inputs(MessageStore):
             _age_s(objects, ego),
             _age_s(grid, ego),
             obstacles,
+            **(self._vectors(ego, tracked, agents, ahead) if self._with_vectors else {}),
         )
         return Snapshot(observation, ego, observation.others, tuple(problems), image_ns)
 
@@ -126,7 +134,8 @@ class Inputs(MessageStore):
         ego = self._ego(odometry, acceleration, now_ns, [])
         if ego is None:
             return None, None
-        agents = self._agents(objects, ego, now_ns)
+        tracked = self._tracked(objects, ego, now_ns)
+        agents = None if tracked is None else convert.agents_to_ego_frame(tracked, ego)
         return ego, concat_agents(agents, self._boxes(cloud, ego, agents, now_ns))
 
     def _ego(
@@ -149,8 +158,8 @@ class Inputs(MessageStore):
         except BadMessage:
             return ego  # acceleration 0; the channel's status reports the fault
 
-    def _agents(self, objects: tuple[int, Any] | None, ego: EgoState, now_ns: int) -> Agents | None:
-        """Agents in the ego frame; None (unknown, not an empty road) if objects are missing, stale or malformed."""
+    def _tracked(self, objects: tuple[int, Any] | None, ego: EgoState, now_ns: int) -> convert.MapAgents | None:
+        """Agents in the map; None (unknown, not an empty road) if objects are missing, stale or malformed."""
         limits, frame = self._config.inputs, self._config.output.map_frame
         here = ego.map_from_ego[:2]
         try:
@@ -164,7 +173,39 @@ class Inputs(MessageStore):
         except BadMessage:
             return None
         self.ignored["objects"] = found.ignored
-        return convert.agents_to_ego_frame(found, ego)
+        return found
+
+    def _vectors(
+        self, ego: EgoState, tracked: convert.MapAgents | None, agents: Agents | None, route: Array
+    ) -> dict[str, Any]:
+        """Lanes and history of an observation whose route (L, 3) is in the ego frame; no input tells of lights."""
+        if self._history_restarts != self.restarts:
+            self._history_restarts = self.restarts
+            self._history.clear()
+        found: dict[str, Any] = {}
+        if tracked is not None and agents is not None:
+            self._history.put(tracked.stamp_ns, tracked.ids, tracked.agents.poses, tracked.agents.velocities_mps)
+            found["history"] = self._history.history(ego.stamp_ns, ego.map_from_ego, tracked.ids, agents)
+        segments = self._newest_lane_segments()
+        if segments is not None:
+            found["lanes"] = segments.near(ego.map_from_ego)
+            if self._config.inputs.route_type == "lanelet" and self._cache.route is not None:
+                on_route = lanelets_of_route(self._cache.route[0])
+                found["route_lanes"] = segments.along(route, on_route, ego.map_from_ego)
+        return found
+
+    def _newest_lane_segments(self) -> LaneSegments | None:
+        """Those of the newest map, made in the background; None without a map and until they are made."""
+        if not self._config.inputs.needs_map:
+            return None
+        try:
+            lanelets = self._newest_map()
+        except BadMessage:
+            return None
+        if self._lane_segments is None or self._lane_segments[0] is not lanelets:
+            self._lane_segments = lanelets, self._map_executor.submit(lambda: lanelets.lane_segments)
+        making = self._lane_segments[1]
+        return making.result() if making.done() and making.exception() is None else None
 
     def _boxes(self, cloud: tuple[int, Any] | None, ego: EgoState, agents: Agents | None, now_ns: int) -> Agents | None:
         """Obstacle boxes of a point cloud in the ego frame, None likewise. Each cloud is converted once."""
@@ -323,6 +364,8 @@ class Inputs(MessageStore):
         for worker in (self._vector_map, self._map_drivable):
             if worker is not None:
                 worker.wait_idle()
+        if self._lane_segments is not None:
+            wait([self._lane_segments[1]])
 
     # --- diagnostics -------------------------------------------------------------------------------------------------
 

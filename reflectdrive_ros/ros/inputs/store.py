@@ -43,7 +43,7 @@ class ConversionCache:
     boxes: tuple[Any, clouds.Obstacles] | None = None
     frames: deque[tuple[int, tuple[CameraFrame, ...]]] = field(default_factory=deque)  # decoded images by stamp
     route_position_m: float | None = None  # of the ego along the route, at the last snapshot
-    map_fault: str = "drivable: not asked for yet"  # why the drivable space of the map is unknown; empty if it is known
+    map_fault: str = "drivable: not requested yet"  # why the drivable space of the map is unknown; empty if it is known
 
 
 class MessageStore:

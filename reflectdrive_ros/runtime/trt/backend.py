@@ -27,9 +27,9 @@ import numpy as np
 
 from ...domain import Array
 from ...features import ModelInputs, Tokenizer
-from ...model.card import GRAPHS, GraphCard
+from ...model.card import CAPABILITIES, GraphCard
 from ...planning.planner import PlanningError, Prefilled, draft_sequentially
-from ..graphs import check_feeds, graph_inputs, input_spec, make_feature_cache, run_batched
+from ..graphs import GoalChoice, check_feeds, graph_inputs, input_spec, make_feature_cache, run_batched
 from . import engine_cache
 from .cuda_device import CudaDevice, CudaError
 from .engine_cache import EngineError, EngineKey, Machine
@@ -46,6 +46,9 @@ DTYPES = {
 }
 ALIGNMENT = 256  # bytes; what cudaMalloc promises, and kernels rely on
 KEYS_VALUES = ("keys_", "values_")
+UNSUPPORTED = frozenset({"guidance"})  # capabilities: the buffers hold the keys and values of one prompt
+
+NO_GUIDANCE = "the TensorRT backend has no guidance: set reflectdrive.guidance to 0, or model.backend to onnxruntime"
 
 log = logging.getLogger(__name__)
 
@@ -68,12 +71,16 @@ class TrtNetwork:
         gpu = open_device(device)
         trt = import_tensorrt(gpu)
         self.layout = card.layout()
+        self.capabilities = card.capabilities - UNSUPPORTED
+        self._card, self.goal_choice = card, GoalChoice.of(card)
         self.inputs = input_spec(card, tokenizer)
         self._sequences = sequences_per_step(card)
         self._scene = Scene(0)
         logger, machine = TrtLogger.of(trt), machine_of(trt, gpu)
         place, do = engine_folder(card, folder), remedy(card, folder, device)
-        loaded = {name: _load_engine(trt, logger, engine_key(card, name, machine), place, do) for name in GRAPHS}
+        loaded = {
+            name: _load_engine(trt, logger, engine_key(card, name, machine), place, do) for name in engine_graphs(card)
+        }
         kept = _share_keys_values(gpu, loaded)
         self._calls = {name: Call(name, engine, gpu, logger, kept) for name, engine in loaded.items()}
         self._feature_cache = make_feature_cache(
@@ -83,17 +90,16 @@ class TrtNetwork:
         self.backend_description = f"TensorRT {trt.__version__} on {gpu.name}, {card.precision}, {steps}"
 
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
-        out = self._read("prefill_goal", inputs)
-        actions, log_probs, valid = (out[name][0] for name in ("blocks", "goal_log_probs", "real"))
-        return Prefilled(self._scene, actions.astype(np.int32), log_probs, valid)
+        out = self._read("prefill_goal", inputs, self.goal_choice.inputs(self._card))
+        return self.goal_choice.prefilled(self._scene, out["blocks"], out["goal_log_probs"], out["real"])
 
     def prefill(self, inputs: ModelInputs) -> Any:
-        self._read("prefill", inputs)
+        self._read("prefill", inputs, {})
         return self._scene
 
-    def _read(self, graph: str, inputs: ModelInputs) -> dict[str, Array]:
+    def _read(self, graph: str, inputs: ModelInputs, more: Mapping[str, Array]) -> dict[str, Array]:
         self._scene = Scene(self._scene.number + 1)  # first: whatever happens, the one before is being overwritten
-        return self._calls[graph].run(graph_inputs(inputs, self._feature_cache))
+        return self._calls[graph].run({**graph_inputs(inputs, self._feature_cache), **more})
 
     def step(self, context: Any, actions: Array, limit: int, edit: bool) -> tuple[Array, Array]:
         if context is not self._scene:
@@ -110,6 +116,14 @@ class TrtNetwork:
 
     def draft(self, context: Any, actions: Array, limits: Sequence[int]) -> tuple[Array, Array]:
         return draft_sequentially(self, context, actions, limits)
+
+    def unconditional(self, inputs: ModelInputs) -> Any:
+        raise PlanningError(NO_GUIDANCE)
+
+    def guided_step(
+        self, context: Any, unconditional: Any, actions: Array, limit: int, weight: float
+    ) -> tuple[Array, Array]:
+        raise PlanningError(NO_GUIDANCE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +155,7 @@ def import_tensorrt(gpu: CudaDevice) -> Any:
     except (ImportError, OSError) as fault:  # OSError: of the wheels, when they load their libraries
         raise EngineError(
             f"TensorRT cannot be imported ({fault}): on Thor it is JetPack's python3-libnvinfer, which a virtual "
-            "environment sees with --system-site-packages; elsewhere pip install tensorrt"
+            "environment finds with --system-site-packages; elsewhere pip install tensorrt"
         ) from None
     if tuple(int(part) for part in trt.__version__.split(".")[:2]) < MIN_VERSION:
         raise EngineError(
@@ -175,7 +189,7 @@ class TrtLogger:
 
     def take_errors(self) -> str:
         """The errors since the last call."""
-        words = " | ".join(self._errors) or "it does not say why"
+        words = " | ".join(self._errors) or "without a reason"
         self._errors.clear()
         return words
 
@@ -188,7 +202,7 @@ class TrtLogger:
             self._errors.append(str(fault))
             found = None
         if found is None or self._errors:
-            raise EngineError(f"TensorRT gives no {what}: {self.take_errors()}")
+            raise EngineError(f"TensorRT returns no {what}: {self.take_errors()}")
         return found
 
 
@@ -198,6 +212,11 @@ def machine_of(trt: Any, gpu: CudaDevice) -> Machine:
 
 def engine_key(card: GraphCard, name: str, machine: Machine) -> EngineKey:
     return EngineKey(name, card.sha256[name], card.precision, FLAGS, machine)
+
+
+def engine_graphs(card: GraphCard) -> tuple[str, ...]:
+    """The graphs of a card that engines are built of."""
+    return tuple(name for name in card.files if name not in {CAPABILITIES[each] for each in UNSUPPORTED})
 
 
 def engine_folder(card: GraphCard, folder: Path | None) -> Path:
@@ -216,8 +235,8 @@ def sequences_per_step(card: GraphCard) -> int:
     actions = card.model["action_sequences"]
     if actions is None:
         raise EngineError(
-            f"the step of {card.path} takes any number of blocks, an engine one: export with --blocks 6, or as many "
-            "as decoding.goals"
+            f"the step of {card.path} takes any number of action sequences, an engine a fixed one: "
+            "export with --blocks 6, or as many as decoding.goals"
         )
     return int(actions)
 
@@ -266,7 +285,7 @@ def _load_engine(trt: Any, logger: TrtLogger, key: EngineKey, place: Path, do: s
         tensor = engine.get_tensor_name(index)
         kind = engine.get_tensor_dtype(tensor).name
         if kind not in DTYPES:
-            raise EngineError(f"the engine of {key.graph} has {kind} {tensor}, which no graph of ours has: {do}")
+            raise EngineError(f"the engine of {key.graph} has {kind} {tensor}, which no exported graph has: {do}")
         side = inputs if engine.get_tensor_mode(tensor) == trt.TensorIOMode.INPUT else outputs
         side[tensor] = Tensor(np.dtype(DTYPES[kind]), tuple(engine.get_tensor_shape(tensor)))
     return Engine(execution, (logger.sink, runtime, engine), inputs, outputs)
@@ -333,7 +352,7 @@ class Call:
         try:
             self.execute()
         except (CudaError, EngineError) as fault:
-            raise PlanningError(f"graph {self._name} failed: {fault}; if it goes on, restart the node") from None
+            raise PlanningError(f"graph {self._name} failed: {fault}; if it persists, restart the node") from None
         return {name: array.copy() for name, array in self._out.arrays.items()}
 
     def execute(self) -> None:

@@ -105,7 +105,7 @@ class CudaDevice:
         self._event = self._create("cuEventCreate", SLEEP_UNTIMED)
 
     def use(self) -> None:
-        """Make it the calling thread's GPU, as it has to be before anything else in a thread."""
+        """Makes it the calling thread's GPU, required before other calls in a thread."""
         self._call("cuCtxSetCurrent", self._context)
 
     def allocate(self, size: int) -> int:
@@ -166,7 +166,7 @@ class CudaDevice:
     def _call(self, function: str, *arguments: Any) -> None:
         code = getattr(self._driver, function)(*arguments)
         if code == OUT_OF_MEMORY:
-            raise CudaError(f"the GPU is out of memory ({function}): close what else uses it")
+            raise CudaError(f"the GPU is out of memory ({function}): close other programs that use it")
         if code:
             words = c_char_p()
             self._driver.cuGetErrorString(code, byref(words))

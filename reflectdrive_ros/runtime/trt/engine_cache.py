@@ -102,9 +102,9 @@ def load(folder: Path, key: EngineKey, remedy: str) -> bytes:
         raise EngineError(f"TensorRT engine {plan_file} cannot be read: {fault.strerror}; {remedy}") from None
     card = _card(card_file)
     if {part: card.get(part) for part in key.parts} != key.parts:
-        raise EngineError(f"TensorRT engine {plan_file}: {card_file.name} beside it does not tell its key; {remedy}")
+        raise EngineError(f"TensorRT engine {plan_file}: {card_file.name} beside it lacks its key; {remedy}")
     if card.get("sha256") != hashlib.sha256(plan).hexdigest():
-        raise EngineError(f"TensorRT engine {plan_file} is damaged: {card_file.name} tells another SHA-256; {remedy}")
+        raise EngineError(f"TensorRT engine {plan_file} is damaged: {card_file.name} has another SHA-256; {remedy}")
     return plan
 
 
@@ -141,7 +141,7 @@ def store_timing(file: Path, timing: bytes) -> None:
 
 
 def _describe_nearest(folder: Path, key: EngineKey) -> str:
-    """In what the engine of this graph that differs least differs."""
+    """The differing parts of the most similar engine of this graph."""
     there = sorted(_other_engines(folder, key), key=lambda row: len(row[1]))
     if not there:
         return f"there is no TensorRT engine of {key.graph} in {folder}"

@@ -60,7 +60,7 @@ LATERAL_MPS2 = 2.4
 
 @dataclass(frozen=True, eq=False)
 class ExpertPlan:
-    """What the expert does."""
+    """The expert's plan."""
 
     waypoints: Array  # (8, 3) at 0.5 .. 4 s, ego frame
     score: float  # PDMS

@@ -20,7 +20,7 @@ from ..traffic.actors import Lamp, Shape
 from ..traffic.traffic_log import TrafficLog
 
 STRIDE = 5  # steps between evaluated moments
-HORIZON_STEPS = 40  # steps: what a plan of 4 s meets
+HORIZON_STEPS = 40  # steps of a plan of 4 s
 REACTION_STEPS = 25  # steps: a lead has braked, a neighbour has changed lanes
 EGO_LENGTH_M, EGO_WIDTH_M = (3.9, 5.3), (1.6, 2.1)  # cars of this size may play the ego
 MOVING_MPS = 3.0
@@ -85,7 +85,7 @@ def _within(values: Array, bounds: tuple[float, float]) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class _RoadContext:
-    """(M, E) each: what a car is about to meet of the road."""
+    """(M, E) each: upcoming road features of a car."""
 
     known: Array  # it was there 2 s ago and is on a known lane now
     moving: Array

@@ -59,7 +59,7 @@ class Camera:
 
 @dataclass(frozen=True, eq=False)
 class _Projection:
-    """A camera on a car that stands a little askew on its springs, at the resolution of drawing."""
+    """A camera on a car with a small tilt, at the rendering resolution."""
 
     camera_from_ego: Array  # (4, 4)
     ego_from_camera: Array  # (4, 4)
@@ -157,7 +157,7 @@ def _projection(camera: Camera, appearance: Appearance) -> _Projection:
 
 
 def _tilt_camera(camera_from_ego: Array, appearance: Appearance) -> Array:
-    """Where the camera is while the car stands a little askew on its springs."""
+    """The camera's pose with a small tilt of the car."""
     pitch, roll = appearance.pitch_rad, appearance.roll_rad
     nod = np.array([[np.cos(pitch), 0, np.sin(pitch)], [0, 1, 0], [-np.sin(pitch), 0, np.cos(pitch)]])
     lean = np.array([[1, 0, 0], [0, np.cos(roll), -np.sin(roll)], [0, np.sin(roll), np.cos(roll)]])
@@ -191,7 +191,7 @@ def _sky_and_land(camera: Camera, appearance: Appearance) -> Array:
 
 
 def _to_bytes(rgb: Array, appearance: Appearance) -> Array:
-    """What the camera makes of light, uint8."""
+    """Camera response: light to uint8."""
     return np.asarray(np.clip(255 * rgb * appearance.gain_rgb, 0, 255).astype(np.uint8))
 
 

@@ -1,4 +1,4 @@
-"""What is painted on the road: edge lines, separators, centre lines, stop lines, zebra stripes, arrows."""
+"""Road markings: edge lines, separators, centre lines, stop lines, zebra stripes, arrows."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def offset_line(line: Array, left_m: float) -> Array:
 
 
 def strip_rings(line: Array, width_m: float, piece: int = 12) -> Iterator[Array]:
-    """Rings of a strip along a line, cut into pieces of a few points, so that what is far away is left out early."""
+    """Rings of a strip along a line, cut into pieces of a few points, so that distant pieces are culled early."""
     line = geometry.distinct_points(line)[:, :2]
     if len(line) < 2:
         return

@@ -52,7 +52,7 @@ class VisibleScene:
 
 
 def gather_visible(scenery: Scenery, snapshot: Snapshot, map_from_ego: Array, appearance: Appearance) -> VisibleScene:
-    """What the cameras share at one instant, `map_from_ego` (3,) being the rear axle."""
+    """Visible objects of all cameras at one instant; `map_from_ego` (3,) is the rear axle."""
     map_from_ego = np.asarray(map_from_ego, float)
     ego_from_map = geometry.invert(map_from_ego)
     sun = geometry.rotate(appearance.sun[:2], -map_from_ego[2])

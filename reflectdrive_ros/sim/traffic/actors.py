@@ -41,7 +41,7 @@ KIND_OF_SHAPE: Mapping[Shape, AgentKind] = {
 
 
 class Lamp(IntEnum):
-    """What a traffic light shows."""
+    """State of a traffic light."""
 
     RED = 0
     AMBER = 1

@@ -174,7 +174,7 @@ def _driver_attributes(
         "latAlignment": str(between(-0.15, 0.15)),  # lateral offset from the lane's centre
         "minGapLat": str(between(0.4, 0.7)),
         "maxSpeedLat": str(between(0.7, 1.2)),
-        "lcMaxSpeedLatFactor": "0.2",  # a car that creeps moves little to the side
+        "lcMaxSpeedLatFactor": "0.2",  # a very slow car moves little to the side
         "lcMaxSpeedLatStanding": "0",
         "lcAssertive": str(between(0.8, 1.6)),
     }
