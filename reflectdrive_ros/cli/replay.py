@@ -96,7 +96,7 @@ def options_of(args: argparse.Namespace) -> ReplayOptions:
 
 
 def run_one(args: argparse.Namespace, config: Config, console: Console, errors: Console) -> int:
-    if args.golden is not None:  # one that cannot be written or compared with is said before the work
+    if args.golden is not None:  # an unusable golden is reported before the replay
         golden.check_name(args.golden)
         if not args.update_golden:
             golden.read(args.golden)
@@ -141,7 +141,7 @@ def run_many(args: argparse.Namespace, config: Config, console: Console, errors:
     return 0 if not summary["failures"] and all(has_own_plan(one) for one in summary["bags"]) else 1
 
 
-# --- what is printed -------------------------------------------------------------------------------------------------
+# --- output ---------------------------------------------------------------------------------------------------------
 
 
 def has_own_plan(numbers: Mapping[str, Any]) -> bool:
@@ -173,7 +173,7 @@ def planner_rows(numbers: dict[str, Any]) -> dict[str, str]:
 
 
 def topic_rows(numbers: dict[str, Any]) -> dict[str, str]:
-    """Which topics of the bag were used."""
+    """Topics of the bag in use."""
     return {"topics": "\n".join(f"{key} = {entry['name']}" for key, entry in numbers["topics"].items())}
 
 
@@ -255,7 +255,7 @@ def print_summary(summary: Mapping[str, Any], shown: Path, console: Console, err
 
 
 def topic_groups(bags: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Names of bags by the topics that were used in them."""
+    """Names of bags by their topics."""
     groups: dict[str, list[str]] = {}
     for one in bags:
         topics = ", ".join(f"{key} = {entry['name']}" for key, entry in one["topics"].items())
