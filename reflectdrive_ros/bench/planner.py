@@ -90,8 +90,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--config", choices=("small", "base"), default="small", help="size of the random network (small)"
     )
     parser.add_argument("--model", metavar="FILE", help="weights to use instead of random ones")
-    parser.add_argument("--sha256", metavar="HASH", help="of --model (default: as the card.json beside it tells)")
-    parser.add_argument("--graphs", type=Path, metavar="CARD", help="card of the graphs exported of --model")
+    parser.add_argument("--sha256", metavar="HASH", help="of --model (default: from the card.json beside it)")
+    parser.add_argument("--graphs", type=Path, metavar="CARD", help="card of the graphs exported from --model")
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1 .. (cpu; of --backend tensorrt cuda)")
     parser.add_argument(
         "--threads", type=arguments.process_count(), default=2, metavar="N", help="processor threads (2)"
@@ -99,7 +99,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--steps", type=arguments.positive_int(), default=200, metavar="N", help="steps of each kind (200)"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers as JSON")
 
 
 @command(os_error="{}: {}")

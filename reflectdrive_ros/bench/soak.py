@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"of our time (default: {MINUTES:.0f})",
     )
     parser.add_argument("--planner", default=Config().planner, help=f"recipe (default: {Config().planner})")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers as JSON")
 
 
 @command()

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=arguments.process_count(),
         default=1,
         metavar="N",
-        help="of several bags so many at once (default: 1)",
+        help="parallel replays of several bags (default: 1)",
     )
     parser.add_argument("--node", action="store_true", help="through the real node over DDS, in recorded time")
     parser.add_argument(
@@ -64,17 +64,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--topic", action="append", default=[], metavar="KEY=NAME", help="topic of the bag for an input; KEY=: none"
     )
     parser.add_argument(
-        "--route", choices=("bag", "driven"), default="bag", help="driven: the path driven, in hindsight"
+        "--route", choices=("bag", "driven"), default="bag", help="driven: use the driven path as the route"
     )
     parser.add_argument(
-        "--duration", type=arguments.duration(0.1), metavar="S", help="only the first so many seconds of the bag"
+        "--duration", type=arguments.duration(0.1), metavar="S", help="only the first seconds of the bag"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write summary.json here too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write summary.json here")
     parser.add_argument(
         "--golden", type=Path, metavar="FILE", help="compare the plans with a golden; differences: exit 1"
     )
-    parser.add_argument("--update-golden", action="store_true", help="write the golden instead: a deliberate act")
-    parser.add_argument("--no-report", action="store_true", help="leave report.html out")
+    parser.add_argument("--update-golden", action="store_true", help="write the golden instead of comparing")
+    parser.add_argument("--no-report", action="store_true", help="do not write report.html")
 
 
 def has_several(args: argparse.Namespace) -> bool:

@@ -291,7 +291,7 @@ def add_arguments(parser: argparse._ActionsContainer) -> None:
         type=arguments.positive_int(100_000),
         default=SEEDS,
         metavar="N",
-        help=f"closed loop: so many worlds (default: {SEEDS})",
+        help=f"closed loop: number of worlds (default: {SEEDS})",
     )
     parser.add_argument(
         "--first-seed", type=arguments.SEED, default=0, metavar="N", help="of the first world (default: 0)"
