@@ -82,9 +82,11 @@ def add_command(
 ) -> None:
     parser = commands.add_parser(name, help=doc, description=doc)
     if wanted:
+        from .command import HelpFormatter  # with its libraries, which a list of commands does not need
+
         loaded = load_module(name, f"{__package__}.{module}")
         parser.description = loaded.__doc__
-        parser.formatter_class = argparse.RawDescriptionHelpFormatter
+        parser.formatter_class = HelpFormatter
         loaded.add_arguments(parser)
         parser.set_defaults(run=loaded.run)
 

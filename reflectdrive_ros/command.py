@@ -113,6 +113,19 @@ def check_json(args: Arguments) -> None:
         raise UserError(f"{file} cannot be written: {fault.strerror}; name another file with --json") from None
 
 
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Keeps the lines of a description and adds each option's default."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text, default = action.help or "", action.default
+        if not action.option_strings or "default" in text or default in (None, "", [], argparse.SUPPRESS):
+            return text
+        if default is False:  # a flag
+            return text
+        shown = " ".join(map(str, default)) if isinstance(default, list) else str(default)
+        return f"{text} (default: {shown.replace('%', '%%')})"
+
+
 # --- the process -----------------------------------------------------------------------------------------------------
 
 
@@ -120,7 +133,7 @@ def run_program(doc: str | None, add_arguments: Callable[[argparse.ArgumentParse
     """Runs a command in its own process, as `python -m MODULE ..`: parses the command line, returns the exit code."""
 
     def work() -> int:
-        parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+        parser = argparse.ArgumentParser(description=doc, formatter_class=HelpFormatter)
         add_arguments(parser)
         return int(run(parser.parse_args()))
 

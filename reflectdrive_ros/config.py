@@ -218,7 +218,7 @@ class ModelConfig:
         "or checkout",
     )
     sha256: str = setting(
-        "23b5aeb3631d0c4e622acbc4987390fd078656585eb0ef4b171a8466f3a79dc2",
+        "92e97495b022b4a578d0acb250ea17f3dc4cab4dae4e44e1dc61b89fbaaddf52",
         "expected hash of that file; a file with another hash is refused",
     )
     backend: str = setting(
@@ -297,8 +297,8 @@ class ReflectDriveConfig:
     draft_rounds: int = setting(5, "decoding rounds of the draft", 1, 14)
     guidance: float = setting(
         0.0,
-        "weight of classifier-free guidance, 0 is none; needs torch weights that were trained with text dropout: "
-        "exported graphs give no logits and are refused",
+        "weight of classifier-free guidance, 0 is none; needs a network that was trained with text dropout: weights, "
+        "or graphs exported with --guidance",
         0.0,
         10.0,
     )

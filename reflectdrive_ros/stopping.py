@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import io
 import os
@@ -28,6 +29,8 @@ from types import FrameType
 TERMINATION_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGHUP)  # the terminal also sends them to the parent, which ends workers
 REPEAT_WINDOW_S = 5.0  # a launcher may forward the Ctrl-C that the terminal also sends
+PARENT_VARIABLE = "REFLECTDRIVE_PARENT_PID"
+PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 STDOUT = "standard output"  # the file name of errors of writing to it
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # a full disk, or beyond a limit
 
@@ -79,6 +82,24 @@ def defer_signals() -> Iterator[Request]:
 
     with _install_handlers(on_signal):
         yield request
+
+
+def child_environment() -> dict[str, str]:
+    """The environment of a child process that calls `end_with_parent`."""
+    return {**os.environ, PARENT_VARIABLE: str(os.getpid())}
+
+
+def end_with_parent() -> None:
+    """Makes Linux end this process with SIGTERM when the main thread of its parent is gone, even if it was killed.
+
+    Without effect in a process that was not started with `child_environment`.
+    """
+    parent = os.environ.pop(PARENT_VARIABLE, "")
+    if not parent:
+        return
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+    if os.getppid() != int(parent):  # it was gone before
+        raise SystemExit(1)
 
 
 def install_worker_handlers() -> None:

@@ -17,7 +17,7 @@ from reflectdrive_ros.cli import scenes
 
 # what makes a number's place in the help; `metavar="N"` without a range would be a number that nobody checks
 NUMERIC_METAVARS = {"N", "M", "S"}
-PROGRAMS = ("ros.live", "ros.world_node", "ros.node")  # without `reflectdrive COMMAND`
+PROGRAMS = ("demo.live", "demo.world_node", "ros.node")  # without `reflectdrive COMMAND`
 MODULES = ("bench.soak", "replay.conformance")  # likewise, with a parser of their own
 TEXTS = (None, Path, str)
 OTHER = {"--camera": "WxH", "--show": "N FILE", "--privilege": "NAME"}  # tested below

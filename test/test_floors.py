@@ -27,6 +27,7 @@ FLOORS = {
     "deploy": 4,
     "evaluation": 4,
     "ros": 4,
+    "demo": 5,
     "replay": 5,
     "bench": 6,
     "cli": 7,
@@ -60,10 +61,10 @@ ONLY_IN = {
     "triton": ("model.token.fused_update",),
     "onnxruntime": ("runtime.ort_backend", "deploy"),
     "tensorrt": ("runtime.trt.backend", "deploy"),
-    "rclpy": ("ros", "replay.node"),
-    "reflectdrive": ("ros", "replay.node"),  # our messages
-    "builtin_interfaces": ("ros", "replay.node"),
-    "*_msgs": ("ros", "replay.node"),
+    "rclpy": ("ros", "demo", "replay.node"),
+    "reflectdrive": ("ros", "demo", "replay.node"),  # our messages
+    "builtin_interfaces": ("ros", "demo", "replay.node"),
+    "*_msgs": ("ros", "demo", "replay.node"),
     "lanelet2": ("ros.lanelet_file", "ros.vector_map_reader", "sim.network.lanelets"),
     "libsumo": ("sim",),
     "sumolib": ("sim",),

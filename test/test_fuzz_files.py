@@ -28,12 +28,13 @@ from reflectdrive_ros import config
 from reflectdrive_ros.__main__ import BENCHES, COMMANDS, main
 from reflectdrive_ros.bench import results
 from reflectdrive_ros.data import codec, real_tracks, shards
+from reflectdrive_ros.demo import recordings
 from reflectdrive_ros.documents import DocumentError, parse_arrays, parse_json, parse_yaml
 from reflectdrive_ros.evaluation import golden
 from reflectdrive_ros.files import read_limited
 from reflectdrive_ros.model.card import METADATA, GraphCard, GraphError
 from reflectdrive_ros.model.external_data import OnnxError, external_files
-from reflectdrive_ros.ros import bag, recordings
+from reflectdrive_ros.ros import bag
 from reflectdrive_ros.ros.lanelet_file import load_map
 from reflectdrive_ros.runtime import model_file
 from reflectdrive_ros.runtime.graphs import input_spec
@@ -292,7 +293,7 @@ def graph_bytes():
 
 
 @fuzzed(2)
-@given(content=st.one_of(torn(graph_bytes()), torn((MODEL / "int8/see.onnx").read_bytes()[-3000:])))
+@given(content=st.one_of(torn(graph_bytes()), torn((MODEL / "int8/vision_encoder.onnx").read_bytes()[-3000:])))
 def test_graphs(content):
     """Where the library `onnx` reads the bytes too, it finds no more external data than we do."""
     found = outcome(external_files, OnnxError, content)

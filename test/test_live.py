@@ -21,14 +21,15 @@ from scenes import config
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.config import Config, VehicleConfig
+from reflectdrive_ros.demo import live, live_view
+from reflectdrive_ros.demo.live_topics import CameraJpeg, Listener, LiveState, camera_name
+from reflectdrive_ros.demo.world_node import new_context
 from reflectdrive_ros.domain import Plan, Trajectory
 from reflectdrive_ros.replay.node import Harness
-from reflectdrive_ros.ros import convert, live, live_view, outputs
+from reflectdrive_ros.ros import convert, outputs
 from reflectdrive_ros.ros.inputs.channel import InputStatus, Level
-from reflectdrive_ros.ros.live_topics import CameraJpeg, Listener, LiveState, camera_name
 from reflectdrive_ros.ros.processes import running_node
 from reflectdrive_ros.ros.topics import NODE_NAME
-from reflectdrive_ros.ros.world_node import new_context
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""

@@ -9,9 +9,9 @@ from autoware_perception_msgs.msg import ObjectClassification
 from rclpy.serialization import serialize_message
 
 from reflectdrive_ros import geometry
+from reflectdrive_ros.demo.recordings import RecordingError, open_recording
 from reflectdrive_ros.ros import rotations
 from reflectdrive_ros.ros.bag import type_name_of
-from reflectdrive_ros.ros.recordings import RecordingError, open_recording
 
 DATA = Path(__file__).parent / "data"
 CAMERAS = {"front_left": "front_left_camera", "front": "front_camera", "front_right": "front_right_camera"}

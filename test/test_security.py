@@ -10,7 +10,8 @@ import rclpy
 from rclpy.context import Context
 
 from reflectdrive_ros.config import Config, InputsConfig, as_yaml
-from reflectdrive_ros.ros import live, sros2_policy, topics
+from reflectdrive_ros.demo import live
+from reflectdrive_ros.ros import sros2_policy, topics
 from reflectdrive_ros.ros.node import PlannerNode
 from reflectdrive_ros.ros.planning_core import PlanningCore
 
@@ -22,7 +23,7 @@ MODULES = sorted((ROOT / "reflectdrive_ros").rglob("*.py"))
 RUNS_DATA = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
 NETWORK = {"socket", "socketserver", "ssl", "urllib", "http", "requests", "httpx", "aiohttp", "ftplib", "smtplib"}
 NETWORK |= {"telnetlib", "poplib", "imaplib", "xmlrpc", "asyncio", "websockets", "huggingface_hub"}
-ALLOWED = {("ros/live.py", "http")}  # the live page's server, which answers this machine only
+ALLOWED = {("demo/live.py", "http")}  # the live page's server, which answers this machine only
 BUILTINS = {"eval", "exec", "compile", "__import__"}
 
 

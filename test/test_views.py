@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from reflectdrive_ros.config import Config
-from reflectdrive_ros.ros import topics, world_messages
+from reflectdrive_ros.demo import world_messages
+from reflectdrive_ros.ros import topics
 from reflectdrive_ros.ros.processes import full_topic_name
 
 ROOT = Path(__file__).parents[1]

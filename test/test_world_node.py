@@ -16,14 +16,15 @@ from rclpy.qos import DurabilityPolicy, QoSCompatibility, ReliabilityPolicy, qos
 
 from reflectdrive_ros import geometry
 from reflectdrive_ros.config import Config, override_dotted
+from reflectdrive_ros.demo import world_messages
+from reflectdrive_ros.demo.world_messages import Sender, car_topics, is_route_current, plan_from_message
+from reflectdrive_ros.demo.world_node import Pacing, WorldNode, new_context, spin_in_background
 from reflectdrive_ros.domain import Plan, StepKind, Trajectory
 from reflectdrive_ros.kinematics import speeds
-from reflectdrive_ros.ros import convert, image_decoding, outputs, topics, world_messages
+from reflectdrive_ros.ros import convert, image_decoding, outputs, topics
 from reflectdrive_ros.ros.convert import BadMessage
 from reflectdrive_ros.ros.node import qos_profile
 from reflectdrive_ros.ros.topics import message_class
-from reflectdrive_ros.ros.world_messages import Sender, car_topics, is_route_current, plan_from_message
-from reflectdrive_ros.ros.world_node import Pacing, WorldNode, new_context, spin_in_background
 from reflectdrive_ros.sim.render import camera
 from reflectdrive_ros.sim.traffic.actors import KIND_OF_SHAPE, Actors, Shape
 from reflectdrive_ros.sim.world import World, WorldOptions
@@ -212,7 +213,7 @@ def test_the_world_follows_the_newest_plan_and_brakes_without_one(world):
 
 @pytest.mark.dds
 def test_lock_step_waits_for_the_plan_of_its_moment_and_no_longer(world, monkeypatch):
-    monkeypatch.setattr("reflectdrive_ros.ros.world_node.LOCK_STEP_S", 0.4)
+    monkeypatch.setattr("reflectdrive_ros.demo.world_node.LOCK_STEP_S", 0.4)
     context = new_context()
     node = WorldNode(world, SMALL, (), context=context)
     with spin_in_background(node, context=context):
@@ -224,14 +225,14 @@ def test_lock_step_waits_for_the_plan_of_its_moment_and_no_longer(world, monkeyp
         ahead = np.column_stack([0.5 * np.arange(1, 81), np.zeros(80), np.zeros(80)])
         plan = Plan(world.stamp_ns, world.ego.map_from_ego, Trajectory(ahead, 0.1))
         threading.Timer(0.5, node._take, [outputs.trajectory(plan, SMALL)]).start()
-        monkeypatch.setattr("reflectdrive_ros.ros.world_node.LOCK_STEP_S", 5.0)
+        monkeypatch.setattr("reflectdrive_ros.demo.world_node.LOCK_STEP_S", 5.0)
         assert next(node.drive(1.0, Pacing(lock_step=True, real_time=False))).fresh
 
 
 @pytest.mark.dds
 def test_the_world_as_a_process_ends_when_it_is_told_to():
     process = subprocess.Popen(
-        [sys.executable, "-m", "reflectdrive_ros.ros.world_node", "--seed", "3"],
+        [sys.executable, "-m", "reflectdrive_ros.demo.world_node", "--seed", "3"],
         cwd=ROOT,
         env=dict(os.environ),
         stdout=subprocess.PIPE,

@@ -79,21 +79,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--val", type=Path, required=True, metavar="DIR", help=f"validation set, its first {SCENES}")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the trainings")
     parser.add_argument(
-        "--steps", type=arguments.positive_int(10**9), default=500, metavar="N", help="of each training (500)"
+        "--steps", type=arguments.positive_int(10**9), default=500, metavar="N", help="of each training"
     )
     parser.add_argument(
         "--vision-steps",
         type=arguments.positive_int(10**9),
         default=1800,
         metavar="N",
-        help="of the vision pretraining before them (1800)",
+        help="of the vision pretraining before them",
     )
     arguments.add_renamed_options(parser, {"eyes-steps": "--vision-steps"})
     parser.add_argument(
-        "--seeds", type=arguments.positive_int(100), default=3, metavar="N", help="trainings of each variant (3)"
+        "--seeds", type=arguments.positive_int(100), default=3, metavar="N", help="trainings of each variant"
     )
     parser.add_argument(
-        "--jobs", type=arguments.process_count(), default=2, metavar="N", help="parallel trainings, one thread each (2)"
+        "--jobs", type=arguments.process_count(), default=2, metavar="N", help="parallel trainings, one thread each"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
 

@@ -23,11 +23,11 @@ from rich.table import Table
 from .. import arguments
 from ..command import command, make_list, track_progress
 from ..config import Config, override_dotted
+from ..demo.recordings import RECORDING, open_recording
 from ..provenance import write_numbers
 from ..replay.node import Harness
 from ..ros import image_decoding, outputs
 from ..ros.processes import running_node
-from ..ros.recordings import RECORDING, open_recording
 from ..ros.topics import message_class
 
 PERIOD_S = 0.1
@@ -44,13 +44,9 @@ KEY_BY_SUFFIX = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--runs", type=arguments.positive_int(1000), default=5, help="runs to take medians over (default: 5)"
-    )
-    parser.add_argument(
-        "--seconds", type=arguments.duration(1.0, 3600.0), default=60.0, help="length of a run (default: 60)"
-    )
-    parser.add_argument("--planner", default="constant_velocity", help="recipe (default: constant_velocity)")
+    parser.add_argument("--runs", type=arguments.positive_int(1000), default=5, help="runs to take medians over")
+    parser.add_argument("--seconds", type=arguments.duration(1.0, 3600.0), default=60.0, help="length of a run")
+    parser.add_argument("--planner", default="constant_velocity", help="recipe")
     parser.add_argument("--objects", action="store_true", help="also send the recording's road users")
     parser.add_argument("--raw", action="store_true", help="three raw 1920x1080 streams instead of 640x360 JPEG")
     parser.add_argument("--recording", type=Path, default=RECORDING, help="images to send")

@@ -49,13 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--graphs", type=Path, required=True, metavar="CARD", help="card of the graphs exported from it"
     )
-    parser.add_argument("--backend", choices=("onnxruntime", "tensorrt"), default="onnxruntime", help="(onnxruntime)")
-    parser.add_argument("--device", default="auto", metavar="NAME", help="of the graphs: auto, cpu, cuda .. (auto)")
-    parser.add_argument("--threads", type=arguments.process_count(), default=1, metavar="N", help="of each (1)")
+    parser.add_argument("--backend", choices=("onnxruntime", "tensorrt"), default="onnxruntime", help="of the graphs")
+    parser.add_argument("--device", default="auto", metavar="NAME", help="of the graphs: auto, cpu, cuda ..")
+    parser.add_argument("--threads", type=arguments.process_count(), default=1, metavar="N", help="of each")
     parser.add_argument("--scenes", type=Path, required=True, metavar="DIR", help="scene set, with images")
-    parser.add_argument(
-        "--limit", type=arguments.positive_int(), default=1000, metavar="N", help="its first scenes (1000)"
-    )
+    parser.add_argument("--limit", type=arguments.positive_int(), default=1000, metavar="N", help="its first scenes")
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings of planner and score (YAML)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
 

@@ -36,8 +36,8 @@ class ResultsError(UserError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--bench", type=Path, default=Path("docs/bench"), metavar="DIR", help="JSON files (docs/bench)")
-    parser.add_argument("--out", type=Path, default=Path("docs/results.md"), metavar="FILE", help="(docs/results.md)")
+    parser.add_argument("--bench", type=Path, default=Path("docs/bench"), metavar="DIR", help="JSON files")
+    parser.add_argument("--out", type=Path, default=Path("docs/results.md"), metavar="FILE", help="page to write")
 
 
 @command(os_error="{}: {}")

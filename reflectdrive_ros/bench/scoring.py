@@ -51,7 +51,7 @@ OPERATIONS = STEPS * 50 + (STEPS + 1) * (5 * 20 + 6 * (STEPS + 1) + STATE_SIZE)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--runs", type=arguments.positive_int(10_000), default=15, help="repetitions to take medians over (default: 15)"
+        "--runs", type=arguments.positive_int(10_000), default=15, help="repetitions to take medians over"
     )
     parser.add_argument("--scenes", type=Path, metavar="FILE", help="golden scenes, if they are not beside the package")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers as JSON")

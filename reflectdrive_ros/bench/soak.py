@@ -28,11 +28,11 @@ from rich.table import Table
 from .. import arguments
 from ..command import command, make_list, run_program
 from ..config import Config, override_dotted
+from ..demo import world_bag
+from ..demo.world_node import Pacing, WorldNode, new_context, remaps, require_running, spin_in_background
 from ..provenance import write_numbers
 from ..replay.node import PlannerOutputs
-from ..ros import world_bag
 from ..ros.processes import isolated_environment, running_node
-from ..ros.world_node import Pacing, WorldNode, new_context, remaps, require_running, spin_in_background
 from ..runtime import cli_args
 from .node import growth_percent, resident_mb
 
@@ -49,9 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--minutes",
         type=arguments.Range(0.1, 10_080.0, "minutes"),
         default=MINUTES,
-        help=f"of our time (default: {MINUTES:.0f})",
+        help="of our time",
     )
-    parser.add_argument("--planner", default=Config().planner, help=f"recipe (default: {Config().planner})")
+    parser.add_argument("--planner", default=Config().planner, help="recipe")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers as JSON")
 
 

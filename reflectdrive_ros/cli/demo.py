@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import time
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -26,6 +25,9 @@ from rich.table import Table
 from .. import arguments
 from ..command import command, make_list
 from ..config import Config
+from ..demo import live, world_bag, world_messages
+from ..demo.recordings import RECORDING
+from ..demo.world_node import Pacing, WorldNode, new_context, remaps, require_running, spin_in_background
 from ..errors import UserError
 from ..evaluation.driving_scores import extend
 from ..files import lock_folder
@@ -36,11 +38,8 @@ from ..replay.engine import PlansBag
 from ..replay.node import PlannerOutputs
 from ..replay.record import DriveEvent, DriveRecord, ReplayRecord, summary
 from ..replay.report import drive_rows, write_report
-from ..ros import live, world_bag, world_messages
 from ..ros.bag import BagReader, BagWriter
 from ..ros.processes import isolated_environment, running_node
-from ..ros.recordings import RECORDING
-from ..ros.world_node import Pacing, WorldNode, new_context, remaps, require_running, spin_in_background
 from ..runtime import cli_args
 from ..sim.sumo import SumoMissing
 from . import make_bag, replay
@@ -68,9 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=Path("out/demo"), help="folder for bag, plans and report")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
     parser.add_argument("--live", action="store_true", help="show the drive in a browser while it runs")
-    parser.add_argument(
-        "--port", type=arguments.PORT, default=live.PORT, help=f"of the live page (default: {live.PORT})"
-    )
+    parser.add_argument("--port", type=arguments.PORT, default=live.PORT, help="of the live page")
     parser.add_argument(
         "--recording", type=Path, nargs="?", const=RECORDING, metavar="DIR", help="play a real recording instead"
     )
@@ -221,11 +218,10 @@ def run_live(args: argparse.Namespace, console: Console, errors: Console) -> Non
         with spin_in_background(node, context=context), running_node(config, remaps(config), log) as process:
             node.wait_for_planner(process, log)
             console.print(f"{page.url} shows the drive; Ctrl-C ends it")
-            with suppress(KeyboardInterrupt):  # Ctrl-C ends the page
-                for moment in node.drive(args.seconds, Pacing(lock_step=True, real_time=True)):
-                    require_running(process, log)
-                    for event in moment.events:
-                        console.print(f"{event.time_s:.1f} s: {event.text}")
+            for moment in node.drive(args.seconds, Pacing(lock_step=True, real_time=True)):
+                require_running(process, log)
+                for event in moment.events:
+                    console.print(f"{event.time_s:.1f} s: {event.text}")
 
 
 # --- the recording ---------------------------------------------------------------------------------------------------

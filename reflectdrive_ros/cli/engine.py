@@ -31,7 +31,7 @@ from ..runtime.network import load_network
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("card", metavar="CARD", help="card.json of exported graphs")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="of the engines (default: engines, beside the card)")
-    parser.add_argument("--device", default="cuda", metavar="NAME", help="cuda, or one of several, as cuda:1 (cuda)")
+    parser.add_argument("--device", default="cuda", metavar="NAME", help="cuda, or one of several, as cuda:1")
     parser.add_argument(
         "--check", action="store_true", help="build nothing: check that engines exist and pass the self-check"
     )

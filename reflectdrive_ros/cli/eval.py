@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--scenes",
         default=REAL_TRACKS,
         metavar="NAME|DIR",
-        help=f"scene set {', '.join(names)}, or the folder of a set or of recordings (default: {REAL_TRACKS})",
+        help=f"scene set {', '.join(names)}, or the folder of a set or of recordings",
     )
     arguments.add_renamed_options(parser, {"set": "--scenes", "oracle": "--privilege"})
     parser.add_argument(
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=sorted((*PLANNERS, *LEARNED)),
         default=list(BASELINES),
         metavar="NAME",
-        help=f"planners to score: {', '.join(sorted((*PLANNERS, *LEARNED)))} (default: {' '.join(BASELINES)})",
+        help=f"planners to score: {', '.join(sorted((*PLANNERS, *LEARNED)))}",
     )
     cli_args.add_model_arguments(parser)
     cli_args.add_random_weights_argument(parser)
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="inputs beyond images: words (command, speed limit, instruction), route (also the route), "
         "objects (also the drivable area, and objects with their present velocities), logged (also their recorded "
-        "futures); several give one row each (default: objects)",
+        "futures); several give one row each",
     )
     made.add_argument("--families", nargs="+", choices=FAMILIES, metavar="NAME", help=f"only {', '.join(FAMILIES)}")
     made.add_argument(
@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=arguments.process_count(),
         default=arguments.available_cores(),
         metavar="N",
-        help="processes (default: the cores)",
+        help="processes",
     )
     closed_loop.add_arguments(parser.add_argument_group("closed loop", "the engine drives in generated worlds"))
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")

@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--precision",
         choices=(*PRECISIONS.values(), *QUANTISED),
         default="fp32",
-        help="of the arithmetic: bf16 and fp8 are for TensorRT, int8 for CPUs (fp32)",
+        help="of the arithmetic: bf16 and fp8 are for TensorRT, int8 for CPUs",
     )
     parser.add_argument(
         "--guidance",
@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=arguments.positive_int(),
         default=1000,
         metavar="N",
-        help="the first scenes of --gate (1000)",
+        help="the first scenes of --gate",
     )
     parser.add_argument(
         "--tensorrt",

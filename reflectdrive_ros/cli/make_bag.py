@@ -19,11 +19,11 @@ from rich.table import Table
 from .. import arguments
 from ..command import command, make_table, track_progress
 from ..config import Config, override_dotted
+from ..demo import world_bag
+from ..demo.recordings import Recording, open_recording
 from ..planning import get_planner
 from ..provenance import write_numbers
-from ..ros import world_bag
 from ..ros.bag import STORAGES, BagReader, BagWriter
-from ..ros.recordings import Recording, open_recording
 
 WORLD = Path("world")
 
@@ -34,14 +34,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="pandaset_002 or comma2k19_example (of the source tree), a folder of such a recording, or the word world",
     )
-    parser.add_argument("out", type=Path, help="output folder of the bag")
-    parser.add_argument("--storage", choices=list(STORAGES), default="mcap", help="storage of the bag (default: mcap)")
-    parser.add_argument("--force", action="store_true", help="replace an existing bag")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
+    parser.add_argument("out", type=Path, help="folder to make; it holds the bag")
+    parser.add_argument("--storage", choices=list(STORAGES), default="mcap", help="storage of the bag")
+    parser.add_argument("--force", action="store_true", help="replace a bag that is there already")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the table here too")
     drive = parser.add_argument_group("of the world")
     world_bag.add_world_arguments(drive)
-    drive.add_argument("--seconds", type=arguments.duration(0.1, 3600.0), default=20.0, help="of driving (default: 20)")
-    drive.add_argument("--planner", default="route_follower", help="planner (default: route_follower)")
+    drive.add_argument("--seconds", type=arguments.duration(0.1, 3600.0), default=20.0, help="of driving")
+    drive.add_argument("--planner", default="route_follower", help="planner")
 
 
 @command(lambda args: f"what was written until then is a whole bag: {args.out}")

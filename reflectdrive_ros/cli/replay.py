@@ -46,14 +46,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=arguments.process_count(),
         default=1,
         metavar="N",
-        help="parallel replays of several bags (default: 1)",
+        help="parallel replays of several bags",
     )
     parser.add_argument("--node", action="store_true", help="through the real node over DDS, in recorded time")
     parser.add_argument(
         "--rate",
         type=arguments.Range(0.05, 20.0),
         default=1.0,
-        help="with --node: speed of playing (default: 1.0)",
+        help="with --node: speed of playing",
     )
     parser.add_argument("--planner", help="recipe to use instead of the configured one")
     cli_args.add_model_arguments(parser)
@@ -81,7 +81,7 @@ def has_several(args: argparse.Namespace) -> bool:
     return len(args.bags) > 1 or holds_bags(args.bags[0])
 
 
-@command(lambda args: "the same command resumes from here" if has_several(args) else "", "{} cannot be used: {}")
+@command(lambda args: "the same command goes on from here" if has_several(args) else "", "{} cannot be used: {}")
 def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
     """Exit code 0; 1 when no plan of the planner was published, plans differ from the golden, or one of several bags
     cannot be replayed; 2 with one sentence when an argument cannot be used."""
@@ -96,7 +96,7 @@ def options_of(args: argparse.Namespace) -> ReplayOptions:
 
 
 def run_one(args: argparse.Namespace, config: Config, console: Console, errors: Console) -> int:
-    if args.golden is not None:  # an unusable golden is reported before the replay
+    if args.golden is not None:  # one that cannot be written or compared with is said before the work
         golden.check_name(args.golden)
         if not args.update_golden:
             golden.read(args.golden)
@@ -141,7 +141,7 @@ def run_many(args: argparse.Namespace, config: Config, console: Console, errors:
     return 0 if not summary["failures"] and all(has_own_plan(one) for one in summary["bags"]) else 1
 
 
-# --- output ---------------------------------------------------------------------------------------------------------
+# --- what is printed -------------------------------------------------------------------------------------------------
 
 
 def has_own_plan(numbers: Mapping[str, Any]) -> bool:
@@ -155,9 +155,9 @@ def no_plan_lines(numbers: Mapping[str, Any]) -> list[str]:
         return []
     said = numbers["diagnostics"]
     said = [line for line in said if line["level"] == "ERROR"] or said
-    stops = f"{numbers['plans']} stops were sent" if numbers["plans"] else "nothing was published"
+    stops = f"{numbers['plans']} stops were sent" if numbers["plans"] else "nothing was sent"
     lines = [
-        f"bag {numbers['bag']}: no plan of {numbers['planner']} was published, {stops}; the diagnostics, with counts:"
+        f"bag {numbers['bag']}: no plan of {numbers['planner']} went out, {stops}; the diagnostics say, with counts:"
     ]
     return lines + [f"  {line['count']} x {line['name']}: {line['message']}" for line in said]
 
@@ -173,7 +173,7 @@ def planner_rows(numbers: dict[str, Any]) -> dict[str, str]:
 
 
 def topic_rows(numbers: dict[str, Any]) -> dict[str, str]:
-    """Topics of the bag in use."""
+    """Which topics of the bag were used."""
     return {"topics": "\n".join(f"{key} = {entry['name']}" for key, entry in numbers["topics"].items())}
 
 
@@ -255,7 +255,7 @@ def print_summary(summary: Mapping[str, Any], shown: Path, console: Console, err
 
 
 def topic_groups(bags: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Names of bags by their topics."""
+    """Names of bags by the topics that were used in them."""
     groups: dict[str, list[str]] = {}
     for one in bags:
         topics = ", ".join(f"{key} = {entry['name']}" for key, entry in one["topics"].items())

@@ -31,7 +31,7 @@ MAX_SHOWN = 1000  # scenes in one image
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--scenes", choices=sets.SIZES, default="test", help="scene set (default: test)")
+    parser.add_argument("--scenes", choices=sets.SIZES, default="test", help="scene set")
     arguments.add_renamed_options(parser, {"set": "--scenes", "no-pictures": "--no-images"})
     parser.add_argument(
         "--count",
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=arguments.process_count(),
         default=arguments.available_cores(),
         metavar="N",
-        help="processes (default: the cores)",
+        help="processes",
     )
     parser.add_argument(
         "--width",

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from .. import arguments
-from ..command import command
+from ..command import HelpFormatter, command
 from ..config import ConfigError, override_dotted
 from ..data import shards
 from ..data.cache import Shape, build_cache
@@ -46,7 +46,7 @@ from ..training.train_state import StateError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(title="kinds", metavar="KIND", required=True)
     sft_parser = kinds.add_parser("sft", help="supervised: the expert's plan, drafts and edits", description=__doc__)
-    sft_parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    sft_parser.formatter_class = HelpFormatter
     sft_parser.add_argument("config", type=Path, metavar="CONFIG", help="settings (YAML), as config/train/*.yaml")
     sft_parser.add_argument("--train", type=Path, required=True, metavar="DIR", help="training set")
     sft_parser.add_argument("--val", type=Path, metavar="DIR", help="validation set")
@@ -77,10 +77,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sft_parser.add_argument("--seed", type=arguments.SEED, metavar="N", help="instead of the configured seed")
     cli_args.add_settings_argument(sft_parser)
     sft_parser.add_argument(
-        "--workers", type=arguments.process_count(), default=2, metavar="N", help="processes that read scenes (2)"
+        "--workers", type=arguments.process_count(), default=2, metavar="N", help="processes that read scenes"
     )
     mean_parser = kinds.add_parser("mean", help="averages the weights of runs", description=average.__doc__)
-    mean_parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    mean_parser.formatter_class = HelpFormatter
     average.add_arguments(mean_parser)
     mean_parser.set_defaults(run=average.run)
 

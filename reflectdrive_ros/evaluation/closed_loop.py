@@ -291,17 +291,15 @@ def add_arguments(parser: argparse._ActionsContainer) -> None:
         type=arguments.positive_int(100_000),
         default=SEEDS,
         metavar="N",
-        help=f"closed loop: number of worlds (default: {SEEDS})",
+        help="closed loop: number of worlds",
     )
-    parser.add_argument(
-        "--first-seed", type=arguments.SEED, default=0, metavar="N", help="of the first world (default: 0)"
-    )
+    parser.add_argument("--first-seed", type=arguments.SEED, default=0, metavar="N", help="of the first world")
     parser.add_argument(
         "--duration",
         type=arguments.duration(1.0, 3600.0),
         default=DURATION_S,
         metavar="S",
-        help=f"closed loop: seconds of driving in each (default: {DURATION_S:.0f})",
+        help="closed loop: seconds of driving in each",
     )
 
 

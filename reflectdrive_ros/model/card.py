@@ -118,7 +118,7 @@ FIELDS = {
                 "rescored": COUNT,
                 "value_power": number(),
             },
-            "edits": {"at_most": whole(0, 16)},
+            "edits": {"at_most": whole(0, 4096)},
         },
         "action_sequences": maybe(COUNT),
     },
@@ -308,7 +308,8 @@ def _former_layout(codebook: Mapping[str, Any], ranges: Any, of_ids: bool = Fals
             axis["low"], axis["high"] = (value * bin_m if of_ids or not ranges else value for value in ids)
     except (TypeError, ValueError):
         axes = [{**axis, "low": None, "high": None} for axis in axes]  # for `check_fields` to refuse
-    return {"points": 8, "axes": axes, "goal": [14, 15], "order": "waypoints"}
+    layout = TokenLayout()
+    return {"points": layout.points, "axes": axes, "goal": list(layout.goal), "order": layout.order}
 
 
 def token_layout(values: Mapping[str, Any]) -> TokenLayout:

@@ -282,7 +282,7 @@ def carried_points(last: Plan, observation: Observation, count: int) -> Array:
 
 
 def lite_draft(network: Network, context: Any, carried: Array) -> tuple[Array, Array, Array]:
-    """Draft the masked end of carried points (8, 2): ids (1, T), probabilities, points (1, 8, 2)."""
+    """Draft the masked end of carried points (P, 2): ids (1, T), probabilities, points (1, P, 2)."""
     layout = network.layout
     known = np.isfinite(carried)
     before = np.where(known.reshape(-1), layout.encode(np.where(known, carried, 0.0)), layout.mask_id)[None]
@@ -317,7 +317,7 @@ class RankedCandidates:
 
 
 def rank_candidates(points: Array, log_probs: Array, known: SafetyContext) -> RankedCandidates:
-    """Order plans of points (M, 8, 2) by preference.
+    """Order plans of points (M, P, 2) by preference.
 
     The first is chosen by `select_goal` among the plans with the best driving score without progress: the goal
     probabilities include traffic lights and brake lights, which the score does not know. The rest follow by score.

@@ -47,7 +47,7 @@ BRAKING_MPS2 = (1.0, 2.0, 3.0, 4.5, 6.0, 8.0)
 MERGE_S, MERGE_M = 2.0, 6.0  # the lateral offset to the route vanishes after this time, or this distance
 
 Redraft = Callable[[Array], Array]  # partly masked ids (M, T) int32 -> complete ids, in one step of the network
-PointsOf = Callable[[Array], Array]  # ids (M, T) -> post-processed points (M, 8, 2) m
+PointsOf = Callable[[Array], Array]  # ids (M, T) -> post-processed points (M, P, 2) m
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,10 +55,10 @@ class RepairResult:
     """Result of a repair."""
 
     ids: Array  # (T,) int32
-    points: Array  # (8, 2) m
+    points: Array  # (P, 2) m
     safe: bool
     iterations: int
-    seen: tuple[Array, ...]  # points (8, 2) of the input plan and of the plan after each iteration
+    seen: tuple[Array, ...]  # points (P, 2) of the input plan and of the plan after each iteration
     states: Array | None = None  # (41, 11) simulated states; None if the plan was not evaluated
 
 
@@ -70,7 +70,7 @@ def repair_plan(
     known: SafetyContext,
     states: Array | None = None,
 ) -> RepairResult:
-    """Post-process a plan of ids (T,) and points (8, 2) and repair it if it is unsafe.
+    """Post-process a plan of ids (T,) and points (P, 2) and repair it if it is unsafe.
 
     Points may be finer than the codebook: they are kept where an id is unchanged. `context` is that of the network for
     this scene; `states` (1, 41, 11) are the simulated states of the input, if they are known.
@@ -202,14 +202,14 @@ def mask_around(plans: Array, place: int, anchored: Array, layout: TokenLayout) 
 
 
 def brake_along_plan(points: Array, speed_mps: float) -> Array:
-    """(6, 8, 2) points on the path of a plan (8, 2), with braking from now on of at least each of BRAKING_MPS2."""
+    """(6, P, 2) points on the path of a plan (P, 2), with braking from now on of at least each of BRAKING_MPS2."""
     line, along = np.concatenate([np.zeros((1, 2)), points]), _along(points)
     reached = _braked(along, speed_mps)
     return np.stack([np.interp(reached, along, line[:, axis]) for axis in (0, 1)], axis=-1)
 
 
 def follow_route(points: Array, known: SafetyContext) -> Array:
-    """(7, 8, 2) points along the route, merging within MERGE_S, at the distances of the plan (8, 2) and braked."""
+    """(7, P, 2) points along the route, merging within MERGE_S, at the distances of the plan (P, 2) and braked."""
     assert known.route is not None
     speed_mps = float(known.scene.motion[0])
     (begins_m,), (aside_m,) = geometry.project(known.route, np.zeros((1, 2)))
@@ -223,7 +223,7 @@ def follow_route(points: Array, known: SafetyContext) -> Array:
 
 
 def _along(points: Array) -> Array:
-    """(9,) arc length in metres along a plan (8, 2), starting at the vehicle."""
+    """(9,) arc length in metres along a plan (P, 2), starting at the vehicle."""
     return np.concatenate([[0.0], np.cumsum(np.hypot(*np.diff(points, axis=0, prepend=np.zeros((1, 2))).T))])
 
 

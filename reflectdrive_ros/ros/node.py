@@ -40,6 +40,7 @@ from rclpy.signals import SignalHandlerOptions
 from ..config import ConfigError
 from ..domain import Command, StepReport
 from ..runtime.model_file import ModelFileError
+from ..stopping import end_with_parent
 from . import outputs, topics
 from .inputs.channel import InputStatus, Level
 from .params import declare_config
@@ -360,6 +361,7 @@ def main(args: list[str] | None = None) -> int:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, leave)
+    end_with_parent()
     node = None
     try:
         start_ros(given)

@@ -14,6 +14,7 @@ from pathlib import Path
 from rclpy.qos import QoSProfile
 
 from ..config import Config, as_yaml
+from ..stopping import child_environment
 from . import topics
 from .node import qos_profile
 from .topics import NODE_NAME
@@ -70,7 +71,9 @@ def running_node(
         command += ["-p", f"config_file:={file}", "-p", f"use_sim_time:={str(sim_time).lower()}"]
         for private, name in remaps.items():
             command += ["-r", f"{private}:={name}"]
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, env=child_environment()
+        )
         try:
             yield process
         finally:

@@ -1,4 +1,4 @@
-"""Common arguments of the commands that plan: a configuration file, single settings, a planner, a model."""
+"""What the commands that plan are given alike: a configuration file, single settings, a planner, a model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .network import load_network, random_network, worker_network
 
 def add_model_arguments(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--model", metavar="FILE", help=f"weights of a learned planner ({', '.join(LEARNED)})")
-    parser.add_argument("--sha256", metavar="HASH", help="hash of --model (default: from the card.json beside it)")
+    parser.add_argument("--sha256", metavar="HASH", help="hash of --model (default: as the card.json beside it tells)")
 
 
 def add_random_weights_argument(parser: argparse._ActionsContainer) -> None:
@@ -48,18 +48,18 @@ def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
         "--scenes",
         default="test",
         metavar="NAME|DIR",
-        help="scene set train, val, test or hard, generated where missing, or the folder of a set (default: test)",
+        help="scene set train, val, test or hard, generated where missing, or the folder of a set",
     )
     arguments.add_renamed_options(parser, {"set": "--scenes"})
     parser.add_argument(
-        "--limit", type=arguments.positive_int(), default=300, metavar="N", help="scenes, the set's first (300)"
+        "--limit", type=arguments.positive_int(), default=300, metavar="N", help="scenes, the set's first"
     )
     parser.add_argument(
         "--workers",
         type=arguments.process_count(),
         default=1,
         metavar="N",
-        help="processes to make a missing set (1)",
+        help="processes to make a missing set",
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="configuration (YAML)")
     add_model_arguments(parser)

@@ -38,7 +38,7 @@ class GoalChoice:
         return Prefilled(context, actions[0, first].astype(np.int32), log_probs[0, first], valid[0, first])
 
 
-StepOutput = tuple[Array, Array]  # ids (M, 16), and their probabilities
+StepOutput = tuple[Array, Array]  # ids (M, T), and their probabilities
 TensorSpec = tuple[np.dtype, Sequence[int | str]]  # element type and shape of a tensor; a size that is free has a name
 
 
@@ -102,10 +102,10 @@ def check_feeds(graph: str, takes: Mapping[str, TensorSpec], given: Mapping[str,
 
 
 def run_batched(call: Callable[[Array], StepOutput], actions: Array, count: int | None) -> StepOutput:
-    """Applies `call` to action sequences (M, 16), in as many calls as a step of `count` sequences requires; None: any
+    """Applies `call` to action sequences (M, T), in as many calls as a step of `count` sequences requires; None: any
     number.
 
-    Each call is given a batch (1, count, 16) int64, padded with repeated sequences, and returns (ids, confidence) of
+    Each call is given a batch (1, count, T) int64, padded with repeated sequences, and returns (ids, confidence) of
     each of them. Sequences do not depend on each other, so that any split gives the same result. A repair redrafts more
     sequences than there are goals.
     """

@@ -10,7 +10,7 @@ import numpy as np
 from ..config import VehicleConfig
 from ..domain import Array
 from ..scoring import metrics
-from ..scoring.simulate import AX, DT_S, STATE_SIZE, STEPS, VX
+from ..scoring.simulate import DT_S, STATE_SIZE, STEPS, VX
 from . import incidents
 from .ego import Ego
 from .network.roads import RoadMap
@@ -63,10 +63,6 @@ class DriveLog:
     @property
     def speeds_mps(self) -> Array:
         return self.states[:, VX]
-
-    @property
-    def accelerations_mps2(self) -> Array:
-        return self.states[:, AX]
 
     @property
     def duration_s(self) -> float:

@@ -2,7 +2,7 @@
 
 Training calls these functions in its rollouts, eager inference calls them and export traces them. They have static
 shapes, need no host synchronisation, rank by comparison, and use no TopK, Scatter, NonZero or loops over data. Ids are
-(B, M, 16): M action sequences, one per goal. Ties go to the lower position and the lower id.
+(B, M, T): M action sequences, one per goal. Ties go to the lower position and the lower id.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class GoalRules:
 class EditRules:
     """When AutoEdit replaces a token."""
 
-    at_most: int = 5  # replacements in one round: a third of the 14 free tokens, as drafting commits
+    at_most: int = 5  # replacements in one round: a third of the free tokens, as drafting commits
 
 
 def likely_x_indices(logits: Tensor) -> Tensor:
@@ -121,7 +121,7 @@ def ranks(values: Tensor, among: Tensor) -> Tensor:
 def unmask(ids: Tensor, logits: Tensor, mask_id: int, limit: Tensor | int) -> tuple[Tensor, Tensor]:
     """Writes the `limit` most confident masked positions of each sequence; written tokens are kept.
 
-    Returns ids (B, M, 16) and the probability of each position's token, 0 for a mask.
+    Returns ids (B, M, T) and the probability of each position's token, 0 for a mask.
     """
     probability = logits.float().softmax(-1)
     confidence, likeliest = probability.amax(-1), logits.argmax(-1)
@@ -135,7 +135,7 @@ def auto_edit(ids: Tensor, logits: Tensor, layout: TokenLayout, rules: EditRules
     """Replaces tokens to which the network, given all of them, assigns a low probability, by more probable ones.
 
     Token to token: no token becomes a mask, a mask stays one, the goal stays. The least probable go first. Returns ids
-    (B, M, 16) and the probability of each position's token, 0 for a mask.
+    (B, M, T) and the probability of each position's token, 0 for a mask.
     """
     probability = logits.float().softmax(-1)
     confidence, likeliest = probability.amax(-1), logits.argmax(-1)
@@ -181,12 +181,12 @@ def goal_sequences(goals: Tensor, layout: TokenLayout) -> Tensor:
 
 
 def token_log_probs(logits: Tensor, ids: Tensor, mask_id: int) -> Tensor:
-    """(B, M, 16) log-probability of each id under logits (B, M, 16, bins); 0 of a mask."""
+    """(B, M, T) log-probability of each id under logits (B, M, T, bins); 0 of a mask."""
     masked = ids == mask_id
     found = logits.float().log_softmax(-1).gather(-1, torch.where(masked, 0, ids)[..., None])[..., 0]
     return torch.where(masked, 0.0, found)
 
 
 def _token_probability(probability: Tensor, ids: Tensor, mask_id: int) -> Tensor:
-    """(B, M, 16) the probability of each token in (B, M, 16, bins); a mask has none, so it reads bin 0 in its place."""
+    """(B, M, T) the probability of each token in (B, M, T, bins); a mask has none, so it reads bin 0 in its place."""
     return probability.gather(-1, torch.where(ids == mask_id, 0, ids)[..., None])[..., 0]

@@ -72,7 +72,7 @@ def synchronize(device: str | torch.device) -> None:
 def full_step_uncached(
     net: TokenNet, tensors: tuple[Tensor, Tensor, Tensor, Tensor], decoding: Decoding, count: int, packed: bool
 ) -> Tensor:
-    """Actions (1, M, 16) of a full frame in which every pass computes the prompt again, including images.
+    """Actions (1, M, T) of a full frame in which every pass computes the prompt again, including images.
 
     `packed`: once for all sequences. Else each sequence has its own prompt in the batch; the images are still encoded
     once per pass.

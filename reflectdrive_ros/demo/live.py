@@ -1,6 +1,6 @@
 """The live page: inputs, plans and verdicts of a running planner, in a browser on this machine.
 
-    python -m reflectdrive_ros.ros.live --port 8000
+    python -m reflectdrive_ros.demo.live --port 8000
 
 It subscribes to the node's topics, so it works for `reflectdrive demo --live` and for a node on a vehicle. The server
 is Python's own, answers this machine only, and needs no network access.
@@ -21,6 +21,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from .. import arguments, pages
+from ..command import HelpFormatter
 from ..config import VehicleConfig
 from ..errors import UserError
 from ..stopping import raise_on_signal
@@ -119,10 +120,8 @@ def serve(port: int, vehicle: VehicleConfig) -> Iterator[LiveServer]:
 
 
 def main(args: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="live", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--port", type=arguments.PORT, default=PORT, help=f"of the page (default: {PORT})")
+    parser = argparse.ArgumentParser(prog="live", description=__doc__, formatter_class=HelpFormatter)
+    parser.add_argument("--port", type=arguments.PORT, default=PORT, help="of the page")
     parsed = parser.parse_args(sys.argv[1:] if args is None else args)
     try:
         with raise_on_signal(), serve(parsed.port, VehicleConfig()) as page:

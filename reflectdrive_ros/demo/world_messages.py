@@ -20,11 +20,12 @@ from visualization_msgs.msg import Marker, MarkerArray
 from .. import geometry
 from ..config import Config, ConfigError, InputsConfig
 from ..domain import Array, CameraFrame, Plan, Trajectory
+from ..ros import convert, topics
+from ..ros.convert import BadMessage
+from ..ros.outputs import header
 from ..sim.network.roads import RoadMap
 from ..sim.traffic.actors import Actors, Shape
-from . import convert, sensor_messages, topics
-from .convert import BadMessage
-from .outputs import header
+from . import sensor_messages
 
 if TYPE_CHECKING:
     from ..sim.world import World

@@ -37,9 +37,9 @@ from ..documents import read_arrays
 from ..domain import Array
 from ..errors import UserError
 from ..files import shown
-from .bag import type_name_of
-from .outputs import header
-from .rotations import quaternion_from_matrix
+from ..ros.bag import type_name_of
+from ..ros.outputs import header
+from ..ros.rotations import quaternion_from_matrix
 from .sensor_messages import camera_info, camera_mounts, compressed_image, planar_pose, quaternion
 
 ROUTE_BEYOND_M = 60.0  # the route is extended straight beyond the last pose

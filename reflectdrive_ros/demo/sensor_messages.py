@@ -19,8 +19,8 @@ from sensor_msgs.msg import CameraInfo, CompressedImage
 from tf2_msgs.msg import TFMessage
 
 from ..domain import Array, EgoState
-from .outputs import header
-from .rotations import quaternion_from_matrix, quaternion_from_yaw
+from ..ros.outputs import header
+from ..ros.rotations import quaternion_from_matrix, quaternion_from_yaw
 
 PREDICTION_S = 5  # as far as predictions reach
 

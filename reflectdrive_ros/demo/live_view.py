@@ -13,8 +13,8 @@ import numpy as np
 from .. import geometry
 from ..config import VehicleConfig
 from ..domain import Array
-from . import convert
-from .convert import BadMessage
+from ..ros import convert
+from ..ros.convert import BadMessage
 from .live_topics import LiveState
 
 ROUTE_SHOWN_M = 150.0

@@ -1,7 +1,7 @@
 """The proving ground on a vehicle's topics: publishes three cameras, odometry, road users and a route, subscribes to
 plans.
 
-    python -m reflectdrive_ros.ros.world_node --seed 3
+    python -m reflectdrive_ros.demo.world_node --seed 3
 
 The ego follows the newest plan. If rendering takes longer than a tick of 0.1 s, simulated time runs slower than real
 time; no tick is skipped. In lock step each tick waits for its own plan, so that a drive does not depend on the speed of
@@ -32,16 +32,18 @@ from rosgraph_msgs.msg import Clock
 from visualization_msgs.msg import MarkerArray
 
 from .. import arguments
+from ..command import HelpFormatter
 from ..config import Config
 from ..domain import Array, Plan
 from ..errors import UserError
+from ..ros import convert, outputs, topics
+from ..ros.bag import BagError, BagWriter
+from ..ros.convert import BadMessage
+from ..ros.node import qos_profile, start_ros
+from ..ros.processes import dds_profile, full_topic_name, sender_qos
+from ..ros.topics import NODE_NAME, message_class
 from ..stopping import raise_on_signal
-from . import convert, outputs, topics, world_bag, world_messages
-from .bag import BagError, BagWriter
-from .convert import BadMessage
-from .node import qos_profile, start_ros
-from .processes import dds_profile, full_topic_name, sender_qos
-from .topics import NODE_NAME, message_class
+from . import world_bag, world_messages
 
 if TYPE_CHECKING:
     from ..sim.drive_log import Event
@@ -232,9 +234,7 @@ def new_context(args: list[str] | None = None) -> Context:
 def main(args: list[str] | None = None) -> int:
     """`ros2 run reflectdrive world`"""
     given = sys.argv[1:] if args is None else args
-    parser = argparse.ArgumentParser(
-        prog="world", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(prog="world", description=__doc__, formatter_class=HelpFormatter)
     world_bag.add_world_arguments(parser)
     parser.add_argument(
         "--seconds", type=arguments.duration(0.1), help="seconds of simulated time (default: unlimited)"

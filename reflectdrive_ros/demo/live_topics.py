@@ -20,10 +20,10 @@ from rclpy.node import Node
 from visualization_msgs.msg import MarkerArray
 
 from ..domain import Array
-from . import convert, image_decoding, outputs, topics
-from .convert import BadMessage
-from .node import qos_profile
-from .topics import Qos, message_class
+from ..ros import convert, image_decoding, outputs, topics
+from ..ros.convert import BadMessage
+from ..ros.node import qos_profile
+from ..ros.topics import Qos, message_class
 from .world_messages import ROAD_TOPIC
 
 DISCOVERY_PERIOD_S = 0.5
