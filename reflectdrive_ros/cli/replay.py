@@ -155,9 +155,9 @@ def no_plan_lines(numbers: Mapping[str, Any]) -> list[str]:
         return []
     said = numbers["diagnostics"]
     said = [line for line in said if line["level"] == "ERROR"] or said
-    stops = f"{numbers['plans']} stops were sent" if numbers["plans"] else "nothing was sent"
+    stops = f"{numbers['plans']} stops were sent" if numbers["plans"] else "nothing was published"
     lines = [
-        f"bag {numbers['bag']}: no plan of {numbers['planner']} went out, {stops}; the diagnostics say, with counts:"
+        f"bag {numbers['bag']}: no plan of {numbers['planner']} was published, {stops}; the diagnostics, with counts:"
     ]
     return lines + [f"  {line['count']} x {line['name']}: {line['message']}" for line in said]
 
