@@ -1,6 +1,6 @@
-"""What all commands share: consoles, tables, errors as one sentence, exit codes.
+"""Shared by all commands: consoles, tables, errors as one sentence, exit codes.
 
-@command("the same command goes on from there")
+@command("the same command resumes from there")
 def run(args, console, errors) -> int | None:           # UserError, OSError: one sentence on stderr, exit code 2
     write_numbers(args.json, numbers)
     console.print(make_table(("family", "scenes"), rows))
@@ -26,13 +26,13 @@ from rich.table import Table
 from .errors import UserError
 from .stopping import STDOUT, report_stop, run_process
 
-LOG_WIDTH = 180  # columns of standard output that is no terminal
+LOG_WIDTH = 180  # columns of standard output that is not a terminal
 Arguments = argparse.Namespace
 Item = TypeVar("Item")
 
 
 class Output(Console):
-    """Standard output: plain text, lines as long as they are. An OSError of writing carries the name STDOUT."""
+    """Standard output: plain text without wrapping. An OSError of writing has the file name STDOUT."""
 
     def __init__(self) -> None:
         width = None if sys.stdout is not None and sys.stdout.isatty() else LOG_WIDTH
@@ -47,23 +47,24 @@ class Output(Console):
 
 
 def error_console() -> Console:
-    """Standard error: plain text, lines as long as they are, and progress bars."""
+    """Standard error: plain text without wrapping, and progress bars."""
     return Console(stderr=True, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def track_progress(items: Iterable[Item], title: str, console: Console, total: int | None = None) -> Iterable[Item]:
-    """Yields the items, with a bar while they are worked on; in a log there is none."""
+    """Yields the items with a progress bar, on terminals only."""
     return track(items, title, total, console=console, transient=True, disable=not console.is_terminal)
 
 
 def command(
     stopped: str | Callable[[Arguments], str] | None = None, os_error: str = "{} cannot be written: {}"
 ) -> Callable[[Callable[[Arguments, Console, Console], int | None]], Callable[[Arguments], int]]:
-    """Makes `run(args, console, errors)`, which returns an exit code or None for 0, the entry `run(args)` of a command.
+    """Turns `run(args, console, errors)`, which returns an exit code or None for 0, into the entry `run(args)` of a
+    command.
 
-    UserError and OSError become one sentence on standard error and exit code 2; `os_error` is the sentence's form, of
-    the file and the reason. `stopped` tells what follows from a signal; None: the caller tells. A file of --json that
-    cannot be written is refused before the work.
+    UserError and OSError become one sentence on standard error and exit code 2; `os_error` is the format of that
+    sentence, with file and reason. `stopped` is the consequence of a signal for the user; None: the caller prints it. A
+    file of --json that cannot be written is refused before the work.
     """
 
     def decorate(work: Callable[[Arguments, Console, Console], int | None]) -> Callable[[Arguments], int]:
@@ -92,7 +93,9 @@ def command(
 
 
 def check_json(args: Arguments) -> None:
-    """Raises UserError where the file of --json cannot be written. Its folder may be the one of --out, made later."""
+    """Raises UserError if the file of --json cannot be written. Its folder may be that of --out, which is created
+    later.
+    """
     file: Path | None = getattr(args, "json", None)
     if file is None:
         return
@@ -127,7 +130,7 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 def run_program(doc: str | None, add_arguments: Callable[[argparse.ArgumentParser], None], run: Any) -> int:
-    """A command with a process of its own, as `python -m MODULE ..`: parses the command line, returns the exit code."""
+    """Runs a command in its own process, as `python -m MODULE ..`: parses the command line, returns the exit code."""
 
     def work() -> int:
         parser = argparse.ArgumentParser(description=doc, formatter_class=HelpFormatter)
@@ -143,7 +146,7 @@ def run_program(doc: str | None, add_arguments: Callable[[argparse.ArgumentParse
 def make_table(
     headings: Sequence[str], rows: Iterable[Sequence[str]], title: str = "", caption: str = "", texts: int = 1
 ) -> Table:
-    """A table whose first `texts` columns are text, to the left, and the others numbers. An empty row draws a line."""
+    """A table whose first `texts` columns are left-aligned text and the others numbers. An empty row draws a line."""
     table = Table(title=title or None, caption=caption or None, title_justify="left", box=SIMPLE_HEAD)
     for place, heading in enumerate(headings):
         table.add_column(heading, justify="left" if place < texts else "right", no_wrap=place == 0)
@@ -156,7 +159,7 @@ def make_table(
 
 
 def make_list(title: str, rows: Mapping[str, str]) -> Table:
-    """Names and values, one a line."""
+    """Names and values, one per line."""
     table = Table(title=title, show_header=False)
     for row in rows.items():
         table.add_row(*row)

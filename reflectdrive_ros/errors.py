@@ -2,4 +2,4 @@
 
 
 class UserError(Exception):
-    """What the user gave cannot be used. The message is one sentence: what is wrong and what to do."""
+    """An input of the user cannot be used. The message is one sentence: what is wrong and what to do."""

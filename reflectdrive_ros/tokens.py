@@ -1,8 +1,8 @@
-"""Values <-> ids: the codebook of an axis, the layout of an action sequence and its decoding schedule.
+"""Conversion between values and ids: the codebook of an axis, the layout of an action sequence, the decoding schedule.
 
-A codebook is a uniform grid: value a_k = bin_m * (k - half), k = 0 .. bins - 1, with an odd number of bins, so that
-there is a bin at exactly 0 and a parked car decodes to where it stands (a grid that starts at -100 m with 0.3 m steps
-has none: its nearest value is -0.1 m). A layout says which coordinate of which waypoint each token is.
+A codebook is a uniform grid: value a_k = bin_m * (k - half), k = 0 .. bins - 1, with an odd number of bins. There is a
+bin at exactly 0, so that a parked car decodes to its own place (a grid from -100 m in steps of 0.3 m has none: its
+nearest value is -0.1 m). A layout assigns a coordinate of a waypoint to each token.
 
     layout = TokenLayout()                     # x1, y1, .. x8, y8 in bins of 0.3 m; the last pair is the goal
     ids = layout.encode(points)                # (.., P, A) metres (headings radians) -> (.., T)
@@ -79,7 +79,7 @@ class Codebook:
 
 @dataclass(frozen=True)
 class Axis:
-    """One coordinate of a waypoint: its grid, and the range of values that a network may choose."""
+    """One coordinate of a waypoint: its grid, and the range of values that a network may use."""
 
     name: str  # one of AXES
     bin: float  # m, of a heading radians
@@ -117,7 +117,7 @@ Y = Axis("y", 0.3, 667, -45.0, 45.0)
 
 @dataclass(frozen=True)
 class TokenLayout:
-    """Which coordinate of which waypoint each token of an action sequence is, and which tokens are the goal.
+    """The coordinate and waypoint of each token of an action sequence, and the goal tokens.
 
     Ids of each axis count from 0; the mask is the id after those of the axis with the most bins.
     """
@@ -154,7 +154,7 @@ class TokenLayout:
 
     @property
     def bins(self) -> int:
-        """Bins of the axis with the most."""
+        """Number of bins of the axis with the most."""
         return max(axis.bins for axis in self.axes)
 
     @property
@@ -168,7 +168,7 @@ class TokenLayout:
 
     @property
     def free(self) -> tuple[int, ...]:
-        """Positions that are no goal."""
+        """Positions that are not part of the goal."""
         return tuple(place for place in range(self.length) if place not in self.goal)
 
     @property
@@ -237,9 +237,9 @@ def decoding_rounds(masked: int, draft_rounds: int, edit_rounds: int) -> tuple[R
 
 
 ROUNDING_M = 0.3 / np.sqrt(12)  # standard deviation of the rounding error of the codebook
-CURVATURE_PER_M = 0.1  # usual curvature of a driven path: a radius of 10 m is not rare
-CURVATURE_CHANGE = 0.01  # usual change of curvature, 1/m per square root of a metre
-STANDING_RAD = 0.01  # how far a car turns that stands
+CURVATURE_PER_M = 0.1  # prior standard deviation of the curvature: a radius of 10 m is not rare
+CURVATURE_CHANGE = 0.01  # prior standard deviation of the change of curvature, 1/m per square root of a metre
+STANDING_RAD = 0.01  # standard deviation of the turn of a standing car
 FIRST_NOISE = 10.0  # the first step includes the gap between the car and the start of the plan
 SHORTEST_M = 0.3  # shorter steps carry no information on curvature
 DIRECTION_M = 1.0  # length of a step whose direction is the car's heading
@@ -283,7 +283,7 @@ def poses_from_points(points: Array, curvature_change: float = CURVATURE_CHANGE)
 
 
 def _directions(step: Array, length: Array) -> Array:
-    """(.., T) directions of steps (.., T, 2), unwrapped; one that points backwards is turned round."""
+    """(.., T) directions of steps (.., T, 2), unwrapped; one that points backwards is reversed."""
     direction = np.arctan2(step[..., 1], step[..., 0])
     facing = np.zeros(direction.shape[:-1])
     for k in range(direction.shape[-1]):

@@ -75,10 +75,8 @@ class Run:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", type=Path, metavar="CONFIG", help="settings (YAML), as config/train/*.yaml")
-    parser.add_argument("--train", type=Path, required=True, metavar="DIR", help="set to learn from")
-    parser.add_argument(
-        "--val", type=Path, required=True, metavar="DIR", help=f"set to be examined on, its first {SCENES}"
-    )
+    parser.add_argument("--train", type=Path, required=True, metavar="DIR", help="training set")
+    parser.add_argument("--val", type=Path, required=True, metavar="DIR", help=f"validation set, its first {SCENES}")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the trainings")
     parser.add_argument(
         "--steps", type=arguments.positive_int(10**9), default=500, metavar="N", help="of each training"
@@ -95,9 +93,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seeds", type=arguments.positive_int(100), default=3, metavar="N", help="trainings of each variant"
     )
     parser.add_argument(
-        "--jobs", type=arguments.process_count(), default=2, metavar="N", help="trainings at a time, a thread each"
+        "--jobs", type=arguments.process_count(), default=2, metavar="N", help="parallel trainings, one thread each"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the tables here too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
 
 
 @command("the same command resumes from here", os_error="{}: {}")

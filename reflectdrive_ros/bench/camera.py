@@ -49,7 +49,7 @@ STREET = (  # shape, length, width, height m; walked through in turn
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", type=arguments.positive_int(10_000), default=60, help="instants to take medians over")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers as JSON")
 
 
 @command()

@@ -66,7 +66,7 @@ CEILINGS = tuple(each.name for each in fields(Ceiling))
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     cli_args.add_bench_arguments(parser)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the table here too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
     parser.set_defaults(planner="reflectdrive2")
 
 

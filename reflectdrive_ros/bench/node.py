@@ -47,10 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", type=arguments.positive_int(1000), default=5, help="runs to take medians over")
     parser.add_argument("--seconds", type=arguments.duration(1.0, 3600.0), default=60.0, help="length of a run")
     parser.add_argument("--planner", default="constant_velocity", help="recipe")
-    parser.add_argument("--objects", action="store_true", help="send the recording's road users too")
+    parser.add_argument("--objects", action="store_true", help="also send the recording's road users")
     parser.add_argument("--raw", action="store_true", help="three raw 1920x1080 streams instead of 640x360 JPEG")
     parser.add_argument("--recording", type=Path, default=RECORDING, help="images to send")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers as JSON")
 
 
 @command()

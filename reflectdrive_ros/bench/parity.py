@@ -46,14 +46,16 @@ Pair = tuple[Array, Array]  # what two networks wrote
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", required=True, metavar="FILE", help="weights, for eager torch on the CPU")
     parser.add_argument("--sha256", metavar="HASH", help="of --model (default: from the card.json beside it)")
-    parser.add_argument("--graphs", type=Path, required=True, metavar="CARD", help="card of the graphs exported of it")
+    parser.add_argument(
+        "--graphs", type=Path, required=True, metavar="CARD", help="card of the graphs exported from it"
+    )
     parser.add_argument("--backend", choices=("onnxruntime", "tensorrt"), default="onnxruntime", help="of the graphs")
     parser.add_argument("--device", default="auto", metavar="NAME", help="of the graphs: auto, cpu, cuda ..")
     parser.add_argument("--threads", type=arguments.process_count(), default=1, metavar="N", help="of each")
     parser.add_argument("--scenes", type=Path, required=True, metavar="DIR", help="scene set, with images")
     parser.add_argument("--limit", type=arguments.positive_int(), default=1000, metavar="N", help="its first scenes")
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings of planner and score (YAML)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table's numbers here too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
 
 
 @command(os_error="{}: {}")

@@ -78,7 +78,7 @@ class Row:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--planner", choices=PLANNERS, default=PLANNERS[0], help="whose plans are repaired")
     cli_args.add_bench_arguments(parser)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the tables here too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
     cli_args.add_random_weights_argument(parser)
     parser.add_argument(
         "--image", type=Path, metavar="FILE", help=f"draw {IMAGES_MAX} repaired plans, before and after"

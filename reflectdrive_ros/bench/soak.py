@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of our time",
     )
     parser.add_argument("--planner", default=Config().planner, help="recipe")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers as JSON")
 
 
 @command()

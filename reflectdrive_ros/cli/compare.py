@@ -71,7 +71,7 @@ class Replays:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("a", type=Path, metavar="OUT_A", help="output folder of a replay")
     parser.add_argument("b", type=Path, metavar="OUT_B", help="the same of the other planner, model or setting")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
 
 
 @command()

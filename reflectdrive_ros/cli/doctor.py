@@ -17,7 +17,7 @@ from ..ros.system_checks import Finding, State, run_checks
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the findings here too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the findings as JSON")
 
 
 @command()

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--check", action="store_true", help="build nothing: check that engines exist and pass the self-check"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table's numbers here too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
 
 
 @command()

@@ -45,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "checkpoint", type=Path, metavar="CHECKPOINT", help="weights.safetensors, with its card.json beside it"
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the graphs and their card go")
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="output folder of the graphs and their card"
+    )
     parser.add_argument("--sha256", metavar="HASH", help="of the weights, if they have no card beside them")
     parser.add_argument(
         "--blocks",
@@ -57,8 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--camera",
         type=_size,
         metavar="WxH",
-        help="images as the cameras give them, averaged down inside the graphs, for a GPU; left out, the network's "
-        "own size, to which the node brings them on the CPU",
+        help="size of the cameras' images, which the graphs average down, for a GPU; default: the network's "
+        "own size, to which the node resizes images on the CPU",
     )
     parser.add_argument(
         "--precision",
@@ -74,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--calibrate", type=Path, metavar="DIR", help="scene set for the calibration of activation ranges"
     )
-    parser.add_argument("--gate", type=Path, metavar="DIR", help="scene set on which the driving score is held")
+    parser.add_argument("--gate", type=Path, metavar="DIR", help="scene set on which the driving scores are compared")
     parser.add_argument(
         "--gate-scenes",
         type=arguments.positive_int(),
@@ -85,10 +87,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tensorrt",
         action="store_true",
-        help="build engines of the graphs too, on this machine's GPU, as reflectdrive engine does; M is decoding.goals",
+        help="also build engines on this machine's GPU, as reflectdrive engine does; M is decoding.goals",
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file whose section `decoding` is built in")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table's numbers here too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
 
 
 @command()

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=arguments.process_count(),
         default=1,
         metavar="N",
-        help="of several bags so many at once",
+        help="parallel replays of several bags",
     )
     parser.add_argument("--node", action="store_true", help="through the real node over DDS, in recorded time")
     parser.add_argument(
@@ -64,24 +64,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--topic", action="append", default=[], metavar="KEY=NAME", help="topic of the bag for an input; KEY=: none"
     )
     parser.add_argument(
-        "--route", choices=("bag", "driven"), default="bag", help="driven: the path driven, in hindsight"
+        "--route", choices=("bag", "driven"), default="bag", help="driven: use the driven path as the route"
     )
     parser.add_argument(
-        "--duration", type=arguments.duration(0.1), metavar="S", help="only the first so many seconds of the bag"
+        "--duration", type=arguments.duration(0.1), metavar="S", help="only the first seconds of the bag"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write summary.json here too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write summary.json here")
     parser.add_argument(
         "--golden", type=Path, metavar="FILE", help="compare the plans with a golden; differences: exit 1"
     )
-    parser.add_argument("--update-golden", action="store_true", help="write the golden instead: a deliberate act")
-    parser.add_argument("--no-report", action="store_true", help="leave report.html out")
+    parser.add_argument("--update-golden", action="store_true", help="write the golden instead of comparing")
+    parser.add_argument("--no-report", action="store_true", help="do not write report.html")
 
 
 def has_several(args: argparse.Namespace) -> bool:
     return len(args.bags) > 1 or holds_bags(args.bags[0])
 
 
-@command(lambda args: "the same command resumes from here" if has_several(args) else "", "{} cannot be used: {}")
+@command(lambda args: "the same command goes on from here" if has_several(args) else "", "{} cannot be used: {}")
 def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
     """Exit code 0; 1 when no plan of the planner was published, plans differ from the golden, or one of several bags
     cannot be replayed; 2 with one sentence when an argument cannot be used."""

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="scenes to make (default: the set's own size)",
     )
     parser.add_argument(
-        "--first", type=arguments.INDEX, default=0, metavar="N", help="scenes to leave out at the beginning"
+        "--first", type=arguments.INDEX, default=0, metavar="N", help="scenes to leave out at the start"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the set (default: the usual one)")
     parser.add_argument(
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-images", action="store_true", help="scenes without cameras")
     parser.add_argument("--check", type=Path, metavar="DIR", help="make nothing: compare a set with its checksums")
     parser.add_argument("--show", nargs=2, metavar=("N", "FILE"), help="draw N scenes of the set into an image")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the table here too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
 
 
 @command("complete shards are kept, the same command resumes", "{} cannot be written: {}; complete shards are kept")

@@ -46,12 +46,12 @@ TOLERANCE = 1e-6  # of a score, and of a simulated state in m, rad, m/s ..
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scenes", type=Path, metavar="SCENES", help="file of scenes, .jsonl or .jsonl.gz")
     parser.add_argument("out", type=Path, metavar="OUT", help="file of scores to write, .jsonl or .jsonl.gz")
-    parser.add_argument("--states", action="store_true", help="write the simulated states too (key sim)")
+    parser.add_argument("--states", action="store_true", help="also write the simulated states (key sim)")
     parser.add_argument(
         "--against", type=Path, metavar="SCORES", help="known scores of these scenes: count differences"
     )
     parser.add_argument("--codebook", action="store_true", help="what rounding to the 0.3 m codebook costs the experts")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the table here too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
 
 
 @command()

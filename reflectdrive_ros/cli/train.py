@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sft_parser = kinds.add_parser("sft", help="supervised: the expert's plan, drafts and edits", description=__doc__)
     sft_parser.formatter_class = HelpFormatter
     sft_parser.add_argument("config", type=Path, metavar="CONFIG", help="settings (YAML), as config/train/*.yaml")
-    sft_parser.add_argument("--train", type=Path, required=True, metavar="DIR", help="set to learn from")
+    sft_parser.add_argument("--train", type=Path, required=True, metavar="DIR", help="training set")
     sft_parser.add_argument("--val", type=Path, metavar="DIR", help="validation set")
     sft_parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the run")
     sft_parser.add_argument(
@@ -69,12 +69,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     length = sft_parser.add_mutually_exclusive_group()
     length.add_argument(
-        "--steps", type=arguments.positive_int(10**9), metavar="N", help="in place of the config's length"
+        "--steps", type=arguments.positive_int(10**9), metavar="N", help="instead of the configured length"
     )
     length.add_argument(
-        "--minutes", type=arguments.Range(0.01, 1e6, "minutes"), metavar="M", help="likewise, by the clock"
+        "--minutes", type=arguments.Range(0.01, 1e6, "minutes"), metavar="M", help="likewise, in minutes"
     )
-    sft_parser.add_argument("--seed", type=arguments.SEED, metavar="N", help="in place of the config's seed")
+    sft_parser.add_argument("--seed", type=arguments.SEED, metavar="N", help="instead of the configured seed")
     cli_args.add_settings_argument(sft_parser)
     sft_parser.add_argument(
         "--workers", type=arguments.process_count(), default=2, metavar="N", help="processes that read scenes"

@@ -1,9 +1,9 @@
-"""The lanes, lights and stop lines of a stored scene, read from what it stores of the map: rings of lanes.
+"""Lanes, lights and stop lines of a stored scene, computed from the stored rings of lanes.
 
-A ring of the proving ground is the outline of a widened centreline, clockwise: from behind the start of the left side
-around the end of the lane to the start of the right side, and last the start of the left side. So the ring determines
-the driving direction, and the middle of its sides is the centreline. Not stored are speed limits other than that of the
-ego's lane, and lights that are not red.
+A ring of the proving ground is the outline of a widened centreline, clockwise: from after the start of the left side
+around the end of the lane to the start of the right side, and last the start of the left side. The ring therefore gives
+the driving direction, and the middle of its sides is the centreline. Speed limits other than that of the ego's lane,
+and lights that are not red, are not stored.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from ..scoring.areas import MapAreas
 from ..scoring.scorer import RedLights
 
 SAME_WIDTH_M = 1e-3
-APART = (0.999, 2.01)  # widths between the two corners of a bend, which is drawn as a mitre
+APART = (0.999, 2.01)  # widths between the two corners of a bend, which is a mitre joint
 UNEVEN_APART = (0.9, 1.1)  # widths between sides with different numbers of corners, at equal shares of their lengths
 SIDE_POINTS = 20  # of such sides
 
 
 def centerline_of(ring: Array) -> Array | None:
-    """(V, 2) centreline of a lane's ring (4 or more, 2), in driving direction; None if the ring is no widened line.
+    """(V, 2) centreline of a lane's ring (4 or more, 2), in driving direction; None if the ring is not a widened line.
 
-    The end of the lane is the edge across it, of its width, that leaves sides which run beside each other.
+    The end of the lane is the edge across it, of its width, whose neighbouring sides are parallel.
     """
     if len(ring) < 4 or shapely.is_ccw(shapely.linearrings(ring)):
         return None
@@ -51,7 +51,7 @@ def _resample(line: Array, count: int) -> Array:
 
 
 def lane_segments(areas: MapAreas) -> LaneSegments:
-    """The lanes of a scene, ego frame; their keys are their places in `areas.lanes`."""
+    """The lanes of a scene, ego frame; their keys are their indices in `areas.lanes`."""
     lanes = {}
     for key, ring in enumerate(areas.lanes):
         centerline = centerline_of(np.asarray(ring))
@@ -61,9 +61,9 @@ def lane_segments(areas: MapAreas) -> LaneSegments:
 
 
 def red_now(areas: MapAreas, red_lights: RedLights) -> tuple[dict[int, int], TrafficLights, StopLines]:
-    """LightState by key of the lane, lights and stop lines: of the lanes of the route that are red now.
+    """LightState by lane key, lights and stop lines: of the lanes of the route that are red at t = 0.
 
-    A lane across a junction begins at its stop line. Lanes with one stop line have one light.
+    A lane across a junction starts at its stop line. Lanes with one stop line have one light.
     """
     places = {_key(ring): place for place, ring in enumerate(areas.lanes)}
     lights: dict[int, int] = {}

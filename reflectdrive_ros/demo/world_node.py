@@ -237,11 +237,11 @@ def main(args: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="world", description=__doc__, formatter_class=HelpFormatter)
     world_bag.add_world_arguments(parser)
     parser.add_argument(
-        "--seconds", type=arguments.duration(0.1), help="end after so much simulated time (default: never)"
+        "--seconds", type=arguments.duration(0.1), help="seconds of simulated time (default: unlimited)"
     )
     parser.add_argument("--lock-step", action="store_true", help="each tick waits for its own plan")
     parser.add_argument(
-        "--trajectory", default=f"{NODE_NAME}/output/trajectory", metavar="TOPIC", help="plans to drive by"
+        "--trajectory", default=f"{NODE_NAME}/output/trajectory", metavar="TOPIC", help="topic of the plans"
     )
     parser.add_argument("--ros-args", nargs=argparse.REMAINDER, help="remappings and parameters of ROS")
     parsed = parser.parse_args(given)

@@ -291,7 +291,7 @@ def add_arguments(parser: argparse._ActionsContainer) -> None:
         type=arguments.positive_int(100_000),
         default=SEEDS,
         metavar="N",
-        help="closed loop: so many worlds",
+        help="closed loop: number of worlds",
     )
     parser.add_argument("--first-seed", type=arguments.SEED, default=0, metavar="N", help="of the first world")
     parser.add_argument(

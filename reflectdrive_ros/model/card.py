@@ -5,7 +5,7 @@
 
 A card is `{"format", "model", "graphs": {name: {"file", "sha256", "bytes", "weights"?}}, "about"}`. `model` describes
 the network: its kind, its capabilities, the domain of its training images, its inputs with the camera rig of the
-training, its token layout and decoding. Loader, self-check, planners and benches go by it. `model` is repeated in the
+training, its token layout and decoding. Loader, self-check, planners and benches use it. `model` is repeated in the
 metadata of each graph, so that a graph of another model in the right place is detected. A large graph has its weights
 in a file of its own, `weights`, with the same three entries. All files that a runtime loads are covered by a hash: a
 graph that refers to any other file is refused.
@@ -61,7 +61,7 @@ ORDER = ("vision_encoder", "encoder", "prefill_goal", "prefill", "step", "guided
 UNCONDITIONAL = "unconditional_"  # prefix of inputs of guided_step: keys and values of the prompt without text
 RENDERED = "rendered images"  # training domain of networks trained on the proving ground alone
 QUANTISED = ("int8", "fp8")  # precisions that drive only after the accuracy gate
-MAX_PDMS_DROP = 0.3  # PDMS that they may cost
+MAX_PDMS_DROP = 0.3  # largest allowed loss of PDMS of quantised graphs
 CALIBRATION_PREFIX = "calibration:"  # prefix of calibration outputs
 GRAPH_BYTES = 1 << 31  # protobuf's limit; larger weights are stored in a file beside the graph
 METADATA = "reflectdrive"  # key of the graphs' metadata under which `model` stands, as JSON
@@ -145,7 +145,7 @@ class GraphCard:
 
     @staticmethod
     def read(path: str | Path) -> GraphCard:
-        """Raises GraphError for a card that is none, and for graphs that are missing or have another hash."""
+        """Raises GraphError for another file than a card, and for graphs that are missing or have another hash."""
         path = Path(path)
         try:
             content = read_json(path)
@@ -202,7 +202,7 @@ class GraphCard:
 
     @property
     def max_goals(self) -> int | None:
-        """The most goals that a planner may ask for, at a spacing of its own; None: both are built in."""
+        """The largest number of goals that a planner may request, with its own spacing; None: both are built in."""
         found = self.model["decoding"]["goals"].get("max_count")
         return None if found is None else int(found)
 
@@ -258,13 +258,13 @@ class GraphCard:
 
 
 def required_graphs(kind: str, capabilities: Iterable[str]) -> tuple[str, ...]:
-    """The graphs of a network: those of its kind and those that answer its capabilities, in the order of a step."""
+    """The graphs of a network: those of its kind and of its capabilities, in the order of a step."""
     needed = {*KINDS[kind], *(CAPABILITIES[name] for name in capabilities)}
     return tuple(sorted(needed, key=ORDER.index))
 
 
 def token_capabilities(layout: TokenLayout, guidance: bool) -> list[str]:
-    """Capabilities of a token network: it edits, it has goals if its layout has, and guidance if the backend has it."""
+    """Capabilities of a token network: edit, goals if its layout has them, and guidance if the backend supports it."""
     return sorted(["edit", *["goals"] * bool(layout.goal), *["guidance"] * guidance])
 
 
@@ -314,7 +314,7 @@ def _former_layout(codebook: Mapping[str, Any], ranges: Any, of_ids: bool = Fals
 
 
 def token_layout(values: Mapping[str, Any]) -> TokenLayout:
-    """The layout of a card. Raises ValueError for one that is none."""
+    """The layout of a card. Raises ValueError for an invalid one."""
     axes = tuple(Axis(**{field: axis[field] for field in LAYOUT_AXIS}) for axis in values["axes"])
     return TokenLayout(values["points"], axes, tuple(values["goal"]), values["order"])
 

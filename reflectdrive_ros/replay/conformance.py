@@ -26,7 +26,7 @@ from .validator import RAW_FORWARD_SHIFT, Margin, margins
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("bags", nargs="+", type=Path, metavar="BAG")
     parser.add_argument("--planner", help="recipe to use instead of the configured one")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers as JSON")
 
 
 @command()

@@ -49,7 +49,7 @@ class ReplayOptions:
     """How bags are replayed: the options of `reflectdrive replay`."""
 
     topic: Sequence[str] = ()  # KEY=NAME: the topic of the bag for an input
-    route: str = "bag"  # or driven: the path driven, in hindsight
+    route: str = "bag"  # or driven: use the driven path as the route
     duration: float | None = None  # only the first seconds of the bag
     node: bool = False  # through the real node over DDS, in recorded time
     rate: float = 1.0  # of playing to the node

@@ -1,13 +1,13 @@
-"""Checks of plans against the agents, the road and the vehicle limits; what they check against is built once per step.
+"""Checks of plans against agents, road and vehicle limits; `SafetyContext` is built once per step.
 
 `SafetyContext` holds an observation with its route frame, its prediction of the agents and their inflated boxes, each
-built when it is first needed. The planner, the repair, the guard and the engine share it.
+built on first use. The planner, the repair, the guard and the engine share it.
 
 There are two checks of collision and road, which share the context and nothing else:
 
-- `unsafe_reason` is that of the guard, for one trajectory as it is sent, at its own interval.
-- `safety_of_states` is that of search and repair, for N plans at 0.1 s: the minimum counts at each instant from 0 to
-  4 s, 1 safe, 0.5 collision with a static object (cone, barrier), 0 collision with a road user or off the road. This is
+- `unsafe_reason` is the guard's, for one trajectory as published, at its own interval.
+- `safety_of_states` is that of search and repair, for N plans at 0.1 s: the minimum counts at each instant from 0 to 4
+  s, 1 safe, 0.5 collision with a static object (cone, barrier), 0 collision with a road user or off the road. This is
   the safety score of ReflectDrive (NC times DAC, section E.1) with a stricter definition of fault: lateral collisions
   always count. Excluded are a collision that exists at t = 0, until it ends; a vehicle that is off the road at t = 0,
   while it moves no further out; collisions from behind or at standstill.
@@ -60,12 +60,12 @@ DIAGONAL = np.sqrt(2.0)  # growth of a box across its corner over its growth on 
 BEHIND_RAD = np.deg2rad(150.0)  # agents at a larger bearing are behind, as in the PDM score
 
 
-# --- what plans are checked against -----------------------------------------------------------------------------------
+# --- context of the checks ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class SafetyContext:
-    """An observation and what checks need of it, in the ego frame; each part is built on first use and kept."""
+    """An observation and the inputs of checks, in the ego frame; each part is built on first use and cached."""
 
     observation: Observation
     config: Config  # vehicle, limits of the guard, scoring
@@ -101,7 +101,7 @@ class SafetyContext:
         return None if self.others is None else prediction.forecast(self.others, self.road, DT_S, SAMPLES - 1)
 
     def forecast_at(self, dt_s: float, steps: int) -> Forecast | None:
-        """The others at 0, 1, .. `steps` times `dt_s`: taken from `forecast` where it has these instants."""
+        """The others at 0, 1, .. `steps` times `dt_s`: taken from `forecast` if it has these instants."""
         if self.others is None or self.forecast is None:
             return None
         every = round(dt_s / DT_S)
@@ -111,7 +111,7 @@ class SafetyContext:
 
     @cached_property
     def scene(self) -> Scene:
-        """Motion, agents (none where unknown) and route for the driving score; no drivable space."""
+        """Motion, agents (none if unknown) and route for the driving score; no drivable space."""
         agents, source = AgentTracks.none(), ForecastSource.CONSTANT_VELOCITY
         if self.others is not None and self.forecast is not None:
             agents = AgentTracks.of_forecast(self.forecast, self.others.kinds)
@@ -136,7 +136,7 @@ class SafetyContext:
 def inflate_boxes(poses: Array, sizes: Array, vehicle: VehicleConfig, clearance_m: float) -> Array:
     """(A, 2) sizes of agents at poses (A, 3), enlarged by the clearance that a plan must keep.
 
-    If the vehicle is closer already, by the present gap: it must not shrink.
+    If the present gap is smaller, they are enlarged by that gap, which must not shrink.
     """
     here, ego_size = box_centres(np.zeros(3), vehicle), np.array([vehicle.length_m, vehicle.width_m])
     wanted = sizes + 2.0 * clearance_m
@@ -152,7 +152,7 @@ def box_centres(poses: Array, vehicle: VehicleConfig) -> Array:
     return geometry.compose(poses, np.array([vehicle.rear_axle_to_center_m, 0.0, 0.0]))
 
 
-# --- one trajectory, as it is sent ------------------------------------------------------------------------------------
+# --- one trajectory, as published -----------------------------------------------------------------------------------
 
 
 def unsafe_reason(trajectory: Trajectory, known: SafetyContext) -> str:
@@ -194,7 +194,7 @@ def first_collision(trajectory: Trajectory, centres: Array, known: SafetyContext
 
 
 def off_road_reason(trajectory: Trajectory, centres: Array, known: SafetyContext) -> str:
-    """When the outline of the vehicle leaves the drivable space; empty if it never does, at standstill, or if the space
+    """When the outline of the vehicle leaves the drivable space; empty if it does not, at standstill, or if the space
     is unknown.
 
     A vehicle that is outside already may drive back: only movement further out counts.

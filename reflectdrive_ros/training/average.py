@@ -28,7 +28,7 @@ from .train_state import WEIGHTS, StateError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folders of weights, two or more different")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the mean is written")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="output folder")
 
 
 @command(os_error="{}: {}")

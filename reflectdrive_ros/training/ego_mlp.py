@@ -36,10 +36,10 @@ SUB_SCORES = ("nc", "dac", "ttc", "comfort", "ep")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--train", type=Path, required=True, metavar="DIR", help="set to learn from")
-    parser.add_argument("--test", type=Path, required=True, metavar="DIR", help="set to be scored on")
+    parser.add_argument("--train", type=Path, required=True, metavar="DIR", help="training set")
+    parser.add_argument("--test", type=Path, required=True, metavar="DIR", help="test set")
     parser.add_argument("--seed", type=arguments.SEED, default=0, help="of weights and batches")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the table here too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
 
 
 @command()

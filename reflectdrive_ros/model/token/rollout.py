@@ -8,8 +8,8 @@ The goal pass is part of the prefill: a fully masked sequence is packed with the
 leaves that out. Nothing is copied per goal and there is no host synchronisation, so that calls can be queued, dropped
 at a deadline, exported and captured.
 
-`rollout` runs the rounds of `tokens.decoding_rounds`, greedily as a vehicle does or with tokens drawn at a temperature.
-It serves eager inference, validation, the drafts that training corrects and the scores of goals.
+`rollout` runs the rounds of `tokens.decoding_rounds`, greedily as in a vehicle or with tokens sampled at a temperature.
+It is used by eager inference, validation, self-drafts and goal scores.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Prefilled(NamedTuple):
     keys_values: tuple[KeysValues, ...]  # of the prompt, per layer
     actions: Tensor  # (B, K, T) ids: each goal, the rest masked
     goal_log_probs: Tensor  # (B, K)
-    valid: Tensor  # (B, K) bool; a slot that is not real repeats the first goal
+    valid: Tensor  # (B, K) bool; an invalid slot repeats the first goal
 
 
 class RoundOutput(NamedTuple):
@@ -57,7 +57,7 @@ class RoundOutput(NamedTuple):
 
 @dataclass(frozen=True)
 class Sampling:
-    """Tokens are drawn from softmax(logits / temperature); temperature 0 draws the most probable."""
+    """Tokens are sampled from softmax(logits / temperature); temperature 0 takes the most probable."""
 
     temperature: float
     generator: torch.Generator  # on the CPU, so that every device draws the same numbers
@@ -82,7 +82,7 @@ class Decoded(NamedTuple):
 def prefill_goal(
     net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, rules: GoalRules
 ) -> Prefilled:
-    """Keys and values of the prompt, and the goals it suggests."""
+    """KV cache of the prompt, and the network's goals."""
     return prefill_goal_from_prompt(net, net.prompt(images, text, ego, route), rules)
 
 
