@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scenes import cars, config, ego, observation
 
-from reflectdrive_ros.planning.assessment import evaluate
-from reflectdrive_ros.planning.postprocess.comfort import comfortable, relax_profile, relaxed_profiles
+from reflectdrive_ros.planning.assessment import comfortable, evaluate
+from reflectdrive_ros.planning.postprocess.comfort import relax_profile, relaxed_profiles
 from reflectdrive_ros.scoring.safety import SAFE, SafetyContext
 
 DT_S = 0.5
@@ -25,7 +25,7 @@ def seen(car, others=None):
 
 
 def comforts(points, car):
-    return comfortable(points[None], seen(car))[0]
+    return comfortable(seen(car), points[None])[0]
 
 
 def calm(points, car, known=None):

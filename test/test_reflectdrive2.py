@@ -338,8 +338,12 @@ def test_what_was_driven_for_the_score_is_not_driven_again_for_the_check(monkeyp
     scenes = frames(2, scene=seen(speed=8.0, agents=cars((24.0, 0.0, 0.0, 0.0))))
     ((expected, _), _) = drive(network, scenes)
 
-    def again(*_):
-        raise AssertionError("driven again")
+    simulate = assessment.simulate
+
+    def again(poses, *others):
+        if poses.shape[1] == 8:  # the comfort of a plan is that of its interpolated poses
+            raise AssertionError("driven again")
+        return simulate(poses, *others)
 
     monkeypatch.setattr(assessment, "simulate", again)
     ((plan, state),) = drive(network, scenes[:1])

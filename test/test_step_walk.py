@@ -69,6 +69,12 @@ def returns(calls):
     return found
 
 
+def further_callers(calls):
+    """How many pairs of files (caller, callee) there are beyond the first one of each callee."""
+    pairs = {(caller, callee) for caller, _, callee, _ in calls}
+    return len(pairs) - len({callee for _, callee in pairs})
+
+
 @pytest.fixture(scope="module")
 def network():
     return OrtNetwork.from_file(GRAPHS["fp32"], 1)
@@ -89,6 +95,7 @@ def engine(planner, network):
 def test_a_walk_that_goes_back_and_forth_is_seen():
     there_and_back = [("a", "f", "b", "g"), ("b", "g", "c", "h"), ("a", "f", "c", "h"), ("c", "h", "b", "g")]
     assert returns(there_and_back) == [("a", "c"), ("c", "b")]
+    assert further_callers(there_and_back) == 2  # c from a, b from c
     assert returns(there_and_back * 3) == [("a", "c"), ("c", "b"), ("a", "b"), ("b", "c")]
 
 
@@ -98,6 +105,14 @@ def test_a_step_comes_back_to_few_files_that_it_had_left():
         driven = engine("route_follower", None)
         found = returns(calls_between_files(lambda: driven.step(observation)))  # noqa: B023
         assert len(found) <= RETURNS_MAX, found
+
+
+@pytest.mark.parametrize(("planner", "most"), [("route_follower", 3), ("reflectdrive2", 28)])
+def test_files_have_few_callers_beyond_the_one_that_opened_them(planner, most, network):
+    """The second number includes the inside of the driving score and of the network's backend."""
+    for observation in observations(20):
+        calls = calls_between_files(lambda: engine(planner, network).step(observation))  # noqa: B023
+        assert further_callers(calls) <= most
 
 
 @pytest.mark.parametrize("planner", ["route_follower", "reflectdrive2"])

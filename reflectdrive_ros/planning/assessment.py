@@ -8,10 +8,12 @@ A plan is evaluated twice: its poses as planned, which the guard checks and the 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from .. import geometry
+from ..config import ScoringConfig
 from ..domain import Array
 from ..scoring import metrics
 from ..scoring.frenet import poses_on_road
@@ -24,10 +26,11 @@ from ..scoring.safety import (
     stays_on_road,
     vehicle_demands,
 )
-from ..scoring.scorer import Scene, score_states, total
+from ..scoring.scorer import Scene, ScoreCard, concat_cards, score, score_states, total
 from ..scoring.simulate import DT_S, simulate
 from .postprocess.waypoints import POINT_DT_S, interpolate
 
+FORECAST_S = 5.0  # horizon of the agents in the score: 4 s and 1 s for the time to collision
 OFF_ROUTE_M = 2.5  # a point is on the route up to this lateral distance ..
 OFF_ROUTE_MORE_M = 0.5  # .. or up to that of the vehicle now plus this
 
@@ -102,6 +105,11 @@ class SafetyEvaluation:
     def safety(self) -> Safety:
         return self.as_planned.combine(self.as_simulated)
 
+    @property
+    def safe(self) -> Array:
+        """(N,) bool"""
+        return self.safety.worst >= SAFE
+
 
 def evaluate(known: SafetyContext, points: Array, states: Array | None = None) -> SafetyEvaluation:
     """Safety of plans through points (N, 8, 2) at 0.5 .. 4 s, as planned and simulated; half the cost of `assess`.
@@ -110,11 +118,72 @@ def evaluate(known: SafetyContext, points: Array, states: Array | None = None) -
     """
     poses = poses_on_road(points, known.road)
     if states is None:
-        states = simulate(poses, known.scene.motion, known.scene.vehicle)
+        states = simulate(poses, known.scene.motion, known.config.vehicle)
     states.flags.writeable = False  # read-only, so that the scorer keeps no copy
     return SafetyEvaluation(
         points, poses, states, planned_safety(known, poses, exact=True), safety_of_states(known, states)
     )
+
+
+def simulated_states(known: SafetyContext, points: Array) -> Array:
+    """(N, 41, 11) states of the simulation of plans through points (N, 8, 2) at 0.5 .. 4 s."""
+    return simulate(poses_on_road(points, known.road), known.scene.motion, known.config.vehicle)
+
+
+def comfortable(known: SafetyContext, points: Array) -> Array:
+    """(N,) bool, whether the simulation of plans through points (N, 8, 2), interpolated, meets the comfort limits."""
+    vehicle = known.config.vehicle
+    poses = interpolate(poses_on_road(points, known.road), known.observation.ego.speed_mps)
+    states = simulate(poses, known.scene.motion, vehicle)
+    return np.asarray(metrics.comfort_flags(states, vehicle, metrics.COMFORT_SANE).all(axis=-1))
+
+
+@dataclass(frozen=True, eq=False)
+class CandidateScores:
+    """Driving scores of N plans among the predicted agents, the drivable space as observed."""
+
+    scene: Scene
+    card: ScoreCard
+    config: ScoringConfig
+
+    @property
+    def scores(self) -> Array:
+        """(N,) with progress relative to the best of the plans."""
+        farthest = float((self.card.progress_m * self.card.multiplier).max())
+        ep = metrics.ego_progress(self.card.progress_m, self.card.multiplier, farthest, masked=True)
+        return np.asarray(total(replace(self.card, ep=ep), self.config))
+
+    @cached_property
+    def scores_without_progress(self) -> Array:
+        """(N,)"""
+        return np.asarray(total(replace(self.card, ep=np.ones(len(self.card))), self.config))
+
+    def with_first(self, states: Array, others: Array) -> CandidateScores:
+        """Scores of a plan with simulated states (41, 11) and of the plans `others` (M,) of these, in this order."""
+        first = score_states(self.scene, states[None])
+        return CandidateScores(self.scene, concat_cards([first, self.card.of(others)]), self.config)
+
+
+def score_candidates(known: SafetyContext, points: Array) -> CandidateScores:
+    """Driving scores of plans through points (N, 8, 2) at 0.5 .. 4 s. Raises ValueError without a route."""
+    forecast = known.forecast_at(POINT_DT_S, round(FORECAST_S / POINT_DT_S))
+    scene = Scene.of_observation(known.observation, forecast, vehicle=known.config.vehicle)
+    return CandidateScores(scene, score(scene, poses_on_road(points, known.road)), known.config.scoring)
+
+
+def rank_as_planned(known: SafetyContext, points: Array, allowed_violation: float) -> Array:
+    """(N,) indices of plans through points (N, 8, 2), best first: least violation of the vehicle limits beyond the
+    allowed, safety of the planned poses, roughness. A sixth of the cost of `evaluate`."""
+    poses = poses_on_road(points, known.road)
+    safety = planned_safety(known, poses)
+    keys = (
+        roughness(known, points).round(6),
+        safety.excess.round(3),
+        -safety.first_unsafe,
+        -safety.worst,
+        np.maximum(limit_violation(known, poses).max(axis=1) - allowed_violation, 0.0),
+    )
+    return np.lexsort(keys)
 
 
 def assess(known: SafetyContext, evaluation: SafetyEvaluation, far_m: float | None = None) -> Assessment:

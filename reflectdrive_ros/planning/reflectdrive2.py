@@ -22,14 +22,11 @@ from typing import Any
 import numpy as np
 
 from .. import geometry, kinematics
-from ..config import ReflectDrive2Config, ScoringConfig
+from ..config import ReflectDrive2Config
 from ..domain import Array, Command, EgoState, Observation, Plan, StepKind, Trajectory
-from ..scoring import metrics
-from ..scoring.frenet import poses_on_road
 from ..scoring.safety import SafetyContext, safety_check
-from ..scoring.scorer import Scene, ScoreCard, concat_cards, score, score_states, total
-from ..scoring.simulate import simulate
 from ..tokens import TokenLayout, draft_schedule
+from .assessment import CandidateScores, score_candidates, simulated_states
 from .planner import Network, PlannerContext, PlannerState, Prefilled, network_inputs, no_deadline, token_trace
 from .postprocess.comfort import relax_profile
 from .postprocess.waypoints import HORIZON_S, POINT_DT_S, postprocess, trajectories
@@ -42,7 +39,6 @@ GENTLE_MPS2 = 1.5  # a less probable goal must not require harder braking than t
 MAX_GAP_S = 0.35  # longer intervals between steps mean that images were missed
 MAX_JUMP_M = 1.0  # largest difference between the map pose and the extrapolated one
 EDIT_DEADLINE_SHARE = 0.6  # share of the deadline after which no further AutoEdit round begins
-FORECAST_S = 5.0  # horizon of the agents in the score: 4 s and 1 s for the time to collision
 SAME_SCORE = 1e-3  # scores that differ by less count as equal
 
 
@@ -100,10 +96,8 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
         way = ways[best] if same else postprocess(edited, observation.ego, network.layout.codebook.bin_m, road)
         states, repairs = None, 0
     sent = relax_profile(way, safety_context)
-    if sent is not way and choice.card is not None:
-        states = simulate(poses_on_road(sent[None], road), safety_context.scene.motion, planner_context.config.vehicle)[
-            0
-        ]
+    if sent is not way and choice.scored is not None:
+        (states,) = simulated_states(safety_context, sent[None])
     choice = choice.with_first(states) if repairs or sent is not way else choice
 
     sent_plan, *candidates = trajectories(
@@ -115,7 +109,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
         sent_plan,
         kind,
         tuple(candidates),
-        choice.scores(planner_context.config.scoring),
+        choice.scores,
         ids,
         trace=token_trace(rounds, known, network.layout),
     )
@@ -292,28 +286,25 @@ def lite_draft(network: Network, context: Any, carried: Array) -> tuple[Array, A
 
 @dataclass(frozen=True, eq=False)
 class RankedCandidates:
-    """Plans of a step in order of preference, with the scene and the scores; a single plan is not scored."""
+    """Plans of a step in order of preference, with their scores; a single plan is not scored."""
 
     order: Array  # (M,) indices, the selected plan first
-    scene: Scene | None = None
-    card: ScoreCard | None = None  # of the plans, in the order of the input
+    scored: CandidateScores | None = None  # of the plans, in the order of the input
 
-    def scores(self, config: ScoringConfig) -> tuple[float, ...]:
+    @property
+    def scores(self) -> tuple[float, ...]:
         """Driving score of each plan, in `order`; empty for a single plan. Progress is relative to the best of them."""
-        return () if self.card is None else tuple(total(normalize_progress(self.card), config)[self.order].tolist())
+        return () if self.scored is None else tuple(self.scored.scores[self.order].tolist())
 
     def states(self, place: int) -> Array | None:
         """(1, 41, 11) simulated states of a plan, if they are known."""
-        return None if self.card is None else self.card.states[[place]]
+        return None if self.scored is None else self.scored.card.states[[place]]
 
     def with_first(self, states: Array | None) -> RankedCandidates:
         """The first plan replaced by one with simulated states (41, 11), its score recomputed."""
-        if self.card is None or self.scene is None or states is None:
+        if self.scored is None or states is None:
             return self
-        repair_plan = score_states(self.scene, states[None])
-        return RankedCandidates(
-            np.arange(len(self.order)), self.scene, concat_cards([repair_plan, self.card.of(self.order[1:])])
-        )
+        return RankedCandidates(np.arange(len(self.order)), self.scored.with_first(states, self.order[1:]))
 
 
 def rank_candidates(points: Array, log_probs: Array, known: SafetyContext) -> RankedCandidates:
@@ -324,18 +315,8 @@ def rank_candidates(points: Array, log_probs: Array, known: SafetyContext) -> Ra
     """
     if len(points) == 1:
         return RankedCandidates(np.zeros(1, int))
-    config = known.config
-    forecast = known.forecast_at(POINT_DT_S, round(FORECAST_S / POINT_DT_S))
-    scene = Scene.of_observation(known.observation, forecast, vehicle=config.vehicle)
-    card = score(scene, poses_on_road(points, known.road))
-    safety = total(replace(card, ep=np.ones(len(card))), config.scoring)
-    equal = safety >= safety.max() - SAME_SCORE
-    first = select_goal(points[:, -1], log_probs, equal, known.observation.ego, config.reflectdrive2)
-    order = np.argsort(-total(normalize_progress(card), config.scoring), kind="stable")
-    return RankedCandidates(np.concatenate([[first], order[order != first]]), scene, card)
-
-
-def normalize_progress(card: ScoreCard) -> ScoreCard:
-    """The card with progress relative to the best of its plans."""
-    farthest = float((card.progress_m * card.multiplier).max())
-    return replace(card, ep=metrics.ego_progress(card.progress_m, card.multiplier, farthest, masked=True))
+    scored = score_candidates(known, points)
+    equal = scored.scores_without_progress >= scored.scores_without_progress.max() - SAME_SCORE
+    first = select_goal(points[:, -1], log_probs, equal, known.observation.ego, known.config.reflectdrive2)
+    order = np.argsort(-scored.scores, kind="stable")
+    return RankedCandidates(np.concatenate([[first], order[order != first]]), scored)

@@ -31,11 +31,10 @@ import numpy as np
 from .. import geometry, kinematics
 from ..config import RepairConfig
 from ..domain import Array
-from ..scoring.frenet import poses_on_road
 from ..scoring.safety import SAFE, SafetyContext
 from ..scoring.search import neighbourhood
 from ..tokens import TokenLayout
-from .assessment import assess, evaluate, limit_violation, planned_safety, roughness
+from .assessment import assess, evaluate, rank_as_planned
 from .planner import PlannerContext, no_deadline
 from .postprocess.waypoints import POINT_DT_S, postprocess
 
@@ -107,7 +106,7 @@ def run_repair(
     """The plan of ids (T,), or a better one if it is unsafe. `deadline_used` is the elapsed share of the deadline."""
     ids = np.asarray(ids, np.int32)
     evaluation = evaluate(known, points_of(ids[None]), states)
-    if evaluation.safety.worst[0] >= SAFE:
+    if evaluation.safe[0]:
         return RepairResult(ids, evaluation.points[0], True, 0, (evaluation.points[0],), evaluation.states[0])
     start = assess(known, evaluation)
     far_m = float(start.progress_m[0])  # a repaired plan need not get further than the input
@@ -168,19 +167,7 @@ def best_pairs(
     near = near[[row.tobytes() not in tried for row in near]]
     if len(near) == 0:
         return near
-    points = points_of(near)
-    poses = poses_on_road(points, known.road)
-    safety = planned_safety(known, poses)
-    order = np.lexsort(
-        (
-            roughness(known, points).round(6),
-            safety.excess.round(3),
-            -safety.first_unsafe,
-            -safety.worst,
-            np.maximum(limit_violation(known, poses).max(axis=1) - allowed_violation, 0.0),
-        )
-    )
-    ranked = near[order]
+    ranked = near[rank_as_planned(known, points_of(near), allowed_violation)]
     pairs, kept = ranked[:, layout.waypoint(place)], list[int]()
     free = np.ones(len(ranked), bool)
     while free.any() and len(kept) < ANCHORS:

@@ -86,7 +86,7 @@ class SafetyContext:
         route = self.observation.route
         return route if len(geometry.distinct_points(route)) >= 2 else None
 
-    @property
+    @cached_property
     def can_check(self) -> bool:
         """Whether agents, obstacles or drivable space are known."""
         return self.others is not None or self.grid is not None

@@ -9,14 +9,11 @@ from __future__ import annotations
 import numpy as np
 
 from ...domain import Array, EgoState
-from ...scoring import metrics
-from ...scoring.frenet import poses_on_road
-from ...scoring.safety import SAFE, SafetyContext
-from ...scoring.simulate import simulate
-from ..assessment import evaluate
+from ...scoring.safety import SafetyContext
+from ..assessment import comfortable, evaluate
 from .smoothing import previous_position, smoothing_matrices
 from .speed_profile import interpolate_path
-from .waypoints import POINT_DT_S, interpolate
+from .waypoints import POINT_DT_S
 
 UNCERTAIN_M = (0.6, 1.2, 2.4, 4.8)  # standard deviations of positions
 JERK_MPS3 = 1.0  # prior standard deviation of the jerk along the path
@@ -24,12 +21,12 @@ JERK_MPS3 = 1.0  # prior standard deviation of the jerk along the path
 
 def relax_profile(points: Array, known: SafetyContext) -> Array:
     """Points (8, 2), or the first relaxed profile that is comfortable and safe."""
-    if comfortable(points[None], known)[0]:
+    if comfortable(known, points[None])[0]:
         return points
     options = relaxed_profiles(points, known.observation.ego, POINT_DT_S)
-    good = comfortable(options, known)
+    good = comfortable(known, options)
     if known.can_check and good.any():
-        good &= evaluate(known, options).safety.worst >= SAFE
+        good &= evaluate(known, options).safe
     return np.asarray(options[good.argmax()]) if good.any() else points
 
 
@@ -45,11 +42,3 @@ def relaxed_profiles(points: Array, ego: EgoState, dt_s: float) -> Array:
         reached.append(np.minimum(onward, along[1:]))
     count = len(reached)
     return interpolate_path(np.tile(way, (count, 1, 1)), np.tile(along, (count, 1)), np.stack(reached))
-
-
-def comfortable(options: Array, known: SafetyContext) -> Array:
-    """(N,) bool, whether the simulation of plans of points (N, 8, 2) meets the comfort limits."""
-    vehicle = known.config.vehicle
-    poses = interpolate(poses_on_road(options, known.road), known.observation.ego.speed_mps)
-    states = simulate(poses, known.scene.motion, vehicle)
-    return np.asarray(metrics.comfort_flags(states, vehicle, metrics.COMFORT_SANE).all(axis=-1))
