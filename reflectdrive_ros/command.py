@@ -1,12 +1,14 @@
 """Shared by all commands: consoles, tables, errors as one sentence, exit codes.
 
-@command("the same command resumes from there")
-def run(args, console, errors) -> int | None:           # UserError, OSError: one sentence on stderr, exit code 2
-    write_numbers(args.json, numbers)
-    console.print(make_table(("family", "scenes"), rows))
+A command, and a program of its own:
 
-if __name__ == "__main__":
-    raise SystemExit(run_program(__doc__, add_arguments, run))
+    @command("the same command resumes from there")
+    def run(args, console, errors) -> int | None:           # UserError, OSError: one sentence on stderr, exit code 2
+        write_numbers(args.json, numbers)
+        console.print(make_table(("family", "scenes"), rows))
+
+    if __name__ == "__main__":
+        raise SystemExit(run_program(__doc__, add_arguments, run))
 """
 
 from __future__ import annotations
