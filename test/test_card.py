@@ -15,6 +15,7 @@ from reflectdrive_ros.config import DecodingConfig, ModelConfig
 from reflectdrive_ros.deploy.export import camera_rig, export
 from reflectdrive_ros.features import WORDS, ModelInputs
 from reflectdrive_ros.files import sha256_of
+from reflectdrive_ros.model import checkpoint
 from reflectdrive_ros.model.card import FORMER_FORMATS, RENDERED, GraphCard, GraphError
 from reflectdrive_ros.model.token.ops import EditRules, GoalRules
 from reflectdrive_ros.model.token.rollout import Decoding
@@ -123,6 +124,21 @@ def test_a_card_with_an_unknown_kind_layout_or_capability_is_refused_by_name(cop
     change(copy, section, **values)
     with pytest.raises(GraphError, match=complaint):
         GraphCard.read(copy)
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"kind": "painter"}, "has kind = 'painter', expected one of token, denoiser"),
+        ({"capabilities": ["fly"]}, r"has capabilities\[0\] = 'fly', expected one of goals, edit, refine, guidance"),
+        ({"kind": "denoiser"}, "holds a denoiser: no planner of this version uses such a network"),
+    ],
+)
+def test_the_card_of_weights_is_held_to_the_same(tmp_path, values, complaint):
+    weights = tmp_path / "weights.safetensors"
+    sha256 = checkpoint.save(network(), weights, {**values})
+    with pytest.raises(ModelFileError, match=complaint):
+        load_network(ModelConfig(str(weights), sha256), SETTINGS)
 
 
 def test_a_denoiser_has_a_card_too_but_no_planner(copy):

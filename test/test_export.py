@@ -24,7 +24,7 @@ from reflectdrive_ros.deploy.export import describe_model, example_inputs, expor
 from reflectdrive_ros.domain import CameraFrame, StepKind
 from reflectdrive_ros.features import ModelInputs
 from reflectdrive_ros.model import vision
-from reflectdrive_ros.model.card import GRAPHS, METADATA, GraphCard, GraphError, sha256_of
+from reflectdrive_ros.model.card import METADATA, GraphCard, GraphError, required_graphs, sha256_of
 from reflectdrive_ros.model.external_data import external_files
 from reflectdrive_ros.model.token.ops import EditRules, GoalRules
 from reflectdrive_ros.model.token.rollout import Decoding
@@ -35,6 +35,7 @@ from reflectdrive_ros.runtime.network import golden, load_network
 from reflectdrive_ros.runtime.ort_backend import OrtNetwork
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 
+GRAPHS = required_graphs("token", ("edit", "goals"))
 WORDS = ("<pad>", "<unk>", "left", "right")
 RULES = Decoding(GoalRules(4, 1.2, floor=0.0), EditRules())
 MOVES = ((5, False), (5, False), (4, False), (0, True), (0, True), (0, True))

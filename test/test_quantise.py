@@ -27,7 +27,7 @@ from reflectdrive_ros.deploy.quantise import (
     write_quantised,
 )
 from reflectdrive_ros.evaluation import driving_scores
-from reflectdrive_ros.model.card import CALIBRATION_PREFIX, CARD, GRAPHS, GraphCard
+from reflectdrive_ros.model.card import CALIBRATION_PREFIX, CARD, GraphCard, required_graphs
 from reflectdrive_ros.planning.planner import PlanningError
 from reflectdrive_ros.runtime.model_file import ModelFileError
 from reflectdrive_ros.runtime.network import golden, load_network
@@ -35,6 +35,7 @@ from reflectdrive_ros.runtime.ort_backend import CalibrationNetwork, OrtNetwork
 from reflectdrive_ros.runtime.trt.backend import TrtNetwork
 from reflectdrive_ros.runtime.trt.engine_cache import EngineError
 
+GRAPHS = required_graphs("token", ("edit", "goals"))
 HEADS = [high - low + 1 for low, high in network().config.layout.id_ranges]  # columns of their weights
 DEFAULTS = DecodingConfig()
 PASSED = {"pdms_fp32": 80.0, "pdms": 79.8, "passed": True}

@@ -12,7 +12,7 @@ from reflectdrive_ros.bench.roofline import costs
 from reflectdrive_ros.data import distance_map
 from reflectdrive_ros.model import checkpoint
 from reflectdrive_ros.model.card import token_layout, upgrade_config
-from reflectdrive_ros.model.token import ops, rollout
+from reflectdrive_ros.model.token import ops, rollout, torch_bench
 from reflectdrive_ros.model.token.ops import EditRules, GoalRules
 from reflectdrive_ros.model.token.rollout import Decoding, Sampling
 from reflectdrive_ros.tokens import Axis, TokenLayout, decoding_rounds
@@ -184,6 +184,15 @@ def test_losses_are_finite_and_reach_every_head(layout):
 def test_the_costs_of_a_layout_without_a_goal_have_no_part_for_goals(net):
     found = costs(net.config, 1)
     assert found.keys() == {"vision", "prefill", "step"}
+
+
+def test_benches_decode_it_too(net):
+    inputs = tuple(part[:1] for part in tiny_inputs(net))
+    with torch.no_grad():
+        expected = rollout.full_step(net, *inputs, DECODING).actions
+    for packed in (True, False):
+        assert torch_bench.full_step_uncached(net, inputs, DECODING, 1, packed).equal(expected)
+    assert torch_bench.parts_ms(net, inputs, DECODING, 1).keys() == {"vision", "prefill"}
 
 
 def test_weights_carry_their_layout(net, tmp_path):

@@ -29,7 +29,7 @@ from reflectdrive_ros.deploy.export import PRECISIONS, export, to_bfloat16
 from reflectdrive_ros.domain import PlanSource
 from reflectdrive_ros.features import WORDS
 from reflectdrive_ros.model import checkpoint
-from reflectdrive_ros.model.card import GRAPHS, GraphCard, sha256_of
+from reflectdrive_ros.model.card import GraphCard, required_graphs, sha256_of
 from reflectdrive_ros.model.token.ops import EditRules, GoalRules
 from reflectdrive_ros.model.token.rollout import Decoding
 from reflectdrive_ros.planning.planner import PlanningError
@@ -43,6 +43,7 @@ from reflectdrive_ros.runtime.trt.backend import TrtNetwork
 from reflectdrive_ros.runtime.trt.cuda_device import SIGNATURES, CudaError
 from reflectdrive_ros.runtime.trt.engine_cache import EngineError, store_timing
 
+GRAPHS = required_graphs("token", ("edit", "goals"))
 RULES = Decoding(GoalRules(4, floor=0.0), EditRules())  # every slot has a goal of its own
 BUILT_IN = DecodingConfig(4, goal_floor=0.0)
 MOVES = ((5, False), (5, False), (4, False), (0, True), (0, True))
@@ -506,7 +507,7 @@ def exporting(cards, nets, tmp_path, monkeypatch):
     """The words of a command that exports, and what it exports in which precision and for how many blocks."""
     weights, exported = tmp_path / "weights.safetensors", []
 
-    def stand_in(net, _sha256, folder, _about, _decoding, actions, _golden, _gate, _camera):
+    def stand_in(net, _sha256, folder, _about, _decoding, actions, _golden, _gate, _camera, _guidance):
         exported.append((PRECISIONS[net.x_head.weight.dtype], actions))
         shutil.copytree(cards[exported[-1][0]].path.parent, folder, dirs_exist_ok=True)
         return "0" * 64

@@ -17,11 +17,10 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,7 +31,7 @@ from ..documents import DocumentError, read_arrays
 from ..domain import Array, Command, Observation
 from ..features import InputSpec, WordTokenizer
 from ..files import write_atomic
-from ..stopping import install_worker_handlers
+from ..parallel import map_restartable
 from ..tokens import Codebook
 from . import distance_map, occupancy, shards
 from .shards import SetError, ShardNote
@@ -150,23 +149,20 @@ def cache_file(home: Path, note: ShardNote, end: str) -> Path:
 
 
 def map_processes(work: Callable[[Job], Result], jobs: Sequence[Job], folder: Path, workers: int) -> Iterator[Result]:
-    """What `work` makes of each shard's job, in order. Raises SetError if one of several processes was killed."""
+    """Results of `work` for each shard's job as they come. Raises SetError if a process cannot do its job."""
     if workers <= 1 or len(jobs) <= 1:
         yield from map(work, jobs)
         return
-    context = multiprocessing.get_context("spawn")  # a fork would inherit the threads of torch
-    try:
-        with ProcessPoolExecutor(
-            min(workers, len(jobs)), mp_context=context, initializer=install_worker_handlers
-        ) as pool:
-            try:
-                yield from pool.map(work, jobs)
-            except BaseException:  # leaving the block waits for the workers: they end now, not after their shards
-                for process in multiprocessing.active_children():
-                    process.terminate()
-                raise
-    except BrokenProcessPool:
-        raise SetError(f"a process that read {folder} was killed, out of memory perhaps: try --workers 1") from None
+    calls = map_restartable(jobs, partial(_call, work), workers, lambda place, value: None, portable=False)
+    with closing(calls) as outcomes:
+        for outcome in outcomes:
+            if outcome.reason:
+                raise SetError(f"a process that read {folder} failed: {outcome.reason}: try --workers 1")
+            yield outcome.result  # type: ignore[misc]
+
+
+def _call(work: Callable[[Job], Result], job: Job, report: Callable[[Any], None]) -> Result:
+    return work(job)
 
 
 def _cache_shard_job(arguments: tuple[Path, Path, ShardNote, Shape]) -> list[str]:

@@ -26,7 +26,7 @@ TICK_S = 0.1
 
 def add_world_arguments(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--seed", type=arguments.SEED, default=6, help="of the town, its traffic and its appearance")
-    parser.add_argument("--town", default="", help="name of a made town (default: one that follows from the seed)")
+    parser.add_argument("--town", default="", help="name of a generated town (default: from the seed)")
     parser.add_argument("--map", type=Path, metavar="FILE", help="drive in this Lanelet2 map (.osm) instead")
 
 
@@ -48,7 +48,7 @@ def camera_rig(config: Config) -> Sequence[Any]:
 
 
 def world_recording(world: World, config: Config, seconds: float) -> Recording:
-    """What the car's topics carry while the configured planner drives; can be walked once."""
+    """The messages on the vehicle's topics while the configured planner drives; can be iterated once."""
     table = tuple(RecordedTopic(*row) for row in world_messages.recorded_topics(config))
     names = {topic.key: topic.name for topic in world_messages.car_topics(config)}
     ticks = max(1, round(seconds / TICK_S))

@@ -47,7 +47,6 @@ FORMER_MODEL = {"blocks": "action_sequences"}
 FORMER_GOALS = {"looked": "rescored", "trust": "value_power"}
 FORMER_CONFIG = {"blocks": "transformer"}
 CARD = "card.json"
-GRAPHS = ("vision_encoder", "prefill_goal", "prefill", "step")  # of a token network that has goals
 KINDS = {  # kind of network -> its required graphs
     "token": ("vision_encoder", "prefill", "step"),
     "denoiser": ("encoder", "denoiser"),
@@ -58,6 +57,7 @@ CAPABILITIES = {  # optional function of a network -> its graph
     "refine": "refine",
     "guidance": "guided_step",
 }
+ORDER = ("vision_encoder", "encoder", "prefill_goal", "prefill", "step", "guided_step", "denoiser", "refine")
 UNCONDITIONAL = "unconditional_"  # prefix of inputs of guided_step: keys and values of the prompt without text
 RENDERED = "rendered images"  # training domain of networks trained on the proving ground alone
 QUANTISED = ("int8", "fp8")  # precisions that drive only after the accuracy gate
@@ -258,8 +258,9 @@ class GraphCard:
 
 
 def required_graphs(kind: str, capabilities: Iterable[str]) -> tuple[str, ...]:
-    """The graphs of a network: those of its kind and of its capabilities."""
-    return tuple(dict.fromkeys((*KINDS[kind], *(CAPABILITIES[name] for name in sorted(capabilities)))))
+    """The graphs of a network: those of its kind and of its capabilities, in the order of a step."""
+    needed = {*KINDS[kind], *(CAPABILITIES[name] for name in capabilities)}
+    return tuple(sorted(needed, key=ORDER.index))
 
 
 def token_capabilities(layout: TokenLayout, guidance: bool) -> list[str]:

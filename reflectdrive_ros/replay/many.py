@@ -9,14 +9,12 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import multiprocessing
 import os
 import shutil
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +25,9 @@ from rich.progress import Progress, TaskID
 from ..config import Config
 from ..documents import read_json
 from ..errors import UserError
+from ..parallel import map_restartable
 from ..provenance import provenance
 from ..runtime import cli_args
-from ..stopping import block_terminal_signals, install_worker_handlers
 from . import engine, plan_measures
 from .bag_folders import find_bags, folder_names, is_bag
 from .engine import ReplayOptions
@@ -38,7 +36,6 @@ from .plan_measures import PLANS_FILE, SUMMARY_BYTES, MeasuresError, PlanMeasure
 
 MADE_BY = "made_by.json"
 PROGRESS_STEP = 0.01  # share of a bag between two progress reports
-TERMINATE_TIMEOUT_S = 5.0  # before a terminated process is killed
 PACKAGE_FOLDER = Path(__file__).resolve().parents[1]
 
 
@@ -182,88 +179,51 @@ def replace_text(path: Path, text: str) -> None:
 
 def run_jobs(jobs: Sequence[Job], options: ReplayOptions, config: Config, errors: Console) -> dict[str, str]:
     """Runs all jobs, `options.jobs` at a time; returns a sentence for each bag that could not be replayed."""
-    context = multiprocessing.get_context("spawn")  # a fork would inherit threads of the middleware
-    waiting = list(reversed(jobs))
-    running: dict[Connection, tuple[Job, SpawnProcess, TaskID]] = {}
     failures: dict[str, str] = {}
-    try:
-        with Progress(console=errors, transient=True) as progress:
-            every = progress.add_task("bags", total=float(len(jobs)))
-            shares: dict[Path, float] = {}
-            while waiting or running:
-                while waiting and len(running) < options.jobs:
-                    job = waiting.pop()
-                    ours, theirs = context.Pipe(duplex=False)
-                    process = context.Process(target=_run_job, args=(job, options, config, theirs), daemon=True)
-                    with block_terminal_signals():
-                        process.start()
-                    theirs.close()
-                    running[ours] = (job, process, progress.add_task(escape(job.out.name), total=1.0))
-                ready = wait(list(running))
-                for ours in [one for one in running if one in ready]:
-                    job, process, bar = running[ours]
-                    said = _receive(ours, process)
-                    if isinstance(said, float):
-                        shares[job.out] = said
-                        progress.update(bar, completed=said)
-                    else:
-                        shares[job.out] = 1.0
-                        if said:
-                            failures[str(job.bag)] = said
-                        progress.remove_task(bar)
-                        del running[ours]
-                    progress.update(every, completed=sum(shares.values()))
-    finally:  # after an interrupt no result folder is incomplete
-        for _, process, _ in running.values():
-            process.terminate()
-        for _, process, _ in running.values():
-            process.join(TERMINATE_TIMEOUT_S)
-            process.kill()
+    shares: dict[int, float] = {}
+    bars: dict[int, TaskID] = {}  # by place
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
+        every = progress.add_task("bags", total=float(len(jobs)))
+
+        def on_progress(place: int, share: float) -> None:
+            shares[place] = share
+            if place not in bars:
+                bars[place] = progress.add_task(escape(jobs[place].out.name), total=1.0)
+            progress.update(bars[place], completed=share, visible=share < 1.0)
+            progress.update(every, completed=sum(shares.values()))
+
+        work = partial(_run_job, options=options, config=config)
+        with closing(map_restartable(jobs, work, options.jobs, on_progress, portable=False, isolated=True)) as outcomes:
+            for outcome in outcomes:
+                on_progress(jobs.index(outcome.task), 1.0)
+                if problem := outcome.reason or outcome.result:
+                    failures[str(outcome.task.bag)] = problem
     return failures
 
 
-def _receive(ours: Connection, process: SpawnProcess) -> float | str:
-    """The next report of a process: the share done, or at its end an error, empty on success."""
-    try:
-        said: float | str = ours.recv()
-    except EOFError:
-        process.join()
-        code = process.exitcode or 0
-        how = f"was killed by signal {-code}" if code < 0 else "broke off"
-        return f"its process {how}; its last output is above"
-    if isinstance(said, str):
-        process.join()
-    return said
-
-
-def _run_job(job: Job, options: ReplayOptions, config: Config, said: Connection) -> None:
-    """Replays one bag; the main function of a process."""
-    install_worker_handlers()
+def _run_job(job: Job, report: Callable[[float], None], *, options: ReplayOptions, config: Config) -> str:
+    """Replays one bag; a sentence where that is not possible."""
     part = job.out.with_name(f".{job.out.name}.part")
     shutil.rmtree(part, ignore_errors=True)
-    printed = 0.0
+    reported = 0.0
 
-    def report_progress(share: float) -> None:
-        nonlocal printed
-        if share >= printed + PROGRESS_STEP:
-            printed = share
-            said.send(min(share, 1.0))
+    def on_progress(share: float) -> None:
+        nonlocal reported
+        if share >= reported + PROGRESS_STEP:
+            reported = share
+            report(min(share, 1.0))
 
-    sentence = ""
     try:
-        record = engine.replay_bag(job.bag, part, options, config, Console(file=io.StringIO()), report_progress)
+        record = engine.replay_bag(job.bag, part, options, config, Console(file=io.StringIO()), on_progress)
         engine.write_results(record, part, options, None)
         install_result(part, job)
     except UserError as fault:
-        sentence = str(fault)
-    except BrokenPipeError:  # the parent has exited
-        return
+        return str(fault)
     except OSError as fault:
-        sentence = f"{fault.filename or job.out} cannot be used: {fault.strerror}"
+        return f"{fault.filename or job.out} cannot be used: {fault.strerror}"
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    with suppress(BrokenPipeError):
-        said.send(sentence)
+    return ""
 
 
 # --- the sum ---------------------------------------------------------------------------------------------------------

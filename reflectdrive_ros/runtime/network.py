@@ -131,6 +131,8 @@ def _torch_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> 
     from ..model.checkpoint import CheckpointError
     from .torch_backend import SELF_CHECK_DECODING, TorchNetwork
 
+    if (kind := read_card(path).get("kind") or "token") != "token":
+        raise ModelFileError(f"{path} holds a {kind}: no planner of this version uses such a network")
     try:
         network = TorchNetwork.from_file(path, model.sha256, model.device, SELF_CHECK_DECODING, model.threads)
     except CheckpointError as fault:

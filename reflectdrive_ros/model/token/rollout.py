@@ -118,6 +118,17 @@ def prefill_goal_from_prompt(
     return Prefilled(out.keys_values, actions, log_probs, valid)
 
 
+def prefill_sequences(
+    net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, rules: GoalRules
+) -> Prefilled:
+    """`prefill_goal` or, of a layout without a goal, one masked sequence."""
+    if net.config.layout.goal:
+        return prefill_goal(net, images, text, ego, route, rules)
+    certain = torch.zeros(len(images), 1, device=images.device)
+    masked = net.all_masked(len(images), images.device)
+    return Prefilled(prefill(net, images, text, ego, route), masked, certain, certain == 0.0)
+
+
 def step(
     net: TokenNet,
     actions: Tensor,
@@ -181,13 +192,7 @@ def guided_logits(
 
 def full_step(net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, decoding: Decoding) -> Decoded:
     """Decide, draft, reflect: 1 + 3 + 3 passes. A layout without a goal is drafted from masks alone."""
-    layout = net.config.layout
-    if layout.goal:
-        known = prefill_goal(net, images, text, ego, route, decoding.goals)
-    else:
-        masked = net.all_masked(len(images), images.device)
-        certain = torch.zeros(len(images), 1, device=images.device)
-        known = Prefilled(prefill(net, images, text, ego, route), masked, certain, certain == 0.0)
+    layout, known = net.config.layout, prefill_sequences(net, images, text, ego, route, decoding.goals)
     rounds = rollout(
         lambda actions: net.decode(actions, known.keys_values),
         known.actions,

@@ -77,7 +77,7 @@ def full_step_uncached(
     `packed`: once for all sequences. Else each sequence has its own prompt in the batch; the images are still encoded
     once per pass.
     """
-    actions = rollout.prefill_goal(net, *tensors, decoding.goals).actions[:, :count]
+    actions = rollout.prefill_sequences(net, *tensors, decoding.goals).actions[:, :count]
 
     def logits(actions: Tensor) -> Tensor:
         if packed:
@@ -93,14 +93,15 @@ def full_step_uncached(
 def parts_ms(
     net: TokenNet, tensors: tuple[Tensor, Tensor, Tensor, Tensor], decoding: Decoding, runs: int
 ) -> dict[str, float]:
-    """Median milliseconds of a prefill's parts: images, goals (heads and distances), and the rest."""
+    """Median milliseconds of a prefill's parts: images, goals (heads and distances) where there are any, the rest."""
     images, text, ego, route = tensors
     nothing = net.all_masked(1, images.device)
     actions: dict[str, Callable[[], object]] = {
         "vision": lambda: net.prompt(images, text, ego, route),
         "packed": lambda: net.forward_packed(images, text, ego, route, nothing),
-        "all": lambda: rollout.prefill_goal(net, images, text, ego, route, decoding.goals),
     }
+    if net.config.layout.goal:
+        actions["all"] = lambda: rollout.prefill_goal(net, images, text, ego, route, decoding.goals)
     spent: dict[str, list[float]] = {name: [] for name in actions}
     for _ in range(runs):
         for name, action in actions.items():
@@ -108,8 +109,9 @@ def parts_ms(
             action()
             synchronize(images.device)
             spent[name].append(1e-6 * (time.perf_counter_ns() - begun))
-    vision, packed, whole = (median(spent[name]) for name in actions)
-    return {"vision": vision, "prefill": packed - vision, "goal": whole - packed}
+    vision, packed, *rest = (median(spent[name]) for name in actions)
+    parts = {"vision": vision, "prefill": packed - vision}
+    return {**parts, "goal": rest[0] - packed} if rest else parts
 
 
 def has_gpu() -> bool:

@@ -46,7 +46,7 @@ class Machine:
 class EngineKey:
     """What an engine was built of and for; with another in any of these it is another engine."""
 
-    graph: str  # of graph_card.GRAPHS
+    graph: str  # name in the card
     graph_sha256: str
     precision: str  # of the graph's arithmetic
     flags: tuple[str, ...]  # of the builder
