@@ -1,4 +1,4 @@
-"""Buffer of sightings of tracked agents and the history over the last 2 s that follows, for closed loop and node."""
+"""Buffer of observed tracked agents, and their history over the last 2 s, for closed loop and node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands that plan are given alike: a configuration file, single settings, a planner, a model."""
+"""Common arguments of the commands that plan: a configuration file, single settings, a planner, a model."""
 
 from __future__ import annotations
 
