@@ -316,7 +316,7 @@ def make_actions(
 
 
 def reading_again(network: Network, inputs: ModelInputs, count: int, edited: int | None = None) -> Array:
-    """As a full `run_step`, but every pass reads the scene again before it drafts or edits, its images included."""
+    """As a full `run_step`, but every pass encodes the scene again, including images."""
 
     def step(actions: Array, limit: int, edit: bool) -> tuple[Array, Array]:
         return network.step(network.prefill(inputs), actions[:edited] if edit else actions, limit, edit)
@@ -433,10 +433,9 @@ def tables(numbers: Mapping[str, Any]) -> list[Table]:
         ceilings += f"matrices {numbers['matmul_gflop_per_s']:.0f} GFLOP/s in float32; "
     caption = (
         f"{ceilings}reuse of keys and values makes a full step {numbers['own_reuse_times_faster']:.1f} times faster, "
-        f"{numbers['own_reuse_times_faster_one_goal']:.1f} times with one goal, than where each pass reads the scene "
-        f"again; eager torch {numbers['sharing_times_faster']:.1f} times "
-        f"on {MAX_GOALS} goals than where each pass reads it for each goal, "
-        f"{numbers['reuse_times_faster']:.1f} times than where it reads it for all; "
+        f"{numbers['own_reuse_times_faster_one_goal']:.1f} times with one goal, than encoding the scene in each pass; "
+        f"eager torch {numbers['sharing_times_faster']:.1f} times on {MAX_GOALS} goals than encoding it in each pass "
+        f"for each goal, {numbers['reuse_times_faster']:.1f} times than in each pass for all; "
         f"{numbers['reuse_times_faster_one_goal']:.1f} times on one goal"
         + (
             f"; the feature cache saves  {numbers['ring_times_faster']:.2f} times"
