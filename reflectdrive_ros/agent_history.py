@@ -1,4 +1,4 @@
-"""Buffer of sightings of tracked agents and the history over the last 2 s that follows, for closed loop and node."""
+"""Buffer of observed tracked agents, and their history over the last 2 s, for closed loop and node."""
 
 from __future__ import annotations
 
@@ -28,16 +28,17 @@ class Sighting:
 
 
 class AgentHistoryBuffer:
-    """Sightings in order of time. Tracking ids may be of any kind; a history has numbers in their place."""
+    """Observed agents in order of time. Tracking ids may be of any type; a history replaces them by numbers."""
 
     def __init__(self) -> None:
         self._sightings: deque[Sighting] = deque()
-        self._numbers: dict[Hashable, int] = {}  # of each tracking id that is still in a sighting
+        self._numbers: dict[Hashable, int] = {}  # of each tracking id in the buffer
         self._next_number = 0
 
     def put(self, stamp_ns: int, ids: Sequence[Hashable], poses: Array, velocities_mps: Array) -> None:
-        """Add a sighting: poses (A, 3) of box centres and velocities (A, 2), map frame. One that is not newer than the
-        last is ignored."""
+        """Adds agents: poses (A, 3) of box centres and velocities (A, 2), map frame. A stamp that is not newer than the
+        last is ignored.
+        """
         if self._sightings and stamp_ns <= self._sightings[-1].stamp_ns:
             return
         self._sightings.append(Sighting(stamp_ns, {name: row for row, name in enumerate(ids)}, poses, velocities_mps))
@@ -45,14 +46,14 @@ class AgentHistoryBuffer:
             self._sightings.popleft()
 
     def clear(self) -> None:
-        """Forget everything, as after a jump of the clock or of localisation."""
+        """Clears the buffer, as after a jump of the clock or of localisation."""
         self._sightings.clear()
         self._numbers.clear()
 
     def history(self, stamp_ns: int, map_from_ego: Array, ids: Sequence[Hashable], agents: Agents) -> AgentHistory:
-        """History of agents at a stamp, which are in the ego frame `map_from_ego`, with their tracking ids.
+        """History of agents at a stamp, in the ego frame of `map_from_ego`, with their tracking ids.
 
-        Interpolated linearly between sightings, the last of which is that of `agents`.
+        Interpolated linearly between observations, the last of which is that of `agents`.
         """
         seen = [sighting for sighting in self._sightings if sighting.stamp_ns < stamp_ns]
         seen_s = np.append([(sighting.stamp_ns - stamp_ns) * 1e-9 for sighting in seen], 0.0)  # (S,)
@@ -78,7 +79,7 @@ class AgentHistoryBuffer:
         return AgentHistory(self._numbers_of(ids), states[..., :3], states[..., 3:], valid.T)
 
     def _numbers_of(self, ids: Sequence[Hashable]) -> Array:
-        """(A,) numbers of tracking ids; those of agents that no sighting holds are forgotten."""
+        """(A,) numbers of tracking ids; numbers of agents that are no longer in the buffer are removed."""
         live = set(ids).union(*(sighting.rows for sighting in self._sightings))
         self._numbers = {name: number for name, number in self._numbers.items() if name in live}
         for name in ids:
@@ -88,8 +89,9 @@ class AgentHistoryBuffer:
 
 
 def _brackets(known: Array, seen_s: Array) -> tuple[Array, Array]:
-    """(21, A) sightings before and after each instant of a history, among those that hold an agent: `known` (S, A) at
-    times (S,), of which the last holds all. -1 where there is none before."""
+    """(21, A) observations before and after each instant of a history, among those that contain the agent: `known` (S,
+    A) at times (S,), of which the last contains all. -1 if there is none before.
+    """
     places = np.arange(len(seen_s))[:, None]
     last = np.maximum.accumulate(np.where(known, places, -1))
     following = np.minimum.accumulate(np.where(known, places, len(seen_s) - 1)[::-1])[::-1]

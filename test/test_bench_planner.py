@@ -140,7 +140,10 @@ def test_each_way_has_its_turn_and_is_held_against_the_plain_one():
 
 @pytest.mark.parametrize(
     ("answer", "ticks"),
-    [("1755, 1980, 2619, 2619\n", "sm 1755, max.sm 1980, mem 2619, max.mem 2619 MHz"), ("[N/A], 1, 1, 1", "not tell")],
+    [
+        ("1755, 1980, 2619, 2619\n", "sm 1755, max.sm 1980, mem 2619, max.mem 2619 MHz"),
+        ("[N/A], 1, 1, 1", "not report"),
+    ],
 )
 def test_the_table_names_the_gpu_its_clocks_and_what_was_left_out(answer, ticks, monkeypatch):
     answered = subprocess.CompletedProcess([], 0, answer, "")

@@ -1,5 +1,6 @@
 """Pages are up to date and short, sentences exist, links and commands lead somewhere."""
 
+import importlib.util
 import re
 import runpy
 from pathlib import Path
@@ -96,3 +97,14 @@ def test_the_figures_of_the_planners_are_those_of_their_script():
     folder = ROOT / "docs" / "planners"
     for name, content in runpy.run_path(str(folder / "figures.py"))["FIGURES"].items():
         assert (folder / name).read_text(encoding="utf-8") == content, "run python docs/planners/figures.py"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_modules_and_source_files_on_the_pages_exist(page):
+    text = page.read_text()
+    for module in re.findall(r"python -m (reflectdrive_ros[\w.]*)", text):
+        assert importlib.util.find_spec(module), f"{page.name} names the module {module}"
+    package = ROOT / "reflectdrive_ros"
+    places = [ROOT, package, *(folder for folder in package.rglob("*") if folder.is_dir())]
+    for file in re.findall(r"`([\w/]+\.py)`", text):
+        assert any((place / file).is_file() for place in places), f"{page.name} names the file {file}"

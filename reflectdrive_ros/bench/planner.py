@@ -70,7 +70,7 @@ MAX_GOALS = GOALS[-1]
 NO_CACHE_STRIDE = 8  # a frame without reuse is timed every this many rounds
 PROFILE_RUNS = 30
 WARM_UP = 5
-CACHED, UNCACHED = "with the ring", "images never seen"
+CACHED, UNCACHED = "with the ring", "images not cached"
 COLD_START_SCRIPT = """
 import time; begun = time.perf_counter()
 import sys
@@ -88,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--backend", choices=BACKENDS, default="onnxruntime", help=", ".join(BACKENDS))
     parser.add_argument("--config", choices=("small", "base"), default="small", help="size of the random network")
     parser.add_argument("--model", metavar="FILE", help="weights to use instead of random ones")
-    parser.add_argument("--sha256", metavar="HASH", help="of --model (default: as the card.json beside it tells)")
+    parser.add_argument("--sha256", metavar="HASH", help="of --model (default: from the card.json beside it)")
     parser.add_argument("--graphs", type=Path, metavar="CARD", help="card of the graphs exported from --model")
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1 .. (cpu; of --backend tensorrt cuda)")
     parser.add_argument("--threads", type=arguments.process_count(), default=2, metavar="N", help="processor threads")
@@ -163,7 +163,7 @@ def load_or_export_graphs(
     if args.graphs is not None:
         card = GraphCard.read(args.graphs)
         if card.model["weights_sha256"] != sha256:
-            raise GraphError(f"{args.graphs} was exported of other weights than --model: export them again")
+            raise GraphError(f"{args.graphs} was exported from other weights than --model: export them again")
         return card
     from ..deploy.export import export
 
@@ -316,7 +316,7 @@ def make_actions(
 
 
 def reading_again(network: Network, inputs: ModelInputs, count: int, edited: int | None = None) -> Array:
-    """As a full `run_step`, but every pass reads the scene again before it drafts or edits, its images included."""
+    """As a full `run_step`, but every pass encodes the scene again, including images."""
 
     def step(actions: Array, limit: int, edit: bool) -> tuple[Array, Array]:
         return network.step(network.prefill(inputs), actions[:edited] if edit else actions, limit, edit)
@@ -426,20 +426,19 @@ def tables(numbers: Mapping[str, Any]) -> list[Table]:
         values_shown = ("" if value is None else f"{value:.1f}" for value in values)
         ms = f"{numbers['full_by_goals_ms_p50'][str(goals)]:.1f}"
         rows.append((f"full, {goals} of {goals} edited", ms, "", "", "", *values_shown))
-    waits = "wait as ours do" if numbers["eager_threads"] == "passive" else "spin while they wait, unlike ours"
+    waits = "sleep while they wait" if numbers["eager_threads"] == "passive" else "spin while they wait"
     ceilings = "no bound: torch finds no GPU and runs on the CPU; "
     if numbers["copy_gb_per_s"] is not None:
         ceilings = f"copy {numbers['copy_gb_per_s']:.1f} GB/s, "
         ceilings += f"matrices {numbers['matmul_gflop_per_s']:.0f} GFLOP/s in float32; "
     caption = (
         f"{ceilings}reuse of keys and values makes a full step {numbers['own_reuse_times_faster']:.1f} times faster, "
-        f"{numbers['own_reuse_times_faster_one_goal']:.1f} times with one goal, than where each pass reads the scene "
-        f"again; eager torch {numbers['sharing_times_faster']:.1f} times "
-        f"on {MAX_GOALS} goals than where each pass reads it for each goal, "
-        f"{numbers['reuse_times_faster']:.1f} times than where it reads it for all; "
+        f"{numbers['own_reuse_times_faster_one_goal']:.1f} times with one goal, than encoding the scene in each pass; "
+        f"eager torch {numbers['sharing_times_faster']:.1f} times on {MAX_GOALS} goals than encoding it in each pass "
+        f"for each goal, {numbers['reuse_times_faster']:.1f} times than in each pass for all; "
         f"{numbers['reuse_times_faster_one_goal']:.1f} times on one goal"
         + (
-            f"; to keep what was seen, {numbers['ring_times_faster']:.2f} times"
+            f"; the feature cache saves  {numbers['ring_times_faster']:.2f} times"
             if "ring_times_faster" in numbers
             else ""
         )
@@ -449,7 +448,7 @@ def tables(numbers: Mapping[str, Any]) -> list[Table]:
     columns |= {f"update of {goals}": value for goals, value in numbers["update_ms_p50"].items()}
     columns |= {f"{goals} goals": value for goals, value in numbers["full_by_goals_ms_p50"].items()}
     cells = [f"{value:.2f}" for value in columns.values()]
-    parts = make_table(tuple(columns), [cells], "where a full step's time goes, ms", texts=0)
+    parts = make_table(tuple(columns), [cells], "parts of a full step, ms", texts=0)
     if "cold_start_s" in numbers:
         caption += f"; {numbers['cold_start_s']:.1f} s from a fresh process to a network that was tried"
     caption += f"; eager torch's threads {waits}"

@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @command()
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
-    """Exit code 0; 2 with one sentence on stderr when there is nothing to plan for or with."""
+    """Exit code 0; 2 with one sentence on stderr if scenes or model are missing."""
     config = cli_args.configuration(args)
     network = load_network(config.model, decoding_config(config))
     assert network is not None  # configuration() has refused a planner without a model

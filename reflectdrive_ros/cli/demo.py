@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     cli_args.add_settings_argument(parser)
     arguments.add_renamed_options(parser, {"set": "--setting"})
     parser.add_argument("--out", type=Path, default=Path("out/demo"), help="folder for bag, plans and report")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
     parser.add_argument("--live", action="store_true", help="show the drive in a browser while it runs")
     parser.add_argument("--port", type=arguments.PORT, default=live.PORT, help="of the live page")
     parser.add_argument(

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", type=Path, help="output folder of the bag")
     parser.add_argument("--storage", choices=list(STORAGES), default="mcap", help="storage of the bag")
     parser.add_argument("--force", action="store_true", help="replace an existing bag")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the table here too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
     drive = parser.add_argument_group("of the world")
     world_bag.add_world_arguments(drive)
     drive.add_argument("--seconds", type=arguments.duration(0.1, 3600.0), default=20.0, help="of driving")

@@ -181,7 +181,7 @@ def deadline_row(numbers: Mapping[str, Any]) -> dict[str, str]:
     """A table row with plans over the deadline, which the engine's verdicts do not count as late."""
     if numbers["mode"] != "engine":
         return {}
-    sentence = f"lateness is not judged here; {numbers['over_deadline']} plans over the deadline of"
+    sentence = f"this replay has no deadline; {numbers['over_deadline']} plans over the deadline of"
     return {"deadline": f"{sentence} {numbers['deadline_ms']:g} ms"}
 
 

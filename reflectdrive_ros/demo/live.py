@@ -99,12 +99,12 @@ class RequestHandler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Ten requests a second are no news."""
+        """Ten requests per second are not logged."""
 
 
 @contextmanager
 def serve(port: int, vehicle: VehicleConfig) -> Iterator[LiveServer]:
-    """The page while the block runs; listener, server and threads are gone afterwards. Raises PortError."""
+    """Serves the page while the block runs; listener, server and threads end with it. Raises PortError."""
     context = new_context()
     listener = Listener(context)
     with spin_in_background(listener, context=context):

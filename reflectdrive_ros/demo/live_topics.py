@@ -61,7 +61,7 @@ class CameraJpeg:
 
 @dataclass(frozen=True, eq=False)
 class LiveState:
-    """The newest of everything at one moment."""
+    """The newest of all messages at one moment."""
 
     planner: str  # full name of the planner's node; empty while there is none
     newest: Mapping[str, Any]  # messages by key
@@ -94,7 +94,7 @@ class Listener(Node):
         self.create_subscription(MarkerArray, ROAD_TOPIC, self._take_road, qos_profile(Qos.LATCHED))
         self.create_timer(DISCOVERY_PERIOD_S, self._look)
 
-    # --- what to listen to -------------------------------------------------------------------------------------------
+    # --- subscriptions -----------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
         """Find the planner, and subscribe to its topics that are not subscribed yet."""

@@ -22,7 +22,7 @@ AGENTS_MAX, EXTENT_MAX_M = 200, 60.0
 
 
 def state(heard: LiveState, vehicle: VehicleConfig) -> dict[str, Any]:
-    """Everything but images and road."""
+    """The state without images and road."""
     newest = heard.newest
     here = heard.poses[-1][1] if heard.poses else None
     odometry, status = newest.get("odometry"), newest.get("status")
@@ -120,7 +120,7 @@ def status_line(message: Any) -> dict[str, Any]:
 
 
 def candidates(message: Any) -> list[dict[str, Any]]:
-    """The rivals of the plan, best first, each thinned to a point every half second."""
+    """The other candidates, best first, each reduced to a point every half second."""
     if message is None or message.candidate_count * message.points_per_candidate != len(message.candidate_x):
         return []
     shape = int(message.candidate_count), int(message.points_per_candidate)

@@ -48,7 +48,7 @@ def camera_rig(config: Config) -> Sequence[Any]:
 
 
 def world_recording(world: World, config: Config, seconds: float) -> Recording:
-    """What the car's topics carry while the configured planner drives; can be walked once."""
+    """The messages on the vehicle's topics while the configured planner drives; can be iterated once."""
     table = tuple(RecordedTopic(*row) for row in world_messages.recorded_topics(config))
     names = {topic.key: topic.name for topic in world_messages.car_topics(config)}
     ticks = max(1, round(seconds / TICK_S))

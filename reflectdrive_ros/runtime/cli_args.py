@@ -1,4 +1,4 @@
-"""What the commands that plan are given alike: a configuration file, single settings, a planner, a model."""
+"""Common arguments of the commands that plan: a configuration file, single settings, a planner, a model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .network import load_network, random_network, worker_network
 
 def add_model_arguments(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--model", metavar="FILE", help=f"weights of a learned planner ({', '.join(LEARNED)})")
-    parser.add_argument("--sha256", metavar="HASH", help="hash of --model (default: as the card.json beside it tells)")
+    parser.add_argument("--sha256", metavar="HASH", help="hash of --model (default: from the card.json beside it)")
 
 
 def add_random_weights_argument(parser: argparse._ActionsContainer) -> None:
