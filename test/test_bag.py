@@ -96,8 +96,8 @@ def test_what_goes_in_comes_out(tmp_path, storage):
     write(tmp_path / "bag", storage)
     with BagReader(tmp_path / "bag") as bag:
         assert [(t.name, t.type_name, t.count, t.latched) for t in bag.topics] == [
-            ("/odometry", "nav_msgs/msg/Odometry", 5, False),
             ("/image", "sensor_msgs/msg/CompressedImage", 0, False),
+            ("/odometry", "nav_msgs/msg/Odometry", 5, False),
             ("/words", "std_msgs/msg/String", 1, True),
         ]
         assert bag.duration_s == pytest.approx(0.4)
@@ -277,7 +277,7 @@ def test_a_topic_that_is_missing_is_named_with_those_that_are_there(tmp_path):
     with BagReader(tmp_path / "bag") as bag:
         assert bag.require("nav_msgs/msg/Odometry", "/odometry")[0].count == 5
         with pytest.raises(
-            BagError, match=r"has no topic of type nav_msgs/msg/Path; it has: /odometry \(nav_msgs/msg/O"
+            BagError, match=r"has no topic of type nav_msgs/msg/Path; it has: /image \(sensor_msgs/msg/C"
         ):
             bag.require("nav_msgs/msg/Path")
         with pytest.raises(BagError, match="has no topic /odom of type nav_msgs/msg/Odometry"):
