@@ -874,7 +874,7 @@ def test_sets_and_networks_that_are_not_there_are_said_before_the_work(sets, tmp
     assert train_run.run(command(sets, tmp_path / "b", "--init-from", str(tmp_path / "nowhere"))) == 2
     assert "name the --out of another run, or a folder of weights" in capsys.readouterr().err
     assert train_run.run(command(sets, tmp_path / "c", "--init-from", str(GRAPHS))) == 2
-    assert "onnx holds exported graphs: name the folder of the weights" in capsys.readouterr().err
+    assert "onnx holds exported graphs: name the folder of their weights" in capsys.readouterr().err
 
 
 def test_there_is_no_mean_of_graphs(tmp_path, capsys):
@@ -882,7 +882,7 @@ def test_there_is_no_mean_of_graphs(tmp_path, capsys):
     train_run.add_arguments(parser)
     args = parser.parse_args(["mean", str(GRAPHS), str(GRAPHS.parent), "--out", str(tmp_path / "mean")])
     assert args.run(args) == 2
-    assert "onnx holds exported graphs: name the folder of the weights" in capsys.readouterr().err
+    assert "onnx holds exported graphs: name the folder of their weights" in capsys.readouterr().err
     assert not (tmp_path / "mean").exists()
 
 
