@@ -16,9 +16,9 @@ from ...domain import Array
 from ...kinematics import SAME_PLACE_M
 
 SPEEDING_UP_MPS2 = 3.0  # a brisk start; plans with less acceleration are kept
-PUSHED_MPS2 = 5.0  # lateral acceleration in a bend that is driven from a standstill
+LATERAL_ACCELERATION_MAX_MPS2 = 5.0  # lateral acceleration in a bend that is driven from a standstill
 CREEPING_MPS = 2.0  # a faster car is in the bend already, and would have to brake
-EASINGS = 4  # at lower speed other points fall into the bend, so the limit is applied repeatedly
+SPEED_LIMIT_PASSES = 4  # at lower speed other points fall into the bend, so the limit is applied repeatedly
 AHEAD = 0.5  # cosine: a step of half a second that turns by more than 60 degrees is none that a car makes
 TELLING_M = 0.15  # a shorter step does not give the heading
 OFF_M = 0.1  # how far off a point is by rounding; a network's own errors are larger
@@ -46,18 +46,18 @@ def limit_acceleration(points: Array, speed_mps: float, dt_s: float) -> Array:
 
 def limit_curve_speed(points: Array, speed_mps: float, dt_s: float) -> Array:
     """Points (.., T, 2) of a slow vehicle, delayed along their path so that the lateral
-    acceleration stays below PUSHED_MPS2."""
+    acceleration stays below LATERAL_ACCELERATION_MAX_MPS2."""
     if abs(speed_mps) > CREEPING_MPS:
         return points
     ways = np.concatenate([np.zeros_like(points[..., :1, :]), points], axis=-2).reshape(-1, points.shape[-2] + 1, 2)
     steps = np.hypot(*np.moveaxis(np.diff(ways, axis=1), -1, 0))
     along = np.concatenate([np.zeros_like(steps[:, :1]), np.cumsum(steps, axis=1)], axis=1)
     found, share = ways[:, 1:], np.ones(len(ways))
-    for _ in range(EASINGS):
+    for _ in range(SPEED_LIMIT_PASSES):
         most = max_lateral_accelerations(found, dt_s)
-        if (most <= PUSHED_MPS2).all():
+        if (most <= LATERAL_ACCELERATION_MAX_MPS2).all():
             break
-        share = share * np.sqrt(PUSHED_MPS2 / np.maximum(most, PUSHED_MPS2))
+        share = share * np.sqrt(LATERAL_ACCELERATION_MAX_MPS2 / np.maximum(most, LATERAL_ACCELERATION_MAX_MPS2))
         found = interpolate_path(ways, along, share[:, None] * along[:, 1:])
     return np.asarray(found.reshape(points.shape))
 
