@@ -12,7 +12,7 @@ from reflectdrive_ros.planning import guard
 from reflectdrive_ros.planning.postprocess.speed_profile import (
     BRAKING_MPS2,
     CREEPING_MPS,
-    PUSHED_MPS2,
+    LATERAL_ACCELERATION_MAX_MPS2,
     SPEEDING_UP_MPS2,
     accelerations,
     drop_reversals,
@@ -176,9 +176,9 @@ def verdict_on(points, speed_mps):
 @pytest.mark.parametrize("radius_m", [4.0, 5.0, 6.0, 8.0])
 def test_a_car_that_stands_before_a_corner_gets_round_it_however_hasty_the_plan(radius_m):
     hasty = around(radius_m)
-    assert max_lateral_accelerations(hasty[None], DT_S)[0] > PUSHED_MPS2
+    assert max_lateral_accelerations(hasty[None], DT_S)[0] > LATERAL_ACCELERATION_MAX_MPS2
     slower = limit_curve_speed(hasty, 0.0, DT_S)
-    assert max_lateral_accelerations(slower[None], DT_S)[0] <= 1.1 * PUSHED_MPS2
+    assert max_lateral_accelerations(slower[None], DT_S)[0] <= 1.1 * LATERAL_ACCELERATION_MAX_MPS2
     assert (along(slower) <= along(hasty) + 1e-9).all()
     assert along(slower)[-1] > 0.4 * along(hasty)[-1]  # it does drive
     assert verdict_on(slower, 0.0) is Verdict.OK
